@@ -1,4 +1,4 @@
-"""Writes the page that says what becomes of each option of `TrainingArguments`.
+"""Writes the page "How each TrainingArguments option behaves".
 
 Run as `python -m docs.site.options_page docs/training_arguments.md`.
 """
@@ -14,24 +14,20 @@ from mixer.trainer.argument_support import AS_BY_THE_TRAINER, DIFFERENCES, REFUS
 
 _HEAD = """\
 <!-- Made by `python -m docs.site.options_page docs/training_arguments.md` from mixer/trainer/argument_support.py. -->
-# What becomes of each training argument
+# How each TrainingArguments option behaves
 
-Of the {total} options of `TrainingArguments` (transformers {version}) {same} mean to a `MixingTrainer` what they
-mean to the Trainer, {different} do but for what is said here, and {refused} are refused at construction, most for some
-values alone. A test compares the table with the installed version: one with an option more makes it fail. What
-subclasses add (`Seq2SeqTrainingArguments`, the configurations of TRL) is not in it.
+`TrainingArguments` (transformers {version}) has {total} options. With a `MixingTrainer`, {same} of them behave
+as in the Trainer, {different} behave with the difference given here, and {refused} are refused at construction, most of
+them for some values only. A test fails if the installed version has an option that the table lacks. Options of
+subclasses (`Seq2SeqTrainingArguments`, TRL's configurations) are not listed.
 
-| option | as by the Trainer? | |
+| option | as in the Trainer | |
 |---|---|---|
 """
 
 
 def option_names() -> list[str]:
-    """Gives the options of the installed version.
-
-    Returns:
-        Their names, in its order.
-    """
+    """Lists the options of the installed version, in its order."""
     return [field.name for field in fields(TrainingArguments)]
 
 
@@ -45,7 +41,7 @@ def page(names: Iterable[str]) -> str:
         Markdown.
 
     Raises:
-        KeyError: If nothing is known of one of them.
+        KeyError: If an option is in none of the tables.
     """
     rows = [_row(name) for name in names]
     head = _HEAD.format(
@@ -67,7 +63,7 @@ def _row(name: str) -> str:
     if name in REFUSED:
         texts.append(f"**Refused:** {REFUSED[name]}")
     if not texts:
-        raise KeyError(f"mixer/trainer/argument_support.py does not say what becomes of {name}.")
+        raise KeyError(f"mixer/trainer/argument_support.py does not say how {name} behaves.")
     verdict = ("with a difference" if name in DIFFERENCES else "yes") + (", or refused" if name in REFUSED else "")
     text = " ".join(texts).replace("|", "\\|")
     return f"| `{name}` | {verdict} | {text} |\n"

@@ -1,4 +1,4 @@
-"""A Trainer whose batch size a function decides: the interface of the extension that was published for it."""
+"""A Trainer whose batch size is set by a function: the interface of a published extension."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,17 +12,17 @@ from mixer.schedules.limits import check_whole
 from mixer.trainer.loader_options import goes_by_first
 from mixer.trainer.trainer import MixingTrainer
 
-# A device that is busy with so many rows gains little by more of them at once.
+# More rows at once gain little on a device that is busy already.
 _MOST_AT_ONCE = 64
 _DIGITS_OF_COVERAGE = 5
 
 
 class PerDevice(Function):
-    """Sizes by a user's function of a device's own size: `f(step, batch_size) -> int`, times the number of ranks.
+    """A schedule by a user's function of the batch size per device: `f(step, batch_size) -> int`.
 
     Args:
-        function: See `Function`, but that it is called after every step and not before the first one; what it takes
-            and returns are samples of one rank.
+        function: See `Function`, except that it is called after every step and not before the first one; its argument
+            and result are samples per rank.
         world_size: Number of ranks.
 
     Raises:
@@ -35,7 +35,7 @@ class PerDevice(Function):
         self._world_size = world_size
 
     def start(self, initial: int) -> BatchDecision:
-        """Begins with the training arguments' size; see `Schedule.start`."""
+        """Starts with the batch size of the training arguments; see `Schedule.start`."""
         return Schedule.start(self, initial)
 
     def _call(self, step: int, batch_size: int) -> BatchDecision:
@@ -44,34 +44,35 @@ class PerDevice(Function):
 
 
 class AdaptiveBatchSizeTrainer(MixingTrainer):
-    """The Trainer with a batch size that changes: a drop-in for the extension of the same name.
+    """A Trainer with a batch size that changes: a drop-in replacement for the extension of the same name.
 
     That extension (github.com/ifiaposto/hf_trainer_with_online_batch_size) is bound to one version of the Trainer and
-    loads without looking ahead; its scripts run here with their import changed. As there:
+    does not prefetch. Its scripts run here with a changed import. As in the extension:
 
-    - `epoch` is the samples seen over those of the data set, also where ends of epochs are dropped, and
-      `train_coverage` the share of the present epoch's that was seen. `trainer.state` has `train_coverage`,
+    - `epoch` is the number of samples seen over the size of the data set, even if the ends of epochs are dropped, and
+      `train_coverage` is the share of the present epoch that was seen. `trainer.state` has `train_coverage`,
       `num_train_examples` and `num_seen_train_examples`.
-    - The samples of a rank are one forward, up to `max_samples_per_micro_batch`.
-    - A collator that is not one of transformers is given all columns, whatever `remove_unused_columns` says, and
-      `compute_loss` all that it makes; what `forward` does not take is left out when the model is called.
+    - The samples of a rank run in one forward, up to `max_samples_per_micro_batch`.
+    - A collator that is not from transformers gets all columns, whatever `remove_unused_columns` says, and
+      `compute_loss` gets all of its output; arguments that `forward` does not take are removed when the model is
+      called.
 
-    A mixture of streams is had by `train_dataset` and `mixing` as in `MixingTrainer`.
+    For a mixture of streams use `train_dataset` and `mixing` as in `MixingTrainer`.
 
     Args:
-        batch_size_scheduler: `f(step, batch_size) -> int`, called after every step with the number of steps done
-            and the size that ruled the last one (at first `per_device_train_batch_size` ×
-            `gradient_accumulation_steps`) and giving the size of the next: samples of one device.
+        batch_size_scheduler: `f(step, batch_size) -> int`, called after every step with the number of steps done and
+            the batch size of the last one (at first `per_device_train_batch_size` × `gradient_accumulation_steps`). It
+            returns the batch size of the next step, in samples per device.
         callbacks: As for the Trainer.
         *positional: Further arguments of `MixingTrainer`: the model, the training arguments, ...
-        max_samples_per_micro_batch: Most samples of a forward and backward on one rank; a rank with more in a step
-            has several, with the same gradient. `None` takes 64, or `per_device_train_batch_size` where that is more.
-            Where so many do not fit, `auto_find_batch_size=True` finds how many do.
-        **kwargs: Further arguments of `MixingTrainer`, but for `batch_size`.
+        max_samples_per_micro_batch: Maximum number of samples in one forward and backward on a rank; a rank with more
+            samples in a step runs several, with the same gradient. `None` uses 64, or `per_device_train_batch_size` if
+            that is larger. If these do not fit into memory, `auto_find_batch_size=True` finds a smaller number.
+        **kwargs: Further arguments of `MixingTrainer`, except `batch_size`.
 
     Raises:
-        TypeError: If `batch_size_scheduler` cannot be called, `callbacks` are none, or `batch_size` is given beside it.
-        ValueError: As for `MixingTrainer`; during the run, with the step, if the function gives no whole number.
+        TypeError: If `batch_size_scheduler` is not callable, `callbacks` is no list, or `batch_size` is passed.
+        ValueError: As for `MixingTrainer`; during the run, with the step, if the function returns no whole number.
 
     Example:
         >>> trainer = AdaptiveBatchSizeTrainer(  # doctest: +SKIP
@@ -89,20 +90,20 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
         **kwargs: Any,
     ):
         if "batch_size" in kwargs:
-            raise TypeError("batch_size is what batch_size_scheduler decides here; give it to a MixingTrainer instead.")
+            raise TypeError("batch_size_scheduler sets the batch size; to pass batch_size, use a MixingTrainer.")
         if callbacks is not None and not isinstance(callbacks, list | tuple):
             raise TypeError(
-                f"callbacks, the second argument, must be a list, got {type(callbacks).__name__}. Give the model by "
-                "name: model=..."
+                f"callbacks, the second argument, must be a list, got {type(callbacks).__name__}. Pass the model by "
+                f"name: model=..."
             )
         if max_samples_per_micro_batch is not None:
             check_whole("max_samples_per_micro_batch", max_samples_per_micro_batch)
         self._max_samples = max_samples_per_micro_batch
-        given: dict[str, Any] = dict(**dict(zip(("model", "args"), positional, strict=False)), **kwargs)
-        args = given.pop("args", None)
+        options: dict[str, Any] = dict(**dict(zip(("model", "args"), positional, strict=False)), **kwargs)
+        args = options.pop("args", None)
         args = TrainingArguments("tmp_trainer") if args is None else args  # the Trainer's own default
-        given["batch_size"] = PerDevice(batch_size_scheduler, args.world_size)
-        super().__init__(given.pop("model", None), args, *positional[2:], callbacks=callbacks, **given)
+        options["batch_size"] = PerDevice(batch_size_scheduler, args.world_size)
+        super().__init__(options.pop("model", None), args, *positional[2:], callbacks=callbacks, **options)
 
     @property
     def _most_per_micro_batch(self) -> int:
@@ -117,7 +118,7 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
         return super()._removes_columns and all(goes_by_first(own) for own in collators if own is not None)
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Leaves out what the model's forward does not take; see `Trainer.compute_loss`."""
+        """Removes arguments that the model's forward does not take; see `Trainer.compute_loss`."""
         assert self.model is not None, "the Trainer has made its model"  # noqa: S101
         parameters = parameters_of_forward(self.model)
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):

@@ -1,4 +1,4 @@
-"""The one callback of a mixing trainer: it closes every step before the others see it."""
+"""The callback of a mixing trainer: it closes every step before the other callbacks see it."""
 
 from collections.abc import Callable
 from math import floor
@@ -14,17 +14,17 @@ logger = logging.get_logger(__name__)
 
 
 class MixingCallback(TrainerCallback):
-    """Closes each step: the policy decides, the ledger is written, the epoch is put right.
+    """Closes each step: the policy decides, the ledger is written, the epoch is updated.
 
-    It comes before all other callbacks, so that those see the new state and what they change rules the next step.
+    It runs before all other callbacks, so that they see the new state and their changes apply to the next step.
 
     Args:
-        begin: Takes up where the run stood, after the Trainer has set everything back.
-        close_step: Counts the step that was just trained.
-        show_place: Puts the epoch right.
-        mixing: Gives the controller of the present run.
-        end_epoch: Is told that the loop's epoch ends, before the other callbacks are.
-        callbacks: Gives the trainer's callbacks, among which a progress bar of the user's is found.
+        begin: Restores the progress of the run after the Trainer has reset it.
+        close_step: Records the step that was just trained.
+        show_place: Updates the epoch.
+        mixing: Returns the controller of the present run.
+        end_epoch: Called at the end of the loop's epoch, before the other callbacks.
+        callbacks: Returns the trainer's callbacks, which may include a progress bar of the user.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class MixingCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Takes up where the run stood."""
+        """Restores the progress of the run."""
         self._begin()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Closes the step, and the run if the streams are exhausted."""
+        """Closes the step, and ends the run if the streams are exhausted."""
         before = self._mixing().clock.progress
         self._close_step()
         mixing = self._mixing()
@@ -64,11 +64,12 @@ class MixingCallback(TrainerCallback):
         if mixing.is_exhausted:
             if state.global_step < state.max_steps and state.is_world_process_zero:
                 logger.warning(
-                    "The streams are exhausted after %d of %d steps; the learning rate was laid out for all of them.",
+                    "The streams are exhausted after %d of %d steps; the learning-rate schedule was planned for all of "
+                    "them.",
                     state.global_step,
                     state.max_steps,
                 )
-            # The Trainer evaluates and saves at the end as it does after its last step.
+            # The Trainer then evaluates and saves as after its last step.
             state.max_steps = state.global_step
             control.should_training_stop = True
         show_in_own_bars(self._callbacks(), state.max_steps, mixing)
@@ -77,15 +78,15 @@ class MixingCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Takes back the sign by which the loop was told to end the epoch."""
+        """Resets the flag that ended the loop's epoch."""
         self._end_epoch()
         return control
 
 
 def _show_intervals(args: TrainingArguments, state: TrainerState, before: float, after: float) -> None:
-    """Sets when the Trainer logs, evaluates and saves next, where that is a share of a run of unknown steps.
+    """Sets the next step for logging, evaluation and saving if the interval is a share of a run of unknown length.
 
-    It does so at steps that are a multiple of these numbers: now, if a multiple of the share was passed.
+    The Trainer acts at multiples of these numbers: now, if a multiple of the share was passed.
     """
     for kind in ("logging", "eval", "save"):
         share = getattr(args, f"{kind}_steps")

@@ -1,4 +1,4 @@
-"""DDP, FSDP and DeepSpeed: what they leave to a mixture, and what they rule out."""
+"""DDP, FSDP and DeepSpeed: what a mixture can do on each engine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ _PLAIN = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_G
 
 @dataclass(frozen=True)
 class Engine:
-    """What is left to a Trainer by the engine that runs its ranks.
+    """What the engine that runs the ranks leaves to the Trainer.
 
     Args:
-        name: What users call it.
-        has_gradients: Whether, after a backward, each rank has a whole gradient of its own.
-        has_weights: Whether each rank has all weights, so that it can run the model by itself.
+        name: Its name for users.
+        has_gradients: Whether each rank has a whole gradient of its own after a backward.
+        has_weights: Whether each rank has all weights, so that it can run the model alone.
         has_layers: Whether a probe can read the layers.
-        has_step: Whether the optimizer's step is the Trainer's, and not part of the last backward of a step.
+        has_step: Whether the Trainer makes the optimizer step, and not the last backward of a step.
     """
 
     name: str
@@ -37,16 +37,10 @@ class Engine:
 
 
 def engine_of(trainer: Trainer) -> Engine:
-    """Says which engine runs a trainer's ranks.
-
-    Args:
-        trainer: The trainer, after its own construction.
-
-    Returns:
-        The engine.
+    """Returns the engine that runs a trainer's ranks.
 
     Raises:
-        ValueError: If mixing does not go with it.
+        ValueError: If mixing does not support it.
     """
     state: Any = trainer.accelerator.state
     if state.distributed_type == DistributedType.DEEPSPEED:
@@ -70,18 +64,18 @@ logger = logging.get_logger(__name__)
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """What a run asks of its engine.
+    """What a run needs from its engine.
 
     Args:
         policy: The mixing policy.
         schedule: The batch-size schedule.
-        methods: What takes part in steps.
+        methods: The methods of the run.
         streams: The streams.
         probes: Whether gradients are probed.
-        skips: Whether a step is left out where a loss is not finite.
+        skips: Whether steps with a non-finite loss are skipped.
         has_heads: Whether streams have heads of their own.
-        is_cut_by_tokens: Whether micro-batches hold so many tokens.
-        counts_steps: Whether the learning rate goes by steps, and not by the data.
+        is_cut_by_tokens: Whether micro-batches are limited in tokens.
+        counts_steps: Whether the learning rate follows steps, not the data.
     """
 
     policy: Policy
@@ -95,103 +89,103 @@ class EngineRequest:
     counts_steps: bool
 
 
-def check_engine(trainer: Trainer, asked: EngineRequest) -> None:
-    """Refuses what the engine cannot give, and says where one that is asked for is not used.
+def check_engine(trainer: Trainer, request: EngineRequest) -> None:
+    """Refuses requests that the engine cannot fulfil; warns if the requested engine is not the one in use.
 
     Args:
-        trainer: The trainer, after its own construction.
-        asked: What the run asks of it.
+        trainer: The trainer, after the construction of its parent class.
+        request: What the run needs.
 
     Raises:
-        ValueError: With what is asked for, the reason and the way out.
+        ValueError: With the option, the reason and the alternatives.
     """
     engine = engine_of(trainer)
     if trainer.args.fsdp and engine.name != "FSDP2":
         logger.warning(
-            "fsdp is given, but accelerate shards no model here (use_cpu, one process, or no device for it): this "
+            "fsdp is set, but accelerate shards no model here (use_cpu, one process, or no device for it): this run "
             "trains with %s.",
             engine.name,
         )
     for refusal_of in (_of_gradients, _of_weights, _of_layers, _of_step, _of_heads):
-        refusal = refusal_of(engine, asked)
+        refusal = refusal_of(engine, request)
         if refusal is not None:
             raise ValueError(refusal)
-    _check_deepspeed(trainer, asked)
+    _check_deepspeed(trainer, request)
 
 
-def _of_gradients(engine: Engine, asked: EngineRequest) -> str | None:
+def _of_gradients(engine: Engine, request: EngineRequest) -> str | None:
     if engine.has_gradients:
         return None
     why = f"and under {engine.name} no rank has a whole gradient of its own"
-    if "gradient_noise" in asked.schedule.needs:
+    if "gradient_noise" in request.schedule.needs:
         return (
-            f"batch_size={asked.schedule.name} goes by the noise of the gradient, {why}. Use DDP, or a schedule that "
-            "measures no noise, such as SmoothedLossChange."
+            f"batch_size={request.schedule.name} measures the gradient noise, {why}. Use DDP, or a schedule that "
+            f"measures no noise, such as SmoothedLossChange."
         )
-    takers = [method.name for method in asked.methods if method.takes_gradients]
+    takers = [method.name for method in request.methods if method.takes_gradients]
     if takers:
-        return f"{', '.join(takers)}: needs gradients by itself, {why}. Use DDP, or leave it out."
+        return f"{', '.join(takers)}: needs whole gradients, {why}. Use DDP, or leave it out."
     return None
 
 
-def _of_weights(engine: Engine, asked: EngineRequest) -> str | None:
-    if engine.has_weights or "update_norm" not in asked.policy.needs:
+def _of_weights(engine: Engine, request: EngineRequest) -> str | None:
+    if engine.has_weights or "update_norm" not in request.policy.needs:
         return None
     return (
-        f"mixing={asked.policy.name} goes by how far a step moves the weights, of which {engine.name} gives each "
-        "rank a shard. Use DDP, or a policy that does not need 'update_norm'."
+        f"mixing={request.policy.name} measures how far a step moves the weights, but {engine.name} keeps only a shard "
+        f"of them on each rank. Use DDP, or a policy that does not need 'update_norm'."
     )
 
 
-def _of_layers(engine: Engine, asked: EngineRequest) -> str | None:
-    if engine.has_layers or not asked.probes:
+def _of_layers(engine: Engine, request: EngineRequest) -> str | None:
+    if engine.has_layers or not request.probes:
         return None
     return (
-        f"Gradients by stream cannot be measured under {engine.name}, whose layers have weights only while they run. "
-        "Use stage 2, FSDP2 or DDP, or leave out what needs them (mixing, batch_size or probe)."
+        f"Per-stream gradients cannot be measured under {engine.name}, which holds the weights of a layer only while "
+        f"it runs. Use stage 2, FSDP2 or DDP, or leave out the option that needs them (mixing, batch_size or probe)."
     )
 
 
-def _of_step(engine: Engine, asked: EngineRequest) -> str | None:
+def _of_step(engine: Engine, request: EngineRequest) -> str | None:
     if engine.has_step:
         return None
-    why = f"{engine.name} makes the optimizer's step in the last backward of a step"
-    if asked.skips:
+    why = f"{engine.name} makes the optimizer step in the last backward of a step"
+    if request.skips:
         return (
-            f"nonfinite='skip' leaves a step out once the losses of all ranks are known, but {why}. Use 'warn' or "
-            "'raise', or another engine."
+            f"nonfinite='skip' skips a step once the losses of all ranks are known, but {why}. Use 'warn' or 'raise', "
+            f"or another engine."
         )
-    late = [method.name for method in asked.methods if type(method).end_backward is not Method.end_backward]
+    late = [method.name for method in request.methods if type(method).end_backward is not Method.end_backward]
     return None if not late else f"{', '.join(late)}: would see the gradient too late, since {why}. Use DDP or FSDP2."
 
 
-def _of_heads(engine: Engine, asked: EngineRequest) -> str | None:
-    """Of heads by stream: ranks that gather shards of weights, or reduce gradients, have to be in the same one."""
-    if engine.has_gradients or not asked.has_heads:
+def _of_heads(engine: Engine, request: EngineRequest) -> str | None:
+    """Refuses heads per stream: ranks that gather shards of weights, or reduce gradients, must run the same head."""
+    if engine.has_gradients or not request.has_heads:
         return None
     if not engine.has_layers:
         return (
-            f"Streams have heads of their own, and to the gradient of a head that the first micro-batch of a step "
-            f"does not use, {engine.name} adds what the step before has left. Use stage 2, FSDP2 or DDP."
+            f"Streams have heads of their own, and {engine.name} does not clear the gradient of a head that the first "
+            f"micro-batch of a step does not use: it adds that of the step before. Use stage 2, FSDP2 or DDP."
         )
-    iterable = [stream.name for stream in asked.streams if stream.is_iterable]
-    if not iterable and not asked.is_cut_by_tokens:
+    iterable = [stream.name for stream in request.streams if stream.is_iterable]
+    if not iterable and not request.is_cut_by_tokens:
         return None
     what = f"the iterable streams {iterable}" if iterable else "max_tokens_per_micro_batch"
     return (
         f"Streams have heads of their own, and under {engine.name} all ranks have to run the same head at the same "
-        f"time, which {what} cannot promise. Use DDP, map-style streams, or per_device_train_batch_size alone."
+        f"time, which {what} cannot guarantee. Use DDP, map-style streams, or per_device_train_batch_size only."
     )
 
 
-def _check_deepspeed(trainer: Trainer, asked: EngineRequest) -> None:
+def _check_deepspeed(trainer: Trainer, request: EngineRequest) -> None:
     plugin: Any = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
     if plugin is None:
         return
-    if "scheduler" in plugin.deepspeed_config and not asked.counts_steps:
+    if "scheduler" in plugin.deepspeed_config and not request.counts_steps:
         raise ValueError(REFUSED["deepspeed"])
-    if asked.probes and plugin.deepspeed_config.get("fp16", {}).get("enabled") is True:
+    if request.probes and plugin.deepspeed_config.get("fp16", {}).get("enabled") is True:
         raise ValueError(
-            "Gradients by stream cannot be measured under DeepSpeed in fp16, which scales losses where nobody sees it. "
-            "Use bf16, or leave out what needs them (mixing, batch_size or probe)."
+            "Per-stream gradients cannot be measured under DeepSpeed in fp16, which scales losses internally. Use "
+            "bf16, or leave out the option that needs them (mixing, batch_size or probe)."
         )

@@ -24,41 +24,38 @@ _PREFIX, _SUFFIX = "eval_", "_loss"
 
 
 def check_best_metric(trainer: Trainer) -> None:
-    """Refuses a loss that no evaluation will give, before anything is trained.
+    """Refuses `metric_for_best_model` if it names a loss that no evaluation returns, before training.
 
-    Other metrics may come from `compute_metrics`: a wrong one of those ends the run at its first evaluation.
-
-    Args:
-        trainer: The trainer, after its own construction.
+    Other metrics may come from `compute_metrics`: a wrong one ends the run at its first evaluation.
 
     Raises:
-        ValueError: With the losses that there will be.
+        ValueError: With the available losses.
     """
     args = trainer.args
-    asked = args.metric_for_best_model
-    if asked is None or args.eval_strategy == "no" or trainer.eval_dataset is None or _evaluates_itself(trainer):
+    metric = args.metric_for_best_model
+    if metric is None or args.eval_strategy == "no" or trainer.eval_dataset is None or _evaluates_itself(trainer):
         return
-    key = asked if asked.startswith(_PREFIX) else _PREFIX + asked
+    key = metric if metric.startswith(_PREFIX) else _PREFIX + metric
     known = _losses(trainer.eval_dataset)
     if key in known or not key.endswith(_SUFFIX) or _may_be_computed(key, trainer):
         return
     near = difflib.get_close_matches(key, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise ValueError(
-        f"metric_for_best_model={asked!r} names the loss of no evaluation set; the losses are {known}.{hint} Name one "
-        "of them, or give eval_dataset as a dict that has the set."
+        f"metric_for_best_model={metric!r} names the loss of no evaluation set; the losses are {known}.{hint} Name one "
+        f"of them, or pass eval_dataset as a dict that contains the set."
     )
 
 
 def _losses(eval_dataset: Any) -> list[str]:
-    """Lists the losses that an evaluation gives."""
+    """Lists the losses that an evaluation returns."""
     if not isinstance(eval_dataset, dict):
         return [_PREFIX + "loss"]
     return [_PREFIX + "loss", _PREFIX + "worst_loss", *(f"{_PREFIX}{name}{_SUFFIX}" for name in eval_dataset)]
 
 
 def _may_be_computed(key: str, trainer: Trainer) -> bool:
-    """Whether `compute_metrics` may give a loss of that name, such as `eval_math_aux_loss`."""
+    """Whether `compute_metrics` may return a loss of this name, such as `eval_math_aux_loss`."""
     if trainer.compute_metrics is None and getattr(trainer, "_metrics_by_set", None) is None:
         return False
     sets = trainer.eval_dataset
@@ -66,7 +63,7 @@ def _may_be_computed(key: str, trainer: Trainer) -> bool:
 
 
 def _evaluates_itself(trainer: Trainer) -> bool:
-    """Whether a class of the user's has its own way to evaluate, which may give other metrics."""
+    """Whether a user's class overrides `evaluate`, which may then return other metrics."""
     own = [kind for kind in type(trainer).__mro__ if "evaluate" in vars(kind)]
     return any(kind.__module__.split(".")[0] not in ("mixer", "transformers") for kind in own)
 
@@ -75,11 +72,11 @@ logger = logging.get_logger(__name__)
 
 
 class EvaluatingMixin(StreamSpecificsMixin):
-    """A Trainer that evaluates a stream's set, the one that is called like it, by what the stream has of its own."""
+    """A Trainer that evaluates the set named like a stream with that stream's collator, labels, loss and head."""
 
     _metrics_by_set: Mapping[str, Callable[..., Any]] | None = None
-    _evaluated_prefix: str | None = None  # that of the sets of a dict, while they are evaluated one after the other
-    _evaluation_options: Mapping[str, Any] = {}  # that all of them are evaluated with
+    _evaluated_prefix: str | None = None  # prefix of the sets of a dict while they are evaluated
+    _evaluation_options: Mapping[str, Any] = {}  # options for all sets of a dict
     _evaluated_stream: Stream | None = None
     _evaluated_task: str | None = None
 
@@ -95,16 +92,16 @@ class EvaluatingMixin(StreamSpecificsMixin):
                 self._check_set(f"eval_dataset[{name!r}]" if name else "eval_dataset", dataset, stream)
 
     def _check_set(self, called: str, dataset: Any, stream: Stream | None) -> None:
-        """Refuses a set that would give no loss as it is empty, and warns of one without labels."""
+        """Refuses an empty set, which would have no loss, and warns of one without labels."""
         if not len(dataset):
             raise ValueError(
-                f"{called} has no sample, so that evaluations would give no loss of it. Give it some, leave it out, or "
-                "set eval_strategy='no'."
+                f"{called} is empty, so evaluations would return no loss for it. Add samples, leave it out, or set "
+                f"eval_strategy='no'."
             )
         model, has_own_loss = self.model, stream is not None and stream.compute_loss_func is not None
         if model is None or has_own_loss or self._has_own_loss or type(self).compute_loss != Trainer.compute_loss:
             return
-        with seeded(0):  # what a data set draws at random here must not show in the run
+        with seeded(0):  # random numbers drawn here must not change the run
             try:
                 sample = preprocessed(dataset, None if stream is None else stream.preprocess)[0]
             except Exception:
@@ -113,10 +110,10 @@ class EvaluatingMixin(StreamSpecificsMixin):
         inputs = self._collated(-1 if stream is None else self.streams.index(stream), sample)
         lack = None if inputs is None else find_lack_of_labels(model, inputs, dataset, sample)
         if lack is not None:
-            logger.warning("%s gives no loss: %s", called, lack)
+            logger.warning("%s has no loss: %s", called, lack)
 
     def _stream_of(self, name: str) -> Stream | None:
-        only = self.streams[0] if len(self.streams) == 1 else None  # a set of any name is of its kind
+        only = self.streams[0] if len(self.streams) == 1 else None  # with one stream, a set of any name belongs to it
         return next((stream for stream in self.streams if stream.name == name), only)
 
     def evaluate(
@@ -126,14 +123,14 @@ class EvaluatingMixin(StreamSpecificsMixin):
         metric_key_prefix: str = "eval",
         **options: Any,
     ) -> dict[str, float]:
-        """Evaluates; a set of a dict, or one under the prefix `eval_NAME`, as the stream `NAME` is trained.
+        """Evaluates; a set of a dict, or one with the prefix `eval_NAME`, is treated like the stream `NAME`.
 
         Args:
             eval_dataset: As for the Trainer.
             ignore_keys: As for the Trainer.
             metric_key_prefix: As for the Trainer.
-            **options: What else the Trainer class takes, such as a `Seq2SeqTrainer`'s `num_beams=4`; it holds for each
-                set of a dict, which the Trainer evaluates by calls without it.
+            **options: Further options of the Trainer class, such as a `Seq2SeqTrainer`'s `num_beams=4`. They apply to
+                each set of a dict; the Trainer would drop them there.
 
         Returns:
             The metrics.
@@ -144,20 +141,20 @@ class EvaluatingMixin(StreamSpecificsMixin):
         name = eval_dataset if isinstance(eval_dataset, str) else self._set_name(metric_key_prefix)
         with self._evaluating_sets(metric_key_prefix, options) if is_several else self._evaluating(name):
             metrics: dict[str, float] = super().evaluate(
-                **_given(eval_dataset, ignore_keys, metric_key_prefix), **options
+                **_not_default(eval_dataset, ignore_keys, metric_key_prefix), **options
             )
         return metrics
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Predicts; a set of a dict, or one under the prefix `test_NAME`, as the stream `NAME` is trained.
+        """Predicts; a set of a dict, or one with the prefix `test_NAME`, is treated like the stream `NAME`.
 
         Args:
-            test_dataset: As for the Trainer, or a dict of them by name.
+            test_dataset: As for the Trainer, or a dict of sets by name.
             *args: As for the Trainer.
             **kwargs: As for the Trainer.
 
         Returns:
-            What `Trainer.predict` gives; for a dict, by name of the set, with metrics under `test_NAME_`.
+            The result of `Trainer.predict`; for a dict, one per set, with metrics under `test_NAME_`.
         """
         predict = super().predict
         call = inspect.signature(predict).bind(test_dataset, *args, **kwargs)
@@ -169,10 +166,10 @@ class EvaluatingMixin(StreamSpecificsMixin):
             return predict(test_dataset, *args, **kwargs)
 
     def _predict_sets(self, sets: Mapping[str, Any], prefix: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        given = {**dict(zip(("ignore_keys", "metric_key_prefix"), args, strict=False)), **kwargs}
+        options = {**dict(zip(("ignore_keys", "metric_key_prefix"), args, strict=False)), **kwargs}
         with self._evaluating_sets(prefix, {}):
             return {
-                name: self.predict(dataset, **{**given, "metric_key_prefix": f"{prefix}_{name}"})
+                name: self.predict(dataset, **{**options, "metric_key_prefix": f"{prefix}_{name}"})
                 for name, dataset in sets.items()
             }
 
@@ -194,7 +191,7 @@ class EvaluatingMixin(StreamSpecificsMixin):
         stream = self._stream_of(name)
         if self._metrics_by_set is not None and name not in self._metrics_by_set and self._evaluated_prefix is None:
             logger.warning(
-                "compute_metrics is a dict by set, and a set called %r has none: say which by metric_key_prefix, as in "
+                "compute_metrics is a dict by set and has no entry %r: name the set with metric_key_prefix, as in "
                 "'eval_NAME' or 'test_NAME'.",
                 name,
             )
@@ -221,7 +218,7 @@ class EvaluatingMixin(StreamSpecificsMixin):
         return own
 
     def _task_of(self, name: str, stream: Stream | None) -> str | None:
-        """Gives what the model is told as `task` for a set; raises a `ValueError` if it has to be and nobody knows."""
+        """Returns the model's argument `task` for a set; raises a `ValueError` if it is needed but unknown."""
         model = self.model
         if model is None or not takes_task(model):
             return None
@@ -233,17 +230,17 @@ class EvaluatingMixin(StreamSpecificsMixin):
             return self._tasks[0]
         if parameters_of_forward(model)[TASK].default is not inspect.Parameter.empty:
             return None
-        called = f"called {name!r}" if name else "without a name"
+        called = repr(name) if name else "without a name"
         raise ValueError(
-            f"The model takes a task, but an evaluation set {called} is of no stream and no head. Give "
-            "eval_dataset as a dict by the streams' names, or metric_key_prefix='eval_NAME' ('test_NAME' to predict)."
+            f"The model takes a task, but the evaluation set {called} belongs to no stream and no head. Pass "
+            f"eval_dataset as a dict by the streams' names, or metric_key_prefix='eval_NAME' ('test_NAME' to predict)."
         )
 
     def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
-        """Evaluates what all ranks have alike; see `Trainer.evaluation_loop`.
+        """Checks that the set has the same length on all ranks, and evaluates; see `Trainer.evaluation_loop`.
 
         Raises:
-            ValueError: On all ranks, if one has a set of another length: they would wait for each other in vain.
+            ValueError: On all ranks, if the lengths differ: the ranks would wait for each other forever.
         """
         if self._mixing is not None and self.args.world_size > 1:
             dataset = getattr(dataloader, "dataset", None)
@@ -251,9 +248,9 @@ class EvaluatingMixin(StreamSpecificsMixin):
         return super().evaluation_loop(dataloader, *args, **kwargs)
 
     def prediction_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Predicts for a batch, by the head of its stream; see `Trainer.prediction_step`."""
-        told = inputs if self._evaluated_task is None else {**batch_mapping(inputs), TASK: self._evaluated_task}
-        return super().prediction_step(model, told, *args, **kwargs)
+        """Predicts a batch with the head of its stream; see `Trainer.prediction_step`."""
+        inputs = inputs if self._evaluated_task is None else {**batch_mapping(inputs), TASK: self._evaluated_task}
+        return super().prediction_step(model, inputs, *args, **kwargs)
 
     def _set(self, values: Mapping[str, Any]) -> None:
         for attribute, value in values.items():
@@ -263,18 +260,18 @@ class EvaluatingMixin(StreamSpecificsMixin):
         if self._evaluated_stream is not None:
             dataset = preprocessed(dataset, self._evaluated_stream.preprocess)
         loader = super()._get_dataloader(dataset, *args, **kwargs)
-        # Accelerate keeps each loader that it prepares, which would be one more for each set of each evaluation.
+        # Accelerate keeps every loader that it prepares: one per set and evaluation.
         prepared = getattr(self.accelerator, "_dataloaders", [])
         prepared[:] = [one for one in prepared if one is not loader]
         return loader
 
 
 def check_same_length(rank_sync: RankSync, length: int) -> None:
-    """Refuses an evaluation set that is not of the same length on all ranks; all of them have to call it.
+    """Refuses an evaluation set whose length differs between ranks; all ranks have to call it.
 
     Args:
-        rank_sync: What brings the ranks together.
-        length: How many samples this rank has; -1 where that is not known.
+        rank_sync: Collective operations.
+        length: Number of samples on this rank; -1 if unknown.
 
     Raises:
         ValueError: On all ranks, with the lengths.
@@ -283,18 +280,15 @@ def check_same_length(rank_sync: RankSync, length: int) -> None:
     if most == -negated_least:
         return
     lengths = [int(one) for one in rank_sync.gather_bytes(str(length).encode())]
-    told = ", ".join(f"{'no length' if one < 0 else one} on rank {rank}" for rank, one in enumerate(lengths))
+    by_rank = ", ".join(f"{'no length' if one < 0 else one} on rank {rank}" for rank, one in enumerate(lengths))
     raise ValueError(
-        f"The evaluation set has not as many samples on all ranks: {told}. They would wait for each other. Give every "
-        "rank the whole set: the trainer shares it out among them."
+        f"The evaluation set has different lengths on the ranks, which would wait for each other: {by_rank}. Pass the "
+        f"whole set on every rank: the trainer shards it."
     )
 
 
-def _given(eval_dataset: Any, ignore_keys: list[str] | None, prefix: str) -> dict[str, Any]:
-    """Names those arguments of an evaluation that were given: classes below may have others, in another order."""
-    given = {"eval_dataset": eval_dataset, "ignore_keys": ignore_keys, "metric_key_prefix": prefix}
-    return {
-        name: value
-        for name, value in given.items()
-        if value is not None and (name, value) != ("metric_key_prefix", "eval")
-    }
+def _not_default(eval_dataset: Any, ignore_keys: list[str] | None, prefix: str) -> dict[str, Any]:
+    """Names the arguments of an evaluation that are not at their default: parent classes may have others."""
+    options = {"eval_dataset": eval_dataset, "ignore_keys": ignore_keys}
+    options |= {} if prefix == "eval" else {"metric_key_prefix": prefix}
+    return {name: value for name, value in options.items() if value is not None}

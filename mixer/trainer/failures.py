@@ -24,103 +24,74 @@ _KEY, _CALL = "mixer/why-a-rank-ended", "mixer/who-is-there"
 _POLL_SECONDS = 0.25
 _MOST_POLLS_A_SECOND = 1_000  # of all ranks together: one process keeps the store
 _POLLS_TO_ANSWER = 8
-_heard: list[str] = []  # the note, where the store may be gone by now
+_heard: list[str] = []  # the last note read; the store may be gone by now
 
 
 def leave_note(text: str) -> None:
-    """Leaves a note, where there are other ranks.
-
-    Args:
-        text: Why this rank ends.
-    """
+    """Leaves a note for the other ranks: why this rank ends."""
     _with_store(lambda store: store.set(_KEY, f"{dist.get_rank()} {text}"))
 
 
 def read_note() -> str | None:
-    """Reads what another rank left.
-
-    Returns:
-        The note; `None` if there is none, or nobody has heard it before it went down with the rank that kept it.
-    """
-    found: str | None = _with_store(_read)
-    if found is None:  # the store is gone
+    """Reads the note of another rank; `None` if there is none, or the store ended before anyone read it."""
+    note: str | None = _with_store(_read)
+    if note is None:  # the store is gone
         return _heard[0] if _heard else None
-    return found.partition(" ")[2] or None
+    return note.partition(" ")[2] or None
 
 
 def _read(store: Store) -> str:
-    # A note is emptied and never deleted: of a key that is gone after the check, `get` would wait for it to come.
+    # A note is emptied, never deleted: `get` would block if the key vanished after the check.
     return store.get(_KEY).decode() if store.check([_KEY]) else ""
 
 
 def remove_note() -> None:
-    """Removes this rank's notes of an earlier run in the same processes: another's may be of its present one."""
+    """Removes this rank's notes of an earlier run in the same processes; those of other ranks may be new."""
     _heard.clear()
     if (_with_store(_read) or "").partition(" ")[0] == str(_rank()):
         _with_store(lambda store: store.set(_KEY, ""))
     _with_store(lambda store: [store.delete_key(key) for key in (_waiting(_rank()), _here(_rank()))])
 
 
-def note_waiting(rank: int) -> None:
-    """Notes that a rank has waited for others in vain.
-
-    Args:
-        rank: The rank.
-    """
-    _with_store(lambda store: store.set(_waiting(rank), ""))
-
-
-def has_waited(rank: int) -> bool:
-    """Says whether a rank has waited for others in vain.
-
-    Args:
-        rank: The rank.
-
-    Returns:
-        Whether it said so.
-    """
-    return bool(_with_store(lambda store: store.check([_waiting(rank)])))
-
-
 def stay_until_heard() -> None:
-    """Has the rank in whose process the store is stay until the others know what is noted there, or do not answer."""
+    """Keeps the rank that hosts the store alive until the others have read the note, or do not answer."""
     _answer_call()
     if _keeps_store(_rank()):
         _absent()
 
 
 def who_is_gone() -> list[int]:
-    """Calls all ranks, and waits for those that train to answer.
-
-    Returns:
-        Those that do not: their processes have ended, or stopped.
-    """
+    """Calls all ranks and returns those that do not answer: their processes have ended or stopped."""
     if _with_store(lambda store: store.set(_CALL, "") or True) is None:
         return [0] if _keeps_store(0) else []
     return _absent()
 
 
 def _absent() -> list[int]:
-    """Gives the ranks that do not listen, after giving them time to answer."""
+    """Returns the ranks that do not answer in time."""
     _answer_call()
     end = time.monotonic() + _POLLS_TO_ANSWER * _poll_seconds()
     absent = list(range(dist.get_world_size())) if dist.is_initialized() else []
     while absent and time.monotonic() < end:
-        absent = [rank for rank in absent if not _has_answered(rank)]
+        absent = [rank for rank in absent if not _is_noted(_here(rank))]
         time.sleep(_POLL_SECONDS / 5)
     return absent
 
 
-def _has_answered(rank: int) -> bool:
-    return bool(_with_store(lambda store: store.check([_here(rank)])))
-
-
 def _answer_call() -> None:
-    _with_store(lambda store: store.set(_here(_rank()), ""))
+    _note(_here(_rank()))
+
+
+def _note(key: str) -> None:
+    _with_store(lambda store: store.set(key, ""))
+
+
+def _is_noted(key: str) -> bool:
+    return bool(_with_store(lambda store: store.check([key])))
 
 
 class Listener:
-    """Hears, while it is entered, what other ranks leave, and answers them: in a thread, beside what the rank does."""
+    """Reads the notes of other ranks and answers their calls, in a background thread."""
 
     def __init__(self) -> None:
         self._ends = threading.Event()
@@ -172,26 +143,26 @@ def _here(rank: int) -> str:
 def _with_store(use: Callable[[Any], Any]) -> Any:
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return None
-    with contextlib.suppress(Exception):  # the store may be gone, and a note is only a help
+    with contextlib.suppress(Exception):  # the store may be gone, and notes are optional
         return use(distributed_c10d._get_default_store())
     return None
 
 
-# These are raised on all ranks together, and say everything.
+# These are raised on all ranks together and need no explanation.
 _TOLD = (RemoteError, DisagreementError, MicroBatchMemoryError, RunInterrupted, RunTerminated)
 _SECONDS_TO_BE_TOLD = 1.0
-_LATE = "timed out|timeout"  # gloo says the one of a rank that it waits for, the other once it has given one up
+_LATE = "timed out|timeout"  # gloo's words for a rank that it waits for, and one that it has given up
 OUT_OF_MEMORY = "Out of memory: "
 Arguments = ParamSpec("Arguments")
 
 
 @contextlib.contextmanager
 def among_others(where: Callable[[], str], timeout_seconds: Callable[[], float]) -> Iterator[None]:
-    """Has an error of one rank say on all of them whose it is: `SystemExit` and `KeyboardInterrupt` among them.
+    """Reports an error of one rank on all ranks, including `SystemExit` and `KeyboardInterrupt`.
 
     Args:
-        where: Says what this rank is at.
-        timeout_seconds: Says how long ranks wait for each other.
+        where: Returns this rank's position in the run.
+        timeout_seconds: Returns how long ranks wait for each other.
 
     Yields:
         Nothing.
@@ -209,100 +180,93 @@ def among_others(where: Callable[[], str], timeout_seconds: Callable[[], float])
 
 
 def made_among_others(init: Callable[Arguments, None]) -> Callable[Arguments, None]:
-    """Makes a trainer's `__init__` one whose error on one rank is said on all.
-
-    Args:
-        init: The method.
-
-    Returns:
-        It, among others.
-    """
+    """Decorates a trainer's `__init__` so that its error on one rank is reported on all."""
 
     @wraps(init)
-    def telling(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+    def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
         made = vars(args[0])
         with among_others(
-            lambda: "as the trainer was made",
+            lambda: "while the trainer was constructed",
             lambda: made["args"].ddp_timeout if "args" in made else default_pg_timeout.total_seconds(),
         ):
             init(*args, **kwargs)
 
-    return telling
+    return wrapped
 
 
 def explained(error: BaseException, where: str, rank: int, world_size: int, timeout_seconds: float) -> Exception | None:
-    """Says what an error means on this rank, and leaves a note for the others if it is this rank's own.
+    """Explains an error on this rank, and leaves a note for the others if it is this rank's own.
 
     The others may wait for this rank in a collective. Once its process ends, they find the connection broken, and the
-    note; a backend that aborts or waits on in that case (NCCL may) leaves them to the launcher.
+    note; a backend that aborts or keeps waiting in that case (NCCL may) leaves them to the launcher.
 
     Args:
-        error: What a run ended with on this rank.
-        where: What the run was at.
+        error: The error that ended the run on this rank.
+        where: The position in the run.
         rank: This rank.
         world_size: Number of ranks.
         timeout_seconds: How long ranks wait for each other.
 
     Returns:
-        The error of the rank that failed, or that one of them did not come in time; `None` where the error speaks for
-        itself.
+        The error of the rank that failed, or that a rank did not arrive in time; `None` if the error needs no
+        explanation.
     """
     if world_size == 1 or isinstance(error, _TOLD):
         return None
     note = read_note()
     if note is not None and note.startswith(OUT_OF_MEMORY) and isinstance(error, RuntimeError):
         return MicroBatchMemoryError(note.removeprefix(OUT_OF_MEMORY))
-    if not _is_of_a_connection(error):
-        _tell(error, where, rank)
+    if not _is_connection_error(error):
+        _report(error, where, rank)
         return None
     if note is not None:
         stay_until_heard()
         return RemoteError(note)
     if not re.search(_LATE, str(error), re.IGNORECASE):
-        return _of_those_gone(where)
+        return _missing_ranks_error(where)
     message = (
         f"Rank {rank} waited {timeout_seconds:g} seconds (ddp_timeout) for others {where}. {_late(rank, world_size)}: "
-        "see in their logs, or by py-spy, what they are at. A larger training.ddp_timeout waits longer for ranks that "
-        "are slow. The run goes on from its newest checkpoint."
+        "check their logs, or inspect them with py-spy. If ranks are only slow, raise training.ddp_timeout. "
+        "The run can be resumed from its newest checkpoint."
     )
     leave_note(message)
     return TimeoutError(message)
 
 
-def _tell(error: BaseException, where: str, rank: int) -> None:
+def _report(error: BaseException, where: str, rank: int) -> None:
     if read_note() is None:
         leave_note(f"rank {rank} failed {where}: {in_words(error)}")
     stay_until_heard()
 
 
-def _of_those_gone(where: str) -> RemoteError | None:
-    """Says which ranks ended without a word; `None` if all are there, and the connection broke between them."""
+def _missing_ranks_error(where: str) -> RemoteError | None:
+    """Names the ranks that ended without an error; `None` if none did, and only the connection broke."""
     gone = who_is_gone()
-    if note := read_note():  # it has come meanwhile
+    if note := read_note():  # it arrived meanwhile
         return RemoteError(note)
     if not gone:
         return None
     ranks = f"rank{'s' * (len(gone) > 1)} {', '.join(map(str, gone))}"
     message = (
-        f"{ranks} ended without a word {where}: by os._exit, a SIGKILL (as when a machine has no memory left), or with "
-        "the machine itself. The run goes on from its newest checkpoint."
+        f"{ranks} ended without a word {where}: by os._exit, a SIGKILL (as when a machine runs out of memory), or with "
+        "the machine itself. The run can be resumed from its newest checkpoint."
     )
     leave_note(message)
     stay_until_heard()
     return RemoteError(message)
 
 
-def _is_of_a_connection(error: BaseException) -> bool:
-    """Whether an error is that of a collective in which another rank is missing, as far as its text says so."""
+def _is_connection_error(error: BaseException) -> bool:
+    """Whether an error is that of a collective with a missing rank, judging by its text."""
     of_torch = type(error) is RuntimeError or isinstance(error, dist.DistError)
     return of_torch and re.search(f"gloo|nccl|connection|socket|{_LATE}", str(error), re.IGNORECASE) is not None
 
 
 def _late(rank: int, world_size: int) -> str:
-    """Says which ranks do not wait themselves."""
-    note_waiting(rank)
+    """Names the ranks that do not wait themselves."""
+    _note(_waiting(rank))
     time.sleep(_SECONDS_TO_BE_TOLD)
-    ranks = [other for other in range(world_size) if other != rank and not has_waited(other)]
+    ranks = [other for other in range(world_size) if other != rank and not _is_noted(_waiting(other))]
     if not ranks:
-        return "All of them waited, too, and not for the same"
-    return f"Of rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} nothing was heard"
+        return "All of them waited too, but not for the same"
+    return f"Nothing was heard of rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -1,4 +1,4 @@
-"""Steps by an aggregate of the streams' gradients, in place of their sum, where the streams are at odds."""
+"""Steps along an aggregate of the streams' gradients instead of their sum: the option `conflict`."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -8,63 +8,65 @@ import numpy as np
 from accelerate.state import GradientState
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from transformers import Trainer
 
 from mixer.distributed.gradient_sync import averaged_parameters, obstacle
 from mixer.gradients.conflict import Aggregator, known_name
 from mixer.gradients.per_source import StreamGradients
 from mixer.ledger.recorder import ConflictLog
 from mixer.loading.step import StepBatch
-from mixer.trainer.method import ForwardResult, Method, RunContext
+from mixer.schedules import Schedule
+from mixer.trainer.checks import optimizer_name, steps_in_backward
+from mixer.trainer.method import ForwardResult, Method, RunContext, as_methods
 from mixer.utils.arrays import FloatArray
 
-_KEY = 0x636F6E66  # keeps its random numbers apart from others that are drawn for a seed and a step
+_KEY = 0x636F6E66  # separates its random numbers from others with the same seed and step
 
 
 class GradientAggregation(Method):
-    """Weighs the streams' parts of a step's gradient by how they agree, with an aggregator of `torchjd`.
+    """Weights the streams' parts of a step's gradient by their agreement, with an aggregator of `torchjd`.
 
-    A step's loss is a sum of one part for each stream: `L = Σ_k L_k`, with L_k the sum of the losses of the stream's
-    items, times its loss weight, over the number of items of all streams. With `g_k = ∇L_k`, the gradient becomes
-    `Σ_k w_k g_k`, where w goes by the Gramian `<g_i, g_j>`, and `w = 1` is the ordinary gradient. So a stream's share
-    of the items counts, as it does without. Weights are scaled such that their mean is 1 where gradients are orthogonal
-    and equally long, whichever the aggregator (see `gradients.conflict.Aggregator`). Names are those of
+    The loss of a step is a sum of one part per stream: `L = Σ_k L_k`, where L_k is the sum of the losses of the
+    stream's items, times its loss weight, over the number of items of all streams. With `g_k = ∇L_k`, the gradient
+    becomes `Σ_k w_k g_k`, where w depends on the Gramian `<g_i, g_j>`, and `w = 1` is the ordinary gradient. A stream's
+    share of the items therefore counts as it does without aggregation. Weights are scaled so that their mean is 1 for
+    orthogonal gradients of equal length, for every aggregator (see `gradients.conflict.Aggregator`). The
+    names:
 
-    - `"pcgrad"`: Yu et al. 2020, arXiv:2001.06782, algorithm 1: what goes against another stream is projected away, the
-      others taken in random order. Without a conflict the ordinary gradient.
-    - `"cagrad"`: Liu et al. 2021, arXiv:2110.14048, algorithm 1: the worst improvement is made largest in a ball around
-      the mean, of c times its length (`options={"c": 0.4}`).
-    - `"mgda"`: Sener and Koltun 2018, arXiv:1810.04650, algorithm 2: the shortest convex combination. It leans towards
-      streams with short gradients, conflict or not.
+    - `"pcgrad"`: Yu et al. 2020, arXiv:2001.06782, algorithm 1: projects away what opposes another stream, taking the
+      others in random order. Without a conflict it is the ordinary gradient.
+    - `"cagrad"`: Liu et al. 2021, arXiv:2110.14048, algorithm 1: maximises the worst improvement in a ball around the
+      mean with radius c times its length (`options={"c": 0.4}`).
+    - `"mgda"`: Sener and Koltun 2018, arXiv:1810.04650, algorithm 2: the shortest convex combination. It favours
+      streams with short gradients, with or without conflict.
     - `"nash-mtl"`: Navon et al. 2022, arXiv:2202.01017: all streams gain alike, however long their gradients; the
       aggregate's squared length is the sum of theirs.
-    - `"upgrad"`: Quinton and Rey 2024, arXiv:2406.16232: each is projected onto the cone that makes no loss rise, and
-      they are averaged. Without a conflict the ordinary gradient.
+    - `"upgrad"`: Quinton and Rey 2024, arXiv:2406.16232: projects each gradient onto the cone in which no loss rises,
+      and averages. Without a conflict it is the ordinary gradient.
 
-    `"pcgrad"` and `"mgda"` need torchjd alone (the extra `conflict`), the others solvers, some of which are under
-    copyleft licences (the extra `conflict-solvers`).
+    `"pcgrad"` and `"mgda"` need torchjd only (the extra `conflict`); the others need solvers, some under copyleft
+    licences (the extra `conflict-solvers`).
 
-    Micro-batches are of one stream each. It needs the memory of K - 1 more gradients for K streams, averages those over
-    the ranks too, multiplies K (K + 1) / 2 pairs of gradients, and waits for the device once a step. Rank 0's
-    weights are everybody's. What follows (clipping, the norm in the log) sees the aggregate. Streams that a step has
-    none of, or whose gradient is 0, are left out; if fewer than two are left, or a gradient is not finite (what is done
-    then `nonfinite` and the gradient scaler say), the gradient is the ordinary one. So it is with one stream in all,
-    and where an aggregator's entries for the streams that are left add up to no more than 0.
+    Micro-batches contain one stream each. For K streams, a step needs memory for K - 1 more gradients, averages those
+    over the ranks too, computes K (K + 1) / 2 inner products, and waits for the device once. All ranks use the weights
+    of rank 0. Everything after it (clipping, the logged norm) sees the aggregate. Streams that a step has no samples
+    of, or whose gradient is 0, are left out. The gradient is the ordinary one if fewer than two streams are left, if a
+    gradient is not finite (`nonfinite` and the gradient scaler decide about that step), if there is only one stream in
+    all, or if the aggregator's entries for the streams that are left do not add up to more than 0.
 
-    Log entries have `conflicts`, the share of steps in which a pair of gradients had a product below 0, and
-    `conflict_weight/STREAM`, the mean of w_k. A run that goes on from a checkpoint has to have the same aggregator and
-    options, or `allow_inexact`.
+    Log entries contain `conflicts`, the share of steps in which a pair of gradients had a negative inner product, and
+    `conflict_weight/STREAM`, the mean of w_k. A resumed run needs the same aggregator and options, or `allow_inexact`.
 
     Args:
-        aggregator: `"pcgrad"`, `"cagrad"`, `"mgda"`, `"nash-mtl"` or `"upgrad"`; or an aggregator or weighting of
-            torchjd that goes by the Gramian and has no state. Where it has an entry for each stream (`pref_vector`),
-            they are in the streams' order.
+        aggregator: `"pcgrad"`, `"cagrad"`, `"mgda"`, `"nash-mtl"` or `"upgrad"`; or a stateless aggregator or weighting
+            of torchjd that uses the Gramian. If it has an entry per stream (`pref_vector`), they are in the streams'
+            order.
         options: Arguments of torchjd's class, for a name.
 
     Raises:
-        ValueError: If there is none of that name; when the trainer is made, if torchjd or a solver is not installed or
-            the run is none in which streams' gradients are had; when it begins to train, if no rank has a whole
-            gradient.
-        TypeError: When the trainer is made, if the aggregator is something else.
+        ValueError: If the name is unknown; when the trainer is made, if torchjd or a solver is not installed or the run
+            cannot compute per-stream gradients; when training begins, if no rank has a whole gradient.
+        TypeError: When the trainer is made, if the aggregator is of another type.
 
     Example:
         >>> GradientAggregation("cagrad", {"c": 0.4})
@@ -91,23 +93,23 @@ class GradientAggregation(Method):
         if run.world_size > 1 and self.one_stream_each and run.runs.is_cut_by_tokens:
             raise ValueError(
                 f"conflict={self._aggregator.name}: with max_tokens_per_micro_batch ranks may end a step with "
-                "different streams, whose gradients would be averaged. Use per_device_train_batch_size instead."
+                f"different streams, whose gradients would be averaged. Use per_device_train_batch_size instead."
             )
 
     def prepare(self, model: nn.Module) -> None:
-        """Refuses models of which no rank has a gradient of its own; see `Method.prepare`."""
+        """Refuses models for which no rank has a whole gradient; see `Method.prepare`."""
         if not self.one_stream_each:
             return
         reason = obstacle(model, self._run.world_size) or _own_obstacle(model, self._run.world_size)
         if reason is not None:
             raise ValueError(
-                f"conflict={self._aggregator.name} needs the gradient of each stream by itself, and cannot have it: "
+                f"conflict={self._aggregator.name} needs a separate gradient per stream, which is not possible here: "
                 f"{reason}. Use plain DDP, and dense gradients."
             )
         if self._run.world_size > 1 and GradientState().plugin_kwargs.get("sync_each_batch", False):
             raise ValueError(
-                f"conflict={self._aggregator.name} averages the gradient of each stream once, and sync_each_batch=True "
-                "does so after each micro-batch. Leave it out of accelerator_config's gradient_accumulation_kwargs."
+                f"conflict={self._aggregator.name} averages the gradient of each stream once, but sync_each_batch=True "
+                f"does so after each micro-batch. Remove it from accelerator_config's gradient_accumulation_kwargs."
             )
 
     def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
@@ -115,14 +117,14 @@ class GradientAggregation(Method):
         ids = [int(micro.stream_ids[0]) for micro in batch.micro_batches]
         changes = 1 + sum(one != other for one, other in itertools.pairwise(ids))
         if self.one_stream_each and changes != len(set(ids)):
-            raise ValueError(f"{self.name}: micro-batches must come stream after stream, got those of streams {ids}.")
+            raise ValueError(f"{self.name}: micro-batches must be sorted by stream, got {ids}.")
         self._index, self._last = batch.plan.index, ids[-1]
         self._left = {stream_id: ids.count(stream_id) for stream_id in ids}
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._gradients = StreamGradients(trained, self._run.world_size) if self.one_stream_each else None
 
     def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
-        """Takes a stream's gradient aside once it is complete; see `Method.end_micro_batch`."""
+        """Stashes a stream's gradient once it is complete; see `Method.end_micro_batch`."""
         if self._gradients is None:
             return
         stream_id = int(trained.micro.stream_ids[0])
@@ -131,7 +133,7 @@ class GradientAggregation(Method):
             self._gradients.stash(stream_id)
 
     def end_backward(self, model: nn.Module) -> None:
-        """Puts the aggregate in the place of the gradient; see `Method.end_backward`."""
+        """Replaces the gradient by the aggregate; see `Method.end_backward`."""
         gradients, self._gradients = self._gradients, None
         if gradients is None or all(parameter.grad is None for parameter in model.parameters()):  # the step is skipped
             return
@@ -148,7 +150,7 @@ class GradientAggregation(Method):
         gradients.combine(weights)
 
     def _weigh(self, gramian: FloatArray, stream_ids: Sequence[int]) -> FloatArray:
-        """Finds the weights, the same on all ranks though their devices may multiply differently."""
+        """Computes the weights; the same on all ranks, although their devices may round differently."""
         rank_sync, key = self._run.rank_sync, (_KEY, self._run.seed, self._index)
         weights = rank_sync.run_on_all(lambda: self._aggregator.weigh(gramian, stream_ids, key))
         return np.frombuffer(rank_sync.from_first(weights.tobytes()), dtype=np.float64)
@@ -156,26 +158,26 @@ class GradientAggregation(Method):
     # ---- Logs and checkpoints ----
 
     def log_entries(self) -> dict[str, float]:
-        """Gives the share of steps with a conflict, and the streams' mean weights; see `Method.log_entries`."""
+        """Returns the share of steps with a conflict, and the streams' mean weights; see `Method.log_entries`."""
         entries = self._log.entries([stream.name for stream in self._run.streams])
         self._log = ConflictLog()
         return entries
 
     def log_state(self) -> dict[str, Any]:
-        """Gives the sums since the last log entry; see `Method.log_state`."""
+        """Returns the sums since the last log entry; see `Method.log_state`."""
         return self._log.state_dict()
 
     def load_log_state(self, state: Mapping[str, Any]) -> None:
-        """Takes them up; see `Method.load_log_state`."""
+        """Restores these sums; see `Method.load_log_state`."""
         self._log = ConflictLog.from_state(state)
 
     def settings(self) -> str | None:
-        """Says which aggregator it is and how it is set, where streams are several; see `Method.settings`."""
+        """Describes the aggregator and its options if there are several streams; see `Method.settings`."""
         return f"conflict={self._aggregator.description}" if self.one_stream_each else None
 
 
 def _own_obstacle(model: nn.Module, world_size: int) -> str | None:
-    """Says what stands in the way of taking gradients aside, beside what does of averaging them."""
+    """Finds a reason why gradients cannot be stashed, besides the reasons why they cannot be averaged."""
     for name, module in model.named_modules():
         if getattr(module, "sparse", False) is True:
             return f"{name} has sparse gradients"
@@ -185,3 +187,56 @@ def _own_obstacle(model: nn.Module, world_size: int) -> str | None:
         if len(averaged) < len(trained):
             return f"DDP does not average {len(trained) - len(averaged)} of its parameters"
     return None
+
+
+def with_conflict(methods: object, conflict: Any) -> tuple[Method, ...]:
+    """Adds the method that the option `conflict` stands for.
+
+    Args:
+        methods: The option `methods`.
+        conflict: A name, an aggregator or weighting of torchjd, a `GradientAggregation`, or `None`.
+
+    Returns:
+        The methods. The aggregation comes first, so that the others see the final gradient.
+
+    Raises:
+        ValueError: If the name is unknown, or `methods` contains an aggregation already.
+        TypeError: If `methods` is no list of methods.
+    """
+    checked = as_methods(methods)
+    if conflict is None:
+        return checked
+    if any(isinstance(method, GradientAggregation) for method in checked):
+        raise ValueError("conflict and methods both combine the streams' gradients: use only one of the two.")
+    return (conflict if isinstance(conflict, GradientAggregation) else GradientAggregation(conflict), *checked)
+
+
+def check_conflict(trainer: Trainer, schedule: Schedule, methods: Sequence[Method]) -> None:
+    """Refuses options under which there is no gradient per stream.
+
+    Args:
+        trainer: The trainer, after the construction of its parent class.
+        schedule: The batch-size schedule.
+        methods: The methods of the run.
+
+    Raises:
+        ValueError: With the reason and the alternatives.
+    """
+    if not any(isinstance(method, GradientAggregation) and method.one_stream_each for method in methods):
+        return
+    if steps_in_backward(trainer.args):
+        raise ValueError(
+            f"optim={optimizer_name(trainer.args)!r} updates weights during the backward pass, before the streams' "
+            f"gradients are complete. Use another optimizer, or leave conflict out."
+        )
+    if trainer.args.world_size > 1 and "gradient_noise" in schedule.needs:
+        raise ValueError(
+            f"batch_size={schedule.name} compares the gradients of the ranks, and with conflict these are gradients of "
+            f"one stream. Use a schedule that measures no noise, or leave conflict out."
+        )
+    splitting = [method.name for method in methods if type(method).goes_first is not Method.goes_first]
+    if splitting:
+        raise ValueError(
+            f"conflict and the methods {splitting} both combine separate gradients into that of the step: use only one "
+            f"of the two."
+        )

@@ -1,4 +1,4 @@
-"""How a trainer loads its streams: the loader, its workers, and which columns a model takes."""
+"""How a trainer loads its streams: the loader, its workers, and the columns of the model."""
 
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from mixer.mixture.stream import Stream, read_from
 from mixer.trainer.checkpointing.files import CAP_ENTRY, read_state
 from mixer.trainer.step import StepMixin
 
-# Workers are waited for a little less long than ranks are, so that the rank whose workers hang can say so.
+# Workers time out a little earlier than ranks, so that a rank with stuck workers can report it.
 _SHARE_OF_TIMEOUT = 0.9
 
 
@@ -32,18 +32,18 @@ class LoadingMixin(StepMixin):
     _combined: Any
     _max_tokens: int | None
     _allow_inexact: bool
-    _is_beginning: bool = False  # whether the loader that is made next is the run's own
-    _rows_from: Path | None = None  # the checkpoint from which rows of iterable streams, and the cap, go on
+    _is_beginning: bool = False  # whether the next loader is the run's own
+    _rows_from: Path | None = None  # checkpoint with the state of iterable streams and of the cap
 
-    def get_train_dataloader(self) -> MixingLoader:  # type: ignore[override]  # the loop iterates it and asks its length
-        """Makes the loader of the streams; see `Trainer.get_train_dataloader`.
+    def get_train_dataloader(self) -> MixingLoader:  # type: ignore[override]  # the loop only iterates it and takes its length
+        """Creates the loader of the streams; see `Trainer.get_train_dataloader`.
 
-        One that the run does not train on is to look at: it gives an epoch as it would be with the present weights and
-        batch size, and moves no stream of the run.
+        Called outside of the run, it returns a loader to look at: it yields an epoch with the present weights and batch
+        size, and does not move the run's streams.
         """
         if self.train_dataset is not self._combined:
             raise ValueError(
-                "train_dataset was replaced after construction, but the streams are fixed there. Build a new trainer."
+                "train_dataset was replaced after construction, but the streams are fixed then. Build a new trainer."
             )
         if self._combined is None:
             raise ValueError("Trainer: training requires a train_dataset.")
@@ -69,12 +69,12 @@ class LoadingMixin(StepMixin):
             workers=self._worker_options(),
             pin_memory=self.args.dataloader_pin_memory and self.args.device.type not in ("cpu", "mps"),
             feed=feed,
-            keeps_samples=True,  # until it is known how losses are normalised
+            keeps_samples=True,  # until the loss normalisation is known
             specifics=self._specifics,
             skipping=self._skipping,
         )
         loader.keeps_positions = self._keeps_output
-        # TRL's trainers say so where samples are laid end to end in one row.
+        # TRL's trainers set padding_free if one row holds several samples.
         loader.by_stream = self._wants_one_stream_each or bool(getattr(self, "padding_free", False))
         self._compare_unseen_columns(loader)
         if self._recovers and self._rows_from is not None:
@@ -82,10 +82,10 @@ class LoadingMixin(StepMixin):
         return loader
 
     def _compare_unseen_columns(self, loader: MixingLoader) -> None:
-        """Has samples compared as they come where nobody could look at their columns before.
+        """Makes the loader compare the columns of samples that could not be inspected before.
 
-        Those are what memories hold and rows of iterable streams; and samples that anything may have made, where the
-        collator is one of transformers, all of which go by the columns of the first.
+        These are samples of memories and iterable streams, and samples made by code if the collator is one of
+        transformers, which all use the columns of the first sample.
         """
         unseen = [
             number
@@ -107,7 +107,7 @@ class LoadingMixin(StepMixin):
     def _prepare_input(self, data: Any) -> Any:
         if isinstance(data, StepBatch):
             raise self._refused_step()
-        # The Trainer's own loader does this: it puts batches on the device.
+        # The Trainer's own loader moves batches to the device in this way.
         config: Any = self.args.accelerator_config
         if self._mixing is not None and isinstance(data, Tensor) and config.non_blocking:
             data = data.to(self.args.device, non_blocking=True)
@@ -119,12 +119,12 @@ class LoadingMixin(StepMixin):
 
     @property
     def _most_per_micro_batch(self) -> int:
-        """Most samples of a micro-batch, until memory runs out."""
+        """Maximum samples of a micro-batch, until memory runs out."""
         return int(self._train_batch_size)
 
     @property
     def _removes_columns(self) -> bool:
-        """Whether samples lose the columns that the model does not take before they are collated."""
+        """Whether columns that the model does not take are removed before collation."""
         return bool(self.args.remove_unused_columns)
 
     def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
@@ -185,7 +185,7 @@ class LoadingMixin(StepMixin):
         return feed
 
     def _model_columns(self, columns: Columns) -> dict[str, Any]:
-        """Does with columns what the default collator, and the removal of unused columns, do with samples."""
+        """Applies the default collator and the removal of unused columns to whole columns."""
         self._set_signature_columns_if_needed()
         known: Any = self._signature_columns if self._removes_columns else columns
         inputs = {name: values for name, values in columns.items() if name in known}
@@ -197,27 +197,28 @@ class LoadingMixin(StepMixin):
         return inputs
 
     def _datasets(self) -> list[Any]:
-        """Gives what each stream is read from, without columns that the model does not take."""
+        """Returns the data set of each stream, without columns that the model does not take."""
         lasting = {stream.name: self._with_model_columns(stream) for stream in self.streams if not stream.is_memory}
         return read_from(self.streams, lasting)
 
     @property
     def _common_collator(self) -> Any:
-        """Makes micro-batches of the samples of streams that have no collator of their own."""
+        """The collator of the streams that have none of their own."""
         if self._columns_are_removed:
             return self.data_collator
         return self._get_collator_with_removed_columns(self.data_collator, description="training")
 
     @property
     def _columns_are_removed(self) -> bool:
-        """Whether no sample that is loaded has columns that the model does not take; memories hold what they got."""
+        """Whether all samples are loaded without unused columns; memories keep what they received."""
         return all(_is_arrow(stream.dataset) and stream.preprocess is None for stream in self.streams)
 
     def _check_label_names(self, stream: Stream) -> None:
         missing = [name for name in stream.label_names or () if name not in stream.dataset.column_names]
         if missing and stream.data_collator is None:
             raise ValueError(
-                f"Stream {stream.name!r}: label_names has {missing}, but its columns are {stream.dataset.column_names}."
+                f"Stream {stream.name!r}: label_names contains {missing}, but the columns are "
+                f"{stream.dataset.column_names}."
             )
 
     def _check_some_column(self, stream: Stream) -> None:
@@ -226,9 +227,9 @@ class LoadingMixin(StepMixin):
         columns = stream.dataset.column_names
         if self._removes_columns and not set(taken) & set(columns):
             raise ValueError(
-                f"Stream {stream.name!r}: of its columns {columns} the model takes none; it takes {taken}. Map the "
-                "data set to those, give the stream a preprocess, or set remove_unused_columns=False for a "
-                "data_collator that makes them."
+                f"Stream {stream.name!r}: the model takes none of the columns {columns}; it takes {taken}. Rename the "
+                f"columns, set the stream's preprocess, or set remove_unused_columns=False for a data_collator that "
+                f"creates the inputs."
             )
 
     def _with_model_columns(self, stream: Stream) -> Any:
@@ -240,19 +241,12 @@ class LoadingMixin(StepMixin):
 
 
 def _is_made(stream: Stream) -> bool:
-    """Whether code makes the samples, one with other columns than another, maybe."""
+    """Whether code creates the samples, perhaps with different columns."""
     return not _is_arrow(stream.dataset) or stream.preprocess is not None
 
 
 def goes_by_first(collator: Any) -> bool:
-    """Whether a collator is one of transformers, all of which go by the columns of the first sample.
-
-    Args:
-        collator: The collator.
-
-    Returns:
-        Whether it is.
-    """
+    """Says whether a collator is one of transformers, which all use the columns of the first sample."""
     return getattr(collator, "__module__", "").startswith("transformers.data")
 
 

@@ -1,4 +1,4 @@
-"""The Trainer's loop on the data clock: length, epochs, learning rate, and how a run is stopped."""
+"""The Trainer's loop on the data clock: length, epochs, learning rate, and stopping a run."""
 
 import contextlib
 import signal
@@ -18,7 +18,7 @@ from mixer.mixture.learning_rate import LearningRate, check_scheduler
 from mixer.trainer.checkpointing.files import step_of
 from mixer.trainer.checkpointing.save import SavingMixin
 
-_NO_BOUND = 2**31 - 1  # epochs, or steps of one, that the loop may run: the clock ends them
+_NO_BOUND = 2**31 - 1  # maximum epochs, or steps per epoch, of the loop: the clock ends them
 
 
 class PacingMixin(SavingMixin):
@@ -28,7 +28,7 @@ class PacingMixin(SavingMixin):
     _stops_epoch: bool = False
 
     def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple[Any, ...]:
-        """Gives the run's length by the mixture's clock; see `Trainer.set_initial_training_values`."""
+        """Returns the length of the run by the mixture's clock; see `Trainer.set_initial_training_values`."""
         clock = self.mixing.clock
         max_steps, steps = clock.planned_steps, clock.steps_per_epoch
         if clock.budget.epochs is None:
@@ -44,14 +44,14 @@ class PacingMixin(SavingMixin):
         return _NO_BOUND if clock.budget.epochs is None else clock.planned_epochs
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
-        """Gives the samples of a step over all ranks; see `Trainer.get_total_train_batch_size`."""
+        """Returns the samples per step over all ranks; see `Trainer.get_total_train_batch_size`."""
         return super().get_total_train_batch_size(args) if self._mixing is None else self.mixing.clock.batch_size
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        """Puts the learning-rate schedule on the clock; see `Trainer._prepare_for_training`."""
+        """Binds the learning-rate schedule to the clock; see `Trainer._prepare_for_training`."""
         prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
         if self._mixing is not None:
-            # An engine with a step of its own (DeepSpeed) wraps the schedule, or makes it.
+            # DeepSpeed wraps the schedule, or creates it.
             scheduler: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
             if not self.mixing.clock.counts_steps:
                 check_scheduler(scheduler)
@@ -73,15 +73,15 @@ class PacingMixin(SavingMixin):
         self._close_epoch()
 
     def _close_epoch(self) -> None:
-        """Ends the clock's epoch where a callback ended the loop's, and the run after the planned ones."""
+        """Ends the clock's epoch if a callback ended the loop's, and the run after the planned epochs."""
         clock = self.mixing.clock
         if self.control.should_epoch_stop and clock.step_in_epoch:
             clock.end_epoch()
         if clock.counts_steps and clock.num_epochs_done >= clock.planned_epochs:
-            self.control.should_training_stop = True  # the Trainer's loop would have no epoch left, either
+            self.control.should_training_stop = True  # the Trainer's loop would also have no epoch left
 
     def _loop_arguments(self) -> contextlib.AbstractContextManager[None]:
-        """Shows the loop one element a step, and a loader that stands where it has to: nothing to skip."""
+        """Makes the loop see one batch per step, and skip nothing: the loader is already at the right position."""
         return self._arguments_held(gradient_accumulation_steps=1, ignore_data_skip=True)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Tensor | int | None]:
@@ -90,14 +90,14 @@ class PacingMixin(SavingMixin):
         if self._mixing is not None:
             if batch:
                 self._set_learning_rate()
-            else:  # nothing is left of the epoch: its rest was dropped, or the streams are exhausted
+            else:  # the rest of the epoch was dropped, or the streams are exhausted
                 self._show_place()
                 self._show_length()
                 self._stop_epoch()
         return batch, num_items
 
     def _set_learning_rate(self) -> None:
-        """Puts the learning rate where the clock stands; one that counts steps leaves it to the Trainer."""
+        """Sets the learning rate by the clock; if that counts steps, the Trainer sets it."""
         mixing, learning_rate = self.mixing, self._learning_rate
         if learning_rate is not None and not mixing.clock.counts_steps:
             learning_rate.place(mixing.clock.schedule_position, mixing.learning_rate_factor)
@@ -107,11 +107,11 @@ class PacingMixin(SavingMixin):
         return self._gradient_norm
 
     def _show_place(self) -> None:
-        """Tells the Trainer where in the data the run is, which it takes for a count of steps."""
+        """Sets the Trainer's epoch, which it would compute from a count of steps."""
         self.state.epoch = self.mixing.clock.epoch
 
     def _show_length(self) -> None:
-        """Tells the Trainer how many steps the run has, as far as is known; its callbacks and bars go by that."""
+        """Sets the Trainer's number of steps, as far as it is known, for callbacks and progress bars."""
         clock = self.mixing.clock
         if not clock.counts_steps:
             self.state.max_steps = clock.max_steps
@@ -124,7 +124,7 @@ class PacingMixin(SavingMixin):
             self._stop_epoch()
 
     def _stop_epoch(self) -> None:
-        """Ends the loop's present epoch; nobody else sees the sign, which is taken back before they could."""
+        """Ends the loop's present epoch; the flag is reset before callbacks see it."""
         self._stops_epoch = not self.control.should_epoch_stop
         self.control.should_epoch_stop = True
 
@@ -134,31 +134,31 @@ class PacingMixin(SavingMixin):
 
     def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> Any:
         clock = self.mixing.clock
-        if not clock.counts_steps and clock.step:  # the Trainer takes the share of max_steps that was done
+        if not clock.counts_steps and clock.step:  # the Trainer multiplies by the share of max_steps that was done
             num_train_samples = clock.num_samples * self.state.max_steps / clock.step
         return super()._finalize_training(trial, num_train_samples, start_time)  # type: ignore[no-untyped-call]
 
 
 _FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
-# Callbacks of these packages go by what is the same on all ranks.
+# Callbacks of these packages decide the same on all ranks.
 _KNOWN = ("transformers", "trl", "mixer", "replay", "tasks")
 
 
 class StoppingMixin(PacingMixin):
     """A Trainer whose ranks stop, save and evaluate together, and which a signal ends after the step in progress.
 
-    What signals a rank has had travels in the collective before each forward. What callbacks ask for is compared after
-    each step where there are some that may ask for it on one rank alone: the user's own.
+    Signals travel in the collective before each forward. Requests of callbacks are compared after each step if some
+    callbacks may make them on one rank only: the user's own.
     """
 
     _handles_signals: bool = True
     _signals: StopSignals = StopSignals()
-    _came: signal.Signals | None = None  # what a rank had received when the present step was confirmed
-    _stopped_by: signal.Signals | None = None  # what ended the run before it was done
+    _came: signal.Signals | None = None  # the signal that a rank had received when the present step was confirmed
+    _stopped_by: signal.Signals | None = None  # the signal that ended the run early
     _compares_control: bool = False
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Trains until it is done or a signal has come; see `Trainer.train`.
+        """Trains until the run is finished or a signal arrives; see `Trainer.train`.
 
         Raises:
             RunTerminated: After a SIGTERM or SIGUSR1, once the run is saved; a `SystemExit`.
@@ -169,7 +169,7 @@ class StoppingMixin(PacingMixin):
             return super().train(*args, **kwargs)
         with self._signals:
             result = super().train(*args, **kwargs)
-        # One that came after the last step finds nothing left to stop, but ends what comes after the run.
+        # A signal after the last step has no step to stop, but ends the script after the run.
         number = self._stopped_by or which(self._rank_sync.greatest(np.array(self._signals.flags)))
         if number is not None:
             raise ending(self._how_it_ended(number), number)
@@ -178,11 +178,11 @@ class StoppingMixin(PacingMixin):
     def _how_it_ended(self, number: signal.Signals) -> str:
         step, checkpoint = self.state.global_step, self._last_checkpoint
         if self._stopped_by is None:
-            return f"{number.name} came when the run had ended by itself, after step {step}."
+            return f"{number.name} arrived after the run had finished, at step {step}."
         if not self._holds_step(checkpoint):
             return f"{number.name} ended the run after step {step}. Nothing was saved: save_strategy is 'no'."
         return (
-            f"{number.name} ended the run after step {step}; {checkpoint} holds it. It goes on with --resume auto, "
+            f"{number.name} ended the run after step {step}; {checkpoint} contains it. Resume with --resume auto "
             "or train(resume_from_checkpoint=True)."
         )
 
@@ -203,8 +203,8 @@ class StoppingMixin(PacingMixin):
     def _maybe_log_save_evaluate(
         self, tr_loss: Any, grad_norm: Any, model: Any, trial: Any, *args: Any, **kwargs: Any
     ) -> None:
-        # The loop comes here after every step, and once more at an epoch's end: where a signal has ended the run,
-        # that is left to the run that goes on.
+        # The loop calls this after every step and once more at an epoch's end, which is left to the resumed run if a
+        # signal has ended this one.
         if self._stopped_by is not None:
             return
         self._agree_on_control()
@@ -215,9 +215,9 @@ class StoppingMixin(PacingMixin):
         if calls_back:
             self._agree_on_control()
         if self._stopped_by is not None:
-            if self._saves and not self._holds_step(self._last_checkpoint):  # an evaluation has said not to
+            if self._saves and not self._holds_step(self._last_checkpoint):  # an evaluation has reset the flag
                 self._save_checkpoint(model, trial)
-            # Only now: a checkpoint that said so would have the run that goes on from it end at once.
+            # Only now: a run resumed from a checkpoint with this flag would end at once.
             self.control.should_training_stop = True
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
@@ -226,7 +226,7 @@ class StoppingMixin(PacingMixin):
         return metrics
 
     def _agree_on_control(self) -> None:
-        """Has all ranks do what one of them is asked to."""
+        """Applies a request of one rank on all ranks."""
         if not self._compares_control:
             return
         own = np.array([getattr(self.control, name) for name in _FLAGS], dtype=np.int64)
@@ -243,7 +243,7 @@ class StoppingMixin(PacingMixin):
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         if self._stopped_by is None:
             return super()._finalize_training(*args, **kwargs)
-        # The Trainer would load the best model, and of checkpoints leave no other one.
+        # The Trainer would load the best model and delete all other checkpoints.
         with self._arguments_held(load_best_model_at_end=False, save_total_limit=None):
             return super()._finalize_training(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""What a method is: something that takes part in a run's steps beside the loss of its samples."""
+"""Methods: parts of a run that take part in its steps beyond the loss of the samples."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -21,18 +21,18 @@ from mixer.utils.arrays import FloatArray, Int64Array
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a method may know of the run that it takes part in.
+    """The run that a method takes part in.
 
     Args:
         streams: The streams, in order.
         rank: This rank.
         world_size: Number of ranks.
-        is_writer: Whether this process writes files that the others of its machine read.
-        device: Where the model is.
-        agreement: What the ranks agree by.
-        planner: Gives what the streams draw.
-        runs: Loads samples, and runs the model on them, beside the training.
-        skipped: The streams whose samples are left out where they cannot be loaded.
+        is_writer: Whether this process writes files that the other processes on its machine read.
+        device: The device of the model.
+        rank_sync: Collective operations.
+        planner: Returns the planner of the streams.
+        runs: Loads samples, and runs the model on them, outside of training.
+        skipped: Streams whose samples are skipped if they cannot be loaded.
     """
 
     streams: Sequence[Stream]
@@ -47,21 +47,18 @@ class RunContext:
 
     @property
     def seed(self) -> int:
-        """The seed of the data, as the training arguments say it when the run begins."""
+        """The seed of the data, from the training arguments at the start of the run."""
         return self.planner().seed
 
     def stream_id(self, name: str, asked_by: str) -> int:
-        """Finds a stream.
+        """Returns the id of a stream.
 
         Args:
             name: Its name.
-            asked_by: Who asks, for the error.
-
-        Returns:
-            Its id.
+            asked_by: The option or class, for the error message.
 
         Raises:
-            ValueError: If there is none of that name.
+            ValueError: If no stream has this name.
         """
         names = [stream.name for stream in self.streams]
         if name not in names:
@@ -71,15 +68,15 @@ class RunContext:
 
 @dataclass(frozen=True)
 class ForwardResult:
-    """A micro-batch whose forward is done.
+    """A micro-batch after its forward.
 
     Args:
         plan: The step's plan.
         micro: The micro-batch, with positions.
-        output: What the model gave, with its graph until the backward is done.
-        items: int64 `[num_rows]`: terms of the loss in each row.
+        output: The model's output, with its graph until the backward.
+        items: int64 `[num_rows]`: number of loss terms in each row.
         row_losses: `[num_rows]`, on the device: the sum of each row's loss terms, without a graph; `None` before the
-            backward, or where rows cannot be told apart.
+            backward, or if rows cannot be separated.
     """
 
     plan: Plan
@@ -90,13 +87,13 @@ class ForwardResult:
 
 
 class Method:
-    """Takes part in the steps of a run; each of these does nothing unless a subclass says otherwise.
+    """Takes part in the steps of a run; the methods of this base class do nothing.
 
-    Everything that it does has to come out the same on every rank, but for what it is told of a rank's own samples.
+    Everything it computes must be the same on every rank, except for what depends on a rank's own samples.
 
-    A subclass sets `adds_term` if it gives a `term`, `one_stream_each` if micro-batches have to be of one stream each,
-    `needs_samples` if steps have to keep their samples, and `takes_gradients` if each rank has to have whole
-    gradients of its own, as with DDP.
+    A subclass sets `adds_term` if it returns a `term`, `one_stream_each` if micro-batches must contain one stream each,
+    `needs_samples` if steps must keep their samples, and `takes_gradients` if each rank must have whole gradients of
+    its own, as with DDP.
     """
 
     adds_term: bool = False
@@ -107,47 +104,42 @@ class Method:
 
     @property
     def name(self) -> str:
-        """What it is called in logs (`term/NAME`) and in checkpoints."""
+        """Its name in logs (`term/NAME`) and checkpoints."""
         return type(self).__name__
 
     def attach(self, run: RunContext) -> None:
-        """Is called when the trainer is made, and has to refuse what it cannot work with.
-
-        What it noted in an earlier run has to be forgotten: it goes on with this one alone.
+        """Called when the trainer is made; refuses runs that it does not support and forgets earlier runs.
 
         Args:
             run: The run.
 
         Raises:
-            ValueError: If the run is none that it can take part in.
+            ValueError: If it cannot take part in the run.
         """
 
     def prepare(self, model: nn.Module) -> None:
-        """Is called when the model is ready to be trained.
+        """Called when the model is ready for training.
 
         Args:
             model: The model as it is trained.
 
         Raises:
-            ValueError: If the method cannot work with it.
+            ValueError: If the method does not support it.
         """
 
     def retrieve(self, batch: StepBatch) -> bool:
-        """Is called before a step is trained, once all ranks have confirmed it.
-
-        Args:
-            batch: The step.
+        """Called before a step is trained, once all ranks have confirmed it.
 
         Returns:
-            Whether it has to be loaded anew, since other samples are to be taken; the same on every rank.
+            Whether the step must be reloaded because other samples are needed; the same on every rank.
         """
         return False
 
     def factors(self, plan: Plan, items: Int64Array) -> FloatArray | None:
-        """Says what the losses of the streams are multiplied by in a step.
+        """Returns factors on the streams' losses in a step.
 
         Args:
-            plan: Its plan.
+            plan: The step's plan.
             items: int64 `[num_streams]`: its items.
 
         Returns:
@@ -156,85 +148,75 @@ class Method:
         return None
 
     def goes_first(self, stream_id: int) -> bool:
-        """Whether a stream's micro-batches come before those of the others; only with `one_stream_each`."""
+        """Whether a stream's micro-batches run before those of the others; only with `one_stream_each`."""
         return False
 
     def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
-        """Is called before the micro-batches of a step run, each time that they do.
-
-        Args:
-            model: The model as it is trained.
-            batch: The step.
-        """
+        """Called before the micro-batches of a step run, again if the step is repeated."""
 
     def term(self, trained: ForwardResult) -> Tensor | None:
-        """Gives what this micro-batch adds to the loss, after its forward.
+        """Returns an addition to the loss of a micro-batch, after its forward.
 
         Args:
-            trained: The micro-batch and what the model gave.
+            trained: The micro-batch and the model's output.
 
         Returns:
-            A scalar with a graph, such that the mean over the ranks of the sum over their micro-batches is the whole
-            term; or `None`.
+            A scalar with a graph, or `None`. The whole term is the mean over ranks of the sum over their micro-batches.
         """
         return None
 
     def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
-        """Is called after the backward of a micro-batch.
+        """Called after the backward of a micro-batch.
 
         Args:
             model: The model as it is trained.
             trained: The micro-batch.
-            is_last_first: Whether it was the last of those that go first.
+            is_last_first: Whether it was the last of the micro-batches that go first.
         """
 
     def end_backward(self, model: nn.Module) -> None:
-        """Is called once a step's gradient is complete and averaged, before it is clipped.
-
-        Args:
-            model: The model as it is trained.
-        """
+        """Called once a step's gradient is complete and averaged, before clipping."""
 
     def close(self, batch: StepBatch) -> None:
-        """Is called after the optimizer step, before the next step is planned.
+        """Called after the optimizer step, before the next step is planned.
 
-        An error on one rank is told to all afterwards. Where ranks talk to each other in here, what may fail before
-        they do goes through `run.agreement.together`.
+        An error on one rank is reported to all ranks afterwards. If ranks communicate in here, code that may fail
+        before they do must run in `RankSync.run_on_all`.
 
         Args:
             batch: The step that was trained.
         """
 
     def contents(self) -> dict[str, int]:
-        """Counts what it remembers, by where that came from, for the ledger; empty for what remembers nothing."""
+        """Counts remembered samples by origin, for the ledger; empty if there are none."""
         return {}
 
     def classes(self) -> dict[int, int]:
-        """Counts what it remembers by class, for the ledger; empty where classes are not known."""
+        """Counts remembered samples by class, for the ledger; empty if classes are unknown."""
         return {}
 
     def log_entries(self) -> dict[str, float]:
-        """Gives what a log entry says of it."""
+        """Returns its entries for the log."""
         return {}
 
     def log_state(self) -> dict[str, Any]:
-        """Gives what the next log entry will say of it, as plain data, so that a run that goes on says the same."""
+        """Returns the state of the next log entry as plain data, so that a resumed run logs the same."""
         return {}
 
     def load_log_state(self, state: Mapping[str, Any]) -> None:
-        """Takes up what the next log entry will say of it.
+        """Restores the state of the next log entry.
 
         Args:
-            state: What `log_state` gave; empty where a run begins.
+            state: The result of `log_state`; empty at the start of a run.
         """
 
     def settings(self) -> str | None:
-        """Says what it does to steps, for checkpoints: a run goes on with the same, unless told otherwise.
+        """Describes its effect on steps, for checkpoints: a resumed run needs the same unless `allow_inexact` is set.
 
-        Called once it is attached, and says the same in every process.
+        Called after `attach`; the same in every process.
 
         Returns:
-            How it was set, as a user would write it; `None` for what may come, change or go between two runs.
+            Its settings as a user would write them; `None` if it may be added, changed or removed on resume.
         """
         return None
 
@@ -246,11 +228,11 @@ class Method:
         """
 
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
-        """Takes up a saved state; called on all ranks before a run goes on.
+        """Restores a saved state; called on all ranks before a run resumes.
 
         Args:
-            folder: What `save` was given; not there if nothing was written.
-            allow_inexact: Whether to go on as near as can be where the state does not fit.
+            folder: The folder of `save`; missing if nothing was written.
+            allow_inexact: Whether to continue as closely as possible if the state does not fit.
 
         Raises:
             ValueError: If it does not fit.
@@ -258,16 +240,10 @@ class Method:
 
 
 def as_methods(methods: object) -> tuple[Method, ...]:
-    """Checks what a user gives as `methods`.
-
-    Args:
-        methods: A list or tuple of methods.
-
-    Returns:
-        The methods.
+    """Checks the option `methods`.
 
     Raises:
-        TypeError: If it is something else.
+        TypeError: If it is no list or tuple of methods.
     """
     if not isinstance(methods, (list, tuple)):
         raise TypeError(f"methods must be a list of methods, got {_described(methods)}")
@@ -277,13 +253,13 @@ def as_methods(methods: object) -> tuple[Method, ...]:
     return tuple(methods)
 
 
-def _described(given: object) -> str:
-    """Says what was given, and what to give instead."""
-    if isinstance(given, Method):
-        return f"a {type(given).__name__} by itself. Give a list: methods=[{type(given).__name__}(...)]."
-    if inspect.isclass(given) and issubclass(given, Method):
-        return f"the class {given.__name__}. Give an instance: methods=[{given.__name__}(...)]."
-    if isinstance(given, GrowingDataset):
-        return f"a {type(given).__name__}. It is a stream: train_dataset={{..., 'memory': buffer}}."
-    what = repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
+def _described(value: object) -> str:
+    """Describes a wrong value and the right way to pass it."""
+    if isinstance(value, Method):
+        return f"a single {type(value).__name__}. Pass a list: methods=[{type(value).__name__}(...)]."
+    if inspect.isclass(value) and issubclass(value, Method):
+        return f"the class {value.__name__}. Pass an instance: methods=[{value.__name__}(...)]."
+    if isinstance(value, GrowingDataset):
+        return f"a {type(value).__name__}. It is a stream: train_dataset={{..., 'memory': buffer}}."
+    what = repr(value) if isinstance(value, str) else f"a {type(value).__name__}"
     return f"{what}. Methods are instances, such as DER('memory'); what a buffer keeps and replays is an option of it."

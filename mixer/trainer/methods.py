@@ -1,4 +1,4 @@
-"""A Trainer in whose steps methods take part: replay buffers among its streams, and what the user gives."""
+"""Methods in the steps of a Trainer: replay buffers among its streams, and the user's own."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -25,17 +25,17 @@ class MethodsMixin(SavingMixin):
     """A Trainer that lets methods take part in its steps."""
 
     _methods: tuple[Method, ...] = ()
-    _method_run: RunContext  # what methods know of it
+    _method_run: RunContext  # the run as methods see it
     _allow_inexact: bool
-    _update: StepBatch | None = None  # the one that is being trained
-    _term_names: dict[int, str]  # of the methods that add to the loss, by number
-    _terms: Tensor  # `[num_methods]`: terms of the present step, this rank's part
-    _term_sums: Tensor  # `[num_methods]`: over the steps since the last log entry
-    _num_terms: int = 0  # those steps
-    _num_first: int = 0  # micro-batches of the present step that go first and are to come yet
+    _update: StepBatch | None = None  # the step in training
+    _term_names: dict[int, str]  # names of methods with a loss term, by index
+    _terms: Tensor  # `[num_methods]`: this rank's terms in the present step
+    _term_sums: Tensor  # `[num_methods]`: sums since the last log entry
+    _num_terms: int = 0  # steps since the last log entry
+    _num_first: int = 0  # remaining micro-batches of the present step that go first
 
     def _attach_methods(self, methods: object) -> None:
-        """Makes methods of the buffers among the streams and those that the user gives, and shows them the run."""
+        """Attaches the replay buffers among the streams and the user's methods to the run."""
         own = [stream.dataset.as_method(stream.name) for stream in self.streams if stream.is_memory]
         self._methods = (*own, *as_methods(methods))
         self._term_names = {number: method.name for number, method in enumerate(self._methods) if method.adds_term}
@@ -66,7 +66,7 @@ class MethodsMixin(SavingMixin):
         weighing = [method.name for method in self._methods if type(method).factors is not Method.factors]
         if len(weighing) > 1:
             raise ValueError(
-                f"methods: {weighing} each say what losses are multiplied by, and would undo each other: take one."
+                f"methods: {weighing} each set factors on the losses, which would conflict: use only one of them."
             )
 
     def _load_methods(self, checkpoint: str) -> None:
@@ -74,17 +74,17 @@ class MethodsMixin(SavingMixin):
             method.load(Path(checkpoint) / _FOLDER / folder_name(method.name), self._allow_inexact)
 
     def _method_settings(self) -> list[str]:
-        """Says what methods do to steps, in alphabetical order."""
+        """Lists the settings of all methods, sorted."""
         settings = [method.settings() for method in self._methods]
         return sorted(setting for setting in settings if setting is not None)
 
     def _check_method_settings(self, state: Mapping[str, Any]) -> None:
-        """Refuses a saved state of other methods; one that does not say of which fits any."""
+        """Refuses a saved state of other methods; a state without an entry fits any."""
         now = self._method_settings()
         saved = state.get(METHODS_ENTRY, now)
         if saved != now:
             was, is_now = (", ".join(settings) or "nothing" for settings in (saved, now))
-            raise ValueError(f"what makes or changes the gradient was {was} and is {is_now} now")
+            raise ValueError(f"the methods that form the gradient were {was} and are {is_now} now")
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
@@ -95,16 +95,13 @@ class MethodsMixin(SavingMixin):
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
         for method in self._methods:
-            self._check_attached(method)
+            if method.attached_to is not self._method_run:
+                raise ValueError(
+                    f"methods: {method.name} has since been passed to another trainer and takes part in the steps of "
+                    "that one. Create a method per trainer, or finish training before you create the next trainer."
+                )
             method.prepare(self.model_wrapped)
         return prepared
-
-    def _check_attached(self, method: Method) -> None:
-        if method.attached_to is not self._method_run:
-            raise ValueError(
-                f"methods: {method.name} was given to another trainer after this one, and takes part in its steps. "
-                "Give each trainer a method of its own, or train one before the next one is made."
-            )
 
     # ---- A step ----
 
@@ -116,7 +113,7 @@ class MethodsMixin(SavingMixin):
         return batch
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """Trains a step and lets methods change its gradient; see `Trainer.training_step`."""
+        """Trains a step and calls the methods on its gradient; see `Trainer.training_step`."""
         loss = super().training_step(model, inputs, num_items_in_batch)
         if isinstance(inputs, StepBatch) and self._methods:
             for method in self._methods:
@@ -169,7 +166,7 @@ class MethodsMixin(SavingMixin):
 
     @contextlib.contextmanager
     def _terms_added(self, trained: ForwardResult) -> Iterator[None]:
-        """Adds the methods' terms to what is back-propagated, after all scaling by the Trainer or a subclass of it."""
+        """Adds the methods' terms to the loss of the backward, after all scaling by the Trainer or a subclass."""
         accelerator, tracker = self.accelerator, self._row_losses
         backward = accelerator.backward
 
@@ -182,7 +179,7 @@ class MethodsMixin(SavingMixin):
         try:
             yield
         finally:
-            del accelerator.backward  # the instance's own attribute, over that of its class
+            del accelerator.backward  # the instance attribute, which hides the class's method
 
     def _sum_of_terms(self, trained: ForwardResult, loss: Tensor) -> Tensor:
         total = torch.zeros_like(loss)
@@ -194,20 +191,20 @@ class MethodsMixin(SavingMixin):
         return total
 
     def _close_methods(self) -> None:
-        """Has methods take in the step that was trained, before the next one is planned."""
+        """Closes the step for all methods, before the next one is planned."""
         batch, self._update = self._update, None
         if batch is None:
             return
         for method in self._methods:
             try:
                 method.close(batch)
-            except Exception as error:  # the other ranks are told before they wait for this one
+            except Exception as error:  # deferred until all ranks can raise it together
                 if self.args.world_size == 1 and not isinstance(error, WriteError):
                     raise
                 self._method_error = self._method_error or error
 
     def _raise_method_error(self) -> None:
-        """Ends all ranks if a method failed on one of them after the last step."""
+        """Raises on all ranks if a method failed on one of them after the last step."""
         error = self._explained(self._method_error)
         if self._methods and self._rank_sync.most(int(error is not None)):
             self._rank_sync.raise_on_all(error)
@@ -217,14 +214,14 @@ class MethodsMixin(SavingMixin):
         super()._save_checkpoint(*args, **kwargs)
 
     def _begin_terms(self, state: Mapping[str, Any]) -> None:
-        """Begins the means that the next log entry gives, or goes on with them."""
+        """Restores the sums for the next log entry; an empty state starts at 0."""
         dtype = torch.float32 if self.args.device.type == "mps" else torch.float64
         sums = state.get("terms", [0.0] * len(self._methods))
         self._term_sums = torch.tensor(sums, dtype=dtype, device=self.args.device)
         self._num_terms = state.get("num_terms", 0)
 
     def _load_log_state(self, state: Mapping[str, Any]) -> None:
-        """Takes up what the next log entry will say of the methods; nothing where a run begins."""
+        """Restores the methods' part of the next log entry; an empty state starts anew."""
         self._begin_terms(state)
         for method in self._methods:
             method.load_log_state(state.get("methods", {}).get(method.name, {}))
@@ -236,12 +233,12 @@ class MethodsMixin(SavingMixin):
         return {"terms": self._term_sums.tolist(), "num_terms": self._num_terms, "methods": states}
 
     def note_memories(self) -> None:
-        """Notes in the ledger what each method remembers now."""
+        """Records in the ledger how many samples each method remembers."""
         for method in self._methods:
             self.ledger.record_memory(self.state.global_step, method.name, method.contents(), method.classes())
 
     def _method_entries(self) -> dict[str, float]:
-        """Gives what a log entry says of the methods (their terms averaged since the last one), and notes it."""
+        """Returns the methods' log entries (mean terms since the last entry) and records their memories."""
         entries: dict[str, float] = {}
         if self._num_terms:
             means = (self._term_sums / self._num_terms).tolist()

@@ -1,9 +1,9 @@
-"""A step that runs out of memory: repeated on all ranks with smaller micro-batches, or ended with the cap to set.
+"""Recovery from out-of-memory errors: a step is repeated on all ranks with smaller micro-batches, or the run ends.
 
-An error inside a synchronised backward leaves the other ranks in a collective that cannot be called back. So, while an
-step is armed, each rank runs it by itself, the ranks tell each other how it went, and gradients are averaged once.
-One rank has nobody to wait for and arms every step. Several ranks arm those that hold a micro-batch larger than all
-that went through; the others are synchronised as ever, and it shows in the collective before them which are which.
+An error inside a synchronised backward leaves the other ranks in a collective that cannot be cancelled. So in an armed
+step each rank runs alone, the ranks compare results, and gradients are averaged once. A single rank arms every step.
+Several ranks arm the steps with a micro-batch larger than all before; the others are synchronised as usual, and the
+collective before each step tells them apart.
 """
 
 import contextlib
@@ -35,52 +35,43 @@ Result = TypeVar("Result")
 
 
 class RecoveryMixin(MethodsMixin):
-    """A Trainer whose `auto_find_batch_size` lowers the cap on micro-batches and leaves the total batch as it is."""
+    """A Trainer whose `auto_find_batch_size` lowers the maximum micro-batch size and keeps the total batch size."""
 
     _window: Window
     _largest: Size
-    _num_trained: int = 0  # steps of this process
-    _obstacle: str | None = None  # why steps cannot be repeated in this run
+    _num_trained: int = 0  # steps trained by this process
+    _obstacle: str | None = None  # reason why steps cannot be repeated in this run
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Trains, without the Trainer's own way to find a batch size; see `Trainer.train`."""
+        """Trains, without the Trainer's own search for a batch size; see `Trainer.train`."""
         if self._mixing is None:
             return super().train(*args, **kwargs)
         self._recovers = bool(self.args.auto_find_batch_size)
         with (
             among_others(lambda: f"in step {self.mixing.clock.step + 1}", lambda: self.args.ddp_timeout),
-            self._arguments_held(auto_find_batch_size=False),  # else the whole loop starts anew
+            self._arguments_held(auto_find_batch_size=False),  # otherwise the whole loop would restart
         ):
             return super().train(*args, **kwargs)
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         self._window, self._num_trained = Window(), 0
-        # Callbacks, evaluation and checkpoints see what the user asked for.
+        # Callbacks, evaluation and checkpoints see the user's value.
         with self._arguments_held(auto_find_batch_size=self._recovers):
             return super()._inner_training_loop(*args, **kwargs)
 
     def _update_auto_batch_size(self, batch_size: int) -> None:
-        """Leaves the model as it is wrapped; see `Trainer._update_auto_batch_size`."""
+        """Keeps the model wrapped; see `Trainer._update_auto_batch_size`."""
         if self._mixing is None:
             super()._update_auto_batch_size(batch_size)  # type: ignore[no-untyped-call]
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         prepared = super()._prepare_for_training(*args, **kwargs)
-        self._obstacle = (
-            obstacle(self.model_wrapped, self.args.world_size)
-            or self._obstacle_of_optimizer()
-            or self._obstacle_of_engine()
-        )
+        engine, self._obstacle = engine_of(self), obstacle(self.model_wrapped, self.args.world_size)
+        if self._obstacle is None and steps_in_backward(self.args):
+            self._obstacle = f"optim={optimizer_name(self.args)!r} updates weights during the backward pass"
+        if self._obstacle is None and not engine.has_step:
+            self._obstacle = f"{engine.name} makes the optimizer step in the last backward"
         return prepared
-
-    def _obstacle_of_optimizer(self) -> str | None:
-        if not steps_in_backward(self.args):
-            return None
-        return f"optim={optimizer_name(self.args)!r} changes weights in the midst of a backward"
-
-    def _obstacle_of_engine(self) -> str | None:
-        engine = engine_of(self)
-        return None if engine.has_step else f"{engine.name} makes the step in the last backward"
 
     @property
     def _is_armed(self) -> bool:
@@ -102,9 +93,9 @@ class RecoveryMixin(MethodsMixin):
             if self._obstacle is not None:
                 return vote(batch)
             settle(self.model_wrapped)
-            while (found := self._attempt(vote, batch)) is None:
+            while (result := self._attempt(vote, batch)) is None:
                 batch = self._resplit(batch)
-            return found
+            return result
 
     def _train_step(
         self, model: nn.Module, batch: StepBatch, num_items: Any, is_synchronised: bool = True
@@ -119,13 +110,13 @@ class RecoveryMixin(MethodsMixin):
         return result
 
     def _train_armed(self, model: nn.Module, batch: StepBatch) -> tuple[Tensor, Tensor]:
-        """Runs a step, in ever smaller micro-batches, until it fits on all ranks."""
+        """Runs a step in ever smaller micro-batches until it fits on all ranks."""
         train = super()._train_step
 
-        def train_alone(cut: StepBatch) -> tuple[Tensor, Tensor]:
-            # Other micro-batches may have other items: a collator that masks draws for each of them.
+        def train_alone(split: StepBatch) -> tuple[Tensor, Tensor]:
+            # A collator that masks at random may give new micro-batches other numbers of items.
             num_items = torch.tensor(self._num_items_told, device=self.args.device)
-            return train(model, cut, num_items, is_synchronised=False)
+            return train(model, split, num_items, is_synchronised=False)
 
         settle(model)
         start = Snapshot(model, self.args.device)
@@ -142,13 +133,13 @@ class RecoveryMixin(MethodsMixin):
         return self._load_and_confirm(lambda: self._present_loader.resplit(batch)) or batch
 
     def _attempt(self, work: Callable[[StepBatch], Result], batch: StepBatch) -> Result | None:
-        """Does what may fail on some ranks; gives `None` on all of them if it has to be done with a smaller cap."""
+        """Runs work that may fail on some ranks; returns `None` on all of them if it must be repeated."""
         result, error, is_memory = None, None, False
         try:
             result = work(batch)
-        except Exception as caught:  # goes to all ranks before it is raised
+        except Exception as caught:  # sent to all ranks before it is raised
             is_memory = is_out_of_memory(caught)
-            # The traceback holds on to what is in the way.
+            # The traceback keeps tensors alive.
             error = caught.with_traceback(None) if is_memory else caught
         own = [int(error is not None and not is_memory), self.args.process_index + 1 if is_memory else 0]
         others_failed, rank, *largest = self._rank_sync.greatest(np.array([*own, *self._largest])).tolist()
@@ -167,22 +158,22 @@ class RecoveryMixin(MethodsMixin):
             raise MicroBatchMemoryError(self._explanation(step, rank, largest)) from error
         loader.cap = new
         if self._row_losses is not None:
-            self._row_losses.row_losses()  # it waits no more for the forward that failed
+            self._row_losses.row_losses()  # stop waiting for the forward that failed
         self.model_wrapped.zero_grad()
         clear_device_cache(garbage_collection=True)
         if self.is_world_process_zero():
             logger.warning(
-                "Step %d ran out of memory on rank %d and is repeated with micro-batches of at most %s, not %s. The "
-                "total batch stays.",
+                "Step %d ran out of memory on rank %d. It is repeated with at most %s per micro-batch instead of %s; "
+                "the total batch size stays the same.",
                 *(step, rank, new, old),
             )
 
     @contextlib.contextmanager
     def _naming_the_cap(self, step: int) -> Iterator[None]:
-        """Ends a run whose memory ran out where nothing can be repeated with an error that says what to set.
+        """Turns an out-of-memory error that cannot be recovered from into one that names the option to lower.
 
-        The other ranks wait for this one in a collective. Once it ends they find the connection broken, and the note;
-        a backend that aborts or waits on in that case (NCCL may) leaves them to the launcher.
+        The other ranks wait for this one in a collective. Once it ends they find the connection broken, and the note; a
+        backend that aborts or keeps waiting in that case (NCCL may) leaves them to the launcher.
         """
         try:
             yield
@@ -199,7 +190,7 @@ class RecoveryMixin(MethodsMixin):
         if not mixing.clock.counts_steps:
             sizes += f"initial={mixing.initial_batch_size})"
         if not self._recovers:
-            why = "Or set auto_find_batch_size=True, which halves the cap and repeats the step."
+            why = "Or set auto_find_batch_size=True, which halves the limit and repeats the step."
         elif self._obstacle is not None:
             why = f"auto_find_batch_size=True cannot repeat the step: {self._obstacle}."
         else:
@@ -207,5 +198,5 @@ class RecoveryMixin(MethodsMixin):
         return explain(step, rank, self._present_loader.cap, largest, self._smaller_cap(sizes), why)
 
     def _smaller_cap(self, sizes: str) -> str:
-        """Says which arguments lower the cap; `{}` stands for the number of samples."""
-        return f"per_device_train_batch_size={{}}, with batch_size={sizes} so that the total stays"
+        """Describes the arguments that lower the limit; `{}` stands for the number of samples."""
+        return f"per_device_train_batch_size={{}}, with batch_size={sizes} to keep the total"

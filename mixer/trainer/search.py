@@ -1,9 +1,10 @@
-"""Hyperparameter search: every trial is a run of its own; its mixture begins anew, its ledger stands in its folder."""
+"""Hyperparameter search: every trial is a run of its own with a new mixture and a ledger in its own folder."""
 
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ _FOLDER = "search-start"
 
 @dataclass(frozen=True)
 class _Start:
-    """What a search begins with, and so does every trial of it.
+    """The common start of all trials of a search.
 
     Args:
         weights: Weights set by hand, or `None`.
         batch_size: The batch size set by hand, or `None`.
-        folder: Where methods have written what they remember.
+        folder: Folder with the saved memories of methods.
     """
 
     weights: Mapping[str, float] | None
@@ -32,13 +33,13 @@ class _Start:
 
 
 class _PrunedElsewhere(Exception):  # noqa: N818
-    """The main rank has ended the trial."""
+    """The main rank has pruned the trial."""
 
 
 class SearchingMixin(MethodsMixin):
-    """A Trainer whose trials know nothing of each other."""
+    """A Trainer whose trials are independent of each other."""
 
-    _start: _Start | None = None  # of the present search
+    _start: _Start | None = None  # of the search in progress
 
     def hyperparameter_search(
         self,
@@ -53,20 +54,21 @@ class SearchingMixin(MethodsMixin):
 
         Args:
             hp_space: As for the Trainer.
-            compute_objective: As for the Trainer. Without it, over a dict of evaluation sets it is their mean loss,
-                `eval_loss`, where the Trainer would add up the losses of all sets. Has to be given where
-                `compute_metrics` is one function for all of them.
+            compute_objective: As for the Trainer. The default for a dict of evaluation sets is their mean loss,
+                `eval_loss`; the Trainer's own would add up the losses of all sets. Required if `compute_metrics` is one
+                function for all sets.
             *args: As for the Trainer.
             **kwargs: As for the Trainer.
 
-        Returns:
-            What `Trainer.hyperparameter_search` gives.
-
         Raises:
-            ValueError: If a trial has arguments that would be refused at construction, several were to run at once, or
-                nobody says which of several metrics counts.
+            ValueError: If a trial's arguments would be refused at construction, if `n_jobs` is not 1, or if
+                `compute_objective` is missing.
         """
-        _check_jobs(kwargs.get("n_jobs", 1))
+        if (num_jobs := kwargs.get("n_jobs", 1)) != 1:
+            raise ValueError(
+                f"n_jobs={num_jobs} would run trials at once in threads of this one trainer. Leave it out; to search "
+                f"in parallel, start several processes with the same storage and study_name."
+            )
         if compute_objective is None and isinstance(self.eval_dataset, dict):
             compute_objective = self._mean_loss_alone(list(self.eval_dataset))
         with self._searching():
@@ -76,14 +78,14 @@ class SearchingMixin(MethodsMixin):
         if self.compute_metrics is not None:
             raise ValueError(
                 "compute_objective is missing: the Trainer's own would add up all losses and metrics of the evaluation "
-                f"sets {sets}. Say which one counts, as in compute_objective=lambda metrics: "
+                f"sets {sets}. Choose one, as in compute_objective=lambda metrics: "
                 'metrics["eval_loss"], their mean.'
             )
-        return _mean_loss
+        return itemgetter("eval_loss")
 
     @contextlib.contextmanager
     def _searching(self) -> Iterator[None]:
-        """Keeps what every trial begins with, for as long as a search goes on."""
+        """Keeps the common start of all trials during a search."""
         if self._mixing is None:
             yield
             return
@@ -102,27 +104,27 @@ class SearchingMixin(MethodsMixin):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Trains; on the other ranks a trial that was pruned ends without an error, as their next one is waited for."""
+        """Trains; a trial that rank 0 has pruned ends without an error on the other ranks, which run the next one."""
         try:
             return super().train(*args, **kwargs)
         except _PrunedElsewhere:
             return None
 
     def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
-        """Prunes a trial on all ranks: the main one alone decides, and would leave the others waiting."""
+        """Prunes a trial on all ranks: the Trainer prunes on the main rank only and leaves the others waiting."""
         if trial is None or self._start is None or self.args.world_size == 1:
             super()._report_to_hp_search(trial, step, metrics)
             return
         pruned: Exception | None = None
         try:
             super()._report_to_hp_search(trial, step, metrics)
-        except Exception as error:  # it goes on below, once the others know
+        except Exception as error:  # raised below, once the others know
             pruned = error
-        told = [pruned is not None]
-        broadcast_object_list(told)
+        is_pruned = [pruned is not None]
+        broadcast_object_list(is_pruned)
         if pruned is not None:
             raise pruned
-        if told[0]:
+        if is_pruned[0]:
             raise _PrunedElsewhere
 
     def _hp_search_setup(self, trial: Any) -> None:
@@ -140,7 +142,7 @@ class SearchingMixin(MethodsMixin):
             self.ledger = Ledger(folder, is_writer=self.is_world_process_zero())
 
     def _begin_anew(self, start: _Start) -> None:
-        """Puts everything back that a run leaves behind and the next one does not begin anew by itself."""
+        """Resets the state that a run leaves behind and the next one does not reset itself."""
         self.mixing.set_weights(start.weights)
         self.mixing.set_batch_size(start.batch_size)
         num_own = sum(stream.is_memory for stream in self.streams)
@@ -149,17 +151,5 @@ class SearchingMixin(MethodsMixin):
             method.load(start.folder / folder_name(method.name), self._allow_inexact)
 
     def _check_options(self) -> None:
-        """Refuses options that do not fit together, those of a trial too."""
+        """Refuses incompatible options, including those of a trial."""
         raise NotImplementedError
-
-
-def _mean_loss(metrics: Mapping[str, float]) -> float:
-    return metrics["eval_loss"]
-
-
-def _check_jobs(num_jobs: int) -> None:
-    if num_jobs != 1:
-        raise ValueError(
-            f"n_jobs={num_jobs} would have threads run trials at once, in this one trainer. Leave it out; to search in "
-            "parallel, start several processes with the same storage and study_name."
-        )

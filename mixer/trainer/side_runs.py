@@ -1,4 +1,4 @@
-"""The model run beside the training: losses and gradients of samples that are not trained on."""
+"""Running the model outside of training: losses and gradients of samples that are not trained on."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -21,12 +21,9 @@ from mixer.utils.arrays import Int64Array
 
 
 class SideRuns:
-    """Runs the model of a trainer on samples beside its steps; gradients, modes and random numbers stay as they are.
+    """Runs the model of a trainer on samples outside of its steps; gradients, modes and random numbers stay unchanged.
 
     All ranks have to make the same calls.
-
-    Args:
-        trainer: The trainer.
     """
 
     def __init__(self, trainer: StepMixin):
@@ -40,92 +37,71 @@ class SideRuns:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters that are trained, in order."""
+        """The trainable parameters, in order."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     @property
     def items_by_stream(self) -> Int64Array:
-        """int64 `[num_streams]`: terms of the loss in the present step, over all ranks."""
+        """int64 `[num_streams]`: loss terms in the present step, over all ranks."""
         return self._trainer._step_counts.items
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the coming optimizer step, of the first group of parameters."""
+        """The learning rate of the next optimizer step, of the first parameter group."""
         optimizer = self._trainer.optimizer
         assert optimizer is not None, "there is an optimizer in every run"  # noqa: S101
         return float(optimizer.param_groups[0]["lr"])
 
     @property
     def shifts_labels(self) -> bool:
-        """Whether the model predicts the next token, so that a row's first label is none."""
+        """Whether the model predicts the next token, so that a row's first label is no loss term."""
         return self._trainer._shifts_labels
 
     @property
     def is_cut_by_tokens(self) -> bool:
-        """Whether micro-batches hold so many tokens, so that ranks may have different numbers of a stream's."""
+        """Whether micro-batches are limited in tokens, so that ranks may differ in a stream's micro-batches."""
         return getattr(self._trainer, "_max_tokens", None) is not None
 
     def load(self, plan: Plan) -> StepBatch:
-        """Loads this rank's samples of a plan.
-
-        Args:
-            plan: The plan.
-
-        Returns:
-            Its micro-batches.
-        """
+        """Loads this rank's micro-batches of a plan."""
         return self._trainer._present_loader.load(plan)
 
     def read(self, share: StreamShare) -> Sequence[Any]:
-        """Reads samples just as they are read to be trained on, random transforms and all.
-
-        Args:
-            share: Which ones, of a stream that can be indexed.
-
-        Returns:
-            The samples.
-        """
+        """Reads samples of a map-style stream as for training, random transforms included."""
         return self._trainer._present_loader.read_samples([share])
 
     def collate(self, samples: Sequence[Any], plan: Plan) -> MicroBatch:
-        """Makes a micro-batch of samples, wherever they are from.
+        """Makes a micro-batch of any samples.
 
         Args:
             samples: The samples.
-            plan: The present step's plan, by which a collator that draws random numbers is seeded.
+            plan: The present step's plan, which seeds a random collator.
 
         Returns:
-            The micro-batch; its stream ids mean nothing.
+            The micro-batch; its stream ids have no meaning.
         """
         if self._trainer._specifics:
             raise ValueError(
-                "Samples of a memory are put together with those of other streams here, but streams have collators or "
-                "heads of their own. Take a selection that needs no gradients, or one collator and head for all."
+                "Samples of a memory are collated with those of other streams here, but streams have collators or "
+                "heads of their own. Use a selection that needs no gradients, or one collator and head for all."
             )
         loaded = Loaded(samples=list(samples))
         inputs = self._trainer._present_loader._collation.collate(loaded, slice(None), plan.step, 0)
         return MicroBatch(inputs, np.zeros(len(samples), dtype=np.int64), False)
 
     def items(self, micro: MicroBatch) -> Tensor:
-        """Counts the terms of the loss in each row of a micro-batch.
-
-        Args:
-            micro: The micro-batch.
-
-        Returns:
-            int64 `[num_rows]`.
-        """
+        """Counts the loss terms in each row of a micro-batch: int64 `[num_rows]`."""
         return self._trainer._items_per_row(micro)
 
     def mean_loss(self, micro: MicroBatch, model: nn.Module | None = None) -> Tensor:
-        """Gives the mean loss per item of a micro-batch, with its graph, whatever the model divides by.
+        """Computes the mean loss per item of a micro-batch, with its graph, whatever the model divides by.
 
         Args:
             micro: The micro-batch.
-            model: What is run; `None` for the model as it is trained.
+            model: The model to run; `None` for the model as it is trained.
 
         Returns:
-            A scalar; 0 if it has no items.
+            A scalar; 0 if there are no items.
         """
         trainer = self._trainer
         first = micro.first_stream
@@ -140,11 +116,11 @@ class SideRuns:
         return torch.as_tensor(loss / divisor)
 
     def forward(self, micro: MicroBatch, model: nn.Module) -> None:
-        """Runs another model on a micro-batch and computes its loss, for those who listen.
+        """Runs another model on a micro-batch and computes its loss, for attached readers.
 
         Args:
             micro: The micro-batch.
-            model: The model, which need not know of numbers of items.
+            model: The model; it need not take numbers of items.
         """
         trainer, first = self._trainer, int(micro.stream_ids[0])
         normalization, count = trainer._normalization_of(first), None
@@ -157,12 +133,9 @@ class SideRuns:
     def mean_and_row_losses(self, micro: MicroBatch) -> tuple[Tensor, Tensor | None]:
         """Computes the losses of a micro-batch.
 
-        Args:
-            micro: The micro-batch.
-
         Returns:
-            A scalar: the mean loss per item; and `[num_rows]`: the sum of each sample's loss terms, `None` where they
-            cannot be told apart.
+            A scalar, the mean loss per item; and `[num_rows]`, the sum of each sample's loss terms, or `None` if rows
+            cannot be separated.
         """
         trainer, tracker = self._trainer, self._trainer._row_losses
         assert tracker is not None, "the tracker is attached before the first step is trained"  # noqa: S101
@@ -176,32 +149,26 @@ class SideRuns:
 
     @contextlib.contextmanager
     def without_gradients(self, training: bool) -> Iterator[None]:
-        """Lets the model be run without gradients; its mode, random numbers and running statistics are put back.
+        """Allows runs without gradients; restores the model's mode, random numbers and running statistics.
 
         Args:
             training: The mode meanwhile.
-
-        Yields:
-            Nothing.
         """
         with self._aside(training=training), torch.no_grad():
             yield
 
     def row_losses(self, batch: StepBatch) -> list[tuple[MicroBatch, Tensor]]:
-        """Computes the losses of samples, without a gradient and as in evaluation.
-
-        Args:
-            batch: The samples.
+        """Computes the losses of samples, without gradients and in evaluation mode.
 
         Returns:
-            This rank's micro-batches, padding left out, and `[num_rows]` of each: mean loss per item.
+            This rank's micro-batches without padding, and for each `[num_rows]`, the mean loss per item.
 
         Raises:
-            ValueError: If the model's rows cannot be told apart.
+            ValueError: If the model's rows cannot be separated.
         """
         tracker = self._trainer._row_losses
         assert tracker is not None, "the tracker is attached before the first step is trained"  # noqa: S101
-        found: list[tuple[MicroBatch, Tensor]] = []
+        losses: list[tuple[MicroBatch, Tensor]] = []
         with self._aside(training=False), torch.no_grad():
             for micro in batch.micro_batches:
                 tracker.listen(micro.inputs)
@@ -210,19 +177,19 @@ class SideRuns:
                 if micro.is_padding:
                     continue
                 if rows is None or len(rows) != len(micro.stream_ids):
-                    raise ValueError("The loss of this model cannot be told apart by row, so that rows have no losses.")
-                found.append((micro, rows / self.items(micro).to(rows.device).clamp(min=1)))
-        return found
+                    raise ValueError("The loss of this model cannot be separated by row, so rows have no losses.")
+                losses.append((micro, rows / self.items(micro).to(rows.device).clamp(min=1)))
+        return losses
 
     def gradient(self, batch: StepBatch, num_items: int) -> list[Tensor | None]:
         """Computes the gradient of the mean loss of samples, over all ranks.
 
         Args:
             batch: This rank's samples.
-            num_items: Items of the samples of all ranks.
+            num_items: Number of items over all ranks.
 
         Returns:
-            One entry for each of `parameters`; `None` where nothing reaches a parameter.
+            One entry per parameter; `None` for parameters without a gradient.
 
         Raises:
             ValueError: If the model is sharded.
@@ -244,7 +211,7 @@ class SideRuns:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[nn.Module]:
-        """Lets a rank run the model by itself, as in evaluation, and take gradients, which are put aside afterwards.
+        """Lets one rank run the model in evaluation mode and compute gradients, which are discarded afterwards.
 
         Yields:
             The model, not wrapped for distributed training.

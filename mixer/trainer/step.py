@@ -1,4 +1,4 @@
-"""How a step is trained: all its micro-batches, on every rank, as if one process had the whole batch."""
+"""The training step: all its micro-batches, on every rank, as if one process had the whole batch."""
 
 import contextlib
 import time
@@ -15,7 +15,7 @@ from mixer.distributed.collectives import OtherRankError, RankSync
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import StepResult
 from mixer.loading.batching import STREAMS_IN_TURN
-from mixer.loading.collate import StreamSpecifics
+from mixer.loading.collate import StreamSpecifics, batch_mapping
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.loader import MixingLoader
 from mixer.loading.step import MicroBatch, StepBatch, StepCounts, confirm
@@ -24,7 +24,7 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.learning_rate import LearningRate
 from mixer.mixture.plan import Plan
 from mixer.models.loss_normalization import LossNormalization, counts_other_items, decide, needs_kind
-from mixer.models.row_losses import tokens_per_row
+from mixer.models.row_losses import items_per_row, tokens_per_row
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.trainer.checkpointing.choose import write_error
 from mixer.trainer.losses import LossesMixin
@@ -35,13 +35,13 @@ logger = logging.get_logger(__name__)
 
 NonFinite = Literal["warn", "skip", "raise"]
 
-# Broken samples that are skipped are logged one by one up to so many a rank.
+# Maximum number of skipped samples that each rank logs one by one.
 _MOST_TOLD = 20
 _HALF = (torch.float16, torch.bfloat16)
 
 
 class NonFiniteLossError(RuntimeError):
-    """A stream's loss is not finite and the trainer was told to stop then."""
+    """A stream's loss is not finite, and `nonfinite='raise'`."""
 
 
 class StepMixin(LossesMixin):
@@ -51,24 +51,24 @@ class StepMixin(LossesMixin):
     _rank_sync: RankSync
     _nonfinite: NonFinite
     _skipping: Skipping = Skipping()
-    _step_told_broken: int = -1  # the last step of which broken samples were logged
+    _step_told_broken: int = -1  # the last step whose broken samples were logged
     _num_told_broken: int = 0
     _recovers: bool = False  # whether a step may be repeated in smaller micro-batches
-    _keeps_samples: bool = False  # whether somebody else looks at the samples of a step
+    _keeps_samples: bool = False  # whether a method needs the samples of a step
     _load_counts: dict[str, int]
     _mixing: Mixing | None = None
     _loader: MixingLoader | None = None
     _feed: Feed | None = None
-    _specifics: Mapping[int, StreamSpecifics] = {}  # what the micro-batches of single streams have of their own
+    _specifics: Mapping[int, StreamSpecifics] = {}  # collators and heads of single streams
     _finished: StepResult | None = None
     _policy_error: Exception | None = None
     _method_error: Exception | None = None  # of a method after a step, on one of several ranks
     _learning_rate: LearningRate | None = None
     _gradient_norm: Tensor | float | None = None  # of the last step, before clipping
-    _gradient_statistics: GradientStatistics | None = None  # of the last step, where its gradient was probed
-    _probe_seconds: float = 0.0  # spent on that
-    _wants_one_stream_each: bool = False  # whether all micro-batches are of one stream
-    _has_recounted_labels: bool = False  # whether the loss told that its labels shift unlike those of its model
+    _gradient_statistics: GradientStatistics | None = None  # of the last step, if its gradient was probed
+    _probe_seconds: float = 0.0  # time of that probe
+    _wants_one_stream_each: bool = False  # whether every micro-batch must contain one stream
+    _has_recounted_labels: bool = False  # whether the loss shifts labels unlike its model
     _last_rows: Tensor | None = None  # `[num_rows]`: sums of the last micro-batch's loss terms
 
     @property
@@ -79,7 +79,7 @@ class StepMixin(LossesMixin):
             ValueError: If the trainer has no training data.
         """
         if self._mixing is None:
-            raise ValueError("This trainer has no train_dataset, so there is no mixture.")
+            raise ValueError("This trainer has no train_dataset and therefore no mixture.")
         return self._mixing
 
     @property
@@ -87,15 +87,10 @@ class StepMixin(LossesMixin):
         assert self._loader is not None, "there is a loader in every run"  # noqa: S101
         return self._loader
 
-    @property
-    def _needs_samples(self) -> bool:
-        """Whether steps keep their samples, however losses are normalised."""
-        return self._recovers or self._keeps_samples
-
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | int | None]:
-        """Loads the next step and makes sure that all ranks mean the same; see `Trainer.get_batch_samples`."""
+        """Loads the next step and checks that all ranks agree on it; see `Trainer.get_batch_samples`."""
         if self._mixing is None:
             return super().get_batch_samples(epoch_iterator, num_batches, device)
         self._load_started = time.perf_counter()
@@ -111,11 +106,11 @@ class StepMixin(LossesMixin):
         return [batch], torch.tensor(self._num_items_told, device=device)
 
     def _before_training(self, batch: StepBatch) -> StepBatch:
-        """Gives what is trained for a step that all ranks have confirmed: as a rule itself."""
+        """Returns the step to train after all ranks have confirmed one: by default the same."""
         return batch
 
     def _load_and_confirm(self, load: Callable[[], StepBatch | None]) -> StepBatch | None:
-        """Loads a step, or finds an error, and tells the other ranks before anything else happens."""
+        """Loads a step, or catches an error, and reports it to the other ranks before anything else happens."""
         batch, contents = None, None
         error = self._explained(self._method_error or self._policy_error or self.ledger.error)
         try:
@@ -124,37 +119,37 @@ class StepMixin(LossesMixin):
                 contents = None if batch is None else self._contents(batch)
         except OtherRankError:
             batch = None
-        except Exception as caught:  # goes to all ranks before it is raised
+        except Exception as caught:  # sent to all ranks before it is raised
             error = caught
         plan = None if batch is None else batch.plan
         self._step_counts = confirm(self._rank_sync, len(self.streams), plan, contents, error)
         if batch is not None:
             contents = self._step_counts
             self.mixing.check_tokens(batch.plan, contents.tokens, contents.skipped)
-            self._take_note_of_broken(batch, contents.skipped)
+            self._log_broken_samples(batch, contents.skipped)
         return batch
 
-    def _take_note_of_broken(self, batch: StepBatch, skipped: Int64Array | None) -> None:
-        """Logs what is left out of a step, and ends the run on all ranks where that is too much."""
+    def _log_broken_samples(self, batch: StepBatch, skipped: Int64Array | None) -> None:
+        """Logs the samples that a step skips, and ends the run on all ranks if there are too many."""
         messages = [sample.message for _, sample in batch.broken]
-        if batch.plan.step != self._step_told_broken:  # else it was loaded anew
+        if batch.plan.step != self._step_told_broken:  # otherwise it was reloaded
             self._step_told_broken = batch.plan.step
             for message in messages[: max(_MOST_TOLD - self._num_told_broken, 0)]:
-                logger.warning("Step %d goes on without a sample. %s", batch.plan.step, message)
+                logger.warning("Step %d continues without a sample. %s", batch.plan.step, message)
             self._num_told_broken += len(messages)
             if self._num_told_broken >= _MOST_TOLD > self._num_told_broken - len(messages):
-                logger.warning("Further samples that are skipped are counted in the ledger (skipped), but not logged.")
+                logger.warning("Further skipped samples are counted in the ledger (column skipped), but not logged.")
         if skipped is not None:
             self._skipping.check(self.mixing.names, self.mixing.skipped + skipped, self.mixing.seen, messages)
 
     def _explained(self, error: Exception | None) -> Exception | None:
-        """Says of a file that could not be written between steps what is safe."""
+        """Adds what is safe to the error of a file that could not be written between steps."""
         if not isinstance(error, WriteError) or error.says_what_is_safe:
             return error
         return write_error("A file of the run", error, Path(str(self.args.output_dir)))
 
     def _can_load(self, error: Exception | None) -> bool:
-        """Whether to load; ranks that talk to each other meanwhile do so only if all of them can."""
+        """Whether to load; ranks that communicate while loading do so only if all of them can."""
         if self._loader is None or not self._loader.is_talkative:
             return error is None
         return bool(self._rank_sync.least(np.array([error is None], dtype=np.int64))[0])
@@ -185,13 +180,14 @@ class StepMixin(LossesMixin):
         )
 
     def _num_first_labels(self, micro: MicroBatch, per_row: Tensor) -> int:
-        """Counts the labels that are no terms of the loss, and that the Trainer counts all the same."""
+        """Counts the labels that the Trainer counts although they are no loss terms."""
         if self._losses_differ or self._normalization_of(0).counts_rows:
             return 0
-        return self._num_told(micro) - int(per_row.sum())
+        counted = items_per_row(batch_mapping(micro.inputs), self._loss_shifts_labels)
+        return int(counted.sum()) - int(per_row.sum())
 
     def _learn_normalizations(self, batch: StepBatch, kinds: Sequence[int]) -> StepBatch:
-        """Finds out how losses are normalised; loads the step anew, by stream, if its rows cannot be told apart."""
+        """Determines how losses are normalised; reloads the step by stream if rows cannot be separated."""
         if self._row_losses is None:
             model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
             self._row_losses = self._new_tracker(model, not self.args.torch_compile, self._keeps_output)
@@ -201,34 +197,36 @@ class StepMixin(LossesMixin):
             batch, normalization = self._learn_normalization(batch, kind)
             if normalization is not None:
                 self._normalizations[kind] = normalization
-        self._present_loader.keeps_samples = self._needs_samples or any(
-            normalization.is_tentative for normalization in self._normalizations.values()
+        self._present_loader.keeps_samples = (
+            self._recovers
+            or self._keeps_samples
+            or any(normalization.is_tentative for normalization in self._normalizations.values())
         )
         are_known = all(normalization.rows_known for normalization in self._normalizations.values())
         if are_known or self._present_loader.by_stream or self._present_loader.in_turns:
             if items_were == [self._normalization_of(kind).counts_rows for kind in kinds]:
                 return batch
-            return self._load_and_confirm(lambda: batch) or batch  # its items are others now
+            return self._load_and_confirm(lambda: batch) or batch  # its items have changed
         self._part_streams()
         return self._load_and_confirm(lambda: self._present_loader.load(batch.plan)) or batch
 
     def _part_streams(self) -> None:
-        """Makes micro-batches of one stream each, whose loss is that stream's: of all streams, or of some in turns."""
+        """Separates streams into micro-batches of their own: all streams, or some in turns."""
         loader, num_streams = self._present_loader, len(self.streams)
         loader.in_turns = loader.takes_turns and num_streams > STREAMS_IN_TURN
         loader.by_stream = not loader.in_turns
         if num_streams > 1 and self.is_world_process_zero():
             logger.warning(
-                "The loss of this model cannot be told apart by row, so %s.",
-                f"a step measures those of {STREAMS_IN_TURN} of the {num_streams} streams, in turns: they have "
-                f"micro-batches of their own, up to {STREAMS_IN_TURN} forwards more a step, and the policy sees no "
+                "The loss of this model cannot be separated by row, so %s.",
+                f"a step measures the losses of {STREAMS_IN_TURN} of the {num_streams} streams, in turns: these get "
+                f"micro-batches of their own, up to {STREAMS_IN_TURN} more forwards per step, and the policy sees no "
                 "loss of the others"
                 if loader.in_turns
-                else "every micro-batch is made of one stream only",
+                else "every micro-batch contains one stream only",
             )
 
     def _learn_normalization(self, batch: StepBatch, kind: int) -> tuple[StepBatch, LossNormalization | None]:
-        """Finds out how the losses of one kind are normalised, together with the other ranks."""
+        """Determines how the losses of one kind are normalised, together with the other ranks."""
         batch, own = self._vote(batch, kind, self._try_normalization)
         votes, of_kind = self._rank_sync.add_up(own.to(self.args.device)).cpu(), None
         if needs_kind(votes):
@@ -238,24 +236,24 @@ class StepMixin(LossesMixin):
                 return self._learn_normalization(self._recount_labels(batch), kind)
         normalization = decide(votes, self.args.world_size, of_kind)
         if normalization is not None and normalization.kind == "other" and self.is_world_process_zero():
-            self._say_what_is_computed(kind, normalization)
+            self._warn_of_other_loss(kind, normalization)
         return batch, normalization
 
     def _recount_labels(self, batch: StepBatch) -> StepBatch:
-        """Counts the first label of each row from now on if it was none of the loss so far, or the other way round."""
+        """Counts the first label of each row from now on, or stops counting it."""
         self._has_recounted_labels = True
         vars(self)["_shifts_labels"] = not self._shifts_labels
         assert self._row_losses is not None, "the tracker is attached before a loss is tried"  # noqa: S101
         self._row_losses.shift_labels(self._shifts_labels)
         return self._load_and_confirm(lambda: batch) or batch
 
-    def _say_what_is_computed(self, kind: int, normalization: LossNormalization) -> None:
-        """Warns of a loss whose gradient on the whole batch cannot be had from micro-batches."""
+    def _warn_of_other_loss(self, kind: int, normalization: LossNormalization) -> None:
+        """Warns of a loss whose gradient on the whole batch cannot be computed from micro-batches."""
         logger.warning(
             "%s is neither a sum nor a mean over tokens or rows: for some rows it is %.4g, for their halves %.4g and "
             "%.4g. The gradient of a step is therefore the mean of its micro-batches' gradients, weighted by their "
-            "%s; the Trainer's with gradient accumulation is the same mean with equal weights. To have the gradient of "
-            "the whole batch, let it be one micro-batch: per_device_train_batch_size as large as the batch, one rank.",
+            "%s; the Trainer's with gradient accumulation is the same mean with equal weights. For the gradient of "
+            "the whole batch use one micro-batch: per_device_train_batch_size as large as the batch, on one rank.",
             self._name_of_loss(kind),
             *(seen.loss for seen in self._last_tried),
             "share of num_items_in_batch" if normalization.counts_items else "labels",
@@ -265,7 +263,7 @@ class StepMixin(LossesMixin):
         """Runs all micro-batches of a step, with gradients synchronised once; see `Trainer.training_step`."""
         if not isinstance(inputs, StepBatch):
             if self._mixing is not None and self.is_in_train:
-                raise self._refused_step(f", but something else of the type {type(inputs).__name__}")
+                raise self._refused_step(f", but a {type(inputs).__name__}")
             return super().training_step(model, inputs, num_items_in_batch)
         loss, sums = self._train_step(model, inputs, num_items_in_batch)
         self._finished = StepResult(
@@ -291,18 +289,18 @@ class StepMixin(LossesMixin):
         )
         return loss
 
-    def _refused_step(self, found: str = "") -> TypeError:
+    def _refused_step(self, actual: str = "") -> TypeError:
         return TypeError(
-            f"{type(self).__name__}.training_step did not give the batch that it was given on to "
-            f"super().training_step{found}. It is a whole step, of several micro-batches, whose streams are known, "
-            "and can be read like a dict and not changed. Give it on as it is. Inputs can be changed in the "
-            "data_collator or in compute_loss, which get each micro-batch, and terms be added to the loss there."
+            f"{type(self).__name__}.training_step did not pass its batch on to super().training_step{actual}. "
+            "The batch is a whole step of several micro-batches, which can be read like a dict but not changed. "
+            "Pass it on as it is. To change inputs or add loss terms, use the data_collator or compute_loss, which see "
+            "each micro-batch."
         )
 
     def _train_step(
         self, model: nn.Module, batch: StepBatch, num_items: Any, is_synchronised: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """Runs the micro-batches; gives the loss and, by stream, what `StepResult.loss_sums` adds up."""
+        """Runs the micro-batches; returns the loss and, per stream, the sums for `StepResult.loss_sums`."""
         device = self.args.device
         dtype = torch.float32 if device.type == "mps" else torch.float64
         sums = torch.zeros(len(self.streams) + 1, dtype=dtype, device=device)
@@ -320,10 +318,10 @@ class StepMixin(LossesMixin):
         return loss, sums
 
     def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
-        """Is called before the micro-batches run, each time that they do."""
+        """Called before the micro-batches run, again if the step is repeated."""
 
     def _order(self, batch: StepBatch) -> list[int]:
-        """Says in which order the micro-batches run; the same on every rank."""
+        """Returns the order of the micro-batches; the same on every rank."""
         return list(range(len(batch.micro_batches)))
 
     @contextlib.contextmanager
@@ -337,60 +335,74 @@ class StepMixin(LossesMixin):
     def _train_micro_batch(
         self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
     ) -> Tensor:
-        """Does the forward and backward of a micro-batch and adds what it shows of the streams to `sums`."""
+        """Runs the forward and backward of a micro-batch and adds the streams' losses to `sums`."""
         first, tracker = int(micro.stream_ids[0]), self._row_losses
         normalization, factor = self._normalization_of(first), self._factor(plan, first)
         assert tracker is not None, "the tracker is attached before the first step"  # noqa: S101
         total, world_size, counting = self._num_divided_by, self.args.world_size, self._item_factor(plan, first)
         divisor = normalization.divisor(total, own_items, world_size)
-        # The Trainer's own division does the scaling, whatever compute_loss a subclass has: by infinity for weight 0.
+        # The Trainer's own division does the scaling, for any compute_loss of a subclass: by infinity for weight 0.
         self.loss_is_scaled_for_ga = False
         divide_by: Any = divisor / factor if factor and own_items else float("inf")
         self.current_gradient_accumulation_steps = divide_by
         tracker.listen(micro.inputs)
         with self._with_loss_of(first), self._naming_streams(micro):
             loss = super().training_step(model, micro.inputs, num_items if normalization.counts_items else None)
-        rows = self._last_rows = self._row_terms(micro)
+        self._last_rows = self._row_terms(micro)
         if not own_items:
             return torch.zeros_like(loss)
         unweighted = loss * (counting / factor) if factor else torch.zeros_like(loss)
-        per_item = counting * world_size / total  # what an item counts in it
+        unweighted = self._add_stream_losses(sums, micro, unweighted, counting * world_size / total, factor)
+        sums[-1] += unweighted * (total / self._num_items) / world_size
+        return unweighted
+
+    def _add_stream_losses(
+        self, sums: Tensor, micro: MicroBatch, unweighted: Tensor, per_item: float, factor: float
+    ) -> Tensor:
+        """Adds the streams' losses to `sums`; returns the loss of the micro-batch, without rounding if rows show it.
+
+        Args:
+            sums: `[num_streams + 1]`: the sums of `_train_step`.
+            micro: The micro-batch.
+            unweighted: Its loss, without the factor.
+            per_item: Weight of an item in that loss.
+            factor: Factor of the loss in the backward.
+        """
+        first, rows = int(micro.stream_ids[0]), self._last_rows
         ids = torch.from_numpy(micro.stream_ids).to(sums.device)
-        # A loss of one stream alone tells itself, unless it was divided by infinity.
-        is_told = factor > 0 and bool((micro.stream_ids == first).all())
-        are_rows = normalization.rows_known and rows is not None and len(rows) == len(ids)
-        if are_rows and rows is not None and not (is_told and self._computes_own_loss(first)):
+        # The loss of a single stream is known, unless it was divided by infinity.
+        is_single = factor > 0 and bool((micro.stream_ids == first).all())
+        are_rows = self._normalization_of(first).rows_known and rows is not None and len(rows) == len(ids)
+        if are_rows and rows is not None and not (is_single and self._computes_own_loss(first)):
             sums[:-1].index_add_(0, ids, rows.to(sums.dtype))
             if not factor or unweighted.dtype in _HALF:
                 of_rows = rows.sum() * per_item
-                unweighted = _unrounded(unweighted, of_rows) if factor else of_rows
-        else:
-            # A loss whose rows cannot be told apart is no stream's, rather than the first one's. One of several streams
-            # that says nothing yet is 0, or not finite.
-            says_nothing = factor > 0 and (
-                self._kind(first) not in self._normalizations or self._present_loader.in_turns
-            )
-            sums[ids] += unweighted * (1 / per_item if is_told else 0.0 if says_nothing else float("nan"))
-        sums[-1] += unweighted * (total / self._num_items) / world_size
+                return _unrounded(unweighted, of_rows) if factor else of_rows
+            return unweighted
+        # A loss of several streams whose rows cannot be separated belongs to none of them. If its kind is still
+        # unknown, it
+        # is 0 or not finite.
+        is_unknown = factor > 0 and (self._kind(first) not in self._normalizations or self._present_loader.in_turns)
+        sums[ids] += unweighted * (1 / per_item if is_single else 0.0 if is_unknown else float("nan"))
         return unweighted
 
     def _handle_nonfinite(self, model: nn.Module, batch: StepResult) -> None:
         names = [self.mixing.names[stream_id] for stream_id in batch.bad_streams()]
         if names and self._nonfinite == "raise":
             raise NonFiniteLossError(f"Step {batch.plan.step}: the loss of {names} is not finite.")
-        if names and self.accelerator.scaler is None:  # a gradient scaler leaves such a step out by itself
+        if names and self.accelerator.scaler is None:  # a gradient scaler skips such a step itself
             logger.warning("Step %d is skipped: the loss of %s is not finite.", batch.plan.step, names)
             model.zero_grad(set_to_none=True)
 
 
 def _unrounded(loss: Tensor, of_rows: Tensor) -> Tensor:
-    """Gives a loss in half precision (FSDP rounds what a model gives) as its rows have it, if rounding is all."""
+    """Returns a loss in half precision (FSDP rounds the model's output) from its rows, if only rounding differs."""
     is_rounded = (loss - of_rows).abs() <= 4 * torch.finfo(loss.dtype).eps * of_rows.abs()
     return torch.where(is_rounded, of_rows, loss.to(of_rows.dtype))
 
 
 def _by_stream(per_row: Tensor, micro: MicroBatch, num_streams: int) -> np.ndarray:
     ids = micro.stream_ids
-    if len(per_row) != len(ids):  # packed rows: they are of one stream, or the run is told to make them so
+    if len(per_row) != len(ids):  # packed rows of one stream, or the run will separate streams
         return np.bincount(ids[:1], weights=[int(per_row.sum())], minlength=num_streams)
     return np.bincount(ids, weights=per_row.cpu().numpy(), minlength=num_streams)

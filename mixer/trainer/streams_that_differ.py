@@ -1,4 +1,4 @@
-"""What streams that differ bring along: collators, preprocessing, labels, losses and heads of their own."""
+"""Streams that differ: collators, preprocessing, labels, losses and heads of their own."""
 
 import copy
 from collections.abc import Mapping
@@ -24,17 +24,17 @@ logger = logging.get_logger(__name__)
 
 
 class StreamSpecificsMixin(LoadingMixin):
-    """A Trainer whose streams may differ in all that makes a loss of a sample."""
+    """A Trainer whose streams may differ in everything between a sample and its loss."""
 
-    _tasks: tuple[str | None, ...] = ()  # of each stream: what a model with several heads is told
-    _num_classes: tuple[int | None, ...] = ()  # of the head of each stream, where it decides between classes
+    _tasks: tuple[str | None, ...] = ()  # of each stream: the argument `task` of a model with several heads
+    _num_classes: tuple[int | None, ...] = ()  # of each stream's head, if it is a classifier
 
     def _take_specifics(self) -> None:
-        """Finds out what the streams have of their own; raises a `ValueError` for what the model cannot take."""
+        """Finds the streams' own options; raises a `ValueError` for those that the model cannot use."""
         model, streams = self.model, self.streams
         assert model is not None, "the Trainer has made its model"  # noqa: S101
         self._tasks = tasks_of(model, streams)
-        self._normalizations = {}  # a score before the first run asks too
+        self._normalizations = {}  # needed by a score before the first run
         _check_unused_heads(self, self._tasks)
         self._check_smoothing()
         self._take_classes()
@@ -48,11 +48,11 @@ class StreamSpecificsMixin(LoadingMixin):
         if differ_in_labels or differ_in_loss or self._specifics:
             self._wants_one_stream_each = True
         elif not (self._have_same_columns() and self._are_alike(first_samples)):
-            logger.info("Streams differ in columns, so every micro-batch is made of one stream only.")
+            logger.info("Streams differ in columns, so every micro-batch contains one stream only.")
             self._wants_one_stream_each = True
 
     def _take_classes(self) -> None:
-        """Finds out between how many classes each stream's head decides, where that head computes its loss."""
+        """Finds the number of classes of each stream's head, if that head computes the loss."""
         model, are_own = self.model, [self._computes_own_loss(number) for number in range(len(self.streams))]
         assert model is not None, "the Trainer has made its model"  # noqa: S101
         self._num_classes = tuple(
@@ -60,12 +60,13 @@ class StreamSpecificsMixin(LoadingMixin):
         )
         for stream, task, number in zip(self.streams, self._tasks, self._num_classes, strict=True):
             collator = stream.data_collator or self.data_collator
-            is_as_it_is = stream.preprocess is None and _leaves_labels(collator)
-            if number is not None and is_as_it_is:
+            # A user's collator may change the labels of the data set.
+            is_stock = str(getattr(collator, "__module__", "")).startswith("transformers.")
+            if number is not None and stream.preprocess is None and is_stock:
                 check_label_column(stream.name, stream.dataset, number, _head(task))
 
     def _check_smoothing(self) -> None:
-        """Refuses label smoothing where labels are no classes: the Trainer's takes all of them for such."""
+        """Refuses label smoothing if labels are no classes: the Trainer treats all labels as classes."""
         assert self.model is not None, "the Trainer has made its model"  # noqa: S101
         heads = heads_of(self.model) or {}
         for number, task in enumerate(self._tasks):
@@ -73,9 +74,9 @@ class StreamSpecificsMixin(LoadingMixin):
             is_smoothed = self.args.label_smoothing_factor and not self._computes_own_loss(number)
             if is_smoothed and problem in ("regression", "multi_label_classification"):
                 raise ValueError(
-                    f"label_smoothing_factor={self.args.label_smoothing_factor} smooths classes, but labels of "
-                    f"{_head(task)} are none ({problem}), of the stream {self.streams[number].name!r}. Set it to 0, or "
-                    "give that stream a compute_loss_func."
+                    f"label_smoothing_factor={self.args.label_smoothing_factor} needs classes, but stream "
+                    f"{self.streams[number].name!r} trains {_head(task)} on other labels ({problem}). Set it to 0, or "
+                    f"set the stream's compute_loss_func."
                 )
 
     def _form(self, stream: Stream, task: str | None) -> StreamSpecifics:
@@ -87,12 +88,12 @@ class StreamSpecificsMixin(LoadingMixin):
         return StreamSpecifics(collator, task)
 
     def _first_samples(self) -> dict[int, Any]:
-        """Reads the first sample of each stream that can be indexed; one that cannot be read is told when it is due."""
+        """Reads the first sample of each map-style stream; one that cannot be read is reported when it is used."""
         samples: dict[int, Any] = {}
         for number, (stream, dataset) in enumerate(zip(self.streams, self._datasets(), strict=True)):
             if stream.is_iterable or stream.is_memory:
                 continue
-            with seeded(0):  # what a data set draws at random here must not show in the run
+            with seeded(0):  # random numbers drawn here must not change the run
                 try:
                     samples[number] = dataset[0]
                 except Exception:
@@ -102,13 +103,13 @@ class StreamSpecificsMixin(LoadingMixin):
     def _check_columns(self, samples: Mapping[int, Any]) -> None:
         model, own = self.model, (type(self).compute_loss, type(self)._prepare_inputs)
         if model is None or own != (Trainer.compute_loss, Trainer._prepare_inputs):
-            return  # what is done with the columns is the user's affair
+            return  # the user's code decides what happens to the columns
         for number, sample in samples.items():
             inputs = self._collated(number, sample)
             if inputs is not None:
                 to_loss = {"labels"} if self._computes_own_loss(number) else set()
-                given = {column: value for column, value in inputs.items() if column not in to_loss}
-                check_columns(model, self.streams[number].name, given)
+                columns = {column: value for column, value in inputs.items() if column not in to_loss}
+                check_columns(model, self.streams[number].name, columns)
                 self._check_labels(model, number, sample, inputs)
 
     def _check_labels(self, model: nn.Module, number: int, sample: Any, inputs: Mapping[str, Any]) -> None:
@@ -120,12 +121,12 @@ class StreamSpecificsMixin(LoadingMixin):
             logger.warning("Stream %r: %s", stream.name, lack)
 
     def _collated(self, number: int, sample: Any) -> Mapping[str, Any] | None:
-        """Makes a micro-batch of one sample; `None` if that fails, which is told when it is due."""
+        """Makes a micro-batch of one sample; `None` if that fails, which is reported when the sample is used."""
         form = self._specifics.get(number, StreamSpecifics())
         collator = form.collator or self._common_collator
         with seeded(0):
             try:
-                inputs: Any = collator([copy.copy(sample)])  # some take columns out of what they are given
+                inputs: Any = collator([copy.copy(sample)])  # some collators remove columns from their input
             except Exception:
                 logger.debug("A sample of stream %r cannot be collated.", self.streams[number].name, exc_info=True)
                 return None
@@ -134,7 +135,7 @@ class StreamSpecificsMixin(LoadingMixin):
         return inputs if form.task is None else {**inputs, TASK: form.task}
 
     def _have_same_columns(self) -> bool:
-        """Compares the columns of data sets where some are iterable ones, whose rows are not looked at."""
+        """Compares the columns of data sets if some are iterable, whose rows are not read."""
         if not any(stream.is_iterable for stream in self.streams):
             return True
         self._set_signature_columns_if_needed()
@@ -145,7 +146,7 @@ class StreamSpecificsMixin(LoadingMixin):
         return len({frozenset(names) & frozenset(known) for names in columns if names}) <= 1
 
     def _are_alike(self, samples: Mapping[int, Any]) -> bool:
-        """Compares what the first samples become; where one of them cannot be read or collated, nobody knows."""
+        """Compares the collated first samples; `False` if one of them cannot be read or collated."""
         if len(samples) < sum(not (stream.is_iterable or stream.is_memory) for stream in self.streams):
             return False
         if len(samples) < 2:
@@ -159,7 +160,7 @@ class StreamSpecificsMixin(LoadingMixin):
 
     def _set_signature_columns_if_needed(self) -> None:
         known: Any = self._signature_columns
-        if known is not None:  # it is asked for in every micro-batch
+        if known is not None:  # called for every micro-batch
             return
         super()._set_signature_columns_if_needed()
         known = self._signature_columns
@@ -182,7 +183,7 @@ class StreamSpecificsMixin(LoadingMixin):
 
 
 def _check_unused_heads(trainer: Trainer, tasks: tuple[str | None, ...]) -> None:
-    """Refuses ranks that would wait for the gradients of heads which a step does not use."""
+    """Refuses settings under which ranks would wait for gradients of heads that a step does not use."""
     args, model = trainer.args, trainer.model
     if args.world_size == 1 or len(set(tasks)) < 2:
         return
@@ -191,14 +192,9 @@ def _check_unused_heads(trainer: Trainer, tasks: tuple[str | None, ...]) -> None
     if finds is False or (finds is None and is_checkpointed and isinstance(model, PreTrainedModel)):
         why = "" if finds is False else ", which gradient checkpointing makes False"
         raise ValueError(
-            f"ddp_find_unused_parameters={finds}{why}: heads of streams that are not drawn have no gradients, for "
-            "which the ranks would wait. It has to be True."
+            f"ddp_find_unused_parameters={finds}{why}: the heads of streams that a step does not draw have no "
+            f"gradients, and the ranks would wait for them. It has to be True."
         )
-
-
-def _leaves_labels(collator: Any) -> bool:
-    """Whether labels are what the data set has: a collator of the user's own may make others of them."""
-    return str(getattr(collator, "__module__", "")).startswith("transformers.")
 
 
 def _head(task: str | None) -> str:

@@ -53,10 +53,10 @@ from mixer.trainer.checks import (
     check_order,
     check_trainer_is_supported,
 )
-from mixer.trainer.conflict import check_conflict, with_conflict
 from mixer.trainer.engines import EngineRequest, check_engine
 from mixer.trainer.evaluation import EvaluatingMixin, check_best_metric
 from mixer.trainer.failures import made_among_others
+from mixer.trainer.gradient_aggregation import check_conflict, with_conflict
 from mixer.trainer.method import Method
 from mixer.trainer.observers.gradient_options import Probing
 from mixer.trainer.observers.reference import ComparingMixin, compared_in
@@ -67,7 +67,8 @@ from mixer.utils.text import shortened
 
 logger = logging.get_logger(__name__)
 
-# Of more streams the Trainer's history, which it writes anew into every checkpoint, keeps what is of the mixture alone.
+# With more streams than this, the Trainer's history, which every checkpoint contains in full, has no entries per
+# stream.
 MOST_STREAMS_IN_HISTORY = 256
 
 
@@ -82,56 +83,56 @@ class MixingMixin(
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
 
     `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
-    Trainers that make their batches themselves are refused; of TRL's, those of SFT, DPO and rewards go.
+    Trainers that make their own batches are refused; TRL's trainers for SFT, DPO and reward models are supported.
 
     Args:
         model: As for the Trainer.
-        args: As for the Trainer. `gradient_accumulation_steps` multiplies the default batch size; a step is
-            always one optimizer step.
+        args: As for the Trainer. `gradient_accumulation_steps` multiplies the default batch size; a step is always one
+            optimizer step.
         data_collator: As for the Trainer.
         train_dataset: A mapping of names to data sets (or a `DatasetDict`), a list of `Stream`, or one data set.
         *positional: Further arguments of the Trainer class.
-        mixing: What decides the weights: a policy, its name, weights by name or in order, or `f(step, weights) ->
-            weights`. `None` takes the streams' own weights, and without any mixes in proportion to size.
-        batch_size: What decides the samples of a step over all ranks: a number, a schedule, its name, or `f(step,
-            batch_size) -> batch_size`. `None` takes `per_device_train_batch_size` × `gradient_accumulation_steps` ×
-            ranks. Micro-batches hold at most `per_device_train_batch_size` samples, however large it is.
-        budget: How much to train in all, in epochs, samples, tokens or steps, in place of `num_train_epochs`;
-            `max_steps` ends a run all the same. `None` takes those two as the Trainer does.
-        epoch_size: Samples of an epoch of the mixture; `None` takes those of all streams together.
+        mixing: The mixture weights: a policy, its name, weights by name or in order, or `f(step, weights) -> weights`.
+            `None` uses the streams' own weights, or mixes in proportion to size if they have none.
+        batch_size: Samples per step over all ranks: a number, a schedule, its name, or `f(step, batch_size) ->
+            batch_size`. `None` uses `per_device_train_batch_size` × `gradient_accumulation_steps` × ranks.
+            Micro-batches hold at most `per_device_train_batch_size` samples, whatever the batch size.
+        budget: Length of the run in epochs, samples, tokens or steps, instead of `num_train_epochs`; `max_steps` still
+            ends a run. `None` uses these two as the Trainer does.
+        epoch_size: Samples in an epoch of the mixture; `None` uses the sum over all streams.
         groupings: Groups of streams with weights and caps of their own.
         drawing: `"exact"` gives every stream its share to the sample, `"multinomial"` draws the counts at random.
-        max_tokens_per_micro_batch: Most tokens of a micro-batch, padding included, in place of
-            `per_device_train_batch_size` samples. Best together with `train_sampling_strategy="group_by_length"`, which
-            puts a step's samples of similar length into the same micro-batch.
-        probe: How the streams' gradients are measured, for a policy or schedule that needs them, or for the ledger.
-        reference_model: A trained model, for a policy that goes by how much more the trained one loses on its samples
-            (`"excess_loss"`). It is run in evaluation mode on every micro-batch and never changed.
-        methods: What takes part in steps beside the samples' own loss: terms that are added to it, say, or a rule for
-            the gradient; see `mixer.trainer.method.Method`. Replay buffers among the streams need not be given.
-        conflict: What becomes of streams' gradients that are at odds: `None` adds them up as they are; `"pcgrad"`,
-            `"cagrad"`, `"mgda"`, `"nash-mtl"` or `"upgrad"`, or an aggregator of the package torchjd, weighs them; see
-            `GradientAggregation`, which can be given too. Holds one more gradient for each stream but one.
-        nonfinite: What to do when a stream's loss is not finite: `"warn"` and go on as the Trainer does, `"skip"`
+        max_tokens_per_micro_batch: Maximum number of tokens in a micro-batch, padding included, instead of
+            `per_device_train_batch_size` samples. Works best with `train_sampling_strategy="group_by_length"`, which
+            puts samples of similar length of a step into the same micro-batch.
+        probe: Options for measuring per-stream gradients, for a policy or schedule that needs them, or for the ledger.
+        reference_model: A trained model, for a policy that compares the losses of both models on the same samples
+            (`"excess_loss"`). It runs in evaluation mode on every micro-batch and is never changed.
+        methods: Methods that take part in steps, such as a loss term or a rule for the gradient; see
+            `mixer.trainer.method.Method`. Replay buffers among the streams are added automatically.
+        conflict: How conflicting per-stream gradients are combined: `None` adds them up; `"pcgrad"`, `"cagrad"`,
+            `"mgda"`, `"nash-mtl"`, `"upgrad"`, an aggregator of the package torchjd, or a `GradientAggregation` weights
+            them. Needs memory for one more gradient per stream but one.
+        nonfinite: Reaction to a stream's loss that is not finite: `"warn"` and continue as the Trainer does, `"skip"`
             the optimizer step, or `"raise"`.
-        on_sample_error: What to do when a sample cannot be loaded (its data set, or a stream's `preprocess`, raises or
-            gives `None`): `"raise"` ends the run on all ranks, with stream, index and rank; `"skip"` leaves the sample
-            out of its step, logs and counts it. A `Stream` can say otherwise.
-        max_skipped_share: Once more than this share of a stream's samples are skipped, and at least ten of them, the
-            run ends all the same.
-        allow_inexact: Whether to resume although the continuation is not the one that the uninterrupted run would have
-            had: with a stream more or less, another policy or `conflict`, data that changed. Else it is refused.
-        handle_signals: Whether `train` saves a checkpoint and ends after the step in progress at a SIGTERM, SIGINT
-            or SIGUSR1 that nobody else handles, on all ranks, wherever it came. The handlers are there only while it
-            runs, in the main thread.
-        compute_metrics: As for the Trainer; or one function for each evaluation set, by its name.
-        eval_weights: Weights of the evaluation sets in `eval_loss`, by name; `None` takes the plain mean.
+        on_sample_error: Reaction to a sample that cannot be loaded (its data set or the stream's `preprocess` raises,
+            or returns `None`): `"raise"` ends the run on all ranks, with stream, index and rank; `"skip"` leaves the
+            sample out of its step, logs and counts it. A `Stream` can override it.
+        max_skipped_share: Ends the run once more than this share of a stream's samples, and at least ten of them, are
+            skipped.
+        allow_inexact: Whether to resume even if the continuation differs from that of the uninterrupted run: with a
+            stream added or removed, another policy or `conflict`, changed data. Otherwise such a resume is refused.
+        handle_signals: Whether `train` saves a checkpoint and ends after the step in progress, on all ranks, if any
+            rank receives a SIGTERM, SIGINT or SIGUSR1 that nothing else handles. Handlers are installed only during
+            `train`, in the main thread.
+        compute_metrics: As for the Trainer; or a dict with one function per evaluation set.
+        eval_weights: Weights of the evaluation sets in `eval_loss`, by name; `None` uses the plain mean.
         **kwargs: Further arguments of the Trainer class.
 
     Raises:
-        ValueError: If streams, weights, batch size or training arguments do not fit together; the message says how
-            they would.
-        TypeError: If something is of the wrong kind, or a class below makes its batches itself.
+        ValueError: If streams, weights, batch size or training arguments are incompatible; the message names the
+            alternatives.
+        TypeError: If an argument is of the wrong type, or a class below makes its own batches.
 
     Example:
         >>> trainer = MixingTrainer(  # doctest: +SKIP
@@ -139,8 +140,8 @@ class MixingMixin(
         ... )
     """
 
-    recipe_text: str | None = None  # of the recipe that it was built by, for trackers
-    _entries: Mapping[str, float] = {}  # what the log entry that is made at present tells of the mixture
+    recipe_text: str | None = None  # the recipe it was built from, for experiment trackers
+    _entries: Mapping[str, float] = {}  # entries of the mixture in the log entry that is being made
 
     @made_among_others
     def __init__(
@@ -178,65 +179,66 @@ class MixingMixin(
         check_create_optimizer(type(self))
         knows_names = check_order(type(self), StepMixin, args, positional)
         self.streams: list[Stream] = [] if train_dataset is None else as_streams(train_dataset)
-        length = epoch_size
-        if length is None and budget is not None and not any(stream.num_samples for stream in self.streams):
-            length = budget.samples or 1  # else the Trainer asks for max_steps; how long an epoch is, the clock says
         if isinstance(compute_metrics, Mapping):
             self._metrics_by_set = compute_metrics
         elif compute_metrics is not None:
             kwargs["compute_metrics"] = compute_metrics
-        stand_in = self._stand_for_streams(length)
+        stand_in = self._stand_for_streams(_length_of_epoch(self.streams, epoch_size, budget))
         if positional or not knows_names:
             super().__init__(model, args, data_collator, stand_in, *positional, **kwargs)
-        else:  # other trainers have them in another order
+        else:  # other trainers have another order
             super().__init__(model=model, args=args, data_collator=data_collator, train_dataset=stand_in, **kwargs)
         self._take_stand_in_back()
         if self._metrics_by_set is not None:
             check_metrics(self._metrics_by_set, self.eval_dataset)
         check_eval_weights(eval_weights, self.eval_dataset)
         self._policy = resolve_policy(mixing, self.streams)
-        schedule = as_schedule(batch_size)
-        self._mixture = MixtureOptions(
-            schedule, budget, epoch_size, tuple(groupings), drawing, self._data_seed, eval_weights
-        )
+        schedule, seed = as_schedule(batch_size), self._data_seed
+        self._mixture = MixtureOptions(schedule, budget, epoch_size, tuple(groupings), drawing, seed, eval_weights)
         self._nonfinite = nonfinite
         self._skipping = skipping_of(self.streams, on_sample_error, max_skipped_share)
         self._max_tokens = max_tokens_per_micro_batch
         self._allow_inexact, self._handles_signals = allow_inexact, handle_signals
         self.ledger = Ledger(Path(str(self.args.output_dir)) / "ledger", is_writer=self.is_world_process_zero())
         if self.streams:
-            self._check_options()
-            self._take_specifics()
-            self._take_reference(reference_model)
-            planner, clock, size = self._new_parts(None)
-            check_samples(self._policy, len(self.streams), size.value)
-            self._run_probe = self._new_probe(probe, size)
-            self._mixing = Mixing(planner, self._policy, clock, size)
-            check_own_weights(self._policy, describe(self.streams), self._mixing.weights)
-            self._rank_sync = RankSync(self.args.world_size, self.args.ddp_timeout_delta)
-            self._recorder = self._new_recorder(self._mixing)
-            self._attach_methods(with_conflict(methods, conflict))
-            check_conflict(self, schedule, self._methods)
-            self._check_engine()
-            if self._wants_one_stream_each or self._mixing.weighs_losses:
-                warn_of_forwards(len(self.streams), size.value, self.args)
-            handler = self.callback_handler
-            take_bars(handler.callbacks, lambda: self.mixing)
-            self._reporting = Reporting(self, self._settle_ledger)
-            self._reporting.hook()
-            handler.callbacks.insert(
-                0,
-                MixingCallback(
-                    self._take_up_progress,
-                    self._close_step,
-                    self._show_place,
-                    lambda: self.mixing,
-                    self._take_stop_back,
-                    lambda: handler.callbacks,
-                ),
-            )
+            self._set_up_mixture(probe, reference_model, methods, conflict)
+            self._add_callbacks()
 
     # ---- Setting up a run ----
+
+    def _set_up_mixture(
+        self, probe: Probing | None, reference_model: nn.Module | None, methods: Sequence[Method], conflict: Any
+    ) -> None:
+        self._check_options()
+        self._take_specifics()
+        self._take_reference(reference_model)
+        planner, clock, size = self._new_parts(None)
+        check_samples(self._policy, len(self.streams), size.value)
+        self._run_probe = self._new_probe(probe, size)
+        self._mixing = Mixing(planner, self._policy, clock, size)
+        check_own_weights(self._policy, describe(self.streams), self._mixing.weights)
+        self._rank_sync = RankSync(self.args.world_size, self.args.ddp_timeout_delta)
+        self._recorder = self._new_recorder(self._mixing)
+        self._attach_methods(with_conflict(methods, conflict))
+        check_conflict(self, self._mixture.schedule, self._methods)
+        self._check_engine()
+        if self._wants_one_stream_each or self._mixing.weighs_losses:
+            warn_of_forwards(len(self.streams), size.value, self.args)
+
+    def _add_callbacks(self) -> None:
+        handler = self.callback_handler
+        take_bars(handler.callbacks, lambda: self.mixing)
+        self._reporting = Reporting(self, self._settle_ledger)
+        self._reporting.hook()
+        own = MixingCallback(
+            self._take_up_progress,
+            self._close_step,
+            self._show_place,
+            lambda: self.mixing,
+            self._take_stop_back,
+            lambda: handler.callbacks,
+        )
+        handler.callbacks.insert(0, own)
 
     def _check_options(self) -> None:
         schedule = self._mixture.schedule
@@ -275,7 +277,7 @@ class MixingMixin(
     def _begin_run(self, resume_from: str | None) -> None:
         mixing, progress = self.mixing, None
         self._take_seed()
-        # What a rank found out of its first samples holds for all.
+        # The first samples of one rank decide for all ranks.
         self._wants_one_stream_each = bool(self._rank_sync.most(int(self._wants_one_stream_each)))
         if resume_from is None:
             mixing.restart(*self._new_parts(None))
@@ -300,7 +302,7 @@ class MixingMixin(
         self._reporting.hook()  # callbacks may have been added
 
     def _take_seed(self) -> None:
-        """Goes by the seed that the arguments have now: it may be another one than at construction."""
+        """Uses the present seed of the arguments: it may have changed since construction."""
         self._mixture = replace(self._mixture, seed=self._data_seed)
         if self._run_probe is not None:
             self._run_probe.seed = self.args.seed
@@ -316,7 +318,7 @@ class MixingMixin(
                 mixing.load_state_dict(state)
             except ValueError as error:
                 if not self._allow_inexact:
-                    raise ValueError(f"{_sentence(error)} To go on all the same, set allow_inexact=True") from None
+                    raise ValueError(f"{_sentence(error)} To resume anyway, set allow_inexact=True") from None
                 logger.warning("Resumed inexactly: %s", _sentence(error))
                 mixing.restart(*self._new_parts(batch_size))
                 mixing.load_state_dict(state, allow_inexact=True)
@@ -325,18 +327,14 @@ class MixingMixin(
             raise ValueError(f"Cannot resume the mixture from {checkpoint}: its state lacks {error}.") from None
         except ValueError as error:
             raise ValueError(f"Cannot resume the mixture from {checkpoint}: {_sentence(error)}") from None
-        if manual is not None:  # set on purpose before this run, over what was saved
+        if manual is not None:  # set by the user before this run: overrides the saved weights
             mixing.set_weights(manual)
         if manual_size is not None:
             mixing.set_batch_size(manual_size)
         return progress
 
     def describe_run(self) -> dict[str, Any]:
-        """Describes the mixture of the run as plain data; see `mixer.ledger.description`.
-
-        Returns:
-            What stands in `ledger.json` under `run`.
-        """
+        """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""
         methods = [method.name for method in self._methods]
         return describe_run(self.streams, self.mixing, self._mixture, self.args.world_size, methods)
 
@@ -347,7 +345,7 @@ class MixingMixin(
         try:
             return super().train(resume_from_checkpoint, *args, **kwargs)
         except BaseException as error:
-            if self._mixing is not None and self.is_in_train:  # keep what was recorded
+            if self._mixing is not None and self.is_in_train:  # keep the records
                 self._end_ledger(error)
                 self.is_in_train = False
             raise
@@ -357,7 +355,7 @@ class MixingMixin(
                 self._loader.stop()
 
     def _end_ledger(self, error: BaseException) -> None:
-        # A device that failed gives back no losses any more, and a disk may be full.
+        # After a device error losses cannot be read, and the disk may be full.
         with contextlib.suppress(RuntimeError, OSError):
             self._recorder.settle()
         with contextlib.suppress(OSError):
@@ -369,13 +367,13 @@ class MixingMixin(
         if self._mixing is not None:
             self._begin_run(kwargs.get("resume_from_checkpoint"))
             self._is_beginning = True
-        with self._arguments_held(**({"eval_on_start": False} if self._progress else {})):  # it was, when it started
+        with self._arguments_held(**({"eval_on_start": False} if self._progress else {})):  # only at the start
             result = super()._inner_training_loop(*args, **kwargs)
         self._raise_method_error()
-        if self._policy_error is not None:  # what it would have decided rules no step any more
+        if self._policy_error is not None:  # its decision would apply to no step
             logger.warning("The policy failed after the last step: %r", self._policy_error)
         self._recorder.settle()
-        if self._stopped_by is None:  # else the run that goes on would have rows that none of its own logs gave
+        if self._stopped_by is None:  # otherwise the resumed run would have rows without a log entry
             self.note_memories()
         self._rank_sync.run_on_all(self._seal_ledger)
         return result
@@ -392,7 +390,7 @@ class MixingMixin(
             self.ledger.end("stopped", self._stopped_by.name)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Saves no state that lacks a decision: ends all ranks if a policy failed on one of them before."""
+        """Ends all ranks if a policy failed on one of them: the state would lack a decision."""
         if self._mixing is not None and self.state.global_step < self.state.max_steps:
             error = self._policy_error
             if self._rank_sync.most(int(error is not None)):
@@ -412,7 +410,7 @@ class MixingMixin(
         losses = np.full(len(self.streams), np.nan)
         if "loss" in self._policy.needs:
             losses = np.where(np.isfinite(batch.losses), batch.losses, np.nan)
-        observed = self._observed_by_policy(batch)  # ranks talk to each other in it: no error is put off
+        observed = self._observed_by_policy(batch)  # uses collectives, so errors are not deferred
         compared = compared_in(observed)
         try:
             self.mixing.observe(
@@ -425,7 +423,7 @@ class MixingMixin(
                 **observed,
             )
         except Exception as error:
-            # Raised on all ranks when they confirm the next step: raised here, it would leave the others waiting.
+            # Raised on all ranks when they confirm the next step; raised here, it would leave the others waiting.
             self._policy_error = error
         self._recorder.record(batch, compared, self._gradient_norm, observed.get("update_norm", math.nan))
         if self._learning_rate is not None:
@@ -435,16 +433,16 @@ class MixingMixin(
     # ---- Logs, evaluation, checkpoints ----
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """Has the loop's log entry tell of the streams before any override of `log` gets it."""
+        """Adds the entries of the streams to the loop's log entry before any override of `log` sees it."""
         log, own = self.log, vars(self).get("log")
 
-        def tell(logs: dict[str, float], start_time: float | None = None) -> None:
+        def log_with_entries(logs: dict[str, float], start_time: float | None = None) -> None:
             if "loss" in logs and not self._entries:
                 self._entries = self._recorder.log_entries() | self._method_entries()
                 logs.update(self._entries)
             log(logs, start_time)
 
-        self.log = tell  # type: ignore[method-assign]  # the Trainer shows what it logs to nobody else before
+        self.log = log_with_entries  # type: ignore[method-assign]  # the Trainer has no hook before log()
         try:
             super()._maybe_log_save_evaluate(*args, **kwargs)
         finally:
@@ -454,10 +452,10 @@ class MixingMixin(
                 self.log = own  # type: ignore[method-assign]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Logs, with what the streams did where it is the loop's own entry; see `Trainer.log`.
+        """Logs, with the entries of the streams in the loop's own entry; see `Trainer.log`.
 
-        Callbacks and trackers get all of it. `state.log_history` leaves out the entries of single streams where there
-        are more than 256 of them: the ledger has those.
+        Callbacks and trackers get all entries. With more than 256 streams, `state.log_history` leaves out the entries
+        of single streams; the ledger has them.
         """
         entries = {entry: value for entry, value in self._entries.items() if entry in logs}
         if self._mixing is not None:
@@ -478,8 +476,8 @@ class MixingMixin(
     ) -> dict[str, float]:
         """Evaluates, and averages over several evaluation sets; see `Trainer.evaluate`.
 
-        Over a dict it also gives `eval_loss`, the mean of the sets' losses (by `eval_weights` where they are given,
-        which have to name all of these sets), and `eval_worst_loss`.
+        For a dict of sets it also returns `eval_loss`, the mean of their losses (weighted by `eval_weights`, which must
+        then name all sets), and `eval_worst_loss`.
         """
         metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **options)
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
@@ -493,7 +491,7 @@ class MixingMixin(
             summary = {f"{metric_key_prefix}_loss": mean, f"{metric_key_prefix}_worst_loss": worst}
             self.log(dict(summary))
             metrics.update(summary)
-            # Callbacks, early stopping among them, saw the sets one by one; these figures they would not see.
+            # Callbacks such as early stopping have seen each set, but not yet these summaries.
             self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, summary)
         if self.is_in_train:
             self.mixing.observe_evaluation(losses)
@@ -507,3 +505,10 @@ class MixingTrainer(MixingMixin, Trainer):
 
 def _sentence(error: Exception) -> str:
     return f"{str(error).rstrip('.')}."
+
+
+def _length_of_epoch(streams: Sequence[Stream], epoch_size: int | None, budget: Budget | None) -> int | None:
+    """Returns the length to show to the Trainer, which asks for `max_steps` if the data have none."""
+    if epoch_size is None and budget is not None and not any(stream.num_samples for stream in streams):
+        return budget.samples or 1
+    return epoch_size

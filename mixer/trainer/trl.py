@@ -1,4 +1,4 @@
-"""TRL's trainers: data sets prepared stream by stream, and what their steps log."""
+"""TRL's trainers: data sets prepared stream by stream, and TRL's own metrics."""
 
 import contextlib
 import inspect
@@ -22,15 +22,15 @@ from mixer.trainer.checks import check_loss, check_prepared_elsewhere
 from mixer.trainer.observers.reference import ComparingMixin
 
 _IMAGES = {"image", "images"}
-# SFTTrainer reads a stream that has all of one of these; a column of its own for plain text can be named beside.
+# SFTTrainer reads a stream with all columns of one of these, or with the column dataset_text_field.
 _SFT_FORMATS = ({"messages"}, {"conversations"}, {"prompt", "completion"}, {"input_ids"})
 
 
 def check_kinds(streams: Sequence[Stream], trainer: str) -> None:
-    """Refuses streams of other kinds than a trainer that prepares data sets takes, or of kinds that do not go together.
+    """Refuses streams that a trainer which prepares data sets does not take, or that do not go together.
 
     Args:
-        streams: The streams that are no memories.
+        streams: The streams without memories.
         trainer: Name of the trainer's class.
 
     Raises:
@@ -40,68 +40,51 @@ def check_kinds(streams: Sequence[Stream], trainer: str) -> None:
     for stream in streams:
         if not isinstance(stream.dataset, (datasets.Dataset, datasets.IterableDataset)):
             raise TypeError(
-                f"Stream {stream.name!r}: {trainer} prepares its data sets, and takes datasets.Dataset or "
-                f"datasets.IterableDataset, got {type(stream.dataset).__name__}. Dataset.from_list or "
-                "Dataset.from_generator make one."
+                f"Stream {stream.name!r}: {trainer} prepares its data sets and takes a datasets.Dataset or "
+                f"datasets.IterableDataset, got {type(stream.dataset).__name__}. Convert it with Dataset.from_list or "
+                f"Dataset.from_generator."
             )
     with_images = [stream.name for stream in streams if _IMAGES & first_sample(stream).keys()]
     if 0 < len(with_images) < len(streams):
         without = [stream.name for stream in streams if stream.name not in with_images]
         raise ValueError(
-            f"Streams {with_images} have images and {without} have none: {trainer} collates either with a processor or "
-            "without, for all streams alike. Train them in two runs, or leave the images out."
+            f"Streams {with_images} have images and {without} have none: {trainer} uses a processor for all streams or "
+            f"for none. Train them in two runs, or remove the images."
         )
 
 
 def check_sft(stream: Stream, args: Any, formats: bool) -> None:
-    """Refuses a stream that SFTTrainer would fail on, or train in a way that was not asked for.
+    """Refuses a stream that SFTTrainer would fail on, or train in an unwanted way.
 
     Args:
         stream: The stream.
         args: The trainer's `SFTConfig`.
-        formats: Whether a formatting function makes text of its samples.
+        formats: Whether there is a formatting function.
 
     Raises:
-        ValueError: With the stream, its columns and what it needs.
+        ValueError: With the stream, its columns and the required ones.
     """
     sample = first_sample(stream)
     columns, text = set(sample), args.dataset_text_field
     if not formats and not any(needed <= columns for needed in (*_SFT_FORMATS, {text})):
         raise ValueError(
-            f"Stream {stream.name!r} has the columns {sorted(columns)}, and SFTTrainer needs 'messages', 'prompt' and "
-            f"'completion', {text!r} (dataset_text_field) or 'input_ids'. Rename its columns, or give a "
-            "formatting_func."
+            f"Stream {stream.name!r} has the columns {sorted(columns)}, but SFTTrainer needs 'messages', 'prompt' and "
+            f"'completion', {text!r} (dataset_text_field) or 'input_ids'. Rename its columns, or pass a "
+            f"formatting_func."
         )
     if args.assistant_only_loss and not _is_conversational(sample):
         raise ValueError(
-            f"assistant_only_loss=True: stream {stream.name!r} is no conversation, with the columns {sorted(columns)}, "
-            "and would be trained on as a whole. Bring it into 'messages', or leave assistant_only_loss at False."
+            f"assistant_only_loss=True: stream {stream.name!r} is no conversation (its columns are {sorted(columns)}), "
+            f"so its whole text would count for the loss. Convert it to 'messages', or leave assistant_only_loss at "
+            f"False."
         )
 
 
-def learns_completions(stream: Stream) -> bool:
-    """Says whether SFTTrainer learns a stream's completions alone, where the user has not said so.
-
-    Args:
-        stream: The stream.
-
-    Returns:
-        Whether its samples are prompts and completions.
-    """
-    return {"prompt", "completion"} <= first_sample(stream).keys()
-
-
 def first_sample(stream: Stream) -> dict[str, Any]:
-    """Reads the first sample of a stream, by which TRL tells formats apart.
-
-    Args:
-        stream: The stream.
-
-    Returns:
-        The sample.
+    """Reads the first sample of a stream, from which TRL detects the format.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If the stream is empty.
     """
     sample: dict[str, Any] | None = next(iter(stream.dataset), None)
     if sample is None:
@@ -116,13 +99,13 @@ def _is_conversational(sample: dict[str, Any]) -> bool:
 
 
 class TRLStepsMixin(ComparingMixin):
-    """A Trainer whose steps leave TRL's own figures as they would be without micro-batches and padding."""
+    """A Trainer that keeps TRL's own metrics as they would be without micro-batches and padding."""
 
     _total_train_tokens: int
 
     @property
     def _has_metrics(self) -> bool:
-        """Whether this is one of TRL's trainers, or keeps metrics as they do."""
+        """Whether this is one of TRL's trainers, or keeps metrics in the same way."""
         return isinstance(getattr(self, "_metrics", None), dict)
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
@@ -137,7 +120,7 @@ class TRLStepsMixin(ComparingMixin):
         if other is not None and _has_fused_head(own) and not _has_fused_head(other):
             from trl.trainer.utils import add_fused_lm_head
 
-            add_fused_lm_head(other, outputs=("log_probs", "entropy", "is_top1"))  # what SFTTrainer asks for
+            add_fused_lm_head(other, outputs=("log_probs", "entropy", "is_top1"))  # as in SFTTrainer
 
     @contextlib.contextmanager
     def _trying(self) -> Iterator[None]:
@@ -145,10 +128,10 @@ class TRLStepsMixin(ComparingMixin):
             yield
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
-        """Has an auxiliary loss averaged over a step's micro-batches; see `Trainer.compute_loss_context_manager`."""
+        """Averages an auxiliary loss over a step's micro-batches; see `Trainer.compute_loss_context_manager`."""
         stack = super().compute_loss_context_manager()
         if self._mixing is not None and getattr(self, "aux_loss_enabled", False):
-            # SFTTrainer divides it by this number, which for the Trainer is what the whole loss is divided by.
+            # SFTTrainer divides it by this number, which for the Trainer is the divisor of the whole loss.
             divide_by = getattr(self, "current_gradient_accumulation_steps", 1)
             self.current_gradient_accumulation_steps = max(len(self._micro_items), 1)
             stack.callback(setattr, self, "current_gradient_accumulation_steps", divide_by)
@@ -167,7 +150,7 @@ class TRLStepsMixin(ComparingMixin):
     ) -> tuple[Tensor, Tensor]:
         before = getattr(self, "_total_train_tokens", 0)
         result = super()._train_step(model, batch, num_items, is_synchronised)
-        if self._has_metrics:  # without those of ranks that had no samples, or of a step that was repeated
+        if self._has_metrics:  # not those of ranks without samples, or of repeated steps
             self._total_train_tokens = before + int(self._step_counts.tokens.sum())
             vars(self)["_metrics"]["train"]["num_tokens"] = [self._total_train_tokens]
         return result
@@ -179,23 +162,23 @@ def _has_fused_head(model: nn.Module) -> bool:
 
 
 class PreparingMixin(Trainer):
-    """A Trainer whose constructor may prepare data sets; it is given one stream's, which stands for all of them."""
+    """A Trainer whose constructor may prepare data sets; it gets one stream's, which stands for all of them."""
 
     streams: list[Stream]
-    _combined: Any = None  # what stands for all streams where a single data set is asked for
-    _stand_in: Any = None  # what the constructor is given in its place, until it has prepared it
+    _combined: Any = None  # all streams as a single data set
+    _stand_in: Any = None  # the constructor's argument instead, until it is prepared
     _epoch_length: int | None = None
     _preprocess_of: Mapping[str, Preprocess | None] = {}  # of the streams, before they were prepared
     completion_only_loss: bool  # of SFTTrainer
 
     def _stand_for_streams(self, epoch_length: int | None) -> Any:
-        """Gives what the parent's constructor is to take for its training data.
+        """Returns the training data for the parent's constructor.
 
         Args:
-            epoch_length: Samples of an epoch, if the user has said so.
+            epoch_length: Samples in an epoch, if the user has set it.
 
         Returns:
-            The streams combined; where the parent prepares data sets, the first one's.
+            The combined streams; if the parent prepares data sets, the first stream's.
         """
         self._epoch_length = epoch_length
         if not self.streams:
@@ -213,7 +196,7 @@ class PreparingMixin(Trainer):
         return combine(self.streams, [stream.dataset for stream in self.streams], self._epoch_length)
 
     def _take_stand_in_back(self) -> None:
-        """Puts the streams in the place of the data set that stood for them, where the parent has left it as it was."""
+        """Replaces the stand-in by the streams if the parent did not prepare it."""
         if self._combined is None and self.streams:  # images, or dataset_kwargs={"skip_prepare_dataset": True}
             self._combined = self._combine()
             check_loss(self)
@@ -222,13 +205,13 @@ class PreparingMixin(Trainer):
         self._stand_in = None
 
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Prepares a data set as the parent does; in the place of the one that stands for all streams, each of them."""
+        """Prepares a data set as the parent does; for the stand-in, each of the streams."""
         prepare = super()._prepare_dataset  # type: ignore[misc]  # only trainers that have it call this
         call = inspect.signature(prepare).bind(dataset, *args, **kwargs)
         if self._stand_in is None or dataset is not self._stand_in:
             name = call.arguments.get("dataset_name")
             if isinstance(dataset, datasets.Dataset) and not len(dataset):
-                raise ValueError(f"eval_dataset: the data set {name!r} is empty. Leave it out, or give it samples.")
+                raise ValueError(f"eval_dataset: the data set {name!r} is empty. Leave it out, or add samples.")
             with _named_in_errors(f"evaluation set {name!r}"):
                 return prepare(preprocessed_now(dataset, self._preprocess_of.get(str(name))), *args, **kwargs)
         check_loss(self)
@@ -239,48 +222,47 @@ class PreparingMixin(Trainer):
         return self._combined
 
     def _prepare_stream(self, call: inspect.BoundArguments, prepare: Callable[..., Any], stream: Stream) -> Any:
-        """Prepares a stream's data set by the call that would have prepared the one that stands for all."""
-        given = call.arguments
-        given[next(iter(given))] = stream.dataset
-        if "dataset_name" in given:
-            given["dataset_name"] = stream.name
+        """Prepares a stream's data set with the call for the stand-in."""
+        arguments = call.arguments
+        arguments[next(iter(arguments))] = stream.dataset
+        if "dataset_name" in arguments:
+            arguments["dataset_name"] = stream.name
         name = type(self).__name__
-        with self._completions_learned_as_by(stream, given):
+        with self._completions_learned_as_by(stream, arguments):
             try:
                 prepared = prepare(*call.args, **call.kwargs)
-            except RuntimeError as error:  # it may be another rank's, and say nothing about this stream
-                error.add_note(f"While the stream {stream.name!r} was prepared.")
+            except RuntimeError as error:  # it may come from another rank, without a word about this stream
+                error.add_note(f"While preparing the stream {stream.name!r}.")
                 raise
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise ValueError(
-                    f"Stream {stream.name!r}: {name} cannot prepare its columns {sorted(first_sample(stream))}: "
-                    f"{type(error).__name__}: {str(error).rstrip('.')}. Where their format is the reason, give the "
-                    f"stream one that {name} takes."
+                    f"Stream {stream.name!r}: {name} cannot prepare the columns {sorted(first_sample(stream))}: "
+                    f"{type(error).__name__}: {str(error).rstrip('.')}. If the format is the reason, convert the "
+                    f"stream to one that {name} takes."
                 ) from error
         if isinstance(prepared, datasets.Dataset) and not len(prepared):
             raise ValueError(
-                f"Stream {stream.name!r}: nothing is left of its {len(stream.dataset)} samples after {name} has "
-                "prepared them: all were filtered out, as too long or without a label. Raise max_length, or leave the "
-                "stream out."
+                f"Stream {stream.name!r}: {name} has filtered out all of its {len(stream.dataset)} samples, as too "
+                f"long or without a label. Raise max_length, or leave the stream out."
             )
         return prepared
 
     @contextlib.contextmanager
-    def _completions_learned_as_by(self, stream: Stream, given: Mapping[str, Any]) -> Iterator[None]:
-        """Decides for each stream what SFTTrainer decides by the first one: whether prompts count for its loss."""
+    def _completions_learned_as_by(self, stream: Stream, arguments: Mapping[str, Any]) -> Iterator[None]:
+        """Decides per stream whether prompts count for the loss; SFTTrainer decides by the first stream."""
         if not hasattr(self, "completion_only_loss"):
             yield
             return
-        args, is_any = given["args"], self.completion_only_loss
-        check_sft(stream, args, given.get("formatting_func") is not None)
+        args, is_any = arguments["args"], self.completion_only_loss
+        check_sft(stream, args, arguments.get("formatting_func") is not None)
         if args.completion_only_loss is None:
-            self.completion_only_loss = learns_completions(stream)
+            self.completion_only_loss = {"prompt", "completion"} <= first_sample(stream).keys()
         yield
-        # Evaluation sets come later: with a prompt among them, they are of the kind of a stream that has one.
+        # Evaluation sets come later: those with prompts are treated like streams with prompts.
         self.completion_only_loss = self.completion_only_loss or is_any
 
     def _precompute_ref_logps(self, dataset: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Computes the reference model's log-probabilities, of each stream where the data set stands for all."""
+        """Computes the reference model's log-probabilities, for each stream if the data set stands for all."""
         compute = super()._precompute_ref_logps  # type: ignore[misc]  # only trainers that have it call this
         if dataset is not self._combined:
             return compute(dataset, name, *args, **kwargs)
@@ -288,14 +270,14 @@ class PreparingMixin(Trainer):
         return self._combined
 
     def _reject_skip_prepare_without_labels(self, named: dict[str, Any], *args: Any) -> None:
-        """Has SFTTrainer look at the columns of all streams where it would look at the first one's."""
+        """Makes SFTTrainer check the columns of all streams, not only the first."""
         all_named = {name: dataset for name, dataset in named.items() if dataset is not self._stand_in}
         if len(all_named) < len(named):
             all_named |= {stream.name: stream.dataset for stream in self.streams if not stream.is_memory}
         super()._reject_skip_prepare_without_labels(all_named, *args)  # type: ignore[misc]  # only it calls this
 
     def _replace_streams(self, prepare: Callable[[Stream], Any]) -> None:
-        """Puts prepared data sets in the streams' place; memories take up samples as they are trained."""
+        """Replaces the streams' data sets by prepared ones; memories store prepared samples in training."""
         self.streams = [
             stream if stream.is_memory else replace(stream, dataset=prepare(stream), preprocess=None)
             for stream in self.streams
@@ -312,5 +294,5 @@ def _named_in_errors(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        error.add_note(f"While the {what} was prepared.")
+        error.add_note(f"While preparing the {what}.")
         raise

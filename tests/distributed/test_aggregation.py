@@ -70,10 +70,10 @@ def test_a_rank_that_finds_no_weights_ends_all(results: list[dict[str, Any]]) ->
     ("case", "message"),
     [
         ("tokens", "conflict=upgrad: with max_tokens_per_micro_batch ranks may end a step with different streams"),
-        ("sparse", "conflict=upgrad needs the gradient of each stream by itself, and cannot have it: module.table"),
-        ("ignored", "and cannot have it: DDP does not average 1 of its parameters"),
-        ("each_batch", "conflict=upgrad averages the gradient of each stream once, and sync_each_batch=True"),
-        ("noise", "batch_size=NoiseScale goes by what the ranks' gradients of a step differ by"),
+        ("sparse", "conflict=upgrad needs a separate gradient per stream, which is not possible here: module.table"),
+        ("ignored", "which is not possible here: DDP does not average 1 of its parameters"),
+        ("each_batch", "conflict=upgrad averages the gradient of each stream once, but sync_each_batch=True"),
+        ("noise", "batch_size=NoiseScale compares the gradients of the ranks"),
     ],
 )
 def test_what_is_refused(case: str, message: str, results: list[dict[str, Any]]) -> None:

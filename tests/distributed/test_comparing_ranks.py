@@ -68,5 +68,5 @@ def test_what_cannot_be_compared_ends_all_ranks_alike(results: list[dict[str, An
     assert results[0]["refused"] == results[1]["refused"]
     own, reference, ranks = results[0]["refused"]
     assert own.startswith("ValueError: The policy needs the loss of each item")
-    assert reference.startswith("ValueError: reference_model does not show its loss on the same items")
+    assert reference.startswith("ValueError: reference_model has no loss on the same items")
     assert ranks.startswith("ValueError: reference_model: its weights are not the same on all ranks")

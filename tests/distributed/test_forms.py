@@ -72,7 +72,9 @@ def test_labels_that_are_wrong_on_one_rank_end_both(results: list[dict[str, Any]
 def test_ranks_that_would_wait_for_unused_heads_are_refused(results: list[dict[str, Any]]) -> None:
     for result in results:
         told, by_arguments, by_model, found = result["unused"]
-        assert "ddp_find_unused_parameters=False: heads of streams that are not drawn have no gradients" in told
+        assert (
+            "ddp_find_unused_parameters=False: the heads of streams that a step does not draw have no gradients" in told
+        )
         for message in (by_arguments, by_model):
             assert "ddp_find_unused_parameters=None, which gradient checkpointing makes False" in message
         assert found == "no error"

@@ -69,7 +69,7 @@ def test_errors_of_one_rank_end_both(results: list[dict[str, Any]]) -> None:
         assert all(result[name].startswith("MicroBatchMemoryError") for result in (first, second))
         assert all(message in result[name] for result in (first, second))
     for name in ("other_error", "other_error_of_a_probe"):
-        assert first[name].startswith("RemoteError: rank 1 failed: KeyError: 'lost'. While a micro-batch")
+        assert first[name].startswith("RemoteError: rank 1 failed: KeyError: 'lost'. In a micro-batch")
     assert second["other_error"] == second["other_error_of_a_probe"] == "KeyError: 'lost'"
     assert first["other_error_of_a_backward"].startswith("RemoteError: rank 1 failed: ValueError: bad")
     assert second["other_error_of_a_backward"] == "ValueError: bad"

@@ -25,5 +25,5 @@ def test_two_ranks_search_as_new_trainers_would_train(tmp_path: Path) -> None:
     whole, pruned = (Ledger(tmp_path / "pruned" / f"run-{number}" / "ledger") for number in (1, 0))
     assert pruned.clock()["step"].tolist() == [1, 2, 3]
     pd.testing.assert_frame_equal(whole.to_pandas(), Ledger(tmp_path / "fresh-1" / "ledger").to_pandas())
-    assert "average_tokens_across_devices=False weighs" in main["refused"]
+    assert "average_tokens_across_devices=False weights" in main["refused"]
     assert main["refused"] == other["refused"]

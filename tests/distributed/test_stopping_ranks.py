@@ -39,7 +39,7 @@ def test_a_full_disk_ends_both_ranks_with_what_is_safe_and_both_go_on(results: l
     assert second.startswith("RemoteError: rank 0 failed: WriteError: [Errno 28] ")
     for told in (first, second):
         assert "checkpoint-4, its optimizer, could not be written (No space left on device: " in told
-        assert "full/checkpoint-2, by --resume auto" in told
+        assert "full/checkpoint-2 with --resume auto" in told
     assert [(result["goes on from"], result["ends"]) for result in results] == [(2, 6), (2, 6)]
 
 
@@ -55,14 +55,15 @@ def test_a_rank_that_stays_away_is_waited_for_as_long_as_is_said(tmp_path: Path)
     assert codes[0] == 0, output[-4000:]
     told = (tmp_path / "late-0.txt").read_text()
     assert told.startswith(
-        "TimeoutError: Rank 0 waited 6 seconds (ddp_timeout) for others in step 4. Of rank 1 nothing"
+        "TimeoutError: Rank 0 waited 6 seconds (ddp_timeout) for others in step 4. Nothing was heard of rank 1"
     )
 
 
 def test_evaluation_sets_of_different_length_are_refused_on_both_ranks(results: list[dict[str, Any]]) -> None:
     for result in results:
         assert result["uneven"].startswith(
-            "ValueError: The evaluation set has not as many samples on all ranks: 4 on rank 0, 5 on rank 1."
+            "ValueError: The evaluation set has different lengths on the ranks, which would wait for each other: "
+            "4 on rank 0, 5 on rank 1."
         )
         assert result["even"] == "no error"
 
@@ -72,7 +73,7 @@ def test_evaluation_sets_of_different_length_are_refused_on_both_ranks(results: 
     [
         ("exit", "rank 0 failed in step 3: SystemExit: no more"),
         ("vanish", "rank 0 ended without a word in step 3: by os._exit"),
-        ("make", "rank 0 failed as the trainer was made: ValueError: "),
+        ("make", "rank 0 failed while the trainer was constructed: ValueError: "),
     ],
 )
 def test_the_rank_that_keeps_the_store_is_named_though_it_takes_that_with_it(

@@ -135,7 +135,7 @@ class TestDigests:
             changed = bytearray(whole)
             changed[place] ^= 1
             (checkpoint / name).write_bytes(changed)
-            assert find_problem(checkpoint) == f"{name} is damaged: its content is not what was written"
+            assert find_problem(checkpoint) == f"{name} is damaged: its content has changed"
 
     def test_a_changed_word_of_the_marker_is_found(self, tmp_path: Path) -> None:
         checkpoint = self._checkpoint(tmp_path)

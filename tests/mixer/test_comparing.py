@@ -540,7 +540,7 @@ def test_a_reference_that_nobody_needs_is_not_run(tmp_path: Path, caplog: pytest
     reference.register_forward_hook(lambda *_: pytest.fail("it was run"))
     trainer = build(tmp_path, Uniform(), reference_model=reference)
     trainer.train()
-    assert "reference_model is given, but mixing=Uniform does not need one" in caplog.text
+    assert "reference_model is set, but mixing=Uniform does not need one" in caplog.text
 
 
 class Silent(Tagger):
@@ -560,7 +560,7 @@ class Regularised(Tagger):
 
 @pytest.mark.parametrize("model", [Silent, Regularised])
 def test_a_model_whose_items_are_not_known(tmp_path: Path, model: type[nn.Module]) -> None:
-    with pytest.raises(ValueError, match=r"needs the loss of each item .*cannot|can be told apart"):
+    with pytest.raises(ValueError, match=r"needs the loss of each item .*not the sum of separate terms"):
         build(tmp_path, Watching("excess_loss"), model()).train()
     trainer = build(tmp_path, policy := Watching("loss", "loss_after"), model(), args={"learning_rate": 0.0})
     trainer.train()  # losses of streams are known all the same
@@ -570,7 +570,7 @@ def test_a_model_whose_items_are_not_known(tmp_path: Path, model: type[nn.Module
 
 def test_a_reference_whose_items_are_others(tmp_path: Path) -> None:
     for reference in (Silent(), _Shorter()):
-        with pytest.raises(ValueError, match="reference_model does not show its loss on the same items"):
+        with pytest.raises(ValueError, match="reference_model has no loss on the same items"):
             build(tmp_path, Watching("excess_loss"), reference_model=reference).train()
 
 
@@ -590,7 +590,7 @@ def test_a_reference_that_fails_is_named(tmp_path: Path) -> None:
     reference.embedding = nn.Embedding(5, 6).double()
     with pytest.raises(IndexError) as error:
         build(tmp_path, Watching("excess_loss"), reference_model=reference).train()
-    assert any("While the reference model ran" in note for note in error.value.__notes__)
+    assert any("In the reference model, which" in note for note in error.value.__notes__)
 
 
 def test_nothing_of_it_is_in_the_state(tmp_path: Path) -> None:

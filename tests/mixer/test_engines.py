@@ -63,15 +63,15 @@ def _aggregating(num_streams: int) -> Method:
 SHARDING = ("fsdp2", "zero1", "zero2", "zero3")
 ZERO = ("zero0", "zero1", "zero2", "zero3")
 CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
-    (SHARDING, {"schedule": schedules.NoiseScale(initial=8)}, r"batch_size=NoiseScale .* noise .* Use DDP"),
-    (ZERO, {"methods": [_aggregating(2)]}, "GradientAggregation: needs gradients by itself"),
-    (SHARDING, {"methods": [AGEM()]}, "AGEM: needs gradients by itself, and under .* Use DDP"),
-    (("fsdp2", "zero3"), {"policy": Spaced()}, r"mixing=Spaced\(Fixed\) .* gives each rank a shard"),
+    (SHARDING, {"schedule": schedules.NoiseScale(initial=8)}, r"batch_size=NoiseScale .* noise, .* Use DDP"),
+    (ZERO, {"methods": [_aggregating(2)]}, "GradientAggregation: needs whole gradients"),
+    (SHARDING, {"methods": [AGEM()]}, "AGEM: needs whole gradients, and under .* Use DDP"),
+    (("fsdp2", "zero3"), {"policy": Spaced()}, r"mixing=Spaced\(Fixed\) .* keeps only a shard"),
     (("zero3",), {"probes": True}, "cannot be measured under DeepSpeed ZeRO-3.*Use stage 2, FSDP2 or DDP"),
     (ZERO, {"skips": True}, "nonfinite='skip' .* in the last backward"),
     (ZERO, {"methods": [_SeesGradients()]}, "_SeesGradients: would see the gradient too late"),
     (("zero3",), {"has_heads": True}, "first micro-batch"),
-    (("fsdp2", "zero2"), {"has_heads": True, "is_cut_by_tokens": True}, "max_tokens_per_micro_batch cannot promise"),
+    (("fsdp2", "zero2"), {"has_heads": True, "is_cut_by_tokens": True}, "max_tokens_per_micro_batch cannot guarantee"),
     (("fsdp2",), {"has_heads": True, "streams": [Stream("rows", _Rows())]}, r"iterable streams \['rows'\]"),
 ]
 
@@ -130,7 +130,7 @@ def test_the_first_fsdp_and_other_engines_are_refused() -> None:
 def test_fsdp_that_is_not_used_is_told(caplog: pytest.LogCaptureFixture) -> None:
     check_engine(trainer_with("ddp", fsdp=True), asked())
     check_engine(trainer_with("fsdp2", fsdp=True), asked())
-    assert caplog.text.count("fsdp is given, but accelerate shards no model here") == 1
+    assert caplog.text.count("fsdp is set, but accelerate shards no model here") == 1
 
 
 def test_weights_that_are_elsewhere() -> None:
@@ -141,7 +141,7 @@ def test_weights_that_are_elsewhere() -> None:
     for parameter in model.parameters():
         parameter.data = torch.empty(0)
     assert shards_of(model) == "DeepSpeed ZeRO-3"
-    with pytest.raises(ValueError, match="reference_model: DeepSpeed ZeRO-3 has its weights in shards"):
+    with pytest.raises(ValueError, match="reference_model: DeepSpeed ZeRO-3 has sharded its weights"):
         check_reference(model, nn.Linear(2, 2))
     with pytest.raises(ValueError, match="extract_features: each rank runs the model"):
         extract_features(model, [{"input": torch.ones(2)}])

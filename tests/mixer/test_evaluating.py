@@ -88,7 +88,9 @@ def test_sets_that_nobody_knows_the_head_of_are_refused(tmp_path: Path) -> None:
         lambda: trainer.predict(task_data("topic")),
         lambda: trainer.evaluate({"unseen": task_data("topic")}),
     ):
-        with pytest.raises(ValueError, match=r"is of no stream and no head\. Give eval_dataset as a dict by the str"):
+        with pytest.raises(
+            ValueError, match=r"belongs to no stream and no head\. Pass eval_dataset as a dict by the str"
+        ):
             evaluate()
     assert trainer._evaluated_task is None
     assert trainer.evaluate(task_data("topic"), metric_key_prefix="eval_topic")["eval_topic_loss"] > 0
@@ -97,7 +99,7 @@ def test_sets_that_nobody_knows_the_head_of_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("named", [False, True])
 def test_sets_that_a_run_would_evaluate_without_a_head_are_refused_before_it(tmp_path: Path, named: bool) -> None:
     sets: Any = {"topic_dev": task_data("topic")} if named else task_data("topic")
-    message = r"called 'topic_dev' is of no stream" if named else r"without a name is of no stream"
+    message = r"set 'topic_dev' belongs to no stream" if named else r"without a name belongs to no stream"
     args = arguments(tmp_path, eval_strategy="steps")
     with pytest.raises(ValueError, match=message):
         MixingTrainer(multi_task(), args, train_dataset=task_streams(), eval_dataset=sets)
@@ -313,4 +315,4 @@ def test_a_set_without_metrics_of_its_own_is_told(tmp_path: Path, caplog: pytest
     )
     assert trainer.predict(task_data("topic"), metric_key_prefix="test_topic").metrics["test_topic_one"] == 1.0
     trainer.predict(task_data("tags"), metric_key_prefix="test_tags")
-    assert "a set called 'tags' has none" in caplog.text
+    assert "has no entry 'tags'" in caplog.text

@@ -103,7 +103,7 @@ class TestEvaluation:
     def test_an_empty_set_is_refused(self, tmp_path: Path, name: str) -> None:
         empty = _rows().select([])
         called = r"eval_dataset\['a'\]" if name else "eval_dataset"
-        with pytest.raises(ValueError, match=f"^{called} has no sample, .* set eval_strategy='no'"):
+        with pytest.raises(ValueError, match=f"^{called} is empty, .* set eval_strategy='no'"):
             _trainer(tmp_path, {"a": _rows()}, self.EVALUATES, eval_dataset={"a": empty} if name else empty)
         _trainer(tmp_path, {"a": _rows()}, eval_dataset={"a": empty})
 
@@ -112,7 +112,7 @@ class TestEvaluation:
         _trainer(tmp_path, {"a": _rows(), "b": _rows()}, self.EVALUATES, eval_dataset=sets)
         told = [record.message for record in _warnings(caplog)]
         assert len(told) == 2
-        assert told[0].startswith("eval_dataset['b'] gives no loss: a micro-batch of it has ['input_ids'")
+        assert told[0].startswith("eval_dataset['b'] has no loss: a micro-batch of it has ['input_ids'")
         assert "'answer', 'text']: rename" in told[1]
 
 
@@ -180,7 +180,7 @@ def test_what_is_no_checkpoint_is_told_in_the_trainers_words(tmp_path: Path, the
     path = tmp_path / "run" / "checkpoint-3"
     if there:
         path.mkdir(parents=True)
-    with pytest.raises(ValueError, match=rf"Can't find a valid checkpoint at {path}: .*start anew without"):
+    with pytest.raises(ValueError, match=rf"Can't find a valid checkpoint at {path}: .*start over without"):
         _trainer(tmp_path / "run", {"a": _rows()}).train(resume_from_checkpoint=str(path))
 
 

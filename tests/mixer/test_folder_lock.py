@@ -84,7 +84,7 @@ def test_two_runs_of_one_process_are_kept_apart_too(tmp_path: Path) -> None:
 def test_a_lock_whose_file_says_nothing_is_one_all_the_same(tmp_path: Path) -> None:
     with held_elsewhere(tmp_path):
         (tmp_path / LOCK_FILE).write_text("")
-        with pytest.raises(ValueError, match="a process that has just begun"):
+        with pytest.raises(ValueError, match="a process that has just started"):
             FolderLock(tmp_path).acquire()
 
 

@@ -293,12 +293,12 @@ def test_columns_that_show_only_in_the_run_are_not_lost(tmp_path: Path) -> None:
 @pytest.mark.parametrize("loss", [1.5, torch.ones(3)])
 def test_a_loss_that_is_none_is_refused_with_its_stream(tmp_path: Path, loss: Any) -> None:
     streams = task_streams(("topic",), topic={"compute_loss_func": lambda outputs, labels, num_items_in_batch: loss})
-    with pytest.raises(TypeError, match="A loss has to be a tensor with one number") as error:
+    with pytest.raises(TypeError, match="A loss must be a tensor with one element") as error:
         watched(tmp_path, multi_task(), streams).train()
     assert "topic" in error.value.__notes__[0]
 
 
 def test_labels_that_are_not_there_are_refused(tmp_path: Path) -> None:
     rows = Dataset.from_list([{"input_ids": [1, 2], "labels": 0}] * 4)
-    with pytest.raises(ValueError, match=r"'topic': label_names has \['value'\], but its columns are"):
+    with pytest.raises(ValueError, match=r"'topic': label_names contains \['value'\], but the columns are"):
         watched(tmp_path, multi_task(), [Stream("topic", rows, label_names=["value"])])

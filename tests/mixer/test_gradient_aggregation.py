@@ -332,11 +332,11 @@ def test_replay_with_distillation_beside_it(tmp_path: Path) -> None:
 
 def test_what_it_cannot_be_used_beside(tmp_path: Path) -> None:
     streams = {"new": Points(30, 1, 0), "memory": ReplayBuffer(12)}
-    with pytest.raises(ValueError, match=r"conflict and the methods \['AGEM'\] both take gradients apart"):
+    with pytest.raises(ValueError, match=r"conflict and the methods \['AGEM'\] both combine separate gradients"):
         make_trainer(tmp_path, "upgrad", train_dataset=streams, mixing=[0.5, 0.5], methods=[AGEM()])
-    with pytest.raises(ValueError, match="conflict and methods both say how the streams' gradients become one"):
+    with pytest.raises(ValueError, match="conflict and methods both combine the streams' gradients"):
         make_trainer(tmp_path, "upgrad", methods=[GradientAggregation()])
-    with pytest.raises(ValueError, match="changes weights in the midst of a backward"):
+    with pytest.raises(ValueError, match="updates weights during the backward pass"):
         make_trainer(tmp_path, "upgrad", optim="galore_adamw_layerwise")
     with pytest.raises(TypeError, match="conflict is the class"):
         make_trainer(tmp_path, GradientAggregation)
@@ -348,7 +348,7 @@ def test_sparse_gradients_are_refused(tmp_path: Path) -> None:
             super().__init__()
             self.table = nn.Embedding(4, 2, sparse=True)
 
-    with pytest.raises(ValueError, match=r"conflict=upgrad needs the gradient of each stream .* table has sparse"):
+    with pytest.raises(ValueError, match=r"conflict=upgrad needs a separate gradient per stream, .* table has sparse"):
         make_trainer(tmp_path, "upgrad", model=Sparse).train()
 
 
@@ -364,7 +364,7 @@ def test_streams_in_turns_are_refused(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, "upgrad")
     micro = [SimpleNamespace(stream_ids=np.array([stream_id])) for stream_id in (0, 1, 0)]
     batch = SimpleNamespace(micro_batches=micro, plan=SimpleNamespace(step=0))
-    with pytest.raises(ValueError, match=r"must come stream after stream, got those of streams \[0, 1, 0\]"):
+    with pytest.raises(ValueError, match=r"must be sorted by stream, got \[0, 1, 0\]"):
         trainer._methods[0].begin_step(trainer.model, batch)
 
 

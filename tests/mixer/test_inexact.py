@@ -151,7 +151,7 @@ def test_weights_that_were_saved_again_in_shards_are_taken_if_told_to(
     whole.train()
     checkpoint = tmp_path / "checkpoint-3"
     _save_in_shards(checkpoint)
-    said = r"its weights were saved again, as model\.safetensors\.index\.json; allow_inexact=True goes on with those"
+    said = r"its weights were saved again, as model\.safetensors\.index\.json; allow_inexact=True uses those"
     with pytest.raises(ValueError, match=said):
         _trainer(tmp_path, streams, 6).train(resume_from_checkpoint=str(checkpoint))
     with caplog.at_level("WARNING"):

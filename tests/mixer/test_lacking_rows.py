@@ -42,7 +42,7 @@ def test_a_run_that_goes_on_is_refused(broken_off: Path, table: str) -> None:
     whole = {"clock": 4, "streams": 8}[table]
     left = len(Ledger(broken_off / "ledger").read(table))
     assert left < whole
-    message = rf"ledger/{table} lacks {whole - left} rows that were there when the checkpoint of step 4 .*allow_inexact"
+    message = rf"ledger/{table} lacks {whole - left} rows that existed when the checkpoint of step 4 .*allow_inexact"
     with pytest.raises(ValueError, match=message):
         _trainer(broken_off, 6).train(resume_from_checkpoint=True)
 

@@ -164,7 +164,7 @@ def test_two_methods_with_factors_are_refused(tmp_path: Path) -> None:
     class Again(Weighted):
         pass
 
-    with pytest.raises(ValueError, match=r"\['Weighted', 'Again'\] each say what losses are multiplied by"):
+    with pytest.raises(ValueError, match=r"\['Weighted', 'Again'\] each set factors on the losses"):
         train(tmp_path, [Weighted([1.0, 2.0, 0.5]), Again([1.0, 3.0, 1.0])], max_steps=1)
 
 
@@ -182,9 +182,9 @@ class _Growing:
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
-        (Entropy(0.5), r"methods must be a list of methods, got a Entropy by itself. Give a list: methods=\[Entropy"),
+        (Entropy(0.5), r"methods must be a list of methods, got a single Entropy. Pass a list: methods=\[Entropy"),
         (Entropy, r"methods must be a list of methods, got the class Entropy"),
-        ([Entropy(0.5), Entropy], r"methods\[1\] must be a method, got the class Entropy. Give an instance"),
+        ([Entropy(0.5), Entropy], r"methods\[1\] must be a method, got the class Entropy. Pass an instance"),
         (["DER"], r"methods\[0\] must be a method, got 'DER'. Methods are instances, such as DER\('memory'\)"),
         ("DER", r"methods must be a list of methods, got 'DER'"),
         (None, r"methods must be a list of methods, got a NoneType"),
@@ -201,7 +201,7 @@ def test_a_method_goes_from_run_to_run_but_is_in_one_at_a_time(tmp_path: Path) -
     first = train(tmp_path, [method], max_steps=1)
     second = train(tmp_path, [method], max_steps=1)
     assert method.attached_to is second._method_run
-    with pytest.raises(ValueError, match="methods: recorded was given to another trainer after this one"):
+    with pytest.raises(ValueError, match="methods: recorded has since been passed to another trainer"):
         first.train()
 
 

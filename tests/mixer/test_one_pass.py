@@ -53,6 +53,6 @@ def test_steps_of_one_micro_batch_are_trained(tmp_path: Path) -> None:
 @pytest.mark.parametrize("budget", [Budget(samples=24), Budget(tokens=500)])
 def test_a_learning_rate_by_layer_cannot_follow_the_data(budget: Budget, tmp_path: Path) -> None:
     args = arguments(tmp_path, optim="galore_adamw_layerwise", max_steps=-1)
-    with pytest.raises(ValueError, match=r"optim='galore_adamw_layerwise' .* Give the budget in steps or epochs"):
+    with pytest.raises(ValueError, match=r"optim='galore_adamw_layerwise' .* Set the budget in steps or epochs"):
         MixingTrainer(build_model("llama"), args, train_dataset=three_streams(), batch_size=8, budget=budget)
     MixingTrainer(build_model("llama"), args, train_dataset=three_streams(), batch_size=8, budget=Budget(epochs=2))

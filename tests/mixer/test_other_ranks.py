@@ -16,7 +16,7 @@ class TestExplained:
         monkeypatch.setattr(other_ranks, "_SECONDS_TO_BE_TOLD", 0.0)
         error = explained(RuntimeError(message), "in step 3", 1, 2, 5.0)
         assert isinstance(error, TimeoutError)
-        assert "Rank 1 waited 5 seconds (ddp_timeout) for others in step 3. Of rank 0 nothing was heard" in str(error)
+        assert "Rank 1 waited 5 seconds (ddp_timeout) for others in step 3. Nothing was heard of rank 0" in str(error)
 
     def test_an_error_of_ones_own_speaks_for_itself(self) -> None:
         assert explained(RuntimeError("shapes do not fit"), "in step 3", 1, 2, 5.0) is None

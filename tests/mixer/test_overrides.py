@@ -98,7 +98,7 @@ class TestTrainingStep:
                 return super().training_step(model, {**inputs, "labels": inputs["input_ids"]}, num_items_in_batch)
 
         trainer = Mine(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
-        with pytest.raises(TypeError, match=r"Mine\.training_step did not give the batch .* of the type dict\. It is"):
+        with pytest.raises(TypeError, match=r"Mine\.training_step did not pass its batch .* but a dict\. The batch is"):
             trainer.train()
 
     def test_a_step_of_its_own_is_refused(self, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ class TestTrainingStep:
         for prepares in (True, False):
             trainer = Mine(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
             trainer.prepares = prepares
-            with pytest.raises(TypeError, match=r"Mine\.training_step did not give the batch .* on to super\(\)"):
+            with pytest.raises(TypeError, match=r"Mine\.training_step did not pass its batch on to super\(\)"):
                 trainer.train()
 
     def test_outside_of_a_run_it_is_the_trainers(self, tmp_path: Path) -> None:
@@ -229,5 +229,5 @@ def test_an_optimizer_that_would_not_be_used_is_refused(tmp_path: Path, below: b
         create_optimizer_and_scheduler = Theirs.create_optimizer_and_scheduler
 
     made: Any = type("Both", (MixingMixin, Theirs), {}) if below else Mine
-    with pytest.raises(TypeError, match=r"has a create_optimizer_and_scheduler of its own, .* Override create_optimiz"):
+    with pytest.raises(TypeError, match=r"overrides create_optimizer_and_scheduler, .* Override create_optimiz"):
         made(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())

@@ -417,7 +417,7 @@ class TestWrongSizes:
             train(tmp_path, Clairvoyant(4))
 
     def test_a_size_beside_the_function_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(TypeError, match="give it to a MixingTrainer instead"):
+        with pytest.raises(TypeError, match="to pass batch_size, use a MixingTrainer"):
             AdaptiveBatchSizeTrainer(doubling, model=build_model("llama"), args=arguments(tmp_path), batch_size=3)
 
     def test_no_steps_are_refused(self, tmp_path: Path) -> None:

@@ -210,5 +210,5 @@ def test_a_column_of_tables_that_are_preprocessed_need_not_be_the_models(tmp_pat
     streams = [Stream("own", table, preprocess=lambda row: {"input_ids": row["text"], "labels": row["k"]})]
     trainer = MixingTrainer(build_model("bert-classifier"), arguments(tmp_path), train_dataset=streams)
     trainer.train()
-    with pytest.raises(ValueError, match=r"Stream 'own': of its columns \['text', 'k'\] the model takes none"):
+    with pytest.raises(ValueError, match=r"Stream 'own': the model takes none of the columns \['text', 'k'\]"):
         MixingTrainer(build_model("bert-classifier"), arguments(tmp_path), train_dataset=[Stream("own", table)]).train()

@@ -178,16 +178,16 @@ def test_a_model_whose_rows_cannot_be_told_apart_has_a_variance_of_single_micro_
     [
         (
             {"probe": Probing(homogeneous=True)},
-            "a stream needs two micro-batches of it in a step; lower per_device_train_batch_size",
+            "a stream needs two of them in a step; lower per_device_train_batch_size",
         ),
-        ({"batch_size": 3}, "a stream needs two samples of it in a step; raise the batch size"),
+        ({"batch_size": 3}, "a stream needs two samples in a step; raise the batch size"),
     ],
 )
 def test_who_needs_a_variance_that_a_step_does_not_show_is_told_once(
     changes: dict[str, Any], message: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     build(tmp_path, **{"probe": SKETCH, "mixing": PiKE(1), **changes}).train()
-    assert caplog.text.count("No variance of the gradient is known of streams a, b, c:") == 1
+    assert caplog.text.count("The gradient variance of these streams is unknown: a, b, c.") == 1
     assert message in caplog.text
 
 

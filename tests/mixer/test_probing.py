@@ -77,7 +77,7 @@ def test_a_variance_is_measured_where_somebody_needs_it() -> None:
 
 def test_who_gives_a_probe_that_nobody_asks_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     build(tmp_path, probe=Probing(mode="sketch"))
-    assert "probe is given, but neither" in caplog.text
+    assert "probe is set, but neither" in caplog.text
     assert "set probe.interval_steps" in caplog.text
 
 

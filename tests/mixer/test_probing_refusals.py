@@ -50,7 +50,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"probe": Probing(1, mode="exact", homogeneous=True)}, r"probe.mode='exact'.*homogeneous=True"),
     (
         {"probe": Probing(mode="exact"), "mixing": BalancedPiKE(uses_loss_weights=True)},
-        r"probe.mode='exact'.*weighs losses",
+        r"probe.mode='exact'.*weights losses",
     ),
 ]
 

@@ -330,7 +330,7 @@ def test_torn_and_missing_files_are_named_and_passed_over(tmp_path: Path, caplog
     found = newest_complete(tmp_path)
     assert str(found.checkpoint).endswith("checkpoint-4")
     problems = [f"{Path(path).name}: {problem}" for path, problem in found.passed_over.items()]
-    assert problems[0].startswith("checkpoint-10: complete.json is missing, so it was not written to its end")
+    assert problems[0].startswith("checkpoint-10: complete.json is missing, so it is incomplete")
     assert problems[1].startswith("checkpoint-8: mixing.json is torn: it has 2 bytes instead of")
     assert problems[2] == "checkpoint-6: optimizer.pt is missing"
     trainer = build(tmp_path, save_steps=2)
@@ -348,9 +348,9 @@ def test_a_torn_controller_of_the_right_size_is_found(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_resumed_from_says_which_file_is_wrong_and_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"No valid checkpoint found in output directory \(.*\)\. To start anew"):
+    with pytest.raises(ValueError, match=r"No valid checkpoint found in output directory \(.*\)\. To start over"):
         build(tmp_path).train(resume_from_checkpoint=True)
-    with pytest.raises(ValueError, match=r"there is no such folder.*start anew"):
+    with pytest.raises(ValueError, match=r"the folder does not exist.*start over"):
         build(tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     build(tmp_path).train()
     (tmp_path / "checkpoint-8" / "rng_state.pth").write_bytes(b"torn")
@@ -379,9 +379,9 @@ def test_a_new_run_in_the_same_folder_supersedes_the_old_checkpoints(
             build(tmp_path, callbacks=[Events(instants)]).train()
     found = newest_complete(tmp_path)
     assert found.checkpoint is None
-    with pytest.raises(ValueError, match="none of those that are there can be resumed from"):
+    with pytest.raises(ValueError, match="no checkpoint there can be resumed from"):
         build(tmp_path).train(resume_from_checkpoint=True)
-    assert all("a run has begun anew" in problem for problem in found.passed_over.values())
+    assert all("a run started over" in problem for problem in found.passed_over.values())
     assert_same(go_on(build(tmp_path)), expected("steps")[0])
 
 

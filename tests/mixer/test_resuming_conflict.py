@@ -39,7 +39,7 @@ def test_another_one_is_refused_with_the_difference(
     before: Any, after: Any, was: str, is_now: str, tmp_path: Path
 ) -> None:
     checkpoint = cut(tmp_path, before)
-    message = rf"gradient was {was}.* and is {is_now}.* now\. To go on all the same, set allow_inexact=True"
+    message = rf"gradient were {was}.* and are {is_now}.* now\. To resume anyway, set allow_inexact=True"
     with pytest.raises(ValueError, match=message):
         resume(tmp_path, checkpoint, after)
     trainer = resume(tmp_path, checkpoint, after, allow_inexact=True)
@@ -72,5 +72,5 @@ def test_what_is_logged_next_is_of_the_new_one_alone(tmp_path: Path) -> None:
     checkpoint = cut(tmp_path, torchjd.Constant(torch.tensor([1.0, 1.0, 1.0])), logging_steps=2)
     other = torchjd.Constant(torch.tensor([2.0, 1.0, 0.0]))
     trainer = resume(tmp_path, checkpoint, other, allow_inexact=True, logging_steps=2)
-    # Step 3 was done with weights of 1, and is in no entry: the one of step 4 is of that step, with weight 2.
+    # Step 3 was done with weights of 1, and are in no entry: the one of step 4 is of that step, with weight 2.
     assert logged(trainer, "conflict_weight/a") == pytest.approx([1.0, 2.0, 2.0])

@@ -189,7 +189,7 @@ def test_a_trial_is_refused_what_a_trainer_is(changes: dict[str, Any], message: 
 
 
 def test_trials_at_once_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="n_jobs=2 would have threads run trials at once"):
+    with pytest.raises(ValueError, match="n_jobs=2 would run trials at once"):
         _search(_trainer(tmp_path), n_jobs=2)
 
 

@@ -165,7 +165,7 @@ def test_another_word_is_refused(tmp_path: Path) -> None:
 def test_each_is_logged_up_to_a_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer = train(tmp_path, {"a": Tokens(4, 1), "b": Broken(12, 2)}, max_steps=40)
     assert trainer.mixing.skipped[1] > 20
-    told = [record.getMessage() for record in caplog.records if "goes on without a sample" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "continues without a sample" in record.getMessage()]
     assert len(told) == 20
     assert "Stream 'b': sample" in told[0]
     assert sum("counted in the ledger" in record.getMessage() for record in caplog.records) == 1

@@ -126,7 +126,7 @@ def test_without_checkpoints_nothing_is_saved_and_it_says_so(tmp_path: Path) -> 
 
 
 def test_a_signal_that_comes_when_all_is_done_ends_what_comes_after(tmp_path: Path) -> None:
-    with pytest.raises(RunTerminated, match="SIGTERM came when the run had ended by itself, after step 10"):
+    with pytest.raises(RunTerminated, match="SIGTERM arrived after the run had finished, at step 10"):
         build(tmp_path, callbacks=[SignalAt("train_end", 10)]).train()
     assert read_note(tmp_path)["ended"] == "finished"
 

@@ -40,7 +40,7 @@ def test_the_page_is_what_is_written_now() -> None:
 
 
 def test_an_option_that_nobody_knows_ends_the_page() -> None:
-    with pytest.raises(KeyError, match="what becomes of telepathy"):
+    with pytest.raises(KeyError, match="how telepathy behaves"):
         page(["seed", "telepathy"])
 
 

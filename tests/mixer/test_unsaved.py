@@ -65,7 +65,7 @@ def test_a_checkpoint_that_finds_no_room_ends_the_run_and_nothing_is_lost(
             build(tmp_path).train()
     assert f"checkpoint-8, {part}" in str(error.value)
     assert "No space left on device" in str(error.value)
-    assert f"the run goes on from {tmp_path / 'checkpoint-4'}, by --resume auto" in str(error.value)
+    assert f"the run resumes from {tmp_path / 'checkpoint-4'} with --resume auto" in str(error.value)
     assert [path.name for path in list_checkpoints(tmp_path)] == ["checkpoint-4"]
     assert find_problem(tmp_path / "checkpoint-4") is None
     assert_same(go_on(build(tmp_path)), expected)
@@ -110,7 +110,7 @@ def test_a_ledger_that_finds_no_room_ends_the_run_and_nothing_is_lost(
     with monkeypatch.context() as patch:
         _fails_from(patch, step, table)
         patch.setattr("mixer.ledger.table.time.monotonic", _minutes())
-        with pytest.raises(WriteError, match=rf"No space left on device: .*{table}.*goes on from .*checkpoint-"):
+        with pytest.raises(WriteError, match=rf"No space left on device: .*{table}.*resumes from .*checkpoint-"):
             build(tmp_path).train()
     assert_same(go_on(build(tmp_path)), expected)
 

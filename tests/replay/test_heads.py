@@ -76,7 +76,7 @@ def test_a_memory_of_samples_of_another_head_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_mixes_samples_of_several_forms_is_refused(tmp_path: Path) -> None:
-    message = "put together with those of other streams here, but streams have collators or heads of their own"
+    message = "collated with those of other streams here, but streams have collators or heads of their own"
     with pytest.raises(ValueError, match=message):
         _run(tmp_path, _memory("stars", selection="GradientDiversity"))
 

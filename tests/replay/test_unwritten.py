@@ -32,7 +32,7 @@ def test_a_memory_that_finds_no_room_ends_the_run_and_nothing_is_lost(
             build(folder, "disk").train()
     told = str(error.value)
     assert f"A file of the run could not be written (No space left on device: {folder / 'rows' / 'rows-'}" in told
-    assert f"the run goes on from {folder / 'checkpoint-3'}, by --resume auto" in told
+    assert f"the run resumes from {folder / 'checkpoint-3'} with --resume auto" in told
     again = build(folder, "disk")
     again.train(resume_from_checkpoint=True)
     assert_same(end(again), end(whole))

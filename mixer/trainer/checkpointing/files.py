@@ -1,4 +1,4 @@
-"""Checkpoints on disk: the marker of a complete one, its weights, and which ones are kept."""
+"""Checkpoints on disk: the marker of a complete checkpoint, its weights, and rotation."""
 
 import re
 import shutil
@@ -11,31 +11,24 @@ from mixer.utils.validation import DAMAGE, load_json
 
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
 _INDICES = tuple(f"{name}.index.json" for name in _WHOLE)
-# What `save_pretrained` writes of a model.
+# The files that `save_pretrained` writes for a model.
 _OF_MODEL = re.compile(r"(generation_)?config\.json|(pytorch_)?model(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
 
 
 def is_of_model(name: str) -> bool:
-    """Says whether a file is one of those that `save_pretrained` writes anew.
-
-    Args:
-        name: Its path in the checkpoint.
-
-    Returns:
-        Whether it is.
-    """
+    """Says whether a file, by its path in the checkpoint, is one that `save_pretrained` writes."""
     return _OF_MODEL.fullmatch(name) is not None
 
 
 def find_saved_again(checkpoint: Path, written: Iterable[str]) -> str | None:
-    """Finds whole weights that stand in place of those that the run wrote, as another number of files.
+    """Finds complete weights that replace those of the run, as another number of files.
 
     Args:
         checkpoint: The checkpoint's folder.
-        written: The paths of the files that the run wrote.
+        written: Paths of the files that the run wrote.
 
     Returns:
-        The name of the file, or of the index of its parts; `None` if the run's own weights are there, or no whole ones.
+        The name of the file, or of the index of its parts; `None` if the run's own weights exist, or no complete ones.
     """
     heads = [name for name in written if name in (*_WHOLE, *_INDICES)]
     if not heads or any((checkpoint / name).is_file() for name in heads):
@@ -65,30 +58,24 @@ _SENTINEL = "checkpoint-is-incomplete.txt"
 def read_state(checkpoint: Path) -> dict[str, Any]:
     """Reads the controller's state from a checkpoint.
 
-    Args:
-        checkpoint: The checkpoint's folder.
-
-    Returns:
-        The state.
-
     Raises:
         FileNotFoundError: If the checkpoint has none.
-        ValueError: If the file is torn.
+        ValueError: If the file is damaged.
     """
     path = checkpoint / STATE_FILE
     if not path.is_file():
         raise FileNotFoundError(
             f"{checkpoint} has no {STATE_FILE}: it was saved with save_only_model=True or by another trainer. Start "
-            "from its weights instead (load them into the model and call train() without resume_from_checkpoint)."
+            f"from its weights instead (load them into the model and call train() without resume_from_checkpoint)."
         )
     return read_json(path)
 
 
 def begin_writing(checkpoint: Path) -> None:
-    """Makes ready for writing a checkpoint: what stands there from before must not be taken for the new one.
+    """Prepares a folder for writing a checkpoint: old content must not be taken for the new checkpoint.
 
-    A complete checkpoint of the same step is put aside until the new one is complete. The folder is there afterwards:
-    of the best checkpoint the Trainer's ranks look for it, each by itself, before all of them have written.
+    A complete checkpoint of the same step is set aside until the new one is complete. The folder exists afterwards: the
+    Trainer's ranks look for that of the best checkpoint, each by itself, before all of them have written.
 
     Args:
         checkpoint: The checkpoint's folder; it need not exist.
@@ -102,11 +89,7 @@ def begin_writing(checkpoint: Path) -> None:
 
 
 def complete(checkpoint: Path) -> None:
-    """Declares a checkpoint complete, once all ranks have written their files: nothing of it can be lost any more.
-
-    Args:
-        checkpoint: The checkpoint's folder.
-    """
+    """Marks a checkpoint as complete and syncs it to disk, once all ranks have written their files."""
     files = {}
     for path in sorted(checkpoint.rglob("*")):
         if path.is_file() and path.suffix != ".tmp" and path.name not in (MARKER_FILE, _SENTINEL):
@@ -120,23 +103,19 @@ def complete(checkpoint: Path) -> None:
 
 
 def abandon(checkpoint: Path) -> None:
-    """Removes what was written of a checkpoint that cannot be completed; a complete one of the same step comes back.
-
-    Args:
-        checkpoint: The checkpoint's folder.
-    """
+    """Removes an incomplete checkpoint; a complete one of the same step that was set aside is restored."""
     _remove(checkpoint)
     if (_aside(checkpoint) / MARKER_FILE).is_file():
         _aside(checkpoint).rename(checkpoint)
 
 
 def annotate(checkpoint: Path, **notes: bool) -> None:
-    """Notes on the marker what became of a checkpoint later.
+    """Adds notes to the marker of a checkpoint.
 
     Args:
-        checkpoint: The checkpoint's folder; one that is not complete is left alone.
-        **notes: `superseded`: whether a run has begun since at an earlier step. `ended`: whether the run that wrote
-            it came to its end.
+        checkpoint: The checkpoint's folder; an incomplete one is left alone.
+        **notes: `superseded`: whether a run has since begun at an earlier step. `ended`: whether the run that wrote it
+            finished.
     """
     marker = read_marker(checkpoint)
     if marker is not None and {**marker, **notes} != marker:
@@ -146,12 +125,8 @@ def annotate(checkpoint: Path, **notes: bool) -> None:
 def read_marker(checkpoint: Path) -> dict[str, Any] | None:
     """Reads a checkpoint's marker.
 
-    Args:
-        checkpoint: The checkpoint's folder.
-
     Returns:
-        The marker with its `files` and their sizes, and `digests` of those that are not large; `None` if no marker can
-        be read.
+        The marker with its `files` and their sizes, and `digests` of the smaller ones; `None` if it cannot be read.
     """
     try:
         marker = read_json(checkpoint / MARKER_FILE)
@@ -162,21 +137,18 @@ def read_marker(checkpoint: Path) -> dict[str, Any] | None:
 
 
 def find_problem(checkpoint: Path, allow_inexact: bool = False) -> str | None:
-    """Says why a run cannot go on from a checkpoint.
+    """Returns the reason why a run cannot resume from a checkpoint, with the name of the file; `None` if it can.
 
     Args:
         checkpoint: The checkpoint's folder.
-        allow_inexact: Whether weights that were saved again since, in other files, are good enough.
-
-    Returns:
-        What is wrong, with the name of the file; `None` if nothing is.
+        allow_inexact: Whether to accept weights that were saved again later, in other files.
     """
     if not checkpoint.is_dir():
-        return "there is no such folder"
+        return "the folder does not exist"
     marker = read_marker(checkpoint)
     if marker is None:
         state = "is torn" if (checkpoint / MARKER_FILE).is_file() else "is missing"
-        return f"{MARKER_FILE} {state}, so it was not written to its end, or by another trainer"
+        return f"{MARKER_FILE} {state}, so it is incomplete or was written by another trainer"
     version = marker.get("format")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         return newer_version(MARKER_FILE, version, FORMAT_VERSION)
@@ -193,14 +165,14 @@ def find_problem(checkpoint: Path, allow_inexact: bool = False) -> str | None:
 
 
 def _find_damage(checkpoint: Path, marker: Mapping[str, Any], allow_inexact: bool) -> str | None:
-    """Says which of the files that a marker lists is not what was written."""
+    """Names the first of the marker's files that has changed."""
     files, digests = marker["files"], marker.get("digests", {})
     for name in (*files, *digests):
         if ".." in Path(name).parts or Path(name).is_absolute():
             return f"{MARKER_FILE} is damaged: it lists {name!r}, which is not in the checkpoint"
     again = find_saved_again(checkpoint, files)
     if again is not None and not allow_inexact:
-        return f"its weights were saved again, as {again}; allow_inexact=True goes on with those"
+        return f"its weights were saved again, as {again}; allow_inexact=True uses those"
     if again is not None:
         files, digests = ({name: one for name, one in of.items() if not is_of_model(name)} for of in (files, digests))
     for name, size in files.items():
@@ -211,43 +183,25 @@ def _find_damage(checkpoint: Path, marker: Mapping[str, Any], allow_inexact: boo
             return f"{name} is torn: it has {path.stat().st_size} bytes instead of {size}"
     damaged = find_damaged(checkpoint, digests)
     if damaged is not None:
-        return f"{damaged} is damaged: its content is not what was written"
+        return f"{damaged} is damaged: its content has changed"
     return None
 
 
 def list_checkpoints(output_dir: Path) -> list[Path]:
-    """Lists the checkpoints of a run.
-
-    Args:
-        output_dir: The run's output folder.
-
-    Returns:
-        The folders, of the latest step first.
-    """
+    """Lists the checkpoint folders of a run, the latest step first."""
     folders = output_dir.iterdir() if output_dir.is_dir() else ()
-    found = [path for path in folders if _NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=step_of, reverse=True)
+    checkpoints = [path for path in folders if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(checkpoints, key=step_of, reverse=True)
 
 
 def step_of(checkpoint: Path) -> int:
-    """Gives the step at which a checkpoint was saved.
-
-    Args:
-        checkpoint: The checkpoint's folder.
-
-    Returns:
-        The number in its name; -1 if the name has another form.
-    """
+    """Returns the step in a checkpoint's name; -1 if the name has another form."""
     match = _NAME.fullmatch(checkpoint.name)
     return int(match[1]) if match else -1
 
 
 def put_back(output_dir: Path) -> None:
-    """Puts back what was put aside for a checkpoint that was never completed.
-
-    Args:
-        output_dir: The run's output folder.
-    """
+    """Restores checkpoints that were set aside for ones that were never completed."""
     for aside in output_dir.glob(f"{_ASIDE}checkpoint-*"):
         checkpoint = aside.with_name(aside.name.removeprefix(_ASIDE))
         if (checkpoint / MARKER_FILE).is_file():
@@ -258,13 +212,13 @@ def put_back(output_dir: Path) -> None:
 
 
 def supersede(output_dir: Path, begins_from: Path | None) -> None:
-    """Notes that a run begins: later checkpoints in its folder are of an earlier run and not to be gone on from.
+    """Marks later checkpoints in a folder as those of an earlier run, which must not be resumed from.
 
-    Cut short, it leaves the latest of them, from which that earlier run goes on.
+    If it is interrupted, the latest of them stay unmarked, so that the earlier run can still be resumed.
 
     Args:
         output_dir: The run's output folder.
-        begins_from: The checkpoint from which the run goes on, or `None` for a run from the start.
+        begins_from: The checkpoint that the run resumes from, or `None` for a new run.
     """
     put_back(output_dir)
     is_inside = begins_from is not None and begins_from.resolve().parent == output_dir.resolve()
@@ -277,11 +231,11 @@ def supersede(output_dir: Path, begins_from: Path | None) -> None:
 
 
 def rotate(newest: Path, limit: int | None, best: str | None) -> None:
-    """Removes checkpoints above a limit: first those that are not complete or of an earlier run, then the oldest.
+    """Removes checkpoints above a limit: first those that are incomplete or of an earlier run, then the oldest.
 
     Args:
-        newest: The one that was just completed; it stays, and so does the best one.
-        limit: How many may stay; `None` or 0 for all.
+        newest: The checkpoint that was just completed; it stays, and so does the best one.
+        limit: Number of checkpoints to keep; `None` or 0 for all.
         best: The checkpoint with the best metric, or `None`.
     """
     if limit is None or limit <= 0:
@@ -304,8 +258,8 @@ def _aside(checkpoint: Path) -> Path:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Removes a checkpoint, its marker first: what is left when this is cut short is not taken for complete."""
-    if checkpoint.is_symlink():  # what it points to may be anything
+    """Removes a checkpoint, its marker first: if interrupted, the rest is not taken for complete."""
+    if checkpoint.is_symlink():  # the target may be anything
         checkpoint.unlink()
         return
     (checkpoint / MARKER_FILE).unlink(missing_ok=True)

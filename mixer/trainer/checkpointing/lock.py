@@ -1,4 +1,4 @@
-"""Keeps a second run out of an output folder, whose checkpoints and ledger it would write over."""
+"""A lock on the output folder: a second run would overwrite its checkpoints and ledger."""
 
 import contextlib
 import errno
@@ -13,23 +13,23 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
-LOCK_FILE = "_run.lock"  # pushes to the hub leave out what begins with a line
+LOCK_FILE = "_run.lock"  # pushes to the Hub skip names that begin with an underscore
 
 _HELD = (errno.EACCES, errno.EAGAIN)
 _NOT_SUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class FolderLock:
-    """A lock on a folder, which the system lets go of when the process ends, however it does.
+    """A lock on a folder, which the system releases when the process ends, however it ends.
 
-    It is a record lock: workers that are forked do not inherit it, so that it never outlives the run, and network file
-    systems keep it for all machines.
+    It is a record lock: forked workers do not inherit it, so it never outlives the run, and network file systems
+    enforce it across machines.
 
     Args:
-        folder: The folder; it is made.
+        folder: The folder; created if missing.
     """
 
-    _own: ClassVar[set[Path]] = set()  # of this process, against which record locks do not guard
+    _own: ClassVar[set[Path]] = set()  # locks of this process: record locks do not guard against the process itself
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -40,8 +40,8 @@ class FolderLock:
         """Takes the lock.
 
         Raises:
-            ValueError: If another run has it; the run is named.
-            OSError: If the folder cannot be written.
+            ValueError: If another run holds it, with the process of that run.
+            OSError: If the folder is not writable.
         """
         if self._path in self._own:
             raise ValueError(_in_use(self.folder, f"process {os.getpid()}, this one"))
@@ -51,14 +51,14 @@ class FolderLock:
             raise OSError(
                 error.errno,
                 f"output_dir: the run cannot write to its folder ({error.strerror}). Make it writable, make room on "
-                "its disk, or give another output_dir",
+                "its disk, or set another output_dir",
                 str(self.folder),
             ) from error
         self._own.add(self._path)
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Lets go of the lock, if this has it; its file goes too."""
+        """Releases the lock, if held, and removes its file."""
         if self._descriptor is None:
             return
         with contextlib.suppress(OSError):
@@ -73,7 +73,7 @@ class FolderLock:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 self._lock(descriptor)
-                if _is_at(self._path, descriptor):  # else its holder has removed it just now
+                if _is_at(self._path, descriptor):  # otherwise its holder has just removed it
                     now = datetime.now(UTC).isoformat(timespec="seconds")
                     owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
                     os.ftruncate(descriptor, 0)
@@ -87,7 +87,7 @@ class FolderLock:
     def _lock(self, descriptor: int) -> None:
         try:
             import fcntl
-        except ImportError:  # no such locks on this system
+        except ImportError:  # this system has no such locks
             return
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,13 +113,14 @@ def _is_at(path: Path, descriptor: int) -> bool:
 def _owner(descriptor: int) -> str:
     try:
         owner: dict[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
-        return f"process {int(owner['pid'])} on {owner['host']!s:.100}, since {owner['since']!s:.40}"
+        return f"process {owner['pid']} on {owner['host']}, since {owner['since']}"
     except (ValueError, TypeError, KeyError):
-        return "a process that has just begun"
+        return "a process that has just started"
 
 
 def _in_use(folder: Path, owner: str) -> str:
     return (
-        f"output_dir: {folder} is in use by another run ({owner}), which would be spoilt: wait for it or end it, or "
-        f"give this one another output_dir. Nothing is left to clean up: the lock ({LOCK_FILE}) goes with that process."
+        f"output_dir: {folder} is in use by another run ({owner}), whose files would be overwritten: wait for it or "
+        f"end it, or set another output_dir. There is nothing to clean up: the lock ({LOCK_FILE}) is released with "
+        f"that process."
     )

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint as if the run had never stopped."""
+"""Resuming from a checkpoint as if the run had never stopped."""
 
 import contextlib
 import json
@@ -30,35 +30,32 @@ from mixer.utils.validation import refusing_damage
 logger = logging.get_logger(__name__)
 
 _UNSEEN = (
-    "A run goes on from what all nodes see: put output_dir on a file system that they share; or set "
-    "save_on_each_node=True, by which each node keeps whole checkpoints, or save_strategy='no'."
+    "A run resumes from files that all nodes can see: put output_dir on a shared file system; or set "
+    "save_on_each_node=True, so that each node keeps complete checkpoints, or save_strategy='no'."
 )
-_CROWDED = "Set save_on_each_node=False, since they share a file system, or give each node an output_dir of its own."
+_CROWDED = "Set save_on_each_node=False, because they share a file system, or set an output_dir per node."
 
 
 class ResumingMixin(StoppingMixin):
-    """A Trainer that chooses a whole checkpoint, on all ranks alike, and does just what was left to do after it."""
+    """A Trainer that chooses a complete checkpoint, the same on all ranks, and continues exactly after it."""
 
     _allow_inexact: bool
     _choice: Choice | None = None
-    _progress: Progress | None = None  # that of the checkpoint from which the run goes on
+    _progress: Progress | None = None  # of the checkpoint that the run resumes from
     _ends_saved_epoch: bool = False
-    _is_held: bool = False  # whether other runs are kept out of the output folder
+    _is_held: bool = False  # whether this run holds the lock on the output folder
     _trial: Any = None  # of a hyperparameter search; set by the Trainer
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Trains, from a checkpoint if told to; see `Trainer.train`.
+        """Trains, from a checkpoint if requested; see `Trainer.train`.
 
         Args:
-            resume_from_checkpoint: A checkpoint's folder, or `True` for the newest whole one in the output folder.
+            resume_from_checkpoint: A checkpoint's folder, or `True` for the newest complete one in the output folder.
             *args: As for the Trainer.
             **kwargs: As for the Trainer.
 
-        Returns:
-            What `Trainer.train` gives.
-
         Raises:
-            ValueError: On all ranks, if there is no such checkpoint or it is not whole; the file is named.
+            ValueError: On all ranks, if there is no such checkpoint or it is incomplete or damaged; with the file.
         """
         self._choice = None
         if self._mixing is None:
@@ -66,7 +63,7 @@ class ResumingMixin(StoppingMixin):
         with self.holding_output(args[0] if args else kwargs.get("trial")):
             resumes = resume_from_checkpoint is not None and resume_from_checkpoint is not False
             uses_folder = resumes or self.args.save_strategy != "no"
-            self._check_ranks("goes on" if resumes else "begins", uses_folder)
+            self._check_ranks("resumes" if resumes else "begins", uses_folder)
             if not resumes:
                 return super().train(resume_from_checkpoint, *args, **kwargs)
             self._choice = self._choose(True if resume_from_checkpoint is True else str(resume_from_checkpoint))
@@ -77,14 +74,14 @@ class ResumingMixin(StoppingMixin):
 
     @contextlib.contextmanager
     def holding_output(self, trial: Any = None) -> Iterator[None]:
-        """Keeps other runs out of the output folder for as long as it lasts; all ranks have to call it.
+        """Locks the output folder against other runs; all ranks have to call it.
 
         Args:
             trial: The trial of a hyperparameter search, which has a folder of its own.
 
         Raises:
-            ValueError: If another run is at work there; it is named.
-            OSError: If it cannot be written; the other ranks raise a `RemoteError`.
+            ValueError: If another run uses the folder; with its process.
+            OSError: If the folder is not writable; the other ranks raise a `RemoteError`.
         """
         if self._is_held:
             yield
@@ -99,20 +96,18 @@ class ResumingMixin(StoppingMixin):
             lock.release()
 
     def newest_checkpoint(self) -> str | None:
-        """Finds the newest checkpoint in the output folder that is complete and intact; all ranks have to call it.
-
-        Returns:
-            Its folder, or `None` if there is none yet.
-        """
-        with self.holding_output():  # what was cut short is put right meanwhile
+        """Returns the folder of the newest complete and intact checkpoint, or `None`; all ranks have to call it."""
+        with self.holding_output():  # it also cleans up after an interrupted run
             self._check_ranks("looks for a checkpoint", uses_folder=True)
             return self._choose(None).checkpoint
 
     def _check_ranks(self, does: str, uses_folder: bool) -> None:
-        """Refuses, on all ranks, ranks that are to do different things, and folders that cannot be gone on from."""
+        """Refuses ranks that are about to do different things, and folders that cannot be resumed from."""
         if self.args.world_size == 1:
             return
-        check_same({"streams": list(self.mixing.names)}, self._rank_sync)  # in their order, by which ranks share them
+        check_same(
+            {"streams": list(self.mixing.names)}, self._rank_sync
+        )  # in order, which decides how ranks share them
         training = shared_options(self.args.to_dict())  # type: ignore[no-untyped-call]
         skipping = {"streams": sorted(self._skipping.stream_ids), "max_skipped_share": self._skipping.max_share}
         run = {"train()": does, "training": training, "mixture": self.mixing.state_dict(), "on_sample_error": skipping}
@@ -121,15 +116,15 @@ class ResumingMixin(StoppingMixin):
             folder = Path(str(self.args.output_dir))
             check_shared(folder, self.args.should_save, self._rank_sync, _UNSEEN, _CROWDED)
 
-    def _choose(self, asked: str | bool | None) -> Choice:
-        """Chooses a checkpoint; `None` is the newest, if there is one."""
+    def _choose(self, requested: str | bool | None) -> Choice:
+        """Chooses a checkpoint; `None` requests the newest one, if any."""
         folder, saves = Path(str(self.args.output_dir)), self.args.should_save
         among = self._usable_on_all_nodes(folder) if self.args.save_on_each_node else None
 
         def choose_own() -> Choice:
-            if asked is None:
+            if requested is None:
                 return newest_complete(folder, among, self._allow_inexact)
-            return choose(folder, asked, among, self._allow_inexact)
+            return choose(folder, requested, among, self._allow_inexact)
 
         own = self._rank_sync.run_on_all(lambda: choose_own() if saves else None)
         choice = agree(own, self._rank_sync.gather_bytes)
@@ -137,13 +132,13 @@ class ResumingMixin(StoppingMixin):
             warn_of_passed_over(choice)
         if saves or choice.checkpoint is None:
             return choice
-        # Nodes may call the folder by names of their own.
+        # The folder may have another path on each node.
         return replace(
-            choice, checkpoint=asked if isinstance(asked, str) else str(folder / Path(choice.checkpoint).name)
+            choice, checkpoint=requested if isinstance(requested, str) else str(folder / Path(choice.checkpoint).name)
         )
 
     def _usable_on_all_nodes(self, folder: Path) -> set[str]:
-        """Names the checkpoints that every node can go on from, of those on its own disk."""
+        """Names the checkpoints that every node can resume from on its own disk."""
         saves, allow_inexact = self.args.should_save, self._allow_inexact
         own = self._rank_sync.run_on_all(lambda: usable_names(folder, allow_inexact) if saves else None)
         by_rank = [json.loads(text) for text in self._rank_sync.gather_bytes(json.dumps(own).encode())]
@@ -154,7 +149,7 @@ class ResumingMixin(StoppingMixin):
         return common
 
     def _begin_progress(self, progress: Progress | None) -> None:
-        """Makes ready for a run that begins, or goes on, where `progress` says."""
+        """Prepares for a run that begins, or resumes at `progress`."""
         self._progress = progress
         self._last_checkpoint = None if self._choice is None else Path(str(self._choice.checkpoint))
         self._last_step, self._ended_at = (None, None, None), None
@@ -163,36 +158,45 @@ class ResumingMixin(StoppingMixin):
             supersede(Path(str(self._get_output_dir(self._trial))), self._last_checkpoint)
 
     def _begin_ledger(self, resume_step: int | None, description: dict[str, Any]) -> None:
-        was_there, progress, folder = self.ledger.folder.exists(), self._progress, self.ledger.folder.parent
+        existed, progress = self.ledger.folder.exists(), self._progress
         left = (None, None) if progress is None else (progress.num_evaluations, progress.num_metrics)
         self.ledger.begin(resume_step, description, *left)
         if progress is None or not self.ledger.is_writer:
             return
-        if not was_there:
+        if existed:
+            self._check_ledger_rows(progress, resume_step)
+        else:
             logger.warning(
-                "%s is not there: the ledger begins after the checkpoint. What was before is where rank 0 was then.",
+                "%s does not exist: the ledger begins after the checkpoint. Earlier rows are on the node of the "
+                "earlier rank 0.",
                 self.ledger.folder,
             )
+
+    def _check_ledger_rows(self, progress: Progress, resume_step: int | None) -> None:
+        """Refuses a ledger that has lost rows since the checkpoint of this folder was written."""
+        folder = self.ledger.folder.parent
+        if self._last_checkpoint is None or self._last_checkpoint.resolve().parent != folder.resolve():
             return
-        is_own = self._last_checkpoint is not None and self._last_checkpoint.resolve().parent == folder.resolve()
-        there, asked = self.ledger.num_rows(), progress.ledger_rows if is_own else {}
-        lacking = {table: num for table in there if (num := asked.get(table, 0) - there[table]) > 0}
-        if not lacking:
+        missing = ", ".join(
+            f"{self.ledger.folder / table} lacks {lost} rows"
+            for table, num_rows in self.ledger.num_rows().items()
+            if (lost := progress.ledger_rows.get(table, 0) - num_rows) > 0
+        )
+        if not missing:
             return
-        missing = ", ".join(f"{self.ledger.folder / table} lacks {num} rows" for table, num in lacking.items())
         message = (
-            f"{missing} that were there when the checkpoint of step {resume_step} was written: a file of it is gone, "
-            "or the end of one was damaged."
+            f"{missing} that existed when the checkpoint of step {resume_step} was written: a file of the ledger was "
+            f"removed, or the end of one was damaged."
         )
         if not self._allow_inexact:
             raise ValueError(
-                f"{message} Resume from a checkpoint before them, which records them once more, or go on without them "
-                "by allow_inexact=True."
+                f"{message} Resume from an earlier checkpoint, which records these rows again, or continue without "
+                f"them with allow_inexact=True."
             )
-        logger.warning("%s The run goes on without them.", message)
+        logger.warning("%s The run continues without them.", message)
 
     def _take_up_progress(self) -> None:
-        """Restores what the Trainer has just set back, at the beginning of its loop."""
+        """Restores the progress of the loop, which the Trainer has just reset."""
         self._started = time.monotonic()
         self._show_length()
         progress = self._progress
@@ -206,20 +210,20 @@ class ResumingMixin(StoppingMixin):
         self.current_flos = 0
         if self._learning_rate is not None:
             self._learning_rate.factor = progress.learning_rate_factor
-        with refusing_damage(f"what {self._choice and self._choice.checkpoint} says of the next log entry"):
+        with refusing_damage(f"the next log entry in {self._choice and self._choice.checkpoint}"):
             self._recorder.load_state_dict(progress.recorder)
 
     def _init_training_state(
         self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, *args: Any, **kwargs: Any
     ) -> tuple[int, int]:
-        """Gives the epoch to begin with: that of the checkpoint while something of it is left to do."""
+        """Returns the first epoch: that of the checkpoint if it is not finished."""
         begun: tuple[int, int] = super()._init_training_state(
             max_steps, num_update_steps_per_epoch, num_train_epochs, *args, **kwargs
         )
         progress, clock = self._progress, self.mixing.clock
         if progress is None:
             return begun
-        self.mixing.drop_rest()  # of a size that was set right after the checkpoint was written
+        self.mixing.drop_rest()  # for a batch size that was set right after the checkpoint was written
         self._show_length()
         if self.mixing.is_exhausted:
             self.state.max_steps = self.state.global_step
@@ -233,7 +237,7 @@ class ResumingMixin(StoppingMixin):
         return (self._num_epochs_bound if is_done else clock.num_epochs_done), 0
 
     def _was_stopped(self, progress: Progress) -> bool:
-        """Whether a callback had stopped the run, which then had no time to end. One that did end may go on."""
+        """Whether a callback stopped the run before it finished; a finished run may be continued."""
         ended = self._choice is not None and self._choice.ended
         return progress.training_stops and not ended
 
@@ -261,10 +265,10 @@ class ResumingMixin(StoppingMixin):
     def _end_saved_epoch(
         self, model: Any, epoch: int, trial: Any, ignore_keys_for_eval: Any, resume_from_checkpoint: str, **_: Any
     ) -> None:
-        """Does what the Trainer does at an epoch's end, where the checkpoint was written just before that."""
+        """Does the Trainer's work at the end of an epoch, if the checkpoint was written right before that."""
         progress, control, clock = self._progress, self.control, self.mixing.clock
         self._show_place()
-        assert progress is not None, "only a run that goes on has a saved epoch"  # noqa: S101
+        assert progress is not None, "only a resumed run has a saved epoch"  # noqa: S101
         self._load_rng_state(resume_from_checkpoint)
         self._ended_at = self.state.global_step
         control.should_log = control.should_evaluate = control.should_save = False
@@ -284,11 +288,11 @@ class ResumingMixin(StoppingMixin):
         )
 
     def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> Any:
-        """Sums the whole run up, the part before the checkpoint too; see `Trainer._finalize_training`."""
+        """Summarises the whole run, including the part before the checkpoint; see `Trainer._finalize_training`."""
         return super()._finalize_training(trial, num_train_samples, self._start_time)
 
     def _note_end(self) -> None:
-        """Notes on the last checkpoint that the run came to its end."""
+        """Marks the last checkpoint as that of a finished run."""
         if self.args.should_save and self._last_checkpoint is not None:
             with contextlib.suppress(FileNotFoundError):
                 annotate(self._last_checkpoint, ended=True)

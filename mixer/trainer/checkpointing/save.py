@@ -1,4 +1,4 @@
-"""Checkpoints that a run can go on from as if it had never stopped: how they are written."""
+"""Writing checkpoints from which a run resumes exactly."""
 
 import contextlib
 import time
@@ -29,20 +29,20 @@ from mixer.utils.files import write_json
 
 
 class SavingMixin(StepMixin):
-    """A Trainer whose checkpoints hold the mixture and the loop's own progress, and are marked once they are whole."""
+    """A Trainer whose checkpoints contain the mixture and the loop's progress, and a marker once complete."""
 
     _recorder: Recorder
     _user_arguments: Mapping[str, Any] = {}
-    _started: float = 0.0  # when the run would have begun had it never stopped, by a clock that never jumps
+    _started: float = 0.0  # start time of the run without its interruptions, by the monotonic clock
     _last_checkpoint: Path | None = None
-    # Of the last step: its number, its gradient's norm and its learning rate.
+    # Number, gradient norm and learning rate of the last step.
     _last_step: tuple[int | None, Tensor | float | None, float | None] = (None, None, None)
     _epoch_end_is_left: bool = False
-    _num_parts: int = 0  # of a checkpoint that are being written, one within the other
-    _unsaved: tuple[str, Exception] | None = None  # what of it could not be written, and why
+    _num_parts: int = 0  # nested parts of a checkpoint that are being written
+    _unsaved: tuple[str, Exception] | None = None  # the part that could not be written, and the cause
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
-        """Saves the model, and the arguments as the user gave them; see `Trainer.save_model`."""
+        """Saves the model, and the arguments as the user set them; see `Trainer.save_model`."""
         is_part = self._num_parts > 0
         put_off = self._putting_errors_off("its model") if is_part else contextlib.nullcontext()
         with put_off, self._arguments_held(**self._user_arguments):
@@ -57,7 +57,7 @@ class SavingMixin(StepMixin):
             super()._save(output_dir, state_dict)
             return
         model: Any = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
-        # In transformers 5.23 a model lets rank 0 alone write its weights, so that other nodes would have none.
+        # In transformers 5.23 only rank 0 writes the weights, so other nodes would have none.
         model.should_save_on_this_rank = lambda is_main_process: is_main_process
         try:
             super()._save(output_dir, state_dict)
@@ -66,7 +66,7 @@ class SavingMixin(StepMixin):
 
     @contextlib.contextmanager
     def _arguments_held(self, **values: Any) -> Iterator[None]:
-        """Shows the Trainer other arguments for a while; `_user_arguments` are those that it does not see."""
+        """Shows other arguments to the Trainer temporarily; `_user_arguments` are the hidden ones."""
         own, outer = {name: getattr(self.args, name) for name in values}, self._user_arguments
         self._user_arguments = {**own, **outer}
         self._set_arguments(values)
@@ -81,7 +81,7 @@ class SavingMixin(StepMixin):
             setattr(self.args, name, value)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Writes a checkpoint, marks it once all ranks have written theirs, and only then removes older ones."""
+        """Writes a checkpoint, marks it complete after all ranks have written, and then removes older ones."""
         name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         checkpoint = Path(self._get_output_dir(trial=trial)) / name
         with self._putting_errors_off("its folder"):
@@ -92,7 +92,7 @@ class SavingMixin(StepMixin):
         with self._putting_errors_off("it"), self._arguments_held(save_total_limit=None, push_to_hub=False):
             super()._save_checkpoint(model, trial)
         if self.args.save_on_each_node and self._mixing is not None:
-            # A rank may come up on another node when the run goes on.
+            # A rank may run on another node after a resume.
             names = (f"rng_state_{self.args.process_index}.pth", rows_file(self.args.process_index))
             share_files(checkpoint, names, self.args.should_save, self._rank_sync)
         self._end_if_unwritten(checkpoint)
@@ -110,11 +110,11 @@ class SavingMixin(StepMixin):
 
     @contextlib.contextmanager
     def _putting_errors_off(self, what: str) -> Iterator[None]:
-        """Has a rank that cannot write its part of a checkpoint go on to where all ranks are told."""
+        """Defers an error of a rank that cannot write its part until all ranks can raise it."""
         self._num_parts += 1
         try:
             yield
-        except Exception as error:  # a full disk has libraries raise errors of their own
+        except Exception as error:  # on a full disk libraries raise errors of their own
             self._unsaved = self._unsaved or (what, error)
         finally:
             self._num_parts -= 1
@@ -141,7 +141,7 @@ class SavingMixin(StepMixin):
             self._rank_sync.run_on_all(work)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Seals the ledger: the push goes on beside the run, and a file that grows meanwhile would come out torn."""
+        """Seals the ledger first: the push runs in the background and would upload a growing file in part."""
         if self._mixing is not None and self.args.hub_strategy != HubStrategy.END:
             self.ledger.finish()
         super()._push_from_checkpoint(checkpoint_folder)
@@ -152,7 +152,7 @@ class SavingMixin(StepMixin):
         if self._mixing is None:
             return
         ledger_rows: dict[str, int] = {}
-        with self._putting_errors_off("the ledger that it counts on"):
+        with self._putting_errors_off("the ledger it refers to"):
             self._recorder.settle()
             self.ledger.sync()
             ledger_rows = self.ledger.num_rows()
@@ -169,7 +169,7 @@ class SavingMixin(StepMixin):
 
     @property
     def _start_time(self) -> float:
-        """When the run began, by the wall clock as it is now: the Trainer takes its own reading of that from it."""
+        """Start time of the run in the present wall clock, from which the Trainer computes the runtime."""
         return time.time() - (time.monotonic() - self._started)
 
     def _progress_now(self) -> Progress:
@@ -186,7 +186,7 @@ class SavingMixin(StepMixin):
             learning_rate_factor=1.0 if self._learning_rate is None else self._learning_rate.factor,
             epoch_end_is_left=self._epoch_end_is_left,
             epoch_stops=control.should_epoch_stop,
-            # The end of the budget is no stop that was asked for: with a larger budget the run goes on.
+            # The end of the budget is no requested stop: with a larger budget the run continues.
             training_stops=control.should_training_stop and state.global_step < state.max_steps,
             num_evaluations=num_evaluations,
             num_metrics=num_metrics,
@@ -195,15 +195,15 @@ class SavingMixin(StepMixin):
         )
 
     def _method_settings(self) -> list[str]:
-        """Says what methods do to steps."""
+        """Lists the settings of the methods."""
         return []
 
     def _log_state(self) -> dict[str, Any]:
-        """Gives what the next log entry will say of the methods."""
+        """Returns the methods' part of the next log entry."""
         return {}
 
     def _maybe_log_save_evaluate(self, tr_loss: Tensor, grad_norm: Any, *args: Any, **kwargs: Any) -> None:
-        # The loop comes here after every step, and once more at an epoch's end.
+        # The loop calls this after every step, and once more at the end of an epoch.
         step = self.state.global_step
         self._epoch_end_is_left = step != self._last_step[0]
         self._last_step = (step, grad_norm, kwargs.get("learning_rate"))

@@ -1,4 +1,4 @@
-"""The files of a checkpoint that the Trainer reads itself: named where one of them cannot be read."""
+"""Checkpoint files that the Trainer itself reads: errors name the file that cannot be read."""
 
 import contextlib
 import json
@@ -14,52 +14,29 @@ from transformers.trainer_pt_utils import safe_globals
 
 from mixer.trainer.checkpointing.files import STATE_FILE, read_state
 from mixer.utils.text import printable, shortened
-from mixer.utils.validation import DAMAGE, MOST_JSON_BYTES, check_plain, finite_number, whole_number
+from mixer.utils.validation import DAMAGE, MOST_JSON_BYTES, check_plain
 
 
 def check_trainer_state(checkpoint: Path) -> None:
-    """Refuses a checkpoint whose state of the Trainer cannot be read, or counts what no run can have done.
-
-    Args:
-        checkpoint: The checkpoint's folder.
+    """Refuses a checkpoint whose `trainer_state.json` cannot be read, or is of another step than the mixture.
 
     Raises:
-        ValueError: If it cannot; the file is named.
+        ValueError: With the name of the file.
     """
     path = checkpoint / TRAINER_STATE_NAME
     try:
         check_plain(path, MOST_JSON_BYTES)
-        state = TrainerState.load_from_json(str(path))
-        _check_numbers(state)
-        _check_step(state.global_step, checkpoint)
+        step = TrainerState.load_from_json(str(path)).global_step
+        clock = read_state(checkpoint)["clock"] if (checkpoint / STATE_FILE).is_file() else {"step": step}
+        if clock["step"] != step:
+            raise ValueError(f"global_step is {step}, but {STATE_FILE} is of step {clock['step']}")
     except (OSError, ValueError, *DAMAGE) as error:
         raise _unreadable(path, error) from error
 
 
-def _check_numbers(state: TrainerState) -> None:
-    for name in ("global_step", "max_steps", "num_train_epochs", "num_input_tokens_seen"):
-        whole_number(getattr(state, name), name)
-    for name in ("epoch", "logging_steps", "eval_steps", "save_steps", "total_flos"):
-        finite_number(getattr(state, name), name, least=0)
-    for name in ("train_batch_size", "best_global_step"):
-        if getattr(state, name) is not None:
-            whole_number(getattr(state, name), name)
-    if state.best_metric is not None and not isinstance(state.best_metric, int | float):
-        raise ValueError(f"best_metric must be a number, but {state.best_metric!r} was saved")
-    if not all(isinstance(entry, dict) for entry in state.log_history):
-        raise ValueError("log_history must be a list of entries")
-
-
-def _check_step(step: int, checkpoint: Path) -> None:
-    """Refuses a step that is not that of the mixture, which is written beside it."""
-    clock = read_state(checkpoint)["clock"] if (checkpoint / STATE_FILE).is_file() else {}
-    if clock.get("step", step) != step:
-        raise ValueError(f"global_step is {step}, and {STATE_FILE} is of step {clock['step']}")
-
-
 @contextlib.contextmanager
 def naming_unreadable(checkpoint: str | None) -> Iterator[None]:
-    """Says which file it was where the Trainer fails to read one; libraries do not.
+    """Names the unreadable file if the Trainer fails to read a checkpoint; libraries do not.
 
     Args:
         checkpoint: The checkpoint's folder, if there is one.
@@ -68,39 +45,32 @@ def naming_unreadable(checkpoint: str | None) -> Iterator[None]:
         Nothing.
 
     Raises:
-        ValueError: In place of any error, if there is a file that cannot be read; other errors pass.
+        ValueError: Instead of any error, if a file cannot be read; otherwise the error passes.
     """
     try:
         yield
     except Exception as error:
-        found = None if checkpoint is None else find_unreadable(Path(checkpoint))
-        if found is None:
+        unreadable = None if checkpoint is None else find_unreadable(Path(checkpoint))
+        if unreadable is None:
             raise
-        raise found from error
+        raise unreadable from error
 
 
 def find_unreadable(checkpoint: Path) -> ValueError | None:
-    """Looks for a file that cannot be read, the smallest first; for when something has failed already.
-
-    Args:
-        checkpoint: The checkpoint's folder.
-
-    Returns:
-        What is to be said of it; `None` if each can be read.
-    """
+    """Returns the error for the smallest file that cannot be read, or `None`; called after a failure."""
     paths = [path for path in checkpoint.iterdir() if path.is_file() and path.name != TRAINING_ARGS_NAME]
     for path in sorted(paths, key=lambda path: (path.stat().st_size, path.name)):
         try:
             _read(path)
-        except Exception as error:  # whatever the libraries raise
+        except Exception as error:  # libraries raise any kind of error
             return _unreadable(path, error)
     return None
 
 
 def _read(path: Path) -> None:
-    """Reads a file as the Trainer does; tensors stay in it."""
+    """Reads a file as the Trainer does, without loading the tensors."""
     if path.suffix in (".pt", ".pth", ".bin"):
-        with safe_globals():  # type: ignore[no-untyped-call]  # what random states are made of
+        with safe_globals():  # type: ignore[no-untyped-call]  # the types in random states
             torch.load(path, map_location="cpu", mmap=zipfile.is_zipfile(path), weights_only=True)
     elif path.suffix == ".safetensors":
         with safe_open(path, "pt"):
@@ -110,6 +80,6 @@ def _read(path: Path) -> None:
 
 
 def _unreadable(path: Path, error: Exception) -> ValueError:
-    # Of a long text of torch's the first sentence: what follows is advice to load it all the same.
+    # Only the first sentence: torch's message goes on with advice to load the file anyway.
     reason = shortened(printable(f"{type(error).__name__}: {str(error).partition('. ')[0]}"))
-    return ValueError(f"Cannot resume: {path} cannot be read ({reason}). Take an earlier checkpoint.")
+    return ValueError(f"Cannot resume: {path} cannot be read ({reason}). Use an earlier checkpoint.")

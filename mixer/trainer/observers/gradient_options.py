@@ -1,4 +1,4 @@
-"""Which steps of a run have their gradients measured, and how."""
+"""Options of the gradient probe: which steps are measured, and how."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,18 +16,19 @@ logger = logging.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Probing:
-    """How the gradients of the streams are measured; see `GradientProbe`.
+    """Options for measuring per-stream gradients; see `GradientProbe`.
 
     Args:
-        interval_steps: Measures after steps whose number is a multiple of it, for ledger and log; `None` only where
-            the policy or the batch-size schedule needs it.
-        mode: `"exact"`, `"sketch"`, or `"auto"`: exact where one rank has one micro-batch, else a sketch.
-        variance: Whether to measure the samples' variance too; `None` does where the policy or the schedule needs it.
-        layers: Patterns of names of the layers to read; `None` for all.
-        homogeneous: Whether micro-batches are of one stream each, so that layers of any kind can be read.
-        exact_accumulate: Whether `"exact"` goes over several micro-batches and ranks, for the memory of so many times
-            the parameters as there are streams.
-        sketch_size: Rows and columns of each parameter's projection, at most.
+        interval_steps: Measures every so many steps, for ledger and log; `None` measures only for the policy or the
+            batch-size schedule.
+        mode: `"exact"`, `"sketch"`, or `"auto"`: exact if one rank has one micro-batch, else a sketch.
+        variance: Whether to measure the variance over samples too; `None` does so if the policy or the schedule needs
+            it.
+        layers: Name patterns of the layers to read; `None` for all.
+        homogeneous: Whether micro-batches contain one stream each, so that layers of any kind can be read.
+        exact_accumulate: Whether `"exact"` covers several micro-batches and ranks; needs memory for one copy of the
+            parameters per stream.
+        sketch_size: Maximum rows and columns of each parameter's projection.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -59,7 +60,7 @@ class Probing:
 
     @property
     def needs_one_micro_batch(self) -> bool:
-        """Whether only steps can be measured that one rank does in one micro-batch."""
+        """Whether a measured step must run in one micro-batch on one rank."""
         return self.mode == "exact" and not self.exact_accumulate
 
 
@@ -68,64 +69,58 @@ def _is_count(value: object) -> bool:
 
 
 def exact_refusal(reason: str) -> ValueError:
-    """Gives the error of an exact probe that would have to multiply parts of a gradient.
-
-    Args:
-        reason: What makes the parts.
-
-    Returns:
-        The error.
-    """
+    """Makes the error of an exact probe whose gradient would be computed in parts, for a reason."""
     return ValueError(
         f"probe.mode='exact' measures the gradient of one micro-batch on one rank, but {reason}. Use 'auto' or "
-        "'sketch', or exact_accumulate=True, which holds the parameters as many times as there are streams."
+        f"'sketch', or exact_accumulate=True, which needs memory for one copy of the parameters per stream."
     )
 
 
 def resolve_probing(
     options: Probing | None, policy: Policy, schedule: Schedule, world_size: int
 ) -> tuple[Probing, tuple[int, ...], bool] | None:
-    """Finds out whether a run measures gradients, and how often.
+    """Determines whether a run measures gradients, and how often.
 
     Args:
-        options: What the user says, or `None`.
+        options: The user's options, or `None`.
         policy: The policy.
-        schedule: The batch-size schedule; on several ranks it needs no probe, for these differ by the noise.
+        schedule: The batch-size schedule; on several ranks it needs no probe, because the ranks' gradients differ by
+            the noise.
         world_size: Number of ranks.
 
     Returns:
-        The options, the numbers of steps from a measurement to the next of those who want to know, and whether the
-        samples' variance is measured; `None` if nobody wants to know.
+        The options, the intervals in steps of everyone who needs a measurement, and whether the variance is measured;
+        `None` if nobody does.
 
     Raises:
-        ValueError: If something is needed that the options leave out.
-        TypeError: If the options are none.
+        ValueError: If the options exclude a required measurement.
+        TypeError: If the options are no `Probing`.
     """
     if options is not None and not isinstance(options, Probing):
         raise TypeError(
             f"probe must be a Probing, such as Probing(interval_steps=10), got a {type(options).__name__}: {options!r}."
         )
-    given = options or Probing()
-    needs: dict[str, tuple[int, bool]] = {}  # by who needs it: how often, and whether with the variance
+    probing = options or Probing()
+    needs: dict[str, tuple[int, bool]] = {}  # by option: interval, and whether the variance is needed
     if policy.needs & {"gradient", "gradient_variance"}:
         needs[f"mixing={policy.name}"] = policy.interval_steps, "gradient_variance" in policy.needs
     if "gradient_noise" in schedule.needs and world_size == 1:
         needs[f"batch_size={schedule.name}"] = schedule.interval_steps, True
-    own = () if given.interval_steps is None else (given.interval_steps,)
+    own = () if probing.interval_steps is None else (probing.interval_steps,)
     intervals = {*own, *(interval for interval, _ in needs.values())}
     if not intervals:
         if options is not None:
             logger.warning(
-                "probe is given, but neither mixing=%s nor batch_size=%s needs one, so no gradient is measured: set "
-                "probe.interval_steps to have them in the ledger and the log.",
+                "probe is set, but neither mixing=%s nor batch_size=%s needs gradients, so none are measured: set "
+                "probe.interval_steps to get them in the ledger and the log.",
                 *(policy.name, schedule.name),
             )
         return None
     who = [name for name, (_, with_variance) in needs.items() if with_variance]
-    if who and given.variance is False:
+    if who and probing.variance is False:
         raise ValueError(f"probe.variance=False, but {who[0]} needs the variance: leave it at None.")
-    variance = bool(who) or not needs if given.variance is None else given.variance
-    return given, tuple(sorted(intervals)), variance
+    variance = bool(who) or not needs if probing.variance is None else probing.variance
+    return probing, tuple(sorted(intervals)), variance
 
 
 def check_exact(
@@ -136,33 +131,33 @@ def check_exact(
     policy: Policy,
     streams: list[Stream],
 ) -> None:
-    """Refuses an exact probe of steps that one rank does not do in one micro-batch.
+    """Refuses an exact probe of steps with several micro-batches or ranks.
 
     Args:
-        options: How gradients are measured.
+        options: Options of the probe.
         args: The training arguments.
         size: The batch size.
-        max_tokens: Most tokens of a micro-batch, or `None`.
+        max_tokens: Maximum tokens of a micro-batch, or `None`.
         policy: The policy.
         streams: The streams.
 
     Raises:
-        ValueError: If it is known that there will be several, or not known that there will not.
+        ValueError: If there will be several, or may be.
     """
     if not options.needs_one_micro_batch:
         return
     if args.world_size > 1:
         raise exact_refusal(f"there are {args.world_size} ranks")
     if options.homogeneous:
-        raise exact_refusal("homogeneous=True makes one micro-batch or more a stream")
+        raise exact_refusal("homogeneous=True makes at least one micro-batch per stream")
     if max_tokens is not None:
-        raise exact_refusal("max_tokens_per_micro_batch cuts a step into as many as its lengths take")
+        raise exact_refusal("max_tokens_per_micro_batch splits a step by the lengths of its samples")
     cap, limits = args.train_batch_size, size.schedule.limits
     largest = size.value if size.is_constant else limits.maximum
     if largest is None:
         raise exact_refusal(
-            f"batch_size={size.schedule.name} may grow beyond per_device_train_batch_size={cap}; maximum={cap} bounds "
-            "schedules that take it"
+            f"batch_size={size.schedule.name} may grow beyond per_device_train_batch_size={cap}; set maximum={cap} if "
+            "the schedule has it"
         )
     if largest > cap:
         raise exact_refusal(f"steps have up to {largest} samples and per_device_train_batch_size={cap}")
@@ -170,4 +165,4 @@ def check_exact(
     if weighed:
         raise exact_refusal(f"loss_weight of {weighed} needs micro-batches of one stream each")
     if len(streams) > 1 and policy.start(describe(streams)).loss_weights is not None:
-        raise exact_refusal(f"mixing={policy.name} weighs losses, for which micro-batches are of one stream each")
+        raise exact_refusal(f"mixing={policy.name} weights losses, which needs micro-batches of one stream each")

@@ -1,4 +1,4 @@
-"""Measures gradients by stream when the policy or the schedule needs them."""
+"""Per-stream gradients and gradient noise, measured when the policy or the schedule needs them."""
 
 import contextlib
 import math
@@ -29,12 +29,12 @@ logger = logging.get_logger(__name__)
 
 
 class RunProbe:
-    """Measures the gradients in those steps of a run after which somebody wants to know them.
+    """Measures the gradients in the steps of a run that are due.
 
     Args:
-        options: How.
-        intervals: Steps whose number is a multiple of one of them are measured.
-        variance: Whether the samples' variance is measured.
+        options: Options of the probe.
+        intervals: Steps that are a multiple of one of these are measured.
+        variance: Whether the variance over samples is measured.
         names: Names of the streams.
         world_size: Number of ranks.
         seed: Seed of the projections.
@@ -51,47 +51,37 @@ class RunProbe:
     ):
         self.options, self.intervals, self.variance = options, intervals, variance
         self._names, self._world_size, self.seed = tuple(names), world_size, seed
-        self._told: set[str] = set()  # parameters that a warning has named
+        self._told: set[str] = set()  # parameters that were named in a warning
         self._probes: dict[tuple[str, bool], GradientProbe] = {}
         self._present: GradientProbe | None = None
-        self._homogeneous = options.homogeneous  # whether the present micro-batches are of one stream each
+        self._homogeneous = options.homogeneous  # whether the present micro-batches contain one stream each
         self._seconds_before, self._draw = 0.0, 0
         self._has_warned = False
 
     def is_due(self, step: int) -> bool:
-        """Whether a step is measured.
-
-        Args:
-            step: Its number, from 1.
-
-        Returns:
-            Whether somebody wants to know after it.
-        """
+        """Whether a step, by its number from 1, is measured."""
         return any(step % interval == 0 for interval in self.intervals)
 
     def check(self, model: nn.Module) -> None:
-        """Finds out at construction whether a model can be read at all.
-
-        Args:
-            model: The model.
+        """Checks at construction that a model can be read at all.
 
         Raises:
-            ValueError: If it cannot, or not in this way; the reason is named.
+            ValueError: If it cannot, or not with these options; with the reason.
         """
         homogeneous = self.options.homogeneous
         self._make(model, self._mode(2 if homogeneous else 1), homogeneous)
 
     def begin(self, step: int, model: nn.Module, num_micro_batches: int, is_packed: bool) -> None:
-        """Begins a measurement, anew if the last one came to nothing.
+        """Begins a measurement and discards an unfinished one.
 
         Args:
             step: Number of the step, from 1.
             model: The model as it is trained.
             num_micro_batches: Micro-batches of the step on each rank.
-            is_packed: Whether rows are not samples on some rank; micro-batches are of one stream each then.
+            is_packed: Whether rows are not samples on some rank; micro-batches then contain one stream each.
 
         Raises:
-            ValueError: If they cannot be measured in that way.
+            ValueError: If the step cannot be measured with these options.
         """
         self.cancel()
         self._homogeneous = homogeneous = self.options.homogeneous or is_packed
@@ -129,25 +119,25 @@ class RunProbe:
         )
 
     def start(self, stream_ids: Int64Array, items_per_row: Tensor, counts: bool) -> None:
-        """Reads the next micro-batch, if the step is measured.
+        """Reads the next micro-batch if the step is measured.
 
         Args:
             stream_ids: int64 `[num_samples]`: the stream of each sample.
-            items_per_row: int64 `[num_rows]`: terms of the loss.
-            counts: Whether it counts for anything: else it has no items.
+            items_per_row: int64 `[num_rows]`: number of loss terms.
+            counts: Whether the micro-batch is no padding; otherwise it has no items.
         """
         if self._present is None:
             return
         items = items_per_row.cpu().numpy() * int(counts)
-        if len(items) != len(stream_ids):  # packed rows of one stream: only how many items they have matters
+        if len(items) != len(stream_ids):  # packed rows of one stream: only the number of items matters
             items = np.diff(np.linspace(0, items.sum(), len(stream_ids) + 1).astype(np.int64))
         self._present.start(stream_ids, items, draw=self._draw)
 
     def finish(self, loss_scale: float, loss_weights: np.ndarray | None) -> tuple[GradientStatistics | None, float]:
-        """Ends a measurement; to be called on all ranks.
+        """Ends a measurement; all ranks have to call it.
 
         Args:
-            loss_scale: What the losses were multiplied by.
+            loss_scale: Factor on the losses.
             loss_weights: `[num_streams]`: factors on the streams' losses, or `None`.
 
         Returns:
@@ -161,36 +151,36 @@ class RunProbe:
         return statistics, probe.seconds - self._seconds_before
 
     def forget_model(self) -> None:
-        """Makes ready for another run, whose model may be another one, or wrapped."""
+        """Resets the probe for another run, whose model may be another one, or wrapped."""
         self.cancel()
         self._probes.clear()
         self._has_warned = False
 
     def cancel(self) -> None:
-        """Forgets a measurement that came to nothing."""
+        """Discards an unfinished measurement."""
         probe, self._present = self._present, None
         if probe is not None:
             probe.cancel()
 
     def _check_variance(self, statistics: GradientStatistics) -> None:
-        """Says once a run of which streams there is no variance; what is not finite is no question of numbers."""
+        """Warns once per run of streams whose variance is unknown because of too few samples."""
         is_known = ~np.isfinite(np.diagonal(statistics.gram)) | np.isfinite(statistics.variance)
         missing = [self._names[place] for place in np.flatnonzero(~is_known)]
         if not self.variance or not missing or self._has_warned:
             return
         self._has_warned = True
         logger.warning(
-            "No variance of the gradient is known of streams %s: %s.",
+            "The gradient variance of these streams is unknown: %s. Reason: %s.",
             ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else ""),
-            "where micro-batches are of one stream each, a stream needs two micro-batches of it in a step; lower "
+            "with micro-batches of one stream each, a stream needs two of them in a step; lower "
             "per_device_train_batch_size"
             if self._homogeneous
-            else "a stream needs two samples of it in a step; raise the batch size, or the stream's share",
+            else "a stream needs two samples in a step; raise the batch size, or the stream's share",
         )
 
 
 class MeasuringMixin(RecoveryMixin):
-    """A Trainer that measures its gradients: with a probe once in a while, and their noise by what ranks differ."""
+    """A Trainer that measures its gradients: with a probe at intervals, and the noise between ranks."""
 
     _policy: Policy
     _mixture: MixtureOptions
@@ -199,7 +189,7 @@ class MeasuringMixin(RecoveryMixin):
     _rank_noise: RankNoise | None = None
     _rank_sums: Tensor | None = None  # of the last step, float64 `[4]`; see `RankNoise.measure`
     _update_norm: UpdateNorm | None = None
-    _num_samples: int = 0  # of that step, on all ranks
+    _num_samples: int = 0  # samples of that step, on all ranks
 
     def _new_probe(self, options: Probing | None, size: BatchSize) -> RunProbe | None:
         world_size = self.args.world_size
@@ -217,7 +207,7 @@ class MeasuringMixin(RecoveryMixin):
         return probe
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Trains, and lets go of what measured it; see `Trainer.train`."""
+        """Trains, and releases the measurements; see `Trainer.train`."""
         try:
             return super().train(*args, **kwargs)
         finally:
@@ -243,16 +233,16 @@ class MeasuringMixin(RecoveryMixin):
             result = super()._train_step(model, batch, num_items, is_synchronised)
             if probe is not None:
                 scale = float(self._loss_scale) if probe.is_due(batch.plan.step) else 1.0  # read from the device
-                told = scale * self._num_items / self._num_divided_by
-                found = probe.finish(told, self._loss_factors(batch.plan))
-                self._gradient_statistics, self._probe_seconds = found
+                scale *= self._num_items / self._num_divided_by
+                measured = probe.finish(scale, self._loss_factors(batch.plan))
+                self._gradient_statistics, self._probe_seconds = measured
         except BaseException:
             if probe is not None:
                 probe.cancel()
             raise
-        if self._rank_noise is not None:  # the gradient is averaged, and neither clipped nor thrown away yet
-            measured = self._rank_noise.measure(sum(self._micro_items), self._loss_scale, self.args.device)
-            self._rank_sums = self._rank_sync.add_up(measured)
+        if self._rank_noise is not None:  # the gradient is averaged, but not yet clipped or discarded
+            noise = self._rank_noise.measure(sum(self._micro_items), self._loss_scale, self.args.device)
+            self._rank_sums = self._rank_sync.add_up(noise)
             self._num_samples = batch.plan.total
         return result
 
@@ -263,7 +253,7 @@ class MeasuringMixin(RecoveryMixin):
         super()._begin_step(model, batch)
 
     def _is_packed(self, batch: StepBatch) -> bool:
-        """Whether rows are not samples on any rank: then micro-batches are of one stream each."""
+        """Whether rows are not samples on any rank: micro-batches then contain one stream each."""
         if not self._present_loader.by_stream:
             return False
         own = any(len(self._items_per_row(micro)) != len(micro.stream_ids) for micro in batch.micro_batches)
@@ -279,7 +269,7 @@ class MeasuringMixin(RecoveryMixin):
 
     def _halve(self, *args: Any) -> None:
         if self._run_probe is not None:
-            self._run_probe.cancel()  # what it holds is in the way
+            self._run_probe.cancel()  # it holds memory
         super()._halve(*args)
 
     @contextlib.contextmanager
@@ -296,12 +286,12 @@ class MeasuringMixin(RecoveryMixin):
 
     @property
     def _loss_scale(self) -> Tensor | float:
-        """What losses are multiplied by, on the device: nobody waits for it."""
+        """The factor on losses, on the device, without waiting for it."""
         scaler = self.accelerator.scaler
         return 1.0 if scaler is None else scaler.scale(torch.ones((), device=self.args.device))
 
     def _gradient_noise(self) -> GradientNoise | None:
-        """Gives what the ranks showed of the last gradient's noise, on all the same; waits for a GPU."""
+        """Returns the noise of the last gradient from the ranks' differences, the same on all; waits for a GPU."""
         if self._rank_sums is None:
             return None
         noise = noise_of_ranks(self._rank_sums.tolist(), self.args.world_size, self._num_samples)

@@ -1,4 +1,4 @@
-"""What the samples of a step lose once more after its optimizer step."""
+"""The losses of a step's samples after its optimizer step."""
 
 import torch
 from torch import Tensor
@@ -9,20 +9,19 @@ from mixer.trainer.side_runs import SideRuns
 
 
 class LossesAfter:
-    """Runs the micro-batches of a step a second time, without gradients, after the step that they led to.
+    """Runs the micro-batches of a step a second time after its optimizer step, without gradients.
 
-    Both losses of FAMO (arXiv 2306.03792, Algorithm 1) are of the same batch. The second forward is as near to the
-    first as can be: in training mode, and with the random numbers that the first began with, so that dropout leaves out
-    the same activations and what differs is what the step changed. In evaluation mode every loss would fall by what
-    dropout costs, and by more in some streams than in others. Random states and running statistics are put back
-    afterwards.
+    Both losses of FAMO (arXiv 2306.03792, Algorithm 1) are of the same batch. The second forward repeats the first as
+    closely as possible: in training mode and with the same random numbers, so that dropout drops the same activations
+    and only the step makes a difference. In evaluation mode every loss would fall by the effect of dropout, more in
+    some streams than in others. Random states and running statistics are restored afterwards.
 
-    Until then the inputs of the step are kept, and for each micro-batch the state of the random generators.
+    Until then the inputs of the step are kept, and the state of the random generators for each micro-batch.
 
     Args:
-        runs: The runs beside the training.
-        device: Where the model is.
-        dtype: What sums are kept in.
+        runs: Runs of the model outside of training.
+        device: The device of the model.
+        dtype: The type of the sums.
     """
 
     def __init__(self, runs: SideRuns, device: torch.device, dtype: torch.dtype):
@@ -30,26 +29,19 @@ class LossesAfter:
         self._kept: list[tuple[MicroBatch, Snapshot]] = []
 
     def begin(self) -> None:
-        """Begins a step, or begins it anew."""
+        """Begins a step, or repeats it."""
         self._kept = []
 
     def keep(self, micro: MicroBatch) -> None:
-        """Notes what a micro-batch begins with; to be called right before it is trained.
-
-        Args:
-            micro: The micro-batch.
-        """
+        """Keeps a micro-batch and the random state; called right before it is trained."""
         self._kept.append((micro, Snapshot(None, self._device)))
 
     def measure(self, num_streams: int) -> Tensor:
-        """Runs what was kept, and lets go of it; all ranks have to call it.
-
-        Args:
-            num_streams: Number of streams.
+        """Runs the kept micro-batches and releases them; all ranks have to call it.
 
         Returns:
-            `[num_streams]`: this rank's sums of the item losses of each stream, on the device; NaN where those of
-            several streams cannot be told apart.
+            `[num_streams]`: this rank's sums of the item losses of each stream, on the device; NaN if those of several
+            streams cannot be separated.
         """
         sums = torch.zeros(num_streams, dtype=self._dtype, device=self._device)
         kept, self._kept = self._kept, []
@@ -68,5 +60,5 @@ def _add(sums: Tensor, micro: MicroBatch, num_items: int, mean: Tensor, rows: Te
     if rows is not None:
         sums.index_add_(0, ids, rows.to(sums))
         return
-    is_told = bool((micro.stream_ids == micro.stream_ids[0]).all())
-    sums[ids] += mean.to(sums) * num_items if is_told else float("nan")
+    is_single = bool((micro.stream_ids == micro.stream_ids[0]).all())
+    sums[ids] += mean.to(sums) * num_items if is_single else float("nan")

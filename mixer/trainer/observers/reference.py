@@ -1,4 +1,4 @@
-"""A reference model, and by how much losses exceed its own."""
+"""A reference model, and the excess of losses over its own."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,17 +22,17 @@ from mixer.utils.arrays import FloatArray, Int64Array
 
 
 class ReferenceModel:
-    """Runs a reference model on micro-batches: in evaluation mode, without gradients, leaving random states alone.
+    """Runs a reference model on micro-batches: in evaluation mode, without gradients, with random states unchanged.
 
-    The model is moved to the device of the run, unless it was spread over devices when it was loaded, and set to
-    evaluation. It is never trained, and no checkpoint holds it.
+    The model is moved to the device of the run, unless it was loaded onto several devices. It is never trained, and no
+    checkpoint contains it.
 
     Args:
         model: The reference model.
-        runs: The runs beside the training.
-        device: Where it is run.
-        autocast: Gives the context in which the trained model computes, for mixed precision.
-        new_tracker: Makes a tracker of a model that reads losses just as that of the training does.
+        runs: Runs of the model outside of training.
+        device: The device to run on.
+        autocast: Returns the mixed-precision context of the trained model.
+        new_tracker: Makes a reader of row losses like that of the training.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class ReferenceModel:
             model.to(device)
         self._modes = [(module, module.training) for module in model.modules()]
         self._model = model.eval()
-        # As the Trainer does with its model: keys and values of attention take memory here, and where there is a place
-        # for them transformers lets packed samples attend to each other.
+        # As the Trainer does with its model: the key-value cache takes memory, and with it transformers lets packed
+        # samples attend to each other.
         self._config: Any = getattr(model, "config", None)
         self._uses_cache = getattr(self._config, "use_cache", None)
         self._set_cache(False)
@@ -59,11 +59,8 @@ class ReferenceModel:
     def item_losses(self, micro: MicroBatch) -> Tensor | None:
         """Computes the loss of each item of a micro-batch.
 
-        Args:
-            micro: The micro-batch.
-
         Returns:
-            `[num_rows, num_places]`: as `RowLossReader.item_losses`; `None` if they cannot be told apart.
+            `[num_rows, num_places]`: as `RowLossReader.item_losses`; `None` if items cannot be separated.
         """
         start = Snapshot(self._model, self._device)
         self._row_losses.listen(micro.inputs)
@@ -71,7 +68,7 @@ class ReferenceModel:
             with torch.no_grad(), self._autocast():
                 self._runs.forward(micro, self._model)
         except Exception as error:
-            error.add_note("While the reference model ran on a micro-batch: it must take the same inputs as the model.")
+            error.add_note("In the reference model, which must take the same inputs as the trained model.")
             raise
         finally:
             start.restore()
@@ -80,7 +77,7 @@ class ReferenceModel:
         return items
 
     def detach(self) -> None:
-        """Takes the hooks away and leaves the model as it was, but for the device."""
+        """Removes the hooks and restores the model, except for its device."""
         self._row_losses.detach()
         for module, mode in self._modes:
             module.training = mode
@@ -92,52 +89,48 @@ class ReferenceModel:
 
 
 def check_reference(reference: object, model: nn.Module | None) -> None:
-    """Refuses what is no reference for a model.
-
-    Args:
-        reference: What was given as one.
-        model: The model that is trained.
+    """Checks a reference model against the trained model.
 
     Raises:
         TypeError: If it is no model.
-        ValueError: If it shares trainable parameters with the model, or its weights are in shards.
+        ValueError: If it shares trainable parameters with the model, or its weights are sharded.
     """
     if not isinstance(reference, nn.Module):
         raise TypeError(
             f"reference_model must be a model (an nn.Module), got a {type(reference).__name__}: load it first, with "
-            "AutoModelForCausalLM.from_pretrained(...) or whatever class it is of."
+            f"AutoModelForCausalLM.from_pretrained(...) or its own class."
         )
     sharded = shards_of(reference)
     if sharded is not None:
         raise ValueError(
-            f"reference_model: {sharded} has its weights in shards, so that it cannot be run by itself. Load it before "
-            "TrainingArguments are made, or use stage 2, FSDP2 or DDP."
+            f"reference_model: {sharded} has sharded its weights, so it cannot run alone. Load it before "
+            f"TrainingArguments are created, or use stage 2, FSDP2 or DDP."
         )
     if model is None:
         return
     trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     if any(id(parameter) in trained for parameter in reference.parameters()):
         raise ValueError(
-            "reference_model shares parameters with the model that is trained, so that it would be trained too: give a "
+            "reference_model shares parameters with the model that is trained, so it would be trained too: pass a "
             "copy.deepcopy of it."
         )
 
 
-_OWN, _REFERENCE = -2, -1  # places after the streams': micro-batches whose items are not known
+_OWN, _REFERENCE = -2, -1  # entries after those of the streams: micro-batches with unknown items
 
 
 class ExcessLoss:
-    """Adds up `max(ℓ(x) − ℓ_ref(x), 0)` over the items `x` of a step, stream by stream.
+    """Adds up `max(ℓ(x) − ℓ_ref(x), 0)` over the items `x` of a step, per stream.
 
-    An item is a term of the loss: a token, or a row where a row has one label. Clipped is each item's difference, as in
-    DoReMi (arXiv 2305.10429, Algorithm 1), and not their mean: these are not the same where a model loses less than the
-    reference on some items and more on others.
+    An item is a loss term: a token, or a row if a row has one label. As in DoReMi (arXiv 2305.10429, Algorithm 1), the
+    difference of each item is clipped, not their mean: these differ if a model loses less than the reference on some
+    items and more on others.
 
     Args:
         num_streams: Number of streams.
         reference: The reference model.
-        device: Where the sums are kept.
-        dtype: In what.
+        device: The device of the sums.
+        dtype: The type of the sums.
     """
 
     def __init__(self, num_streams: int, reference: ReferenceModel, device: torch.device, dtype: torch.dtype):
@@ -146,18 +139,17 @@ class ExcessLoss:
         self.sums = self._start.clone()
 
     def begin(self) -> None:
-        """Begins a step, or begins it anew."""
+        """Begins a step, or repeats it."""
         self.sums = self._start.clone()
 
     def add(self, micro: MicroBatch, items: Tensor | None, loss_sum: Tensor | None) -> None:
-        """Takes a micro-batch in that was trained.
+        """Adds a micro-batch that was trained.
 
         Args:
             micro: The micro-batch.
-            items: `[num_rows, num_places]`: the loss of each of its items, 0 where labels are ignored; `None` if they
-                are not known.
-            loss_sum: A scalar: what they have to sum up to for these to be the terms of the loss; `None` if that is
-                known already.
+            items: `[num_rows, num_places]`: the loss of each item, 0 for ignored labels; `None` if unknown.
+            loss_sum: A scalar: the sum that the items must have if they are the terms of the loss; `None` if that is
+                known.
         """
         ids = torch.from_numpy(micro.stream_ids).to(self.sums.device)
         is_one_stream = bool((micro.stream_ids == micro.stream_ids[0]).all())
@@ -179,7 +171,7 @@ class ExcessLoss:
 
 
 def excess_of(items: Tensor, reference: Tensor) -> Tensor:
-    """Gives by how much losses exceed those of a reference.
+    """Computes the excess of losses over those of a reference.
 
     Args:
         items: Losses, of any shape.
@@ -193,51 +185,51 @@ def excess_of(items: Tensor, reference: Tensor) -> Tensor:
         [2.0, 0.0, nan]
     """
     excess = (items - reference).clamp(min=0.0)
-    # An infinite loss of the reference is no merit of the model.
+    # An infinite loss of the reference does not mean that the model is good.
     return torch.where(items.isfinite() & reference.isfinite(), excess, torch.nan)
 
 
 def check_told_apart(sums: Tensor) -> Tensor:
-    """Refuses sums over items that could not be told apart; on all ranks alike, once the sums are over all of them.
+    """Refuses sums over items that could not be separated; the same on all ranks once the sums are global.
 
     Args:
-        sums: `[num_streams + 2]`: what `ExcessLoss.sums` are over all ranks.
+        sums: `[num_streams + 2]`: `ExcessLoss.sums`, summed over all ranks.
 
     Returns:
         `[num_streams]`: the streams' sums.
 
     Raises:
-        ValueError: If some items were not known.
+        ValueError: If some items were unknown.
     """
     own, reference = sums[_OWN:].tolist()
     if own > 0:
         raise ValueError(
             "The policy needs the loss of each item (token or row) for the excess over the reference model, but this "
-            "model's loss is not the sum of terms that can be told apart. Use a model whose forward computes a cross "
-            "entropy over its labels, or gives logits for them; or give the policy recorded losses of the reference "
-            "(reference_losses), for which the losses of streams are enough."
+            "model's loss is not the sum of separate terms. Use a model whose forward computes a cross entropy over "
+            "its labels, or returns logits for them; or pass recorded losses of the reference to the policy "
+            "(reference_losses), for which per-stream losses are enough."
         )
     if reference > 0:
         raise ValueError(
-            "reference_model does not show its loss on the same items (tokens or rows) as the model that is trained. "
-            "Use one with the same head and tokenizer, such as a model that was trained with the same recipe; or give "
-            "the policy its recorded losses (reference_losses)."
+            "reference_model has no loss on the same items (tokens or rows) as the trained model. Use one with the "
+            "same head and tokenizer, such as a model trained with the same recipe; or pass its recorded losses to the "
+            "policy (reference_losses)."
         )
     return sums[:_OWN]
 
 
-def _is_other(found: Tensor, wanted: Tensor) -> Tensor:
-    both_finite = found.isfinite() & wanted.isfinite()
-    return both_finite & ((found - wanted).abs() > LARGEST_OTHER_SHARE * wanted.abs())
+def _is_other(actual: Tensor, expected: Tensor) -> Tensor:
+    both_finite = actual.isfinite() & expected.isfinite()
+    return both_finite & ((actual - expected).abs() > LARGEST_OTHER_SHARE * expected.abs())
 
 
 logger = logging.get_logger(__name__)
-# What the policy sees of it, by column of the ledger's table `comparisons`.
+# Names for the policy, by column of the ledger's table `comparisons`.
 _SEEN_AS = {"excess_loss": "excess_losses", "loss_after": "losses_after"}
 
 
 class ComparingMixin(MeasuringMixin):
-    """A Trainer that compares losses where the policy needs it."""
+    """A Trainer that compares losses if the policy needs it."""
 
     _reference_model: nn.Module | None = None
     _excess: ExcessLoss | None = None
@@ -245,26 +237,26 @@ class ComparingMixin(MeasuringMixin):
     _after: LossesAfter | None = None
 
     def _take_reference(self, reference: nn.Module | None) -> None:
-        """Checks a reference model against what the policy needs."""
+        """Checks a reference model against the needs of the policy."""
         is_needed = "excess_loss" in self._policy.needs
         if reference is not None:
             check_reference(reference, self.model)
         if is_needed and reference is None:
             raise ValueError(
-                f"Policy {self._policy.name} needs the losses of a reference model on the samples that are trained: "
-                "give reference_model=..., a model of the same kind (`mixer doremi` trains one), or give the policy "
-                "losses that were recorded of one (reference_losses)."
+                f"Policy {self._policy.name} needs the losses of a reference model on the trained samples: pass "
+                f"reference_model=..., a model of the same kind (`mixer doremi` trains one), or pass its recorded "
+                f"losses to the policy (reference_losses)."
             )
         if reference is not None and not is_needed:
             logger.warning(
-                "reference_model is given, but mixing=%s does not need one ('excess_loss'), so it is not run.",
+                "reference_model is set, but mixing=%s does not need one ('excess_loss'), so it is not run.",
                 self._policy.name,
             )
         self._reference_model = reference if is_needed else None
         self._keeps_items = is_needed
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Trains, and lets go of what losses were compared with; see `Trainer.train`."""
+        """Trains, and releases the comparisons; see `Trainer.train`."""
         try:
             return super().train(*args, **kwargs)
         finally:
@@ -288,7 +280,7 @@ class ComparingMixin(MeasuringMixin):
         return prepared
 
     def _check_ranks_have_reference(self, reference: nn.Module) -> None:
-        """Refuses a reference that was not loaded on all ranks: engines that spare memory load on the first alone."""
+        """Refuses a reference loaded on the first rank only, as engines that save memory do."""
         if self.args.world_size == 1:
             return
         with torch.no_grad():
@@ -297,8 +289,8 @@ class ComparingMixin(MeasuringMixin):
         if not np.array_equal(self._rank_sync.least(own), self._rank_sync.greatest(own)):
             raise ValueError(
                 "reference_model: its weights are not the same on all ranks. With cpu_ram_efficient_loading (FSDP) "
-                "from_pretrained loads them on the first rank alone: set that to false, or load the reference model "
-                "before TrainingArguments are made."
+                "from_pretrained loads them on the first rank only: set that to false, or load the reference model "
+                "before TrainingArguments are created."
             )
 
     # ---- A step ----
@@ -322,11 +314,9 @@ class ComparingMixin(MeasuringMixin):
         return loss
 
     def _loss_sum_to_check(self, micro: MicroBatch, plan: Plan, loss: Tensor) -> Tensor | None:
-        """Gives what the item losses of a micro-batch sum up to by its loss, unless it is known to be their sum."""
+        """Returns the sum of a micro-batch's item losses by its loss, unless rows are known to be its terms."""
         first = int(micro.stream_ids[0])
-        if self._normalization_of(first).rows_known or not self._factor(
-            plan, first
-        ):  # of a loss of weight 0 nothing is left
+        if self._normalization_of(first).rows_known or not self._factor(plan, first):  # weight 0 leaves no loss
             return None
         counting = self._item_factor(plan, first)
         loss_sum: Tensor = loss * (self._num_divided_by / (counting * self.args.world_size))
@@ -340,7 +330,7 @@ class ComparingMixin(MeasuringMixin):
             self._excess_sums = self._rank_sync.add_up(self._excess.sums)
         return result
 
-    # ---- What the policy sees of it ----
+    # ---- Observations for the policy ----
 
     def _observed_by_policy(self, batch: StepResult) -> dict[str, Any]:
         """Measures what the policy needs; waits for a GPU."""
@@ -350,30 +340,25 @@ class ComparingMixin(MeasuringMixin):
             observed["excess_losses"] = _means(check_told_apart(self._excess_sums), items)
         if self._after is not None:
             sums = self._rank_sync.add_up(self._after.measure(len(self.streams)))
-            # Where no step was taken there is nothing after it.
-            is_skipped = self._is_skipped(batch)
+            # Without a step there is no loss after it.
+            is_skipped = bool(self.accelerator.optimizer_step_was_skipped) or (
+                self._nonfinite == "skip" and len(batch.bad_streams()) > 0
+            )
             observed["losses_after"] = np.full(len(items), np.nan) if is_skipped else _means(sums, items)
         return observed
 
-    def _is_skipped(self, batch: StepResult) -> bool:
-        is_skipped = bool(self.accelerator.optimizer_step_was_skipped)
-        return is_skipped or (self._nonfinite == "skip" and len(batch.bad_streams()) > 0)
-
 
 def compared_in(observed: Mapping[str, Any]) -> dict[str, FloatArray]:
-    """Gives what losses were compared with, for the ledger and the log.
-
-    Args:
-        observed: What the policy is going to see.
+    """Returns the compared losses in the policy's observations, for the ledger and the log.
 
     Returns:
-        What there is of it, by column of the ledger's table `comparisons`; copies, which no policy changes.
+        Copies, by column of the ledger's table `comparisons`.
     """
     return {column: observed[name].copy() for column, name in _SEEN_AS.items() if name in observed}
 
 
 def _means(sums: Tensor, items: Int64Array) -> FloatArray:
-    """Means per item; NaN where there are none, or they are not finite."""
+    """Returns means per item; NaN without items, or if not finite."""
     values = sums.cpu().numpy().astype(np.float64)
     means: FloatArray = np.divide(values, items, out=np.full(len(values), np.nan), where=items > 0)
     means[~np.isfinite(means)] = np.nan

@@ -139,7 +139,7 @@ def test_unpaired_preferences(tmp_path: Path) -> None:
 
 def test_a_loss_of_neighbours_is_refused(tmp_path: Path) -> None:
     args = KTOConfig(**trl_options(tmp_path), train_sampling_strategy="sequential")
-    with pytest.raises(ValueError, match=r"compares each sample with a mean over the micro-batch.*apo_zero_unpaired"):
+    with pytest.raises(ValueError, match=r"compares each sample with a mean over its micro-batch.*apo_zero_unpaired"):
         _KTO(
             model_of(),
             ref_model=model_of(),
@@ -164,7 +164,7 @@ def test_losses_of_a_micro_batch_are_refused(tmp_path: Path, loss: str) -> None:
 
 def test_a_stream_that_is_no_preferences_is_named(tmp_path: Path) -> None:
     odd = datasets.Dataset.from_dict({"prompt": ["w1"], "chosen": ["w2"]})
-    with pytest.raises(ValueError, match=r"Stream 'odd': MixingDPO cannot prepare its columns \['chosen', 'prompt'\]"):
+    with pytest.raises(ValueError, match=r"Stream 'odd': MixingDPO cannot prepare the columns \['chosen', 'prompt'\]"):
         MixingDPO(
             model_of(),
             ref_model=model_of(),

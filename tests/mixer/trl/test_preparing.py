@@ -91,11 +91,11 @@ def test_evaluation_sets_by_name(tmp_path: Path) -> None:
     ("other", "changes", "message"),
     [
         (datasets.Dataset.from_dict({"body": ["w1"]}), {}, r"'odd' has the columns \['body'\].*Rename its columns"),
-        (datasets.Dataset.from_dict({"text": [3, 4]}), {}, r"'odd': MixingSFTTrainer cannot prepare its columns"),
+        (datasets.Dataset.from_dict({"text": [3, 4]}), {}, r"'odd': MixingSFTTrainer cannot prepare the columns"),
         (
             datasets.Dataset.from_dict({"prompt": ["w1 w2 w3 w4 w5"], "completion": [" w6"]}),
             {"max_length": 4},
-            r"'odd': nothing is left of its 1 samples",
+            r"'odd': MixingSFTTrainer has filtered out all of its 1 samples",
         ),
         (texts(3, 1), {"assistant_only_loss": True}, r"'odd' is no conversation"),
         (
@@ -119,7 +119,7 @@ def test_an_evaluation_set_that_does_not_go_is_named(tmp_path: Path) -> None:
     sets = {"chat": chats(3, 2), "odd": texts(3, 1).rename_column("text", "words")}
     with pytest.raises(KeyError, match="text") as caught:
         _trainer(tmp_path, two_chats(), {"eval_dataset": sets})
-    assert caught.value.__notes__ == ["While the evaluation set 'odd' was prepared."]
+    assert caught.value.__notes__ == ["While preparing the evaluation set 'odd'."]
     with pytest.raises(ValueError, match="eval_dataset: the data set 'odd' is empty"):
         _trainer(tmp_path, two_chats(), {"eval_dataset": {**sets, "odd": chats(3, 2).select([])}})
 
