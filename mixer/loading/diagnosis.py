@@ -1,4 +1,4 @@
-"""Which rows of a micro-batch hold what a model has no place for: too many tokens, or tokens that it does not know."""
+"""Explains model failures by the micro-batch's rows: too long, or with token ids outside the vocabulary."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,15 +14,12 @@ from mixer.models.row_losses import tokens_per_row
 
 
 def unfit_rows(model: nn.Module, streams: Sequence[Stream], micro: MicroBatch) -> list[str]:
-    """Looks for what made a model fail; to be asked once it has.
+    """Returns reasons why a model failed on a micro-batch: a sentence each.
 
     Args:
-        model: The model, not wrapped.
-        streams: The streams.
-        micro: The micro-batch that it failed on.
-
-    Returns:
-        A sentence for each reason that was found.
+        model: Model, unwrapped.
+        streams: Streams.
+        micro: Failed micro-batch.
     """
     inputs = micro.inputs
     ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
@@ -34,32 +31,24 @@ def unfit_rows(model: nn.Module, streams: Sequence[Stream], micro: MicroBatch) -
     lengths, most = tokens_per_row(inputs).cpu(), _number(config, "max_position_embeddings")
     if most is not None and bool((lengths > most).any()):
         which = _named(streams, micro, lengths > most)
-        reasons.append(f"Longer than the {most} tokens that the model has positions for: {which}.")
+        reasons.append(f"Longer than the model's {most} positions: {which}.")
     num_known = _number(config, "vocab_size")
     are_unknown = torch.zeros_like(ids, dtype=torch.bool) if num_known is None else (ids >= num_known) | (ids < 0)
     if bool(are_unknown.any()):
-        which, found = _named(streams, micro, are_unknown.any(dim=1).cpu()), int(ids[are_unknown][0])
-        reasons.append(f"With tokens, such as {found}, that a model of vocab_size {num_known} does not know: {which}.")
+        which, token = _named(streams, micro, are_unknown.any(dim=1).cpu()), int(ids[are_unknown][0])
+        reasons.append(f"With token ids, such as {token}, outside the model's vocab_size {num_known}: {which}.")
     return reasons
 
 
 def alone(error: Exception, micro: MicroBatch) -> list[str]:
-    """Says why batch normalisation failed on a micro-batch, where it did as that has one row alone.
-
-    Args:
-        error: What the model raised.
-        micro: The micro-batch.
-
-    Returns:
-        A sentence or none.
-    """
+    """Explains a batch-normalisation failure on a micro-batch with a single row; empty for other errors."""
     if len(micro.stream_ids) != 1 or "more than 1 value per channel" not in str(error):
         return []
     return [
-        "Batch normalisation cannot train on one row alone, which is what was left for this micro-batch. Choose a "
-        "batch_size whose share of each rank leaves no micro-batch of one row (by per_device_train_batch_size); set "
-        "dataloader_drop_last=True where it is the last batch of an epoch; or take a normalisation that does not look "
-        "at other rows (GroupNorm, LayerNorm)."
+        "Batch normalisation cannot train on a single row, and this micro-batch has only one. Choose a batch_size that "
+        "leaves no rank with a micro-batch of one row (given per_device_train_batch_size); set "
+        "dataloader_drop_last=True if it is the last batch of an epoch; or use a normalisation that is independent of "
+        "other rows (GroupNorm, LayerNorm)."
     ]
 
 

@@ -1,4 +1,4 @@
-"""Which samples a micro-batch is made of, in words, for the errors that one of them causes."""
+"""Names a micro-batch's samples in errors."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -8,30 +8,26 @@ import numpy as np
 from mixer.mixture.stream import Stream
 from mixer.utils.arrays import Int64Array
 
-# More samples of a stream are not listed one by one.
-_MOST_LISTED = 16
+_MOST_LISTED = 16  # samples per stream
 _MIXED = (
-    "Samples of several streams come together in it: bring them to one form, pad them in the data_collator, or give a "
-    "Stream a data_collator of its own."
+    "The micro-batch mixes samples of several streams: give them the same columns, pad them in the data_collator, or "
+    "set data_collator on a Stream."
 )
 
 
 def name_rows(streams: Sequence[Stream], stream_ids: Int64Array, indices: Int64Array) -> str:
-    """Names samples.
+    """Returns the streams and indices of samples as text.
 
     Args:
-        streams: The streams.
-        stream_ids: int64 `[num_samples]`: the stream of each sample.
-        indices: int64 `[num_samples]`: where it stands in the stream's data set; of rows, the position in the stream.
-
-    Returns:
-        Streams and indices.
+        streams: Streams.
+        stream_ids: int64 `[num_samples]`: stream of each sample.
+        indices: int64 `[num_samples]`: index in the stream's dataset; for iterable streams, the position.
     """
     parts = []
     for stream_id in np.unique(stream_ids).tolist():
         own = indices[stream_ids == stream_id]
         stream = streams[stream_id]
-        if stream.is_memory:  # what stands there is an address, which says nothing to anyone
+        if stream.is_memory:  # its indices are internal addresses
             parts.append(f"stream {stream.name!r}: {len(own)} replayed samples")
             continue
         listed = ", ".join(map(str, own[:_MOST_LISTED].tolist())) + (", ..." if len(own) > _MOST_LISTED else "")
@@ -41,15 +37,12 @@ def name_rows(streams: Sequence[Stream], stream_ids: Int64Array, indices: Int64A
 
 @contextlib.contextmanager
 def naming_rows(streams: Sequence[Stream], stream_ids: Int64Array, indices: Int64Array) -> Iterator[None]:
-    """Says in errors that are raised meanwhile which samples they may be of.
+    """Adds a note with the samples' streams and indices to errors raised in the context.
 
     Args:
-        streams: The streams.
-        stream_ids: int64 `[num_samples]`: the stream of each sample.
-        indices: int64 `[num_samples]`: where it stands in the stream's data set.
-
-    Returns:
-        A context.
+        streams: Streams.
+        stream_ids: int64 `[num_samples]`: stream of each sample.
+        indices: int64 `[num_samples]`: index in the stream's dataset.
     """
     try:
         yield

@@ -42,7 +42,7 @@ class Mixing:
         self._mixture = describe(planner.streams)
         self.names = self._mixture.names
         self._weights = MixtureWeights(policy, self._mixture, planner.active(0.0))
-        self._size = BatchSize(Constant(), clock.batch_size) if size is None else size
+        self._batch_size = BatchSize(Constant(), clock.batch_size) if size is None else size
         self._begin(planner, clock)
 
     def restart(self, planner: Planner, clock: Clock, size: BatchSize) -> None:
@@ -57,14 +57,14 @@ class Mixing:
             ValueError: If the policy's first decision does not fit the streams.
         """
         self._weights.start(planner.active(0.0))
-        size.manual, self._size = self._size.manual, size
+        size.manual, self._batch_size = self._batch_size.manual, size
         self._begin(planner, clock)
 
     def _begin(self, planner: Planner, clock: Clock) -> None:
         self.planner, self.clock = planner, clock
         self.num_tokens: Int64Array = np.zeros(len(self.names), dtype=np.int64)
         self.skipped: Int64Array = np.zeros(len(self.names), dtype=np.int64)
-        clock.resize(self._size.value)
+        clock.resize(self._batch_size.value)
         if self.is_exhausted:
             raise ValueError("No stream that is there at the start of the run has a positive weight.")
 
@@ -137,27 +137,27 @@ class Mixing:
     @property
     def batch_size(self) -> int:
         """Samples of the next step over all ranks, if the epoch and the budget have as many left."""
-        return self._size.value
+        return self._batch_size.value
 
     @property
     def manual_batch_size(self) -> int | None:
         """The batch size set by hand, or `None`."""
-        return self._size.manual
+        return self._batch_size.manual
 
     @property
     def initial_batch_size(self) -> int:
         """The size that the run began with, for which its learning rate was chosen."""
-        return self._size.initial
+        return self._batch_size.initial
 
     @property
     def schedule(self) -> Schedule:
         """The batch-size schedule."""
-        return self._size.schedule
+        return self._batch_size.schedule
 
     @property
     def learning_rate_factor(self) -> float:
         """What the run's learning rate is multiplied by in the next step, for its batch size."""
-        return self._size.learning_rate_factor
+        return self._batch_size.learning_rate_factor
 
     def set_batch_size(self, batch_size: int | None) -> None:
         """Rules the batch size by hand from the next step on, until called again.
@@ -174,8 +174,8 @@ class Mixing:
         Example:
             >>> trainer.mixing.set_batch_size(256)  # doctest: +SKIP
         """
-        self._size.set(batch_size)
-        self.clock.resize(self._size.value)
+        self._batch_size.set(batch_size)
+        self.clock.resize(self._batch_size.value)
 
     # ---- Planning ----
 
@@ -223,7 +223,7 @@ class Mixing:
         ahead.planner, ahead.clock = self.planner.ahead(), copy.copy(self.clock)
         total: int | None = None
         while True:
-            ahead._end_step(total)
+            ahead.end_step(total)
             ahead.drop_rest()
             plan = ahead.next_plan() if ahead.clock.progress < 1.0 else None
             if plan is None:
@@ -247,7 +247,7 @@ class Mixing:
         Args:
             plan: The step's plan.
         """
-        self._end_step(plan.clocked(plan.counts))
+        self.end_step(plan.clocked(plan.counts))
         self.drop_rest()
 
     @property
@@ -318,13 +318,13 @@ class Mixing:
         """
         clock = self.clock
         position_before = clock.schedule_position
-        self._end_step(plan.clocked(plan.counts), plan.clocked(tokens))
+        self.end_step(plan.clocked(plan.counts), plan.clocked(tokens))
         if self.schedule.unit == "epochs":
             self.drop_rest()
         self.num_tokens += tokens
         if skipped is not None:
             self.skipped += skipped
-        if not self._size.is_constant:
+        if not self._batch_size.is_constant:
             seen = BatchObservation(
                 step=clock.step,
                 progress=clock.progress,
@@ -338,8 +338,8 @@ class Mixing:
                 last_learning_rate=math.nan if learning_rate is None else learning_rate(position_before),
                 noise=_noise_of(gradients) if noise is None else noise,
             )
-            self._size.update(seen)
-            clock.resize(self._size.value)
+            self._batch_size.update(seen)
+            clock.resize(self._batch_size.value)
         self.drop_rest()
         by_stream = {"losses": losses, "excess_losses": excess_losses, "losses_after": losses_after}
         self._weights.update(partial(self._observation, plan, tokens, by_stream, gradients, update_norm), clock.step)
@@ -376,7 +376,8 @@ class Mixing:
         """Keeps the losses of an evaluation for the policy; see `MixtureWeights.observe_evaluation`."""
         self._weights.observe_evaluation(losses)
 
-    def _end_step(self, num_samples: int | None = None, num_tokens: int = 0) -> None:
+    def end_step(self, num_samples: int | None = None, num_tokens: int = 0) -> None:
+        """Counts a step on the clock; see `Clock.tick`."""
         self.clock.tick(num_samples, num_tokens)
         if self.clock.counts_steps and self._dropped and self.clock.at_epoch_end:
             self.planner.skip(self._dropped)
@@ -399,7 +400,7 @@ class Mixing:
         return {
             "format": FORMAT_VERSION,
             "clock": self.clock.state_dict(),
-            "batch_size": self._size.state_dict(),
+            "batch_size": self._batch_size.state_dict(),
             "planner": self.planner.state_dict(),
             "weights": self._weights.state_dict(),
             "num_tokens": self.num_tokens.tolist(),
@@ -431,8 +432,8 @@ class Mixing:
         self.clock.load_state_dict(state["clock"], allow_inexact)
         own = self.clock.state_dict()["initial_batch_size"]
         if state["clock"]["initial_batch_size"] == own:  # else the size that is asked for now begins
-            self._size.load_state_dict(state["batch_size"], allow_inexact)
-        self.clock.resize(self._size.value)
+            self._batch_size.load_state_dict(state["batch_size"], allow_inexact)
+        self.clock.resize(self._batch_size.value)
         counts = [whole_number(count, "the tokens of a stream", most=MOST_COUNT) for count in state["num_tokens"]]
         tokens = dict(zip(streams, counts, strict=True))
         self.num_tokens = np.array([tokens.get(name, 0) for name in self.names], dtype=np.int64)

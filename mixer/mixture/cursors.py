@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mixer.mixture.cursor import Cursor
-from mixer.mixture.permutation import Order, OrderBlock
+from mixer.mixture.permutation import Permutation, PermutationBlock
 from mixer.mixture.plan import Plan
 from mixer.mixture.sharding import dealt_samples, rank_samples
 from mixer.mixture.stream import Stream
@@ -151,7 +151,7 @@ class ShuffledCursor:
     def __init__(self, stream: Stream, run_seed: int):
         self.length, self.key, self.shuffle = stream.num_samples, stream.order_key(run_seed), stream.shuffle
         self._content = stream.content
-        self._block = OrderBlock(Order(self.length, self.key, self.shuffle))
+        self._block = PermutationBlock(Permutation(self.length, self.key, self.shuffle))
         self._end = stream.max_samples
         self._position = 0
 
@@ -213,12 +213,14 @@ class CursorLookup:
         self._cursors = cursors
         ordered = [cursor for cursor in cursors if isinstance(cursor, ShuffledCursor)]
         self._has_rows = any(isinstance(cursor, IterableCursor) for cursor in cursors)
-        self._order: Order | None = None
+        self._order: Permutation | None = None
         # Of each stream its number among those with an order; the others, buffers and rows, look up by themselves.
         is_ordered = np.array([isinstance(cursor, ShuffledCursor) for cursor in cursors], dtype=bool)
         self._numbers = np.where(is_ordered, np.cumsum(is_ordered) - 1, -1)
         if len(ordered) > _FEW_STREAMS:
-            self._order = Order([d.length for d in ordered], [d.key for d in ordered], [d.shuffle for d in ordered])
+            self._order = Permutation(
+                [d.length for d in ordered], [d.key for d in ordered], [d.shuffle for d in ordered]
+            )
 
     def share(self, plan: Plan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
         """Gives a rank's samples of a plan.

@@ -31,7 +31,7 @@ def mix_bits(values: UInt64Array) -> UInt64Array:
     return values ^ (values >> _SHIFT_31)
 
 
-class Order:
+class Permutation:
     """The shuffled order of one stream or of many, at no cost in memory.
 
     Position `p` of a stream of length `n` stands for sample `perm(seed, p // n)(p % n)`: every epoch is a
@@ -49,7 +49,7 @@ class Order:
         ValueError: If a length is below 1 or too large, or the arguments differ in length.
 
     Example:
-        >>> Order(length=5, seed=7).indices(start=0, count=5).tolist()
+        >>> Permutation(length=5, seed=7).indices(start=0, count=5).tolist()
         [3, 1, 4, 2, 0]
     """
 
@@ -125,7 +125,7 @@ def _ceil_sqrt(value: int) -> int:
     return isqrt(value - 1) + 1
 
 
-class OrderBlock:
+class PermutationBlock:
     """One stream's order, read ahead in blocks.
 
     Mapping has a fixed price a call, so that mapping some thousand positions at once and reading them off a table makes
@@ -136,7 +136,7 @@ class OrderBlock:
         length: Positions of a block.
     """
 
-    def __init__(self, order: Order, length: int = 4_096):
+    def __init__(self, order: Permutation, length: int = 4_096):
         self._order = order
         self._length = length
         self._start = 0
@@ -163,3 +163,6 @@ class OrderBlock:
             indices: Int64Array = self._table[start - self._start : stop - self._start : positions.step]
             return indices
         return self._table[positions - self._start]
+
+
+Order = Permutation  # the public name

@@ -213,4 +213,4 @@ class TestRefusals:
         with caplog.at_level("WARNING", logger="mixer"):
             for _ in sampler:
                 sampler.observe(loss=1.0)
-        assert "Nobody reported ['gradients']" in caplog.text
+        assert "depends on ['gradients']" in caplog.text
