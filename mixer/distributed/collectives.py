@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d
 from mixer.utils.arrays import Int64Array
 from mixer.utils.text import in_words
 
-_MOST_SECONDS = 5.0  # a thread whose collective was given up waits on for other ranks, and lets go of nothing
+_MOST_SECONDS = 5.0  # the thread of an abandoned collective waits for other ranks and releases nothing
 _POLL_SECONDS = 0.001
 
 
@@ -26,7 +26,7 @@ def _references(tensors: Sequence[Tensor]) -> list[int]:
 
 
 _sent: list[Tensor] = []
-[_ALONE] = _references([torch.empty(0)])  # of a tensor that nobody has but a list
+[_ALONE] = _references([torch.empty(0)])  # of a tensor that only a list holds
 
 
 def held_until_let_go(*tensors: Tensor) -> None:
@@ -82,8 +82,8 @@ class RankSync:
         if world_size > 1 and dist.get_backend() != "gloo":
             self._group = dist.new_group(backend="gloo", timeout=timeout)
             weakref.finalize(self, _end_group, self._group)
-        elif world_size > 1 and timeout is not None:  # accelerate does not tell a group on CPUs
-            distributed_c10d._set_pg_timeout(timeout)
+        elif world_size > 1 and timeout is not None:  # accelerate does not set it for a group on CPUs
+            distributed_c10d._set_pg_timeout(timeout)  # noqa: SLF001  # no public equivalent
 
     def most(self, number: int) -> int:
         """Finds the largest number of all ranks, through the CPU.
@@ -165,8 +165,9 @@ class RankSync:
             return content
         is_first = dist.get_rank() == 0
         room = int(self.total(np.array([len(content) if is_first else 0]))[0])
-        told = torch.frombuffer(bytearray(content), dtype=torch.uint8) if is_first and room else None
-        message = torch.zeros(room, dtype=torch.uint8) if told is None else told
+        message = torch.zeros(room, dtype=torch.uint8)
+        if is_first and room:
+            message = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         if room:
             held_until_let_go(message)
             dist.broadcast(message, src=0, group=self._group)
@@ -212,7 +213,7 @@ class RankSync:
         error: Exception | None = None
         try:
             result = work()
-        except Exception as caught:  # goes to all ranks before it is raised
+        except Exception as caught:  # sent to all ranks before it is raised
             error = caught
         if self.most(int(error is not None)):
             self.raise_on_all(error)
@@ -229,7 +230,7 @@ class RankSync:
         """
         if error is not None and self._world_size == 1:
             raise error
-        # An error in words is never empty: its type is in them.
+        # The text of an error is never empty: it includes the type.
         messages = self.gather_bytes(b"" if error is None else in_words(error).encode(errors="replace"))
         if error is not None:
             raise error
@@ -239,5 +240,5 @@ class RankSync:
 
 def _end_group(group: dist.ProcessGroup) -> None:
     """Ends the threads of a group, unless whoever ended all groups has."""
-    if dist.is_initialized() and group in distributed_c10d._world.pg_map:
+    if dist.is_initialized() and group in distributed_c10d._world.pg_map:  # noqa: SLF001  # no public equivalent
         dist.destroy_process_group(group)

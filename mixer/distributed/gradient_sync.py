@@ -37,10 +37,10 @@ def obstacle(model: nn.Module, world_size: int) -> str | None:
     if ddp is None:
         return None if world_size == 1 else "the model is sharded, or not wrapped in DDP"
     if ddp.static_graph:
-        return "ddp_static_graph=True synchronises gradients in the first backward whatever it is told"
+        return "ddp_static_graph=True always synchronises gradients in the first backward pass"
     for name, module in model.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
-            return f"{name} (SyncBatchNorm) talks to the other ranks in its forward"
+            return f"{name} (SyncBatchNorm) communicates with other ranks in its forward pass"
         if getattr(module, "sparse", False) is True:
             return f"{name} has sparse gradients"
     return None
@@ -56,9 +56,10 @@ def settle(model: nn.Module) -> None:
     """
     ddp = _ddp(model)
     if ddp is not None:
-        ddp.reducer._rebuild_buckets()
-        if ddp._check_sync_bufs_pre_fwd():  # type: ignore[no-untyped-call]
-            ddp._sync_buffers()  # type: ignore[no-untyped-call]
+        # As DDP does before a forward pass, without public equivalents.
+        ddp.reducer._rebuild_buckets()  # noqa: SLF001
+        if ddp._check_sync_bufs_pre_fwd():  # type: ignore[no-untyped-call]  # noqa: SLF001
+            ddp._sync_buffers()  # type: ignore[no-untyped-call]  # noqa: SLF001
         ddp.require_forward_param_sync = False
 
 
@@ -76,7 +77,7 @@ def averaged_parameters(model: nn.Module) -> tuple[list[nn.Parameter], bool]:
     """
     ddp = _ddp(model)
     if ddp is None:
-        raise ValueError("The model is sharded, or not wrapped in DDP: no rank has a whole gradient of its own.")
+        raise ValueError("The model is sharded, or not wrapped in DDP: no rank has a complete gradient.")
     return _averaged(ddp), bool(ddp.find_unused_parameters)
 
 
@@ -165,6 +166,6 @@ def shards_of(model: nn.Module) -> str | None:
     is_wrapped = any(isinstance(module, FullyShardedDataParallel) for module in model.modules())
     if is_wrapped or any(isinstance(parameter, DTensor) for parameter in parameters):
         return "FSDP or tensor parallelism"
-    if parameters and not any(parameter.numel() for parameter in parameters):  # so they are outside of a forward
+    if parameters and not any(parameter.numel() for parameter in parameters):  # empty outside of a forward pass
         return "DeepSpeed ZeRO-3"
     return None

@@ -19,7 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 from mixer.distributed.consistency import difference, refusal, shared_options, written
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-_LEAST_SECONDS, _SECONDS_TO_BE_TOLD = 1.0, 10.0
+_LEAST_SECONDS, _SECONDS_TO_BE_READ = 1.0, 10.0
 Result = TypeVar("Result")
 
 
@@ -51,7 +51,7 @@ class Meeting:
         own = written(run)
         if self._rank == 0:
             self._store.set("run", own)
-        different = self._tell("run", difference(own, self._get("run")))
+        different = self._exchange("run", difference(own, self._get("run")))
         if different:
             raise ValueError(refusal(different))
 
@@ -74,49 +74,49 @@ class Meeting:
         except Exception as error:
             self._leave(f"{type(error).__name__}: {error}")
             raise
-        failed = self._tell("build", "")
+        failed = self._exchange("build", "")
         if failed:
-            raise ValueError(f"another rank could not begin: {failed}")
+            raise ValueError(f"another rank could not start: {failed}")
         return built
 
-    def _tell(self, topic: str, own: str) -> str:
+    def _exchange(self, topic: str, own: str) -> str:
         """Gives all ranks what each of them has to say, by rank; empty if none has anything."""
         self._store.set(f"{topic}/{self._rank}", own)
         if self._rank > 0:
-            told = self._get(f"{topic}/all")
-            self._store.set(f"{topic}/{self._rank}/told", "")
-            return told
+            message = self._get(f"{topic}/all")
+            self._store.set(f"{topic}/{self._rank}/read", "")
+            return message
         end = time.monotonic() + self._timeout_seconds
-        said = {rank: self._hear(topic, rank, end) for rank in range(self.world_size)}
-        told = "; ".join(f"on rank {rank} {text}" for rank, text in said.items() if text)
-        self._announce(topic, told)
-        return told
+        texts = [self._receive(topic, rank, end) for rank in range(self.world_size)]
+        message = "; ".join(f"on rank {rank} {text}" for rank, text in enumerate(texts) if text)
+        self._announce(topic, message)
+        return message
 
-    def _announce(self, topic: str, told: str) -> None:
+    def _announce(self, topic: str, message: str) -> None:
         """Tells all ranks, and stays until they know if it is the end: the store may end with this process."""
-        self._store.set(f"{topic}/all", told)
-        if told:
-            keys = [f"{topic}/{rank}/told" for rank in range(1, self.world_size)]
+        self._store.set(f"{topic}/all", message)
+        if message:
+            keys = [f"{topic}/{rank}/read" for rank in range(1, self.world_size)]
             with contextlib.suppress(dist.DistError):
-                self._store.wait(keys, timedelta(seconds=_SECONDS_TO_BE_TOLD))
+                self._store.wait(keys, timedelta(seconds=_SECONDS_TO_BE_READ))
 
     def _leave(self, error: str) -> None:
         """Tells the others, who may be in the midst of something and are not waited for, why this rank ends."""
         self._store.set(f"build/{self._rank}", error)
-        self._store.set(f"build/{self._rank}/told", "")
+        self._store.set(f"build/{self._rank}/read", "")
         if self._rank == 0:
             self._announce("build", f"on rank 0 {error}")
 
-    def _hear(self, topic: str, rank: int, end: float) -> str:
+    def _receive(self, topic: str, rank: int, end: float) -> str:
         key = f"{topic}/{rank}"
         try:
             self._store.wait([key], timedelta(seconds=max(end - time.monotonic(), _LEAST_SECONDS)))
         except dist.DistStoreError:
-            return f"nothing was heard within {self._timeout_seconds:g} seconds"
+            return f"there was no answer within {self._timeout_seconds:g} seconds"
         return str(self._store.get(key).decode())
 
     def _get(self, key: str) -> str:
-        # Twice as long as the first rank waits, so that what it has to say of the others arrives.
+        # Twice the first rank's timeout, so that its message about the others arrives.
         self._store.wait([key], timedelta(seconds=2 * self._timeout_seconds + _LEAST_SECONDS))
         return str(self._store.get(key).decode())
 
@@ -139,8 +139,7 @@ def meet(timeout_seconds: float) -> Meeting:
     if world_size == 1 or dist.is_initialized():
         return Meeting(dist.HashStore(), 0, 1, timeout_seconds)  # type: ignore[attr-defined]
     try:
-        found = rendezvous("env://", timeout=timedelta(seconds=timeout_seconds))
-        store, rank, world_size = next(found)
+        store, rank, world_size = next(rendezvous("env://", timeout=timedelta(seconds=timeout_seconds)))
     except (dist.DistError, RuntimeError) as error:
         raise TimeoutError(_not_met(world_size, timeout_seconds, error)) from None
     return Meeting(PrefixStore("mixer", store), rank, world_size, timeout_seconds)
@@ -150,33 +149,33 @@ def _check_environment(world_size: int) -> None:
     missing = [name for name in _VARIABLES if name not in os.environ]
     if world_size > 1 and missing:
         raise ValueError(
-            f"WORLD_SIZE={world_size}, but {', '.join(missing)} missing from the environment: ranks could not find "
-            "each other. Export RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in each process, or launch "
-            "by torchrun, which does."
+            f"WORLD_SIZE={world_size}, but {', '.join(missing)} missing from the environment: ranks cannot find each "
+            "other. Export RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in each process, or launch with "
+            "torchrun, which does."
         )
     restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
     if world_size > 1 and restarts > 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         raise ValueError(
-            f"torchrun may restart the ranks (--max_restarts {restarts}), and would do so with the store of those that "
-            "ended: new ranks could try to connect to their addresses. Export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 "
-            "before torchrun, on every node, and give it --rdzv_backend c10d or --standalone; or --max_restarts 0."
+            f"torchrun may restart ranks (--max_restarts {restarts}) with the store of the previous ones: new ranks "
+            "could try to connect to old addresses. Export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun, on "
+            "every node, and pass --rdzv_backend c10d or --standalone; or pass --max_restarts 0."
         )
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
     if tasks > 1 and "WORLD_SIZE" not in os.environ:
         raise ValueError(
-            f"srun started {tasks} tasks, and each would train on its own. In each task export RANK=$SLURM_PROCID "
+            f"srun started {tasks} tasks, and each would train separately. In each task export RANK=$SLURM_PROCID "
             "WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID, and MASTER_ADDR and MASTER_PORT of the first node; or "
-            "have srun start one torchrun a node (--ntasks-per-node=1)."
+            "let srun start one torchrun per node (--ntasks-per-node=1)."
         )
 
 
 def _not_met(world_size: int, timeout_seconds: float, error: Exception) -> str:
     place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     return (
-        f"rank {os.environ['RANK']} waited {timeout_seconds:g} seconds for {world_size} ranks at {place}, and not all "
-        f"came ({str(error).splitlines()[0]}). Check that all were started, with the same WORLD_SIZE, MASTER_ADDR and "
-        "MASTER_PORT, and that every node can reach that address and port. training.ddp_timeout is how many seconds "
-        "they wait."
+        f"rank {os.environ['RANK']} waited {timeout_seconds:g} seconds for {world_size} ranks at {place}, but not all "
+        f"connected ({str(error).splitlines()[0]}). Check that all were started, with the same WORLD_SIZE, MASTER_ADDR "
+        "and MASTER_PORT, and that every node can reach that address and port. training.ddp_timeout sets the timeout "
+        "in seconds."
     )
 
 
@@ -229,7 +228,7 @@ def end_together() -> None:
     the group, as trainers do, which only a collection of cycles takes away, keeps its threads alive: one that is at
     work while the interpreter ends aborts the process ("terminate called without an active exception").
     """
-    if "torch" not in sys.modules:  # a command that only reads
+    if "torch" not in sys.modules:  # commands that only read
         return
     import torch.distributed
     from accelerate import PartialState

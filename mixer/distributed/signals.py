@@ -10,12 +10,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-# Pre-emption sends SIGTERM, people SIGINT (Ctrl-C), and Slurm what its --signal says.
+# Pre-emption sends SIGTERM, people send SIGINT (Ctrl-C), and Slurm sends the signal of its --signal option.
 _NUMBERS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
 NUM_SIGNALS = len(_NUMBERS)
-# What nobody has set a handler for.
+# Default handlers.
 _UNHANDLED: tuple[Any, ...] = (signal.SIG_DFL, signal.default_int_handler)
-# Launchers pass a Ctrl-C on to ranks that have had it from the terminal already: that is not the second one.
+# Launchers forward a Ctrl-C to ranks that have received it from the terminal already: it does not count twice.
 _SECONDS_TO_BE_ANOTHER = 1.0
 _SECONDS_LEFT_TO_WORKERS = 60
 
@@ -52,7 +52,7 @@ class StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in _NUMBERS:
                 if signal.getsignal(number) in _UNHANDLED:
-                    self._previous[number] = signal.signal(number, self._note)
+                    self._previous[number] = signal.signal(number, self.record)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -65,7 +65,8 @@ class StopSignals:
         """Whether each of them has come, as ranks tell each other: `[NUM_SIGNALS]` of 0 and 1."""
         return tuple(int(number in self._received) for number in _NUMBERS)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def record(self, number: int, frame: FrameType | None) -> None:
+        """Records a signal, as its handler; a second SIGINT interrupts at once."""
         if os.getpid() != self._process:
             _outlive_the_step(number)
             return
@@ -113,7 +114,7 @@ def begin_worker(then: Callable[[int], None] | None, worker_id: int) -> None:
     """
     for number in _NUMBERS:
         handler = signal.getsignal(number)
-        if getattr(handler, "__func__", None) is StopSignals._note:
+        if getattr(handler, "__func__", None) is StopSignals.record:
             signal.signal(number, handler)
     if then is not None:
         then(worker_id)
@@ -129,5 +130,5 @@ def _outlive_the_step(number: int) -> None:
 def _tell(number: int) -> None:
     name = signal.Signals(number).name
     again = " Another one ends it at once." if number == signal.SIGINT else ""
-    with contextlib.suppress(RuntimeError, OSError, ValueError):  # the stream may be in the midst of a write, or closed
+    with contextlib.suppress(RuntimeError, OSError, ValueError):  # the stream may be busy or closed
         print(f"{name}: the run ends after this step or the next one, with a checkpoint.{again}", file=sys.stderr)  # noqa: T201

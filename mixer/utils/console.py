@@ -63,16 +63,16 @@ def print_json(content: Any) -> None:
 
 
 @contextlib.contextmanager
-def only_json(is_asked: bool) -> Iterator[None]:
+def only_json(is_requested: bool) -> Iterator[None]:
     """Sends what is printed meanwhile to stderr, where stdout is for JSON alone.
 
     Args:
-        is_asked: Whether it is.
+        is_requested: Whether it is.
 
     Yields:
         Nothing.
     """
-    with contextlib.redirect_stdout(sys.stderr) if is_asked else contextlib.nullcontext():
+    with contextlib.redirect_stdout(sys.stderr) if is_requested else contextlib.nullcontext():
         yield
 
 

@@ -27,17 +27,17 @@ def load_plug_ins(
     Returns:
         By name; what cannot be loaded is left out with a warning that names it.
     """
-    found: dict[str, _PlugIn] = {}
+    loaded: dict[str, _PlugIn] = {}
     for entry in entry_points(group=group):
         try:
-            name, plug_in = load(entry, {*taken, *found})
-        except Exception as error:  # a package that is broken must not break what does not use it
+            name, plug_in = load(entry, {*taken, *loaded})
+        except Exception as error:  # a broken package must not break runs that do not use it
             package = "an unknown package" if entry.dist is None else entry.dist.name
             reason = f"{type(error).__name__}: {error}"
-            warnings.warn(f"{kind} {entry.name} of {package} is left out ({reason}).", stacklevel=stacklevel + 1)
+            warnings.warn(f"{kind} {entry.name} of {package} is skipped ({reason}).", stacklevel=stacklevel + 1)
         else:
-            found[name] = plug_in
-    return found
+            loaded[name] = plug_in
+    return loaded
 
 
 def made_by(entry: EntryPoint, taken: Collection[str], kind: str, expected: type[_PlugIn]) -> tuple[str, _PlugIn]:
@@ -57,9 +57,9 @@ def made_by(entry: EntryPoint, taken: Collection[str], kind: str, expected: type
         TypeError: If it makes something else.
     """
     if entry.name in taken:
-        raise ValueError(f"there already is a {kind} {entry.name}; give it another name")
+        raise ValueError(f"a {kind} {entry.name} exists already; rename it")
     made = entry.load()()
     if not isinstance(made, expected):
-        wanted = f"{expected.__module__}.{expected.__name__}"
-        raise TypeError(f"{entry.value} gives a {type(made).__name__}, not a {wanted}")
+        name = f"{expected.__module__}.{expected.__name__}"
+        raise TypeError(f"{entry.value} returns a {type(made).__name__}, not a {name}")
     return entry.name, made

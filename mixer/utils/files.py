@@ -73,7 +73,7 @@ def read_json(path: Path) -> dict[str, Any]:
         state = "torn" if path.is_file() else "missing"
         raise ValueError(f"{path} is {state} ({error}). Resume from an earlier checkpoint.") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds something else than it should. Resume from an earlier checkpoint.")
+        raise ValueError(f"{path} is not a JSON object. Resume from an earlier checkpoint.")
     digest = content.pop(_DIGEST_ENTRY, None)
     if digest is not None and digest != zlib.crc32(json.dumps(content).encode()):
         raise ValueError(f"{path} is damaged: its content is not what was written. Resume from an earlier checkpoint.")
@@ -92,7 +92,7 @@ def newer_version(file: str, version: Any, known: int) -> str:
         The message, without a full stop.
     """
     return (
-        f"{file} has format {version!r}, and this version reads up to {known}: upgrade adaptive-mixer to the version "
+        f"{file} has format {version!r}, but this version reads up to {known}: upgrade adaptive-mixer to the version "
         "that wrote it, or a later one"
     )
 
@@ -123,12 +123,12 @@ def digests_of(folder: Path, names: Iterable[str]) -> dict[str, int]:
     Returns:
         CRC-32 by path.
     """
-    found = {}
+    digests = {}
     for name in names:
         status = (folder / name).stat()
         if status.st_size <= _MAX_BYTES and status.st_nlink == 1:
-            found[name] = _digest(folder / name)
-    return found
+            digests[name] = _digest(folder / name)
+    return digests
 
 
 def find_damaged(folder: Path, digests: Mapping[str, int]) -> str | None:
@@ -141,8 +141,8 @@ def find_damaged(folder: Path, digests: Mapping[str, int]) -> str | None:
     Returns:
         The path of one that has changed, `None` if none has; of what is missing nothing is said.
     """
-    there = ((name, digest) for name, digest in digests.items() if (folder / name).is_file())
-    return next((name for name, digest in there if _digest(folder / name) != digest), None)
+    existing = ((name, digest) for name, digest in digests.items() if (folder / name).is_file())
+    return next((name for name, digest in existing if _digest(folder / name) != digest), None)
 
 
 def _digest(path: Path) -> int:
@@ -153,7 +153,7 @@ def _digest(path: Path) -> int:
     return digest
 
 
-# Device names of Windows, whatever follows a dot.
+# Device names of Windows, with any extension.
 _RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
 _REFUSED = '<>:"/\\|?*%'
 _MOST_BYTES = 180

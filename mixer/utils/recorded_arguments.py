@@ -42,12 +42,9 @@ def _copied(value: Any) -> Any:
     return copy.copy(value) if isinstance(value, list | dict | np.ndarray) else value
 
 
-# Stands in the place of what is no plain data, such as a function; a rule with one in it cannot be made again.
-NO_DATA = "no_data"
-# Stands before a number that JSON has not: infinite, or none.
-FLOAT = "float"
-# Longer lists and larger arrays are data, not settings.
-_MOST_ITEMS = 10_000
+NO_DATA = "no_data"  # marks values that are not plain data, such as functions, and cannot be restored
+FLOAT = "float"  # marks infinite numbers and NaN, which JSON lacks
+_MOST_ITEMS = 10_000  # longer lists and larger arrays are data, not settings
 _MOST_LEVELS = 20
 
 
@@ -87,10 +84,10 @@ def _as_data(value: Any, level: int) -> Any:
 
 def _arguments_of(rule: KeepsArguments, level: int) -> dict[str, Any]:
     if level >= _MOST_LEVELS:
-        return {NO_DATA: "more levels of rules"}
+        return {NO_DATA: "too many levels"}
     try:
         return {"init_args": _as_data(rule.given_arguments, level + 1)}
-    except TypeError:  # made in a way of its own
+    except TypeError:  # created without its constructor
         return {NO_DATA: f"the arguments of {type(rule).__qualname__}"}
 
 

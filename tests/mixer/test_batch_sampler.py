@@ -290,7 +290,7 @@ class _Rows(IterableDataset[int]):
         (10, {"world_size": 1.0}, TypeError, "world_size must be a whole number, got 1.0"),
         (0, {}, ValueError, "data must be at least 1 sample, got 0"),
         (2.0, {}, TypeError, "needs __len__ and __getitem__"),
-        ({}, {}, ValueError, "data holds no stream"),
+        ({}, {}, ValueError, "data has no streams"),
         (_Rows(), {}, TypeError, "an iterable dataset cannot be indexed"),
         (3, {"drop_last": True}, ValueError, "drop_last=True leaves nothing of an epoch of 3 samples"),
         (10, {"budget": 3}, TypeError, r"budget must be a Budget, such as Budget\(epochs=3\), got 3"),

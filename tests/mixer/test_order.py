@@ -161,7 +161,7 @@ class TestArguments:
             Permutation([5, 0], seed=[0, 1])
 
     def test_each_stream_needs_a_seed(self) -> None:
-        with pytest.raises(ValueError, match="one entry a stream, got 2 and 1"):
+        with pytest.raises(ValueError, match="one entry per stream, got 2 and 1"):
             Permutation([5, 6], seed=[0])
 
     def test_nothing_is_asked(self) -> None:

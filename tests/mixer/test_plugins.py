@@ -27,9 +27,9 @@ def test_what_is_broken_or_of_a_taken_name_is_named_and_left_out() -> None:
     assert [*found] == ["a", "b"]
     assert found["a"] == pytest.approx(3.14159, abs=1e-5)
     assert [str(warning.message) for warning in warned] == [
-        "thing own of an unknown package is left out (ValueError: own is taken).",
-        "thing a of an unknown package is left out (ValueError: a is taken).",
-        "thing lost of an unknown package is left out (AttributeError: module 'math' has no attribute 'lost').",
+        "thing own of an unknown package is skipped (ValueError: own is taken).",
+        "thing a of an unknown package is skipped (ValueError: a is taken).",
+        "thing lost of an unknown package is skipped (AttributeError: module 'math' has no attribute 'lost').",
     ]
 
 

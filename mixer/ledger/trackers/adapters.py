@@ -8,7 +8,7 @@ from typing import Any
 from mixer.ledger.trackers.description import Names, RunText
 from mixer.ledger.trackers.tracker import Tracker
 
-# A store of files keeps the Trainer's `loss` in a file of that name, which can be no folder of others.
+# A file store keeps the Trainer's `loss` in a file of that name, which cannot also be a folder.
 _RENAMED = {"loss": "stream_loss", "eval_loss": "stream_eval_loss"}
 
 

@@ -41,8 +41,8 @@ def evaluation_losses(logs: Mapping[str, float], sets: Collection[str]) -> dict[
     Returns:
         `eval_loss/NAME`, for those that there are.
     """
-    found = {name: _OF_A_SET.fullmatch(name) for name in logs}
-    return {f"eval_loss/{match[1]}": logs[name] for name, match in found.items() if match and match[1] in sets}
+    matches = {name: _OF_A_SET.fullmatch(name) for name in logs}
+    return {f"eval_loss/{match[1]}": logs[name] for name, match in matches.items() if match and match[1] in sets}
 
 
 class Names:
@@ -91,7 +91,7 @@ HIDDEN = "***"
 _SECRET = re.compile(
     r"(^|_)((api|access|private|auth)?(token|key|secret)|password|passwd|passphrase|pwd|credential|authorization)s?$"
 )
-# Names of tokens of a vocabulary and of columns, which end as secrets do.
+# Vocabulary tokens and columns whose names end like those of secrets.
 _HARMLESS = re.compile(r"^((pad|eos|bos|unk|sep|cls|mask|image|audio)_token|(order|sort|label|image|text)_keys?)$")
 _IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 
@@ -127,7 +127,7 @@ def _is_secret(value: Any, name: str) -> bool:
     return bool(_SECRET.search(words)) and not _HARMLESS.match(words) and not is_count
 
 
-# What Markdown reads as code, ends of cells, and links and pictures.
+# Markdown syntax of code, cell ends, links and pictures.
 _MARKDOWN = re.compile(r"[\\`|]|\](?=[(\[:])")
 
 
@@ -147,35 +147,35 @@ class RunText:
     def recipe_text(self) -> str:
         """The recipe without secrets, or the description where there is none."""
         if self.recipe is None:
-            return json.dumps({name: value for name, value in self._told.items() if name != "streams"}, indent=2)
+            return json.dumps({name: value for name, value in self._public.items() if name != "streams"}, indent=2)
         return yaml.safe_dump(redacted(load_yaml(self.recipe)), sort_keys=False, allow_unicode=True)
 
     @property
-    def _told(self) -> dict[str, Any]:
-        told: dict[str, Any] = redacted(self.description)
-        return told
+    def _public(self) -> dict[str, Any]:
+        public: dict[str, Any] = redacted(self.description)
+        return public
 
     @property
     def config(self) -> dict[str, Any]:
         """The description with streams by name, which trackers show as a tree, and the recipe."""
         streams = {
-            row["name"]: {key: value for key, value in row.items() if key != "name"} for row in self._told["streams"]
+            row["name"]: {key: value for key, value in row.items() if key != "name"} for row in self._public["streams"]
         }
-        return {"mixture": {**self._told, "streams": streams}, "recipe": self.recipe_text}
+        return {"mixture": {**self._public, "streams": streams}, "recipe": self.recipe_text}
 
     @property
     def parameters(self) -> dict[str, str]:
         """Its settings as texts, one a name, without the streams."""
         return {
             f"mixture/{name}": value if isinstance(value, str) else json.dumps(value)
-            for name, value in self._told.items()
+            for name, value in self._public.items()
             if name != "streams"
         }
 
     @property
     def stream_table(self) -> str:
         """The streams as a table in Markdown."""
-        return markdown_table(self._told["streams"])
+        return markdown_table(self._public["streams"])
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:

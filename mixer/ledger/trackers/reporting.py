@@ -22,7 +22,7 @@ from mixer.ledger.trackers.description import RunText, evaluation_losses, groupe
 from mixer.ledger.trackers.tracker import Tracker
 from mixer.mixture.controller import Mixing
 
-PAGE_GROUP = "adaptive_mixer.pages"  # what draws stands above training: it is found by name
+PAGE_GROUP = "adaptive_mixer.pages"  # an entry point, since reports are built above training
 
 logger = logging.get_logger(__name__)
 
@@ -56,7 +56,7 @@ class Reporting:
             if isinstance(hooked, _Hook):
                 if hooked.reporting is self:
                     continue
-                hooked.remove()  # it was another trainer's before
+                hooked.remove()  # of another trainer
             for kind, tracker in _TRACKERS:
                 if isinstance(callback, kind) and type(callback).on_log is kind.on_log:
                     _Hook(self, callback, tracker(callback))
@@ -123,7 +123,7 @@ class Reporting:
             (entry,) = entry_points(group=PAGE_GROUP, name="run")
             write_report = entry.load()  # its libraries are an extra that training does without
         except (ModuleNotFoundError, ValueError) as error:
-            logger.info("Trackers get no page about the run: %s", error)
+            logger.info("Trackers get no report page: %s", error)
             return None
         if self._folder is None:
             self._settle()
@@ -153,7 +153,7 @@ class _Hook:
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         result = type(self._callback).on_train_begin(self._callback, args, state, control, **kwargs)
         if state.is_world_process_zero and not self.reporting.is_plain:
-            self._attempt("what the run is", lambda: self._tracker.begin(self.reporting.run_text()))
+            self._attempt("the description", lambda: self._tracker.begin(self.reporting.run_text()))
         return result
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> Any:
@@ -163,22 +163,22 @@ class _Hook:
             self._log(entries, state.global_step)
         rest = self.reporting.without_own(logs)
         result = type(self._callback).on_log(self._callback, args, state, control, logs=rest, **kwargs)
-        if entries and not is_open:  # it has opened a run for this
+        if entries and not is_open:  # the callback has just opened a run
             self._log(entries, state.global_step)
         return result
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         if state.is_world_process_zero and not self.reporting.is_plain:
-            self._attempt("what came out", lambda: self._tracker.end(self.reporting.summary, self.reporting.page))
+            self._attempt("the results", lambda: self._tracker.end(self.reporting.summary, self.reporting.page))
         return type(self._callback).on_train_end(self._callback, args, state, control, **kwargs)
 
     def _log(self, entries: Mapping[str, float], step: int) -> None:
-        self._attempt("what the streams did", lambda: self._tracker.log(entries, step))
+        self._attempt("the streams' metrics", lambda: self._tracker.log(entries, step))
 
-    def _attempt(self, what: str, action: Callable[[], None]) -> None:
+    def _attempt(self, content: str, action: Callable[[], None]) -> None:
         try:
             action()
         except Exception as error:
-            if what not in self._warned:
-                self._warned.add(what)
-                logger.warning("%s was not told %s: %r", type(self._tracker).__name__, what, error)
+            if content not in self._warned:
+                self._warned.add(content)
+                logger.warning("%s could not log %s: %r", type(self._tracker).__name__, content, error)

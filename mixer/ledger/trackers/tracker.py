@@ -1,4 +1,4 @@
-"""What a tracker can be told."""
+"""Interface of experiment trackers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -21,19 +21,15 @@ class Tracker(ABC):
     @property
     @abstractmethod
     def is_open(self) -> bool:
-        """Whether it has a run that can be told something."""
+        """Whether it has an open run."""
 
     @abstractmethod
     def begin(self, run: RunText) -> None:
-        """Takes in what the run is.
-
-        Args:
-            run: The run.
-        """
+        """Records the description of the run."""
 
     @abstractmethod
     def log(self, entries: Mapping[str, float], step: int) -> None:
-        """Takes in a log entry, just before the Trainer's own where a run is open.
+        """Records a log entry, just before the Trainer's own if a run is open.
 
         Args:
             entries: Values by name, with their group.
@@ -42,9 +38,9 @@ class Tracker(ABC):
 
     @abstractmethod
     def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
-        """Takes in what came out.
+        """Records the results.
 
         Args:
-            summary: Gives a table in Markdown.
-            page: Gives the path of the page about the run, which is gone afterwards; `None` where none can be made.
+            summary: Returns a table in Markdown.
+            page: Returns the path of the report page, which is deleted afterwards; `None` if there is none.
         """
