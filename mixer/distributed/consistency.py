@@ -13,18 +13,18 @@ from mixer.utils.text import shortened
 
 
 def check_shared(folder: Path, writes: bool, rank_sync: RankSync, unseen: str, crowded: str = "") -> None:
-    """Makes sure that every rank sees the files of just one that writes; all ranks have to call it.
+    """Checks that every rank sees the files of exactly one writing rank; all ranks must call it.
 
     Args:
-        folder: Where files are written, on this rank.
-        writes: Whether this rank writes them.
-        rank_sync: Brings the ranks together.
-        unseen: What to do if a rank sees the files of none.
-        crowded: What to do if several, each the first of a node, write into the same folder.
+        folder: Output folder on this rank.
+        writes: Whether this rank writes.
+        rank_sync: Collectives.
+        unseen: Advice if a rank sees no writer's files.
+        crowded: Advice if several ranks, each the first of a node, write to the same folder.
 
     Raises:
-        ValueError: On all ranks, if it is not so.
-        RemoteError: If another rank cannot write there; that one raises its own error.
+        ValueError: On all ranks, if the check fails.
+        RemoteError: If another rank cannot write; that rank raises its own error.
     """
     if rank_sync.world_size == 1:
         return
@@ -46,13 +46,13 @@ def check_shared(folder: Path, writes: bool, rank_sync: RankSync, unseen: str, c
 
 
 def share_files(folder: Path, names: Sequence[str], writes: bool, rank_sync: RankSync) -> None:
-    """Gives every node the files that ranks have written one each; all ranks have to call it.
+    """Copies files written by single ranks to every node; all ranks must call it.
 
     Args:
-        folder: Where they were written, on this rank.
-        names: Those that this rank may have written.
-        writes: Whether this rank writes those of the others.
-        rank_sync: Brings the ranks together.
+        folder: Their folder on this rank.
+        names: Files that this rank may have written.
+        writes: Whether this rank writes the others' files.
+        rank_sync: Collectives.
     """
     others: dict[Path, bytes] = {}
     for name in names:
@@ -86,38 +86,21 @@ _SECRET = ("token", "key", "secret", "password")
 
 
 def shared_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves out the training arguments that nodes may have of their own.
-
-    Args:
-        options: Training arguments by name.
-
-    Returns:
-        The others.
-    """
+    """Returns the training arguments that must be equal on all nodes."""
     return {name: value for name, value in options.items() if not name.startswith(_OWN_OF_NODES)}
 
 
 def written(run: Mapping[str, Any]) -> str:
-    """Writes down what a rank is to do, in the same way on every rank.
-
-    Args:
-        run: Nested mappings; what is no plain data counts by its type.
-
-    Returns:
-        JSON.
-    """
+    """Serialises a rank's run as JSON, identically on every rank; other than plain data counts by its type."""
     return json.dumps(run, sort_keys=True, default=lambda value: type(value).__name__)
 
 
 def difference(own: str, first: str) -> str:
-    """Says in what a rank's run differs from that of the first rank.
+    """Describes how a rank's run differs from the first rank's; empty if it does not.
 
     Args:
-        own: What `written` gave on this rank.
-        first: What it gave on the first.
-
-    Returns:
-        Names with both values; empty if there is no difference.
+        own: Result of `written` on this rank.
+        first: Result of `written` on the first rank.
     """
     if own == first:
         return ""
@@ -132,14 +115,7 @@ def difference(own: str, first: str) -> str:
 
 
 def refusal(differences: str) -> str:
-    """Says that ranks cannot train together.
-
-    Args:
-        differences: What differs, by rank.
-
-    Returns:
-        The message.
-    """
+    """Returns the error message for `differences` between ranks."""
     return (
         f"The ranks have different runs; differences from rank 0: {differences}. Start all ranks, on every node, "
         "with the same recipe, options, code and data."
@@ -147,14 +123,14 @@ def refusal(differences: str) -> str:
 
 
 def check_same(run: Mapping[str, Any], rank_sync: RankSync) -> None:
-    """Refuses ranks that are to do different runs; all ranks have to call it.
+    """Refuses ranks with different runs; all ranks must call it.
 
     Args:
-        run: What this rank is to do, as nested mappings.
-        rank_sync: Brings the ranks together.
+        run: This rank's run, as nested mappings.
+        rank_sync: Collectives.
 
     Raises:
-        ValueError: On all ranks, if one of them is to do something else; what differs is named.
+        ValueError: On all ranks, if runs differ; the message names the differences.
     """
     own = written(run).encode()
     # Compare digests: with thousands of streams and ranks the texts would take gigabytes on each rank.

@@ -1,4 +1,4 @@
-"""How the ranks of a command find each other, begin and end together."""
+"""Launch of ranks: rendezvous, joint start and joint end."""
 
 import contextlib
 import gc
@@ -24,13 +24,13 @@ Result = TypeVar("Result")
 
 
 class Meeting:
-    """All ranks of a launch, which can tell each other something although no process group is there yet.
+    """All ranks of a launch, which can communicate before there is a process group.
 
     Args:
-        store: Where they do.
-        rank: This one.
+        store: Store for messages.
+        rank: This rank.
         world_size: Number of ranks.
-        timeout_seconds: How long they wait for each other.
+        timeout_seconds: Timeout for messages.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int, timeout_seconds: float):
@@ -38,13 +38,13 @@ class Meeting:
         self._timeout_seconds = timeout_seconds
 
     def check_same(self, run: Mapping[str, Any]) -> None:
-        """Refuses ranks that are to do different runs; all ranks have to call it.
+        """Refuses ranks with different runs; all ranks must call it.
 
         Args:
-            run: What this rank is to do, as nested mappings.
+            run: This rank's run, as nested mappings.
 
         Raises:
-            ValueError: On all ranks, if one of them is to do something else; what differs is named.
+            ValueError: On all ranks, if runs differ; the message names the differences.
         """
         if self.world_size == 1:
             return
@@ -56,16 +56,16 @@ class Meeting:
             raise ValueError(refusal(different))
 
     def run_on_all(self, build: Callable[[], Result]) -> Result:
-        """Does what may fail on one rank, and ends all of them if it did; all ranks have to call it.
+        """Runs work that may fail on one rank, and fails on all ranks if it does; all ranks must call it.
 
         Args:
             build: This rank's part.
 
         Returns:
-            What it gave.
+            Its result.
 
         Raises:
-            ValueError: With the other ranks' errors; a rank with an error raises that.
+            ValueError: With other ranks' errors; a failed rank raises its own.
         """
         if self.world_size == 1:
             return build()
@@ -80,7 +80,7 @@ class Meeting:
         return built
 
     def _exchange(self, topic: str, own: str) -> str:
-        """Gives all ranks what each of them has to say, by rank; empty if none has anything."""
+        """Exchanges messages of all ranks; returns them by rank, or an empty string if there are none."""
         self._store.set(f"{topic}/{self._rank}", own)
         if self._rank > 0:
             message = self._get(f"{topic}/all")
@@ -93,7 +93,7 @@ class Meeting:
         return message
 
     def _announce(self, topic: str, message: str) -> None:
-        """Tells all ranks, and stays until they know if it is the end: the store may end with this process."""
+        """Sends a message to all ranks, and waits until they have read it: the store may end with this process."""
         self._store.set(f"{topic}/all", message)
         if message:
             keys = [f"{topic}/{rank}/read" for rank in range(1, self.world_size)]
@@ -101,7 +101,7 @@ class Meeting:
                 self._store.wait(keys, timedelta(seconds=_SECONDS_TO_BE_READ))
 
     def _leave(self, error: str) -> None:
-        """Tells the others, who may be in the midst of something and are not waited for, why this rank ends."""
+        """Sends the reason for this rank's end to the others, without waiting for them."""
         self._store.set(f"build/{self._rank}", error)
         self._store.set(f"build/{self._rank}/read", "")
         if self._rank == 0:
@@ -122,17 +122,17 @@ class Meeting:
 
 
 def meet(timeout_seconds: float) -> Meeting:
-    """Waits for all ranks of a launch, by torchrun, `accelerate launch` or variables set by hand.
+    """Waits for all ranks of a launch, by torchrun, `accelerate launch` or environment variables.
 
     Args:
-        timeout_seconds: How long to wait.
+        timeout_seconds: Timeout.
 
     Returns:
-        The meeting; of one rank, if nothing says that there are more, or they have met already.
+        Meeting; of a single rank if there are no others, or they have met already.
 
     Raises:
-        ValueError: If the variables that say where the ranks meet are not all there, or ranks could not be restarted.
-        TimeoutError: If not all ranks came; it says how long was waited, for how many, and where.
+        ValueError: If environment variables are missing, or ranks could not be restarted.
+        TimeoutError: If ranks are missing; the message names timeout, number of ranks and address.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     _check_environment(world_size)
@@ -185,20 +185,17 @@ _WORDS = (None, "auto", "must", "never")
 def build_together(
     parser: ArgumentParser, config: Namespace, resume: str | None, build: Callable[[], Result]
 ) -> Result:
-    """Builds on all ranks of a launch, or ends all with what was wrong on one of them.
+    """Builds on all ranks of a launch, or fails on all if one fails.
 
     Args:
-        parser: The parser of the command.
-        config: What it read, `training` among it.
-        resume: From where the run goes on, as it was told; nodes may have a checkpoint in folders of their own.
-        build: Builds what this rank trains by.
-
-    Returns:
-        What was built.
+        parser: Parser of the command.
+        config: Parsed options, including `training`.
+        resume: Resume option; nodes may have a checkpoint in their own folders.
+        build: Builds this rank's trainer.
 
     Raises:
-        ValueError: If the ranks were told different things, or one of them could not build.
-        TimeoutError: If not all ranks came.
+        ValueError: If options differ between ranks, or one of them could not build.
+        TimeoutError: If ranks are missing.
     """
     meeting = meet(config.training.ddp_timeout)
     if meeting.world_size > 1:
@@ -209,10 +206,10 @@ def build_together(
 
 
 def import_early() -> None:
-    """Imports DeepSpeed, where it is installed, before there is a group of ranks; to be called first of all.
+    """Imports DeepSpeed, if installed, before there is a process group; call it first.
 
-    accelerate imports it once a model is prepared, whatever the engine. The group that is there by then becomes the
-    default of an argument in DeepSpeed, which never lets go of it: `end_together` would end it in vain.
+    accelerate imports it when a model is prepared, for any engine. An existing group would become the default of an
+    argument in DeepSpeed, which never releases it, so that `end_together` could not end it.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from accelerate.utils import is_deepspeed_available
@@ -222,11 +219,11 @@ def import_early() -> None:
 
 
 def end_together() -> None:
-    """Ends the group of the ranks once all are done; to be called on all, when nothing of the run is needed any more.
+    """Ends the process group once all ranks are done; call it on all ranks, at the very end.
 
-    A rank that ends while another still writes can take it down, so they wait for each other. And whoever still holds
-    the group, as trainers do, which only a collection of cycles takes away, keeps its threads alive: one that is at
-    work while the interpreter ends aborts the process ("terminate called without an active exception").
+    A rank that ends while another still writes can crash it, so they wait for each other. Objects that still hold the
+    group, such as trainers in reference cycles, keep its threads alive: a thread that works while the interpreter ends
+    aborts the process ("terminate called without an active exception").
     """
     if "torch" not in sys.modules:  # commands that only read
         return

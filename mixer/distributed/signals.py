@@ -1,4 +1,4 @@
-"""Signals that ask a run to end: noted while it trains, heeded once the step in progress is done."""
+"""Signals that end a run: recorded during training, handled after the current step."""
 
 import contextlib
 import os
@@ -21,11 +21,11 @@ _SECONDS_LEFT_TO_WORKERS = 60
 
 
 class RunTerminated(SystemExit):
-    """A run was saved and ended after a signal; where nobody catches it, the process ends as by that signal.
+    """A run was saved and ended after a signal; if not caught, the process exits as by that signal.
 
     Args:
-        message: What became of the run.
-        number: The signal.
+        message: Outcome of the run.
+        number: Signal.
     """
 
     def __init__(self, message: str, number: int):
@@ -41,7 +41,7 @@ class RunInterrupted(KeyboardInterrupt):
 
 
 class StopSignals:
-    """Notes signals while it is entered: in the main thread, and only those that nobody else handles or ignores."""
+    """Records signals while active: in the main thread, and only those without other handlers."""
 
     def __init__(self) -> None:
         self._received: dict[int, float] = {}
@@ -62,7 +62,7 @@ class StopSignals:
 
     @property
     def flags(self) -> tuple[int, ...]:
-        """Whether each of them has come, as ranks tell each other: `[NUM_SIGNALS]` of 0 and 1."""
+        """Received signals, `[NUM_SIGNALS]` of 0 and 1."""
         return tuple(int(number in self._received) for number in _NUMBERS)
 
     def record(self, number: int, frame: FrameType | None) -> None:
@@ -78,39 +78,32 @@ class StopSignals:
 
 
 def which(flags: Any) -> signal.Signals | None:
-    """Says which signal ends a run.
-
-    Args:
-        flags: What `StopSignals.flags` of the ranks add up to.
-
-    Returns:
-        The first one that came to a rank, SIGTERM before the others; `None` if none did.
-    """
+    """Returns the signal that ends a run, SIGTERM first, or `None`, from the sum of the ranks' `StopSignals.flags`."""
     return next((signal.Signals(number) for number, count in zip(_NUMBERS, flags, strict=False) if count), None)
 
 
 def ending(message: str, number: signal.Signals) -> BaseException:
-    """Gives what a run is left with once it has ended after a signal.
+    """Returns the exception for a run that ended after a signal.
 
     Args:
-        message: What became of it.
-        number: The signal.
+        message: Outcome of the run.
+        number: Signal.
 
     Returns:
-        What Python raises at a SIGINT; for other signals what ends the process with the status of that signal.
+        A `KeyboardInterrupt` for SIGINT, else an exception that exits with the signal's status.
     """
     return RunInterrupted(message) if number == signal.SIGINT else RunTerminated(message, number)
 
 
 def begin_worker(then: Callable[[int], None] | None, worker_id: int) -> None:
-    """Is what a worker does first: where it was forked from a run that notes signals, it outlives the step, too.
+    """Initialises a worker: forked from a run that handles signals, it outlives the current step.
 
-    In its workers torch puts a handler of its own in the place of the one for SIGTERM, which schedulers send to all
-    processes: they would end in the midst of the step that the run still has to do.
+    Torch replaces the SIGTERM handler in its workers. Schedulers send SIGTERM to all processes: workers would end
+    during the step that the run still has to complete.
 
     Args:
-        then: What else it does first.
-        worker_id: Its number.
+        then: Further initialisation.
+        worker_id: Number of the worker.
     """
     for number in _NUMBERS:
         handler = signal.getsignal(number)
@@ -121,7 +114,7 @@ def begin_worker(then: Callable[[int], None] | None, worker_id: int) -> None:
 
 
 def _outlive_the_step(number: int) -> None:
-    """In a worker that was forked from the run: lets the run, which still needs it, end first."""
+    """In a forked worker: lets the run, which still needs it, end first."""
     if number != signal.SIGINT:
         signal.signal(number, signal.SIG_DFL)
         signal.alarm(_SECONDS_LEFT_TO_WORKERS)

@@ -16,7 +16,6 @@ from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.utils.arrays import BoolArray, Int64Array
 
-_NOTHING = contextlib.nullcontext()
 # Streams per step whose losses are measured in separate micro-batches, in turns, if rows show no losses.
 STREAMS_IN_TURN = 16
 
@@ -179,12 +178,9 @@ class MicroBatcher:
         shifted = [MicroBatchSlice(cut.start + num_alone, cut.stop + num_alone) for cut in mixed]
         return order, split_by_stream(alone, own_counts.tolist(), *dealing) + shifted
 
-    def share_errors(self) -> contextlib.AbstractContextManager[None]:
-        """Keeps the ranks' collectives aligned if this rank fails inside the context."""
-        return _NOTHING if self.options.max_tokens is None else self._share_errors()
-
     @contextlib.contextmanager
-    def _share_errors(self) -> Iterator[None]:
+    def share_errors(self) -> Iterator[None]:
+        """Keeps the ranks' collectives aligned if this rank fails inside the context."""
         try:
             yield
         except Exception:

@@ -99,9 +99,10 @@ class Collation:
         specifics: Mapping[int, StreamSpecifics] = MappingProxyType({}),
         names: Sequence[str] = (),
     ):
-        self._common, self._stack_columns = _Collating(collator), stack_columns
+        self._collator, self._stack_columns = collator, stack_columns
         self._seed, self._rank, self._pin_memory, self._names = seed, rank, pin_memory, names
-        self._own = {k: _Collating(own.collator) for k, own in specifics.items() if own.collator is not None}
+        self._own = {k: own.collator for k, own in specifics.items() if own.collator is not None}
+        self._deterministic = {id(own) for own in (collator, *self._own.values()) if collates_without_randomness(own)}
         self._tasks = {k: own.task for k, own in specifics.items() if own.task is not None}
         self.compared: frozenset[int] = frozenset()  # streams whose samples may differ in columns; -1: mixed
         self.taken: frozenset[str] | None = None  # columns that are not removed; `None` for all
@@ -146,13 +147,13 @@ class Collation:
         columns = None if self._stack_columns is None or own is not None else loaded.columns(selection)
         if columns is not None and self._stack_columns is not None:
             return self._stack_columns(columns)
-        collating, samples = own or self._common, loaded.samples(selection)
+        collator, samples = own or self._collator, loaded.samples(selection)
         if stream_id in self.compared:
             _check_same_columns(samples, self.taken)
-        if not collating.draws:
-            return collating.collator(samples)
+        if id(collator) in self._deterministic:
+            return collator(samples)
         with seeded(self._seed, step - 1, self._rank, number):
-            return collating.collator(samples)
+            return collator(samples)
 
     def _pinned(self, inputs: Any) -> Any:
         if not self._pin_memory or not isinstance(inputs, Mapping):
@@ -177,13 +178,6 @@ def _check_same_columns(samples: Sequence[Any], taken: frozenset[str] | None) ->
     if len(columns) > 1:
         differing = sorted(set.union(*map(set, columns)) - set.intersection(*map(set, columns)), key=str)
         raise ValueError(f"Samples have different columns: only some have {differing}.")
-
-
-class _Collating:
-    """A collator and whether it draws random numbers."""
-
-    def __init__(self, collator: Collator):
-        self.collator, self.draws = collator, not collates_without_randomness(collator)
 
 
 def _pick(values: Sequence[Any], selection: Selection) -> list[Any]:

@@ -1,7 +1,6 @@
 """Loads the samples of a plan, prefetched by workers if there are any, and collates one rank's micro-batches."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from mixer.loading.prefetch import Prefetcher
 from mixer.loading.reader import SampleError, StreamReader
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.loading.transport import Columns, Row, Samples
-from mixer.loading.workers import Workers
+from mixer.loading.workers import WorkerOptions, Workers
 from mixer.mixture.bad_samples import BrokenSample, Skipping
 from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
@@ -25,29 +24,6 @@ from mixer.mixture.stream import combine
 from mixer.utils.arrays import BoolArray, Int64Array
 
 _MOST_EXAMPLES = 100  # attempts to load a padding sample
-
-
-@dataclass(frozen=True)
-class WorkerOptions:
-    """How samples are prefetched; names and meanings follow DataLoader.
-
-    Args:
-        num_workers: Number of worker processes; 0 loads in the training process.
-        prefetch_factor: Micro-batches that each worker prefetches.
-        persistent_workers: Whether workers stay alive between epochs.
-        worker_init_fn: Called first in each worker.
-        multiprocessing_context: Start method; `None` uses Python's default.
-        job_size: Maximum samples per job of a worker; `None` uses the micro-batch size.
-        limit_seconds: Timeout for workers; `None` waits indefinitely.
-    """
-
-    num_workers: int = 0
-    prefetch_factor: int = 2
-    persistent_workers: bool = False
-    worker_init_fn: Callable[[int], None] | None = None
-    multiprocessing_context: Any = None
-    job_size: int | None = None
-    limit_seconds: float | None = None
 
 
 class MixingLoader:
@@ -384,18 +360,8 @@ class MixingLoader:
         return plan.step + clock.steps_left_in_epoch - 1
 
     def _new_prefetcher(self) -> Prefetcher:
-        options = self._workers
-        workers = Workers(
-            self._reader,
-            self._reads_columns,
-            options.num_workers,
-            options.prefetch_factor,
-            options.worker_init_fn,
-            self._seed,
-            options.multiprocessing_context,
-            options.limit_seconds,
-        )
-        job_size = options.job_size or self._batcher.options.max_samples
+        workers = Workers(self._reader, self._reads_columns, self._workers, self._seed)
+        job_size = self._workers.job_size or self._batcher.options.max_samples
         return Prefetcher(workers, self, job_size, has_others=self._world_size > 1)
 
 

@@ -29,6 +29,45 @@ _MEMORY = (
 )
 
 
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How samples are prefetched; names and meanings follow DataLoader.
+
+    Args:
+        num_workers: Number of worker processes; 0 loads in the training process.
+        prefetch_factor: Micro-batches that each worker prefetches.
+        persistent_workers: Whether workers stay alive between epochs.
+        worker_init_fn: Called first in each worker.
+        multiprocessing_context: Start method; `None` uses Python's default.
+        job_size: Maximum samples per job of a worker; `None` uses the micro-batch size.
+        limit_seconds: Timeout for workers; `None` waits indefinitely.
+    """
+
+    num_workers: int = 0
+    prefetch_factor: int = 2
+    persistent_workers: bool = False
+    worker_init_fn: Callable[[int], None] | None = None
+    multiprocessing_context: Any = None
+    job_size: int | None = None
+    limit_seconds: float | None = None
+
+    def data_loader_arguments(self, seed: int) -> dict[str, Any]:
+        """Returns the arguments of a DataLoader that returns results as they are; `seed` seeds the workers."""
+        return {
+            "batch_size": None,
+            "collate_fn": _unchanged,
+            "num_workers": self.num_workers,
+            "prefetch_factor": self.prefetch_factor,
+            "worker_init_fn": partial(begin_worker, self.worker_init_fn),
+            "multiprocessing_context": self.multiprocessing_context,
+            "generator": torch.Generator().manual_seed(seed % 2**63),
+        }
+
+
+def _unchanged(result: Any) -> Any:
+    return result
+
+
 class WorkerTimeoutError(RuntimeError):
     """A worker did not answer in time."""
 
@@ -160,41 +199,18 @@ class Workers:
     Args:
         reader: Reads samples.
         by_columns: Whether to read them by column.
-        num_workers: Number of processes.
-        prefetch_factor: Jobs per worker, as in a DataLoader.
-        worker_init_fn: As in a DataLoader.
+        options: Worker options.
         seed: Seed of the workers' own generators.
-        multiprocessing_context: As in a DataLoader.
-        limit_seconds: Timeout for samples; `None` waits indefinitely.
     """
 
-    def __init__(
-        self,
-        reader: StreamReader,
-        by_columns: bool,
-        num_workers: int,
-        prefetch_factor: int,
-        worker_init_fn: Callable[[int], None] | None = None,
-        seed: int = 0,
-        multiprocessing_context: Any = None,
-        limit_seconds: float | None = None,
-    ):
-        self._patience = Patience(limit_seconds)
-        self.num_jobs = num_workers * prefetch_factor
+    def __init__(self, reader: StreamReader, by_columns: bool, options: WorkerOptions, seed: int = 0):
+        self._patience = Patience(options.limit_seconds)
+        self.num_jobs = options.num_workers * options.prefetch_factor
         self._reader, self._line = reader, _Line()
-        self._places = torch.zeros(num_workers, 3, dtype=torch.int64)
+        self._places = torch.zeros(options.num_workers, 3, dtype=torch.int64)
         self._places.share_memory_()  # type: ignore[no-untyped-call]
-        self._loader: DataLoader[Any] = DataLoader(
-            _JobReader(reader, by_columns, self._places),
-            batch_size=None,
-            sampler=self._line,
-            num_workers=num_workers,
-            prefetch_factor=prefetch_factor,
-            collate_fn=_unchanged,
-            worker_init_fn=partial(begin_worker, worker_init_fn),
-            multiprocessing_context=multiprocessing_context,
-            generator=torch.Generator().manual_seed(seed % 2**63),
-        )
+        jobs = _JobReader(reader, by_columns, self._places)
+        self._loader: DataLoader[Any] = DataLoader(jobs, sampler=self._line, **options.data_loader_arguments(seed))
         self._results: Iterator[Packed | list[Packed | BrokenSample]] | None = None
 
     def submit(self, job: Job, is_urgent: bool = False) -> None:
@@ -267,10 +283,6 @@ def _widen(results: Any) -> None:
 
         pipe = results._worker_result_queue._reader  # noqa: SLF001  # no public option
         fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-
-
-def _unchanged(result: Any) -> Any:
-    return result
 
 
 def keep_errors_out_of_training() -> None:

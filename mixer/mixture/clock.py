@@ -96,38 +96,32 @@ class Clock:
             raise ValueError(f"epoch_size must be at least 1 sample, got {epoch_size}.")
         self.budget, self.batch_size, self._initial = budget, batch_size, batch_size
         self._drops = drop_unit > 0
-        self._counts_steps = is_constant and budget.is_in_steps
-        self.epoch_size = epoch_size - (epoch_size % drop_unit if drop_unit and self._counts_steps else 0)
-        if self.epoch_size < 1 or (self._drops and epoch_size < batch_size and not self._counts_steps):
+        self.counts_steps = is_constant and budget.is_in_steps  # whether it is the Trainer's own count of steps
+        self.epoch_size = epoch_size - (epoch_size % drop_unit if drop_unit and self.counts_steps else 0)
+        if self.epoch_size < 1 or (self._drops and epoch_size < batch_size and not self.counts_steps):
             raise ValueError(
                 f"dataloader_drop_last drops everything: an epoch has {epoch_size} samples, fewer than the "
                 f"{max(drop_unit, batch_size)} of a batch over all ranks. Reduce the batch size or keep the last batch."
             )
         self._pass_size = batch_size if pass_size is None else pass_size
         self.dropped_samples = epoch_size - self.epoch_size
-        self._whole_epoch, self._laid_out = epoch_size, self.epoch_size
+        self.whole_epoch, self._laid_out = epoch_size, self.epoch_size  # with and without dropped samples
         self._max_samples, self._num_warmup_steps = max_samples, num_warmup_steps
         self._guessed_tokens = tokens_per_sample
         self.step = self.step_in_epoch = self.num_epochs_done = 0
         self.num_samples = self.num_tokens = self.samples_in_epoch = 0
         self._warmup_share = self._least_progress = self._last_coverage = 0.0
-        self._planned_steps = self._plan_steps()
-        # At the initial batch size, to which `_planned_steps` refers.
-        by_steps = -(-self._planned_steps // self.steps_per_epoch)
+        self.planned_steps = self._plan_steps()  # of the whole run at the initial batch size, including a warm-up
+        by_steps = -(-self.planned_steps // self.steps_per_epoch)
         self.planned_epochs = by_steps if budget.epochs is None else math.ceil(budget.epochs)
 
     # ---- Progress ----
 
     @property
-    def counts_steps(self) -> bool:
-        """Whether the clock is the Trainer's own count of steps."""
-        return self._counts_steps
-
-    @property
     def progress(self) -> float:
         """Completed fraction of the run's budget, in [0, 1]."""
-        if self._counts_steps:
-            return min(1.0, self.step / self._planned_steps)
+        if self.counts_steps:
+            return min(1.0, self.step / self.planned_steps)
         return min(1.0, max(self._least_progress, *(done / budget for done, budget in self._budgets())))
 
     @property
@@ -144,11 +138,6 @@ class Clock:
         return self._last_coverage if self.at_epoch_end else self.samples_in_epoch / self.whole_epoch
 
     @property
-    def whole_epoch(self) -> int:
-        """Samples of an epoch, including dropped ones."""
-        return self._whole_epoch
-
-    @property
     def at_epoch_end(self) -> bool:
         """Whether the last step ended an epoch."""
         return self.step > 0 and self.step_in_epoch == 0
@@ -159,20 +148,15 @@ class Clock:
 
         A warm-up in steps lasts that many steps, whatever their size; the rest follows progress.
         """
-        if self._counts_steps or self.step <= self._num_warmup_steps:
+        if self.counts_steps or self.step <= self._num_warmup_steps:
             return float(self.step)
         if self._warmup_share >= 1.0:
-            return float(self._planned_steps)
+            return float(self.planned_steps)
         share = (self.progress - self._warmup_share) / (1.0 - self._warmup_share)
-        position = self._num_warmup_steps + share * max(0, self._planned_steps - self._num_warmup_steps)
+        position = self._num_warmup_steps + share * max(0, self.planned_steps - self._num_warmup_steps)
         return round(position, 9)  # whole steps stay whole with a budget in steps
 
     # ---- Forecast ----
-
-    @property
-    def planned_steps(self) -> int:
-        """Steps of the whole run at the initial batch size, including a warm-up in steps."""
-        return self._planned_steps
 
     @property
     def steps_per_epoch(self) -> int:
@@ -187,14 +171,14 @@ class Clock:
     @property
     def max_steps(self) -> int:
         """Steps of the whole run: exact while the clock counts steps, else assuming the current batch size."""
-        if self._counts_steps:
-            return self._planned_steps
+        if self.counts_steps:
+            return self.planned_steps
         return self.step if self.progress >= 1.0 else self.step + max(1, math.ceil(min(self._steps_left())))
 
     def next_total(self) -> int:
         """Returns the samples of the next step: the batch size, limited by the rest of the epoch and of the budget."""
         total = min(self.batch_size, self._left_in_epoch())
-        if self._counts_steps:
+        if self.counts_steps:
             return total
         if self.budget.epochs is not None:
             total = min(total, math.ceil((self.budget.epochs - self.epoch) * self.epoch_size - 1e-6))
@@ -208,9 +192,9 @@ class Clock:
         """Sets the batch size; a clock that counted steps counts data from then on."""
         if batch_size == self.batch_size:
             return
-        if self._counts_steps:
-            self._least_progress, self._counts_steps = self.progress, False
-            self.epoch_size = self._whole_epoch  # its rest is now dropped at the end, not in advance
+        if self.counts_steps:
+            self._least_progress, self.counts_steps = self.progress, False
+            self.epoch_size = self.whole_epoch  # its rest is now dropped at the end, not in advance
         self.batch_size = batch_size
 
     def tick(self, num_samples: int | None = None, num_tokens: int = 0) -> None:
@@ -226,7 +210,7 @@ class Clock:
         self.num_samples += num_samples
         self.samples_in_epoch += num_samples
         self.num_tokens += num_tokens
-        if self._counts_steps:
+        if self.counts_steps:
             is_end = self.step_in_epoch == self.steps_per_epoch
         else:
             is_end = self.samples_in_epoch >= self.epoch_size
@@ -241,7 +225,7 @@ class Clock:
         While the clock counts steps, the epoch excludes that rest from the start.
         """
         rest = self.epoch_size - self.samples_in_epoch
-        if self._counts_steps or not self._drops or not self.step_in_epoch or rest >= self.batch_size:
+        if self.counts_steps or not self._drops or not self.step_in_epoch or rest >= self.batch_size:
             return 0
         self.dropped_samples = max(self.dropped_samples, rest)
         self.end_epoch()
@@ -256,7 +240,7 @@ class Clock:
 
     def end_epoch(self) -> None:
         """Ends the current epoch, complete or not."""
-        self._last_coverage = self.samples_in_epoch / self._whole_epoch
+        self._last_coverage = self.samples_in_epoch / self.whole_epoch
         self.num_epochs_done += 1
         self.step_in_epoch = self.samples_in_epoch = 0
 
@@ -269,7 +253,7 @@ class Clock:
             "batch_size": self.batch_size,
             "initial_batch_size": self._initial,
             "epoch_size": self._laid_out,
-            "counts_steps": self._counts_steps,
+            "counts_steps": self.counts_steps,
             "dropped_samples": self.dropped_samples,
             "warmup_share": self._warmup_share,
             "least_progress": self._least_progress,
@@ -299,15 +283,15 @@ class Clock:
         self._least_progress = finite_number(state["least_progress"], "least_progress", 0.0)
         self._last_coverage = finite_number(state.get("last_coverage", 1.0), "last_coverage", 0.0)  # optional
         if is_same:
-            self._counts_steps = self._counts_steps and bool(state["counts_steps"])
+            self.counts_steps = self.counts_steps and bool(state["counts_steps"])
             self.batch_size = whole_number(state["batch_size"], "batch_size", 1, MAX_SAMPLES_PER_STEP)
             self.dropped_samples = whole_number(state["dropped_samples"], "dropped_samples", most=self.epoch_size)
-            self.epoch_size = self._laid_out if self._counts_steps else self._whole_epoch
+            self.epoch_size = self._laid_out if self.counts_steps else self.whole_epoch
         else:
             self.num_epochs_done, self.step_in_epoch = divmod(self.step, self.steps_per_epoch)
             self.samples_in_epoch = self.step_in_epoch * self.batch_size
         by_steps, by_samples = self.step_in_epoch > self.steps_per_epoch, self.samples_in_epoch > self.epoch_size
-        if by_steps if self._counts_steps else by_samples:
+        if by_steps if self.counts_steps else by_samples:
             raise ValueError(
                 f"the saved position is step {self.step_in_epoch} and sample {self.samples_in_epoch} of an epoch, but "
                 f"an epoch has {self.steps_per_epoch} steps and {self.epoch_size} samples"
@@ -316,11 +300,11 @@ class Clock:
     # ---- Arithmetic ----
 
     def _left_in_epoch(self) -> int:
-        done = self.step_in_epoch * self.batch_size if self._counts_steps else self.samples_in_epoch
+        done = self.step_in_epoch * self.batch_size if self.counts_steps else self.samples_in_epoch
         return self.epoch_size - done
 
     def _epoch_share(self) -> float:
-        if not self._counts_steps:
+        if not self.counts_steps:
             return self.samples_in_epoch / self.epoch_size
         num_samples = min(self.step_in_epoch * self.batch_size, self.epoch_size)
         return -(-num_samples // self._pass_size) / -(-self.epoch_size // self._pass_size)
@@ -334,7 +318,7 @@ class Clock:
 
     def _steps_of(self, num_samples: int) -> int:
         whole, rest = divmod(num_samples, self.batch_size)
-        return whole + (rest > 0 and (self._counts_steps or not self._drops))
+        return whole + (rest > 0 and (self.counts_steps or not self._drops))
 
     def _steps_left(self) -> list[float]:
         budget = self.budget
@@ -355,7 +339,7 @@ class Clock:
         return self.steps_left_in_epoch + epochs * self.steps_per_epoch + math.ceil(rest / self.batch_size - 1e-9)
 
     def _plan_steps(self) -> int:
-        if not self._counts_steps:
+        if not self.counts_steps:
             steps = self.max_steps
             # Later, smaller batches may outlast a warm-up longer than this: the schedule must still have an end.
             has_end = steps > self._num_warmup_steps or self.budget.steps is not None

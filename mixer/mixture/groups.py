@@ -96,7 +96,7 @@ class Groups:
         return available
 
     def have_left(self, seen: Int64Array) -> BoolArray:
-        """Returns which streams have no exhausted group, bool `[num_streams]`, given the samples seen."""
+        """Returns which streams have no exhausted group, bool `[num_streams]`, from the samples seen so far."""
         left = np.ones(len(seen), dtype=np.bool_)
         for table in self._tables:
             left &= ~(table.left(seen) < 1.0)[table.ids]  # NaN: unknown sizes have no limit

@@ -55,7 +55,8 @@ class Planner:
         self._drawing = drawing
         self._groups = Groups(streams, groupings)
         self._lookup = CursorLookup(self.cursors)
-        self._deficit = np.zeros(len(self.streams))
+        # `[num_streams]`: samples of its share that each stream has yet to receive; negative for streams ahead.
+        self.deficit: FloatArray = np.zeros(len(self.streams))
         self._additional_deficit = np.zeros(len(self.streams))
         self._are_memories = np.array([stream.is_memory for stream in streams])
         self._enters = np.array([stream.enters_at for stream in streams])
@@ -153,11 +154,6 @@ class Planner:
         return unique
 
     @property
-    def deficit(self) -> FloatArray:
-        """`[num_streams]`: samples of its share that each stream has yet to receive; negative for streams ahead."""
-        return self._deficit
-
-    @property
     def undelivered(self) -> Int64Array:
         """int64 `[num_streams]`: rows of iterable streams that some ranks had left when another had none."""
         rows = np.zeros(len(self.cursors), dtype=np.int64)
@@ -212,7 +208,7 @@ class Planner:
                 break
             shares = shares / shares.sum()
             counts, deficit = self._draw_counts(shares, total - int(fixed.sum()), step)
-        self._deficit = deficit
+        self.deficit = deficit
         return counts + fixed
 
     def _additional_counts(self, wanted: FloatArray, available: FloatArray) -> Int64Array:
@@ -224,9 +220,9 @@ class Planner:
 
     def _draw_counts(self, shares: FloatArray, total: int, step: int) -> tuple[Int64Array, FloatArray]:
         if self._drawing == "exact":
-            return apportion(shares, total, self._deficit)
+            return apportion(shares, total, self.deficit)
         random = np.random.default_rng([self.seed % 2**63, step, int(np.count_nonzero(shares))])
-        return random.multinomial(total, shares), self._deficit
+        return random.multinomial(total, shares), self.deficit
 
     def state_dict(self) -> dict[str, Any]:
         """Returns every stream's state and deficit as plain data."""
@@ -243,7 +239,7 @@ class Planner:
                     self.streams,
                     self.cursors,
                     self.seen,
-                    self._deficit.tolist(),
+                    self.deficit.tolist(),
                     self._additional_deficit.tolist(),
                     strict=True,
                 )
@@ -278,7 +274,7 @@ class Planner:
         ]
         self.seen = np.array(seen, dtype=np.int64)
         if is_same:
-            self._deficit, self._additional_deficit = (
+            self.deficit, self._additional_deficit = (
                 np.array(
                     [
                         finite_number(saved[name][field], f"the deficit of {name!r}", -_MAX_DEFICIT, _MAX_DEFICIT)

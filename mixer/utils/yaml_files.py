@@ -1,4 +1,4 @@
-"""YAML as plain data: no tags that make objects, and no few lines that stand for billions."""
+"""YAML as plain data, without object tags or exponentially nested aliases."""
 
 from typing import Any
 
@@ -9,18 +9,15 @@ MOST_PARTS = 200_000
 
 
 def load_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
-    """Reads YAML that may be anything.
+    """Loads untrusted YAML.
 
     Args:
-        text: The text.
-        loader: What reads it, a safe one.
-
-    Returns:
-        Its content.
+        text: Text.
+        loader: A safe loader.
 
     Raises:
-        ValueError: If it is too long, nested too deep, stands for too much (by aliases of aliases) or for itself.
-        yaml.YAMLError: If it is no YAML, or has tags of other things than plain data.
+        ValueError: If it is too long, too deep, self-referential, or too large once aliases are expanded.
+        yaml.YAMLError: If it is invalid, or has tags other than plain data.
     """
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"it is longer than the limit of {MOST_CHARACTERS:,} characters")
@@ -39,7 +36,7 @@ def load_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Counts what a node stands for, each alias anew; -1 marks one that is being counted."""
+    """Counts the parts of a node with aliases expanded; -1 marks a node being counted."""
     known = sizes.get(id(node))
     if known is not None:
         if known < 0:

@@ -89,7 +89,7 @@ class TestYaml:
     def test_too_long_a_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("mixer.utils.yaml_files.MOST_CHARACTERS", 10)
         assert load_yaml("a: 3456789") == {"a": 3456789}
-        with pytest.raises(ValueError, match="longer than the 10 characters"):
+        with pytest.raises(ValueError, match="longer than the limit of 10 characters"):
             load_yaml("a: 34567890")
 
     def test_nothing_at_all_is_nothing(self) -> None:

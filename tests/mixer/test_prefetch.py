@@ -125,7 +125,8 @@ class TestHits:
 
     def test_where_a_single_stream_drops_the_rest_of_an_epoch_all_hit(self) -> None:
         from mixer import Stream
-        from mixer.loading.loader import MixingLoader, WorkerOptions
+        from mixer.loading.loader import MixingLoader
+        from mixer.loading.workers import WorkerOptions
         from mixer.mixture.clock import Budget, Clock
         from mixer.mixture.controller import Mixing
         from mixer.mixture.planner import Planner

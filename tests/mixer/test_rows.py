@@ -20,6 +20,7 @@ from torch.utils.data import IterableDataset, dataloader, get_worker_info
 from mixer.loading.iterable.shards import _GIVES_BUFFER_OF_ONE
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.reader import SampleError
+from mixer.loading.workers import WorkerOptions
 from mixer.utils.random_state import RandomState
 
 datasets.disable_progress_bars()
@@ -178,7 +179,7 @@ WHOLE = ["generator", "noisy map", "arrow", "arrow tensors", "stateful", "plain"
 
 
 def make(dataset: Any, rank: int = 0, world_size: int = 1, num_workers: int = 0, chunk_size: int = 3) -> RowSource:
-    return RowSource("x", dataset, 7, rank, world_size, num_workers, chunk_size=chunk_size)
+    return RowSource("x", dataset, 7, rank, world_size, WorkerOptions(num_workers), chunk_size=chunk_size)
 
 
 def take(source: RowSource, num_rows: int) -> list[Any]:
@@ -506,7 +507,7 @@ class TestPasses:
 
         counted = torch.zeros(())
         counted.share_memory_()
-        source = RowSource("x", Counting(10_000), 0, num_workers=num_workers, chunk_size=4, prefetch_factor=2)
+        source = RowSource("x", Counting(10_000), 0, workers=WorkerOptions(num_workers), chunk_size=4)
         taken = 0
         for size in (3, 50, 1):
             taken += len(take(source, size))
@@ -568,7 +569,7 @@ class TestErrors:
         def mark(worker: int) -> None:
             os.environ["MARK"] = str(worker)
 
-        source = RowSource("x", Marked(), 0, num_workers=1, worker_init_fn=mark)
+        source = RowSource("x", Marked(), 0, workers=WorkerOptions(1, worker_init_fn=mark))
         assert numbers(rest(source)) == [0]
         source.stop()
 

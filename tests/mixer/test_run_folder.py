@@ -45,7 +45,7 @@ def test_a_ledger_of_a_newer_version_is_refused(tmp_path: Path, version: object)
 def test_a_damaged_note_is_named(tmp_path: Path, text: str) -> None:
     write_run(tmp_path)
     (tmp_path / "ledger" / "ledger.json").write_text(text)
-    with pytest.raises(ValueError, match=r"ledger.json is damaged: write .* in its place"):
+    with pytest.raises(ValueError, match=r"ledger.json is damaged: replace its content by"):
         open_ledger(tmp_path)
 
 

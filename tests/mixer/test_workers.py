@@ -13,7 +13,7 @@ from torch.utils.data import dataloader
 
 from mixer import Fixed, Policy, Uniform
 from mixer.loading.reader import SampleError, StreamReader
-from mixer.loading.workers import Job, Workers
+from mixer.loading.workers import Job, WorkerOptions, Workers
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
 from mixer.utils.random_state import RandomState
@@ -256,7 +256,7 @@ class TestJobs:
 
     def workers(self, num_workers: int = 2, prefetch_factor: int = 3, dataset: Any = None) -> Workers:
         reader = StreamReader(["s"], [range(100) if dataset is None else dataset], [1])
-        return Workers(reader, False, num_workers, prefetch_factor)
+        return Workers(reader, False, WorkerOptions(num_workers, prefetch_factor))
 
     def received(self, workers: Workers, step: int) -> list[tuple[float, list[int]]]:
         return [

@@ -56,7 +56,7 @@ class MixtureProgress(ProgressCallback):
         eval_dataloader: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Updates the bar of an evaluation; silent without a terminal."""
+        """Updates the bar of an evaluation."""
         if state.is_world_process_zero and has_length(eval_dataloader) and self.prediction_bar is None:
             leave = self.training_bar is None
             self.prediction_bar = tqdm(total=len(eval_dataloader), leave=leave, dynamic_ncols=True, disable=None)

@@ -1,4 +1,4 @@
-"""Which of the Trainer's callbacks are trackers, and what they are told in place of flat log entries."""
+"""Connects trackers among the Trainer's callbacks, which receive grouped entries instead of flat ones."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -17,9 +17,8 @@ from transformers.integrations.integration_utils import (
 from transformers.utils import logging
 
 from mixer.ledger.summary import summarise
-from mixer.ledger.trackers.adapters import MLflow, TensorBoard, Trackio, WeightsAndBiases
+from mixer.ledger.trackers.adapters import MLflow, TensorBoard, Tracker, Trackio, WeightsAndBiases
 from mixer.ledger.trackers.description import RunText, evaluation_losses, grouped, markdown_table
-from mixer.ledger.trackers.tracker import Tracker
 from mixer.mixture.controller import Mixing
 
 PAGE_GROUP = "adaptive_mixer.pages"  # an entry point, since reports are built above training
@@ -35,11 +34,11 @@ _TRACKERS: tuple[tuple[type[TrainerCallback], type[Tracker]], ...] = (
 
 
 class Reporting:
-    """Tells trackers of the streams of a trainer's runs.
+    """Reports the streams of a trainer's runs to trackers.
 
     Args:
-        trainer: A mixing trainer.
-        settle: Writes out what its ledger has not got yet.
+        trainer: Mixing trainer.
+        settle: Writes pending rows to its ledger.
     """
 
     def __init__(self, trainer: Any, settle: Callable[[], None]):
@@ -49,7 +48,7 @@ class Reporting:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def hook(self) -> None:
-        """Takes in the trackers among the callbacks, those of a class with a way of its own to log left out."""
+        """Connects the trackers among the callbacks, except classes that override logging."""
         self._folder = None
         for callback in self._trainer.callback_handler.callbacks:
             hooked = getattr(callback.on_log, "__self__", None)
@@ -62,39 +61,21 @@ class Reporting:
                     _Hook(self, callback, tracker(callback))
 
     def note(self, entries: Mapping[str, float]) -> None:
-        """Notes which entries of the next log are of the mixture.
-
-        Args:
-            entries: They, none where there are none.
-        """
+        """Records which entries of the next log belong to the mixture."""
         self._own = frozenset(entries)
 
     @property
     def is_plain(self) -> bool:
-        """Whether all is as in the Trainer: one data set, in its own steps. Then it is told nothing else."""
+        """Whether the run is as in the Trainer: one dataset, counted in steps. Trackers then get nothing extra."""
         mixing: Mixing = self._trainer.mixing
         return len(mixing.names) == 1 and mixing.clock.counts_steps
 
     def without_own(self, logs: Mapping[str, Any]) -> dict[str, Any]:
-        """Gives the entries of the Trainer and of users.
-
-        Args:
-            logs: A log entry.
-
-        Returns:
-            The entry, without what is of the mixture.
-        """
+        """Returns a log entry without the mixture's values."""
         return {name: value for name, value in logs.items() if name not in self._own}
 
     def entries(self, logs: Mapping[str, Any]) -> dict[str, float]:
-        """Gives what trackers are told of the mixture.
-
-        Args:
-            logs: A log entry.
-
-        Returns:
-            Values by name with their group; none where the entry is not about the mixture.
-        """
+        """Returns the mixture's values of a log entry, grouped by name; empty if it has none."""
         if self.is_plain:
             return {}
         mixing, sets = self._trainer.mixing, self._trainer.eval_dataset
@@ -107,18 +88,18 @@ class Reporting:
         return {**{f"clock/{name}": value for name, value in where.items()}, **entries}
 
     def run_text(self) -> RunText:
-        """Describes the run."""
+        """Returns the texts about the run."""
         return RunText(self._trainer.describe_run(), self._trainer.recipe_text)
 
     def summary(self) -> str:
-        """Writes what came out, as a table in Markdown."""
+        """Returns the results as a Markdown table."""
         self._settle()
         rows = summarise(self._run_folder).table.astype({"samples": object}).to_dict("records")
         known = [{str(name): None if value is pd.NA else value for name, value in row.items()} for row in rows]
         return markdown_table(known)
 
     def page(self) -> Path | None:
-        """Writes the page about the run, once for all trackers; `None` where the extra `report` is not installed."""
+        """Writes the report page once for all trackers; `None` without the extra `report`."""
         try:
             (entry,) = entry_points(group=PAGE_GROUP, name="run")
             write_report = entry.load()  # its libraries are an extra that training does without
@@ -138,7 +119,7 @@ class Reporting:
 
 
 class _Hook:
-    """Stands before the events of a callback: a tracker that fails is a warning, and training goes on."""
+    """Intercepts a callback's events: a failing tracker causes a warning, and training continues."""
 
     def __init__(self, reporting: Reporting, callback: Any, tracker: Tracker):
         self.reporting, self._callback, self._tracker = reporting, callback, tracker

@@ -11,11 +11,12 @@ from transformers.utils import logging
 from mixer.loading.iterable.shards import Chunk, ShardPosition, ShardReader, has_shuffle_buffer, is_stateful
 from mixer.loading.iterable.workers import ShardWorkers
 from mixer.loading.reader import SampleError
-from mixer.loading.workers import WorkerTimeoutError, likely_cause
+from mixer.loading.workers import WorkerOptions, WorkerTimeoutError, likely_cause
 from mixer.mixture.bad_samples import first_whole
 from mixer.utils.random_state import RandomState
 
 logger = logging.get_logger(__name__)
+_IN_PROCESS = WorkerOptions()
 
 
 @dataclass
@@ -44,14 +45,10 @@ class RowSource:
         key: Random key of the stream.
         rank: This rank.
         world_size: Number of ranks.
-        num_workers: Reader processes; 0 reads in this process.
-        prefetch_factor: Chunks that each worker prefetches.
+        workers: Worker options; each worker prefetches `prefetch_factor` chunks.
         chunk_size: Rows per read.
-        worker_init_fn: As in a DataLoader.
-        multiprocessing_context: As in a DataLoader.
         skips: See `ShardReader`.
         preprocess: See `ShardReader`.
-        limit_seconds: Timeout for workers; `None` waits indefinitely.
     """
 
     def __init__(
@@ -61,35 +58,21 @@ class RowSource:
         key: int,
         rank: int = 0,
         world_size: int = 1,
-        num_workers: int = 0,
-        prefetch_factor: int = 2,
+        workers: WorkerOptions = _IN_PROCESS,
         chunk_size: int = 16,
-        worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
         skips: bool = False,
         preprocess: Callable[[Any], Any] | None = None,
-        limit_seconds: float | None = None,
     ):
         self.pass_number, self.num_taken = 0, 0
         self._name, self._rank, self._world_size, self._chunk_size = name, rank, world_size, chunk_size
-        self._num_shards = max(1, num_workers)
+        self._num_shards = max(1, workers.num_workers)
         self._reader = ShardReader(name, dataset, key, rank, world_size, self._num_shards, skips, preprocess)
-        self._workers: ShardWorkers | None = None
-        if num_workers:
-            self._workers = ShardWorkers(
-                self._reader,
-                num_workers,
-                prefetch_factor,
-                worker_init_fn,
-                key,
-                multiprocessing_context,
-                limit_seconds,
-            )
+        self._workers = ShardWorkers(self._reader, workers, key) if workers.num_workers else None
         self._has_buffer, self._is_inexact = has_shuffle_buffer(dataset), False
         self._last_row: Any = None
         self._has_warned = False
         self._queue: deque[Chunk] = deque()
-        self._num_ready = self._num_used = 0  # rows left in the queue; rows taken from its first chunk
+        self.num_ready = self._num_used = 0  # rows left in the queue; rows taken from its first chunk
         self._chunks: Iterator[Chunk] | None = None
         self._failure: Chunk | None = None
         self._begin([ShardPosition()] * self._num_shards, 0)
@@ -97,12 +80,7 @@ class RowSource:
     @property
     def remaining(self) -> int | None:
         """Rows of this pass left for this rank; `None` until its end is known."""
-        return None if self._is_open else self._num_ready
-
-    @property
-    def num_ready(self) -> int:
-        """Rows that can be taken now."""
-        return self._num_ready
+        return None if self._is_open else self.num_ready
 
     def fill(self, num_rows: int) -> None:
         """Reads ahead until `num_rows` rows are ready or the pass ends.
@@ -110,7 +88,7 @@ class RowSource:
         Raises:
             SampleError: If a required row cannot be read, or a worker died.
         """
-        self._read_until(lambda: self._num_ready >= num_rows)
+        self._read_until(lambda: self.num_ready >= num_rows)
 
     def peek(self) -> Any:
         """Returns an unbroken row without consuming it: the next one if ready, else the last one taken, else `None`."""
@@ -119,7 +97,7 @@ class RowSource:
 
     def take(self, num_rows: int) -> list[Any]:
         """Takes the next `num_rows` rows, at most as many as are ready."""
-        assert num_rows <= self._num_ready, "rows are filled before they are taken"  # noqa: S101
+        assert num_rows <= self.num_ready, "rows are filled before they are taken"  # noqa: S101
         rows: list[Any] = []
         while len(rows) < num_rows:
             chunk, shard = self._queue[0], self._shards[self._queue[0].shard]
@@ -128,7 +106,7 @@ class RowSource:
             self._num_used += len(part)
             shard.taken = replace(shard.taken, row=shard.taken.row + len(part))
             self._drop_taken()
-        self._num_ready -= num_rows
+        self.num_ready -= num_rows
         self.num_taken += num_rows
         last = first_whole(reversed(rows))
         self._last_row = self._last_row if last is None else last
@@ -143,12 +121,12 @@ class RowSource:
         Returns:
             Undelivered rows of this rank, as far as counted.
         """
-        num_left, num_read = self._num_ready, 0
+        num_left, num_read = self.num_ready, 0
         try:
             while self._is_open and num_read < most:
-                self.take(self._num_ready)
-                self._read_until(lambda: self._num_ready > 0)
-                num_read += self._num_ready
+                self.take(self.num_ready)
+                self._read_until(lambda: self.num_ready > 0)
+                num_read += self.num_ready
         except SampleError as error:
             logger.warning("Stream %r: not all rows left at the end of the pass were counted: %s", self._name, error)
             self.stop()
@@ -213,7 +191,7 @@ class RowSource:
     def _begin(self, points: Sequence[ShardPosition], next_shard: int) -> None:
         self._shards = [_ShardProgress(point, point) for point in points]
         self._queue.clear()
-        self._num_ready = self._num_used = 0
+        self.num_ready = self._num_used = 0
         self._next_shard = next_shard
         self._chunks = self._failure = None
 
@@ -245,7 +223,7 @@ class RowSource:
         self._next_shard = chunk.shard if chunk.failure else (chunk.shard + 1) % self._num_shards
         self._shards[chunk.shard].received = chunk.end
         self._queue.append(chunk)
-        self._num_ready += chunk.num_rows
+        self.num_ready += chunk.num_rows
         self._drop_taken()
 
     def _start(self) -> Iterator[Chunk]:

@@ -1,9 +1,8 @@
 """Reads the shards of an iterable dataset in DataLoader workers."""
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import fsspec.asyn  # type: ignore[import-untyped]
@@ -11,10 +10,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
-from mixer.distributed.signals import begin_worker
 from mixer.loading.iterable.shards import Chunk, ShardPosition, ShardReader
 from mixer.loading.transport import Packed, pack
-from mixer.loading.workers import Patience, keep_errors_out_of_training
+from mixer.loading.workers import Patience, WorkerOptions, keep_errors_out_of_training
 
 
 @dataclass(frozen=True)
@@ -72,32 +70,13 @@ class ShardWorkers:
 
     Args:
         reader: Reads a shard.
-        num_workers: Number of workers and of shards.
-        prefetch_factor: Chunks that each worker prefetches.
-        worker_init_fn: As in a DataLoader.
+        options: Worker options; one shard per worker.
         seed: Seed of the workers' own generators.
-        multiprocessing_context: As in a DataLoader.
-        limit_seconds: Timeout for rows; `None` waits indefinitely.
     """
 
-    def __init__(
-        self,
-        reader: ShardReader,
-        num_workers: int,
-        prefetch_factor: int,
-        worker_init_fn: Callable[[int], None] | None,
-        seed: int,
-        multiprocessing_context: Any = None,
-        limit_seconds: float | None = None,
-    ):
-        self._reader, self._patience = reader, Patience(limit_seconds)
-        self._options: dict[str, Any] = {
-            "num_workers": num_workers,
-            "prefetch_factor": prefetch_factor,
-            "worker_init_fn": partial(begin_worker, worker_init_fn),
-            "multiprocessing_context": multiprocessing_context,
-            "generator": torch.Generator().manual_seed(seed % 2**63),
-        }
+    def __init__(self, reader: ShardReader, options: WorkerOptions, seed: int):
+        self._reader, self._patience = reader, Patience(options.limit_seconds)
+        self._options = options.data_loader_arguments(seed)
         self._shards: _ShardDataset | None = None
         self._loader: DataLoader[Chunk] | None = None
         self._results: Any = None
@@ -120,9 +99,7 @@ class ShardWorkers:
         if self._shards is None or set(points) != {ShardPosition()} or next_shard:
             self.stop()
             self._shards = _ShardDataset(self._reader, start)
-            self._loader = DataLoader(
-                self._shards, batch_size=None, collate_fn=_as_it_is, persistent_workers=True, **self._options
-            )
+            self._loader = DataLoader(self._shards, persistent_workers=True, **self._options)
         self._shards.pass_number.fill_(pass_number)
         self._results = iter(self._loader)  # type: ignore[arg-type]
         keep_errors_out_of_training()
@@ -149,7 +126,3 @@ def _hide_worker_info() -> None:
     torch_worker._worker_info = None  # noqa: SLF001  # no public equivalent
     if get_worker_info() is not None:
         raise RuntimeError("This version of torch does not allow hiding the worker info from datasets.")
-
-
-def _as_it_is(chunk: Any) -> Any:
-    return chunk
