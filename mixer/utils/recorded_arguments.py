@@ -42,9 +42,12 @@ def _copied(value: Any) -> Any:
     return copy.copy(value) if isinstance(value, list | dict | np.ndarray) else value
 
 
-NO_DATA = "no_data"  # marks values that are not plain data, such as functions, and cannot be restored
-FLOAT = "float"  # marks infinite numbers and NaN, which JSON lacks
-_MOST_ITEMS = 10_000  # longer lists and larger arrays are data, not settings
+# In place of a value that is no plain data, such as a function.
+NO_DATA = "no_data"
+# Before a number that JSON cannot hold: infinity or NaN.
+FLOAT = "float"
+# Longer lists and larger arrays are data, not settings.
+_MOST_ITEMS = 10_000
 _MOST_LEVELS = 20
 
 
