@@ -13,7 +13,8 @@ from transformers import default_data_collator
 from benchmarks.common import paired_ratio, rotated, spread
 from benchmarks.competitors import ROW_LENGTH, SHARES, Batch, ColumnRows, LazyRows, Rows, Sample, make_rows, new_mixing
 from mixer.loading.batching import MicroBatchOptions
-from mixer.loading.loader import MixingLoader, WorkerOptions
+from mixer.loading.loader import MixingLoader
+from mixer.loading.workers import WorkerOptions
 from mixer.mixture.plan import Plan
 
 OURS, BY_COLUMNS, THEIRS = "mixer", "mixer, by columns", "DataLoader"

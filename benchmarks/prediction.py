@@ -12,7 +12,8 @@ from transformers import default_data_collator
 
 from benchmarks.competitors import ROW_LENGTH, LazyRows, Sample
 from mixer.loading.batching import MicroBatchOptions
-from mixer.loading.loader import MixingLoader, WorkerOptions
+from mixer.loading.loader import MixingLoader
+from mixer.loading.workers import WorkerOptions
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.plan import Plan

@@ -1,1 +1,1 @@
-"""Ranks: collectives that cannot hang, launching, signals, and checks that all do the same run."""
+"""Ranks: collectives that fail on all ranks instead of hanging, launching, signals, and consistency checks."""

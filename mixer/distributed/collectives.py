@@ -1,4 +1,4 @@
-"""Small collectives between ranks that end in an error on all ranks, never in a hang."""
+"""Small collectives between ranks that fail on all ranks instead of hanging."""
 
 import atexit
 import sys
@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d
 from mixer.utils.arrays import Int64Array
 from mixer.utils.text import in_words
 
-_MOST_SECONDS = 5.0  # a thread whose collective was given up waits on for other ranks, and lets go of nothing
+_MOST_SECONDS = 5.0  # the thread of an abandoned collective waits for other ranks and releases nothing
 _POLL_SECONDS = 0.001
 
 
@@ -26,14 +26,14 @@ def _references(tensors: Sequence[Tensor]) -> list[int]:
 
 
 _sent: list[Tensor] = []
-[_ALONE] = _references([torch.empty(0)])  # of a tensor that nobody has but a list
+[_ALONE] = _references([torch.empty(0)])  # of a tensor that only a list holds
 
 
 def held_until_let_go(*tensors: Tensor) -> None:
-    """Holds tensors on the CPU until no thread has them any more; to be called before each collective.
+    """Keeps CPU tensors alive until no thread uses them; call it before each collective.
 
     Args:
-        *tensors: Those that are given to the collective; the caller keeps neither them nor views of them.
+        *tensors: Tensors of the collective; the caller keeps neither them nor views of them.
     """
     _drop()
     _sent.extend(tensor for tensor in tensors if tensor.device.type == "cpu")
@@ -46,7 +46,7 @@ def _drop() -> None:
 
 @atexit.register
 def wait_until_let_go() -> None:
-    """Waits until threads have let go of all that was sent."""
+    """Waits until threads have released all sent tensors."""
     end = time.monotonic() + _MOST_SECONDS
     _drop()
     while _sent and time.monotonic() < end:
@@ -58,22 +58,21 @@ Result = TypeVar("Result")
 
 
 class OtherRankError(RuntimeError):
-    """Another rank could not prepare its part of a step; what it was shows when the step is confirmed."""
+    """Another rank could not prepare its part of a step; the cause follows when the step is confirmed."""
 
 
 class RemoteError(RuntimeError):
-    """Another rank could not go on; its error is in the message."""
+    """Another rank failed; the message holds its error."""
 
 
 class RankSync:
-    """Brings the ranks together on every step.
+    """Synchronises the ranks at every step.
 
-    The collective before the forward goes through the CPU, beside the one that moves gradients, so that it never
-    waits for a GPU.
+    Collectives before the forward pass use the CPU, beside those of the gradients, so that they never wait for a GPU.
 
     Args:
         world_size: Number of ranks.
-        timeout: How long the ranks wait for each other, as in `torch.distributed`; `None` takes torch's default.
+        timeout: Timeout of collectives, as in `torch.distributed`; `None` uses torch's default.
     """
 
     def __init__(self, world_size: int, timeout: timedelta | None = None):
@@ -82,62 +81,27 @@ class RankSync:
         if world_size > 1 and dist.get_backend() != "gloo":
             self._group = dist.new_group(backend="gloo", timeout=timeout)
             weakref.finalize(self, _end_group, self._group)
-        elif world_size > 1 and timeout is not None:  # accelerate does not tell a group on CPUs
-            distributed_c10d._set_pg_timeout(timeout)
+        elif world_size > 1 and timeout is not None:  # accelerate does not set it for a group on CPUs
+            distributed_c10d._set_pg_timeout(timeout)  # noqa: SLF001  # no public equivalent
 
     def most(self, number: int) -> int:
-        """Finds the largest number of all ranks, through the CPU.
-
-        Args:
-            number: This rank's.
-
-        Returns:
-            The largest.
-        """
+        """Returns the maximum of a number over ranks, through the CPU."""
         return int(self.greatest(np.array([number]))[0])
 
     def greatest(self, numbers: Int64Array) -> Int64Array:
-        """Finds the largest numbers of all ranks, through the CPU.
-
-        Args:
-            numbers: int64 `[count]`: this rank's.
-
-        Returns:
-            int64 `[count]`: for each place the largest.
-        """
+        """Returns the elementwise maximum over ranks, int64 `[count]`, through the CPU."""
         return self._reduce(numbers, dist.ReduceOp.MAX)
 
     def least(self, numbers: Int64Array) -> Int64Array:
-        """Finds the smallest numbers of all ranks, through the CPU.
-
-        Args:
-            numbers: int64 `[count]`: this rank's.
-
-        Returns:
-            int64 `[count]`: for each place the smallest.
-        """
+        """Returns the elementwise minimum over ranks, int64 `[count]`, through the CPU."""
         return self._reduce(numbers, dist.ReduceOp.MIN)
 
     def total(self, numbers: Int64Array) -> Int64Array:
-        """Adds numbers of all ranks up, through the CPU.
-
-        Args:
-            numbers: int64 `[count]`: this rank's.
-
-        Returns:
-            int64 `[count]`: the sums.
-        """
+        """Returns the elementwise sum over ranks, int64 `[count]`, through the CPU."""
         return self._reduce(numbers, dist.ReduceOp.SUM)
 
     def gather_bytes(self, content: bytes) -> list[bytes]:
-        """Brings bytes of any length from every rank to all, through the CPU.
-
-        Args:
-            content: This rank's.
-
-        Returns:
-            Those of each rank, in order.
-        """
+        """Gathers bytes of any length from all ranks, in order, through the CPU."""
         if self._world_size == 1:
             return [content]
         lengths = np.zeros(self._world_size, dtype=np.int64)
@@ -153,20 +117,14 @@ class RankSync:
         return [part[:length].numpy().tobytes() for part, length in zip(parts, lengths.tolist(), strict=True)]
 
     def from_first(self, content: bytes) -> bytes:
-        """Brings bytes of any length from the first rank to all, through the CPU.
-
-        Args:
-            content: This rank's; only the first one's counts.
-
-        Returns:
-            The first rank's.
-        """
+        """Broadcasts bytes of any length from the first rank, through the CPU."""
         if self._world_size == 1:
             return content
         is_first = dist.get_rank() == 0
         room = int(self.total(np.array([len(content) if is_first else 0]))[0])
-        told = torch.frombuffer(bytearray(content), dtype=torch.uint8) if is_first and room else None
-        message = torch.zeros(room, dtype=torch.uint8) if told is None else told
+        message = torch.zeros(room, dtype=torch.uint8)
+        if is_first and room:
+            message = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         if room:
             held_until_let_go(message)
             dist.broadcast(message, src=0, group=self._group)
@@ -182,14 +140,7 @@ class RankSync:
         return result
 
     def add_up(self, values: Tensor) -> Tensor:
-        """Adds a small tensor up over the ranks, on the device where it is.
-
-        Args:
-            values: Any shape; overwritten.
-
-        Returns:
-            The sum.
-        """
+        """Sums a small tensor over ranks in place, on its device, and returns it."""
         if self._world_size > 1:
             message = values.detach().clone()
             held_until_let_go(message)
@@ -198,38 +149,38 @@ class RankSync:
         return values
 
     def run_on_all(self, work: Callable[[], Result]) -> Result:
-        """Does what may fail on one rank before ranks talk on, and ends all of them if it did; all have to call it.
+        """Runs work that may fail on one rank, and fails on all ranks if it does; all ranks must call it.
 
         Args:
-            work: This rank's part, in which ranks do not talk to each other.
+            work: This rank's part, without collectives.
 
         Returns:
-            What it gave.
+            Its result.
 
         Raises:
-            RemoteError: With the other ranks' errors; a rank with an error raises that.
+            RemoteError: With other ranks' errors; a failed rank raises its own.
         """
         error: Exception | None = None
         try:
             result = work()
-        except Exception as caught:  # goes to all ranks before it is raised
+        except Exception as caught:  # sent to all ranks before it is raised
             error = caught
         if self.most(int(error is not None)):
             self.raise_on_all(error)
         return result
 
     def raise_on_all(self, error: Exception | None) -> None:
-        """Ends all ranks once they know that one of them failed; all have to call it.
+        """Raises on all ranks once they know that one failed; all ranks must call it.
 
         Args:
-            error: What went wrong on this rank, or `None`.
+            error: This rank's error, or `None`.
 
         Raises:
-            RemoteError: With the other ranks' errors; a rank with an error raises that.
+            RemoteError: With other ranks' errors; a failed rank raises its own.
         """
         if error is not None and self._world_size == 1:
             raise error
-        # An error in words is never empty: its type is in them.
+        # The text of an error is never empty: it includes the type.
         messages = self.gather_bytes(b"" if error is None else in_words(error).encode(errors="replace"))
         if error is not None:
             raise error
@@ -238,6 +189,6 @@ class RankSync:
 
 
 def _end_group(group: dist.ProcessGroup) -> None:
-    """Ends the threads of a group, unless whoever ended all groups has."""
-    if dist.is_initialized() and group in distributed_c10d._world.pg_map:
+    """Ends the threads of a group, unless all groups have been destroyed."""
+    if dist.is_initialized() and group in distributed_c10d._world.pg_map:  # noqa: SLF001  # no public equivalent
         dist.destroy_process_group(group)

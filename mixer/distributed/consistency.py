@@ -13,55 +13,55 @@ from mixer.utils.text import shortened
 
 
 def check_shared(folder: Path, writes: bool, rank_sync: RankSync, unseen: str, crowded: str = "") -> None:
-    """Makes sure that every rank sees the files of just one that writes; all ranks have to call it.
+    """Checks that every rank sees the files of exactly one writing rank; all ranks must call it.
 
     Args:
-        folder: Where files are written, on this rank.
-        writes: Whether this rank writes them.
-        rank_sync: Brings the ranks together.
-        unseen: What to do if a rank sees the files of none.
-        crowded: What to do if several, each the first of a node, write into the same folder.
+        folder: Output folder on this rank.
+        writes: Whether this rank writes.
+        rank_sync: Collectives.
+        unseen: Advice if a rank sees no writer's files.
+        crowded: Advice if several ranks, each the first of a node, write to the same folder.
 
     Raises:
-        ValueError: On all ranks, if it is not so.
-        RemoteError: If another rank cannot write there; that one raises its own error.
+        ValueError: On all ranks, if the check fails.
+        RemoteError: If another rank cannot write; that rank raises its own error.
     """
     if rank_sync.world_size == 1:
         return
-    mark = folder / f".rank-{secrets.token_hex(8)}"  # a name that no cache of a network file system has looked up
+    mark = folder / f".rank-{secrets.token_hex(8)}"  # a name that is in no cache of a network file system
     try:
         rank_sync.run_on_all(lambda: _put(mark) if writes else None)
         names = rank_sync.gather_bytes(mark.name.encode() if writes else b"")
         seen = [rank for rank, name in enumerate(names) if name and (folder / name.decode()).exists()]
-        by_rank = [json.loads(found) for found in rank_sync.gather_bytes(json.dumps(seen).encode())]
+        by_rank = [json.loads(marks) for marks in rank_sync.gather_bytes(json.dumps(seen).encode())]
     finally:
         if writes:
             mark.unlink(missing_ok=True)
-    blind = [rank for rank, found in enumerate(by_rank) if not found]
+    blind = [rank for rank, marks in enumerate(by_rank) if not marks]
     if blind:
-        raise ValueError(f"{folder}: {_ranks(blind)} not see what rank 0 writes there, on a disk of its own. {unseen}")
+        raise ValueError(f"{folder}: {_ranks(blind)} not see the files of rank 0, which are on another disk. {unseen}")
     together = max(by_rank, key=len)
     if len(together) > 1:
         raise ValueError(f"{folder}: ranks {together}, each the first of a node, would write the same files. {crowded}")
 
 
 def share_files(folder: Path, names: Sequence[str], writes: bool, rank_sync: RankSync) -> None:
-    """Gives every node the files that ranks have written one each; all ranks have to call it.
+    """Copies files written by single ranks to every node; all ranks must call it.
 
     Args:
-        folder: Where they were written, on this rank.
-        names: Those that this rank may have written.
-        writes: Whether this rank writes those of the others.
-        rank_sync: Brings the ranks together.
+        folder: Their folder on this rank.
+        names: Files that this rank may have written.
+        writes: Whether this rank writes the others' files.
+        rank_sync: Collectives.
     """
-    found: dict[Path, bytes] = {}
+    others: dict[Path, bytes] = {}
     for name in names:
         own = folder / name
         contents = rank_sync.gather_bytes(own.read_bytes() if own.is_file() else b"")
-        places = rank_sync.gather_bytes(name.encode())
-        found |= {folder / place.decode(): content for place, content in zip(places, contents, strict=True)}
-        found.pop(own)
-    for path, content in found.items() if writes else ():
+        paths = rank_sync.gather_bytes(name.encode())
+        others |= {folder / path.decode(): content for path, content in zip(paths, contents, strict=True)}
+        others.pop(own)
+    for path, content in others.items() if writes else ():
         if content:
             path.write_bytes(content)
 
@@ -75,56 +75,39 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]} does" if len(ranks) == 1 else f"ranks {list(ranks)} do"
 
 
-# Training arguments that say where files lie, what is told and by whom, and how samples are loaded: nodes may differ.
+# Training arguments on paths, logging and loading: nodes may differ in them.
 _OWN_OF_NODES = (
     *("output_dir", "logging_dir", "local_rank", "disable_tqdm", "report_to", "run_name", "project", "trackio_"),
     *("push_to_hub", "hub_", "log_level", "log_on_each_node", "resume_from_checkpoint", "skip_memory_metrics", "debug"),
     *("dataloader_pin_memory", "dataloader_prefetch_factor", "dataloader_persistent_workers", "ddp_timeout"),
 )
-_MOST_CHARACTERS = 2_000  # of what a rank says of its differences
+_MOST_CHARACTERS = 2_000  # of a rank's differences
 _SECRET = ("token", "key", "secret", "password")
 
 
 def shared_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves out the training arguments that nodes may have of their own.
-
-    Args:
-        options: Training arguments by name.
-
-    Returns:
-        The others.
-    """
+    """Returns the training arguments that must be equal on all nodes."""
     return {name: value for name, value in options.items() if not name.startswith(_OWN_OF_NODES)}
 
 
 def written(run: Mapping[str, Any]) -> str:
-    """Writes down what a rank is to do, in the same way on every rank.
-
-    Args:
-        run: Nested mappings; what is no plain data counts by its type.
-
-    Returns:
-        JSON.
-    """
+    """Serialises a rank's run as JSON, identically on every rank; other than plain data counts by its type."""
     return json.dumps(run, sort_keys=True, default=lambda value: type(value).__name__)
 
 
 def difference(own: str, first: str) -> str:
-    """Says in what a rank's run differs from that of the first rank.
+    """Describes how a rank's run differs from the first rank's; empty if it does not.
 
     Args:
-        own: What `written` gave on this rank.
-        first: What it gave on the first.
-
-    Returns:
-        Names with both values; empty if there is no difference.
+        own: Result of `written` on this rank.
+        first: Result of `written` on the first rank.
     """
     if own == first:
         return ""
     mine, theirs = flat(json.loads(own)), flat(json.loads(first))
     names = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
     return ", ".join(
-        f"{'.'.join(name)} is another"
+        f"{'.'.join(name)} differs"
         if name[-1].endswith(_SECRET)
         else f"{'.'.join(name)} is {shortened(repr(mine.get(name)))} instead of {shortened(repr(theirs.get(name)))}"
         for name in names
@@ -132,36 +115,29 @@ def difference(own: str, first: str) -> str:
 
 
 def refusal(differences: str) -> str:
-    """Says that ranks cannot train together.
-
-    Args:
-        differences: What differs, by rank.
-
-    Returns:
-        The message.
-    """
+    """Returns the error message for `differences` between ranks."""
     return (
-        f"The ranks are to do different runs; other than on rank 0: {differences}. Start all ranks, on every node, "
+        f"The ranks have different runs; differences from rank 0: {differences}. Start all ranks, on every node, "
         "with the same recipe, options, code and data."
     )
 
 
 def check_same(run: Mapping[str, Any], rank_sync: RankSync) -> None:
-    """Refuses ranks that are to do different runs; all ranks have to call it.
+    """Refuses ranks with different runs; all ranks must call it.
 
     Args:
-        run: What this rank is to do, as nested mappings.
-        rank_sync: Brings the ranks together.
+        run: This rank's run, as nested mappings.
+        rank_sync: Collectives.
 
     Raises:
-        ValueError: On all ranks, if one of them is to do something else; what differs is named.
+        ValueError: On all ranks, if runs differ; the message names the differences.
     """
     own = written(run).encode()
-    # With thousands of streams and ranks the texts themselves would be gigabytes on each rank.
+    # Compare digests: with thousands of streams and ranks the texts would take gigabytes on each rank.
     if len(set(rank_sync.gather_bytes(hashlib.blake2b(own, digest_size=16).digest()))) == 1:
         return
-    what = shortened(difference(own.decode(), rank_sync.from_first(own).decode()), _MOST_CHARACTERS)
-    others = {rank: text.decode() for rank, text in enumerate(rank_sync.gather_bytes(what.encode()))}
-    different = "; ".join(f"on rank {rank} {what}" for rank, what in others.items() if what)
+    own_difference = shortened(difference(own.decode(), rank_sync.from_first(own).decode()), _MOST_CHARACTERS)
+    texts = [text.decode() for text in rank_sync.gather_bytes(own_difference.encode())]
+    different = "; ".join(f"on rank {rank} {text}" for rank, text in enumerate(texts) if text)
     if different:
         raise ValueError(refusal(different))

@@ -1,4 +1,4 @@
-"""Averages over the ranks of gradients that DDP did not synchronise."""
+"""Averages gradients over ranks that DDP did not synchronise."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -17,78 +17,70 @@ _BUCKET_BYTES = 25 * 2**20
 
 
 class Ranks(Protocol):
-    """What the ranks have to agree on."""
+    """Collectives over the ranks."""
 
     def total(self, numbers: Int64Array) -> Int64Array:
-        """Adds numbers of all ranks up."""
+        """Returns the elementwise sum over ranks."""
 
 
 def obstacle(model: nn.Module, world_size: int) -> str | None:
-    """Says why a model's forward and backward cannot run on each rank by itself, gradients averaged afterwards.
+    """Returns why a model cannot run forward and backward independently on each rank, or `None`.
 
     Args:
-        model: The model as it is trained.
+        model: Model as trained.
         world_size: Number of ranks.
-
-    Returns:
-        The reason, or `None` if there is none.
     """
     ddp = _ddp(model)
     if ddp is None:
         return None if world_size == 1 else "the model is sharded, or not wrapped in DDP"
     if ddp.static_graph:
-        return "ddp_static_graph=True synchronises gradients in the first backward whatever it is told"
+        return "ddp_static_graph=True always synchronises gradients in the first backward pass"
     for name, module in model.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
-            return f"{name} (SyncBatchNorm) talks to the other ranks in its forward"
+            return f"{name} (SyncBatchNorm) communicates with other ranks in its forward pass"
         if getattr(module, "sparse", False) is True:
             return f"{name} has sparse gradients"
     return None
 
 
 def settle(model: nn.Module) -> None:
-    """Does now, on all ranks together, what DDP would talk about in the next forward.
+    """Completes DDP's pending communication of the next forward pass now, on all ranks.
 
-    A rank whose memory runs out before it gets there would leave the others waiting for it.
+    Otherwise a rank that runs out of memory before that point would leave the others waiting.
 
     Args:
-        model: The model as it is trained.
+        model: Model as trained.
     """
     ddp = _ddp(model)
     if ddp is not None:
-        ddp.reducer._rebuild_buckets()
-        if ddp._check_sync_bufs_pre_fwd():  # type: ignore[no-untyped-call]
-            ddp._sync_buffers()  # type: ignore[no-untyped-call]
+        # As DDP does before a forward pass, without public equivalents.
+        ddp.reducer._rebuild_buckets()  # noqa: SLF001
+        if ddp._check_sync_bufs_pre_fwd():  # type: ignore[no-untyped-call]  # noqa: SLF001
+            ddp._sync_buffers()  # type: ignore[no-untyped-call]  # noqa: SLF001
         ddp.require_forward_param_sync = False
 
 
 def averaged_parameters(model: nn.Module) -> tuple[list[nn.Parameter], bool]:
-    """Gives the parameters whose gradients DDP averages.
-
-    Args:
-        model: The model as it is trained.
-
-    Returns:
-        The parameters, and whether a backward may leave some of them out.
+    """Returns the parameters whose gradients DDP averages, and whether a backward pass may omit some.
 
     Raises:
         ValueError: If the model is not wrapped in DDP.
     """
     ddp = _ddp(model)
     if ddp is None:
-        raise ValueError("The model is sharded, or not wrapped in DDP: no rank has a whole gradient of its own.")
+        raise ValueError("The model is sharded, or not wrapped in DDP: no rank has a complete gradient.")
     return _averaged(ddp), bool(ddp.find_unused_parameters)
 
 
 def average_gradients(model: nn.Module, ranks: Ranks, world_size: int) -> None:
-    """Averages a model's gradients over the ranks, as the last backward of a step does otherwise.
+    """Averages a model's gradients over ranks, in place of the last backward pass of a step.
 
-    A gradient that only some ranks have counts as zero on the others; one that none has stays `None`. A communication
-    hook registered with DDP is passed by.
+    A gradient present on some ranks only counts as zero on the others; one present on none stays `None`. DDP
+    communication hooks are bypassed.
 
     Args:
-        model: The model as it is trained; nothing is done for one that is not wrapped in DDP.
-        ranks: What the ranks agree by.
+        model: Model as trained; without DDP, nothing happens.
+        ranks: Collectives.
         world_size: Number of ranks.
     """
     ddp = _ddp(model)
@@ -107,11 +99,7 @@ def average_gradients(model: nn.Module, ranks: Ranks, world_size: int) -> None:
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:
-    """Adds tensors up over the ranks, in place.
-
-    Args:
-        tensors: Tensors of the same shapes and types on every rank.
-    """
+    """Sums tensors of equal shapes and types over ranks, in place."""
     for bucket in buckets(tensors):
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
         dist.all_reduce(flat)
@@ -121,11 +109,11 @@ def add_up(tensors: Sequence[Tensor]) -> None:
 
 
 def buckets(gradients: Sequence[Tensor], most_bytes: int = _BUCKET_BYTES) -> Iterator[list[Tensor]]:
-    """Gathers gradients that can travel together.
+    """Groups gradients for joint communication.
 
     Args:
-        gradients: The gradients.
-        most_bytes: About how much travels at once; a gradient is never cut.
+        gradients: Gradients.
+        most_bytes: Approximate size of a bucket; gradients are never split.
 
     Yields:
         Gradients of one type on one device, in the same order on every rank.
@@ -153,18 +141,11 @@ def _ddp(model: nn.Module) -> DistributedDataParallel | None:
 
 
 def shards_of(model: nn.Module) -> str | None:
-    """Says whose shards a model's weights are.
-
-    Args:
-        model: The model as it is trained.
-
-    Returns:
-        The engine's name, or `None` if this rank has the weights whole.
-    """
+    """Returns the engine that shards a model's weights, or `None` if this rank has all of them."""
     parameters = list(model.parameters())
     is_wrapped = any(isinstance(module, FullyShardedDataParallel) for module in model.modules())
     if is_wrapped or any(isinstance(parameter, DTensor) for parameter in parameters):
         return "FSDP or tensor parallelism"
-    if parameters and not any(parameter.numel() for parameter in parameters):  # so they are outside of a forward
+    if parameters and not any(parameter.numel() for parameter in parameters):  # empty outside of a forward pass
         return "DeepSpeed ZeRO-3"
     return None

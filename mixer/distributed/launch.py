@@ -1,4 +1,4 @@
-"""How the ranks of a command find each other, begin and end together."""
+"""Launch of ranks: rendezvous, joint start and joint end."""
 
 import contextlib
 import gc
@@ -19,18 +19,18 @@ from torch.distributed.rendezvous import rendezvous
 from mixer.distributed.consistency import difference, refusal, shared_options, written
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-_LEAST_SECONDS, _SECONDS_TO_BE_TOLD = 1.0, 10.0
+_LEAST_SECONDS, _SECONDS_TO_BE_READ = 1.0, 10.0
 Result = TypeVar("Result")
 
 
 class Meeting:
-    """All ranks of a launch, which can tell each other something although no process group is there yet.
+    """All ranks of a launch, which can communicate before there is a process group.
 
     Args:
-        store: Where they do.
-        rank: This one.
+        store: Store for messages.
+        rank: This rank.
         world_size: Number of ranks.
-        timeout_seconds: How long they wait for each other.
+        timeout_seconds: Timeout for messages.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int, timeout_seconds: float):
@@ -38,34 +38,34 @@ class Meeting:
         self._timeout_seconds = timeout_seconds
 
     def check_same(self, run: Mapping[str, Any]) -> None:
-        """Refuses ranks that are to do different runs; all ranks have to call it.
+        """Refuses ranks with different runs; all ranks must call it.
 
         Args:
-            run: What this rank is to do, as nested mappings.
+            run: This rank's run, as nested mappings.
 
         Raises:
-            ValueError: On all ranks, if one of them is to do something else; what differs is named.
+            ValueError: On all ranks, if runs differ; the message names the differences.
         """
         if self.world_size == 1:
             return
         own = written(run)
         if self._rank == 0:
             self._store.set("run", own)
-        different = self._tell("run", difference(own, self._get("run")))
+        different = self._exchange("run", difference(own, self._get("run")))
         if different:
             raise ValueError(refusal(different))
 
     def run_on_all(self, build: Callable[[], Result]) -> Result:
-        """Does what may fail on one rank, and ends all of them if it did; all ranks have to call it.
+        """Runs work that may fail on one rank, and fails on all ranks if it does; all ranks must call it.
 
         Args:
             build: This rank's part.
 
         Returns:
-            What it gave.
+            Its result.
 
         Raises:
-            ValueError: With the other ranks' errors; a rank with an error raises that.
+            ValueError: With other ranks' errors; a failed rank raises its own.
         """
         if self.world_size == 1:
             return build()
@@ -74,73 +74,72 @@ class Meeting:
         except Exception as error:
             self._leave(f"{type(error).__name__}: {error}")
             raise
-        failed = self._tell("build", "")
+        failed = self._exchange("build", "")
         if failed:
-            raise ValueError(f"another rank could not begin: {failed}")
+            raise ValueError(f"another rank could not start: {failed}")
         return built
 
-    def _tell(self, topic: str, own: str) -> str:
-        """Gives all ranks what each of them has to say, by rank; empty if none has anything."""
+    def _exchange(self, topic: str, own: str) -> str:
+        """Exchanges messages of all ranks; returns them by rank, or an empty string if there are none."""
         self._store.set(f"{topic}/{self._rank}", own)
         if self._rank > 0:
-            told = self._get(f"{topic}/all")
-            self._store.set(f"{topic}/{self._rank}/told", "")
-            return told
+            message = self._get(f"{topic}/all")
+            self._store.set(f"{topic}/{self._rank}/read", "")
+            return message
         end = time.monotonic() + self._timeout_seconds
-        said = {rank: self._hear(topic, rank, end) for rank in range(self.world_size)}
-        told = "; ".join(f"on rank {rank} {text}" for rank, text in said.items() if text)
-        self._announce(topic, told)
-        return told
+        texts = [self._receive(topic, rank, end) for rank in range(self.world_size)]
+        message = "; ".join(f"on rank {rank} {text}" for rank, text in enumerate(texts) if text)
+        self._announce(topic, message)
+        return message
 
-    def _announce(self, topic: str, told: str) -> None:
-        """Tells all ranks, and stays until they know if it is the end: the store may end with this process."""
-        self._store.set(f"{topic}/all", told)
-        if told:
-            keys = [f"{topic}/{rank}/told" for rank in range(1, self.world_size)]
+    def _announce(self, topic: str, message: str) -> None:
+        """Sends a message to all ranks, and waits until they have read it: the store may end with this process."""
+        self._store.set(f"{topic}/all", message)
+        if message:
+            keys = [f"{topic}/{rank}/read" for rank in range(1, self.world_size)]
             with contextlib.suppress(dist.DistError):
-                self._store.wait(keys, timedelta(seconds=_SECONDS_TO_BE_TOLD))
+                self._store.wait(keys, timedelta(seconds=_SECONDS_TO_BE_READ))
 
     def _leave(self, error: str) -> None:
-        """Tells the others, who may be in the midst of something and are not waited for, why this rank ends."""
+        """Sends the reason for this rank's end to the others, without waiting for them."""
         self._store.set(f"build/{self._rank}", error)
-        self._store.set(f"build/{self._rank}/told", "")
+        self._store.set(f"build/{self._rank}/read", "")
         if self._rank == 0:
             self._announce("build", f"on rank 0 {error}")
 
-    def _hear(self, topic: str, rank: int, end: float) -> str:
+    def _receive(self, topic: str, rank: int, end: float) -> str:
         key = f"{topic}/{rank}"
         try:
             self._store.wait([key], timedelta(seconds=max(end - time.monotonic(), _LEAST_SECONDS)))
         except dist.DistStoreError:
-            return f"nothing was heard within {self._timeout_seconds:g} seconds"
+            return f"there was no answer within {self._timeout_seconds:g} seconds"
         return str(self._store.get(key).decode())
 
     def _get(self, key: str) -> str:
-        # Twice as long as the first rank waits, so that what it has to say of the others arrives.
+        # Twice the first rank's timeout, so that its message about the others arrives.
         self._store.wait([key], timedelta(seconds=2 * self._timeout_seconds + _LEAST_SECONDS))
         return str(self._store.get(key).decode())
 
 
 def meet(timeout_seconds: float) -> Meeting:
-    """Waits for all ranks of a launch, by torchrun, `accelerate launch` or variables set by hand.
+    """Waits for all ranks of a launch, by torchrun, `accelerate launch` or environment variables.
 
     Args:
-        timeout_seconds: How long to wait.
+        timeout_seconds: Timeout.
 
     Returns:
-        The meeting; of one rank, if nothing says that there are more, or they have met already.
+        Meeting; of a single rank if there are no others, or they have met already.
 
     Raises:
-        ValueError: If the variables that say where the ranks meet are not all there, or ranks could not be restarted.
-        TimeoutError: If not all ranks came; it says how long was waited, for how many, and where.
+        ValueError: If environment variables are missing, or ranks could not be restarted.
+        TimeoutError: If ranks are missing; the message names timeout, number of ranks and address.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     _check_environment(world_size)
     if world_size == 1 or dist.is_initialized():
         return Meeting(dist.HashStore(), 0, 1, timeout_seconds)  # type: ignore[attr-defined]
     try:
-        found = rendezvous("env://", timeout=timedelta(seconds=timeout_seconds))
-        store, rank, world_size = next(found)
+        store, rank, world_size = next(rendezvous("env://", timeout=timedelta(seconds=timeout_seconds)))
     except (dist.DistError, RuntimeError) as error:
         raise TimeoutError(_not_met(world_size, timeout_seconds, error)) from None
     return Meeting(PrefixStore("mixer", store), rank, world_size, timeout_seconds)
@@ -150,33 +149,33 @@ def _check_environment(world_size: int) -> None:
     missing = [name for name in _VARIABLES if name not in os.environ]
     if world_size > 1 and missing:
         raise ValueError(
-            f"WORLD_SIZE={world_size}, but {', '.join(missing)} missing from the environment: ranks could not find "
-            "each other. Export RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in each process, or launch "
-            "by torchrun, which does."
+            f"WORLD_SIZE={world_size}, but {', '.join(missing)} missing from the environment: ranks cannot find each "
+            "other. Export RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in each process, or launch with "
+            "torchrun, which does."
         )
     restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
     if world_size > 1 and restarts > 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         raise ValueError(
-            f"torchrun may restart the ranks (--max_restarts {restarts}), and would do so with the store of those that "
-            "ended: new ranks could try to connect to their addresses. Export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 "
-            "before torchrun, on every node, and give it --rdzv_backend c10d or --standalone; or --max_restarts 0."
+            f"torchrun may restart ranks (--max_restarts {restarts}) with the store of the previous ones: new ranks "
+            "could try to connect to old addresses. Export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun, on "
+            "every node, and pass --rdzv_backend c10d or --standalone; or pass --max_restarts 0."
         )
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
     if tasks > 1 and "WORLD_SIZE" not in os.environ:
         raise ValueError(
-            f"srun started {tasks} tasks, and each would train on its own. In each task export RANK=$SLURM_PROCID "
+            f"srun started {tasks} tasks, and each would train separately. In each task export RANK=$SLURM_PROCID "
             "WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID, and MASTER_ADDR and MASTER_PORT of the first node; or "
-            "have srun start one torchrun a node (--ntasks-per-node=1)."
+            "let srun start one torchrun per node (--ntasks-per-node=1)."
         )
 
 
 def _not_met(world_size: int, timeout_seconds: float, error: Exception) -> str:
     place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     return (
-        f"rank {os.environ['RANK']} waited {timeout_seconds:g} seconds for {world_size} ranks at {place}, and not all "
-        f"came ({str(error).splitlines()[0]}). Check that all were started, with the same WORLD_SIZE, MASTER_ADDR and "
-        "MASTER_PORT, and that every node can reach that address and port. training.ddp_timeout is how many seconds "
-        "they wait."
+        f"rank {os.environ['RANK']} waited {timeout_seconds:g} seconds for {world_size} ranks at {place}, but not all "
+        f"connected ({str(error).splitlines()[0]}). Check that all were started, with the same WORLD_SIZE, MASTER_ADDR "
+        "and MASTER_PORT, and that every node can reach that address and port. training.ddp_timeout sets the timeout "
+        "in seconds."
     )
 
 
@@ -186,20 +185,17 @@ _WORDS = (None, "auto", "must", "never")
 def build_together(
     parser: ArgumentParser, config: Namespace, resume: str | None, build: Callable[[], Result]
 ) -> Result:
-    """Builds on all ranks of a launch, or ends all with what was wrong on one of them.
+    """Builds on all ranks of a launch, or fails on all if one fails.
 
     Args:
-        parser: The parser of the command.
-        config: What it read, `training` among it.
-        resume: From where the run goes on, as it was told; nodes may have a checkpoint in folders of their own.
-        build: Builds what this rank trains by.
-
-    Returns:
-        What was built.
+        parser: Parser of the command.
+        config: Parsed options, including `training`.
+        resume: Resume option; nodes may have a checkpoint in their own folders.
+        build: Builds this rank's trainer.
 
     Raises:
-        ValueError: If the ranks were told different things, or one of them could not build.
-        TimeoutError: If not all ranks came.
+        ValueError: If options differ between ranks, or one of them could not build.
+        TimeoutError: If ranks are missing.
     """
     meeting = meet(config.training.ddp_timeout)
     if meeting.world_size > 1:
@@ -210,10 +206,10 @@ def build_together(
 
 
 def import_early() -> None:
-    """Imports DeepSpeed, where it is installed, before there is a group of ranks; to be called first of all.
+    """Imports DeepSpeed, if installed, before there is a process group; call it first.
 
-    accelerate imports it once a model is prepared, whatever the engine. The group that is there by then becomes the
-    default of an argument in DeepSpeed, which never lets go of it: `end_together` would end it in vain.
+    accelerate imports it when a model is prepared, for any engine. An existing group would become the default of an
+    argument in DeepSpeed, which never releases it, so that `end_together` could not end it.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from accelerate.utils import is_deepspeed_available
@@ -223,13 +219,13 @@ def import_early() -> None:
 
 
 def end_together() -> None:
-    """Ends the group of the ranks once all are done; to be called on all, when nothing of the run is needed any more.
+    """Ends the process group once all ranks are done; call it on all ranks, at the very end.
 
-    A rank that ends while another still writes can take it down, so they wait for each other. And whoever still holds
-    the group, as trainers do, which only a collection of cycles takes away, keeps its threads alive: one that is at
-    work while the interpreter ends aborts the process ("terminate called without an active exception").
+    A rank that ends while another still writes can crash it, so they wait for each other. Objects that still hold the
+    group, such as trainers in reference cycles, keep its threads alive: a thread that works while the interpreter ends
+    aborts the process ("terminate called without an active exception").
     """
-    if "torch" not in sys.modules:  # a command that only reads
+    if "torch" not in sys.modules:  # commands that only read
         return
     import torch.distributed
     from accelerate import PartialState

@@ -1,4 +1,4 @@
-"""Signals that ask a run to end: noted while it trains, heeded once the step in progress is done."""
+"""Signals that end a run: recorded during training, handled after the current step."""
 
 import contextlib
 import os
@@ -10,22 +10,22 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-# Pre-emption sends SIGTERM, people SIGINT (Ctrl-C), and Slurm what its --signal says.
+# Pre-emption sends SIGTERM, people send SIGINT (Ctrl-C), and Slurm sends the signal of its --signal option.
 _NUMBERS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
 NUM_SIGNALS = len(_NUMBERS)
-# What nobody has set a handler for.
+# Default handlers.
 _UNHANDLED: tuple[Any, ...] = (signal.SIG_DFL, signal.default_int_handler)
-# Launchers pass a Ctrl-C on to ranks that have had it from the terminal already: that is not the second one.
+# Launchers forward a Ctrl-C to ranks that have received it from the terminal already: it does not count twice.
 _SECONDS_TO_BE_ANOTHER = 1.0
 _SECONDS_LEFT_TO_WORKERS = 60
 
 
 class RunTerminated(SystemExit):
-    """A run was saved and ended after a signal; where nobody catches it, the process ends as by that signal.
+    """A run was saved and ended after a signal; if not caught, the process exits as by that signal.
 
     Args:
-        message: What became of the run.
-        number: The signal.
+        message: Outcome of the run.
+        number: Signal.
     """
 
     def __init__(self, message: str, number: int):
@@ -41,7 +41,7 @@ class RunInterrupted(KeyboardInterrupt):
 
 
 class StopSignals:
-    """Notes signals while it is entered: in the main thread, and only those that nobody else handles or ignores."""
+    """Records signals while active: in the main thread, and only those without other handlers."""
 
     def __init__(self) -> None:
         self._received: dict[int, float] = {}
@@ -52,7 +52,7 @@ class StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in _NUMBERS:
                 if signal.getsignal(number) in _UNHANDLED:
-                    self._previous[number] = signal.signal(number, self._note)
+                    self._previous[number] = signal.signal(number, self.record)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -62,10 +62,11 @@ class StopSignals:
 
     @property
     def flags(self) -> tuple[int, ...]:
-        """Whether each of them has come, as ranks tell each other: `[NUM_SIGNALS]` of 0 and 1."""
+        """Received signals, `[NUM_SIGNALS]` of 0 and 1."""
         return tuple(int(number in self._received) for number in _NUMBERS)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def record(self, number: int, frame: FrameType | None) -> None:
+        """Records a signal, as its handler; a second SIGINT interrupts at once."""
         if os.getpid() != self._process:
             _outlive_the_step(number)
             return
@@ -77,50 +78,43 @@ class StopSignals:
 
 
 def which(flags: Any) -> signal.Signals | None:
-    """Says which signal ends a run.
-
-    Args:
-        flags: What `StopSignals.flags` of the ranks add up to.
-
-    Returns:
-        The first one that came to a rank, SIGTERM before the others; `None` if none did.
-    """
+    """Returns the signal that ends a run, SIGTERM first, or `None`, from the sum of the ranks' `StopSignals.flags`."""
     return next((signal.Signals(number) for number, count in zip(_NUMBERS, flags, strict=False) if count), None)
 
 
 def ending(message: str, number: signal.Signals) -> BaseException:
-    """Gives what a run is left with once it has ended after a signal.
+    """Returns the exception for a run that ended after a signal.
 
     Args:
-        message: What became of it.
-        number: The signal.
+        message: Outcome of the run.
+        number: Signal.
 
     Returns:
-        What Python raises at a SIGINT; for other signals what ends the process with the status of that signal.
+        A `KeyboardInterrupt` for SIGINT, else an exception that exits with the signal's status.
     """
     return RunInterrupted(message) if number == signal.SIGINT else RunTerminated(message, number)
 
 
 def begin_worker(then: Callable[[int], None] | None, worker_id: int) -> None:
-    """Is what a worker does first: where it was forked from a run that notes signals, it outlives the step, too.
+    """Initialises a worker: forked from a run that handles signals, it outlives the current step.
 
-    In its workers torch puts a handler of its own in the place of the one for SIGTERM, which schedulers send to all
-    processes: they would end in the midst of the step that the run still has to do.
+    Torch replaces the SIGTERM handler in its workers. Schedulers send SIGTERM to all processes: workers would end
+    during the step that the run still has to complete.
 
     Args:
-        then: What else it does first.
-        worker_id: Its number.
+        then: Further initialisation.
+        worker_id: Number of the worker.
     """
     for number in _NUMBERS:
         handler = signal.getsignal(number)
-        if getattr(handler, "__func__", None) is StopSignals._note:
+        if getattr(handler, "__func__", None) is StopSignals.record:
             signal.signal(number, handler)
     if then is not None:
         then(worker_id)
 
 
 def _outlive_the_step(number: int) -> None:
-    """In a worker that was forked from the run: lets the run, which still needs it, end first."""
+    """In a forked worker: lets the run, which still needs it, end first."""
     if number != signal.SIGINT:
         signal.signal(number, signal.SIG_DFL)
         signal.alarm(_SECONDS_LEFT_TO_WORKERS)
@@ -129,5 +123,5 @@ def _outlive_the_step(number: int) -> None:
 def _tell(number: int) -> None:
     name = signal.Signals(number).name
     again = " Another one ends it at once." if number == signal.SIGINT else ""
-    with contextlib.suppress(RuntimeError, OSError, ValueError):  # the stream may be in the midst of a write, or closed
+    with contextlib.suppress(RuntimeError, OSError, ValueError):  # the stream may be busy or closed
         print(f"{name}: the run ends after this step or the next one, with a checkpoint.{again}", file=sys.stderr)  # noqa: T201

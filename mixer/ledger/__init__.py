@@ -1,4 +1,4 @@
-"""What a run records, and who is told: tables, progress bars and trackers."""
+"""Records of a run: ledger tables, progress bars and experiment trackers."""
 
 from typing import TYPE_CHECKING
 

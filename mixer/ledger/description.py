@@ -1,4 +1,4 @@
-"""What a run is, as plain data: what decides its mixture, for reports, trackers and explanations."""
+"""Description of a run as plain data: the settings of its mixture, for reports, trackers and explanations."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -9,26 +9,26 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.stream import Stream
 from mixer.utils.recorded_arguments import as_data
 
-# Fields of a stream that are plain data and say how it takes part in the mixture.
+# Mixture settings of a stream that are plain data.
 _STREAM_FIELDS = ("weight", "max_epochs", "shuffle", "enters_at", "leaves_at", "groups", "head", "loss_weight")
 
 
 def describe_run(
     streams: Sequence[Stream], mixing: Mixing, options: MixtureOptions, world_size: int, methods: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Describes a run as it begins.
+    """Describes a run at its start.
 
     Args:
-        streams: Its streams.
-        mixing: Its controller.
-        options: What the user said of the mixture.
+        streams: Streams.
+        mixing: Mixture controller.
+        options: Mixture settings.
         world_size: Number of ranks.
-        methods: Names of the methods that take part.
+        methods: Names of the active methods.
 
     Returns:
-        Data that JSON can hold: streams (one a stream, as `stream_table` gives them), mixing and batch_size (as
-        recipes have them), budget, epoch_size, initial_batch_size, planned_steps (if the batch size stays), drawing,
-        groupings, data_seed, world_size, methods, eval_weights (`None` for the plain mean), version.
+        JSON-compatible data: streams (see `stream_table`), mixing and batch_size (as in recipes), budget, epoch_size,
+        initial_batch_size, planned_steps (at the initial batch size), drawing, groupings, data_seed, world_size,
+        methods, eval_weights (`None` for the plain mean), version.
     """
     clock = mixing.clock
     return {
@@ -50,14 +50,10 @@ def describe_run(
 
 
 def stream_table(streams: Sequence[Stream]) -> list[dict[str, Any]]:
-    """Describes streams, one row each.
-
-    Args:
-        streams: The streams.
+    """Describes streams as plain data, one row each.
 
     Returns:
-        Name, kind (`"data"`, `"iterable"` or `"memory"`), num_samples (`None` where it is not known) and how each takes
-        part in the mixture.
+        Name, kind (`"data"`, `"iterable"` or `"memory"`), num_samples (`None` if unknown) and mixture settings.
     """
     return [
         {

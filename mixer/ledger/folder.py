@@ -1,4 +1,4 @@
-"""The folder of a run, opened by commands that read what it recorded."""
+"""Opens a run's output folder for commands that read its ledger."""
 
 from pathlib import Path
 from typing import Any
@@ -8,57 +8,48 @@ from mixer.utils.validation import load_json
 
 
 def open_ledger(folder: str | Path) -> Ledger:
-    """Opens the ledger of a run that is finished or going.
+    """Opens the ledger of a finished or ongoing run for reading.
 
     Args:
-        folder: The output folder of a trainer.
-
-    Returns:
-        The ledger, to be read.
+        folder: Output folder of a trainer.
 
     Raises:
-        ValueError: If the folder is none, holds no run, its ledger has no step yet, or was written by a newer
-            version.
+        ValueError: If there is no such run, its ledger has no step yet, or a newer version wrote it.
     """
     path = Path(folder)
     version = read_note(path).get("format")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise ValueError(
-            f"The ledger of {path} has format {version}; this version reads up to {FORMAT_VERSION}. Upgrade "
+            f"The ledger of {path} has format {version}, but this version reads up to {FORMAT_VERSION}. Upgrade "
             "adaptive-mixer to the version that wrote it, or a later one."
         )
     ledger = Ledger(path / "ledger")
     if not ledger.has_steps():
-        raise ValueError(
-            f"The ledger of {path} has no step yet: if the run is still going, try again when it has done some."
-        )
+        raise ValueError(f"The ledger of {path} has no steps yet: if the run is in progress, try again later.")
     return ledger
 
 
 def read_description(folder: str | Path) -> dict[str, Any]:
-    """Reads what a run is.
+    """Reads a run's description; empty if there is none.
 
     Args:
-        folder: The output folder of a trainer.
+        folder: Output folder of a trainer.
 
     Returns:
-        What `describe_run` gave; empty if there is none.
+        Result of `describe_run`.
 
     Raises:
-        ValueError: If the folder is none, or holds no run.
+        ValueError: If there is no such run.
     """
     description = read_note(Path(folder)).get("run", {})
     return description if isinstance(description, dict) else {}
 
 
 def newest_run(folder: str | Path) -> Path:
-    """Finds what is written in the folder of a run of several parts, such as the tasks of a continual run.
+    """Returns the folder itself if it is a run, else the most recently written run in it, else the folder.
 
     Args:
-        folder: The output folder of a trainer, or one that holds such folders.
-
-    Returns:
-        The folder itself if it is a trainer's, or holds none; else the folder in it whose ledger was written last.
+        folder: Output folder of a trainer, or a parent of several, such as the tasks of a continual run.
     """
     path = Path(folder)
     if (path / "ledger" / "ledger.json").is_file():
@@ -75,36 +66,27 @@ def _last_written(run: Path) -> float:
 
 
 def read_note(folder: Path) -> dict[str, Any]:
-    """Reads what is noted beside the tables of a run.
+    """Reads the content of a run's `ledger.json`.
 
     Args:
-        folder: The output folder of a trainer.
-
-    Returns:
-        The content of `ledger.json`.
+        folder: Output folder of a trainer.
 
     Raises:
-        ValueError: If the folder is none, holds no run, or the file is damaged.
+        ValueError: If there is no such run, or the file is damaged.
     """
     if not folder.is_dir():
-        raise ValueError(f"There is no folder {folder}: give the output folder of a run (training.output_dir).")
-    if not (folder / "ledger" / "ledger.json").is_file():
-        within = [str(run) for run in _runs_within(folder)]
-        raise ValueError(
-            f"{folder} is not the folder of a run: it has no ledger/ledger.json. Give "
-            + (
-                f"one that it holds: {', '.join(within)}."
-                if within
-                else "the output folder of a run (training.output_dir)."
-            )
-        )
+        raise ValueError(f"Folder {folder} does not exist: pass the output folder of a run (training.output_dir).")
+    path = folder / "ledger" / "ledger.json"
+    if not path.is_file():
+        runs = ", ".join(map(str, _runs_within(folder)))
+        choice = f"one of the runs in it: {runs}." if runs else "the output folder of a run (training.output_dir)."
+        raise ValueError(f"{folder} is not the folder of a run: it has no ledger/ledger.json. Pass {choice}")
     try:
-        note = load_json(folder / "ledger" / "ledger.json")
+        note = load_json(path)
     except ValueError:
         note = None
     if not isinstance(note, dict):
         raise ValueError(
-            f'{folder / "ledger" / "ledger.json"} is damaged: write {{"format": {FORMAT_VERSION}}} in its place to '
-            "read the tables beside it."
+            f'{path} is damaged: replace its content by {{"format": {FORMAT_VERSION}}} to read the tables of the run.'
         )
     return note

@@ -1,4 +1,4 @@
-"""Runs side by side, from their ledgers."""
+"""Summaries and comparison of runs, from their ledgers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from mixer.ledger.folder import open_ledger, read_note
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a run's ledger says of it.
+    """Summary of a run's ledger.
 
     Args:
-        name: The run's folder.
-        streams: One row a stream or other evaluation set, by name: `first_loss` and `last_loss` of evaluations,
-            `samples`, `coverage`, `weight` (mean).
+        name: Name of the run's folder.
+        streams: One row per stream or other evaluation set, indexed by name: `first_loss` and `last_loss` of
+            evaluations, `samples`, `coverage`, `weight` (mean).
         steps: Number of steps.
-        evaluated: Names of those with an evaluation; others, such as memories, have no loss.
-        metrics: What `compute_metrics` gave, one row a set and metric: `stream`, `metric`, `first`, `last`.
-        eval_weights: What the user gave as such; `None` for the plain mean.
+        evaluated: Names of evaluated sets; others, such as memories, have no loss.
+        metrics: Results of `compute_metrics`, one row per set and metric: `stream`, `metric`, `first`, `last`.
+        eval_weights: Weights of evaluation sets; `None` for the plain mean.
     """
 
     name: str
@@ -36,25 +36,21 @@ class RunSummary:
 
     @property
     def table(self) -> pd.DataFrame:
-        """The same with the streams' names as a column."""
+        """`streams` with the names as a column."""
         return self.streams.reset_index(names="stream")
 
     @property
     def mean_losses(self) -> tuple[float, float]:
-        """The first and the last `eval_loss`."""
+        """First and last `eval_loss`."""
         return self._over_sets(lambda losses: mean_loss(losses, self.eval_weights))
 
     @property
     def worst_losses(self) -> tuple[float, float]:
-        """The first and the last `eval_worst_loss`."""
+        """First and last `eval_worst_loss`."""
         return self._over_sets(worst_loss)
 
     def as_data(self) -> dict[str, Any]:
-        """Gives all but the name as plain data.
-
-        Returns:
-            `steps`, `eval_loss` and `eval_worst_loss` (`first` and `last` each), `streams` and `metrics`.
-        """
+        """Returns `steps`, `eval_loss` and `eval_worst_loss` (each `first` and `last`), `streams` and `metrics`."""
         over_sets = {"eval_loss": self.mean_losses, "eval_worst_loss": self.worst_losses}
         return {
             "steps": self.steps,
@@ -71,16 +67,13 @@ class RunSummary:
 
 
 def summarise(run: Path) -> RunSummary:
-    """Reads a run.
+    """Reads the summary of a run.
 
     Args:
-        run: The output folder of a trainer.
-
-    Returns:
-        The summary.
+        run: Output folder of a trainer.
 
     Raises:
-        ValueError: If the folder holds no ledger with rows, or it is damaged.
+        ValueError: If the folder has no ledger with rows, or a damaged one.
     """
     ledger = open_ledger(run)
     rows = ledger.to_pandas()
@@ -95,7 +88,7 @@ def summarise(run: Path) -> RunSummary:
     evaluations = ledger.evaluations()
     evaluated = dict.fromkeys(evaluations["stream"])
     summary = summary.astype({"samples": "Int64"}).reindex(list(dict.fromkeys([*summary.index, *evaluated])))
-    # The first and the last count, also where they are no numbers.
+    # First and last entries, even if they are NaN.
     summary.insert(0, "first_loss", evaluations.drop_duplicates("stream", keep="first").set_index("stream")["loss"])
     summary.insert(1, "last_loss", evaluations.drop_duplicates("stream", keep="last").set_index("stream")["loss"])
     weights = recorded_weights(run, read_note(run))
@@ -104,27 +97,13 @@ def summarise(run: Path) -> RunSummary:
 
 
 def comparison(summaries: Sequence[RunSummary]) -> RenderableType:
-    """Puts runs side by side for people.
-
-    Args:
-        summaries: The runs.
-
-    Returns:
-        A table of losses and samples, and one of other metrics where there are any.
-    """
+    """Renders runs side by side: losses and samples, and other metrics if there are any."""
     has_metrics = any(len(summary.metrics) for summary in summaries)
     return Group(comparison_table(summaries), *([metrics_table(summaries)] if has_metrics else []))
 
 
 def comparison_table(summaries: Sequence[RunSummary]) -> Table:
-    """Makes a table of runs: what each stream got and gave in each of them.
-
-    Args:
-        summaries: The runs.
-
-    Returns:
-        The table, one row a stream, and the average (`eval_loss`) and the worst loss below.
-    """
+    """Returns a table of losses and samples per stream and run, with average (`eval_loss`) and worst loss below."""
     table = Table(title="Validation loss and samples by stream")
     table.add_column("stream", justify="left")
     for summary in summaries:
@@ -146,14 +125,7 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
 
 
 def metrics_table(summaries: Sequence[RunSummary]) -> Table:
-    """Makes a table of what `compute_metrics` gave.
-
-    Args:
-        summaries: The runs.
-
-    Returns:
-        The table, one row a set and metric.
-    """
+    """Returns a table of `compute_metrics` results, one row per set and metric."""
     table = Table(title="Metrics by stream")
     table.add_column("stream", justify="left")
     table.add_column("metric", justify="left")
@@ -184,7 +156,7 @@ def _cells(summary: RunSummary, name: str) -> tuple[str, str, str, str]:
     row: dict[str, Any] = {column: summary.streams.at[name, column] for column in summary.streams.columns}
     losses = _course(row["first_loss"], row["last_loss"]) if name in summary.evaluated else "-"
     coverage = "-" if pd.isna(row["coverage"]) else f"{row['coverage']:.0%}"
-    if pd.isna(row["samples"]):  # a set that is no stream
+    if pd.isna(row["samples"]):  # an evaluation set that is not a stream
         return losses, "-", "-", "-"
     return losses, f"{int(row['samples']):,}", coverage, f"{row['weight']:.3f}"
 

@@ -1,4 +1,4 @@
-"""An append-only table on disk: a tail that can be read while it is written, sealed into Parquet parts."""
+"""Append-only table on disk: a tail that can be read while it is written, sealed into Parquet parts."""
 
 import os
 import time
@@ -21,21 +21,20 @@ from mixer.ledger.table_files import (
 )
 from mixer.utils.files import WriteError, writing
 
-# Rows that may gather in memory: of many streams, or of steps without a model, seconds would bring millions.
-_ROWS_IN_MEMORY = 16_384
+_ROWS_IN_MEMORY = 16_384  # with many streams, or without a model, seconds can bring millions
 
 
 class Table:
-    """Rows in the order of a `step` column, appended by one process and read by any.
+    """Rows in the order of a `step` column, appended by one process and readable by any.
 
-    New rows gather in memory for some seconds, or until they are many, then go to the tail (an Arrow IPC stream). When
-    the tail holds enough of them it is sealed into a Parquet part.
+    New rows are buffered for some seconds, or up to a limit, then written to the tail (an Arrow IPC stream). A tail
+    that is large enough is sealed into a Parquet part.
 
     Args:
-        folder: Where the table is kept; made when the first row is written.
-        schema: Columns and types, numbers, strings or lists; one is `step`. A table on disk may lack some of them.
+        folder: Folder of the table, created with the first row.
+        schema: Columns and types (numbers, strings or lists), including `step`.
         rows_per_part: Size at which the tail is sealed.
-        flush_interval_seconds: Longest time that a row stays in memory while others come.
+        flush_interval_seconds: Maximum time that a row stays in memory while others come.
     """
 
     def __init__(
@@ -47,18 +46,14 @@ class Table:
         self._flush_interval_seconds = flush_interval_seconds
         self._buffer: list[Mapping[str, Any]] = []
         self._num_buffered_rows = self._num_tail_rows = 0
-        self._sizes: dict[Path, int] = {}  # rows of the parts that were counted
+        self._sizes: dict[Path, int] = {}  # rows by part
         self._last_flush = time.monotonic()
         self._file: Any = None
         self._writer: Any = None
-        self._failure: WriteError | None = None  # nothing comes after what could not be written
+        self._failure: WriteError | None = None  # nothing is written after a failure
 
     def append(self, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> None:
-        """Adds rows.
-
-        Args:
-            columns: One sequence a column, of equal lengths.
-        """
+        """Appends rows: one sequence per column, of equal lengths."""
         self._buffer.append(columns)
         self._num_buffered_rows += len(columns["step"])
         is_full = self._num_buffered_rows >= _ROWS_IN_MEMORY
@@ -66,10 +61,10 @@ class Table:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what is in memory to the tail, so that readers see it.
+        """Writes buffered rows to the tail, for readers.
 
         Raises:
-            WriteError: If it cannot be written, or could not be before; the folder is named.
+            WriteError: If writing fails or has failed before; the message names the folder.
         """
         try:
             with writing(self.folder):
@@ -96,13 +91,13 @@ class Table:
             self.seal()
 
     def sync(self) -> None:
-        """Writes everything out so that it stays even if the machine stops."""
+        """Flushes and syncs to disk, so that rows survive a machine failure."""
         self.flush()
         if self._file is not None:
             os.fsync(self._file.fileno())
 
     def seal(self) -> None:
-        """Turns the tail into a Parquet part."""
+        """Converts the tail to a Parquet part."""
         self.close()
         self._num_tail_rows = 0
         for tail in self._tails():
@@ -111,11 +106,11 @@ class Table:
             if rows.num_rows:
                 write_part(self.folder / f"part-{number:06d}.parquet", rows)
             tail.unlink()
-        for sealed in files_of(self.folder, "tail-*.arrow"):  # what a crash left between sealing and removing
+        for sealed in files_of(self.folder, "tail-*.arrow"):  # left by a crash between sealing and removal
             sealed.unlink()
 
     def close(self) -> None:
-        """Writes everything out and closes the file; appending opens it again."""
+        """Flushes, syncs and closes the file; appending reopens it."""
         self.flush()
         if self._writer is not None:
             os.fsync(self._file.fileno())
@@ -124,23 +119,23 @@ class Table:
             self._writer = self._file = None
 
     def recover(self) -> None:
-        """Lets go of a tail that could not be written; what is whole of it stays."""
+        """Abandons a tail after a failed write; its complete batches remain."""
         if self._failure is not None:
             self._failure = self._file = self._writer = None
             self._buffer.clear()
 
     def reset(self) -> None:
-        """Forgets the files that were there: their folder was put aside."""
+        """Forgets the existing files, after their folder was moved away."""
         self._buffer.clear()
         self._sizes.clear()
         self._num_buffered_rows = self._num_tail_rows = 0
 
     def truncate(self, step: int, num_rows_of_step: int | None = None) -> None:
-        """Drops the rows after a step, to go on from there.
+        """Drops the rows after a step, to resume from it.
 
         Args:
-            step: The last step that stays.
-            num_rows_of_step: How many rows of that step stay, the first ones; `None` for all.
+            step: Last step to keep.
+            num_rows_of_step: Number of rows of that step to keep; `None` for all.
         """
         self.seal()
         self._sizes.clear()
@@ -166,46 +161,43 @@ class Table:
                 write_part(path, part.filter(stays))
 
     def num_rows(self) -> int:
-        """Counts the rows that this process goes on from and has added."""
+        """Counts all rows, including buffered ones."""
         for path in self._parts():
             if path not in self._sizes:
                 self._sizes[path] = num_rows_of(path)
         return sum(self._sizes.values()) + self._num_tail_rows + self._num_buffered_rows
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Reads all rows, those in memory too.
+        """Reads all rows, including buffered ones.
 
         Args:
-            columns: Names of the columns to read; `None` for all.
-
-        Returns:
-            The table; empty if there is none yet. Null in columns that were not written then.
+            columns: Columns to read; `None` for all.
 
         Raises:
-            ValueError: If a part is damaged; its file is named.
+            ValueError: If a part is damaged; the message names the file.
         """
         if self._failure is None:
             self.flush()
         names = list(self.schema.names if columns is None else columns)
         tails = {number_of(tail): read_tail(tail, self.schema) for tail in self._tails()}
-        paths = self._parts()  # after the tails: one of them may have been sealed meanwhile
+        paths = self._parts()  # listed after the tails, one of which may have just been sealed
         for path in paths:
             tails.pop(number_of(path), None)
         kept = [tail.select([name for name in names if name in tail.column_names]) for tail in tails.values()]
-        wanted = pa.schema([self.schema.field(name) for name in names])
-        files = [*(read_part(path, wanted) for path in paths), *kept]
+        requested = pa.schema([self.schema.field(name) for name in names])
+        files = [*(read_part(path, requested) for path in paths), *kept]
         empty = self.schema.empty_table().select(names)
         return pa.concat_tables([empty, *files], promote_options="default").select(names)
 
     def is_empty(self) -> bool:
-        """Says whether there is no row, without reading more than the tail."""
+        """Whether there are no rows; reads at most the tail."""
         sizes = (read_tail(tail, self.schema).num_rows for tail in self._tails())
         return not (self._buffer or self._parts() or any(sizes))
 
     def _gathered(self, name: str, type_: pa.DataType) -> pa.Array | np.ndarray:
-        """Joins a column of the rows in memory."""
+        """Concatenates a column of the buffered rows."""
         pieces = [rows[name] for rows in self._buffer]
-        if pa.types.is_list(type_):  # the lists of two pieces may differ in length
+        if pa.types.is_list(type_):  # lists may differ in length between pieces
             return pa.array([one for piece in pieces for one in piece], type_)
         return np.concatenate([np.asarray(piece) for piece in pieces])
 
@@ -213,13 +205,13 @@ class Table:
         return files_of(self.folder, "part-*.parquet")
 
     def _tails(self) -> list[Path]:
-        """Lists the tails that are not sealed: a tail becomes the part of its number."""
+        """Lists unsealed tails: a sealed tail has a part of the same number."""
         sealed = {number_of(path) for path in self._parts()}
         return [path for path in files_of(self.folder, "tail-*.arrow") if number_of(path) not in sealed]
 
     def _open_tail(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self._tails():  # of a process that was killed
+        if self._tails():  # left by a killed process
             self._buffer, buffer = [], self._buffer
             self.seal()
             self._buffer = buffer

@@ -1,4 +1,4 @@
-"""From a step's plan to this rank's micro-batches, and loaders for your own loop."""
+"""Loading: turns each step's plan into this rank's micro-batches, for the trainer and for your own training loop."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A batch sampler for a PyTorch loop of one's own: batches of a size that may change, of one stream or several."""
+"""Batch sampler with a variable batch size, for your own PyTorch training loop."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,42 +7,43 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from mixer.loading.batching import ids_of
-from mixer.loading.standalone import BatchSizeLike, MixingLike, Standalone
+from mixer.loading.standalone import Standalone
+from mixer.loading.standalone_options import BatchSizeLike, MixingLike
 from mixer.mixture.clock import Budget
 from mixer.mixture.plan import Plan
 
 
 class AdaptiveBatchSampler(Standalone, Sampler[list[int]]):
-    """Gives the batches of an epoch, as indices of this rank's samples: `DataLoader(data, batch_sampler=sampler)`.
+    """Batch sampler over one or several streams: `DataLoader(data, batch_sampler=sampler)`.
 
-    Each iteration is an epoch; one that was left in the middle, or resumed there, is gone on with. Of a batch no rank
-    has two samples more than another. Where the last batch of an epoch has fewer samples than there are ranks, a rank
-    without any is given one of the others' and `is_padding` is set: every rank has to run the model, but that sample
-    must count for nothing, which `loss * sampler.loss_scale` sees to.
+    Yields the indices of this rank's samples. Each iteration is one epoch; an interrupted or resumed epoch continues
+    where it stopped. Within a batch, rank sizes differ by at most one sample. If the last batch of an epoch has fewer
+    samples than ranks, a rank without samples repeats another rank's sample and sets `is_padding`. Every rank must run
+    the model, but a padding sample must not contribute to the loss: multiply by `sampler.loss_scale`.
 
-    Limits: a DataLoader with workers asks for `num_workers` × `prefetch_factor` batches ahead. Sizes and weights rule
-    that much later then, and `state_dict`, `plan`, `stream_ids`, `is_padding`, `loss_scale` and `observe` are that much
-    ahead of the batch that is trained on. `MixingDataLoader` knows neither limit. So that ranks are not dealt out
-    twice, the DataLoader must not be given to `accelerator.prepare`.
+    Limits: a DataLoader with workers requests `num_workers` × `prefetch_factor` batches ahead. Batch sizes and weights
+    take effect that much later, and `state_dict`, `plan`, `stream_ids`, `is_padding`, `loss_scale` and `observe` run
+    ahead of training by as much. `MixingDataLoader` has neither limit. Do not pass the DataLoader to
+    `accelerator.prepare`: it would shard the data a second time.
 
     Args:
-        data: A number of samples, a data set, a mapping of names to data sets, or a list of `Stream`. Of several
-            streams the indices are those of their concatenation, `sampler.dataset`.
-        batch_size: Samples of a batch over all ranks: a number, a schedule, its name, or `f(step, batch_size)`, which
-            is given one sample a rank at step 0 (`Function(f, initial=...)` for another number).
-        mixing: What decides the streams' weights, as for `MixingTrainer`.
-        shuffle: Whether every epoch of a stream has a shuffled order of its own.
-        seed: The seed of those orders.
-        drop_last: Whether the rest of an epoch that makes no whole batch is dropped.
-        epoch_size: Samples of an epoch; `None` takes those of all streams together.
-        budget: How much is trained in all, after which there are no more batches; a schedule or policy that goes by
-            progress needs one. `None` is without end.
-        rank: This rank; `None` takes that of `torch.distributed`, or 0.
-        world_size: Number of ranks; `None` takes that of `torch.distributed`, or 1.
+        data: Number of samples, dataset, mapping of names to datasets, or list of `Stream`. With several streams, the
+            indices refer to their concatenation, `sampler.dataset`.
+        batch_size: Samples per batch over all ranks: a number, a schedule, its name, or `f(step, batch_size)`. A
+            function starts from one sample per rank at step 0 (`Function(f, initial=...)` for another number).
+        mixing: Mixing policy, as for `MixingTrainer`.
+        shuffle: Whether to shuffle each stream anew in every epoch.
+        seed: Shuffling seed.
+        drop_last: Whether to drop the incomplete last batch of an epoch.
+        epoch_size: Samples per epoch; `None` uses the total of all streams.
+        budget: Length of the run, after which no more batches come; required by schedules and policies that depend on
+            progress. `None` means no end.
+        rank: Rank of this process; `None` uses `torch.distributed`, or 0.
+        world_size: Number of ranks; `None` uses `torch.distributed`, or 1.
 
     Raises:
-        ValueError: If sizes, ranks and streams do not fit together.
-        TypeError: If something is of the wrong kind.
+        ValueError: If sizes, ranks and streams are inconsistent.
+        TypeError: If an argument has the wrong type.
 
     Example:
         >>> sampler = AdaptiveBatchSampler(5, batch_size=2, shuffle=False)
@@ -53,8 +54,8 @@ class AdaptiveBatchSampler(Standalone, Sampler[list[int]]):
         [2, 3, 4]
     """
 
-    # There is no attribute `batch_size`: accelerate takes an integer of that name for the size of all batches and drops
-    # those of another size.
+    # No attribute `batch_size`: accelerate would take an integer of that name as the size of all batches and drop
+    # others.
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class AdaptiveBatchSampler(Standalone, Sampler[list[int]]):
         memories = [stream.name for stream in self.streams if stream.is_memory]
         if memories:
             raise ValueError(
-                f"The streams {memories} are replay buffers, which no index leads to: use MixingDataLoader."
+                f"The streams {memories} are replay buffers, whose samples have no index: use MixingDataLoader."
             )
         ends = np.cumsum([len(stream.dataset) for stream in self.streams])
         self._offsets = np.concatenate([[0], ends[:-1]])

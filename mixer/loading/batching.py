@@ -1,4 +1,4 @@
-"""Which samples of a step a rank trains on, and in which micro-batches."""
+"""Splits this rank's samples of a step into micro-batches."""
 
 import contextlib
 import functools
@@ -16,20 +16,19 @@ from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.utils.arrays import BoolArray, Int64Array
 
-_NOTHING = contextlib.nullcontext()
-# Of losses whose rows are unknown, so many streams' are measured in a step, in turns.
+# Streams per step whose losses are measured in separate micro-batches, in turns, if rows show no losses.
 STREAMS_IN_TURN = 16
 
 
 def streams_in_turn(plan: Plan, most: int = STREAMS_IN_TURN) -> BoolArray:
-    """Says which streams have micro-batches of their own in a step, where not all can.
+    """Selects the streams with separate micro-batches in a step when not all can have them.
 
     Args:
-        plan: The plan.
-        most: How many at most.
+        plan: Plan of the step.
+        most: Maximum number of streams.
 
     Returns:
-        bool `[num_streams]`: the next ones of those that have samples in it.
+        bool `[num_streams]`: the next streams, in rotation, among those with samples in the step.
     """
     present = np.flatnonzero(plan.counts)
     are_in = np.zeros(len(plan.counts), dtype=np.bool_)
@@ -45,12 +44,12 @@ class MicroBatchOptions:
     """How a rank's samples of a step become micro-batches.
 
     Args:
-        max_samples: Most samples of a micro-batch.
-        max_tokens: Most tokens of a micro-batch, padding included, in place of `max_samples`.
-        groups_by_length: Whether samples of similar length go into the same micro-batch.
-        lengths: How long samples are, for either.
-        agree_on_most: Gives the largest of all ranks' numbers, for micro-batches of so many tokens: the ranks run
-            equally many, but each only knows its own samples.
+        max_samples: Maximum samples per micro-batch.
+        max_tokens: Maximum tokens per micro-batch, including padding; replaces `max_samples`.
+        groups_by_length: Whether to group samples of similar length.
+        lengths: Sample lengths, required for both.
+        agree_on_most: Returns the maximum of a number over all ranks. With `max_tokens`, each rank only knows its own
+            samples, but all must run equally many micro-batches.
     """
 
     max_samples: int = 8
@@ -61,14 +60,14 @@ class MicroBatchOptions:
 
 
 class MicroBatcher:
-    """Deals steps out to ranks and cuts them into micro-batches.
+    """Distributes steps over ranks and splits them into micro-batches.
 
-    The present `cap` rules the cutting. Dealing goes by the options, so that a rank keeps its samples of a step when
-    the cap is lowered in the midst of it.
+    The current `cap` limits the micro-batches. Samples are assigned to ranks by the configured options instead, so that
+    lowering the cap mid-step does not change which samples a rank trains on.
 
     Args:
-        planner: The streams and what they draw.
-        options: How.
+        planner: Returns the planner.
+        options: Options.
         rank: This rank.
         world_size: Number of ranks.
     """
@@ -80,18 +79,15 @@ class MicroBatcher:
 
     @property
     def takes_turns(self) -> bool:
-        """Whether some streams may have micro-batches of their own while the others share theirs."""
+        """Whether a subset of the streams can have separate micro-batches while the others share theirs."""
         return self.options.lengths is None
 
     def share(self, plan: Plan, is_by_stream: bool | BoolArray) -> list[StreamShare]:
-        """Looks up this rank's samples of a plan.
+        """Returns this rank's samples of a plan, per stream.
 
         Args:
-            plan: The plan.
-            is_by_stream: Whether micro-batches will be of one stream each, or which streams' will.
-
-        Returns:
-            The shares of the streams that the rank has samples of.
+            plan: Plan of the step.
+            is_by_stream: Whether each micro-batch holds one stream only; bool `[num_streams]` selects these streams.
         """
         if not isinstance(is_by_stream, bool):
             parts = [(plan.only(is_by_stream), True), (plan.only(~is_by_stream), False)]
@@ -99,7 +95,7 @@ class MicroBatcher:
             return sorted(shares, key=lambda share: share.stream_id)
         planner, lengths = self._planner(), self.options.lengths
         if lengths is None or not self._deals_by_length:
-            # A stream's micro-batches are as many on every rank only as long as all samples are at home.
+            # Without balancing, every rank has equally many micro-batches of each stream.
             return planner.rank_share(plan, self._rank, self._world_size, is_balanced=not is_by_stream)
         whole = planner.rank_share(plan, 0, 1)
         own = deal_by_length(
@@ -140,24 +136,23 @@ class MicroBatcher:
         loaded: Loaded,
         is_by_stream: bool | BoolArray,
     ) -> tuple[Int64Array | None, list[MicroBatchSlice]]:
-        """Cuts this rank's samples, in the order that suits their lengths.
+        """Splits this rank's samples into micro-batches, ordered by length where lengths matter.
 
         Args:
-            plan: The plan.
+            plan: Plan of the step.
             share: This rank's samples of it.
-            stream_ids: int64 `[num_samples]`: the stream of each.
-            loaded: The same samples.
-            is_by_stream: Whether micro-batches are of one stream each, or which streams' are.
+            stream_ids: int64 `[num_samples]`: stream of each sample.
+            loaded: The same samples, loaded.
+            is_by_stream: Whether each micro-batch holds one stream only; bool `[num_streams]` selects these streams.
 
         Returns:
-            int64 `[num_samples]`, the order of the samples, or `None` for that in which they are; and the micro-batches
-            in it.
+            int64 `[num_samples]`, the order of the samples (`None` for unchanged), and the micro-batches in that order.
 
         Raises:
-            ValueError: If a sample has no length where one is needed.
+            ValueError: If a required sample length is missing.
         """
         if not isinstance(is_by_stream, bool):
-            return self._cut_in_turns(plan, stream_ids, is_by_stream)
+            return self._split_in_turns(plan, stream_ids, is_by_stream)
         options, cap, order = self.options, self.cap, None
         lengths = stream_ids if options.lengths is None else options.lengths.measure(share, loaded)
         if options.groups_by_length:
@@ -171,10 +166,10 @@ class MicroBatcher:
             return order, split_by_stream(plan, own_counts, *dealing)
         return order, split_mixed(plan, len(stream_ids), *dealing)
 
-    def _cut_in_turns(
+    def _split_in_turns(
         self, plan: Plan, stream_ids: Int64Array, are_alone: BoolArray
     ) -> tuple[Int64Array, list[MicroBatchSlice]]:
-        """Puts the streams that have micro-batches of their own first."""
+        """Puts the streams with separate micro-batches first."""
         order = np.argsort(~are_alone[stream_ids], kind="stable")
         alone, rest = plan.only(are_alone), plan.only(~are_alone)
         own_counts = np.bincount(stream_ids, minlength=len(plan.counts)) * are_alone
@@ -183,36 +178,26 @@ class MicroBatcher:
         shifted = [MicroBatchSlice(cut.start + num_alone, cut.stop + num_alone) for cut in mixed]
         return order, split_by_stream(alone, own_counts.tolist(), *dealing) + shifted
 
-    def share_errors(self) -> contextlib.AbstractContextManager[None]:
-        """Keeps the ranks together where they are about to agree on a number and one of them fails.
-
-        Returns:
-            What is to be done meanwhile stands in this context.
-        """
-        return _NOTHING if self.options.max_tokens is None else self._share_errors()
-
     @contextlib.contextmanager
-    def _share_errors(self) -> Iterator[None]:
+    def share_errors(self) -> Iterator[None]:
+        """Keeps the ranks' collectives aligned if this rank fails inside the context."""
         try:
             yield
         except Exception:
-            self.share_nothing()
+            self.join_without_samples()
             raise
 
-    def share_nothing(self) -> None:
-        """Takes part in what the ranks agree on, without a micro-batch."""
+    def join_without_samples(self) -> None:
+        """Takes part in the ranks' agreement without contributing a micro-batch."""
         if self.options.max_tokens is not None:
             self.options.agree_on_most(0)
 
-    def as_many_as_others(self, slices: list[MicroBatchSlice], num_samples: int) -> list[MicroBatchSlice]:
-        """Adds empty micro-batches where another rank has more.
+    def padded_to_other_ranks(self, slices: list[MicroBatchSlice], num_samples: int) -> list[MicroBatchSlice]:
+        """Appends empty micro-batches until this rank has as many as every other rank.
 
         Args:
-            slices: This rank's micro-batches.
-            num_samples: This rank's samples.
-
-        Returns:
-            As many micro-batches as on every other rank.
+            slices: Micro-batches of this rank.
+            num_samples: Samples of this rank.
         """
         if self.options.max_tokens is None:
             return slices
@@ -221,38 +206,17 @@ class MicroBatcher:
 
 
 def ids_of(share: Sequence[StreamShare]) -> Int64Array:
-    """Says which stream each sample of a share is of.
-
-    Args:
-        share: The share.
-
-    Returns:
-        int64 `[num_samples]`, ascending.
-    """
+    """Returns the stream of each sample of a share, int64 `[num_samples]`, ascending."""
     counts = np.array([len(part.indices) for part in share], dtype=np.int64)
     return np.repeat(np.array([part.stream_id for part in share], dtype=np.int64), counts)
 
 
 def positions_of(share: Sequence[StreamShare]) -> Int64Array:
-    """Says which position of its stream each sample of a share has.
-
-    Args:
-        share: The share.
-
-    Returns:
-        int64 `[num_samples]`.
-    """
+    """Returns each sample's position in its stream, int64 `[num_samples]`."""
     parts = [np.asarray(part.positions, dtype=np.int64) for part in share]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
 def indices_of(share: Sequence[StreamShare]) -> Int64Array:
-    """Says where in its stream's data set each sample of a share stands.
-
-    Args:
-        share: The share.
-
-    Returns:
-        int64 `[num_samples]`.
-    """
+    """Returns each sample's index in its stream's dataset, int64 `[num_samples]`."""
     return np.concatenate([np.zeros(0, dtype=np.int64), *(part.indices for part in share)])

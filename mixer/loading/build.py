@@ -1,4 +1,4 @@
-"""From a trainer's arguments to the parts of its mixture."""
+"""Builds the parts of a mixture from the training arguments."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,15 +20,15 @@ from mixer.utils.random_state import seeded
 
 @dataclass(frozen=True)
 class MixtureOptions:
-    """What a user says of a mixture beside its streams and its policy; see `MixingMixin`.
+    """Mixture settings beyond streams and policy; see `MixingMixin`.
 
     Args:
-        schedule: The batch-size schedule.
-        budget: How much to train, or `None` for the training arguments' own.
-        epoch_size: Samples of an epoch, or `None`.
+        schedule: Batch-size schedule.
+        budget: Length of the run, or `None` for the training arguments' own.
+        epoch_size: Samples per epoch, or `None`.
         groupings: Groups of streams.
-        drawing: How counts come of weights.
-        seed: The seed of the data.
+        drawing: How weights become sample counts.
+        seed: Data seed.
         eval_weights: Weights of the evaluation sets in `eval_loss`, or `None` for the plain mean.
     """
 
@@ -44,20 +44,20 @@ class MixtureOptions:
 def assemble(
     args: TrainingArguments, streams: Sequence[Stream], options: MixtureOptions, saved_batch_size: int | None = None
 ) -> tuple[Planner, Clock, BatchSize]:
-    """Makes the parts of a mixture that begin anew with every run.
+    """Builds the parts of a mixture that start anew in every run.
 
     Args:
-        args: The training arguments.
-        streams: The streams.
-        options: What else the user says.
-        saved_batch_size: What the run that is taken up again began with; it rules, however many ranks there are now,
-            unless the user names another.
+        args: Training arguments.
+        streams: Streams.
+        options: Mixture settings.
+        saved_batch_size: Initial batch size of the run to resume. It holds for any number of ranks unless the user sets
+            another.
 
     Returns:
-        The planner, the clock, and what decides the batch size.
+        Planner, clock and batch size.
 
     Raises:
-        ValueError: If sizes, budget and streams do not fit together.
+        ValueError: If sizes, budget and streams are inconsistent.
     """
     default, pass_size = resolve_batch_size(args, options.schedule.initial)
     if saved_batch_size is not None:
@@ -89,36 +89,29 @@ def check_mixture(
     eval_dataset: Any,
     scheduler: Any = None,
 ) -> None:
-    """Refuses a mixture that cannot be planned, or whose rules go by what the run will not observe.
+    """Refuses mixtures that cannot be planned or that need observations the run does not make.
 
     Args:
-        policy: The policy.
-        streams: The streams.
-        args: The training arguments.
-        options: What else the user says.
-        eval_dataset: The evaluation data.
-        scheduler: The user's own learning-rate schedule, or `None` for one that the Trainer makes.
+        policy: Mixing policy.
+        streams: Streams.
+        args: Training arguments.
+        options: Mixture settings.
+        eval_dataset: Evaluation data.
+        scheduler: The user's own learning-rate schedule, or `None` for one created by the Trainer.
 
     Raises:
-        ValueError: With the reason.
+        ValueError: If the mixture is refused.
     """
     check_needs(policy, streams, args, eval_dataset)
     check_schedule(options.schedule, scheduler)
 
 
 def resolve_policy(mixing: Any, streams: Sequence[Stream]) -> Policy:
-    """Gives the policy of a mixture.
-
-    Args:
-        mixing: What the user gives as one, see `as_policy`, or `None`.
-        streams: The streams.
-
-    Returns:
-        That; or the streams' own weights, and where they have none shares by size.
+    """Returns `mixing` as a policy (see `as_policy`), else the streams' own weights, else shares proportional to size.
 
     Raises:
-        ValueError: If there is no policy of that name, or it needs arguments.
-        TypeError: If it is none.
+        ValueError: If no policy has this name, or it requires arguments.
+        TypeError: If `mixing` is not a policy.
     """
     if mixing is not None:
         return as_policy(mixing)
@@ -127,25 +120,23 @@ def resolve_policy(mixing: Any, streams: Sequence[Stream]) -> Policy:
 
 
 def resolve_budget(args: TrainingArguments, budget: Budget | None) -> Budget:
-    """Gives the budget of a run.
+    """Returns the budget of a run.
 
     Args:
-        args: The training arguments.
-        budget: What the user says, or `None`.
+        args: Training arguments.
+        budget: The user's budget, or `None`.
 
     Returns:
-        That, with the arguments' `max_steps`; or that and `num_train_epochs` as the Trainer takes them.
+        The budget limited by `max_steps`, or `max_steps` or `num_train_epochs` as the Trainer interprets them.
 
     Raises:
-        ValueError: If there is no budget at all.
-        TypeError: If it is something else than a `Budget`.
+        ValueError: If nothing limits the run.
+        TypeError: If `budget` is not a `Budget`.
     """
     steps = args.max_steps if args.max_steps > 0 else None
     if budget is None:
         if steps is None and not args.num_train_epochs > 0:
-            raise ValueError(
-                f"num_train_epochs must be above 0 where max_steps is not given, got {args.num_train_epochs}."
-            )
+            raise ValueError(f"num_train_epochs must be above 0 if max_steps is not set, got {args.num_train_epochs}.")
         return Budget(epochs=args.num_train_epochs) if steps is None else Budget(steps=steps)
     if not isinstance(budget, Budget):
         raise TypeError(f"budget must be a Budget, such as Budget(tokens=2_000_000_000), got {budget!r}.")
@@ -154,19 +145,16 @@ def resolve_budget(args: TrainingArguments, budget: Budget | None) -> Budget:
 
 
 def guess_tokens(streams: Sequence[Stream]) -> float:
-    """Guesses how many tokens a sample has, for how many steps a budget in tokens may hold before any was counted.
-
-    Args:
-        streams: The streams.
+    """Estimates the tokens per sample from the streams' first samples, to plan the steps of a budget in tokens.
 
     Returns:
-        The mean over the first samples of those streams that can be looked into; 1 if none shows tokens.
+        Mean over the streams that can be indexed; 1 if none has `input_ids`.
     """
     lengths = []
     for stream in streams:
         if stream.is_iterable or stream.is_memory:
             continue
-        with seeded(0):  # what a data set draws at random here must not show in the run
+        with seeded(0):  # random numbers drawn here must not affect the run
             sample: Any = preprocessed(stream.dataset, stream.preprocess)[0]
         tokens = sample.get("input_ids") if isinstance(sample, Mapping) else None
         if tokens is not None:

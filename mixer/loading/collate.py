@@ -1,4 +1,4 @@
-"""Collates samples into a micro-batch."""
+"""Collates samples into micro-batches."""
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,12 +21,12 @@ Selection = slice | NDArray[Any]
 
 
 class Loaded:
-    """A rank's samples of a step, in whichever form they were loaded.
+    """A rank's samples of a step, in the form in which they were loaded: exactly one of the three.
 
     Args:
-        columns: By columns.
-        samples: Or one by one.
-        rows: Or each by what it was loaded with and its number there.
+        columns: Samples as columns.
+        samples: Individual samples.
+        rows: Samples as references: the `Samples` they were loaded with and their number in it.
     """
 
     def __init__(self, columns: Columns | None = None, samples: Sequence[Any] = (), rows: Sequence[Row] | None = None):
@@ -34,45 +34,27 @@ class Loaded:
 
     @property
     def is_stacked(self) -> bool:
-        """Whether all samples have the same shapes, so that none is longer than another."""
+        """Whether all samples have the same shapes, and hence the same length."""
         return self._columns is not None
 
     def broken(self) -> dict[int, BrokenSample]:
-        """Finds the samples that could not be loaded.
-
-        Returns:
-            What stands for them, by their places.
-        """
+        """Returns the samples that could not be loaded, by their place."""
         if self._columns is not None:
             return {}
         if self._rows is None:
             samples: Iterable[Any] = self._samples
-        else:  # rows of columns are whole
+        else:  # rows of columns are never broken
             samples = (None if rows.has_columns else rows[number] for rows, number in self._rows)
         return {place: sample for place, sample in enumerate(samples) if isinstance(sample, BrokenSample)}
 
     def columns(self, selection: Selection) -> Columns | None:
-        """Picks samples by columns.
-
-        Args:
-            selection: Which ones.
-
-        Returns:
-            For each column a tensor `[num_samples, ...]`, or `None` where the samples are not equal-shaped tensors.
-        """
+        """Selects samples as columns `[num_samples, ...]`; `None` if the samples are not tensors of equal shapes."""
         if self._columns is not None:
             return {name: values[selection] for name, values in self._columns.items()}
         return None if self._rows is None else stack_rows(_pick(self._rows, selection))
 
     def samples(self, selection: Selection) -> list[Any]:
-        """Picks samples one by one.
-
-        Args:
-            selection: Which ones.
-
-        Returns:
-            The samples.
-        """
+        """Selects individual samples."""
         if self._rows is not None:
             return [samples[number] for samples, number in _pick(self._rows, selection)]
         if self._columns is not None:
@@ -83,11 +65,11 @@ class Loaded:
 
 @dataclass(frozen=True)
 class StreamSpecifics:
-    """What the micro-batches of one stream have of their own.
+    """Settings specific to one stream's micro-batches.
 
     Args:
-        collator: Makes them; `None` for the collator of all.
-        task: What the model is given as `task`, beside what the collator gives; `None` for nothing.
+        collator: Collator; `None` for the common one.
+        task: The model's `task` input; `None` to omit it.
     """
 
     collator: Collator | None = None
@@ -95,16 +77,16 @@ class StreamSpecifics:
 
 
 class Collation:
-    """Makes micro-batches; a collator that draws random numbers draws the same in every repetition of a run.
+    """Collates micro-batches reproducibly: a collator that draws random numbers draws the same ones in every run.
 
     Args:
-        collator: Makes a micro-batch of a list of samples.
-        stack_columns: Makes one of columns instead, where samples are loaded so; `None` always takes the collator.
-        seed: The run's seed.
+        collator: Collates a list of samples.
+        stack_columns: Collates columns instead, where samples are loaded by column; `None` always uses the collator.
+        seed: Seed of the run.
         rank: This rank.
-        pin_memory: Whether micro-batches are put into memory from where a GPU can fetch them by itself.
-        specifics: What the micro-batches of single streams have of their own, by the stream's number.
-        names: The streams' names, for errors.
+        pin_memory: Whether to copy micro-batches into pinned memory.
+        specifics: Stream-specific settings, by stream id.
+        names: Stream names, for errors.
     """
 
     def __init__(
@@ -117,45 +99,44 @@ class Collation:
         specifics: Mapping[int, StreamSpecifics] = MappingProxyType({}),
         names: Sequence[str] = (),
     ):
-        self._common, self._stack_columns = _Collating(collator), stack_columns
+        self._collator, self._stack_columns = collator, stack_columns
         self._seed, self._rank, self._pin_memory, self._names = seed, rank, pin_memory, names
-        collators = {stream_id: form.collator for stream_id, form in specifics.items()}
-        self._own = {stream_id: _Collating(own) for stream_id, own in collators.items() if own is not None}
-        self._tasks = {stream_id: form.task for stream_id, form in specifics.items() if form.task is not None}
-        # Streams (-1: micro-batches of several) whose samples may differ in columns: nobody could look before.
-        self.compared: frozenset[int] = frozenset()
-        self.taken: frozenset[str] | None = None  # the columns that are not removed; `None` for all
-        self.removed: frozenset[str] = frozenset()  # those of data sets that were removed before samples were loaded
+        self._own = {k: own.collator for k, own in specifics.items() if own.collator is not None}
+        self._deterministic = {id(own) for own in (collator, *self._own.values()) if collates_without_randomness(own)}
+        self._tasks = {k: own.task for k, own in specifics.items() if own.task is not None}
+        self.compared: frozenset[int] = frozenset()  # streams whose samples may differ in columns; -1: mixed
+        self.taken: frozenset[str] | None = None  # columns that are not removed; `None` for all
+        self.removed: frozenset[str] = frozenset()  # dataset columns removed before loading
 
     def collate(self, loaded: Loaded, selection: Selection, step: int, number: int, stream_id: int = -1) -> Any:
-        """Makes a micro-batch.
+        """Collates a micro-batch.
 
         Args:
             loaded: This rank's samples of a step.
-            selection: Which of them.
+            selection: Samples of the micro-batch.
             step: Number of the step, from 1.
-            number: Number of the micro-batch in it.
-            stream_id: The stream that all of them are of; -1 where they are of any.
+            number: Number of the micro-batch in the step.
+            stream_id: Stream of all its samples; -1 if mixed.
 
         Returns:
-            What the collator gives, and the stream's task.
+            The collator's output, plus the stream's task.
         """
         try:
             inputs = self._pinned(self._make(loaded, selection, step, number, stream_id))
             task = self._tasks.get(stream_id)
             return inputs if task is None else {**batch_mapping(inputs), TASK: task}
         except Exception as error:
-            which = f" All its samples are of the stream {self._names[stream_id]!r}." if stream_id >= 0 else ""
-            error.add_note(f"While micro-batch {number} of step {step} was collated.{which}")
+            which = f" All its samples belong to stream {self._names[stream_id]!r}." if stream_id >= 0 else ""
+            error.add_note(f"While collating micro-batch {number} of step {step}.{which}")
             if isinstance(error, KeyError) and (removed := self._removed(loaded, selection)):
                 error.add_note(
                     f"remove_unused_columns=True removed the columns {removed}, which the model's forward does not "
-                    "take, before the data_collator saw the samples: set it to False if the collator needs one of them."
+                    "accept, before the data_collator: set it to False if the collator needs one of them."
                 )
             raise
 
     def _removed(self, loaded: Loaded, selection: Selection) -> list[str]:
-        """Names the columns that the collator does not see; memories and code may make samples of any columns."""
+        """Names the removed columns; memories and preprocessing functions can yield samples with any columns."""
         if self.taken is None:
             return []
         samples = [sample for sample in loaded.samples(selection) if isinstance(sample, Mapping)]
@@ -166,13 +147,13 @@ class Collation:
         columns = None if self._stack_columns is None or own is not None else loaded.columns(selection)
         if columns is not None and self._stack_columns is not None:
             return self._stack_columns(columns)
-        collating, samples = own or self._common, loaded.samples(selection)
+        collator, samples = own or self._collator, loaded.samples(selection)
         if stream_id in self.compared:
             _check_same_columns(samples, self.taken)
-        if not collating.draws:
-            return collating.collator(samples)
+        if id(collator) in self._deterministic:
+            return collator(samples)
         with seeded(self._seed, step - 1, self._rank, number):
-            return collating.collator(samples)
+            return collator(samples)
 
     def _pinned(self, inputs: Any) -> Any:
         if not self._pin_memory or not isinstance(inputs, Mapping):
@@ -181,24 +162,14 @@ class Collation:
 
 
 def batch_mapping(inputs: Any) -> Mapping[str, Any]:
-    """Checks that a collator gave what a model can be called with.
-
-    Args:
-        inputs: A collated micro-batch.
-
-    Returns:
-        The same object.
-
-    Raises:
-        TypeError: If it is no mapping.
-    """
+    """Returns the collated micro-batch if it is a mapping of model inputs, else raises a `TypeError`."""
     if not isinstance(inputs, Mapping):
         raise TypeError(f"The data_collator must return a mapping of model inputs, got {type(inputs).__name__}.")
     return inputs
 
 
 def _check_same_columns(samples: Sequence[Any], taken: frozenset[str] | None) -> None:
-    """Refuses samples of which a collator that goes by the first one's columns would lose some."""
+    """Refuses samples with different columns: many collators keep the first sample's columns only."""
     first = samples[0]
     if type(first) is dict and all(type(sample) is dict and sample.keys() == first.keys() for sample in samples):
         return
@@ -206,14 +177,7 @@ def _check_same_columns(samples: Sequence[Any], taken: frozenset[str] | None) ->
     columns = columns if taken is None else {own & taken for own in columns}
     if len(columns) > 1:
         differing = sorted(set.union(*map(set, columns)) - set.intersection(*map(set, columns)), key=str)
-        raise ValueError(f"Samples differ in their columns: only some have {differing}.")
-
-
-class _Collating:
-    """A collator, and whether it draws random numbers."""
-
-    def __init__(self, collator: Collator):
-        self.collator, self.draws = collator, not collates_without_randomness(collator)
+        raise ValueError(f"Samples have different columns: only some have {differing}.")
 
 
 def _pick(values: Sequence[Any], selection: Selection) -> list[Any]:
@@ -227,15 +191,15 @@ def _is_pinnable(value: Any) -> bool:
 
 
 def can_share_batch(collator: Collator, samples: Sequence[Any], alone: Sequence[Mapping[str, Any]]) -> bool:
-    """Tries whether a collator makes of several streams' samples what it makes of each stream's.
+    """Checks whether a collator can mix samples of several streams in one batch without loss.
 
-    A collator that pads does so; one that stacks cannot, if shapes differ; and one that goes by the first sample's
-    columns, or by its shape or its labels' type, would silently lose or turn the others'.
+    A collator that pads can. One that stacks fails if shapes differ. One that follows the first sample's columns, shape
+    or label type would silently drop or convert data of the others.
 
     Args:
-        collator: The collator.
+        collator: Collator.
         samples: One sample of each stream.
-        alone: What the collator makes of each alone.
+        alone: The collator's output for each sample alone.
 
     Returns:
         Whether the streams have the same columns of the same kinds, alone and together.
@@ -245,7 +209,7 @@ def can_share_batch(collator: Collator, samples: Sequence[Any], alone: Sequence[
         return False
     try:
         together = collator([copy.copy(sample) for sample in samples])
-    except Exception:  # whatever it is that it cannot put together
+    except Exception:  # the collator cannot mix these samples
         return False
     if not isinstance(together, Mapping) or _kinds(together) != kinds[0]:
         return False
@@ -253,14 +217,14 @@ def can_share_batch(collator: Collator, samples: Sequence[Any], alone: Sequence[
 
 
 def _has_room(together: Any, alone: Sequence[Any]) -> bool:
-    """Whether nothing of a column was cut off: no dimension is smaller than that of one of the streams."""
+    """Whether no stream's values were truncated: no dimension is smaller than for a stream alone."""
     if not isinstance(together, Tensor):
         return True
     return all(size >= own for one in alone for size, own in zip(together.shape[1:], one.shape[1:], strict=True))
 
 
 def _kinds(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Says what each column is: of a tensor, its type and number of dimensions."""
+    """Returns the kind of each column: for tensors, dtype and number of dimensions."""
     return {
         name: (value.dtype, value.dim()) if isinstance(value, Tensor) else type(value) for name, value in inputs.items()
     }

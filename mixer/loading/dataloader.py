@@ -1,4 +1,4 @@
-"""A data loader for a PyTorch or accelerate loop of one's own: loaded ahead, and yet planned at the last moment."""
+"""Data loader for your own PyTorch or accelerate loop: prefetches samples, yet plans each batch at the last moment."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -8,54 +8,56 @@ from torch.utils.data import default_collate
 
 from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.collate import Collator, StreamSpecifics
-from mixer.loading.loader import MixingLoader, WorkerOptions
+from mixer.loading.loader import MixingLoader
 from mixer.loading.preprocessing import preprocessed
-from mixer.loading.standalone import BatchSizeLike, MixingLike, Standalone
+from mixer.loading.standalone import Standalone
+from mixer.loading.standalone_options import BatchSizeLike, MixingLike
 from mixer.loading.step import MicroBatch, StepBatch
+from mixer.loading.workers import WorkerOptions
 from mixer.mixture.clock import Budget
 from mixer.mixture.stream import read_from
 from mixer.schedules.limits import check_whole
 
-_ALL = 2**62  # samples of a micro-batch that is the whole batch
+_ALL = 2**62  # micro-batch size that means the whole batch
 
 
 class MixingDataLoader(Standalone):
-    """Gives this rank's batches, collated, an epoch at an iteration; one that was left in the middle is gone on with.
+    """Yields this rank's collated batches, one epoch per iteration; an interrupted epoch continues where it stopped.
 
-    Each batch is planned when it is asked for, with any number of workers: what is set or observed before rules it, and
-    `state_dict` is exactly what was given. Tensors stay on the CPU. In an accelerate loop give
-    `rank=accelerator.process_index` and `world_size=accelerator.num_processes`; `accelerator.prepare` has nothing to do
-    for it and, if it is given this loader, gives it back as it is.
+    Each batch is planned when it is requested, with any number of workers: new settings and observations take effect at
+    once, and `state_dict` reflects exactly the batches that were returned. Tensors stay on the CPU. In an accelerate
+    loop pass `rank=accelerator.process_index` and `world_size=accelerator.num_processes`; `accelerator.prepare` is not
+    needed and returns this loader unchanged.
 
-    A rank without a sample of a small last batch is given one of the others', and `is_padding` is set: every rank has
-    to run the model, but that sample must count for nothing, which `loss * loader.loss_scale` sees to.
+    A rank without samples in a small last batch repeats another rank's sample and sets `is_padding`. Every rank must
+    run the model, but a padding sample must not contribute to the loss: multiply by `loader.loss_scale`.
 
     Args:
-        data: A data set, a mapping of names to data sets, or a list of `Stream`; no iterable ones.
-        batch_size: Samples of a batch over all ranks: a number, a schedule, its name, or `f(step, batch_size)`, which
-            is given one sample a rank at step 0 (`Function(f, initial=...)` for another number).
-        mixing: What decides the streams' weights, as for `MixingTrainer`.
-        micro_batch_size: Most samples of a micro-batch. If given, each batch is a tuple of `MicroBatch`, as many on
-            every rank, and of one stream each where losses are weighed (`plan.loss_weights`) or streams have
-            collators or heads of their own; the head is in the batch, as `task`.
-        collate_fn: Makes a batch of a list of samples; `None` takes torch's default.
-        shuffle: Whether every epoch of a stream has a shuffled order of its own.
-        seed: The seed of those orders, and of samples and collators that draw random numbers.
-        drop_last: Whether the rest of an epoch that makes no whole batch is dropped.
-        epoch_size: Samples of an epoch; `None` takes those of all streams together.
-        budget: How much is trained in all, after which there are no more batches; a schedule or policy that goes by
-            progress needs one. `None` is without end.
-        num_workers: Number of processes that load samples ahead; 0 loads in this one.
-        prefetch_factor: Number of batches, or micro-batches, whose samples each of them loads ahead.
-        persistent_workers: Whether they live on at an epoch's end, until `stop`.
-        worker_init_fn: What each of them does first.
-        pin_memory: Whether batches that are mappings are put into memory from where a GPU can fetch them by itself.
-        rank: This rank; `None` takes that of `torch.distributed`, or 0.
-        world_size: Number of ranks; `None` takes that of `torch.distributed`, or 1.
+        data: Dataset, mapping of names to datasets, or list of `Stream`; no iterable datasets.
+        batch_size: Samples per batch over all ranks: a number, a schedule, its name, or `f(step, batch_size)`. A
+            function starts from one sample per rank at step 0 (`Function(f, initial=...)` for another number).
+        mixing: Mixing policy, as for `MixingTrainer`.
+        micro_batch_size: Maximum samples per micro-batch. If set, each batch is a tuple of `MicroBatch`, equally many
+            on every rank. They hold one stream each if losses are weighted (`plan.loss_weights`) or streams have their
+            own collators or heads; the head is in the batch, as `task`.
+        collate_fn: Collates a list of samples; `None` uses torch's default.
+        shuffle: Whether to shuffle each stream anew in every epoch.
+        seed: Seed of shuffling and of samples and collators that draw random numbers.
+        drop_last: Whether to drop the incomplete last batch of an epoch.
+        epoch_size: Samples per epoch; `None` uses the total of all streams.
+        budget: Length of the run, after which no more batches come; required by schedules and policies that depend on
+            progress. `None` means no end.
+        num_workers: Worker processes that prefetch samples; 0 loads in this process.
+        prefetch_factor: Batches, or micro-batches, that each worker prefetches.
+        persistent_workers: Whether workers stay alive between epochs, until `stop`.
+        worker_init_fn: Called first in each worker.
+        pin_memory: Whether to copy batches that are mappings into pinned memory.
+        rank: Rank of this process; `None` uses `torch.distributed`, or 0.
+        world_size: Number of ranks; `None` uses `torch.distributed`, or 1.
 
     Raises:
-        ValueError: If sizes, ranks and streams do not fit together.
-        TypeError: If something is of the wrong kind.
+        ValueError: If sizes, ranks and streams are inconsistent.
+        TypeError: If an argument has the wrong type.
 
     Example:
         >>> loader = MixingDataLoader(range(5), batch_size=2, shuffle=False)
@@ -66,7 +68,7 @@ class MixingDataLoader(Standalone):
         tensor([2, 3, 4])
     """
 
-    _honoured = ("preprocess", "data_collator", "head")
+    _supported = ("preprocess", "data_collator", "head")
 
     def __init__(
         self,
@@ -123,15 +125,16 @@ class MixingDataLoader(Standalone):
         return {stream.name: preprocessed(stream.dataset, stream.preprocess) for stream in lasting}
 
     def _specifics(self) -> dict[int, StreamSpecifics]:
-        forms = {
-            number: StreamSpecifics(stream.data_collator, stream.head) for number, stream in enumerate(self.streams)
+        own = {
+            number: StreamSpecifics(stream.data_collator, stream.head)
+            for number, stream in enumerate(self.streams)
+            if stream.data_collator is not None or stream.head is not None
         }
-        own = {number: form for number, form in forms.items() if form != StreamSpecifics()}
         if own and self._is_whole and len(self.streams) > 1:
             names = [self.streams[number].name for number in own]
             raise ValueError(
-                f"The streams {names} have collators or heads of their own, which one batch of several streams cannot "
-                "show: give micro_batch_size, for micro-batches of one stream each."
+                f"The streams {names} have their own collators or heads, which a mixed batch cannot use: set "
+                "micro_batch_size to get micro-batches of one stream each."
             )
         return own
 
@@ -140,8 +143,8 @@ class MixingDataLoader(Standalone):
             for plan in self._plans():
                 if self._is_whole and plan.loss_weights is not None:
                     raise ValueError(
-                        f"{self.mixing.policy.name}, or a stream's loss_weight, weighs losses, which one batch of "
-                        "several streams cannot show: give micro_batch_size, for micro-batches of one stream each."
+                        f"{self.mixing.policy.name}, or a stream's loss_weight, weights losses by stream, which a "
+                        "mixed batch cannot do: set micro_batch_size to get micro-batches of one stream each."
                     )
                 yield self._batch(self._loader.load(plan))
         finally:
@@ -149,23 +152,25 @@ class MixingDataLoader(Standalone):
                 self.stop()
 
     def loss_scale_of(self, micro_batch: MicroBatch) -> float:
-        """Gives what the mean loss of a micro-batch is multiplied by; with all of them it does what `loss_scale` does.
+        """Returns the factor for the mean loss of a micro-batch.
+
+        Summed over micro-batches, the scaled losses equal the batch's mean loss scaled by `loss_scale`.
 
         Args:
-            micro_batch: One of the batch that was given last.
+            micro_batch: Micro-batch of the last batch.
 
         Returns:
-            The factor; 0 for a micro-batch that only keeps this rank in step with the others.
+            Factor; 0 for a padding micro-batch.
         """
         return self._loss_scale(0 if micro_batch.is_padding else len(micro_batch.stream_ids))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up a saved state; see `Standalone.load_state_dict`."""
+        """Restores a saved state; see `Standalone.load_state_dict`."""
         self.stop()
         super().load_state_dict(state)
 
     def stop(self) -> None:
-        """Ends the workers; they start again when samples are loaded."""
+        """Stops the workers; they restart with the next batch."""
         self._loader.stop()
 
     def _batch(self, batch: StepBatch) -> Any:
@@ -178,7 +183,7 @@ class MixingDataLoader(Standalone):
 
 def _check_workers(num_workers: int, prefetch_factor: int, persistent_workers: bool) -> None:
     if isinstance(num_workers, bool) or not isinstance(num_workers, int):
-        raise TypeError(f"num_workers must be a whole number of processes, got {num_workers!r}.")
+        raise TypeError(f"num_workers must be a whole number, got {num_workers!r}.")
     if num_workers < 0:
         raise ValueError(f"num_workers must be 0 or more, got {num_workers}; 0 loads in this process.")
     check_whole("prefetch_factor", prefetch_factor)

@@ -1,37 +1,38 @@
-"""Which samples a micro-batch is made of, in words, for the errors that one of them causes."""
+"""Names a micro-batch's samples in errors, and explains model failures by them."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
+from mixer.loading.step import MicroBatch
 from mixer.mixture.stream import Stream
+from mixer.models.row_losses import tokens_per_row
 from mixer.utils.arrays import Int64Array
 
-# More samples of a stream are not listed one by one.
-_MOST_LISTED = 16
+_MOST_LISTED = 16  # samples per stream
 _MIXED = (
-    "Samples of several streams come together in it: bring them to one form, pad them in the data_collator, or give a "
-    "Stream a data_collator of its own."
+    "The micro-batch mixes samples of several streams: give them the same columns, pad them in the data_collator, or "
+    "set data_collator on a Stream."
 )
 
 
 def name_rows(streams: Sequence[Stream], stream_ids: Int64Array, indices: Int64Array) -> str:
-    """Names samples.
+    """Returns the streams and indices of samples as text.
 
     Args:
-        streams: The streams.
-        stream_ids: int64 `[num_samples]`: the stream of each sample.
-        indices: int64 `[num_samples]`: where it stands in the stream's data set; of rows, the position in the stream.
-
-    Returns:
-        Streams and indices.
+        streams: Streams.
+        stream_ids: int64 `[num_samples]`: stream of each sample.
+        indices: int64 `[num_samples]`: index in the stream's dataset; for iterable streams, the position.
     """
     parts = []
     for stream_id in np.unique(stream_ids).tolist():
         own = indices[stream_ids == stream_id]
         stream = streams[stream_id]
-        if stream.is_memory:  # what stands there is an address, which says nothing to anyone
+        if stream.is_memory:  # its indices are internal addresses
             parts.append(f"stream {stream.name!r}: {len(own)} replayed samples")
             continue
         listed = ", ".join(map(str, own[:_MOST_LISTED].tolist())) + (", ..." if len(own) > _MOST_LISTED else "")
@@ -41,15 +42,12 @@ def name_rows(streams: Sequence[Stream], stream_ids: Int64Array, indices: Int64A
 
 @contextlib.contextmanager
 def naming_rows(streams: Sequence[Stream], stream_ids: Int64Array, indices: Int64Array) -> Iterator[None]:
-    """Says in errors that are raised meanwhile which samples they may be of.
+    """Adds a note with the samples' streams and indices to errors raised in the context.
 
     Args:
-        streams: The streams.
-        stream_ids: int64 `[num_samples]`: the stream of each sample.
-        indices: int64 `[num_samples]`: where it stands in the stream's data set.
-
-    Returns:
-        A context.
+        streams: Streams.
+        stream_ids: int64 `[num_samples]`: stream of each sample.
+        indices: int64 `[num_samples]`: index in the stream's dataset.
     """
     try:
         yield
@@ -58,3 +56,53 @@ def naming_rows(streams: Sequence[Stream], stream_ids: Int64Array, indices: Int6
         if len(np.unique(stream_ids)) > 1:
             error.add_note(_MIXED)
         raise
+
+
+def unfit_rows(model: nn.Module, streams: Sequence[Stream], micro: MicroBatch) -> list[str]:
+    """Returns reasons why a model failed on a micro-batch: a sentence each.
+
+    Args:
+        model: Model, unwrapped.
+        streams: Streams.
+        micro: Failed micro-batch.
+    """
+    inputs = micro.inputs
+    ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or len(ids) != len(micro.stream_ids) or micro.indices is None:
+        return []
+    if not ids.numel():
+        return ["They have no tokens."]
+    reasons, config = [], getattr(model, "config", None)
+    lengths, most = tokens_per_row(inputs).cpu(), _number(config, "max_position_embeddings")
+    if most is not None and bool((lengths > most).any()):
+        which = _named(streams, micro, lengths > most)
+        reasons.append(f"Longer than the model's {most} positions: {which}.")
+    num_known = _number(config, "vocab_size")
+    are_unknown = torch.zeros_like(ids, dtype=torch.bool) if num_known is None else (ids >= num_known) | (ids < 0)
+    if bool(are_unknown.any()):
+        which, token = _named(streams, micro, are_unknown.any(dim=1).cpu()), int(ids[are_unknown][0])
+        reasons.append(f"With token ids, such as {token}, outside the model's vocab_size {num_known}: {which}.")
+    return reasons
+
+
+def alone(error: Exception, micro: MicroBatch) -> list[str]:
+    """Explains a batch-normalisation failure on a micro-batch with a single row; empty for other errors."""
+    if len(micro.stream_ids) != 1 or "more than 1 value per channel" not in str(error):
+        return []
+    return [
+        "Batch normalisation cannot train on a single row, and this micro-batch has only one. Choose a batch_size that "
+        "leaves no rank with a micro-batch of one row (given per_device_train_batch_size); set "
+        "dataloader_drop_last=True if it is the last batch of an epoch; or use a normalisation that is independent of "
+        "other rows (GroupNorm, LayerNorm)."
+    ]
+
+
+def _named(streams: Sequence[Stream], micro: MicroBatch, are_meant: Tensor) -> str:
+    picked = np.flatnonzero(are_meant.numpy())
+    assert micro.indices is not None, "the caller has looked"  # noqa: S101
+    return name_rows(streams, micro.stream_ids[picked], micro.indices[picked])
+
+
+def _number(config: Any, name: str) -> int | None:
+    value = getattr(config, name, None)
+    return value if isinstance(value, int) else None

@@ -1,4 +1,4 @@
-"""Samples of similar length in the same micro-batch, and micro-batches of so many tokens."""
+"""Groups samples by length, and limits micro-batches by tokens."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,12 +16,12 @@ _ALL = slice(None)
 
 
 class Lengths:
-    """Knows how long samples are.
+    """Provides sample lengths.
 
     Args:
-        sources: The streams' data sets.
-        length_column: Name of a column of lengths, as `length_column_name` of the training arguments.
-        input_name: The input whose length counts where there is no such column.
+        sources: Datasets of the streams.
+        length_column: Name of the length column, as `length_column_name` of the training arguments.
+        input_name: Input whose length counts if there is no such column.
     """
 
     def __init__(self, sources: Sequence[Any], length_column: str = "length", input_name: str = "input_ids"):
@@ -30,23 +30,16 @@ class Lengths:
 
     @property
     def are_known(self) -> bool:
-        """Whether all data sets have the column, so that each rank knows the lengths of all ranks' samples."""
+        """Whether all datasets have the column, so that each rank knows the lengths of all ranks' samples."""
         return all(column is not None for column in self._columns)
 
     def look_up(self, share: Sequence[StreamShare]) -> Int64Array:
-        """Reads the lengths of samples off the column.
-
-        Args:
-            share: The samples, of data sets that have it.
-
-        Returns:
-            int64 `[num_samples]`: lengths, stream after stream.
-        """
+        """Reads sample lengths from the column, int64 `[num_samples]`, stream by stream."""
         parts = [self._columns[part.stream_id][part.indices.tolist()][self._length_column] for part in share]
         return np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(part, dtype=np.int64) for part in parts)])
 
     def measure(self, share: Sequence[StreamShare], loaded: Loaded) -> Int64Array:
-        """Gives the lengths of samples that are loaded.
+        """Returns the lengths of loaded samples.
 
         Args:
             share: Which samples they are.
@@ -58,7 +51,7 @@ class Lengths:
         Raises:
             ValueError: If a sample has neither a length nor the input.
         """
-        if self.are_known:  # the column may be none that the model takes, and so not be loaded
+        if self.are_known:  # the model may not take the column, so that it is not loaded
             return self.look_up(share)
         num_samples = sum(len(part.indices) for part in share)
         if loaded.is_stacked and num_samples:
@@ -66,37 +59,37 @@ class Lengths:
         return np.array([self._length(sample) for sample in loaded.samples(_ALL)], dtype=np.int64)
 
     def _length(self, sample: Any) -> int:
-        if isinstance(sample, BrokenSample):  # it is left out
+        if isinstance(sample, BrokenSample):  # skipped
             return 0
         if isinstance(sample, Mapping):
             if self._length_column in sample:
                 return int(sample[self._length_column])
             if self._input_name in sample:
                 return len(sample[self._input_name])
-        found = list(sample) if isinstance(sample, Mapping) else type(sample).__name__
+        description = f"has {list(sample)}" if isinstance(sample, Mapping) else f"is a {type(sample).__name__}"
         raise ValueError(
             f"Micro-batches by length need samples with {self._input_name!r} or a column {self._length_column!r} "
-            f"(length_column_name), but a sample is {found}."
+            f"(length_column_name), but a sample {description}."
         )
 
 
 def deal_by_length(
     stream_ids: Int64Array, lengths: Int64Array, rank: int, world_size: int, max_samples: int, is_by_stream: bool
 ) -> Int64Array:
-    """Deals a step's samples out to the ranks, so many neighbours in length at a time as make a micro-batch.
+    """Distributes a step's samples over ranks in groups of similar length, each the size of a micro-batch.
 
-    The ranks take turns from long to short, and every second time in reverse, so that none has much more to do.
+    Ranks take turns from long to short, in reverse order every second time, to balance their load.
 
     Args:
-        stream_ids: int64 `[total]`: the stream of each sample, ascending.
+        stream_ids: int64 `[total]`: stream of each sample, ascending.
         lengths: int64 `[total]`: its length.
         rank: The rank.
         world_size: Number of ranks.
-        max_samples: Most samples of a micro-batch.
-        is_by_stream: Whether each stream is dealt out by itself.
+        max_samples: Maximum samples per micro-batch.
+        is_by_stream: Whether to distribute each stream separately.
 
     Returns:
-        int64 `[count]`, ascending: which samples the rank has; they fit into as many micro-batches on every rank.
+        int64 `[count]`, ascending: the rank's samples; they fit into equally many micro-batches on every rank.
     """
     order = sort_by_length(stream_ids, lengths, is_by_stream)
     if not is_by_stream:
@@ -110,21 +103,12 @@ def deal_by_length(
 
 
 def most_dealt(count: int, world_size: int, max_samples: int) -> int:
-    """Gives how many samples a rank has at most where they are dealt out by length.
-
-    Args:
-        count: Number of samples.
-        world_size: Number of ranks.
-        max_samples: Most samples of a micro-batch.
-
-    Returns:
-        The largest number.
-    """
+    """Returns the maximum number of samples per rank when `count` samples are distributed by length."""
     return max(len(_turns(count, rank, world_size, max_samples)) for rank in range(world_size))
 
 
 def _turns(count: int, rank: int, world_size: int, max_samples: int) -> Int64Array:
-    """Gives a rank's places among so many that are dealt out in pieces of at most `max_samples`."""
+    """Returns a rank's places among `count`, distributed in groups of at most `max_samples`."""
     num_rounds = -(-count // (world_size * max_samples))
     ends = np.arange(num_rounds * world_size + 1) * count // max(num_rounds * world_size, 1)
     pieces = [number * world_size + (world_size - 1 - rank if number % 2 else rank) for number in range(num_rounds)]
@@ -132,12 +116,12 @@ def _turns(count: int, rank: int, world_size: int, max_samples: int) -> Int64Arr
 
 
 def sort_by_length(stream_ids: Int64Array, lengths: Int64Array, is_by_stream: bool) -> Int64Array:
-    """Orders samples from long to short: what does not fit into memory shows at once.
+    """Sorts samples from long to short, so that an out-of-memory error shows at once.
 
     Args:
-        stream_ids: int64 `[count]`: the stream of each sample, ascending.
+        stream_ids: int64 `[count]`: stream of each sample, ascending.
         lengths: int64 `[count]`: its length.
-        is_by_stream: Whether each stream is ordered by itself.
+        is_by_stream: Whether to sort each stream separately.
 
     Returns:
         int64 `[count]`: places of the samples.
@@ -150,16 +134,16 @@ def sort_by_length(stream_ids: Int64Array, lengths: Int64Array, is_by_stream: bo
 def split_by_tokens(
     stream_ids: Int64Array, lengths: Int64Array, max_tokens: int, is_by_stream: bool
 ) -> list[MicroBatchSlice]:
-    """Cuts samples into micro-batches that hold at most so many tokens, padding included.
+    """Splits samples into micro-batches of at most `max_tokens` tokens, including padding.
 
     Args:
-        stream_ids: int64 `[count]`: the stream of each sample.
+        stream_ids: int64 `[count]`: stream of each sample.
         lengths: int64 `[count]`: its length.
-        max_tokens: Most tokens of a micro-batch; a longer sample has one for itself.
-        is_by_stream: Whether a micro-batch holds one stream only.
+        max_tokens: Maximum tokens per micro-batch; a longer sample has its own.
+        is_by_stream: Whether each micro-batch holds one stream only.
 
     Returns:
-        The slices, in the given order.
+        Slices, in sample order.
     """
     slices: list[MicroBatchSlice] = []
     start = longest = 0

@@ -1,7 +1,6 @@
-"""From a plan to the micro-batches of one rank: samples are loaded, ahead if there are workers, and collated."""
+"""Loads the samples of a plan, prefetched by workers if there are any, and collates one rank's micro-batches."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from mixer.loading.prefetch import Prefetcher
 from mixer.loading.reader import SampleError, StreamReader
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.loading.transport import Columns, Row, Samples
-from mixer.loading.workers import Workers
+from mixer.loading.workers import WorkerOptions, Workers
 from mixer.mixture.bad_samples import BrokenSample, Skipping
 from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
@@ -24,55 +23,31 @@ from mixer.mixture.plan import Plan
 from mixer.mixture.stream import combine
 from mixer.utils.arrays import BoolArray, Int64Array
 
-# So many samples are tried for a rank that has none of its own in a step.
-_MOST_EXAMPLES = 100
-
-
-@dataclass(frozen=True)
-class WorkerOptions:
-    """How samples are loaded ahead; the words and their meaning are those of a DataLoader.
-
-    Args:
-        num_workers: Number of processes; 0 loads in the training process.
-        prefetch_factor: Number of micro-batches' samples that each of them loads ahead.
-        persistent_workers: Whether they live on at an epoch's end.
-        worker_init_fn: What each of them does first.
-        multiprocessing_context: How they are started; `None` takes Python's own way.
-        job_size: Most samples that one of them loads in one go; `None` takes those of a micro-batch.
-        limit_seconds: How long they are waited for; `None` waits for ever.
-    """
-
-    num_workers: int = 0
-    prefetch_factor: int = 2
-    persistent_workers: bool = False
-    worker_init_fn: Callable[[int], None] | None = None
-    multiprocessing_context: Any = None
-    job_size: int | None = None
-    limit_seconds: float | None = None
+_MOST_EXAMPLES = 100  # attempts to load a padding sample
 
 
 class MixingLoader:
-    """Gives the steps of one rank, an epoch of the run at a time.
+    """Yields one rank's steps, one epoch per iteration.
 
-    Every step is planned when it is asked for, so it follows the newest weights.
+    Each step is planned when it is requested, so it follows the latest weights.
 
     Args:
-        mixing: The controller of the mixture.
-        datasets: The streams' data sets, in order.
-        collator: Makes a micro-batch of a list of samples.
+        mixing: Mixture controller.
+        datasets: Datasets of the streams, in order.
+        collator: Collates a list of samples.
         rank: This rank.
         world_size: Number of ranks.
-        micro_batches: How samples become micro-batches.
-        stack_columns: Makes a micro-batch of columns, in place of the collator, where samples are loaded by columns;
-            `None` always goes by samples.
-        seed: The run's seed: samples and collators that draw random numbers draw the same in every repetition, with
-            any number of workers.
-        workers: How samples are loaded ahead.
-        pin_memory: Whether micro-batches are put into memory from where a GPU can fetch them by itself.
-        feed: The rows of iterable streams.
-        keeps_samples: Whether steps keep their samples, so that `resplit` can cut them anew.
-        specifics: What the micro-batches of single streams have of their own, by the stream's number.
-        skipping: What becomes of samples that cannot be loaded.
+        micro_batches: Micro-batch options.
+        stack_columns: Collates columns in place of the collator, where samples are loaded by column; `None` always
+            loads individual samples.
+        seed: Seed of the run: samples and collators that draw random numbers draw the same ones in every run, with any
+            number of workers.
+        workers: Worker options.
+        pin_memory: Whether to copy micro-batches into pinned memory.
+        feed: Rows of the iterable streams.
+        keeps_samples: Whether steps keep their samples, so that `resplit` can split them again.
+        specifics: Stream-specific collators and heads, by stream id.
+        skipping: Treatment of samples that cannot be loaded.
     """
 
     def __init__(
@@ -94,10 +69,10 @@ class MixingLoader:
     ):
         self.mixing = mixing
         self.dataset = combine(mixing.planner.streams, datasets)
-        self.by_stream = False  # whether micro-batches are of one stream each
-        self.in_turns = False  # whether those of a few streams are, which change from step to step
+        self.by_stream = False  # whether each micro-batch holds one stream
+        self.in_turns = False  # whether only those of a few streams do, which change from step to step
         self.keeps_positions = False
-        self.is_looked_at = False  # whether nobody trains on the steps, nor observes them
+        self.is_looked_at = False  # whether steps are inspected only, neither trained on nor observed
         keys = [stream.order_key(seed) for stream in mixing.planner.streams]
         are_random = [stream.is_random for stream in mixing.planner.streams]
         self._skipping = skipping or Skipping()
@@ -130,17 +105,17 @@ class MixingLoader:
 
     @property
     def total_batch_size(self) -> int:
-        """Samples of a step over all ranks at present, as of a loader that Accelerate has prepared."""
+        """Current samples per step over all ranks, as for a loader prepared by Accelerate."""
         return self.mixing.clock.batch_size
 
     @property
     def hits_and_misses(self) -> tuple[int, int]:
-        """Samples of the last step that workers had been asked for in time, and those they had not."""
+        """Prefetched and not prefetched samples of the last step."""
         return (0, 0) if self._prefetcher is None else (self._prefetcher.hits, self._prefetcher.misses)
 
     @property
     def is_talkative(self) -> bool:
-        """Whether the ranks talk to each other while they load, so that none of them may leave it out."""
+        """Whether loading involves collectives, which no rank may omit."""
         return self._feed is not None or self._batcher.options.max_tokens is not None
 
     @property
@@ -150,13 +125,13 @@ class MixingLoader:
 
     @property
     def configured_cap(self) -> MicroBatchCap:
-        """What a micro-batch may hold by the options."""
+        """Micro-batch cap set by the options."""
         options = self._batcher.options
         return MicroBatchCap(options.max_samples, options.max_tokens)
 
     @property
     def cap(self) -> MicroBatchCap:
-        """What a micro-batch may hold at present; all ranks have to set it alike."""
+        """Current micro-batch cap; must be equal on all ranks."""
         return self._batcher.cap
 
     @cap.setter
@@ -166,26 +141,26 @@ class MixingLoader:
     def compare_columns(
         self, stream_ids: Iterable[int], taken: Collection[str] | None = None, removed: Collection[str] = ()
     ) -> None:
-        """Has samples compared before they are collated, for collators that would lose columns in silence.
+        """Checks before collation that samples have equal columns, for collators that would silently drop some.
 
         Args:
-            stream_ids: The streams; -1 for micro-batches of several.
-            taken: The columns that are not removed before; `None` for all.
-            removed: Columns of data sets that were, for errors.
+            stream_ids: Streams to check; -1 for mixed micro-batches.
+            taken: Columns that are not removed; `None` for all.
+            removed: Columns already removed from datasets, for errors.
         """
         self._collation.compared = frozenset(stream_ids)
         self._collation.taken = None if taken is None else frozenset(taken)
         self._collation.removed = frozenset(removed)
 
     def stop(self) -> None:
-        """Ends the workers; they start again when samples are loaded."""
+        """Stops the workers; they restart with the next samples."""
         if self._prefetcher is not None:
             self._prefetcher.stop()
         if self._feed is not None:
             self._feed.stop()
 
     def next_batch(self) -> StepBatch | None:
-        """Plans, fetches and collates the next step.
+        """Plans, loads and collates the next step.
 
         Returns:
             The step, or `None` if the streams are exhausted.
@@ -198,18 +173,18 @@ class MixingLoader:
                 self._feed.prepare(-(-self.mixing.most_of_a_stream // self._world_size))
             plan = self.mixing.next_plan()
         if plan is None:
-            self._batcher.share_nothing()
+            self._batcher.join_without_samples()
             return None
         return self.load(plan)
 
     def load(self, plan: Plan) -> StepBatch:
-        """Fetches and collates this rank's share of a plan.
+        """Loads and collates this rank's share of a plan.
 
         Args:
-            plan: The plan.
+            plan: Plan of the step.
 
         Returns:
-            The micro-batches: of one stream each if the plan weighs losses or `by_stream` is set, else mixed.
+            Micro-batches of one stream each if the plan weights losses or `by_stream` is set, else mixed ones.
 
         Raises:
             SampleError: If a sample cannot be loaded.
@@ -218,28 +193,21 @@ class MixingLoader:
         return self._split(plan, share, lambda: self._load(plan, share))
 
     def resplit(self, batch: StepBatch) -> StepBatch:
-        """Makes new micro-batches of the same samples, by the present cap.
-
-        Args:
-            batch: A step that kept its samples.
-
-        Returns:
-            The same step in other micro-batches.
-        """
-        assert batch.samples is not None, "only a loader that keeps samples cuts anew"  # noqa: S101
+        """Splits a step that kept its samples into new micro-batches under the current cap."""
+        assert batch.samples is not None, "the loader must keep samples"  # noqa: S101
         share, loaded = batch.samples
         return self._split(batch.plan, share, lambda: loaded)
 
     def few_samples(self, batch: StepBatch, stream_id: int | None, most: int = 8) -> tuple[Any, int] | None:
-        """Collates a few of this rank's samples of a step, however small its micro-batches are.
+        """Collates a few of this rank's samples of a step, regardless of its micro-batches.
 
         Args:
-            batch: A step that kept its samples.
-            stream_id: The stream that all of them are of; `None` for any.
-            most: Most samples.
+            batch: Step that kept its samples.
+            stream_id: Stream of the samples; `None` for any.
+            most: Maximum samples.
 
         Returns:
-            What the collator gave, and the number of samples; `None` if there are not two.
+            Collated inputs and number of samples; `None` if there are fewer than two.
         """
         if batch.samples is None:
             return None
@@ -259,7 +227,7 @@ class MixingLoader:
             loaded = load()
             broken = self._find_broken(stream_ids, loaded)
             order, slices = self._batcher.split(plan, share, stream_ids, loaded, self._is_by_stream(plan))
-        slices = self._batcher.as_many_as_others(slices, len(stream_ids))
+        slices = self._batcher.padded_to_other_ranks(slices, len(stream_ids))
         positions = positions_of(share) if self.keeps_positions else None
         micro_batches = []
         for number, cut in enumerate(slices):
@@ -279,8 +247,8 @@ class MixingLoader:
         return StepBatch(plan, tuple(micro_batches), (share, loaded) if self.keeps_samples else None, left_out)
 
     def _find_broken(self, stream_ids: Int64Array, loaded: Loaded) -> dict[int, BrokenSample]:
-        """Finds samples that are left out, by their places; refuses such of streams that none may be left out of."""
-        if not self._skipping and self._prefetcher is None:  # they are refused where they are read
+        """Returns broken samples to skip, by place; raises for streams that may not skip any."""
+        if not self._skipping and self._prefetcher is None:  # the reader has raised already
             return {}
         broken = loaded.broken()
         for place, sample in broken.items():
@@ -289,11 +257,11 @@ class MixingLoader:
         return broken
 
     def forecast(self) -> Iterator[Plan]:
-        """Plans the steps after the present one; see `Mixing.forecast`."""
+        """Plans the following steps; see `Mixing.forecast`."""
         return self.mixing.forecast()
 
     def share(self, plan: Plan) -> list[StreamShare]:
-        """Looks up this rank's samples of a plan, but for those that no worker can load; see `MicroBatcher.share`."""
+        """Returns this rank's samples of a plan that workers can load; see `MicroBatcher.share`."""
         return self._for_workers(self._batcher.share(plan, self._is_by_stream(plan)))
 
     def read(self, share: Sequence[StreamShare]) -> Samples:
@@ -302,7 +270,7 @@ class MixingLoader:
         return Samples(None, self._reader.read(share)) if columns is None else Samples(dict(columns))
 
     def read_samples(self, share: Sequence[StreamShare]) -> list[Any]:
-        """Loads samples one by one in this process; see `StreamReader.read`. None of them is left out."""
+        """Loads individual samples in this process, skipping none; see `StreamReader.read`."""
         samples = self._reader.read(share)
         for sample in samples:
             if isinstance(sample, BrokenSample):
@@ -310,7 +278,7 @@ class MixingLoader:
         return samples
 
     def _read_columns(self, share: Sequence[StreamShare]) -> Columns | None:
-        """Loads samples by columns, or gives `None` where they have to be loaded one by one."""
+        """Loads samples by column; `None` if they must be loaded individually."""
         if not (self._reads_columns and share):
             return None
         try:
@@ -327,14 +295,7 @@ class MixingLoader:
         return False if measured is None else measured
 
     def measured(self, plan: Plan) -> BoolArray | None:
-        """Says whose losses a step shows, where they are measured in turns.
-
-        Args:
-            plan: The plan.
-
-        Returns:
-            bool `[num_streams]`, or `None` for all.
-        """
+        """Returns the streams whose losses a step shows, bool `[num_streams]`; `None` for all."""
         if not self.in_turns or self.by_stream or plan.loss_weights is not None:
             return None
         return streams_in_turn(plan)
@@ -343,8 +304,7 @@ class MixingLoader:
         if self._feed is None and not self._in_place:
             return share
         streams = self.mixing.planner.streams
-        left_out = self._in_place
-        return [p for p in share if p.stream_id not in left_out and not streams[p.stream_id].is_iterable]
+        return [p for p in share if p.stream_id not in self._in_place and not streams[p.stream_id].is_iterable]
 
     def _load(self, plan: Plan, share: list[StreamShare]) -> Loaded:
         if self._feed is not None or (self._prefetcher is not None and self._in_place):
@@ -355,24 +315,23 @@ class MixingLoader:
         return Loaded(samples=self._reader.read(share)) if columns is None else Loaded(columns=columns)
 
     def _load_in_parts(self, plan: Plan, share: list[StreamShare]) -> Loaded:
-        """Loads what workers may, and beside it rows of iterable streams and what only this process has."""
+        """Combines samples from workers, rows of iterable streams, and samples that only this process can read."""
         indexed = self._for_workers(share)
         if self._prefetcher is not None:
-            found = iter(self._prefetcher.take(plan, indexed, self._last_step(plan)))
+            loaded = iter(self._prefetcher.take(plan, indexed, self._last_step(plan)))
         else:
             samples = self.read(indexed)
-            found = iter([(samples, number) for number in range(sum(len(part.indices) for part in indexed))])
+            loaded = iter([(samples, number) for number in range(sum(len(part.indices) for part in indexed))])
         rows: list[Row] = []
-        given = {} if self._feed is None else dict(self._feed.take(plan, share))
-        given |= {part.stream_id: self._reader.read([part]) for part in share if part.stream_id in self._in_place}
+        own = {} if self._feed is None else dict(self._feed.take(plan, share))
+        own |= {part.stream_id: self._reader.read([part]) for part in share if part.stream_id in self._in_place}
         for part in share:
-            numbers = range(len(part.indices))
-            own = Samples(None, given[part.stream_id]) if part.stream_id in given else None
-            rows += [next(found) if own is None else (own, number) for number in numbers]
+            stream = Samples(None, own[part.stream_id]) if part.stream_id in own else None
+            rows += [next(loaded) if stream is None else (stream, number) for number in range(len(part.indices))]
         return Loaded(rows=rows)
 
     def _padding(self, plan: Plan, cut: MicroBatchSlice, number: int) -> MicroBatch:
-        """Repeats one sample of the plan: every rank runs as many forwards and backwards as the others."""
+        """Repeats one sample of the plan: all ranks must run equally many forward and backward passes."""
         stream_id = cut.stream_id if cut.stream_id >= 0 else plan.first_stream
         if self._feed is not None and self.mixing.planner.streams[stream_id].is_iterable:
             stream_id, row = self._feed.example()
@@ -383,36 +342,26 @@ class MixingLoader:
         return MicroBatch(inputs, np.array([stream_id]), True)
 
     def _example(self, plan: Plan, stream_id: int) -> Row:
-        """Loads a sample of a plan's stream: the first that can be loaded."""
-        for number in range(_MOST_EXAMPLES):  # beyond the plan, too: it counts for nothing
+        """Loads the first sample of a plan's stream that can be loaded."""
+        for number in range(_MOST_EXAMPLES):  # beyond the plan, too: the sample does not count
             row = self.read([self.mixing.planner.example(plan, stream_id, number)]), 0
             if not Loaded(rows=[row]).broken():
                 return row
         raise SampleError(
-            f"Stream {self.mixing.names[stream_id]!r}: {_MOST_EXAMPLES} samples in a row, from step {plan.step} "
-            "on, could not be loaded, so that this rank has none to keep in step with."
+            f"Stream {self.mixing.names[stream_id]!r}: {_MOST_EXAMPLES} consecutive samples, from step {plan.step} "
+            "on, could not be loaded, so that this rank has no padding sample."
         )
 
     def _last_step(self, plan: Plan) -> int:
-        """Gives the last step that may be looked ahead to: workers that end with the epoch load nothing beyond."""
+        """Returns the last step to prefetch for: workers that stop with the epoch load nothing beyond it."""
         clock = self.mixing.clock
         if self._workers.persistent_workers:
             return clock.max_steps
         return plan.step + clock.steps_left_in_epoch - 1
 
     def _new_prefetcher(self) -> Prefetcher:
-        options = self._workers
-        workers = Workers(
-            self._reader,
-            self._reads_columns,
-            options.num_workers,
-            options.prefetch_factor,
-            options.worker_init_fn,
-            self._seed,
-            options.multiprocessing_context,
-            options.limit_seconds,
-        )
-        job_size = options.job_size or self._batcher.options.max_samples
+        workers = Workers(self._reader, self._reads_columns, self._workers, self._seed)
+        job_size = self._workers.job_size or self._batcher.options.max_samples
         return Prefetcher(workers, self, job_size, has_others=self._world_size > 1)
 
 

@@ -1,4 +1,4 @@
-"""How much of a step may be on a device at once, and what is known to fit."""
+"""Micro-batch caps: how much of a step can be on the device at once, and which sizes are known to fit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,27 +12,20 @@ from mixer.utils.validation import refusing_damage, whole_number
 
 
 class MicroBatchMemoryError(torch.OutOfMemoryError):
-    """A step does not fit into memory in micro-batches of this size; the message names the cap to set."""
+    """A step runs out of memory at this micro-batch size; the message names the cap to set."""
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Says whether a smaller micro-batch may help against an error.
-
-    Args:
-        error: What a forward or backward raised.
-
-    Returns:
-        Whether memory ran out, on any kind of device.
-    """
+    """Whether an error means that memory ran out, on any kind of device, so that smaller micro-batches may help."""
     return isinstance(error, torch.OutOfMemoryError) or bool(should_reduce_batch_size(error))
 
 
 class Size(NamedTuple):
-    """How large a micro-batch is.
+    """Size of a micro-batch.
 
     Args:
-        samples: Its samples.
-        elements: Numbers in its largest input, padding included: the tokens of a batch of texts.
+        samples: Number of samples.
+        elements: Elements of its largest input, including padding: tokens, for text.
     """
 
     samples: int
@@ -40,14 +33,7 @@ class Size(NamedTuple):
 
     @classmethod
     def largest(cls, batches: Sequence[tuple[Mapping[str, Any], int]]) -> "Size":
-        """Measures micro-batches.
-
-        Args:
-            batches: The inputs and the number of samples of each.
-
-        Returns:
-            The largest of each measure.
-        """
+        """Returns the maximum of each measure over micro-batches, given as pairs of inputs and number of samples."""
         tensors = [value for inputs, _ in batches for value in inputs.values() if isinstance(value, Tensor)]
         return cls(
             max((num_samples for _, num_samples in batches), default=0),
@@ -57,11 +43,11 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class MicroBatchCap:
-    """What a micro-batch may hold.
+    """Maximum size of a micro-batch.
 
     Args:
-        max_samples: Most samples.
-        max_tokens: Most tokens, padding included, in place of `max_samples`.
+        max_samples: Maximum samples.
+        max_tokens: Maximum tokens, including padding; replaces `max_samples`.
 
     Example:
         >>> MicroBatchCap(16).halved(Size(10, 1000))
@@ -76,13 +62,13 @@ class MicroBatchCap:
         return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
 
     def halved(self, largest: Size) -> "MicroBatchCap | None":
-        """Halves the cap, or what there is where that is less: else the same micro-batches would be tried again.
+        """Halves the cap or the largest micro-batch, whichever is smaller.
 
         Args:
-            largest: The largest micro-batch that was tried on any rank.
+            largest: Largest micro-batch tried on any rank.
 
         Returns:
-            The smaller cap, or `None` if every micro-batch was a single sample already.
+            Smaller cap, or `None` if every micro-batch was a single sample already.
         """
         if largest.samples <= 1:
             return None
@@ -91,25 +77,18 @@ class MicroBatchCap:
         return replace(self, max_tokens=max(1, min(self.max_tokens, largest.elements) // 2))
 
     def state_dict(self, configured: "MicroBatchCap") -> dict[str, Any]:
-        """Gives the cap as plain data.
-
-        Args:
-            configured: The cap that the arguments ask for.
-        """
+        """Returns the cap as plain data; `configured` is the cap set by the arguments."""
         return {"max_samples": self.max_samples, "max_tokens": self.max_tokens, "was_halved": self != configured}
 
     def taken_up(self, state: Mapping[str, Any] | None) -> "MicroBatchCap":
-        """Gives the cap to go on with: a saved one that was found by halving, where it is smaller.
+        """Returns this cap lowered to a saved cap that was found by halving, or unchanged.
 
         Args:
-            state: What `state_dict` gave; `None` for a checkpoint from before there was one.
-
-        Returns:
-            The cap.
+            state: Saved state, or `None`.
         """
         if not state or not state["was_halved"]:
             return self
-        with refusing_damage("the cap on micro-batches that was saved"):
+        with refusing_damage("the saved micro-batch cap"):
             saved = {name: state[name] for name in ("max_samples", "max_tokens") if state[name] is not None}
             counts = {name: whole_number(number, name, 1) for name, number in saved.items()}
         max_tokens = (
@@ -119,7 +98,7 @@ class MicroBatchCap:
 
 
 class Window:
-    """Knows which sizes of micro-batches went through; the window is open while a larger one comes.
+    """Tracks which micro-batch sizes succeeded; the window is open while larger ones come.
 
     The first step of a run proves nothing: the optimizer allocates its state after it.
     """
@@ -129,51 +108,37 @@ class Window:
         self._has_begun = False
 
     def is_beyond(self, largest: Size) -> bool:
-        """Says whether a step is larger than all that went through.
-
-        Args:
-            largest: Its largest micro-batch.
-
-        Returns:
-            Whether it is, in samples or in elements.
-        """
+        """Whether a step's largest micro-batch exceeds all successful ones, in samples or in elements."""
         return largest.samples > self._fits.samples or largest.elements > self._fits.elements
 
     def passed(self, largest: Size) -> None:
-        """Takes note of a step that fitted.
-
-        Args:
-            largest: Its largest micro-batch.
-        """
+        """Records the largest micro-batch of a successful step."""
         if self._has_begun:
             self._fits = Size(*map(max, self._fits, largest))
         self._has_begun = True
 
 
 def explain(step: int, rank: int, cap: MicroBatchCap, largest: Size, smaller_cap: str, why_not_repeated: str) -> str:
-    """Says what to do about a step that does not fit.
+    """Returns the error message for a step that ran out of memory, with the cap to set.
 
     Args:
         step: Number of the step, from 1.
-        rank: The rank whose memory ran out.
-        cap: The cap that it was cut by.
+        rank: The rank that ran out of memory.
+        cap: Its micro-batch cap.
         largest: Its largest micro-batch.
-        smaller_cap: Which arguments lower a cap in samples; `{}` stands for their number.
-        why_not_repeated: Why it was not tried with a smaller cap.
-
-    Returns:
-        The message, with the cap to set.
+        smaller_cap: Arguments that lower a cap in samples; `{}` stands for their number.
+        why_not_repeated: Why the step was not retried with a smaller cap.
     """
     smaller = cap.halved(largest)
     if smaller is None:
         return (
-            f"Step {step} ran out of memory on rank {rank}: a single sample (of {largest.elements} elements in its "
-            "largest input) does not fit, and no cap on micro-batches helps. Shorten the samples, use "
-            "gradient_checkpointing=True or a smaller model."
+            f"Step {step} ran out of memory on rank {rank} with a single sample (of {largest.elements} elements in its "
+            "largest input), so that no micro-batch cap helps. Shorten the samples, use gradient_checkpointing=True or "
+            "a smaller model."
         )
     if smaller.max_tokens is not None:
-        way_out = f"max_tokens_per_micro_batch={smaller.max_tokens}; the total batch stays"
+        way_out = f"max_tokens_per_micro_batch={smaller.max_tokens}; the total batch is unchanged"
     else:
         way_out = smaller_cap.format(smaller.max_samples)
-    found = f"Step {step} ran out of memory on rank {rank} with micro-batches of at most {cap}."
-    return f"{found} Set {way_out}. {why_not_repeated}"
+    failure = f"Step {step} ran out of memory on rank {rank} with micro-batches of at most {cap}."
+    return f"{failure} Set {way_out}. {why_not_repeated}"

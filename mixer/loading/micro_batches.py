@@ -1,4 +1,4 @@
-"""How a rank's samples of a step are cut into micro-batches, as many on every rank."""
+"""Splits a rank's samples of a step into micro-batches, equally many on every rank."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ MostOnARank = Callable[[int, int], int]
 
 @dataclass(frozen=True)
 class MicroBatchSlice:
-    """One micro-batch of a rank.
+    """One micro-batch as a slice of a rank's samples.
 
     Args:
-        start: Its first sample in the rank's share.
-        stop: The sample after its last; equal to `start` where the rank has no sample left.
-        stream_id: The stream that it is of, for a micro-batch of one stream only; else -1.
+        start: First sample.
+        stop: End of the slice; equal to `start` if the rank has no sample left.
+        stream_id: Stream of all its samples; -1 if mixed.
     """
 
     start: int
@@ -24,32 +24,21 @@ class MicroBatchSlice:
 
 
 def deal_evenly(count: int, world_size: int) -> int:
-    """Gives how many samples a rank has at most where they are dealt out evenly.
-
-    Args:
-        count: Number of samples.
-        world_size: Number of ranks.
-
-    Returns:
-        The largest number.
-    """
+    """Returns the maximum samples per rank when `count` samples are distributed evenly."""
     return -(-count // world_size)
 
 
 def split_mixed(
     plan: Plan, num_own: int, world_size: int, max_size: int, most_on_a_rank: MostOnARank = deal_evenly
 ) -> list[MicroBatchSlice]:
-    """Cuts a rank's share into micro-batches, as many on every rank.
+    """Splits a rank's share into mixed micro-batches, equally many on every rank, full ones first.
 
     Args:
-        plan: The plan.
-        num_own: Number of samples that this rank has of it.
+        plan: Plan of the step.
+        num_own: Samples of this rank.
         world_size: Number of ranks.
-        max_size: Most samples of a micro-batch.
-        most_on_a_rank: How many of so many samples the rank with the most has, where they are not dealt evenly.
-
-    Returns:
-        The slices, full ones first.
+        max_size: Maximum samples per micro-batch.
+        most_on_a_rank: Maximum samples per rank, given the total and the number of ranks.
     """
     return _split(0, num_own, most_on_a_rank(plan.total, world_size), max_size, -1)
 
@@ -61,17 +50,14 @@ def split_by_stream(
     max_size: int,
     most_on_a_rank: MostOnARank = deal_evenly,
 ) -> list[MicroBatchSlice]:
-    """Cuts a rank's share into micro-batches of one stream each, as many of each stream on every rank.
+    """Splits a rank's share into micro-batches of one stream each, equally many per stream on every rank.
 
     Args:
-        plan: The plan.
-        own_counts: `[num_streams]`: samples of each stream that this rank has.
+        plan: Plan of the step.
+        own_counts: `[num_streams]`: samples of each stream on this rank.
         world_size: Number of ranks.
-        max_size: Most samples of a micro-batch.
-        most_on_a_rank: How many of so many samples the rank with the most has, where they are not dealt evenly.
-
-    Returns:
-        The slices, stream after stream.
+        max_size: Maximum samples per micro-batch.
+        most_on_a_rank: Maximum samples per rank, given the total and the number of ranks.
     """
     slices: list[MicroBatchSlice] = []
     done = 0

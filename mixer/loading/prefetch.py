@@ -1,8 +1,7 @@
-"""Loading ahead by prediction: workers load what the coming steps will need if the weights stay.
+"""Prefetching by prediction: workers load the samples of the coming steps as if the weights stayed the same.
 
-The plan of a step is made when it is asked for, with the newest weights. What of it was predicted is there by then;
-what was not is loaded on the spot. A wrong prediction costs time, never correctness. Which samples hit does not depend
-on how fast anything is.
+A step is planned when it is requested, with the latest weights. Predicted samples are ready by then; the others are
+loaded on the spot. A wrong prediction costs time, never correctness. Hits do not depend on timing.
 """
 
 import itertools
@@ -18,33 +17,33 @@ from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.plan import Plan
 
-Key = tuple[int, int, int]  # stream, position and index: what a memory gives at a position is not sure beforehand
+Key = tuple[int, int, int]  # stream, position and index: a memory's sample at a position may still change
 
 _PENDING = None
-_MOST_KEPT = 10  # times what the workers load ahead
+_MOST_KEPT = 10  # times the samples that workers prefetch
 
 
 class Outlook(Protocol):
-    """What a prefetcher has to know of the mixture."""
+    """The mixture as the prefetcher sees it."""
 
     def forecast(self) -> Iterator[Plan]:
-        """Plans the steps after the present one."""
+        """Plans the following steps."""
 
     def share(self, plan: Plan) -> list[StreamShare]:
-        """Gives this rank's samples of a plan."""
+        """Returns this rank's samples of a plan."""
 
     def read(self, share: Sequence[StreamShare]) -> Samples:
         """Loads samples in this process."""
 
 
 class Prefetcher:
-    """Keeps the samples that workers loaded ahead, and has them load more.
+    """Requests samples from the workers ahead of time and keeps them until needed.
 
     Args:
-        workers: The workers.
-        outlook: What comes, and how it is read without workers.
-        job_size: Most samples of a job: those of a micro-batch, as in a DataLoader.
-        has_others: Whether there are other ranks, which may train on what was loaded here.
+        workers: Workers.
+        outlook: The mixture.
+        job_size: Maximum samples per job: a micro-batch, as in a DataLoader.
+        has_others: Whether there are other ranks, which may train on samples loaded here.
     """
 
     def __init__(self, workers: Workers, outlook: Outlook, job_size: int, has_others: bool):
@@ -58,19 +57,18 @@ class Prefetcher:
         self._most_own = 0
 
     def take(self, plan: Plan, share: Sequence[StreamShare], last_step: int) -> list[Row]:
-        """Gives this rank's samples of a step and has the workers go on with the next ones.
+        """Returns this rank's samples of a step and requests those of the following steps.
 
         Args:
-            plan: The plan.
+            plan: Plan of the step.
             share: This rank's samples of it.
-            last_step: Number of the last step that may be looked ahead to.
+            last_step: Last step to prefetch for.
 
         Returns:
-            The samples, stream after stream, each by what it was loaded with and its number there; a `BrokenSample`
-            stands for one that cannot be loaded.
+            References to the samples, stream by stream; a `BrokenSample` replaces one that cannot be loaded.
 
         Raises:
-            SampleError: If a worker died, or one cannot be loaded in this process.
+            SampleError: If a worker died, or a sample cannot be loaded in this process.
         """
         self._receive(plan.step)
         missing = self._missing(share)
@@ -92,7 +90,7 @@ class Prefetcher:
         return [_as_row(sample) for sample in samples]
 
     def stop(self) -> None:
-        """Ends the workers and forgets what they loaded."""
+        """Stops the workers and discards their samples."""
         self._workers.stop()
         self._pool.clear()
         self._coming.clear()
@@ -105,7 +103,7 @@ class Prefetcher:
     def _keep(self, keys: list[Key], samples: Samples | BrokenSample) -> None:
         pool = self._pool
         for number, key in enumerate(keys):
-            if pool.get(key, samples) is _PENDING:  # else it was taken meanwhile, or went to another rank
+            if pool.get(key, samples) is _PENDING:  # else it was taken or went to another rank
                 pool[key] = samples if isinstance(samples, BrokenSample) else (samples, number)
 
     def _missing(self, share: Sequence[StreamShare]) -> list[StreamShare]:
@@ -113,7 +111,7 @@ class Prefetcher:
 
     def _look_ahead(self, plan: Plan, num_own: int, last_step: int) -> None:
         jobs_per_step = max(1, -(-num_own // self._job_size))
-        # One step more than the workers can hold: where counts change, its samples serve those before it.
+        # One step more than the workers can hold: if counts change, earlier steps use its samples.
         horizon = -(-self._workers.num_jobs // jobs_per_step) + 2
         first_new = 0
         if self._coming and _is_same(self._coming[0], plan):
@@ -125,11 +123,11 @@ class Prefetcher:
         while len(self._coming) < horizon and (coming := next(self._plans, None)) is not None:
             self._coming.append(coming)
         for number, coming in enumerate(self._coming):
-            # A new job stands behind those in line: what is due before them would come too late.
+            # New jobs are queued behind the others: those due earlier would come too late.
             if number >= first_new and self._last_due <= coming.step <= last_step:
-                unasked = _filter(self._outlook.share(coming), lambda keys: [key not in self._pool for key in keys])
-                self._request(unasked, coming.step - 1)
-                if unasked:
+                unrequested = _filter(self._outlook.share(coming), lambda keys: [key not in self._pool for key in keys])
+                self._request(unrequested, coming.step - 1)
+                if unrequested:
                     self._last_due = coming.step
 
     def _request(self, share: Sequence[StreamShare], due: int, is_urgent: bool = False) -> None:
@@ -141,12 +139,12 @@ class Prefetcher:
             self._last_due = due
 
     def _drop_needless(self, plan: Plan, num_own: int) -> None:
-        """Drops what went to another rank, and the oldest of what a policy that leaps about left behind."""
+        """Discards samples that went to another rank, and the oldest leftovers of an erratic policy."""
         if self._has_others:
             ends = (plan.starts + plan.counts).tolist()
             for key in [key for key in self._pool if key[1] < ends[key[0]]]:
                 del self._pool[key]
-        self._most_own = max(self._most_own, num_own)  # the last step of an epoch may be small
+        self._most_own = max(self._most_own, num_own)  # an epoch's last step may be small
         most = _MOST_KEPT * max(self._workers.num_jobs * self._job_size, self._most_own)
         if len(self._pool) > most:
             loaded = [key for key, row in self._pool.items() if row is not _PENDING]
@@ -155,7 +153,7 @@ class Prefetcher:
 
 
 def _as_row(sample: Row | BrokenSample | None) -> Row:
-    assert sample is not None, "none is pending when it is taken"  # noqa: S101
+    assert sample is not None, "samples are received before they are taken"  # noqa: S101
     return (Samples(None, [sample]), 0) if isinstance(sample, BrokenSample) else sample
 
 
@@ -181,7 +179,7 @@ def _filter(share: Sequence[StreamShare], are_wanted: Callable[[Iterator[Key]], 
 
 
 def _cut(share: Sequence[StreamShare], size: int) -> Iterator[tuple[StreamShare, ...]]:
-    """Cuts a share into pieces of at most so many samples."""
+    """Splits a share into pieces of at most `size` samples."""
     piece: list[StreamShare] = []
     room = size
     for part in share:

@@ -1,4 +1,4 @@
-"""A stream's data set with every sample preprocessed as it is read."""
+"""Applies a stream's `preprocess` function to samples when they are read."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -13,19 +13,19 @@ Preprocess = Callable[[Any], Any]
 
 
 def preprocessed(dataset: Any, preprocess: Preprocess | None) -> Any:
-    """Gives a data set whose samples have gone through a function.
+    """Wraps a dataset so that each sample passes through a function.
 
     Args:
-        dataset: The data set: map-style or iterable.
-        preprocess: Makes a sample of a sample; `None` for nothing.
+        dataset: Map-style or iterable dataset.
+        preprocess: Maps a sample to a sample; `None` for none.
 
     Returns:
-        A data set of the same kind, which can give its state if that one can.
+        Dataset of the same kind, stateful if the original is.
     """
     if preprocess is None:
         return dataset
     if isinstance(dataset, datasets.IterableDataset):
-        # What the function does not give again is gone, as with any other data set.
+        # Columns that the function does not return are dropped, as with any other dataset.
         columns = dataset.column_names or list(next(iter(dataset)))
         return dataset.map(partial(_made_anew, preprocess), remove_columns=columns)
     if not is_iterable(dataset):
@@ -35,14 +35,14 @@ def preprocessed(dataset: Any, preprocess: Preprocess | None) -> Any:
 
 
 def preprocessed_now(dataset: Any, preprocess: Preprocess | None) -> Any:
-    """Gives a Hugging Face data set whose samples have gone through a function, once and for all.
+    """Applies a function to a Hugging Face dataset at once; rows of other datasets pass through it as they are read.
 
     Args:
-        dataset: The data set; rows of an iterable one go through it as they come.
-        preprocess: Makes a sample of a sample; `None` for nothing.
+        dataset: Dataset.
+        preprocess: Maps a sample to a sample; `None` for none.
 
     Returns:
-        A data set of the same kind.
+        Dataset of the same kind.
     """
     if preprocess is None or not isinstance(dataset, datasets.Dataset):
         return preprocessed(dataset, preprocess)
@@ -50,12 +50,12 @@ def preprocessed_now(dataset: Any, preprocess: Preprocess | None) -> Any:
 
 
 def _made_anew(preprocess: Preprocess, sample: Any) -> dict[str, Any]:
-    """Gives another object than the sample: of the sample itself columns are removed, though they may be new."""
+    """Returns a new object: from the sample itself `map` would remove columns even if the function set them anew."""
     return dict(preprocess(sample))
 
 
 class _Preprocessed(Dataset[Any]):
-    """Samples that can be indexed."""
+    """Map-style dataset with preprocessing."""
 
     def __init__(self, dataset: Any, preprocess: Preprocess):
         self.dataset, self.preprocess = dataset, preprocess
@@ -73,7 +73,7 @@ class _Preprocessed(Dataset[Any]):
 
 
 class _PreprocessedRows(IterableDataset[Any]):
-    """Rows that come in their own order."""
+    """Iterable dataset with preprocessing."""
 
     def __init__(self, dataset: Any, preprocess: Preprocess):
         self.dataset, self.preprocess = dataset, preprocess
@@ -87,7 +87,7 @@ class _PreprocessedRows(IterableDataset[Any]):
 
 
 class _StatefulRows(_PreprocessedRows):
-    """Rows of a data set that can go on from a state; preprocessing has none of its own."""
+    """Iterable dataset with a state; preprocessing adds none."""
 
     def state_dict(self) -> Any:
         return self.dataset.state_dict()

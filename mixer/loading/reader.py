@@ -1,4 +1,4 @@
-"""Reads samples, each with its own random key, and names the one that failed."""
+"""Reads samples with one random key each, and names samples that fail."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -32,14 +32,7 @@ _COLLATORS = (
 
 
 def reads_without_randomness(dataset: Any) -> bool:
-    """Says whether a data set is of a kind that draws nothing when a sample is read.
-
-    Args:
-        dataset: A map-style data set.
-
-    Returns:
-        `False` where it is not known.
-    """
+    """Whether reading a sample is known to draw no random numbers."""
     if isinstance(dataset, datasets.Dataset):
         return bool(dataset.format["type"] != "custom")  # a transform set by `set_transform`
     if type(dataset) is ConcatDataset:
@@ -50,14 +43,7 @@ def reads_without_randomness(dataset: Any) -> bool:
 
 
 def collates_without_randomness(collator: Any) -> bool:
-    """Says whether a collator is of a kind that draws nothing.
-
-    Args:
-        collator: A collator.
-
-    Returns:
-        `False` where it is not known.
-    """
+    """Whether a collator is known to draw no random numbers."""
     if type(collator) is RemoveColumnsCollator:
         collator = collator.data_collator
     if type(collator) is DataCollatorForLanguageModeling:
@@ -72,40 +58,40 @@ class _BatchReader(Protocol):
 
 @runtime_checkable
 class ColumnReader(Protocol):
-    """A data set whose samples are equal-shaped tensors, draw no random numbers and can be read by columns.
+    """Dataset of equal-shaped tensors that draws no random numbers and can be read by column.
 
-    With the Trainer's default collator, micro-batches are then stacked without going through single samples: the
-    result is the same and several times faster.
+    With the Trainer's default collator, micro-batches are stacked directly from columns, with the same result and
+    several times faster.
     """
 
     def read_columns(self, indices: Int64Array) -> Mapping[str, torch.Tensor]:
         """Reads several samples at once.
 
         Args:
-            indices: int64 `[count]`: which ones.
+            indices: int64 `[count]`: sample indices.
 
         Returns:
-            For each column a tensor `[count, ...]` of its own memory.
+            For each column a tensor `[count, ...]` with its own memory.
         """
 
 
 class SampleError(RuntimeError):
-    """A sample could not be loaded; the stream and the index are in the message."""
+    """A sample could not be loaded; the message names the stream and the index."""
 
 
 class StreamReader:
-    """Reads samples of several data sets.
+    """Reads samples of several datasets.
 
-    A sample that draws random numbers draws them from generators that are seeded by its stream and position, whoever
-    reads it and beside which others; the surrounding state is put back. Streams whose samples draw nothing are read in
-    one call.
+    A sample that draws random numbers draws them from generators seeded by its stream and position, independent of the
+    process and of other samples; the surrounding random state is restored. Streams without randomness are read in one
+    call.
 
     Args:
-        names: Names of the streams.
-        datasets: Their data sets.
-        keys: A random key for each stream.
-        are_random: Whether samples of each stream draw random numbers; `None` finds out.
-        skipped: The streams of which samples that cannot be loaded are given as `BrokenSample`.
+        names: Stream names.
+        datasets: Their datasets.
+        keys: Random key of each stream.
+        are_random: Whether samples of each stream draw random numbers; `None` detects it.
+        skipped: Streams whose unloadable samples are returned as `BrokenSample`.
     """
 
     def __init__(
@@ -121,61 +107,43 @@ class StreamReader:
         self._lengths = [_length(dataset) for dataset in datasets]
         self._batch_readers = [dataset if isinstance(dataset, _BatchReader) else None for dataset in datasets]
         self._column_readers = [dataset for dataset in datasets if isinstance(dataset, ColumnReader)]
-        told = list(are_random or [None] * len(datasets))
+        declared = list(are_random or [None] * len(datasets))
         self._is_plain = [
             is_random is False or (is_random is None and _is_plain(dataset))
-            for dataset, is_random in zip(datasets, told, strict=True)
+            for dataset, is_random in zip(datasets, declared, strict=True)
         ]
-        self._draws = [is_random is True for is_random in told]
+        self._draws = [is_random is True for is_random in declared]
         self._place: Int64Array | None = None
 
     @property
     def has_columns(self) -> bool:
-        """Whether all data sets can be read by columns."""
+        """Whether all datasets can be read by column."""
         return len(self._column_readers) == len(self._datasets)
 
     def note_place(self, place: Int64Array) -> None:
-        """Has the reader note which sample it is at, for those who look on from another process.
+        """Records the current sample in shared memory, for observers in other processes.
 
         Args:
-            place: int64 `[2]`: overwritten with the stream and the index, -1 for several at once.
+            place: int64 `[2]`: overwritten with stream and index, -1 for several samples at once.
         """
         self._place = place
 
     def describe(self, share: Sequence[StreamShare]) -> str:
-        """Says which samples a share consists of.
-
-        Args:
-            share: What is, or was, to be read.
-
-        Returns:
-            The streams' names and the indices into their data sets.
-        """
+        """Returns the stream names and dataset indices of a share as text."""
         return "; ".join(f"stream {self._names[part.stream_id]!r}, samples {part.indices.tolist()}" for part in share)
 
     def describe_place(self, stream_id: int, index: int) -> str:
-        """Says what a noted place means.
-
-        Args:
-            stream_id: The stream.
-            index: The index, or -1.
-
-        Returns:
-            The stream's name and the index.
-        """
+        """Returns a recorded stream and index (-1 for several samples) as text."""
         return f"stream {self._names[stream_id]!r}, " + ("several samples" if index < 0 else f"sample {index}")
 
     def read(self, share: Sequence[StreamShare]) -> list[Any]:
-        """Reads single samples.
-
-        Args:
-            share: What is to be read.
+        """Reads individual samples.
 
         Returns:
-            The samples, stream after stream; a `BrokenSample` for one that cannot be loaded and may be skipped.
+            Samples, stream by stream; a `BrokenSample` replaces one that cannot be loaded and may be skipped.
 
         Raises:
-            SampleError: If one cannot be loaded that may not.
+            SampleError: If a sample cannot be loaded and may not be skipped.
         """
         if all(self._is_plain[part.stream_id] for part in share):
             return [sample for part in share for sample in self._read_or_skip(part)]
@@ -183,7 +151,7 @@ class StreamReader:
         is_changed = True
         try:
             parts = [() if self._draws[part.stream_id] else self._read_if_plain(part) for part in share]
-            if not state.is_current():  # they have to be read anew, each sample by its own key
+            if not state.is_current():  # read them again, each sample with its own key
                 for part in share:
                     self._draws[part.stream_id] = not self._is_plain[part.stream_id]
             is_changed = any(self._draws[part.stream_id] for part in share)
@@ -197,16 +165,13 @@ class StreamReader:
                 state.restore()
 
     def read_columns(self, share: Sequence[StreamShare]) -> Columns:
-        """Reads samples by columns.
-
-        Args:
-            share: What is to be read.
+        """Reads samples by column.
 
         Returns:
-            For each column a tensor `[num_samples, ...]`, stream after stream.
+            For each column a tensor `[num_samples, ...]`, stream by stream.
 
         Raises:
-            SampleError: If they cannot be loaded, or the columns of two streams do not fit together.
+            SampleError: If they cannot be loaded, or columns of two streams do not match.
         """
         parts = [self._read_stream_columns(part) for part in share]
         if len(parts) == 1:
@@ -215,17 +180,17 @@ class StreamReader:
             return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         except (KeyError, RuntimeError) as error:
             names = [self._names[part.stream_id] for part in share]
-            raise SampleError(f"The columns of the streams {names} cannot be stacked together: {error}") from error
+            raise SampleError(f"The columns of the streams {names} cannot be stacked: {error}") from error
 
     def _read_stream_columns(self, part: StreamShare) -> Columns:
         self._note(part.stream_id, -1)
         try:
             return self._column_readers[part.stream_id].read_columns(part.indices)
-        except Exception as error:  # whatever a user's data set raises is passed on, with the place
+        except Exception as error:  # any error of a user's dataset is passed on with its sample
             raise self._sample_error(part, error) from error
 
     def _read_or_skip(self, part: StreamShare) -> Sequence[Any]:
-        """Reads samples in one call; one by one where one fails that may be skipped."""
+        """Reads samples in one call, or one by one if one fails that may be skipped."""
         if part.stream_id not in self._skipped:
             return self._read_at_once(part)
         try:
@@ -248,31 +213,31 @@ class StreamReader:
                 samples: Sequence[Any] = [dataset[index] for index in indices]
             else:
                 samples = reader.__getitems__(indices)
-        except Exception as error:  # whatever a user's data set raises is passed on, with the place
+        except Exception as error:  # any error of a user's dataset is passed on with its sample
             raise self._sample_error(part, error) from error
         if len(samples) != len(part.indices):
             counts = f"{len(samples)} samples for {len(part.indices)} indices"
-            raise SampleError(f"Stream {self._names[part.stream_id]!r}: __getitems__ gave {counts}.")
+            raise SampleError(f"Stream {self._names[part.stream_id]!r}: __getitems__ returned {counts}.")
         for index, sample in zip(indices, samples, strict=True):
-            self._check_is_there(part.stream_id, index, sample)
+            self._check_not_none(part.stream_id, index, sample)
         return samples
 
     def _read_noting(self, part: StreamShare, place: Int64Array) -> list[Any]:
-        """Reads sample by sample, noting each before: where a worker dies, the note is what is left."""
+        """Reads samples one by one, recording each before: if a worker dies, the record remains."""
         dataset, samples = self._datasets[part.stream_id], []
         place[0], index = part.stream_id, -1
         try:
             for index in part.indices.tolist():
                 place[1] = index
                 samples.append(dataset[index])
-        except Exception as error:  # whatever a user's data set raises is passed on, with the place
+        except Exception as error:  # any error of a user's dataset is passed on with its sample
             raise self._error(part.stream_id, f"sample {index}", error) from error
         for index, sample in zip(part.indices.tolist(), samples, strict=True):
-            self._check_is_there(part.stream_id, index, sample)
+            self._check_not_none(part.stream_id, index, sample)
         return samples
 
     def _read_if_plain(self, part: StreamShare) -> Sequence[Any]:
-        """Reads samples that may draw random numbers; one that fails is given the ones that it should draw."""
+        """Reads samples that may draw random numbers; after a failure, reads each with its own random key."""
         try:
             return self._read_or_skip(part)
         except SampleError:
@@ -296,21 +261,21 @@ class StreamReader:
         self._note(stream_id, index)
         try:
             sample = self._datasets[stream_id][index]
-        except Exception as error:  # whatever a user's data set raises is passed on, with the place
+        except Exception as error:  # any error of a user's dataset is passed on with its sample
             raise self._error(stream_id, f"sample {index}", error) from error
-        self._check_is_there(stream_id, index, sample)
+        self._check_not_none(stream_id, index, sample)
         return sample
 
-    def _check_is_there(self, stream_id: int, index: int, sample: Any) -> None:
+    def _check_not_none(self, stream_id: int, index: int, sample: Any) -> None:
         if sample is None:
             raise SampleError(
-                f"Stream {self._names[stream_id]!r}: sample {index} is None. Leave out beforehand what the data set or "
-                "its preprocess has no sample for, or skip it: on_sample_error='skip'."
+                f"Stream {self._names[stream_id]!r}: sample {index} is None. Remove it from the dataset, or skip such "
+                "samples with on_sample_error='skip'."
             )
 
     def _sample_error(self, part: StreamShare, error: Exception) -> SampleError:
-        """Finds out which sample of several failed."""
-        if part.stream_id not in self._skipped:  # else they are read one by one at once
+        """Determines which of several samples failed."""
+        if part.stream_id not in self._skipped:  # else the caller reads them one by one
             state = RandomState.capture()
             try:
                 self._read_one_by_one(part)
@@ -322,7 +287,7 @@ class StreamReader:
 
     def _error(self, stream_id: int, which: str, error: Exception) -> SampleError:
         name, before, now = self._names[stream_id], self._lengths[stream_id], _length(self._datasets[stream_id])
-        changed = "" if before == now else f" (its data set had {before} samples when the run began and has {now} now)"
+        changed = "" if before == now else f" (its dataset had {before} samples when the run began and has {now} now)"
         return SampleError(f"Stream {name!r}: {which} could not be loaded: {type(error).__name__}: {error}{changed}")
 
     def _note(self, stream_id: int, index: int) -> None:
@@ -333,7 +298,7 @@ class StreamReader:
 def _length(dataset: Any) -> int | None:
     try:
         return len(dataset)
-    except Exception:  # of rows, or what a memory gives; and it is asked once more where the data set has just failed
+    except Exception:  # rows and memories have no length; and the dataset may have just failed
         return None
 
 

@@ -1,4 +1,4 @@
-"""One optimizer step's batch on a rank, and how ranks make sure that they mean the same one."""
+"""One optimizer step's batch on a rank, and the check that all ranks planned the same step."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ from mixer.mixture.plan import Plan
 from mixer.utils.arrays import Int64Array
 from mixer.utils.text import shortened
 
-_HALF = 2**24  # fingerprints travel in halves of 24 bits, whose squares still add up in 64 bits over 2^15 ranks
-_MOST_CHARACTERS = 1_000  # of each list in what a rank says of its plan
+_HALF = 2**24  # fingerprints are sent in halves of 24 bits, whose squares sum up in 64 bits over 2^15 ranks
+_MOST_CHARACTERS = 1_000  # of each list in a rank's description of its plan
 
 
 @dataclass(frozen=True)
 class StepCounts:
-    """What a step consists of.
+    """Counts of a step.
 
     Args:
-        items: int64 `[num_streams]`: terms of the loss.
+        items: int64 `[num_streams]`: loss terms.
         tokens: int64 `[num_streams]`: tokens.
-        num_larger: Ranks that have a larger micro-batch in it than any before.
-        num_first: Labels that are no terms, as the first of their row, and that the Trainer counts all the same.
-        skipped: int64 `[num_streams]`: samples that could not be loaded and are left out; `None` for none.
-        signals: `[NUM_SIGNALS]`: how many ranks have had each signal that ends a run.
+        num_larger: Ranks with a larger micro-batch than any before.
+        num_first: Labels that are not loss terms, as the first of their row, but that the Trainer counts.
+        skipped: int64 `[num_streams]`: samples skipped because they could not be loaded; `None` for none.
+        signals: `[NUM_SIGNALS]`: number of ranks that received each signal that ends a run.
         num_rows: Rows of the micro-batches.
         squared_items: Sum of the squares of the rows' items.
     """
@@ -46,34 +46,34 @@ class StepCounts:
 
     @property
     def is_even(self) -> bool:
-        """Whether all rows have equally many items: only then is n Σ xᵢ² = (Σ xᵢ)² (Cauchy and Schwarz)."""
+        """Whether all rows have equally many items: only then is n Σ xᵢ² = (Σ xᵢ)² (Cauchy-Schwarz)."""
         return self.num_rows * self.squared_items == int(self.items.sum()) ** 2
 
 
 class DisagreementError(RuntimeError):
-    """The ranks planned different steps; the plans are in the message."""
+    """The ranks planned different steps; the message holds the plans."""
 
 
 def confirm(
     ranks: RankSync, num_streams: int, plan: Plan | None, contents: StepCounts | None, error: Exception | None
 ) -> StepCounts:
-    """Adds up what the ranks hold of a step, after making sure that they mean the same one; all have to call it.
+    """Sums the ranks' counts of a step after checking that all planned the same one; all ranks must call it.
 
-    One small collective carries the counts, a fingerprint of the plan and whether a rank failed.
+    A single small collective carries the counts, a fingerprint of the plan, and whether a rank failed.
 
     Args:
-        ranks: The ranks.
+        ranks: Collectives.
         num_streams: Number of streams.
-        plan: This rank's plan, or `None` if it has none.
-        contents: This rank's share, or `None` after an error.
-        error: What went wrong on this rank, or `None`.
+        plan: This rank's plan, or `None`.
+        contents: This rank's counts, or `None` after an error.
+        error: This rank's error, or `None`.
 
     Returns:
-        The contents of the whole step.
+        Counts of the whole step.
 
     Raises:
         DisagreementError: On every rank, if the plans differ.
-        RemoteError: If another rank had an error; the rank with the error raises that error itself.
+        RemoteError: If another rank failed; the failed rank raises its own error.
     """
     zeros = np.zeros(num_streams, dtype=np.int64)
     own = contents or StepCounts(zeros, zeros)
@@ -89,7 +89,7 @@ def confirm(
     num_failures, *sums = message[:5].tolist()
     if num_failures:
         ranks.raise_on_all(error)
-    # By Cauchy and Schwarz, W times the sum of squares is the square of the sum only where all are equal.
+    # Cauchy-Schwarz: W times the sum of squares equals the square of the sum only if all are equal.
     if any(ranks.world_size * sums[half + 2] != sums[half] ** 2 for half in (0, 1)):
         _raise_disagreement(ranks, plan)
     items, tokens, skipped = message[5 : -len(counts)].reshape(3, num_streams)
@@ -99,13 +99,13 @@ def confirm(
 
 def _raise_disagreement(ranks: RankSync, plan: Plan | None) -> None:
     own = "nothing left"
-    if plan is not None:  # of thousands of streams not all: each rank gets what every rank says
+    if plan is not None:  # shortened: each rank receives every rank's description
         counts, weights = (shortened(str(part.tolist()), _MOST_CHARACTERS) for part in (plan.counts, plan.weights))
         own = f"step {plan.step}, counts {counts}, weights {weights}"
     plans = ranks.gather_bytes(own.encode())
     described = "; ".join(f"rank {rank}: {text.decode()}" for rank, text in enumerate(plans))
     raise DisagreementError(
-        f"The ranks planned different steps ({described}). Every rank must decide alike: call set_weights on "
+        f"The ranks planned different steps ({described}). All ranks must decide alike: call set_weights on "
         "all ranks, and let no policy or function depend on the rank, the time or global random numbers."
     )
 
@@ -115,11 +115,11 @@ class MicroBatch:
     """One micro-batch of one rank.
 
     Args:
-        inputs: What the collator gave.
-        stream_ids: int64 `[num_samples]`: the stream of each sample.
-        is_padding: Whether it only keeps this rank in step with the others and counts for nothing.
-        positions: int64 `[num_samples]`: the position of each sample in its stream, where somebody asks for it.
-        indices: int64 `[num_samples]`: where each sample stands in its stream's data set, for errors.
+        inputs: Output of the collator.
+        stream_ids: int64 `[num_samples]`: stream of each sample.
+        is_padding: Whether it only keeps this rank in step with the others and does not count.
+        positions: int64 `[num_samples]`: position of each sample in its stream, if requested.
+        indices: int64 `[num_samples]`: index of each sample in its dataset, for errors.
     """
 
     inputs: Any
@@ -130,7 +130,7 @@ class MicroBatch:
 
     @property
     def first_stream(self) -> int:
-        """The stream of its first sample; samples of no stream count as the first stream's."""
+        """Stream of its first sample; 0 if it has no streams."""
         return int(self.stream_ids[0]) if len(self.stream_ids) else 0
 
 
@@ -138,16 +138,15 @@ class MicroBatch:
 class StepBatch(Mapping[str, Any]):
     """All micro-batches of one rank for one optimizer step.
 
-    As a mapping it is the batch that they are of: what each micro-batch has by a name, one after the other. Tensors
-    are put together by rows where they are as long (padded to the same length, say), else they are flattened; of what
-    is neither a tensor nor a list there is a tuple. What only keeps a rank in step with the others is no part of it.
-    It cannot be changed.
+    As a read-only mapping it is the whole batch: each key's values of all micro-batches, concatenated. Tensors are
+    concatenated by row if their shapes match (padded to the same length, say), else flattened; values that are neither
+    tensors nor lists form a tuple. Padding micro-batches are excluded.
 
     Args:
-        plan: The plan that it carries out.
-        micro_batches: The micro-batches, in order.
-        samples: Whose samples they are made of, and the samples, where they are kept to be cut anew.
-        broken: What could not be loaded and is left out: streams and what stands for their samples.
+        plan: Plan of the step.
+        micro_batches: Micro-batches, in order.
+        samples: The rank's share and its loaded samples, if they are kept for splitting again.
+        broken: Stream id and message of each skipped sample.
     """
 
     plan: Plan
@@ -173,7 +172,7 @@ class StepBatch(Mapping[str, Any]):
 
 
 def _together(parts: Sequence[Any]) -> Any:
-    """Puts what micro-batches have by one name together."""
+    """Concatenates the values of one key over micro-batches."""
     if len(parts) == 1 and (isinstance(parts[0], list) or (isinstance(parts[0], torch.Tensor) and parts[0].ndim)):
         return parts[0]
     if all(isinstance(part, torch.Tensor) for part in parts):

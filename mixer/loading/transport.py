@@ -1,4 +1,4 @@
-"""How samples travel from a worker process: tensors of a column as one, everything else pickled."""
+"""Transport of samples between processes: one tensor per column, everything else pickled."""
 
 import pickle
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ class Samples:
     """Samples that were loaded together.
 
     Args:
-        columns: For samples that are dicts with the same keys, a column a key: a tensor of all samples or a list.
-        rows: The samples, where they are no such dicts.
+        columns: For dicts with equal keys, one column per key: a tensor of all samples, or a list.
+        rows: Other samples.
     """
 
     def __init__(self, columns: Mapping[Any, Tensor | list[Any]] | None, rows: Sequence[Any] = ()):
@@ -37,12 +37,12 @@ class Samples:
 
     @property
     def has_columns(self) -> bool:
-        """Whether all are dicts with the same keys."""
+        """Whether all samples are dicts with equal keys."""
         return self._columns is not None
 
     @property
     def tensors(self) -> Columns | None:
-        """The columns as tensors `[num_samples, ...]`, if all of them are."""
+        """Columns as tensors `[num_samples, ...]`, or `None` if any is not a tensor."""
         columns = self._columns
         if not columns or not all(isinstance(values, Tensor) for values in columns.values()):
             return None
@@ -50,10 +50,10 @@ class Samples:
 
 
 def stack_rows(rows: Sequence[Row]) -> Columns | None:
-    """Puts samples together by columns.
+    """Stacks samples by column.
 
     Args:
-        rows: Samples, each by what it was loaded with and its number there.
+        rows: References to samples.
 
     Returns:
         For each column a tensor `[num_samples, ...]`; `None` if the samples are not tensors of equal shapes by column.
@@ -84,7 +84,7 @@ def _fit(first: Columns, other: Columns) -> bool:
 
 @dataclass(frozen=True)
 class _RaggedColumn:
-    """The tensors of several samples in one: each that crosses a process boundary costs a file descriptor."""
+    """Tensors of several samples in one: each tensor that crosses a process boundary costs a file descriptor."""
 
     flat: Tensor
     shapes: list[torch.Size]
@@ -100,7 +100,7 @@ class _StackedColumn:
 
     @classmethod
     def of(cls, values: Tensor) -> "_StackedColumn":
-        """Takes small tensors as arrays: those go through the pipe, faster than shared memory is set up."""
+        """Stores small tensors as arrays: those go through the pipe, which is faster than setting up shared memory."""
         is_small = values.nbytes <= _MAX_PIPED_BYTES and values.dtype in _ARRAY_DTYPES
         return cls(values.detach().numpy() if is_small else values)
 
@@ -121,36 +121,25 @@ _Column = _RaggedColumn | _StackedColumn | _PickledColumn
 
 @dataclass(frozen=True)
 class Packed:
-    """Samples on their way.
+    """Samples packed for transport.
 
     Args:
-        columns: For samples that are dicts with the same keys, a column a key; else `None`.
-        rows: The samples, where they are no such dicts.
+        columns: For dicts with equal keys, one column per key; else `None`.
+        rows: Other samples.
     """
 
     columns: Mapping[Any, _Column] | None
     rows: _Column | None = None
 
     def unpack(self) -> Samples:
-        """Gives the samples back.
-
-        Returns:
-            The samples; tensors of a column share their memory.
-        """
+        """Returns the samples; tensors of a column share memory."""
         if self.columns is not None:
             return Samples({name: column.unpack() for name, column in self.columns.items()})
         return Samples(None, () if self.rows is None else self.rows.unpack())  # type: ignore[arg-type]
 
 
 def pack(samples: Sequence[Any]) -> Packed:
-    """Packs samples of any kind.
-
-    Args:
-        samples: The samples.
-
-    Returns:
-        What unpacks to them.
-    """
+    """Packs samples of any kind."""
     first = samples[0]
     if type(first) is dict and all(type(sample) is dict and sample.keys() == first.keys() for sample in samples):
         return Packed({name: _pack_column([sample[name] for sample in samples]) for name in first})
@@ -158,14 +147,7 @@ def pack(samples: Sequence[Any]) -> Packed:
 
 
 def pack_columns(columns: Columns) -> Packed:
-    """Packs samples that were read by columns.
-
-    Args:
-        columns: For each column a tensor `[num_samples, ...]`.
-
-    Returns:
-        What unpacks to a dict a sample.
-    """
+    """Packs samples that were read by column, each a tensor `[num_samples, ...]`."""
     return Packed({name: _StackedColumn.of(values) for name, values in columns.items()})
 
 

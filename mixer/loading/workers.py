@@ -1,4 +1,4 @@
-"""Worker processes that load samples ahead, in the order in which they were asked for."""
+"""Worker processes that prefetch samples, in the order of the requests."""
 
 import contextlib
 import itertools
@@ -24,22 +24,61 @@ from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
 
 _MEMORY = (
-    "It was killed from outside (signal 9), most often because memory ran out: take fewer workers "
-    "(dataloader_num_workers), a smaller dataloader_prefetch_factor, or a data set that holds less."
+    "It was killed from outside (signal 9), usually because memory ran out: use fewer workers "
+    "(dataloader_num_workers), a smaller dataloader_prefetch_factor, or a dataset that needs less memory."
 )
 
 
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How samples are prefetched; names and meanings follow DataLoader.
+
+    Args:
+        num_workers: Number of worker processes; 0 loads in the training process.
+        prefetch_factor: Micro-batches that each worker prefetches.
+        persistent_workers: Whether workers stay alive between epochs.
+        worker_init_fn: Called first in each worker.
+        multiprocessing_context: Start method; `None` uses Python's default.
+        job_size: Maximum samples per job of a worker; `None` uses the micro-batch size.
+        limit_seconds: Timeout for workers; `None` waits indefinitely.
+    """
+
+    num_workers: int = 0
+    prefetch_factor: int = 2
+    persistent_workers: bool = False
+    worker_init_fn: Callable[[int], None] | None = None
+    multiprocessing_context: Any = None
+    job_size: int | None = None
+    limit_seconds: float | None = None
+
+    def data_loader_arguments(self, seed: int) -> dict[str, Any]:
+        """Returns the arguments of a DataLoader that returns results as they are; `seed` seeds the workers."""
+        return {
+            "batch_size": None,
+            "collate_fn": _unchanged,
+            "num_workers": self.num_workers,
+            "prefetch_factor": self.prefetch_factor,
+            "worker_init_fn": partial(begin_worker, self.worker_init_fn),
+            "multiprocessing_context": self.multiprocessing_context,
+            "generator": torch.Generator().manual_seed(seed % 2**63),
+        }
+
+
+def _unchanged(result: Any) -> Any:
+    return result
+
+
 class WorkerTimeoutError(RuntimeError):
-    """A worker gave nothing for too long."""
+    """A worker did not answer in time."""
 
 
 class Patience:
-    """Ends the wait for workers that give nothing, and leaves torch's own look for dead ones as it is.
+    """Timeout for workers that do not answer, without delaying torch's detection of dead workers.
 
-    A DataLoader's own `timeout` would find a dead worker no sooner than one that hangs.
+    A DataLoader's own `timeout` would detect a dead worker no sooner than a hanging one.
 
     Args:
-        limit_seconds: How long is waited; `None` waits for ever.
+        limit_seconds: Timeout; `None` waits indefinitely.
     """
 
     def __init__(self, limit_seconds: float | None = None):
@@ -47,40 +86,33 @@ class Patience:
         self._started = 0.0
 
     def begin(self) -> None:
-        """Is called when a wait begins."""
+        """Starts the timer."""
         self._started = time.monotonic()
 
     def watch(self, results: Any) -> None:
-        """Looks at the clock as often as torch looks for workers that died.
-
-        Args:
-            results: The iterator of a DataLoader.
-        """
-        look, limit_seconds = getattr(results, "_try_get_data", None), self.limit_seconds
-        if look is None or limit_seconds is None:
+        """Checks the timer whenever the DataLoader iterator `results` polls for dead workers."""
+        poll, limit_seconds = getattr(results, "_try_get_data", None), self.limit_seconds
+        if poll is None or limit_seconds is None:
             return
 
-        def look_in_time(*args: Any, **kwargs: Any) -> Any:
-            found = look(*args, **kwargs)
-            if not found[0] and time.monotonic() - self._started > limit_seconds:
-                raise WorkerTimeoutError(f"nothing came for {limit_seconds:g} seconds, nine tenths of ddp_timeout")
-            return found
+        def poll_in_time(*args: Any, **kwargs: Any) -> Any:
+            result = poll(*args, **kwargs)
+            if not result[0] and time.monotonic() - self._started > limit_seconds:
+                raise WorkerTimeoutError(f"no answer for {limit_seconds:g} seconds, nine tenths of ddp_timeout")
+            return result
 
-        results._try_get_data = look_in_time
+        results._try_get_data = poll_in_time  # noqa: SLF001  # no public hook
 
 
 def likely_cause(error: Exception, results: Any = None) -> str:
-    """Says why a worker may have died or not answered.
+    """Explains why a worker may have died or not answered: a sentence, or an empty string.
 
     Args:
-        error: What torch, or `Patience`, raised.
-        results: The iterator of a DataLoader, which knows how its workers ended.
-
-    Returns:
-        A sentence, or nothing.
+        error: Error raised by torch or by `Patience`.
+        results: The DataLoader's iterator, which knows its workers' exit codes.
     """
     if isinstance(error, WorkerTimeoutError):
-        return "If reading takes so long, raise ddp_timeout; else something that it waits for does not answer."
+        return "If reading really takes that long, raise ddp_timeout; else a resource it waits for does not answer."
     was_killed = any(worker.exitcode == -signal.SIGKILL for worker in getattr(results, "_workers", ()))
     return _MEMORY if was_killed or "signal: Killed" in str(error) else ""
 
@@ -91,11 +123,10 @@ _PIPE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Job:
-    """Samples that one worker loads in one go.
+    """Samples that one worker loads at once.
 
     Args:
-        due: Number of the step that they are meant for; infinite for a job without samples, which only keeps the
-            workers' turns.
+        due: Step that needs them; infinite for an empty job, which only preserves the workers' order.
         share: The samples.
     """
 
@@ -105,7 +136,7 @@ class Job:
 
 @dataclass
 class _Line:
-    """The jobs that workers have and those that wait; a DataLoader takes it for its sampler and never sees it end."""
+    """Job queue; the DataLoader uses it as an endless sampler."""
 
     in_flight: deque[Job] = field(default_factory=deque)
     waiting: deque[Job] = field(default_factory=deque)
@@ -120,7 +151,7 @@ class _Line:
 
 
 class _JobReader(Dataset[Packed | list[Packed | BrokenSample]]):
-    """What runs in a worker."""
+    """Dataset that runs in the workers."""
 
     def __init__(self, reader: StreamReader, by_columns: bool, places: torch.Tensor):
         self._reader, self._by_columns, self._places = reader, by_columns, places
@@ -134,7 +165,7 @@ class _JobReader(Dataset[Packed | list[Packed | BrokenSample]]):
         result = self._load(share, worker.id) if share else Packed(None)
         if isinstance(result, Packed):
             return result
-        # Not every sample of a failed job must fail: which step needs which of them is not known yet.
+        # Other samples of a failed job may be fine: retry them one by one.
         return [result] if _num_samples(share) == 1 else [self._load(single, worker.id) for single in _singles(share)]
 
     def _load(self, share: Share, worker_id: int) -> Packed | BrokenSample:
@@ -147,9 +178,7 @@ class _JobReader(Dataset[Packed | list[Packed | BrokenSample]]):
             return BrokenSample(f"{error}\n\nIn worker {worker_id}:\n{cause}")
         except Exception as error:  # a sample that cannot be sent to another process, say
             samples = self._reader.describe(share)
-            return BrokenSample(
-                f"{samples} could not be handed over by worker {worker_id}: {type(error).__name__}: {error}"
-            )
+            return BrokenSample(f"worker {worker_id} could not send {samples}: {type(error).__name__}: {error}")
 
 
 def _num_samples(share: Share) -> int:
@@ -165,62 +194,34 @@ def _singles(share: Share) -> list[Share]:
 
 
 class Workers:
-    """Runs jobs in the workers of a DataLoader, `num_workers` × `prefetch_factor` of them at any time.
+    """Runs jobs in DataLoader workers, `num_workers` × `prefetch_factor` at any time.
 
     Args:
-        reader: Reads the samples.
-        by_columns: Whether it reads them by columns.
-        num_workers: Number of processes.
-        prefetch_factor: Number of jobs that each of them has, as in a DataLoader.
-        worker_init_fn: What a worker does first, as in a DataLoader.
+        reader: Reads samples.
+        by_columns: Whether to read them by column.
+        options: Worker options.
         seed: Seed of the workers' own generators.
-        multiprocessing_context: How they are started, as in a DataLoader.
-        limit_seconds: How long samples are waited for; `None` waits for ever.
     """
 
-    def __init__(
-        self,
-        reader: StreamReader,
-        by_columns: bool,
-        num_workers: int,
-        prefetch_factor: int,
-        worker_init_fn: Callable[[int], None] | None = None,
-        seed: int = 0,
-        multiprocessing_context: Any = None,
-        limit_seconds: float | None = None,
-    ):
-        self._patience = Patience(limit_seconds)
-        self.num_jobs = num_workers * prefetch_factor
+    def __init__(self, reader: StreamReader, by_columns: bool, options: WorkerOptions, seed: int = 0):
+        self._patience = Patience(options.limit_seconds)
+        self.num_jobs = options.num_workers * options.prefetch_factor
         self._reader, self._line = reader, _Line()
-        self._places = torch.zeros(num_workers, 3, dtype=torch.int64)
+        self._places = torch.zeros(options.num_workers, 3, dtype=torch.int64)
         self._places.share_memory_()  # type: ignore[no-untyped-call]
-        self._loader: DataLoader[Any] = DataLoader(
-            _JobReader(reader, by_columns, self._places),
-            batch_size=None,
-            sampler=self._line,
-            num_workers=num_workers,
-            prefetch_factor=prefetch_factor,
-            collate_fn=_as_it_is,
-            worker_init_fn=partial(begin_worker, worker_init_fn),
-            multiprocessing_context=multiprocessing_context,
-            generator=torch.Generator().manual_seed(seed % 2**63),
-        )
+        jobs = _JobReader(reader, by_columns, self._places)
+        self._loader: DataLoader[Any] = DataLoader(jobs, sampler=self._line, **options.data_loader_arguments(seed))
         self._results: Iterator[Packed | list[Packed | BrokenSample]] | None = None
 
     def submit(self, job: Job, is_urgent: bool = False) -> None:
-        """Puts a job in the line.
-
-        Args:
-            job: The job.
-            is_urgent: Whether it goes before those that no worker has yet.
-        """
+        """Queues a job; an urgent one precedes jobs that no worker has yet."""
         if is_urgent:
             self._line.waiting.appendleft(job)
         else:
             self._line.waiting.append(job)
 
     def start(self) -> None:
-        """Starts the workers with the first jobs of the line, if they do not run."""
+        """Starts the workers with the first queued jobs, unless they run already."""
         if self._results is None:
             self._results = iter(self._loader)
             _widen(self._results)
@@ -228,20 +229,20 @@ class Workers:
             keep_errors_out_of_training()
 
     def receive(self, step: int) -> Iterator[tuple[Job, Samples | BrokenSample]]:
-        """Waits for all jobs that are meant for a step or an earlier one.
+        """Waits for all jobs due at a step or earlier.
 
         Args:
             step: Number of the step, from 1.
 
         Yields:
-            Each job that is done by then, and its samples in order. One that failed comes sample by sample, each as a
-            job of its own, with the sample or what went wrong.
+            Each finished job and its samples, in order. A failed job is split into one job per sample, each with its
+            sample or error.
 
         Raises:
-            SampleError: If a worker died, or gave nothing for too long.
+            SampleError: If a worker died or timed out.
         """
         while any(job.due <= step for job in itertools.chain(self._line.in_flight, self._line.waiting)):
-            assert self._results is not None, "workers are started before they are waited for"  # noqa: S101
+            assert self._results is not None, "workers must be started first"  # noqa: S101
             job = self._line.in_flight[0]
             self._patience.begin()
             try:
@@ -256,8 +257,8 @@ class Workers:
                 yield Job(job.due, share), single if isinstance(single, BrokenSample) else single.unpack()
 
     def stop(self) -> None:
-        """Ends the workers and forgets their jobs."""
-        # An error that is still looked at holds the iterator, and with it the workers, alive.
+        """Stops the workers and discards their jobs."""
+        # A live traceback would keep the iterator, and with it the workers, alive.
         getattr(self._results, "_shutdown_workers", lambda: None)()
         self._results = None
         self._line.in_flight.clear()
@@ -267,31 +268,27 @@ class Workers:
         is_late = isinstance(error, WorkerTimeoutError)
         died = {int(number) for number in re.findall(r"\d+", str(error))}
         places = [place[1:] for place in self._places.tolist() if place[0] in died or (is_late and place[0])]
-        where = " and ".join(self._reader.describe_place(*place) for place in places) or "no sample yet"
+        where = " and ".join(self._reader.describe_place(*place) for place in places) or "none yet"
         return (
-            f"{'Worker processes do not answer' if is_late else 'A worker process died'}; what "
-            f"{'they are' if is_late else 'it was'} at, or had just done: {where}. What was waited for: "
-            f"{self._reader.describe(job.share) or 'nothing'}. ({error}) {likely_cause(error, self._results)}".rstrip()
+            f"{'Worker processes do not answer' if is_late else 'A worker process died'}; current or last sample: "
+            f"{where}. Requested: {self._reader.describe(job.share) or 'nothing'}. ({error}) "
+            f"{likely_cause(error, self._results)}".rstrip()
         )
 
 
 def _widen(results: Any) -> None:
-    """Widens the pipe of the results, where the system can, so that workers do not wait until one is asked for."""
+    """Enlarges the result pipe, if the system allows it, so that workers need not wait for the reader."""
     with contextlib.suppress(ImportError, AttributeError, OSError):
         import fcntl
 
-        fcntl.fcntl(results._worker_result_queue._reader.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-
-
-def _as_it_is(result: Any) -> Any:
-    return result
+        pipe = results._worker_result_queue._reader  # noqa: SLF001  # no public option
+        fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def keep_errors_out_of_training() -> None:
-    """Lets the death of a worker be found when its samples are waited for.
+    """Defers the detection of a dead worker to the time when its samples are needed.
 
-    Torch raises wherever the training process happens to be, in the middle of a collective maybe, which leaves the
-    other ranks waiting.
+    Torch raises wherever the training process is, possibly inside a collective, which would leave other ranks waiting.
     """
     handler = signal.getsignal(signal.SIGCHLD)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):

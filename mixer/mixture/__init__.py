@@ -1,4 +1,4 @@
-"""The core without a model: streams, planner, clock, weights, batch size and controller."""
+"""Mixture core, independent of the model: streams, planner, clock, weights, batch size and controller."""
 
 from typing import TYPE_CHECKING
 

@@ -1,24 +1,24 @@
-"""From weights to whole samples, so that no stream is ever a sample behind or ahead of its share."""
+"""Apportionment: converts weights to whole samples without letting any stream drift from its share."""
 
 import numpy as np
 
 from mixer.utils.arrays import FloatArray, Int64Array
 
-# Shares are sums of rounded numbers: a bound that is missed by less than this counts as met.
+# Shares are sums of rounded numbers: bounds may be missed by this much.
 _TOLERANCE = 1e-9
 
 
 def apportion(shares: FloatArray, total: int, deficit: FloatArray) -> tuple[Int64Array, FloatArray]:
-    """Turns the shares of one step into sample counts and carries what is left to the next step.
+    """Converts the shares of one step to sample counts and carries the remainder to the next step.
 
     This is earliest-deadline apportionment (Tijdeman 1980, "The chairman assignment problem"), a whole step at once.
-    With `δ = 1/(2K − 2)`, a stream *may* get one more sample while that leaves it no more than `1 − δ` ahead of its
-    share, and *must* get one if it would otherwise be more than `1 − δ` behind. What is free between the two goes to
-    the streams that would be too far behind soonest. With constant shares every stream stays within `1 − δ` of what
-    it is due at every step. With varying shares more streams can be due than there are samples; then the one
-    furthest behind comes first (the greedy rule of the cup game; Adler et al. 2003, "A proportionate fair scheduling
-    rule with good worst-case performance"), and no stream is ever more than `1 + ln K` behind. Such a hybrid of the
-    two rules is studied by Jasińska, Kuszmaul and Lee 2026 (arXiv:2602.18610).
+    With `δ = 1/(2K − 2)`, a stream *may* get one more sample if that leaves it at most `1 − δ` ahead of its share, and
+    *must* get one if it would otherwise be more than `1 − δ` behind. The remaining samples go to the streams that would
+    be too far behind soonest. With constant shares every stream stays within `1 − δ` of its due at every step. With
+    varying shares more streams can be due than there are samples; then the one furthest behind comes first (the greedy
+    rule of the cup game; Adler et al. 2003, "A proportionate fair scheduling rule with good worst-case performance"),
+    and no stream is ever more than `1 + ln K` behind. Jasińska, Kuszmaul and Lee 2026 (arXiv:2602.18610) study such a
+    hybrid of the two rules.
 
     Args:
         shares: `[num_streams]`: non-negative weights that sum to 1.
@@ -26,8 +26,8 @@ def apportion(shares: FloatArray, total: int, deficit: FloatArray) -> tuple[Int6
         deficit: `[num_streams]`: samples due to each stream so far; they sum to 0.
 
     Returns:
-        The counts, int64 `[num_streams]`, which sum to `total`, and the new deficit. A stream whose share is 0 gets 0
-        samples, and what it was due is shared out among the others.
+        Counts, int64 `[num_streams]`, which sum to `total`, and the new deficit. A stream with share 0 gets 0 samples,
+        and its deficit is distributed among the others.
 
     Example:
         >>> counts, deficit = apportion(np.array([0.5, 0.3, 0.2]), total=4, deficit=np.zeros(3))
@@ -53,10 +53,10 @@ def apportion(shares: FloatArray, total: int, deficit: FloatArray) -> tuple[Int6
 
 
 def _first_to_wait(due: FloatArray, counts: FloatArray) -> Int64Array:
-    """Gives streams that give a sample back before any of them gives a second one, the one furthest ahead first.
+    """Returns streams that give a sample back before any gives a second one, the one furthest ahead first.
 
-    Taking samples away one by one, always from the stream furthest ahead, comes to the same: who gives one back is a
-    whole sample less ahead then. Of 10,000 streams as many as are due can be too many, and one by one is K² then.
+    Equivalent to taking samples one by one, always from the stream furthest ahead: giving one back reduces a stream's
+    lead by a whole sample. One by one costs K² if all of 10,000 streams are due.
     """
     served = np.flatnonzero(counts)
     behind = (due - counts)[served]

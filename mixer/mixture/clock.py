@@ -1,4 +1,4 @@
-"""The run's budget and its clock: progress, epochs, and the size of the next step."""
+"""Budget and clock of a run: progress, epochs, and the size of the next step."""
 
 import copy
 import math
@@ -12,17 +12,17 @@ from mixer.utils.validation import MAX_SAMPLES_PER_STEP, MOST_COUNT, finite_numb
 
 @dataclass(frozen=True)
 class Budget:
-    """How much a run trains in all: whichever of these ends first.
+    """Length of a run: it ends at the first limit reached.
 
     Args:
-        epochs: Passes over the mixture's epoch.
+        epochs: Epochs of the mixture.
         samples: Samples of all streams together.
         tokens: Tokens of all streams together; the step that reaches them is the last.
         steps: Optimizer steps.
 
     Raises:
-        ValueError: If nothing is given, or a number is not above 0.
-        TypeError: If samples, tokens or steps are no whole numbers.
+        ValueError: If no limit is set, or a number is not above 0.
+        TypeError: If samples, tokens or steps are not integers.
 
     Example:
         >>> Budget(tokens=2_000_000_000, epochs=3)
@@ -35,10 +35,10 @@ class Budget:
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        if not given:
-            raise ValueError("budget must be given in epochs, samples, tokens or steps, got none of them.")
-        for name, value in given.items():
+        limits = {name: value for name, value in vars(self).items() if value is not None}
+        if not limits:
+            raise ValueError("budget must be set in epochs, samples, tokens or steps, got none of them.")
+        for name, value in limits.items():
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"budget: {name} must be a number, got {value!r}.")
             if name != "epochs" and not isinstance(value, Integral):
@@ -56,29 +56,28 @@ _COUNTS = ("step", "step_in_epoch", "num_epochs_done", "num_samples", "num_token
 
 
 class Clock:
-    """Counts a run: in steps while the batch size is constant, in data as soon as it is not.
+    """Measures a run: in steps while the batch size is constant, in data once it varies.
 
-    With a constant batch size and a budget in epochs or steps the clock is the Trainer's own count of steps, and all
-    that it says is what the Trainer would say. Else progress is what is done of the budget (epochs, samples, tokens,
-    steps: the one that is furthest), and an epoch is done by its samples. Both agree at each epoch's end where the
-    last batch is kept.
+    With a constant batch size and a budget in epochs or steps, the clock matches the Trainer's own step count.
+    Otherwise, progress is the completed fraction of the budget (epochs, samples, tokens, steps: the furthest), and an
+    epoch ends after its samples. Both agree at each epoch's end if the last batch is kept.
 
     Args:
         batch_size: Samples of the first step, over all ranks.
         epoch_size: Samples of an epoch of the mixture.
-        budget: How much the run trains in all.
-        drop_unit: Where the rest of an epoch is dropped, it is cut to a multiple of so many samples; 0 keeps the
-            rest as a smaller step. Once the batch size changes, any rest smaller than a batch is dropped; an epoch
-            smaller than a batch is one batch.
+        budget: Length of the run.
+        drop_unit: With `drop_last`, an epoch is truncated to a multiple of this number of samples; 0 keeps the rest as
+            a smaller step. Once the batch size varies, any rest smaller than a batch is dropped; an epoch smaller than
+            a batch is one batch.
         max_samples: Samples after which all streams are exhausted, or `None`.
-        pass_size: Samples of one accumulation step over all ranks, in which the Trainer counts an epoch; `None` takes
-            the batch size.
-        num_warmup_steps: Steps of the learning rate's warm-up, if it is given in steps.
-        tokens_per_sample: A guess, until tokens were counted.
-        is_constant: Whether the batch size is that of the first step until further notice.
+        pass_size: Samples of one accumulation step over all ranks, the Trainer's unit for epochs; `None` uses the batch
+            size.
+        num_warmup_steps: Warm-up steps of the learning rate, if set in steps.
+        tokens_per_sample: Estimate until tokens are counted.
+        is_constant: Whether the batch size is constant until further notice.
 
     Raises:
-        ValueError: If a number is below its least value, or dropping the rest leaves nothing of an epoch.
+        ValueError: If a number is too small, or dropping the rest leaves nothing of an epoch.
     """
 
     def __init__(
@@ -97,57 +96,46 @@ class Clock:
             raise ValueError(f"epoch_size must be at least 1 sample, got {epoch_size}.")
         self.budget, self.batch_size, self._initial = budget, batch_size, batch_size
         self._drops = drop_unit > 0
-        self._counts_steps = is_constant and budget.is_in_steps
-        self.epoch_size = epoch_size - (epoch_size % drop_unit if drop_unit and self._counts_steps else 0)
-        if self.epoch_size < 1 or (self._drops and epoch_size < batch_size and not self._counts_steps):
+        self.counts_steps = is_constant and budget.is_in_steps  # whether it is the Trainer's own count of steps
+        self.epoch_size = epoch_size - (epoch_size % drop_unit if drop_unit and self.counts_steps else 0)
+        if self.epoch_size < 1 or (self._drops and epoch_size < batch_size and not self.counts_steps):
             raise ValueError(
                 f"dataloader_drop_last drops everything: an epoch has {epoch_size} samples, fewer than the "
-                f"{max(drop_unit, batch_size)} of a batch over all ranks. Lower the batch size or keep the last batch."
+                f"{max(drop_unit, batch_size)} of a batch over all ranks. Reduce the batch size or keep the last batch."
             )
         self._pass_size = batch_size if pass_size is None else pass_size
         self.dropped_samples = epoch_size - self.epoch_size
-        self._whole_epoch, self._laid_out = epoch_size, self.epoch_size
+        self.whole_epoch, self._laid_out = epoch_size, self.epoch_size  # with and without dropped samples
         self._max_samples, self._num_warmup_steps = max_samples, num_warmup_steps
         self._guessed_tokens = tokens_per_sample
         self.step = self.step_in_epoch = self.num_epochs_done = 0
         self.num_samples = self.num_tokens = self.samples_in_epoch = 0
         self._warmup_share = self._least_progress = self._last_coverage = 0.0
-        self._planned_steps = self._plan_steps()
-        # Of the first size: the present one does not say how many epochs those steps are.
-        by_steps = -(-self._planned_steps // self.steps_per_epoch)
+        self.planned_steps = self._plan_steps()  # of the whole run at the initial batch size, including a warm-up
+        by_steps = -(-self.planned_steps // self.steps_per_epoch)
         self.planned_epochs = by_steps if budget.epochs is None else math.ceil(budget.epochs)
 
-    # ---- How far the run is ----
-
-    @property
-    def counts_steps(self) -> bool:
-        """Whether the clock is the Trainer's own count of steps."""
-        return self._counts_steps
+    # ---- Progress ----
 
     @property
     def progress(self) -> float:
-        """Share of the run's budget that is done, in [0, 1]."""
-        if self._counts_steps:
-            return min(1.0, self.step / self._planned_steps)
+        """Completed fraction of the run's budget, in [0, 1]."""
+        if self.counts_steps:
+            return min(1.0, self.step / self.planned_steps)
         return min(1.0, max(self._least_progress, *(done / budget for done, budget in self._budgets())))
 
     @property
     def epoch(self) -> float:
-        """Number of epochs done; while the clock counts steps, as the Trainer counts them."""
+        """Completed epochs; while the clock counts steps, as the Trainer counts them."""
         return self.num_epochs_done + self._epoch_share()
 
     @property
     def epoch_coverage(self) -> float:
-        """Share of the present epoch's samples that was seen, in (0, 1] once the run has begun.
+        """Fraction of the current epoch's samples seen, in (0, 1] once the run has begun.
 
-        At an epoch's end it is that of this epoch: less than 1 where its rest was dropped.
+        At an epoch's end it refers to that epoch: less than 1 if its rest was dropped.
         """
         return self._last_coverage if self.at_epoch_end else self.samples_in_epoch / self.whole_epoch
-
-    @property
-    def whole_epoch(self) -> int:
-        """Samples of an epoch, with those that are dropped."""
-        return self._whole_epoch
 
     @property
     def at_epoch_end(self) -> bool:
@@ -156,50 +144,41 @@ class Clock:
 
     @property
     def schedule_position(self) -> float:
-        """The step at which the learning rate's schedule stands, out of `planned_steps`.
+        """Position of the learning-rate schedule, in steps out of `planned_steps`.
 
-        A warm-up that is given in steps lasts so many steps, however large they are; the rest goes by progress.
+        A warm-up in steps lasts that many steps, whatever their size; the rest follows progress.
         """
-        if self._counts_steps or self.step <= self._num_warmup_steps:
+        if self.counts_steps or self.step <= self._num_warmup_steps:
             return float(self.step)
         if self._warmup_share >= 1.0:
-            return float(self._planned_steps)
+            return float(self.planned_steps)
         share = (self.progress - self._warmup_share) / (1.0 - self._warmup_share)
-        position = self._num_warmup_steps + share * max(0, self._planned_steps - self._num_warmup_steps)
-        return round(position, 9)  # a step is a whole number again where the budget is in steps
+        position = self._num_warmup_steps + share * max(0, self.planned_steps - self._num_warmup_steps)
+        return round(position, 9)  # whole steps stay whole with a budget in steps
 
-    # ---- How much there is to come ----
-
-    @property
-    def planned_steps(self) -> int:
-        """Steps of the whole run if the batch size stayed what it is at the start; a warm-up in steps comes first."""
-        return self._planned_steps
+    # ---- Forecast ----
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of a whole epoch of the present batch size."""
+        """Steps of a whole epoch at the current batch size."""
         return max(1, self._steps_of(self.epoch_size))
 
     @property
     def steps_left_in_epoch(self) -> int:
-        """Steps that the present epoch still has, if the batch size stays."""
+        """Steps left in the current epoch at the current batch size."""
         return self._steps_of(self._left_in_epoch())
 
     @property
     def max_steps(self) -> int:
-        """Steps of the whole run: exact while the clock counts steps, else as it is if the batch size stays."""
-        if self._counts_steps:
-            return self._planned_steps
+        """Steps of the whole run: exact while the clock counts steps, else assuming the current batch size."""
+        if self.counts_steps:
+            return self.planned_steps
         return self.step if self.progress >= 1.0 else self.step + max(1, math.ceil(min(self._steps_left())))
 
     def next_total(self) -> int:
-        """Gives the size of the next step.
-
-        Returns:
-            Number of samples: the batch size, or what is left of the epoch or of the budget.
-        """
+        """Returns the samples of the next step: the batch size, limited by the rest of the epoch and of the budget."""
         total = min(self.batch_size, self._left_in_epoch())
-        if self._counts_steps:
+        if self.counts_steps:
             return total
         if self.budget.epochs is not None:
             total = min(total, math.ceil((self.budget.epochs - self.epoch) * self.epoch_size - 1e-6))
@@ -207,27 +186,23 @@ class Clock:
             total = min(total, self.budget.samples - self.num_samples)
         return max(total, 1)
 
-    # ---- What moves it ----
+    # ---- Counting ----
 
     def resize(self, batch_size: int) -> None:
-        """Sets the size of the steps to come; a clock that counted steps counts data from then on.
-
-        Args:
-            batch_size: Number of samples.
-        """
+        """Sets the batch size; a clock that counted steps counts data from then on."""
         if batch_size == self.batch_size:
             return
-        if self._counts_steps:
-            self._least_progress, self._counts_steps = self.progress, False
-            self.epoch_size = self._whole_epoch  # what was left out of it in advance is now dropped at its end
+        if self.counts_steps:
+            self._least_progress, self.counts_steps = self.progress, False
+            self.epoch_size = self.whole_epoch  # its rest is now dropped at the end, not in advance
         self.batch_size = batch_size
 
     def tick(self, num_samples: int | None = None, num_tokens: int = 0) -> None:
         """Counts a step.
 
         Args:
-            num_samples: Its samples; `None` takes those of `next_total`.
-            num_tokens: Its tokens.
+            num_samples: Samples of the step; `None` uses `next_total`.
+            num_tokens: Tokens of the step.
         """
         num_samples = self.next_total() if num_samples is None else num_samples
         self.step += 1
@@ -235,7 +210,7 @@ class Clock:
         self.num_samples += num_samples
         self.samples_in_epoch += num_samples
         self.num_tokens += num_tokens
-        if self._counts_steps:
+        if self.counts_steps:
             is_end = self.step_in_epoch == self.steps_per_epoch
         else:
             is_end = self.samples_in_epoch >= self.epoch_size
@@ -245,43 +220,40 @@ class Clock:
             self._warmup_share = self.progress
 
     def drop_rest(self) -> int:
-        """Ends the epoch if what is left of it makes no whole batch and is to be dropped.
+        """Ends the epoch if its rest is smaller than a batch and `drop_last` is set; returns the samples dropped now.
 
-        While the clock counts steps that rest is no part of an epoch to begin with.
-
-        Returns:
-            Number of samples dropped now.
+        While the clock counts steps, the epoch excludes that rest from the start.
         """
         rest = self.epoch_size - self.samples_in_epoch
-        if self._counts_steps or not self._drops or not self.step_in_epoch or rest >= self.batch_size:
+        if self.counts_steps or not self._drops or not self.step_in_epoch or rest >= self.batch_size:
             return 0
         self.dropped_samples = max(self.dropped_samples, rest)
         self.end_epoch()
         return rest
 
     def anew(self) -> "Clock":
-        """Gives a copy that has counted nothing yet."""
+        """Returns a copy with all counts at 0."""
         clock = copy.copy(self)
         for name in _COUNTS:
             setattr(clock, name, 0)
         return clock
 
     def end_epoch(self) -> None:
-        """Ends the present epoch, be it complete or not."""
-        self._last_coverage = self.samples_in_epoch / self._whole_epoch
+        """Ends the current epoch, complete or not."""
+        self._last_coverage = self.samples_in_epoch / self.whole_epoch
         self.num_epochs_done += 1
         self.step_in_epoch = self.samples_in_epoch = 0
 
     # ---- State ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the state as plain data."""
+        """Returns the state as plain data."""
         return {
             **{name: getattr(self, name) for name in _COUNTS},
             "batch_size": self.batch_size,
             "initial_batch_size": self._initial,
             "epoch_size": self._laid_out,
-            "counts_steps": self._counts_steps,
+            "counts_steps": self.counts_steps,
             "dropped_samples": self.dropped_samples,
             "warmup_share": self._warmup_share,
             "least_progress": self._least_progress,
@@ -289,14 +261,14 @@ class Clock:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
-        """Takes up a saved state.
+        """Restores a saved state.
 
         Args:
-            state: What `state_dict` gave.
-            allow_inexact: Goes on at the same step where epochs are other ones now.
+            state: Result of `state_dict`.
+            allow_inexact: Whether to resume at the same step if epochs have changed.
 
         Raises:
-            ValueError: If the saved run began with another batch size, had other epochs or is beyond its epoch's end.
+            ValueError: If initial batch size or epoch size differ, or the position is beyond the epoch's end.
         """
         own = self.state_dict()
         is_same = True
@@ -309,36 +281,36 @@ class Clock:
             setattr(self, name, whole_number(state[name], name, most=MOST_COUNT))
         self._warmup_share = finite_number(state["warmup_share"], "warmup_share", 0.0)
         self._least_progress = finite_number(state["least_progress"], "least_progress", 0.0)
-        self._last_coverage = finite_number(state.get("last_coverage", 1.0), "last_coverage", 0.0)  # older ones: whole
+        self._last_coverage = finite_number(state.get("last_coverage", 1.0), "last_coverage", 0.0)  # optional
         if is_same:
-            self._counts_steps = self._counts_steps and bool(state["counts_steps"])
+            self.counts_steps = self.counts_steps and bool(state["counts_steps"])
             self.batch_size = whole_number(state["batch_size"], "batch_size", 1, MAX_SAMPLES_PER_STEP)
             self.dropped_samples = whole_number(state["dropped_samples"], "dropped_samples", most=self.epoch_size)
-            self.epoch_size = self._laid_out if self._counts_steps else self._whole_epoch
+            self.epoch_size = self._laid_out if self.counts_steps else self.whole_epoch
         else:
             self.num_epochs_done, self.step_in_epoch = divmod(self.step, self.steps_per_epoch)
             self.samples_in_epoch = self.step_in_epoch * self.batch_size
         by_steps, by_samples = self.step_in_epoch > self.steps_per_epoch, self.samples_in_epoch > self.epoch_size
-        if by_steps if self._counts_steps else by_samples:
+        if by_steps if self.counts_steps else by_samples:
             raise ValueError(
-                f"step {self.step_in_epoch} and sample {self.samples_in_epoch} of an epoch were saved, which has "
-                f"{self.steps_per_epoch} steps and {self.epoch_size} samples"
+                f"the saved position is step {self.step_in_epoch} and sample {self.samples_in_epoch} of an epoch, but "
+                f"an epoch has {self.steps_per_epoch} steps and {self.epoch_size} samples"
             )
 
-    # ---- Sums ----
+    # ---- Arithmetic ----
 
     def _left_in_epoch(self) -> int:
-        done = self.step_in_epoch * self.batch_size if self._counts_steps else self.samples_in_epoch
+        done = self.step_in_epoch * self.batch_size if self.counts_steps else self.samples_in_epoch
         return self.epoch_size - done
 
     def _epoch_share(self) -> float:
-        if not self._counts_steps:
+        if not self.counts_steps:
             return self.samples_in_epoch / self.epoch_size
         num_samples = min(self.step_in_epoch * self.batch_size, self.epoch_size)
         return -(-num_samples // self._pass_size) / -(-self.epoch_size // self._pass_size)
 
     def _budgets(self) -> list[tuple[float, float]]:
-        """Pairs what is done with the budget it is part of."""
+        """Returns pairs of completed and total amounts."""
         budget = self.budget
         done = (self.epoch, self.num_samples, self.num_tokens, self.step, self.num_samples)
         whole = (budget.epochs, budget.samples, budget.tokens, budget.steps, self._max_samples)
@@ -346,7 +318,7 @@ class Clock:
 
     def _steps_of(self, num_samples: int) -> int:
         whole, rest = divmod(num_samples, self.batch_size)
-        return whole + (rest > 0 and (self._counts_steps or not self._drops))
+        return whole + (rest > 0 and (self.counts_steps or not self._drops))
 
     def _steps_left(self) -> list[float]:
         budget = self.budget
@@ -359,7 +331,7 @@ class Clock:
         return steps if budget.steps is None else [*steps, budget.steps - self.step]
 
     def _steps_for(self, num_samples: float) -> float:
-        """Counts steps of the present size for so many samples; an epoch's last one may be smaller."""
+        """Counts the steps at the current batch size for a number of samples; an epoch's last one may be smaller."""
         beyond = num_samples - self._left_in_epoch()
         if beyond <= 0:
             return math.ceil(num_samples / self.batch_size - 1e-9)
@@ -367,9 +339,9 @@ class Clock:
         return self.steps_left_in_epoch + epochs * self.steps_per_epoch + math.ceil(rest / self.batch_size - 1e-9)
 
     def _plan_steps(self) -> int:
-        if not self._counts_steps:
+        if not self.counts_steps:
             steps = self.max_steps
-            # Smaller batches to come may outlast a warm-up that is longer than this: the schedule has to have an end.
+            # Later, smaller batches may outlast a warm-up longer than this: the schedule must still have an end.
             has_end = steps > self._num_warmup_steps or self.budget.steps is not None
             return steps if has_end else steps + self._num_warmup_steps
         limits = []

@@ -1,8 +1,8 @@
-"""The controller of a mixture: it owns both controls, the planner and the clock, and all of their state."""
+"""Mixture controller: owns weights, batch size, planner and clock, and their state."""
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,16 +25,16 @@ FORMAT_VERSION = 2
 
 
 class Mixing:
-    """Decides every step of a run, on every rank alike; `trainer.mixing` is one.
+    """Decides every step of a run, identically on every rank; available as `trainer.mixing`.
 
     Args:
-        planner: The streams and what they draw next.
-        policy: What decides the weights.
-        clock: How far the run is.
-        size: What decides the batch size; `None` keeps that of the clock.
+        planner: Planner over the streams.
+        policy: Mixing policy.
+        clock: Clock of the run.
+        size: Batch-size control; `None` keeps the clock's batch size.
 
     Raises:
-        ValueError: If the policy's first decision does not fit the streams.
+        ValueError: If the policy's first decision does not match the streams.
     """
 
     def __init__(self, planner: Planner, policy: Policy, clock: Clock, size: BatchSize | None = None):
@@ -42,33 +42,33 @@ class Mixing:
         self._mixture = describe(planner.streams)
         self.names = self._mixture.names
         self._weights = MixtureWeights(policy, self._mixture, planner.active(0.0))
-        self._size = BatchSize(Constant(), clock.batch_size) if size is None else size
+        self._batch_size = BatchSize(Constant(), clock.batch_size) if size is None else size
         self._begin(planner, clock)
 
     def restart(self, planner: Planner, clock: Clock, size: BatchSize) -> None:
-        """Begins a new run of the same streams; weights and a batch size set by hand stay.
+        """Starts a new run on the same streams; manually set weights and batch size remain.
 
         Args:
-            planner: The streams and what they draw next.
-            clock: How far the run is.
-            size: What decides the batch size.
+            planner: Planner over the streams.
+            clock: Clock of the run.
+            size: Batch-size control.
 
         Raises:
-            ValueError: If the policy's first decision does not fit the streams.
+            ValueError: If the policy's first decision does not match the streams.
         """
         self._weights.start(planner.active(0.0))
-        size.manual, self._size = self._size.manual, size
+        size.manual, self._batch_size = self._batch_size.manual, size
         self._begin(planner, clock)
 
     def _begin(self, planner: Planner, clock: Clock) -> None:
         self.planner, self.clock = planner, clock
         self.num_tokens: Int64Array = np.zeros(len(self.names), dtype=np.int64)
         self.skipped: Int64Array = np.zeros(len(self.names), dtype=np.int64)
-        clock.resize(self._size.value)
+        clock.resize(self._batch_size.value)
         if self.is_exhausted:
-            raise ValueError("No stream that is there at the start of the run has a positive weight.")
+            raise ValueError("No stream that is active at the start of the run has a positive weight.")
 
-    # ---- What a run shows of itself ----
+    # ---- Progress ----
 
     @property
     def seen(self) -> Int64Array:
@@ -77,12 +77,12 @@ class Mixing:
 
     @property
     def coverage(self) -> dict[str, float]:
-        """Share of each stream's samples that was seen, by name: `min(1, seen / n)`; NaN where `n` is not known."""
+        """Fraction of each stream's samples seen, by name: `min(1, seen / n)`; NaN if `n` is unknown."""
         return dict(zip(self.names, np.minimum(1.0, self.stream_epochs).tolist(), strict=True))
 
     @property
     def stream_epochs(self) -> FloatArray:
-        """`[num_streams]`: passes over each stream so far, `seen / n`; NaN where `n` is not known."""
+        """`[num_streams]`: epochs of each stream so far, `seen / n`; NaN if `n` is unknown."""
         sizes = self._mixture.num_samples
         if sizes.all():
             epochs: FloatArray = self.seen / sizes
@@ -92,7 +92,7 @@ class Mixing:
 
     @property
     def unique(self) -> Int64Array:
-        """int64 `[num_streams]`: different samples seen so far (a lower bound where ends of epochs are dropped)."""
+        """int64 `[num_streams]`: distinct samples seen so far (a lower bound if ends of epochs are dropped)."""
         unique = self.planner.unique
         return np.minimum(unique, self._mixture.num_samples - self._dropped) if self._dropped else unique
 
@@ -100,34 +100,34 @@ class Mixing:
     def _dropped(self) -> int:
         return self.clock.dropped_samples if len(self.names) == 1 else 0
 
-    # ---- The controls ----
+    # ---- Controls ----
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weights that rule the next step, by name; they sum to 1."""
+        """Weights of the next step, by name; they sum to 1."""
         return dict(zip(self.names, self._weights.value.tolist(), strict=True))
 
     @property
     def weighs_losses(self) -> bool:
-        """Whether the streams' losses are multiplied by factors in the next step, by the policy or by their own."""
+        """Whether the policy or the streams weight losses in the next step."""
         return self.planner.weigh_losses(self._weights.loss_weights) is not None
 
     @property
     def manual_weights(self) -> dict[str, float] | None:
-        """The weights set by hand, by name, or `None`."""
+        """Manually set weights, by name, or `None`."""
         manual = self._weights.manual
         return None if manual is None else dict(zip(self.names, manual.tolist(), strict=True))
 
     def set_weights(self, weights: Weights | None) -> None:
-        """Rules the mixture by hand from the next step on, until called again.
+        """Sets the mixture weights by hand from the next step on, until called again.
 
-        The policy goes on observing. On several ranks every rank has to make the same call, as callbacks do.
+        The policy keeps observing. All ranks must make the same call, as callbacks do.
 
         Args:
-            weights: One weight a stream, by name or in order; `None` gives the mixture back to the policy.
+            weights: One weight per stream, by name or in order; `None` returns control to the policy.
 
         Raises:
-            ValueError: If the weights do not fit the streams.
+            ValueError: If the weights do not match the streams.
 
         Example:
             >>> trainer.mixing.set_weights({"math": 3, "code": 1})  # doctest: +SKIP
@@ -136,55 +136,55 @@ class Mixing:
 
     @property
     def batch_size(self) -> int:
-        """Samples of the next step over all ranks, if the epoch and the budget have as many left."""
-        return self._size.value
+        """Samples of the next step over all ranks, unless epoch or budget have fewer left."""
+        return self._batch_size.value
 
     @property
     def manual_batch_size(self) -> int | None:
-        """The batch size set by hand, or `None`."""
-        return self._size.manual
+        """Manually set batch size, or `None`."""
+        return self._batch_size.manual
 
     @property
     def initial_batch_size(self) -> int:
-        """The size that the run began with, for which its learning rate was chosen."""
-        return self._size.initial
+        """Initial batch size, for which the learning rate was chosen."""
+        return self._batch_size.initial
 
     @property
     def schedule(self) -> Schedule:
-        """The batch-size schedule."""
-        return self._size.schedule
+        """Batch-size schedule."""
+        return self._batch_size.schedule
 
     @property
     def learning_rate_factor(self) -> float:
-        """What the run's learning rate is multiplied by in the next step, for its batch size."""
-        return self._size.learning_rate_factor
+        """Factor on the learning rate in the next step, for its batch size."""
+        return self._batch_size.learning_rate_factor
 
     def set_batch_size(self, batch_size: int | None) -> None:
-        """Rules the batch size by hand from the next step on, until called again.
+        """Sets the batch size by hand from the next step on, until called again.
 
-        The schedule goes on observing. On several ranks every rank has to make the same call, as callbacks do.
+        The schedule keeps observing. All ranks must make the same call, as callbacks do.
 
         Args:
-            batch_size: Samples over all ranks; `None` gives the size back to the schedule.
+            batch_size: Samples over all ranks; `None` returns control to the schedule.
 
         Raises:
             ValueError: If there are fewer samples than ranks.
-            TypeError: If it is no whole number.
+            TypeError: If it is not an integer.
 
         Example:
             >>> trainer.mixing.set_batch_size(256)  # doctest: +SKIP
         """
-        self._size.set(batch_size)
-        self.clock.resize(self._size.value)
+        self._batch_size.set(batch_size)
+        self.clock.resize(self._batch_size.value)
 
     # ---- Planning ----
 
     def next_plan(self) -> Plan | None:
-        """Plans the next step and moves the streams on.
+        """Plans the next step and advances the streams.
 
         Returns:
-            The plan, or `None` if the streams have nothing left to give, or the rest of the epoch was dropped just
-            now because the batch size has grown since the last step.
+            Plan, or `None` if the streams are exhausted, or if the rest of the epoch was dropped just now because the
+            batch size has grown.
         """
         if self.drop_rest():
             return None
@@ -207,23 +207,23 @@ class Mixing:
 
     @property
     def most_of_a_stream(self) -> int:
-        """Most samples that the next step can take from one stream: the batch size, or what comes on top of it."""
+        """Maximum samples of one stream in the next step: the batch size, or its additional samples if larger."""
         total, additional = self.clock.next_total(), self._weights.additional
         return total if additional is None else max(total, math.ceil(total * float(additional.max())) + 1)
 
     def forecast(self) -> Iterator[Plan]:
-        """Plans the coming steps as if weights and batch size stayed, and moves nothing.
+        """Plans the coming steps at constant weights and batch size, without side effects.
 
-        To be asked between a step's plan and its observation.
+        Call it between a step's plan and its observation.
 
         Yields:
-            The plans of the steps after the one that was planned last, up to the end of the run.
+            Plans of the steps after the last planned one, until the run ends.
         """
         ahead = copy.copy(self)
         ahead.planner, ahead.clock = self.planner.ahead(), copy.copy(self.clock)
         total: int | None = None
         while True:
-            ahead._end_step(total)
+            ahead.end_step(total)
             ahead.drop_rest()
             plan = ahead.next_plan() if ahead.clock.progress < 1.0 else None
             if plan is None:
@@ -232,27 +232,22 @@ class Mixing:
             yield plan
 
     def aside(self) -> "Mixing":
-        """Gives a copy that plans an epoch with the present weights and batch size, and moves nothing of this one.
+        """Returns a copy that plans an epoch at the current weights and batch size, without effect on this one.
 
-        Returns:
-            The copy; nobody observes its steps, so that `pass_over` has to end each.
+        Its steps are not observed: `pass_over` must end each.
         """
         copied = copy.copy(self)
         copied.planner, copied.clock = self.planner.ahead(), self.clock.anew()
         return copied
 
     def pass_over(self, plan: Plan) -> None:
-        """Counts a step that is planned and not trained.
-
-        Args:
-            plan: The step's plan.
-        """
-        self._end_step(plan.clocked(plan.counts))
+        """Counts a step that is planned but not trained."""
+        self.end_step(plan.clocked(plan.counts))
         self.drop_rest()
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether no stream with a positive weight has a sample left."""
+        """Whether no stream with a positive weight has samples left."""
         return not self._shares()[0].any()
 
     def _shares(self) -> tuple[FloatArray, FloatArray]:
@@ -261,15 +256,15 @@ class Mixing:
     # ---- Observing ----
 
     def check_tokens(self, plan: Plan, tokens: Int64Array, skipped: Int64Array | None = None) -> None:
-        """Refuses samples without tokens where something is counted in tokens.
+        """Refuses samples without tokens if the run counts tokens.
 
         Args:
-            plan: The plan of a step.
+            plan: Plan of a step.
             tokens: int64 `[num_streams]`: its tokens.
-            skipped: int64 `[num_streams]`: samples of it that are left out; `None` for none.
+            skipped: int64 `[num_streams]`: its skipped samples; `None` for none.
 
         Raises:
-            ValueError: If a stream has samples in it but no tokens; the streams are named.
+            ValueError: If a stream has samples but no tokens.
         """
         has_samples = plan.counts > (0 if skipped is None else skipped)
         if tokens[has_samples].all():
@@ -279,10 +274,10 @@ class Mixing:
             "A budget in tokens": self.clock.budget.tokens is not None,
             f"batch_size={self.schedule.name}": "tokens" in self.schedule.needs,
         }
-        who = [user for user, counts_tokens in users.items() if counts_tokens]
-        if who:
+        user = next((user for user, counts_tokens in users.items() if counts_tokens), None)
+        if user is not None:
             names = [name for name, bad in zip(self.names, has_samples & (tokens == 0), strict=True) if bad]
-            raise ValueError(f"{who[0]} needs token counts, but samples of {names} have no tokens and no mask.")
+            raise ValueError(f"{user} needs token counts, but samples of {names} have no tokens and no mask.")
 
     def observe(
         self,
@@ -299,32 +294,31 @@ class Mixing:
         losses_after: FloatArray | None = None,
         skipped: Int64Array | None = None,
     ) -> None:
-        """Counts a step and lets the policy and the batch-size schedule decide for the next one.
+        """Counts a step and lets policy and batch-size schedule decide on the next one.
 
         Args:
-            plan: The step's plan.
-            losses: `[num_streams]`: mean loss per item, NaN where there is none.
+            plan: Plan of the step.
+            losses: `[num_streams]`: mean loss per item, NaN if there is none.
             tokens: int64 `[num_streams]`: tokens of the step.
-            loss: Mean loss per item over all streams, for a schedule that needs it.
+            loss: Mean loss per item over all streams, for schedules that need it.
             gradient_norm: Norm of the gradient before clipping, likewise.
-            learning_rate: Gives the factor of the run's learning-rate schedule at a step, likewise.
-            noise: Signal and noise of the gradient, likewise; `None` takes those of `gradients`.
-            gradients: The streams' gradients, for a policy that needs them; `None` where they were not measured.
-            update_norm: How far the step moved the parameters, likewise.
-            excess_losses: `[num_streams]`: mean loss per item above that of a reference model, likewise.
-            losses_after: `[num_streams]`: mean loss per item once more after the optimizer step, likewise.
-            skipped: int64 `[num_streams]`: samples of the step that could not be loaded and were left out; `None`
-                for none.
+            learning_rate: Returns the factor of the learning-rate schedule at a position, likewise.
+            noise: Gradient noise, likewise; `None` uses that of `gradients`.
+            gradients: Gradient statistics of the streams, for policies that need them; `None` if not measured.
+            update_norm: Norm of the parameter change by the step, likewise.
+            excess_losses: `[num_streams]`: mean excess loss per item over a reference model, likewise.
+            losses_after: `[num_streams]`: mean loss per item after the optimizer step, likewise.
+            skipped: int64 `[num_streams]`: samples skipped because they could not be loaded; `None` for none.
         """
         clock = self.clock
         position_before = clock.schedule_position
-        self._end_step(plan.clocked(plan.counts), plan.clocked(tokens))
+        self.end_step(plan.clocked(plan.counts), plan.clocked(tokens))
         if self.schedule.unit == "epochs":
             self.drop_rest()
         self.num_tokens += tokens
         if skipped is not None:
             self.skipped += skipped
-        if not self._size.is_constant:
+        if not self._batch_size.is_constant:
             seen = BatchObservation(
                 step=clock.step,
                 progress=clock.progress,
@@ -338,8 +332,8 @@ class Mixing:
                 last_learning_rate=math.nan if learning_rate is None else learning_rate(position_before),
                 noise=_noise_of(gradients) if noise is None else noise,
             )
-            self._size.update(seen)
-            clock.resize(self._size.value)
+            self._batch_size.update(seen)
+            clock.resize(self._batch_size.value)
         self.drop_rest()
         by_stream = {"losses": losses, "excess_losses": excess_losses, "losses_after": losses_after}
         self._weights.update(partial(self._observation, plan, tokens, by_stream, gradients, update_norm), clock.step)
@@ -373,20 +367,17 @@ class Mixing:
         )
 
     def observe_evaluation(self, losses: Mapping[str, float]) -> None:
-        """Keeps the losses of an evaluation for the policy; see `MixtureWeights.observe_evaluation`."""
+        """Stores evaluation losses for the policy; see `MixtureWeights.observe_evaluation`."""
         self._weights.observe_evaluation(losses)
 
-    def _end_step(self, num_samples: int | None = None, num_tokens: int = 0) -> None:
+    def end_step(self, num_samples: int | None = None, num_tokens: int = 0) -> None:
+        """Counts a step on the clock; see `Clock.tick`."""
         self.clock.tick(num_samples, num_tokens)
         if self.clock.counts_steps and self._dropped and self.clock.at_epoch_end:
             self.planner.skip(self._dropped)
 
     def drop_rest(self) -> bool:
-        """Ends an epoch whose rest is to be dropped; the samples of a single stream are passed over.
-
-        Returns:
-            Whether there was such a rest.
-        """
+        """Ends an epoch if its rest is to be dropped; a single stream skips those samples. Returns whether it did."""
         rest = self.clock.drop_rest()
         if rest and len(self.names) == 1:
             self.planner.skip(rest)
@@ -395,11 +386,11 @@ class Mixing:
     # ---- State ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the whole state of the mixture as plain data."""
+        """Returns the state of the mixture as plain data."""
         return {
             "format": FORMAT_VERSION,
             "clock": self.clock.state_dict(),
-            "batch_size": self._size.state_dict(),
+            "batch_size": self._batch_size.state_dict(),
             "planner": self.planner.state_dict(),
             "weights": self._weights.state_dict(),
             "num_tokens": self.num_tokens.tolist(),
@@ -407,42 +398,42 @@ class Mixing:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
-        """Takes up a saved state.
+        """Restores a saved state.
 
         Args:
-            state: What `state_dict` gave.
-            allow_inexact: Goes on as near as can be where something is not what it was: streams are known by name, new
-                ones begin, those that are gone are forgotten; a policy of another kind or of other streams starts
-                anew, and so does a batch size that began as another one.
+            state: Result of `state_dict`.
+            allow_inexact: Whether to resume approximately after changes: streams are matched by name, new ones start,
+                missing ones are forgotten; a policy of another kind or over other streams starts anew, and so does a
+                batch size with another initial value.
 
         Raises:
-            ValueError: If it is of another format, other streams, another policy or another batch size; the
-                difference is named.
+            ValueError: If format, streams, policy or batch size differ; the message names the difference.
         """
         check_format(state)
         with refusing_damage("the saved mixture"):
-            self._take_up(state, allow_inexact)
+            self._restore(state, allow_inexact)
 
-    def _take_up(self, state: Mapping[str, Any], allow_inexact: bool) -> None:
+    def _restore(self, state: Mapping[str, Any], allow_inexact: bool) -> None:
         weights, streams = state["weights"], list(state["planner"]["streams"])
         if not allow_inexact:
             self._weights.check_policy(weights)
         self.planner.load_state_dict(state["planner"], allow_inexact)
         self.clock.load_state_dict(state["clock"], allow_inexact)
         own = self.clock.state_dict()["initial_batch_size"]
-        if state["clock"]["initial_batch_size"] == own:  # else the size that is asked for now begins
-            self._size.load_state_dict(state["batch_size"], allow_inexact)
-        self.clock.resize(self._size.value)
-        counts = [whole_number(count, "the tokens of a stream", most=MOST_COUNT) for count in state["num_tokens"]]
-        tokens = dict(zip(streams, counts, strict=True))
-        self.num_tokens = np.array([tokens.get(name, 0) for name in self.names], dtype=np.int64)
-        skips = state["skipped"]
-        counts = [whole_number(count, "the skipped samples of a stream", most=MOST_COUNT) for count in skips]
-        skipped = dict(zip(streams, counts, strict=True))
-        self.skipped = np.array([skipped.get(name, 0) for name in self.names], dtype=np.int64)
+        if state["clock"]["initial_batch_size"] == own:  # else start with the size configured now
+            self._batch_size.load_state_dict(state["batch_size"], allow_inexact)
+        self.clock.resize(self._batch_size.value)
+        self.num_tokens = self._counts(state["num_tokens"], streams, "the tokens of a stream")
+        self.skipped = self._counts(state["skipped"], streams, "the skipped samples of a stream")
         self._weights.skip_to(self.clock.step)
         if weights["policy"]["name"] == self.policy.name and streams == list(self.names):
             self._weights.load_state_dict(weights, self.clock.step, allow_inexact)
+
+    def _counts(self, saved: Sequence[Any], streams: Sequence[str], name: str) -> Int64Array:
+        """Returns saved counts in the order of the current streams, 0 for new ones."""
+        counts = [whole_number(count, name, most=MOST_COUNT) for count in saved]
+        by_name = dict(zip(streams, counts, strict=True))
+        return np.array([by_name.get(name, 0) for name in self.names], dtype=np.int64)
 
 
 def _noise_of(gradients: GradientStatistics | None) -> GradientNoise | None:
@@ -452,19 +443,12 @@ def _noise_of(gradients: GradientStatistics | None) -> GradientNoise | None:
 
 
 def check_format(state: Mapping[str, Any]) -> None:
-    """Refuses a state of another version.
-
-    Args:
-        state: What `Mixing.state_dict` gave.
-
-    Raises:
-        ValueError: If it has another format.
-    """
+    """Raises a `ValueError` if the state has an unsupported format version."""
     version = state.get("format")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise ValueError(newer_version("it", version, FORMAT_VERSION))
     if version != FORMAT_VERSION:
         raise ValueError(
-            f"it has format {version!r}, this version reads format {FORMAT_VERSION}: load the model's weights and "
-            "start a new run, or go on with the version that wrote it"
+            f"it has format {version!r}, but this version reads format {FORMAT_VERSION}: load the model's weights and "
+            "start a new run, or resume with the version that wrote it"
         )

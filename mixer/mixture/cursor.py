@@ -1,4 +1,4 @@
-"""The interface of a cursor: what of a stream comes next."""
+"""Interface of a cursor: the next samples of a stream."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -7,85 +7,70 @@ from mixer.utils.arrays import Int64Array
 
 
 class Cursor(Protocol):
-    """Draws the next samples of a stream, as references into its data set.
+    """Draws the next samples of a stream, as indices into its dataset.
 
-    Drawing is split in two, so that every rank knows what all of them draw but looks up only its own share: `draw`
-    reserves positions, `references` says what stands there.
+    Drawing has two parts, so that every rank knows all ranks' draws but looks up only its own share: `advance` reserves
+    positions, `references` maps them to indices.
     """
 
     @property
     def available(self) -> int | None:
-        """Number of samples that can be drawn now; `None` means without end."""
+        """Samples that can be drawn now; `None` means unlimited."""
 
     def advance(self, count: int) -> int:
-        """Reserves the next positions.
-
-        Args:
-            count: How many, at most `available`.
-
-        Returns:
-            The first of them; the others follow it.
-        """
+        """Reserves the next `count` positions, at most `available`, and returns the first."""
 
     def references(self, positions: range | Int64Array) -> Int64Array:
-        """Looks positions up.
+        """Maps positions to dataset indices.
 
         Args:
-            positions: Reserved positions, or such that will be soon, in ascending order.
+            positions: Positions in ascending order, reserved or soon to be.
 
         Returns:
-            int64 `[len(positions)]`: indices into the stream's data set.
+            int64 `[len(positions)]`: indices into the stream's dataset.
         """
 
     def ahead(self) -> "Cursor":
-        """Gives a copy to look ahead with: drawing from it does not move this one."""
+        """Returns a copy for lookahead: drawing from it does not move this one."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the state as plain data."""
+        """Returns the state as plain data."""
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
-        """Takes up a saved state; raises a `ValueError` where it does not fit, or comes as near as can be."""
+        """Restores a saved state; raises a `ValueError` on a mismatch, or resumes as closely as possible."""
 
 
 @runtime_checkable
 class GrowingDataset(Protocol):
-    """A data set that grows and forgets while a run trains on it, such as a replay buffer.
+    """Dataset that grows and forgets during training, such as a replay buffer.
 
-    What it draws is its own affair; `references` of its cursor gives numbers by which its reader finds the samples.
+    It decides itself which samples to draw; its cursor's `references` are numbers by which its reader looks them up.
     """
 
     def new_cursor(self, key: int) -> Cursor:
-        """Gives what draws from it.
-
-        Args:
-            key: The stream's random key.
-        """
+        """Returns its cursor; `key` is the stream's random key."""
 
     def reader(self, datasets: Mapping[str, Any]) -> Any:
-        """Gives what its samples are read from, by `__getitem__`.
+        """Returns an object to read its samples from, by `__getitem__`.
 
         Args:
-            datasets: The data sets of the run's other streams, by name, as the loader reads them.
+            datasets: Datasets of the run's other streams, by name, as the loader reads them.
         """
 
     def follow(self, name: str, streams: Sequence[Any], planner: Callable[[], Any]) -> Callable[[Any], None]:
-        """Gives what fills it in a loop of one's own.
+        """Returns a function that fills it in your own training loop.
 
         Args:
-            name: The name of its stream.
-            streams: The streams, in order.
-            planner: Gives what they draw.
+            name: Name of its stream.
+            streams: Streams, in order.
+            planner: Returns the planner.
 
         Returns:
-            What is called with the plan of each batch once it was trained on.
+            Function to call with the plan of each batch after training on it.
 
         Raises:
-            ValueError: If only a trainer could fill it.
+            ValueError: If only a trainer can fill it.
         """
 
     def as_method(self, name: str) -> Any:
-        """Gives what fills it, a `mixer.trainer.method.Method`.
-
-        Args:
-            name: The name of its stream.
-        """
+        """Returns the `mixer.trainer.method.Method` that fills it; `name` is the name of its stream."""

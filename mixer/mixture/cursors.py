@@ -1,4 +1,4 @@
-"""Cursors: which samples of a stream come next."""
+"""Cursors over map-style and iterable streams, and the lookup of a rank's samples."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mixer.mixture.cursor import Cursor
-from mixer.mixture.permutation import Order, OrderBlock
+from mixer.mixture.permutation import Permutation, PermutationBlock
 from mixer.mixture.plan import Plan
 from mixer.mixture.sharding import dealt_samples, rank_samples
 from mixer.mixture.stream import Stream
@@ -16,12 +16,12 @@ from mixer.utils.validation import MOST_COUNT, whole_number
 
 
 class IterableCursor:
-    """Draws an iterable data set: its next rows, whichever they are.
+    """Cursor over an iterable dataset: simply its next rows.
 
-    How many there are is not known before the end. Whoever reads them says how many are left once a rank has seen it.
+    The total is unknown until the end; the row reader reports how many are left once a rank reaches it.
 
     Args:
-        stream: The stream.
+        stream: Stream.
     """
 
     def __init__(self, stream: Stream):
@@ -37,33 +37,29 @@ class IterableCursor:
 
     @property
     def is_in_last_pass(self) -> bool:
-        """Whether no pass follows the present one."""
+        """Whether the current pass is the last."""
         return self._max_passes is not None and self._num_passes + 1 >= self._max_passes
 
     @property
     def available(self) -> int | None:
-        """Number of rows left, or `None` as long as the end of the last pass is not in sight."""
+        """Rows left, or `None` until the end of the last pass is known."""
         return self._left
 
     @property
     def num_unique(self) -> int:
-        """Number of different rows that were drawn: those of the longest pass."""
+        """Distinct rows drawn: those of the longest pass."""
         return min(self._position, max(self._longest_pass, self._position - self._pass_start))
 
     def limit(self, num_left: int | None) -> None:
-        """Says how many rows are left.
-
-        Args:
-            num_left: How many over all ranks; `None` if no rank has seen the end of the last pass.
-        """
+        """Sets the rows left over all ranks; `None` if no rank has reached the end of the last pass."""
         self._left = num_left
 
     def end_pass(self, num_kept: int, num_undelivered: int) -> None:
-        """Notes that a pass is over.
+        """Records the end of a pass.
 
         Args:
-            num_kept: Rows over all ranks that are left of this pass and those before, and drawn if a pass follows.
-            num_undelivered: Rows over all ranks that it had left when one of them had none.
+            num_kept: Rows over all ranks left from this and earlier passes, drawn if another pass follows.
+            num_undelivered: Rows over all ranks that remained when one rank had none.
         """
         self._num_passes += 1
         to_draw = 0 if self.is_over else num_kept
@@ -74,7 +70,7 @@ class IterableCursor:
         self._left = 0 if self.is_over else None
 
     def advance(self, count: int) -> int:
-        """Reserves the next rows; see `mixer.mixture.cursor.Cursor.advance`."""
+        """Reserves the next rows; see `Cursor.advance`."""
         start = self._position
         self._position += count
         if self._left is not None:
@@ -82,15 +78,15 @@ class IterableCursor:
         return start
 
     def references(self, positions: range | Int64Array) -> Int64Array:
-        """Gives the positions themselves: a row has no other name."""
+        """Returns the positions themselves: rows have no other index."""
         return np.asarray(positions, dtype=np.int64)
 
     def ahead(self) -> "IterableCursor":
-        """Gives a copy to look ahead with; see `mixer.mixture.cursor.Cursor.ahead`."""
+        """Returns a copy for lookahead; see `Cursor.ahead`."""
         return copy.copy(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives how far all ranks together are; see `mixer.mixture.cursor.Cursor.state_dict`."""
+        """Returns the position of all ranks together; see `Cursor.state_dict`."""
         return {
             "position": self._position,
             "passes": self._num_passes,
@@ -101,19 +97,19 @@ class IterableCursor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
-        """Takes up how far all ranks together were.
+        """Restores the position of all ranks together.
 
         Args:
-            state: What `state_dict` gave.
-            allow_inexact: Begins anew where the data set was no iterable one.
+            state: Result of `state_dict`.
+            allow_inexact: Whether to start anew if the dataset was not iterable before.
 
         Raises:
-            ValueError: If the data set was no iterable one.
+            ValueError: If the dataset was not iterable before.
         """
         if "passes" not in state:
             if allow_inexact:
                 return
-            raise ValueError("the data set had a length when the run was saved and is an iterable one now")
+            raise ValueError("the dataset had a length when the run was saved and is iterable now")
         names = ("position", "passes", "pass_start", "longest_pass", "undelivered")
         counts = {name: whole_number(state[name], name, most=MOST_COUNT) for name in names}
         self._position, self._num_passes = counts["position"], counts["passes"]
@@ -122,17 +118,16 @@ class IterableCursor:
         self.undelivered = counts["undelivered"]
 
 
-# Up to so many streams each looks up its own positions; of more, all are mapped in one vectorised call.
-_FEW_STREAMS = 32
+_FEW_STREAMS = 32  # above, all streams' positions are mapped in one vectorised call
 
 
 class StreamShare(NamedTuple):
-    """What a rank has to fetch of one stream.
+    """A rank's samples of one stream.
 
     Args:
-        stream_id: The stream.
-        positions: `[count]`, ascending: positions in that stream.
-        indices: int64 `[count]`: where those stand in its data set.
+        stream_id: Stream.
+        positions: `[count]`, ascending: positions in the stream.
+        indices: int64 `[count]`: their indices in the dataset.
     """
 
     stream_id: int
@@ -141,24 +136,24 @@ class StreamShare(NamedTuple):
 
 
 class ShuffledCursor:
-    """Draws a stream in its order, epoch after epoch; its whole state is one integer.
+    """Draws a stream in permuted order, epoch after epoch; its entire state is one integer.
 
     Args:
-        stream: The stream.
-        run_seed: The run's seed, for a stream without one of its own.
+        stream: Stream.
+        run_seed: Seed of the run, for streams without their own.
     """
 
     def __init__(self, stream: Stream, run_seed: int):
         self.length, self.key, self.shuffle = stream.num_samples, stream.order_key(run_seed), stream.shuffle
         self._content = stream.content
-        self._block = OrderBlock(Order(self.length, self.key, self.shuffle))
+        self._block = PermutationBlock(Permutation(self.length, self.key, self.shuffle))
         self._end = stream.max_samples
         self._position = 0
 
     @property
     def available(self) -> int | None:
-        """Number of samples left until `max_epochs`, or `None`."""
-        return None if self._end is None else max(0, self._end - self._position)  # max_epochs may be less now
+        """Samples left until `max_epochs`, or `None`."""
+        return None if self._end is None else max(0, self._end - self._position)  # max_epochs may have been reduced
 
     def advance(self, count: int) -> int:
         """Reserves the next positions; see `Cursor.advance`."""
@@ -167,31 +162,31 @@ class ShuffledCursor:
         return start
 
     def references(self, positions: range | Int64Array) -> Int64Array:
-        """Looks positions up; see `Cursor.references`."""
+        """Maps positions to indices; see `Cursor.references`."""
         return self._block.read(positions)
 
     def ahead(self) -> "ShuffledCursor":
-        """Gives a copy to look ahead with; see `Cursor.ahead`."""
+        """Returns a copy for lookahead; see `Cursor.ahead`."""
         return copy.copy(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the position, and what it belongs to; see `Cursor.state_dict`."""
+        """Returns the position and the permutation's parameters; see `Cursor.state_dict`."""
         state = {"position": self._position, "length": self.length, "key": self.key, "shuffle": self.shuffle}
         return state if self._content is None else {**state, "content": self._content}
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
-        """Takes up the position.
+        """Restores the position.
 
         Args:
-            state: What `state_dict` gave.
-            allow_inexact: Goes on after as many passes, or parts of one, where positions mean other samples now.
+            state: Result of `state_dict`.
+            allow_inexact: Whether to continue after the same fraction of passes if positions map to other samples now.
 
         Raises:
-            ValueError: If the data set, the seed or the shuffling is another one.
+            ValueError: If dataset, seed or shuffling have changed.
         """
         own = self.state_dict()
         fields = ["length", "key", "shuffle"]
-        if "content" in state and "content" in own:  # not in checkpoints of before, nor of data sets that say none
+        if "content" in state and "content" in own:
             fields.append("content")
         self._position = whole_number(state["position"], "position", most=MOST_COUNT)
         for field in fields:
@@ -203,40 +198,39 @@ class ShuffledCursor:
 
 
 class CursorLookup:
-    """Looks up what a rank has to fetch.
+    """Looks up a rank's samples.
 
     Args:
-        cursors: The cursors of all streams, in order.
+        cursors: Cursors of all streams, in order.
     """
 
     def __init__(self, cursors: Sequence[Cursor]):
         self._cursors = cursors
         ordered = [cursor for cursor in cursors if isinstance(cursor, ShuffledCursor)]
         self._has_rows = any(isinstance(cursor, IterableCursor) for cursor in cursors)
-        self._order: Order | None = None
-        # Of each stream its number among those with an order; the others, buffers and rows, look up by themselves.
+        self._order: Permutation | None = None
+        # Each stream's number among the permuted ones; the others, buffers and rows, look up by themselves.
         is_ordered = np.array([isinstance(cursor, ShuffledCursor) for cursor in cursors], dtype=bool)
         self._numbers = np.where(is_ordered, np.cumsum(is_ordered) - 1, -1)
         if len(ordered) > _FEW_STREAMS:
-            self._order = Order([d.length for d in ordered], [d.key for d in ordered], [d.shuffle for d in ordered])
+            self._order = Permutation(
+                [d.length for d in ordered], [d.key for d in ordered], [d.shuffle for d in ordered]
+            )
 
     def share(self, plan: Plan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
-        """Gives a rank's samples of a plan.
+        """Returns a rank's samples of a plan, for streams in order that have any.
 
         Args:
-            plan: The plan.
+            plan: Plan of the step.
             rank: The rank.
             world_size: Number of ranks.
             is_balanced: See `rank_samples`.
-
-        Returns:
-            The shares of the streams that the rank has samples of, in order.
         """
         if world_size == 1 and self._order is None:
             spans = zip(plan.starts.tolist(), plan.counts.tolist(), strict=True)
             ranges = [(k, range(start, start + count)) for k, (start, count) in enumerate(spans) if count]
             return [StreamShare(k, positions, self._cursors[k].references(positions)) for k, positions in ranges]
-        if self._has_rows:  # a rank cannot give another one its rows
+        if self._has_rows:  # ranks cannot exchange rows
             stream_ids, positions = dealt_samples(plan, rank, world_size)
         else:
             stream_ids, positions = rank_samples(plan, rank, world_size, is_balanced)
@@ -250,6 +244,6 @@ class CursorLookup:
         known = numbers >= 0
         indices[known] = self._order.map_positions(numbers[known], positions[known])
         return [
-            StreamShare(k, own, found if self._numbers[k] >= 0 else self._cursors[k].references(own))
-            for (k, own), found in zip(parts, np.split(indices, starts[1:]), strict=True)
+            StreamShare(k, own, mapped if self._numbers[k] >= 0 else self._cursors[k].references(own))
+            for (k, own), mapped in zip(parts, np.split(indices, starts[1:]), strict=True)
         ]

@@ -1,4 +1,4 @@
-"""Groups of streams, such as languages and domains, with weights and caps of their own."""
+"""Groups of streams, such as languages and domains, with their own weights and caps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,19 +13,19 @@ _MAX_SWEEPS = 200
 
 @dataclass(frozen=True)
 class Grouping:
-    """One way to sort the streams into groups: `Stream.groups[name]` says which group a stream is in.
+    """One partition of the streams into groups: `Stream.groups[name]` is a stream's group.
 
     Args:
-        name: What the streams are sorted by, such as `"language"`.
-        weights: Share of each group (relative; streams keep their proportions inside a group). Give all groups a
-            weight or none.
-        max_shares: Largest share of the mixture that a group may have, as far as the groups that are there allow it.
-        max_epochs: Number of passes over a group's samples in all, after which its streams leave the mixture. (The
-            planned length of a run, and with it the learning rate, knows the streams' own caps only.)
+        name: Criterion, such as `"language"`.
+        weights: Share of each group (relative; streams keep their proportions inside a group). Set all groups' weights
+            or none.
+        max_shares: Maximum share of the mixture per group, as far as the active groups permit.
+        max_epochs: Total passes over a group's samples, after which its streams leave the mixture. (The planned length
+            of a run, and with it the learning rate, considers the streams' own caps only.)
 
     Raises:
-        ValueError: If a weight is negative or all are 0, a share is outside (0, 1], or a number of epochs is not
-            above 0.
+        ValueError: If a weight is negative or all are 0, a share is outside (0, 1], or a number of epochs is not above
+            0.
     """
 
     name: str
@@ -47,25 +47,25 @@ class Grouping:
 class Groups:
     """All groupings of a mixture, applied to its weights.
 
-    Where streams are grouped in several ways (language × domain), the weights are fitted to the shares of all
-    groupings in turn until they hold together (iterative proportional fitting; Deming and Stephan 1940).
+    With several groupings (language × domain), weights are fitted to each grouping's shares in turn until all hold
+    (iterative proportional fitting; Deming and Stephan 1940).
 
     Args:
-        streams: The streams of the mixture.
+        streams: Streams of the mixture.
         groupings: Their groupings.
 
     Raises:
-        ValueError: If a stream is in no group of a grouping, or a group is named that has no stream.
+        ValueError: If a stream has no group in a grouping, or a named group has no stream.
     """
 
     def __init__(self, streams: Sequence[Stream], groupings: Sequence[Grouping]):
         self._tables = [_GroupTable(streams, grouping) for grouping in groupings]
 
     def fit(self, shares: FloatArray) -> FloatArray:
-        """Brings the shares to the groups' weights and under their caps.
+        """Fits shares to the groups' weights and caps.
 
         Args:
-            shares: `[num_streams]`: shares that sum to 1; 0 for a stream that is not there.
+            shares: `[num_streams]`: shares that sum to 1; 0 for inactive streams.
 
         Returns:
             `[num_streams]`: shares that sum to 1, with the same zeros.
@@ -81,29 +81,22 @@ class Groups:
         return shares
 
     def limit(self, available: FloatArray, shares: FloatArray, seen: Int64Array) -> FloatArray:
-        """Lowers what the streams can still give to what is left of their groups' epochs.
+        """Limits the streams' available samples to the rest of their groups' epochs.
 
         Args:
-            available: `[num_streams]`: samples that each stream can still give.
+            available: `[num_streams]`: available samples of each stream.
             shares: `[num_streams]`: shares, by which a group's last samples are split.
             seen: int64 `[num_streams]`: samples of each stream so far.
 
         Returns:
-            `[num_streams]`: samples that each stream can still give.
+            `[num_streams]`: available samples of each stream.
         """
         for table in self._tables:
             available = table.limit(available, shares, seen)
         return available
 
     def have_left(self, seen: Int64Array) -> BoolArray:
-        """Says of which streams no group is used up.
-
-        Args:
-            seen: int64 `[num_streams]`: samples of each stream so far.
-
-        Returns:
-            bool `[num_streams]`.
-        """
+        """Returns which streams have no exhausted group, bool `[num_streams]`, from the samples seen so far."""
         left = np.ones(len(seen), dtype=np.bool_)
         for table in self._tables:
             left &= ~(table.left(seen) < 1.0)[table.ids]  # NaN: unknown sizes have no limit
@@ -114,16 +107,16 @@ class _GroupTable:
     def __init__(self, streams: Sequence[Stream], grouping: Grouping):
         without = [stream.name for stream in streams if grouping.name not in stream.groups]
         if without:
-            raise ValueError(f"Grouping {grouping.name!r}: these streams are in none of its groups: {without}.")
+            raise ValueError(f"Grouping {grouping.name!r}: these streams have no group in it: {without}.")
         member_of = [stream.groups[grouping.name] for stream in streams]
         names = sorted(set(member_of))
-        for what in ("weights", "max_shares", "max_epochs"):
-            unknown = sorted(set(getattr(grouping, what)) - set(names))
+        for option in ("weights", "max_shares", "max_epochs"):
+            unknown = sorted(set(getattr(grouping, option)) - set(names))
             if unknown:
-                raise ValueError(f"Grouping {grouping.name!r}: {what} names groups without a stream: {unknown}.")
+                raise ValueError(f"Grouping {grouping.name!r}: {option} names groups without a stream: {unknown}.")
         missing = sorted(set(names) - set(grouping.weights))
         if grouping.weights and missing:
-            raise ValueError(f"Grouping {grouping.name!r}: give every group a weight or none; missing: {missing}.")
+            raise ValueError(f"Grouping {grouping.name!r}: set a weight for every group or none; missing: {missing}.")
         self.ids = np.array([names.index(group) for group in member_of])
         self._num_groups = len(names)
         self._weights = np.array([grouping.weights[name] for name in names]) if grouping.weights else None
@@ -165,9 +158,7 @@ def _capped(totals: FloatArray, caps: FloatArray) -> FloatArray | None:
         capped |= over
         free = ~capped & (totals > 0)
         room = 1.0 - caps[capped].sum()
-        if (
-            not free.any() or room <= 0
-        ):  # the caps of the groups that are there cannot be met together: as near as can be
+        if not free.any() or room <= 0:  # the active groups' caps cannot all hold: scale them up
             limits = np.where(totals > 0, caps, 0.0)
             targets = limits / limits.sum()
             break
@@ -176,7 +167,7 @@ def _capped(totals: FloatArray, caps: FloatArray) -> FloatArray | None:
 
 
 def _split(total: float, shares: FloatArray, limits: FloatArray) -> FloatArray:
-    """Splits whole samples by shares, the largest remainders rounded up; what one cannot give goes to the others."""
+    """Splits whole samples by shares with largest remainders; the excess of limited streams goes to others."""
     counts = np.zeros(len(shares))
     while (left := np.floor(total) - counts.sum()) >= 1 and (free := counts < limits).any():
         weights = np.where(free, shares, 0.0)

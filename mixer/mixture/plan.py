@@ -1,4 +1,4 @@
-"""The plan of one step, the same on every rank."""
+"""The plan of one step, identical on every rank."""
 
 import functools
 import hashlib
@@ -11,19 +11,19 @@ from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 @dataclass(frozen=True)
 class Plan:
-    """Which samples a step consists of, over all ranks; `mixer.mixture.sharding` says which rank trains on which.
+    """Samples of a step over all ranks; `mixer.mixture.sharding` assigns them to ranks.
 
     Args:
         step: Number of the step, from 1: the Trainer's `global_step` once it is done.
         counts: int64 `[num_streams]`: samples of each stream.
         starts: int64 `[num_streams]`: position of each stream's first sample in that stream.
-        weights: `[num_streams]`: the shares that the counts were apportioned by; they sum to 1.
-        policy_weights: `[num_streams]`: what the policy, or the user, had decided.
+        weights: `[num_streams]`: apportioned shares; they sum to 1.
+        policy_weights: `[num_streams]`: weights set by the policy or the user.
         loss_weights: `[num_streams]` or `None`: factors on the streams' losses.
-        batch_size: Samples that were asked for; fewer are planned at the end of an epoch or of the streams.
-        staleness: Number of steps that were done when the weights were decided upon but not seen by the policy.
-        are_additional: bool `[num_streams]`: whether a stream's samples come on top of the batch size and do not count
-            in the clock; `None` if no stream's do.
+        batch_size: Requested samples; fewer are planned at the end of an epoch or of the streams.
+        staleness: Steps done but not yet observed by the policy when it set the weights.
+        are_additional: bool `[num_streams]`: streams whose samples come on top of the batch size and do not advance the
+            clock; `None` for none.
     """
 
     step: int
@@ -38,7 +38,7 @@ class Plan:
 
     @property
     def index(self) -> int:
-        """Number of steps before this one, by which random draws are keyed."""
+        """Number of steps before this one; keys random draws."""
         return self.step - 1
 
     @functools.cached_property
@@ -47,38 +47,20 @@ class Plan:
         return int(self.counts.sum())
 
     def clocked(self, by_stream: Int64Array) -> int:
-        """Adds up what counts in the clock of the run.
-
-        Args:
-            by_stream: int64 `[num_streams]`: a number of each stream, such as `counts`.
-
-        Returns:
-            The sum over the streams whose samples are not additional.
-        """
+        """Sums a per-stream number, such as `counts`, over the streams that advance the clock."""
         return int((by_stream if self.are_additional is None else by_stream[~self.are_additional]).sum())
 
     @property
     def first_stream(self) -> int:
-        """The first stream that has samples in it."""
+        """First stream with samples in the step."""
         return int(np.argmax(self.counts > 0))
 
     def only(self, are_in: BoolArray) -> "Plan":
-        """Gives the part of the step that some streams have.
-
-        Args:
-            are_in: bool `[num_streams]`: which ones.
-
-        Returns:
-            The plan without samples of the others.
-        """
+        """Returns the plan restricted to the streams in `are_in`, bool `[num_streams]`."""
         return replace(self, counts=np.where(are_in, self.counts, 0))
 
     def fingerprint(self) -> int:
-        """Gives a 48-bit hash of the plan, by which ranks find out that they disagree.
-
-        Returns:
-            A non-negative integer below 2^48.
-        """
+        """Returns a 48-bit hash of the plan, by which ranks detect that they disagree."""
         digest = hashlib.blake2b(digest_size=6)
         loss_weights = self.weights if self.loss_weights is None else self.loss_weights
         for array in (np.int64(self.step), self.counts, self.starts, self.weights, loss_weights):

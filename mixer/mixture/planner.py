@@ -1,4 +1,4 @@
-"""The planner: from shares to the samples of the next step, with every stream's state."""
+"""Planner: converts shares to the samples of the next step, and keeps every stream's state."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -19,19 +19,19 @@ Drawing = Literal["exact", "multinomial"]
 
 
 class Planner:
-    """Decides which samples the next step takes from every stream.
+    """Chooses the next step's samples from every stream.
 
-    Pure arithmetic on K numbers: it is the same on every rank, and what it remembers is a few numbers a stream.
+    Pure arithmetic on K numbers: identical on every rank, with a few numbers of state per stream.
 
     Args:
-        streams: The streams of the mixture.
-        seed: The run's seed.
-        groupings: Groups of streams with weights and caps of their own.
-        drawing: `"exact"` apportions the counts and carries remainders over; `"multinomial"` draws them.
-        cursors: What each stream draws next; `None` for shuffled orders.
+        streams: Streams of the mixture.
+        seed: Seed of the run.
+        groupings: Groups of streams with their own weights and caps.
+        drawing: `"exact"` apportions counts and carries remainders over; `"multinomial"` draws them.
+        cursors: Cursor of each stream; `None` for the default.
 
     Raises:
-        ValueError: If the drawing is another word, or streams and groupings do not fit.
+        ValueError: If the drawing is unknown, or streams and groupings are inconsistent.
     """
 
     def __init__(
@@ -55,7 +55,8 @@ class Planner:
         self._drawing = drawing
         self._groups = Groups(streams, groupings)
         self._lookup = CursorLookup(self.cursors)
-        self._deficit = np.zeros(len(self.streams))
+        # `[num_streams]`: samples of its share that each stream has yet to receive; negative for streams ahead.
+        self.deficit: FloatArray = np.zeros(len(self.streams))
         self._additional_deficit = np.zeros(len(self.streams))
         self._are_memories = np.array([stream.is_memory for stream in streams])
         self._enters = np.array([stream.enters_at for stream in streams])
@@ -66,15 +67,15 @@ class Planner:
         _check_presence(self.streams)
 
     def shares(self, weights: FloatArray, progress: float) -> tuple[FloatArray, FloatArray]:
-        """Gives the shares of the streams that are there now, and what those can give.
+        """Returns the shares of the active streams and their available samples.
 
         Args:
-            weights: `[num_streams]`: weights of samples, not all 0.
-            progress: Share of the run that is done.
+            weights: `[num_streams]`: sample weights, not all 0.
+            progress: Completed fraction of the run.
 
         Returns:
             `[num_streams]` each: shares, which sum to 1 (all 0 if no stream with a positive weight is left), and
-            available samples (infinite for a stream without an end). Memories do not keep a run going by themselves.
+            available samples (infinite for unlimited streams). Memories alone do not keep a run going.
         """
         if self._always_active and self._unlimited:
             return weights / weights.sum(), self._endlessly
@@ -87,31 +88,24 @@ class Planner:
         return shares, available
 
     def active(self, progress: float) -> BoolArray:
-        """Says which streams can give a sample now, whatever their weights.
+        """Returns which streams can give a sample now, regardless of their weights.
 
         Args:
-            progress: Share of the run that is done.
+            progress: Completed fraction of the run.
 
         Returns:
-            bool `[num_streams]`: false for those that have not entered or have left, that are used up or empty, or
-            whose group is used up.
+            bool `[num_streams]`: false for streams that have not entered, have left, or are exhausted, and for those of
+            an exhausted group.
         """
         return (self._available(progress) > 0) & self._groups.have_left(self.seen)
 
     def weigh_losses(self, factors: FloatArray | None) -> FloatArray | None:
-        """Multiplies a policy's factors on the streams' losses by the streams' own weights.
-
-        Args:
-            factors: `[num_streams]`, or `None` for none.
-
-        Returns:
-            `[num_streams]`, or `None` if there is nothing to multiply by.
-        """
+        """Combines a policy's loss weights with the streams' own, `[num_streams]`; `None` stands for no weights."""
         own = self._loss_weights
         return factors if own is None else own if factors is None else own * factors
 
     def _available(self, progress: float) -> FloatArray:
-        """`[num_streams]`: samples that each stream can give, but for the limits of its groups."""
+        """`[num_streams]`: available samples of each stream, without group limits."""
         available = self._endlessly
         if not self._unlimited:
             available = np.array([np.inf if d.available is None else float(d.available) for d in self.cursors])
@@ -132,14 +126,14 @@ class Planner:
         step: int,
         additional: FloatArray | None = None,
     ) -> tuple[Int64Array, Int64Array]:
-        """Takes the samples of a step from the streams.
+        """Draws the samples of a step from the streams.
 
         Args:
-            shares: `[num_streams]`: what `shares` gave.
-            available: `[num_streams]`: what `shares` gave beside it.
-            total: Number of samples; fewer are drawn only when all streams together have fewer.
-            step: Index of the step, for a drawing at random.
-            additional: `[num_streams]`: samples on top, as multiples of those; `None` for none.
+            shares: `[num_streams]`: shares from `shares`.
+            available: `[num_streams]`: available samples from `shares`.
+            total: Number of samples; fewer are drawn only if all streams together have fewer.
+            step: Index of the step, for multinomial drawing.
+            additional: `[num_streams]`: additional samples as multiples of the total; `None` for none.
 
         Returns:
             int64 `[num_streams]` each: counts, and the position of each stream's first sample.
@@ -153,20 +147,15 @@ class Planner:
 
     @property
     def unique(self) -> Int64Array:
-        """int64 `[num_streams]`: different samples drawn so far."""
+        """int64 `[num_streams]`: distinct samples drawn so far."""
         unique = np.minimum(self.seen, self._sizes)
         for stream_id, cursor in self.row_drawers.items():
             unique[stream_id] = cursor.num_unique
         return unique
 
     @property
-    def deficit(self) -> FloatArray:
-        """`[num_streams]`: samples of its share that each stream has not had yet; negative for those ahead of it."""
-        return self._deficit
-
-    @property
     def undelivered(self) -> Int64Array:
-        """int64 `[num_streams]`: rows of iterable streams that some ranks had left where another had none."""
+        """int64 `[num_streams]`: rows of iterable streams that some ranks had left when another had none."""
         rows = np.zeros(len(self.cursors), dtype=np.int64)
         for stream_id, cursor in self.row_drawers.items():
             rows[stream_id] = cursor.undelivered
@@ -174,45 +163,34 @@ class Planner:
 
     @property
     def row_drawers(self) -> dict[int, IterableCursor]:
-        """The cursors of the iterable streams, by stream id."""
+        """Cursors of the iterable streams, by stream id."""
         if not self._has_rows:
             return {}
         return {number: cursor for number, cursor in enumerate(self.cursors) if isinstance(cursor, IterableCursor)}
 
     def skip(self, num_samples: int) -> None:
-        """Leaves out the next samples of a mixture of one stream, at an epoch's end that is dropped.
-
-        Args:
-            num_samples: How many.
-        """
+        """Skips the next samples of a mixture of one stream, when the end of an epoch is dropped."""
         assert len(self.cursors) == 1, "only the epochs of a single stream end together with the run's"  # noqa: S101
         self.cursors[0].advance(num_samples)
 
     def rank_share(self, plan: Plan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
-        """Looks up which samples of a plan a rank has to fetch; see `CursorLookup.share`."""
+        """Returns a rank's samples of a plan; see `CursorLookup.share`."""
         return self._lookup.share(plan, rank, world_size, is_balanced)
 
     def example(self, plan: Plan, stream_id: int, number: int = 0) -> StreamShare:
-        """Looks up one sample of a plan, for a rank that has none but has to keep in step with the others.
+        """Returns one sample of a plan's stream, for a rank that has none but must keep in step.
 
         Args:
-            plan: The plan.
-            stream_id: Its stream, one that can be indexed.
-            number: Which of its samples of that stream.
-
-        Returns:
-            The sample.
+            plan: Plan of the step.
+            stream_id: A stream of it that can be indexed.
+            number: Number of the sample in that stream.
         """
         first = int(plan.starts[stream_id]) + number
         positions = range(first, first + 1)
         return StreamShare(stream_id, positions, self.cursors[stream_id].references(positions))
 
     def ahead(self) -> "Planner":
-        """Gives a copy to look ahead with.
-
-        Returns:
-            The copy; drawing from it does not move this one.
-        """
+        """Returns a copy for lookahead: drawing from it does not move this one."""
         planner = copy.copy(self)
         planner.cursors = tuple(cursor.ahead() for cursor in self.cursors)
         planner.seen = self.seen.copy()
@@ -222,7 +200,7 @@ class Planner:
         counts, deficit = self._draw_counts(shares, total, step)
         fixed = np.zeros(len(shares), dtype=np.int64)
         while not self._unlimited and (over := counts > available).any():
-            # A stream that runs out gives its last samples and leaves; the others share the rest among them.
+            # An exhausted stream gives its last samples and leaves; the others share the rest.
             fixed[over] = available[over].astype(np.int64)
             shares = np.where(over, 0.0, shares)
             if not shares.any():
@@ -230,11 +208,11 @@ class Planner:
                 break
             shares = shares / shares.sum()
             counts, deficit = self._draw_counts(shares, total - int(fixed.sum()), step)
-        self._deficit = deficit
+        self.deficit = deficit
         return counts + fixed
 
     def _additional_counts(self, wanted: FloatArray, available: FloatArray) -> Int64Array:
-        """Rounds with the remainder carried over; what a stream cannot give is not made up for later."""
+        """Rounds counts, carrying the remainder over; missing samples of exhausted streams are not made up later."""
         due = np.where(wanted > 0, self._additional_deficit + wanted, 0.0)
         counts = np.minimum(np.floor(due + 1e-9), available)
         self._additional_deficit = np.where(counts < available, due - counts, 0.0)
@@ -242,12 +220,12 @@ class Planner:
 
     def _draw_counts(self, shares: FloatArray, total: int, step: int) -> tuple[Int64Array, FloatArray]:
         if self._drawing == "exact":
-            return apportion(shares, total, self._deficit)
+            return apportion(shares, total, self.deficit)
         random = np.random.default_rng([self.seed % 2**63, step, int(np.count_nonzero(shares))])
-        return random.multinomial(total, shares), self._deficit
+        return random.multinomial(total, shares), self.deficit
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives every stream's state and what it is owed, as plain data."""
+        """Returns every stream's state and deficit as plain data."""
         return {
             "seed": self.seed,
             "streams": {
@@ -255,13 +233,13 @@ class Planner:
                     **cursor.state_dict(),
                     "seen": int(seen),
                     "deficit": deficit,
-                    "additional_deficit": on_top,
+                    "additional_deficit": additional,
                 }
-                for stream, cursor, seen, deficit, on_top in zip(
+                for stream, cursor, seen, deficit, additional in zip(
                     self.streams,
                     self.cursors,
                     self.seen,
-                    self._deficit.tolist(),
+                    self.deficit.tolist(),
                     self._additional_deficit.tolist(),
                     strict=True,
                 )
@@ -269,14 +247,14 @@ class Planner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
-        """Takes up a saved state.
+        """Restores a saved state.
 
         Args:
-            state: What `state_dict` gave.
-            allow_inexact: Goes on with streams of the same name, where they are not the same streams; new ones begin.
+            state: Result of `state_dict`.
+            allow_inexact: Whether to continue streams of the same name although they differ; new ones start.
 
         Raises:
-            ValueError: If it is of other streams, of streams that changed, or of another seed.
+            ValueError: If streams or seed have changed.
         """
         saved, names = state["streams"], [stream.name for stream in self.streams]
         is_same = list(saved) == names
@@ -290,24 +268,24 @@ class Planner:
                     cursor.load_state_dict(saved[name], allow_inexact)
             except ValueError as error:
                 raise ValueError(f"stream {name!r}: {error}") from None
-        seen = [_seen(saved[name]["seen"], name) if name in saved else 0 for name in names]
+        seen = [
+            whole_number(saved[name]["seen"], f"the samples seen of {name!r}", most=MOST_COUNT) if name in saved else 0
+            for name in names
+        ]
         self.seen = np.array(seen, dtype=np.int64)
         if is_same:
-            self._deficit = np.array([_deficit_of(saved[name]["deficit"], name) for name in names])
-            on_top = [_deficit_of(saved[name]["additional_deficit"], name) for name in names]
-            self._additional_deficit = np.array(on_top)
+            self.deficit, self._additional_deficit = (
+                np.array(
+                    [
+                        finite_number(saved[name][field], f"the deficit of {name!r}", -_MAX_DEFICIT, _MAX_DEFICIT)
+                        for name in names
+                    ]
+                )
+                for field in ("deficit", "additional_deficit")
+            )
 
 
-def _seen(saved: Any, name: str) -> int:
-    return whole_number(saved, f"the samples seen of {name!r}", most=MOST_COUNT)
-
-
-def _deficit_of(saved: Any, name: str) -> float:
-    return finite_number(saved, f"the deficit of {name!r}", -_MAX_DEFICIT, _MAX_DEFICIT)
-
-
-# Apportionment owes a stream less than 1 + ln K samples, and what comes on top less than 1.
-_MAX_DEFICIT = 1e6
+_MAX_DEFICIT = 1e6  # apportionment stays below 1 + ln K, additional samples below 1
 
 
 def _cursor(stream: Stream, seed: int) -> Cursor:
@@ -328,6 +306,6 @@ def _check_presence(streams: Sequence[Stream]) -> None:
         covered = max(covered, stream.leaves_at)
     if covered < 1.0:
         raise ValueError(
-            f"No stream is there from progress {covered} of the run on; "
+            f"No stream is active from progress {covered} of the run on; "
             "let one enter earlier (enters_at) or leave later (leaves_at)."
         )

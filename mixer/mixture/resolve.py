@@ -1,4 +1,4 @@
-"""Checks of what a mixing trainer is given beside the training arguments, at construction."""
+"""Checks and defaults of a mixing trainer's options, at construction."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,8 +15,7 @@ from mixer.schedules import Schedule
 
 logger = logging.get_logger(__name__)
 
-# With micro-batches of their own, more streams than this are worth a word about what it costs.
-_MANY_STREAMS = 16
+_MANY_STREAMS = 16  # above, separate micro-batches per stream are costly enough for a warning
 
 OBSERVABLE = frozenset(
     {"loss", "evaluation_loss", "excess_loss", "loss_after", "gradient", "gradient_variance", "update_norm"}
@@ -25,15 +24,7 @@ OBSERVABLE_BY_SCHEDULE = frozenset({"loss", "gradient_norm", "learning_rate", "t
 
 
 def check_max_tokens(max_tokens: int | None) -> None:
-    """Refuses a token budget that is none.
-
-    Args:
-        max_tokens: Most tokens of a micro-batch, or `None`.
-
-    Raises:
-        ValueError: If it is below 1.
-        TypeError: If it is no whole number.
-    """
+    """Raises a `ValueError` or `TypeError` unless the token limit is a positive integer or `None`."""
     if max_tokens is None:
         return
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int):
@@ -43,17 +34,17 @@ def check_max_tokens(max_tokens: int | None) -> None:
 
 
 def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple[int, int]:
-    """Gives the total batch size to begin with, and the unit in which the rest of an epoch is dropped.
+    """Returns the initial total batch size, and the unit in which the rest of an epoch is dropped.
 
     Args:
-        args: The training arguments.
-        batch_size: Samples of a step over all ranks; `None` takes per-device size × accumulation steps × ranks.
+        args: Training arguments.
+        batch_size: Samples of a step over all ranks; `None` uses per-device size × accumulation steps × ranks.
 
     Returns:
-        The batch size, and the batch over all ranks that one accumulation step would have.
+        Batch size, and samples of one accumulation step over all ranks.
 
     Raises:
-        ValueError: If it is given beside accumulation steps.
+        ValueError: If both batch size and accumulation steps are set.
     """
     steps = args.gradient_accumulation_steps
     if batch_size is None:
@@ -61,28 +52,28 @@ def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple
         return one_pass * steps, one_pass
     if steps > 1:
         raise ValueError(
-            f"batch_size={batch_size} is the total of a step, so gradient_accumulation_steps={steps} has nothing to "
-            "multiply: micro-batches are made by themselves, of per_device_train_batch_size samples at most. Give one "
-            "of the two."
+            f"batch_size={batch_size} is the total of a step and conflicts with gradient_accumulation_steps={steps}: "
+            "micro-batches of at most per_device_train_batch_size samples are formed automatically. Set only one of "
+            "the two."
         )
     return batch_size, batch_size
 
 
 def resolve_epoch_size(budget: Budget, streams: Sequence[Stream], batch_size: int, epoch_size: int | None) -> int:
-    """Gives the samples of an epoch of the mixture.
+    """Returns the samples of an epoch of the mixture.
 
     Args:
-        budget: How much is trained.
-        streams: The streams.
+        budget: Length of the run.
+        streams: Streams.
         batch_size: Samples of the first step, over all ranks.
-        epoch_size: What the user says, or `None`.
+        epoch_size: The user's setting, or `None`.
 
     Returns:
-        That, or the samples of all streams that can be counted, or the whole run where none can.
+        The user's setting, else the samples of all streams of known size, else the whole run.
 
     Raises:
-        ValueError: If nothing says how long an epoch is.
-        TypeError: If what the user says is no whole number.
+        ValueError: If nothing determines the length of an epoch.
+        TypeError: If the user's setting is not an integer.
     """
     if epoch_size is not None:
         if isinstance(epoch_size, bool) or not isinstance(epoch_size, int):
@@ -96,34 +87,34 @@ def resolve_epoch_size(budget: Budget, streams: Sequence[Stream], batch_size: in
         limits.append(budget.steps * batch_size)
     if not limits:
         raise ValueError(
-            "All streams are iterable, so nobody knows how long an epoch is: set max_steps in the training arguments, "
+            "All streams are iterable, so the length of an epoch is unknown: set max_steps in the training arguments, "
             "a budget in samples, or epoch_size, in samples."
         )
     return min(limits)
 
 
 def check_needs(policy: Policy, streams: Sequence[Stream], args: TrainingArguments, eval_dataset: Any) -> None:
-    """Refuses a policy that needs what this run does not observe.
+    """Refuses a policy with needs that this run does not observe.
 
     Args:
-        policy: The policy.
-        streams: The streams.
-        args: The training arguments.
-        eval_dataset: The trainer's evaluation data.
+        policy: Policy.
+        streams: Streams.
+        args: Training arguments.
+        eval_dataset: Evaluation data of the trainer.
 
     Raises:
-        ValueError: If the policy needs something unknown, or evaluation losses that will not come.
+        ValueError: If the policy has unknown needs, or needs evaluation losses that will be missing.
     """
     name = type(policy).__name__
     unknown = sorted(policy.needs - OBSERVABLE)
     if unknown:
-        raise ValueError(f"Policy {name} needs {unknown}, but what can be observed is {sorted(OBSERVABLE)}.")
+        raise ValueError(f"Policy {name} needs {unknown}, but a run only observes {sorted(OBSERVABLE)}.")
     if "evaluation_loss" not in policy.needs:
         return
     missing = [s.name for s in streams if not isinstance(eval_dataset, dict) or s.name not in eval_dataset]
     if missing:
         raise ValueError(
-            f"Policy {name} needs evaluation losses of every stream: give eval_dataset as a dict with the streams' "
+            f"Policy {name} needs evaluation losses of every stream: set eval_dataset to a dict with the streams' "
             f"names; missing: {missing}."
         )
     if args.eval_strategy == "no":
@@ -131,108 +122,107 @@ def check_needs(policy: Policy, streams: Sequence[Stream], args: TrainingArgumen
 
 
 def check_samples(policy: Policy, num_streams: int, batch_size: int) -> None:
-    """Warns of a batch that is too small for all streams, or for a policy to have something to decide.
+    """Warns of a batch that is too small for all streams, or leaves the policy no choice.
 
     Args:
-        policy: The policy.
+        policy: Policy.
         num_streams: Number of streams.
         batch_size: Samples of the first step, over all ranks.
     """
     if num_streams > max(batch_size, 1) and policy.min_samples == 0:
         logger.warning(
-            "batch_size=%d is smaller than the number of streams, %d: no step has all of them. Each comes in "
-            "some steps, and over many of them has its share; a policy sees its loss only then. For all of them in "
-            "every step take a batch_size of %d or more.",
+            "batch_size=%d is smaller than the number of streams, %d: no step has all of them. Each stream gets its "
+            "share over many steps, and a policy sees its loss only in steps that contain it. To have all streams in "
+            "every step, use a batch_size of %d or more.",
             *(batch_size, num_streams, num_streams),
         )
     if num_streams > 1 and policy.min_samples > 0 and num_streams * policy.min_samples >= batch_size:
         logger.warning(
-            "mixing=%s gives each of %d streams at least %d samples of a batch (min_samples), which leaves nothing of "
-            "batch_size=%d to decide on: all get equal shares. Take a larger batch, or a smaller min_samples.",
+            "mixing=%s gives each of %d streams at least %d samples per batch (min_samples), which leaves no samples "
+            "of batch_size=%d to decide on: all get equal shares. Use a larger batch, or a smaller min_samples.",
             *(policy.name, num_streams, policy.min_samples, batch_size),
         )
 
 
 def check_own_weights(policy: Policy, mixture: Mixture, weights: Mapping[str, float]) -> None:
-    """Warns of streams' weights that a fixed mixture leaves out of account.
+    """Warns if a fixed mixture ignores the streams' own weights.
 
     Args:
-        policy: The policy, started.
-        mixture: The streams.
-        weights: What it begins with, by name.
+        policy: Policy, started.
+        mixture: Description of the streams.
+        weights: Initial weights, by name.
     """
-    given = np.array(list(weights.values()))
-    if policy.is_static and mixture.has_weights and not np.allclose(given, mixture.weights):
-        own, taken = (
-            dict(zip(mixture.names, each.round(3).tolist(), strict=True)) for each in (mixture.weights, given)
+    initial = np.array(list(weights.values()))
+    if policy.is_static and mixture.has_weights and not np.allclose(initial, mixture.weights):
+        ignored, used = (
+            dict(zip(mixture.names, each.round(3).tolist(), strict=True)) for each in (mixture.weights, initial)
         )
         logger.warning(
-            "The streams' weights %s are not used by mixing=%s, which mixes by %s. Leave one of the two out.",
-            *(own, policy.name, taken),
+            "The streams' weights %s are ignored by mixing=%s, which uses %s. Remove one of the two.",
+            *(ignored, policy.name, used),
         )
 
 
 def check_schedule(schedule: Schedule, scheduler: Any) -> None:
-    """Refuses a batch-size schedule that needs what a run does not observe.
+    """Refuses a batch-size schedule with needs that a run does not observe.
 
     Args:
-        schedule: The batch-size schedule.
-        scheduler: The user's own learning-rate schedule, or `None` for one that the Trainer makes.
+        schedule: Batch-size schedule.
+        scheduler: The user's own learning-rate schedule, or `None` for one created by the Trainer.
 
     Raises:
-        ValueError: If it needs something unknown, or the learning rate cannot follow the batch size.
+        ValueError: If it has unknown needs, or the learning rate cannot follow the batch size.
     """
     unknown = sorted(schedule.needs - OBSERVABLE_BY_SCHEDULE)
     if unknown:
         raise ValueError(
-            f"batch_size={schedule.name} needs {unknown}, which a run does not measure; what it does is "
-            f"{sorted(OBSERVABLE_BY_SCHEDULE)}."
+            f"batch_size={schedule.name} needs {unknown}, but a run only observes {sorted(OBSERVABLE_BY_SCHEDULE)}."
         )
     if not schedule.is_constant:
         check_scheduler(scheduler)
 
 
 def check_gradient_noise(trainer: Trainer, schedule: Schedule) -> None:
-    """Refuses a batch-size schedule by the gradient's noise where that cannot be measured.
+    """Refuses a schedule by gradient noise if the noise cannot be measured.
 
     Args:
-        trainer: The trainer, after its own construction.
-        schedule: The batch-size schedule.
+        trainer: Trainer, after its own construction.
+        schedule: Batch-size schedule.
 
     Raises:
-        ValueError: With the reason and the way out.
+        ValueError: If ranks average gradients at each micro-batch.
     """
     if "gradient_noise" not in schedule.needs:
         return
     if trainer.args.world_size > 1 and trainer.accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False):
         raise ValueError(
-            f"batch_size={schedule.name} compares the ranks' gradients of a whole step, which sync_each_batch=True "
-            "averages after each micro-batch. Leave it out of accelerator_config's gradient_accumulation_kwargs."
+            f"batch_size={schedule.name} compares the ranks' gradients of a whole step, but sync_each_batch=True "
+            "averages them after each micro-batch. Remove it from accelerator_config's gradient_accumulation_kwargs."
         )
     if trainer.args.world_size > 1 and trainer.args.train_sampling_strategy == "group_by_length":
         logger.warning(
-            "batch_size=%s takes what the ranks' gradients differ by for noise. With "
-            "train_sampling_strategy='group_by_length', and a column of lengths in the data, some ranks get longer "
-            "samples than others: what these differ by counts too and makes batches too large.",
+            "batch_size=%s measures noise by the differences between the ranks' gradients. With "
+            "train_sampling_strategy='group_by_length', and a length column in the data, some ranks get longer "
+            "samples than others: this difference counts as noise and makes batches too large.",
             schedule.name,
         )
 
 
 def check_metrics(metrics: Mapping[str, Any], eval_dataset: Any) -> None:
-    """Refuses metrics by evaluation set where there is no such set.
+    """Refuses metrics for evaluation sets that do not exist.
 
     Args:
-        metrics: Functions by the name of the set.
-        eval_dataset: The trainer's evaluation data.
+        metrics: Functions by evaluation set.
+        eval_dataset: Evaluation data of the trainer.
 
     Raises:
-        ValueError: If the evaluation data are no dict, or have no set of a name.
-        TypeError: If one is no function.
+        ValueError: If the evaluation data are not a dict, or lack a named set.
+        TypeError: If a metric is not a function.
     """
     sets = list(eval_dataset) if isinstance(eval_dataset, Mapping) else None
     unknown = [name for name in metrics if sets is None or name not in sets]
     if unknown:
-        state = "is no dict" if sets is None else f"has the sets {sets}"
+        state = "is not a dict" if sets is None else f"has the sets {sets}"
         raise ValueError(f"compute_metrics names the evaluation sets {unknown}, but eval_dataset {state}.")
     for name, function in metrics.items():
         if not callable(function):
@@ -240,38 +230,38 @@ def check_metrics(metrics: Mapping[str, Any], eval_dataset: Any) -> None:
 
 
 def check_evaluation_names(eval_dataset: Any) -> None:
-    """Refuses evaluation sets without names, and names whose keys are those of the summary.
+    """Refuses unnamed evaluation sets, and reserved names.
 
     Args:
-        eval_dataset: The trainer's evaluation data.
+        eval_dataset: Evaluation data of the trainer.
 
     Raises:
         ValueError: If a set is called `"worst"`.
-        TypeError: If they are a list of data sets or of streams.
+        TypeError: If they are a list of datasets or streams.
     """
     if isinstance(eval_dataset, (list, tuple)) and eval_dataset and is_dataset(eval_dataset[0]):
         raise TypeError(
-            f"eval_dataset is a list of {len(eval_dataset)} data sets: give a dict of them by name, such as "
+            f"eval_dataset is a list of {len(eval_dataset)} datasets: use a dict of them by name, such as "
             '{"math": math_dev, "code": code_dev}.'
         )
     if isinstance(eval_dataset, dict) and "worst" in eval_dataset:
-        raise ValueError("eval_dataset: the name 'worst' is taken by eval_worst_loss; give the set another name.")
+        raise ValueError("eval_dataset: the name 'worst' is reserved for eval_worst_loss; rename the set.")
 
 
 def warn_of_forwards(num_streams: int, batch_size: int, args: TrainingArguments) -> None:
-    """Says what it costs that streams cannot share micro-batches, where they are many.
+    """Warns of the cost if many streams cannot share micro-batches.
 
     Args:
         num_streams: Number of streams.
         batch_size: Samples of the first step, over all ranks.
-        args: The training arguments.
+        args: Training arguments.
     """
     together = -(-batch_size // (args.train_batch_size * args.world_size))
     alone = min(num_streams, batch_size)
     if alone > max(_MANY_STREAMS, together) and args.process_index == 0:
         logger.warning(
-            "Streams differ in columns, collator, labels, loss or head, or their losses are weighed, or a method or "
-            "probe asks for it, so each of the %d streams has micro-batches of its own: a step of %d samples takes "
-            "%d forwards or more in place of %d. Bring streams to one form, or make fewer of them.",
+            "Each of the %d streams has separate micro-batches, because streams differ in columns, collator, labels, "
+            "loss or head, or their losses are weighted, or a method or probe requires it: a step of %d samples takes "
+            "at least %d forward passes instead of %d. Give streams the same format, or use fewer of them.",
             *(num_streams, batch_size, alone, together),
         )

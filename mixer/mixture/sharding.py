@@ -1,8 +1,8 @@
-"""Which rank trains on which sample of a step.
+"""Assigns the samples of a step to ranks.
 
-Every position of a stream has a home rank that no count of any step can change. What the coming steps need can so
-be fetched ahead on the right rank although the counts are not known yet; items dealt out anew in each step would
-change ranks with every change of the mixture.
+Every position of a stream has a home rank, independent of the counts of any step. So the right rank can prefetch
+samples of coming steps before their counts are known; if samples were distributed anew in each step, they would change
+ranks with every change of the mixture.
 """
 
 import numpy as np
@@ -12,20 +12,20 @@ from mixer.utils.arrays import Int64Array
 
 
 def rank_samples(plan: Plan, rank: int, world_size: int, is_balanced: bool = True) -> tuple[Int64Array, Int64Array]:
-    """Gives one rank's samples of a step, without listing those of the others.
+    """Returns one rank's samples of a step, without listing those of other ranks.
 
-    Position `p` of stream `k` is at home on rank `(p + k) mod W`. Where ranks would have more samples than others, they
-    hand their last ones over.
+    The home of position `p` of stream `k` is rank `(p + k) mod W`. Ranks with more samples than others give their last
+    ones away.
 
     Args:
-        plan: The plan.
+        plan: Plan of the step.
         rank: The rank.
         world_size: Number of ranks, `W`.
-        is_balanced: Whether samples are handed over, so that no rank has two more than another. Without, that holds
-            for each stream by itself.
+        is_balanced: Whether to rebalance, so that rank sizes differ by at most one sample. Otherwise that holds per
+            stream only.
 
     Returns:
-        int64 `[count]` each: the stream of each sample, ascending, and its position in that stream, ascending in each.
+        int64 `[count]` each: stream of each sample, ascending, and its position in that stream, ascending in each.
     """
     homes = HomeShards(plan, world_size)
     own = homes.samples(rank)
@@ -41,18 +41,18 @@ def rank_samples(plan: Plan, rank: int, world_size: int, is_balanced: bool = Tru
 
 
 def dealt_samples(plan: Plan, rank: int, world_size: int) -> tuple[Int64Array, Int64Array]:
-    """Gives one rank's samples where they have no homes: the samples of step `t` are dealt from rank `t - 1` on.
+    """Returns one rank's samples without homes: those of step `t` are dealt in turn, starting at rank `t - 1`.
 
-    Of a stream's samples no rank has two more than another, nor of all of them; which one has more changes from step
-    to step, so that all ranks come equally far in a stream whose rows are shared out among them.
+    Rank sizes differ by at most one sample, per stream and in total. The starting rank rotates, so that all ranks
+    advance equally in a stream that is sharded over them.
 
     Args:
-        plan: The plan.
+        plan: Plan of the step.
         rank: The rank.
         world_size: Number of ranks, `W`.
 
     Returns:
-        int64 `[count]` each: the stream of each sample, ascending, and its position in that stream.
+        int64 `[count]` each: stream of each sample, ascending, and its position in that stream.
     """
     ends = np.cumsum(plan.counts)
     places = np.arange((rank - plan.index) % world_size, int(ends[-1]), world_size)
@@ -61,7 +61,7 @@ def dealt_samples(plan: Plan, rank: int, world_size: int) -> tuple[Int64Array, I
 
 
 class HomeShards:
-    """The samples of a plan by home rank; the cost is one a stream and one a rank, whatever the batch size."""
+    """Samples of a plan by home rank; the cost is one per stream and one per rank, for any batch size."""
 
     def __init__(self, plan: Plan, world_size: int):
         self._starts, self._world_size = plan.starts, world_size
@@ -69,7 +69,7 @@ class HomeShards:
         self._first_home = (plan.starts + np.arange(len(plan.counts))) % world_size
 
     def samples(self, rank: int) -> Int64Array:
-        """Gives the samples that are at home on a rank, int64 `[2, count]`: streams and positions."""
+        """Returns a rank's home samples, int64 `[2, count]`: streams and positions."""
         offsets = (rank - self._first_home) % self._world_size
         counts = self._rounds + (offsets < self._rest)
         ids = np.repeat(np.arange(len(counts)), counts)
@@ -77,9 +77,9 @@ class HomeShards:
         return np.stack([ids, (self._starts + offsets)[ids] + self._world_size * places])
 
     def surplus(self) -> Int64Array:
-        """Gives by how many samples each rank has too many, int64 `[world_size]`; it sums to 0."""
+        """Returns each rank's surplus of samples, int64 `[world_size]`; it sums to 0."""
         size = self._world_size
-        # Each stream's incomplete round begins on its first home and goes on over the ranks, maybe around.
+        # Each stream's incomplete round starts on its first home and continues over the ranks, possibly wrapping.
         edges = np.bincount(self._first_home, minlength=2 * size)
         edges -= np.bincount(self._first_home + self._rest, minlength=2 * size)
         covered = np.cumsum(edges)
@@ -91,14 +91,14 @@ class HomeShards:
         return surplus
 
     def rebalanced(self, surplus: Int64Array, rank: int) -> Int64Array:
-        """Gives what a rank with too few samples gets: its part of what the others hand over, rank after rank."""
+        """Returns the samples that a rank with a shortage receives from the others."""
         taken_before = int(-np.minimum(surplus[:rank], 0).sum())
         start, stop = taken_before, taken_before - int(surplus[rank])
         parts, begin = [], 0
         for giver in np.flatnonzero(surplus > 0).tolist():
             count = int(surplus[giver])
             if begin < stop and start < begin + count:
-                given = self.samples(giver)[:, -count:]
-                parts.append(given[:, max(start - begin, 0) : stop - begin])
+                excess = self.samples(giver)[:, -count:]
+                parts.append(excess[:, max(start - begin, 0) : stop - begin])
             begin += count
         return np.concatenate(parts, axis=1)

@@ -1,6 +1,6 @@
-"""Whether what a rule is said to have remembered has the form of what it remembers."""
+"""Checks the form of a saved policy or schedule state."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,31 +14,24 @@ _OWN = ("mixer", "replay", "tasks")
 
 
 def is_known(rule: Any) -> bool:
-    """Whether it is known here what a rule remembers: of a user's own, and what wraps one, it is not.
+    """Whether the form of a policy's or schedule's state is known: not for users' own classes and wrappers of them.
 
-    A user's rule may begin with a number that becomes a list with the first step, and takes up itself what it saved.
-
-    Args:
-        rule: The rule.
-
-    Returns:
-        Whether all that it is made of is of this toolkit.
+    A user's class may start with a number that becomes a list in the first step, and restores its own state.
     """
     parts = (part for part in vars(rule).values() if isinstance(part, Policy | Schedule))
     return type(rule).__module__.split(".")[0] in _OWN and all(map(is_known, parts))
 
 
 def check_form(saved: Any, own: Any, name: str) -> None:
-    """Refuses saved data of another form than a rule's own: a text for a number, a number for a list.
+    """Refuses saved data of another form than the initial state: text for a number, a number for a list.
 
     Args:
-        saved: What was saved.
-        own: What the rule remembers at the start. `None`, and a list without elements, stand for anything of their
-            kind.
-        name: Whose they are, for errors.
+        saved: Saved data.
+        own: Initial state. `None` and an empty list match anything of their kind.
+        name: Name for errors.
 
     Raises:
-        ValueError: If the form is another; where, is said.
+        ValueError: If the form differs.
     """
     if own is None:
         return
@@ -58,34 +51,29 @@ def check_form(saved: Any, own: Any, name: str) -> None:
 
 def _check_mapping(saved: Any, own: Mapping[str, Any], name: str) -> None:
     if not isinstance(saved, Mapping) or sorted(saved) != sorted(own):
-        found = sorted(saved) if isinstance(saved, Mapping) else _kind(saved)
-        raise ValueError(f"{name} remembers {sorted(own)}, but the saved state has {found}")
+        description = sorted(saved) if isinstance(saved, Mapping) else _kind(saved)
+        raise ValueError(f"{name} has the state {sorted(own)}, but the saved state has {description}")
     for key, part in own.items():
         check_form(saved[key], part, f"{name}: {key}")
 
 
 def arrays_of(rule: Any, length: int) -> dict[str, tuple[int, ...]]:
-    """Gives the shapes of a rule's arrays that have a place for each stream.
+    """Returns the shapes of per-stream arrays in a policy or schedule, including its parts, by attribute path.
 
     Args:
-        rule: The rule; what it is made of is looked at, too.
+        rule: Policy or schedule.
         length: Number of streams.
-
-    Returns:
-        Shapes by where they stand.
     """
-    found: dict[str, tuple[int, ...]] = {}
-    _collect(rule, length, "", found, _MOST_LEVELS)
-    return found
+    return dict(_arrays(rule, length, "", _MOST_LEVELS))
 
 
-def _collect(rule: Any, length: int, place: str, found: dict[str, tuple[int, ...]], levels: int) -> None:
+def _arrays(rule: Any, length: int, path: str, levels: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     for name, value in vars(rule).items():
         if isinstance(value, np.ndarray):
             if value.ndim and value.shape[0] == length:
-                found[place + name] = value.shape[:1]
+                yield path + name, value.shape[:1]
         elif levels and hasattr(value, "__dict__") and type(value).__module__.split(".")[0] in _OWN:
-            _collect(value, length, f"{place}{name}.", found, levels - 1)
+            yield from _arrays(value, length, f"{path}{name}.", levels - 1)
 
 
 def _kind(value: Any) -> str:

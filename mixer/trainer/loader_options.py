@@ -13,10 +13,11 @@ from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.lengths import Lengths
-from mixer.loading.loader import MixingLoader, WorkerOptions
+from mixer.loading.loader import MixingLoader
 from mixer.loading.preprocessing import preprocessed
 from mixer.loading.step import StepBatch
 from mixer.loading.transport import Columns
+from mixer.loading.workers import WorkerOptions
 from mixer.mixture.controller import Mixing
 from mixer.mixture.stream import Stream, read_from
 from mixer.trainer.checkpointing.files import CAP_ENTRY, read_state
@@ -168,13 +169,9 @@ class LoadingMixin(StepMixin):
                 stream.order_key(self._data_seed),
                 args.process_index,
                 args.world_size,
-                options.num_workers,
-                options.prefetch_factor,
-                worker_init_fn=options.worker_init_fn,
-                multiprocessing_context=options.multiprocessing_context,
+                options,
                 skips=stream_id in skipped,
                 preprocess=stream.preprocess if stream_id in skipped else None,
-                limit_seconds=options.limit_seconds,
             )
             for stream_id, stream in enumerate(self.streams)
             if stream.is_iterable

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 
 from mixer.loading.collate import batch_mapping
-from mixer.loading.diagnosis import alone, unfit_rows
-from mixer.loading.errors import name_rows
+from mixer.loading.errors import alone, name_rows, unfit_rows
 from mixer.loading.loader import MixingLoader
 from mixer.loading.step import MicroBatch, StepBatch, StepCounts
 from mixer.mixture.plan import Plan

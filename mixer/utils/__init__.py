@@ -1,1 +1,1 @@
-"""Text, files, YAML, lookup by name and random state: what every room needs."""
+"""Shared helpers: text, files, YAML, lookup by name and random state."""

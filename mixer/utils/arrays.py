@@ -1,4 +1,4 @@
-"""Types of NumPy arrays."""
+"""NumPy array types."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for scripts."""
+"""Output of commands: tables for people, JSON for scripts."""
 
 import contextlib
 import json
@@ -19,10 +19,10 @@ _NOT_PRINTABLE = "\ufffd"
 
 
 class _Screen(Console):
-    """Shows texts as they are: names in them neither colour, move nor break what stands on the terminal."""
+    """Console that shows names literally: they cannot change colours, move the cursor or break the layout."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Renders, with a mark in place of each character that prints nothing, but for the ends of lines."""
+        """Replaces non-printable characters, except line ends."""
         for segment in super().render(renderable, options):
             if segment.control or segment.text.isprintable():
                 yield segment
@@ -35,44 +35,31 @@ def _shown(character: str) -> str:
 
 
 def console() -> Console:
-    """Gives what tables are printed on: as wide as the terminal, and 120 columns where there is none.
+    """Returns the console for tables: as wide as the terminal, else 120 columns.
 
-    Returns:
-        The console. It reads no markup in texts, such as `[red]`, and lets no escapes through.
+    It interprets no markup in texts, such as `[red]`, and lets no escape sequences through.
     """
     width = None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
     return _Screen(width=width, markup=False, emoji=False)
 
 
 def add_json(parser: ArgumentParser) -> None:
-    """Adds the option `--json` to a command.
-
-    Args:
-        parser: The command's parser.
-    """
+    """Adds the option `--json` to a command's parser."""
     parser.add_argument("--json", action="store_true", help="Print one JSON document, and nothing else, on stdout.")
 
 
 def print_json(content: Any) -> None:
-    """Prints a JSON document that every parser reads: what is not a number, or infinite, is null.
+    """Prints plain data, including arrays and tables, as strict JSON.
 
-    Args:
-        content: Plain data, arrays and tables in it too; a table becomes a list of its rows.
+    NaN and infinite numbers become null, and a table becomes a list of rows.
     """
     print(json.dumps(_plain(content), indent=2, allow_nan=False))  # noqa: T201
 
 
 @contextlib.contextmanager
-def only_json(is_asked: bool) -> Iterator[None]:
-    """Sends what is printed meanwhile to stderr, where stdout is for JSON alone.
-
-    Args:
-        is_asked: Whether it is.
-
-    Yields:
-        Nothing.
-    """
-    with contextlib.redirect_stdout(sys.stderr) if is_asked else contextlib.nullcontext():
+def only_json(is_requested: bool) -> Iterator[None]:
+    """Redirects output in the context to stderr, if stdout is reserved for JSON."""
+    with contextlib.redirect_stdout(sys.stderr) if is_requested else contextlib.nullcontext():
         yield
 
 

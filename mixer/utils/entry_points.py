@@ -1,4 +1,4 @@
-"""What other packages add, by entry points."""
+"""Plug-ins of other packages, by entry points."""
 
 import warnings
 from collections.abc import Callable, Collection
@@ -15,51 +15,51 @@ def load_plug_ins(
     taken: Collection[str],
     stacklevel: int = 1,
 ) -> dict[str, _PlugIn]:
-    """Loads what other packages add to a group.
+    """Loads the plug-ins of a group; those that fail to load are skipped with a warning.
 
     Args:
-        group: Name of the group of entry points.
-        kind: What one is called in warnings.
-        load: Loads an entry point, given the names that are taken, and gives its name with it; it may raise anything.
-        taken: Names that are taken beforehand.
-        stacklevel: Of warnings, counted from the caller.
+        group: Group of entry points.
+        kind: Kind of plug-in, for warnings.
+        load: Loads an entry point, given the names already used, and returns name and plug-in; may raise anything.
+        taken: Names already used.
+        stacklevel: Stack level of warnings, counted from the caller.
 
     Returns:
-        By name; what cannot be loaded is left out with a warning that names it.
+        Plug-ins by name.
     """
-    found: dict[str, _PlugIn] = {}
+    loaded: dict[str, _PlugIn] = {}
     for entry in entry_points(group=group):
         try:
-            name, plug_in = load(entry, {*taken, *found})
-        except Exception as error:  # a package that is broken must not break what does not use it
+            name, plug_in = load(entry, {*taken, *loaded})
+        except Exception as error:  # a broken package must not break runs that do not use it
             package = "an unknown package" if entry.dist is None else entry.dist.name
             reason = f"{type(error).__name__}: {error}"
-            warnings.warn(f"{kind} {entry.name} of {package} is left out ({reason}).", stacklevel=stacklevel + 1)
+            warnings.warn(f"{kind} {entry.name} of {package} is skipped ({reason}).", stacklevel=stacklevel + 1)
         else:
-            found[name] = plug_in
-    return found
+            loaded[name] = plug_in
+    return loaded
 
 
 def made_by(entry: EntryPoint, taken: Collection[str], kind: str, expected: type[_PlugIn]) -> tuple[str, _PlugIn]:
-    """Loads an entry point that is a function without arguments, which makes what is added.
+    """Loads an entry point that is a factory without arguments.
 
     Args:
-        entry: The entry point.
-        taken: Names that are taken.
-        kind: What one is called in errors.
-        expected: The class of what it makes.
+        entry: Entry point.
+        taken: Names already used.
+        kind: Kind of plug-in, for errors.
+        expected: Required class.
 
     Returns:
-        Its name, and what it made.
+        Name and plug-in.
 
     Raises:
-        ValueError: If the name is taken.
-        TypeError: If it makes something else.
+        ValueError: If the name is already used.
+        TypeError: If the plug-in has another class.
     """
     if entry.name in taken:
-        raise ValueError(f"there already is a {kind} {entry.name}; give it another name")
+        raise ValueError(f"a {kind} {entry.name} exists already; rename it")
     made = entry.load()()
     if not isinstance(made, expected):
-        wanted = f"{expected.__module__}.{expected.__name__}"
-        raise TypeError(f"{entry.value} gives a {type(made).__name__}, not a {wanted}")
+        name = f"{expected.__module__}.{expected.__name__}"
+        raise TypeError(f"{entry.value} returns a {type(made).__name__}, not a {name}")
     return entry.name, made

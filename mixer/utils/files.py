@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, checked by digests, named safely."""
+"""Files: atomic writes, digests, and safe names."""
 
 import contextlib
 import errno
@@ -17,12 +17,12 @@ _DIGEST_ENTRY = "crc32"
 
 
 def write_json(path: Path, content: Mapping[str, Any], sealed: bool = False) -> None:
-    """Writes a JSON file so that it is there whole or not at all, even if the machine stops.
+    """Writes a JSON file atomically and durably.
 
     Args:
-        path: The file.
-        content: Plain data; floats are kept to the bit.
-        sealed: Whether to add a digest of the content, by which `read_json` finds a digit that has changed since.
+        path: File.
+        content: Plain data; floats are stored exactly.
+        sealed: Whether to add a digest of the content, by which `read_json` detects changes.
     """
     text = json.dumps(content, allow_nan=False)
     if sealed:
@@ -31,14 +31,10 @@ def write_json(path: Path, content: Mapping[str, Any], sealed: bool = False) -> 
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file so that it is there whole or not at all, even if the machine stops.
-
-    Args:
-        path: The file.
-        text: What stands in it.
+    """Writes a text file atomically and durably.
 
     Raises:
-        OSError: If it cannot be written; the file is named, and what was there before stays.
+        OSError: If it cannot be written; the error names the file, and the previous content remains.
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -56,16 +52,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads a file of a checkpoint.
-
-    Args:
-        path: The file.
-
-    Returns:
-        What `write_json` wrote.
+    """Reads a file of a checkpoint written by `write_json`.
 
     Raises:
-        ValueError: If it is missing, torn, changed since it was written, or something else.
+        ValueError: If it is missing, torn, changed since it was written, or not a JSON object.
     """
     try:
         content = load_json(path)
@@ -73,7 +63,7 @@ def read_json(path: Path) -> dict[str, Any]:
         state = "torn" if path.is_file() else "missing"
         raise ValueError(f"{path} is {state} ({error}). Resume from an earlier checkpoint.") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds something else than it should. Resume from an earlier checkpoint.")
+        raise ValueError(f"{path} is not a JSON object. Resume from an earlier checkpoint.")
     digest = content.pop(_DIGEST_ENTRY, None)
     if digest is not None and digest != zlib.crc32(json.dumps(content).encode()):
         raise ValueError(f"{path} is damaged: its content is not what was written. Resume from an earlier checkpoint.")
@@ -81,24 +71,21 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def newer_version(file: str, version: Any, known: int) -> str:
-    """Says that a file is of a format that this version does not read, and the way out.
+    """Returns the message, without a full stop, that a file's format is newer than this version reads.
 
     Args:
-        file: The file's name.
-        version: The format that it has.
-        known: The newest that is read.
-
-    Returns:
-        The message, without a full stop.
+        file: Name of the file.
+        version: Its format.
+        known: Newest known format.
     """
     return (
-        f"{file} has format {version!r}, and this version reads up to {known}: upgrade adaptive-mixer to the version "
+        f"{file} has format {version!r}, but this version reads up to {known}: upgrade adaptive-mixer to the version "
         "that wrote it, or a later one"
     )
 
 
 def sync_to_disk(path: Path) -> None:
-    """Makes sure that a file's content, or a folder's list of names, is on the disk."""
+    """Syncs a file's content, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -111,38 +98,32 @@ _BYTES_AT_A_TIME = 2**20
 
 
 def digests_of(folder: Path, names: Iterable[str]) -> dict[str, int]:
-    """Gives digests of files that have just been written, but for those that would take their time to read back.
+    """Computes CRC-32 digests of files just written, by path, except those that would be slow to read back.
 
-    Larger ones than 64 MiB (a large model's) are left out, and those that have a second name elsewhere: the rows of a
-    buffer on disk, which are linked into a checkpoint so that nothing has to be written.
+    Skips files above 64 MiB (a large model's), and those with several links: a buffer's rows on disk, which are linked
+    into a checkpoint to avoid writing them.
 
     Args:
-        folder: Where they are.
+        folder: Folder of the files.
         names: Their paths in it.
-
-    Returns:
-        CRC-32 by path.
     """
-    found = {}
+    digests = {}
     for name in names:
         status = (folder / name).stat()
         if status.st_size <= _MAX_BYTES and status.st_nlink == 1:
-            found[name] = _digest(folder / name)
-    return found
+            digests[name] = _digest(folder / name)
+    return digests
 
 
 def find_damaged(folder: Path, digests: Mapping[str, int]) -> str | None:
-    """Finds a file that is not what was written.
+    """Returns the path of a file that no longer matches its digest, or `None`; missing files are ignored.
 
     Args:
-        folder: Where the files are.
-        digests: What `digests_of` gave.
-
-    Returns:
-        The path of one that has changed, `None` if none has; of what is missing nothing is said.
+        folder: Folder of the files.
+        digests: Result of `digests_of`.
     """
-    there = ((name, digest) for name, digest in digests.items() if (folder / name).is_file())
-    return next((name for name, digest in there if _digest(folder / name) != digest), None)
+    existing = ((name, digest) for name, digest in digests.items() if (folder / name).is_file())
+    return next((name for name, digest in existing if _digest(folder / name) != digest), None)
 
 
 def _digest(path: Path) -> int:
@@ -153,21 +134,21 @@ def _digest(path: Path) -> int:
     return digest
 
 
-# Device names of Windows, whatever follows a dot.
+# Device names of Windows, with any extension.
 _RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
 _REFUSED = '<>:"/\\|?*%'
 _MOST_BYTES = 180
 
 
 def folder_name(name: str) -> str:
-    """Names a folder after something: one step down from where it stands, on every file system.
+    """Returns a folder name for any name: a single path component, valid on every file system.
 
     Args:
-        name: What it is named after.
+        name: The name.
 
     Returns:
-        The name itself, where it can be a folder's; else with `%` and the bytes of what cannot stand in one, and cut
-        with a digest behind where it is too long. Two names never share a folder.
+        The name itself, if it is valid; else invalid characters as `%` and bytes, and long names truncated with a
+        digest. Two names never share a folder.
 
     Example:
         >>> folder_name("01-math"), folder_name(".."), folder_name("a/b")
@@ -194,7 +175,7 @@ class WriteError(OSError):
     """A file of the run could not be written.
 
     Attributes:
-        says_what_is_safe: Whether the message says what of the run is safe, and how it goes on.
+        says_what_is_safe: Whether the message states which parts of the run are safe, and how to resume.
     """
 
     says_what_is_safe = False
@@ -202,17 +183,7 @@ class WriteError(OSError):
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Has errors of the system say that a file of the run could not be written.
-
-    Args:
-        path: The file that is written, or its folder.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        WriteError: In place of an error of the system; it names the path.
-    """
+    """Raises a `WriteError` that names the path in place of a system error in the context."""
     try:
         yield
     except WriteError:

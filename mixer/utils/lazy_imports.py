@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are asked for: who reads what a run left waits for no trainer."""
+"""Lazy imports of a package's names, so that commands that only read need not load the trainer."""
 
 import importlib
 import sys
@@ -9,14 +9,11 @@ from typing import Any
 def lazy_names(
     package: str, modules: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Makes what a package finds such names by.
+    """Returns `__getattr__` and `__dir__` for a package with lazily imported names.
 
     Args:
-        package: The package's name.
-        modules: The names, by the module that each is imported from.
-
-    Returns:
-        The package's `__getattr__` and `__dir__`.
+        package: Name of the package.
+        modules: The names, by module.
     """
     module_of = {name: module for module, names in modules.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""Nested mappings as one, by the names that lead to each value."""
+"""Flattens nested mappings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,15 +7,7 @@ Field = tuple[str, ...]  # the names that lead to a value, as ("training", "seed
 
 
 def flat(values: Any, field: Field = ()) -> dict[Field, Any]:
-    """Gives the values of nested mappings.
-
-    Args:
-        values: A mapping; a value, or an empty mapping, is its own.
-        field: Where it stands.
-
-    Returns:
-        Values by field.
-    """
+    """Returns the values of nested mappings by field; a value, or an empty mapping, is its own."""
     if not isinstance(values, Mapping) or not values:
         return {field: values}
     parts = [flat(value, (*field, str(key))) for key, value in values.items()]

@@ -1,4 +1,4 @@
-"""The process's random generators: noting and restoring their state, and seeding them for one sample or micro-batch."""
+"""Global random generators: saving and restoring their state, and seeding them for one sample or micro-batch."""
 
 import contextlib
 import ctypes
@@ -18,13 +18,13 @@ _TWISTER_BYTES = 4 * 624 + 4
 
 @dataclass(frozen=True)
 class RandomState:
-    """What Python's, NumPy's and torch's (CPU) global generators will draw next.
+    """State of Python's, NumPy's and torch's (CPU) global generators.
 
     Args:
         python: Python's state.
         numpy: NumPy's state.
         torch: Torch's state.
-        numpy_memory: NumPy's state as it lies in memory, `None` for another generator than the usual one.
+        numpy_memory: NumPy's state as raw memory, `None` for an unusual generator.
     """
 
     python: Any
@@ -34,26 +34,18 @@ class RandomState:
 
     @classmethod
     def capture(cls) -> "RandomState":
-        """Notes the present state.
-
-        Returns:
-            The state.
-        """
+        """Captures the current state."""
         memory = _numpy_memory()
         return cls(random.getstate(), _numpy_state(memory), torch.get_rng_state(), memory)
 
     def restore(self) -> None:
-        """Goes back to the noted state."""
+        """Restores the captured state."""
         random.setstate(self.python)
         np.random.set_state(self.numpy)  # noqa: NPY002  # users' generators
         torch.set_rng_state(self.torch)
 
     def is_current(self) -> bool:
-        """Says whether nothing was drawn since.
-
-        Returns:
-            Whether all three generators are in the noted state.
-        """
+        """Whether all three generators are still in the captured state."""
         return (
             self._is_current_in_numpy()
             and torch.get_rng_state().numpy().tobytes() == self.torch.numpy().tobytes()
@@ -68,7 +60,7 @@ class RandomState:
 
 
 class _LastNumpyState(threading.local):
-    """The state that was read last, which takes a hundred times as long as looking whether it is still the same."""
+    """NumPy state read last; reading it takes a hundred times as long as comparing memory."""
 
     memory: bytes | None = None
     state: Any = None
@@ -85,10 +77,10 @@ def _numpy_memory() -> bytes | None:
 
 
 def _numpy_state(memory: bytes | None) -> Any:
-    """Reads NumPy's state, or takes the one that was read last where nothing can have been drawn since.
+    """Reads NumPy's state, or reuses the last one if nothing can have been drawn since.
 
-    A normal number that waits to be given out is not in the generator's memory; it can only have come there by drawing,
-    so that there is none where there was none and the memory is unchanged.
+    A cached normal number is not in the generator's memory, but it appears only by drawing: if there was none and the
+    memory is unchanged, there is none.
     """
     if memory is None or memory != _last.memory or _last.state[3]:
         _last.memory, _last.state = memory, np.random.get_state()  # noqa: NPY002
@@ -96,10 +88,10 @@ def _numpy_state(memory: bytes | None) -> Any:
 
 
 def seed_generators(*key: int) -> None:
-    """Seeds all three generators by a key.
+    """Seeds all three generators.
 
     Args:
-        *key: Whole numbers that say what is to be drawn for: another key gives unrelated numbers.
+        *key: Integers; different keys give unrelated numbers.
     """
     digest = hashlib.blake2b(repr(tuple(map(int, key))).encode(), digest_size=24).digest()
     words = np.frombuffer(digest, dtype=np.uint32)
@@ -111,13 +103,10 @@ def seed_generators(*key: int) -> None:
 
 @contextlib.contextmanager
 def seeded(*key: int) -> Iterator[None]:
-    """Runs what stands inside on generators seeded by a key, and puts the surrounding state back.
+    """Seeds the generators for the context, then restores their state.
 
     Args:
         *key: See `seed_generators`.
-
-    Yields:
-        Nothing.
 
     Example:
         >>> with seeded(7, 1):

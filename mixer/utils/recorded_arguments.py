@@ -1,4 +1,4 @@
-"""Rules that record the arguments they were made with, and rules as plain data."""
+"""Objects that record their constructor's arguments, and their representation as plain data."""
 
 import copy
 import inspect
@@ -10,12 +10,12 @@ import numpy as np
 
 
 class KeepsArguments:
-    """Keeps the arguments of its constructor, as they were given."""
+    """Records the arguments of its constructor."""
 
     _given_arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Makes the object and keeps what it is made with; a copy keeps those of what it copies."""
+        """Creates the object and records its arguments; a copy keeps the original's."""
         made = super().__new__(cls)
         given = tuple(map(_copied, args)), {name: _copied(value) for name, value in kwargs.items()}
         object.__setattr__(made, "_given_arguments", given)  # frozen dataclasses, too
@@ -23,10 +23,10 @@ class KeepsArguments:
 
     @property
     def given_arguments(self) -> dict[str, Any]:
-        """What the constructor was given, by name.
+        """Arguments of the constructor, by name.
 
         Raises:
-            TypeError: If that is not known, as the object was made by `__new__` alone.
+            TypeError: If they are unknown, as the object was created by `__new__` alone.
         """
         args, kwargs = self._given_arguments
         signature = inspect.signature(type(self))
@@ -38,13 +38,13 @@ class KeepsArguments:
 
 
 def _copied(value: Any) -> Any:
-    """Copies what may be changed afterwards."""
+    """Copies mutable values."""
     return copy.copy(value) if isinstance(value, list | dict | np.ndarray) else value
 
 
-# Stands in the place of what is no plain data, such as a function; a rule with one in it cannot be made again.
+# In place of a value that is no plain data, such as a function.
 NO_DATA = "no_data"
-# Stands before a number that JSON has not: infinite, or none.
+# Before a number that JSON cannot hold: infinity or NaN.
 FLOAT = "float"
 # Longer lists and larger arrays are data, not settings.
 _MOST_ITEMS = 10_000
@@ -52,14 +52,11 @@ _MOST_LEVELS = 20
 
 
 def as_data(value: Any) -> Any:
-    """Writes a rule, or a value that it was given, as data that JSON can hold.
-
-    Args:
-        value: Plain data, or a rule.
+    """Converts a policy, schedule or value to JSON-compatible data.
 
     Returns:
-        Plain data: of a rule `{"class_path": ..., "init_args": {...}}`, as recipes have it; of an infinite number
-        `{"float": "inf"}`; of anything else, and of more than 10,000 numbers, `{"no_data": text}`.
+        Plain data: for an object `{"class_path": ..., "init_args": {...}}`, as in recipes; for an infinite number or
+        NaN `{"float": "inf"}`; for anything else, and for more than 10,000 numbers, `{"no_data": text}`.
 
     Example:
         >>> from mixer import Floor, Temperature
@@ -70,7 +67,7 @@ def as_data(value: Any) -> Any:
 
 
 def _as_data(value: Any, level: int) -> Any:
-    if isinstance(value, float):  # those of numpy, too
+    if isinstance(value, float):  # including numpy's
         return float(value) if math.isfinite(value) else {FLOAT: str(float(value))}
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -87,14 +84,14 @@ def _as_data(value: Any, level: int) -> Any:
 
 def _arguments_of(rule: KeepsArguments, level: int) -> dict[str, Any]:
     if level >= _MOST_LEVELS:
-        return {NO_DATA: "more levels of rules"}
+        return {NO_DATA: "too many levels"}
     try:
         return {"init_args": _as_data(rule.given_arguments, level + 1)}
-    except TypeError:  # made in a way of its own
+    except TypeError:  # created without its constructor
         return {NO_DATA: f"the arguments of {type(rule).__qualname__}"}
 
 
 def _path_of(rule: type) -> str:
-    """Names a class as recipes do: built-in ones by their name alone."""
+    """Names a class as recipes do: built-in classes without their module."""
     is_own = rule.__module__.split(".")[0] in ("mixer", "replay")
     return rule.__name__ if is_own else f"{rule.__module__}.{rule.__qualname__}"

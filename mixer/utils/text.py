@@ -1,4 +1,4 @@
-"""Numbers, durations and names as text."""
+"""Formatting of numbers, durations and names."""
 
 import difflib
 import math
@@ -10,14 +10,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 
 def shortened(text: str, most_characters: int = 200) -> str:
-    """Cuts a text off that is too long to be shown.
-
-    Args:
-        text: The text.
-        most_characters: The most of its characters.
-
-    Returns:
-        It, or its beginning with an ellipsis.
+    """Truncates a long text with an ellipsis.
 
     Example:
         >>> shortened("mixtures", 3)
@@ -27,14 +20,7 @@ def shortened(text: str, most_characters: int = 200) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """Gives an error's kind, its message and what was noted on it.
-
-    Args:
-        error: The error.
-
-    Returns:
-        One text.
-    """
+    """Returns an error's type, message and notes as one text."""
     notes: list[str] = getattr(error, "__notes__", [])
     text = f"{type(error).__name__}: {error}"
     return " ".join([text if not notes else f"{text.rstrip('.')}.", *notes])
@@ -44,14 +30,14 @@ _SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 
 
 def clock_text(done: Mapping[str, float], budget: Mapping[str, float]) -> str:
-    """Writes what is done of a budget.
+    """Formats the progress of a budget.
 
     Args:
-        done: Epochs, samples, tokens and steps that are done.
-        budget: How many of some of these there are to do.
+        done: Completed epochs, samples, tokens and steps.
+        budget: Limits of some of these.
 
     Returns:
-        The one that is furthest, such as `1.24M/10M tokens`; the samples, where there is no budget.
+        The furthest of them, such as `1.24M/10M tokens`; samples if there is no budget.
 
     Example:
         >>> clock_text({"epochs": 0.5, "tokens": 1_240_000}, {"epochs": 3, "tokens": 10_000_000})
@@ -65,26 +51,12 @@ def clock_text(done: Mapping[str, float], budget: Mapping[str, float]) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """Writes a duration.
-
-    Args:
-        seconds: Its seconds, or `None` where they are not known; endless ones are not either.
-
-    Returns:
-        `MM:SS`, `H:MM:SS` or `?`.
-    """
+    """Formats seconds as `MM:SS` or `H:MM:SS`; `?` if unknown or infinite."""
     return str(tqdm.format_interval(seconds)) if seconds is not None and math.isfinite(seconds) else "?"
 
 
 def short_number(number: float) -> str:
-    """Writes a number with at most four digits where it is large.
-
-    Args:
-        number: The number, of 0 or more.
-
-    Returns:
-        Such as `950`, `9,500`, `95k`, `1.24M`.
-    """
+    """Formats a non-negative number with at most four digits, such as `950`, `9,500`, `95k`, `1.24M`."""
     for size, suffix in _SUFFIXES:
         if number >= size:
             unit = 1e3 if suffix == "k" else size
@@ -93,14 +65,7 @@ def short_number(number: float) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Names the known name that is nearest to one that is not known.
-
-    Args:
-        name: What was given.
-        known: What there is.
-
-    Returns:
-        A sentence with a space before it, to be put behind an error; empty if none is near.
+    """Suggests the most similar known name: a sentence with a leading space, or an empty string.
 
     Example:
         >>> did_you_mean("lerning_rate", ["learning_rate", "seed"])
@@ -111,13 +76,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Writes characters that print nothing as Python does: line ends, escapes, marks that turn the direction.
-
-    Args:
-        text: The text.
-
-    Returns:
-        A text of one line.
+    r"""Escapes non-printable characters as Python does: line ends, escapes, direction marks.
 
     Example:
         >>> print(printable("a\n\x1b[31mb"))
@@ -127,13 +86,7 @@ def printable(text: str) -> str:
 
 
 def listed(parts: Sequence[str]) -> str:
-    """Joins parts to a list.
-
-    Args:
-        parts: At least one.
-
-    Returns:
-        The list.
+    """Joins at least one part to a list.
 
     Example:
         >>> listed(["a", "b", "c"])
@@ -143,14 +96,14 @@ def listed(parts: Sequence[str]) -> str:
 
 
 def first_of(parts: Sequence[str], most: int = 3) -> list[str]:
-    """Counts the parts of a long list in place of telling them all.
+    """Abbreviates a long list.
 
     Args:
-        parts: The parts.
-        most: How many of them are told; one more is not left out for a count that is as long.
+        parts: Parts.
+        most: Maximum number of parts to keep; one more is kept rather than counted.
 
     Returns:
-        The parts, or the first of them and how many more there are.
+        The parts, or the first ones and the number of others.
 
     Example:
         >>> first_of(["a", "b", "c", "d"]), first_of(["a", "b", "c", "d", "e"])
@@ -160,14 +113,11 @@ def first_of(parts: Sequence[str], most: int = 3) -> list[str]:
 
 
 def between(values: Mapping[str, float], write: Callable[[float], str]) -> str:
-    """Names the least and the greatest of some values.
+    """Describes the range of values.
 
     Args:
-        values: By name, at least one, none of them NaN.
-        write: Gives a value's text.
-
-    Returns:
-        The words.
+        values: Values by name, at least one, none of them NaN.
+        write: Formats a value.
 
     Example:
         >>> between({"math": 0.25, "code": 0.75}, "{:.0%}".format)
@@ -180,25 +130,12 @@ def between(values: Mapping[str, float], write: Callable[[float], str]) -> str:
 
 
 def known(values: Mapping[str, float]) -> dict[str, float]:
-    """Leaves out values that are not known.
-
-    Args:
-        values: By name, NaN where there is none.
-
-    Returns:
-        The others.
-    """
+    """Returns the values that are not NaN."""
     return {name: value for name, value in values.items() if not np.isnan(value)}
 
 
 def rule_in_words(rule: Any) -> str:
-    """Names a policy or schedule, and those within it.
-
-    Args:
-        rule: What `as_data` wrote.
-
-    Returns:
-        The names.
+    """Names a policy or schedule, and its inner ones, from the result of `as_data`.
 
     Example:
         >>> rule_in_words({"class_path": "Floor", "init_args": {"policy": {"class_path": "PiKE"}, "minimum": 0.1}})
@@ -213,13 +150,7 @@ def rule_in_words(rule: Any) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Writes a time in the units that suit it.
-
-    Args:
-        seconds: The time.
-
-    Returns:
-        The words.
+    """Formats seconds in suitable units.
 
     Example:
         >>> duration(4.21), duration(754.0), duration(7560.0)

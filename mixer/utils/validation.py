@@ -1,4 +1,4 @@
-"""Checks of values, of functions, and of files that anybody may have written."""
+"""Validation of values, of functions, and of files: sizes of all files that are read are bounded here."""
 
 import contextlib
 import inspect
@@ -16,12 +16,10 @@ from mixer.utils.arrays import FloatArray
 from mixer.utils.text import shortened
 
 MOST_JSON_BYTES = 512 * 2**20
-MOST_LEVELS = 100
 MOST_FLOAT = sys.float_info.max
-# Of samples and steps: sums of some of them stay whole numbers of 64 bits.
-MOST_COUNT = 2**56
+MOST_COUNT = 2**56  # of samples and steps: sums of some still fit 64-bit integers
 MAX_SAMPLES_PER_STEP = 2**31 - 1
-# What code raises that is given other data than it wrote.
+# Errors that code may raise on damaged data.
 DAMAGE = (
     AttributeError,
     LookupError,
@@ -36,56 +34,29 @@ _LONGEST_REASON = 200
 
 
 def load_json(path: Path, most_bytes: int = MOST_JSON_BYTES) -> Any:
-    """Reads a JSON file that may be anything.
-
-    Args:
-        path: The file.
-        most_bytes: Size up to which it is read.
-
-    Returns:
-        Its content.
+    """Reads a JSON file of at most `most_bytes` bytes.
 
     Raises:
         OSError: If it cannot be read.
-        ValueError: If it is no plain file, too large, or no JSON; too deep, with a key that stands twice or with a
-            number that JSON has not.
+        ValueError: If it is not a regular file, too large, or not valid JSON.
     """
     return parse_json(read_bytes(path, most_bytes))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Reads JSON that may be anything.
-
-    Args:
-        text: The text.
-
-    Returns:
-        Its content.
-
-    Raises:
-        ValueError: As for `load_json`.
-    """
+    """Parses JSON text; raises a `ValueError` if it is invalid, including NaN, Infinity and excessive nesting."""
     try:
-        content = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_each_once)
+        return json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
-        raise ValueError(f"it is nested more than {MOST_LEVELS} levels deep") from None
-    _check_levels(content)
-    return content
+        raise ValueError("it has too many nested levels") from None
 
 
 def read_bytes(path: Path, most_bytes: int) -> bytes:
-    """Reads a plain file that is not too large.
-
-    Args:
-        path: The file.
-        most_bytes: Size up to which it is read.
-
-    Returns:
-        Its content.
+    """Reads a regular file of at most `most_bytes` bytes.
 
     Raises:
         OSError: If it cannot be read.
-        ValueError: If it is no plain file, or larger.
+        ValueError: If it is not a regular file, or larger.
     """
     check_plain(path, most_bytes)
     with path.open("rb") as file:
@@ -96,39 +67,29 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
 
 def check_plain(path: Path, most_bytes: int | None = None) -> None:
-    """Refuses what is not to be opened: a pipe or a device, which may never end, and what is too large.
-
-    Args:
-        path: The file, or a link to it.
-        most_bytes: Size up to which it is read; `None` for any.
+    """Refuses pipes and devices, which may never end, and files larger than `most_bytes`, if set.
 
     Raises:
-        OSError: If there is none.
-        ValueError: If it is no plain file, or larger.
+        OSError: If the file does not exist.
+        ValueError: If it is not a regular file, or larger.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError("it is no plain file")
+        raise ValueError("it is not a regular file")
     if most_bytes is not None and status.st_size > most_bytes:
         raise ValueError(_too_large(most_bytes))
 
 
 def _too_large(most_bytes: int) -> str:
-    return f"it is larger than the {most_bytes:,} bytes that are read of such a file"
+    return f"it is larger than the limit of {most_bytes:,} bytes"
 
 
 @contextlib.contextmanager
 def refusing_damage(what: str) -> Iterator[None]:
-    """Turns whatever goes wrong where saved data are taken up into one kind of error.
+    """Turns errors that damaged data cause in the context into a `ValueError`; other errors pass.
 
     Args:
-        what: What is taken up, for the error: a clause such as `"the saved state of the streams"`.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        ValueError: In place of what shows that the data are not what was written; other errors pass.
+        what: Name of the data, such as `"the saved state of the streams"`.
     """
     try:
         yield
@@ -138,107 +99,74 @@ def refusing_damage(what: str) -> Iterator[None]:
 
 
 def whole_number(value: Any, name: str, least: int = 0, most: int = 2**63 - 1) -> int:
-    """Takes a count out of saved data.
+    """Checks a count from saved data and returns it.
 
     Args:
-        value: What stands there.
-        name: What it is, for the error.
-        least: The least that it can be.
-        most: The most.
-
-    Returns:
-        The number.
+        value: Saved value.
+        name: Name for the error.
+        least: Minimum.
+        most: Maximum.
 
     Raises:
-        ValueError: If it is no whole number, or out of these limits.
+        ValueError: If it is not an integer within these limits.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        found = shortened(repr(value), _LONGEST_REASON)
-        raise ValueError(f"{name} must be a whole number from {least} to {most}, but {found} was saved")
+        saved = shortened(repr(value), _LONGEST_REASON)
+        raise ValueError(f"{name} must be a whole number from {least} to {most}, but {saved} was saved")
     return value
 
 
 def finite_number(value: Any, name: str, least: float = -math.inf, most: float = math.inf) -> float:
-    """Takes a number out of saved data.
+    """Checks a number from saved data and returns it.
 
     Args:
-        value: What stands there.
-        name: What it is, for the error.
-        least: The least that it can be.
-        most: The most.
-
-    Returns:
-        The number.
+        value: Saved value.
+        name: Name for the error.
+        least: Minimum.
+        most: Maximum.
 
     Raises:
-        ValueError: If it is no number, not finite, or out of these limits.
+        ValueError: If it is not a finite number within these limits.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not -MOST_FLOAT <= value <= MOST_FLOAT or not least <= value <= most:
-        found = shortened(repr(value), _LONGEST_REASON)
-        raise ValueError(f"{name} must be a number from {least} to {most}, but {found} was saved")
+        saved = shortened(repr(value), _LONGEST_REASON)
+        raise ValueError(f"{name} must be a number from {least} to {most}, but {saved} was saved")
     return float(value)
 
 
 def finite_numbers(values: Any, name: str, length: int | None = None) -> FloatArray:
-    """Takes a list of numbers out of saved data.
+    """Checks a list of numbers from saved data and returns it as float64 `[length]`.
 
     Args:
-        values: What stands there.
-        name: What they are, for the error.
-        length: How many there must be; `None` for any number.
-
-    Returns:
-        float64 `[length]`.
+        values: Saved list.
+        name: Name for the error.
+        length: Required length; `None` for any.
 
     Raises:
-        ValueError: If it is no list of so many finite numbers.
+        ValueError: If it is not a list of finite numbers of this length.
     """
     if not isinstance(values, list | tuple) or (length is not None and len(values) != length):
         number = "" if length is None else f"{length} "
-        found = shortened(repr(values), _LONGEST_REASON)
-        raise ValueError(f"{name} must be a list of {number}numbers, but {found} was saved")
+        saved = shortened(repr(values), _LONGEST_REASON)
+        raise ValueError(f"{name} must be a list of {number}numbers, but {saved} was saved")
     return np.array([finite_number(value, name) for value in values], dtype=np.float64)
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in content:
-            raise ValueError(f"the key {name!r} stands twice")
-        content[name] = value
-    return content
-
-
 def _refuse_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no number of JSON")
-
-
-def _check_levels(content: Any) -> None:
-    """Refuses what is nested so deep that code which walks through it would not come to an end."""
-    level = [content]
-    for _ in range(MOST_LEVELS):
-        level = [part for whole in level if isinstance(whole, dict | list) for part in _parts(whole)]
-        if not level:
-            return
-    raise ValueError(f"it is nested more than {MOST_LEVELS} levels deep")
-
-
-def _parts(whole: dict[str, Any] | list[Any]) -> list[Any]:
-    values = whole.values() if isinstance(whole, dict) else whole
-    return [part for part in values if isinstance(part, dict | list)]
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def check_takes(function: Callable[..., Any], parameters: tuple[str, ...], where: str) -> None:
-    """Refuses a function that does not take what it will be given by position.
+    """Refuses a function that does not accept its positional arguments.
 
     Args:
-        function: The function. One that does not tell what it takes, as built-in ones, is not looked at.
-        parameters: Names of what it will be given.
-        where: What to call it in errors.
+        function: The function. Functions without a signature, such as built-in ones, are not checked.
+        parameters: Names of the arguments.
+        where: Name of the function for errors.
 
     Raises:
-        TypeError: With what it takes instead.
+        TypeError: If its signature does not match.
     """
     try:
         signature = inspect.signature(function)
@@ -248,6 +176,6 @@ def check_takes(function: Callable[..., Any], parameters: tuple[str, ...], where
         signature.bind(*parameters)
     except TypeError as error:
         raise TypeError(
-            f"{where} is called as f({', '.join(parameters)}), but this one takes {signature} ({error}). Give it these "
-            "parameters, unused ones too."
+            f"{where} is called as f({', '.join(parameters)}), but this one takes {signature} ({error}). Declare all "
+            "of these parameters."
         ) from None

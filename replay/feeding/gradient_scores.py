@@ -11,7 +11,7 @@ from torch import nn
 from mixer.gradients.probe import GradientProbe
 from mixer.loading.step import StepBatch
 from mixer.mixture.cursors import StreamShare
-from mixer.mixture.permutation import Order
+from mixer.mixture.permutation import Permutation
 from mixer.trainer.method import RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.shared.offered import Facts, Offered
@@ -109,7 +109,7 @@ class GradientScores:
             return np.zeros(0, dtype=np.int64)
         words = RandomNumbers(self._buffer.key or 0, _PURPOSE).words(np.array([self._buffer.num_offered]))
         # Readers seed random transforms by ascending positions; the order of entries means nothing.
-        return np.sort(Order(size, int(words.view(np.int64)[0])).indices(0, min(self._num_compared, size)))
+        return np.sort(Permutation(size, int(words.view(np.int64)[0])).indices(0, min(self._num_compared, size)))
 
     def _own_samples(self, batch: StepBatch, offered: Offered) -> dict[int, Any]:
         """Gives this rank's samples, read as they were to be trained on, by number."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mixer.distributed.gradient_sync import obstacle
 from mixer.loading.step import StepBatch
-from mixer.mixture.permutation import Order
+from mixer.mixture.permutation import Permutation
 from mixer.mixture.plan import Plan
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.trainer.method import RunContext
@@ -82,7 +82,7 @@ class MIR(Uniform):
             int64 `[num_candidates]`: different slots.
         """
         key = int(self._keys.words(np.array([start], dtype=np.int64)).view(np.int64)[0])
-        return Order(size, key).indices(0, min(self.candidates, size))
+        return Permutation(size, key).indices(0, min(self.candidates, size))
 
     def redraw(self, run: RunContext, batch: StepBatch, memory_id: int, size: int) -> bool:
         """Puts the entries that suffer most in the place of those that were drawn for a step.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mixer.mixture.permutation import Order
+from mixer.mixture.permutation import Permutation
 from mixer.utils.arrays import Int64Array
 from replay.retrieval.base import Retrieval
 from replay.shared.random_numbers import RandomNumbers
@@ -23,7 +23,7 @@ class Uniform(Retrieval):
         """Draws again in place of what was drawn before; see `Retrieval.slots`."""
         seed = int(self._random.words(np.array([start], dtype=np.int64)).view(np.int64)[0])
         if 2 * count > size:  # most numbers would have been drawn before: the beginning of a permutation
-            return Order(size, seed).indices(0, count) if count else np.zeros(0, dtype=np.int64)
+            return Permutation(size, seed).indices(0, count) if count else np.zeros(0, dtype=np.int64)
         random, num_tries = RandomNumbers(seed), 2 * count
         while True:
             tries = random.integers(np.arange(num_tries), np.full(num_tries, size))

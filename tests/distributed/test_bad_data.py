@@ -71,7 +71,7 @@ def test_a_collator_that_fails_on_one_rank_is_told_on_both_with_its_samples(resu
             "long",
             [
                 "In a micro-batch",
-                "Longer than the 32 tokens that the model has positions for: stream 'b': samples 7",
+                "Longer than the model's 32 positions: stream 'b': samples 7",
             ],
         ),
     ],

@@ -73,7 +73,7 @@ def test_one_rank_that_fails_among_rows_and_tokens_ends_both(two_ranks: dict[str
     first, second = two_ranks["failures"]
     assert len(first) == len(second) == 4
     for number in (0, 1):
-        assert "Stream 'rows': row 8 of lane 1 could not be read: OSError: line cut" in first[number]
+        assert "Stream 'rows': row 8 of shard 1 could not be read: OSError: line cut" in first[number]
         assert first[number].startswith("RemoteError: rank 1 failed: SampleError")
         assert second[number].startswith("SampleError")
     for number in (2, 3):

@@ -63,7 +63,7 @@ def test_rows_that_come_once_are_cut_anew_by_tokens(results: list[dict[str, Any]
 def test_errors_of_one_rank_end_both(results: list[dict[str, Any]]) -> None:
     first, second = (result["failures"] for result in results)
     for name, message in (
-        ("no_sample_fits", "Step 1 ran out of memory on rank 1: a single sample"),
+        ("no_sample_fits", "Step 1 ran out of memory on rank 1 with a single sample"),
         ("probe_without_recovery", "Set per_device_train_batch_size=2, with batch_size=9"),
     ):
         assert all(result[name].startswith("MicroBatchMemoryError") for result in (first, second))

@@ -72,7 +72,7 @@ def test_nodes_go_on_from_the_newest_checkpoint_that_is_whole_on_both(
 @pytest.mark.parametrize(
     ("case", "messages"),
     [
-        ("not shared", ("rank 1 does not see what rank 0 writes", "save_on_each_node=True")),
+        ("not shared", ("rank 1 does not see the files of rank 0", "save_on_each_node=True")),
         ("crowded", ("ranks [0, 1], each the first of a node, would write the same", "save_on_each_node=False")),
         ("learning rate", ("on rank 1 training.learning_rate is 0.2 instead of 0.1.",)),
         ("logging", ("on rank 1 training.logging_steps is 3 instead of 2.",)),

@@ -98,8 +98,8 @@ def test_what_is_printed_after_a_run(printed: Callable[..., str], run: Path) -> 
         (["simulate", RECIPE, *SMALL], "mixing=LossChange goes by ['loss']"),
         (["simulate", RECIPE, *SMALL, "--num_ranks", "0"], "num_ranks must be at least 1"),
         (["simulate", RECIPE, *SMALL, "--mixing", "Uniform", "--every", "0"], "every must be a share"),
-        (["simulate", RECIPE, *SMALL, "--losses", "nowhere"], "There is no folder nowhere"),
-        (["explain", "nowhere", "--step", "1"], "There is no folder nowhere"),
+        (["simulate", RECIPE, *SMALL, "--losses", "nowhere"], "Folder nowhere does not exist"),
+        (["explain", "nowhere", "--step", "1"], "Folder nowhere does not exist"),
     ],
 )
 def test_wrong_input(refused: Callable[..., str], command: list[str], said: str) -> None:

@@ -298,4 +298,4 @@ def test_reporting_what_is_no_run_says_so(folder: str, tmp_path: Path, capsys: p
     with pytest.raises(SystemExit) as stop:
         main(["report", str(tmp_path / folder)])
     assert stop.value.code == 2
-    assert "give the output folder of a run" in capsys.readouterr().err.lower()
+    assert "pass the output folder of a run" in capsys.readouterr().err.lower()

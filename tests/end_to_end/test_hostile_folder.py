@@ -249,8 +249,8 @@ READERS: dict[str, Callable[[Path, Path], Any]] = {
 }
 TABLES = ("clock", "memories", "streams", "timings")
 FILES = [
-    *((f"ledger/{table}/part-000000.parquet", "is damaged (it is no plain file)") for table in TABLES),
-    *((f"ledger/{table}/tail-000007.arrow", "is damaged (it is no plain file)") for table in TABLES),
+    *((f"ledger/{table}/part-000000.parquet", "is damaged (it is not a regular file)") for table in TABLES),
+    *((f"ledger/{table}/tail-000007.arrow", "is damaged (it is not a regular file)") for table in TABLES),
     ("ledger/ledger.json", "it has no ledger/ledger.json"),
 ]
 
@@ -270,7 +270,7 @@ def test_a_pipe_or_a_device_in_place_of_a_file_is_never_read(
         except ValueError as error:
             refused[reader] = str(error)
     assert refused
-    assert all(said in message or "it is no plain file" in message for message in refused.values()), refused
+    assert all(said in message or "it is not a regular file" in message for message in refused.values()), refused
 
 
 @pytest.mark.usefixtures("_ends")

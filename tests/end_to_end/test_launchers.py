@@ -192,7 +192,7 @@ def test_ranks_that_do_not_come_are_waited_for_so_long(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     message = _fails(folder, capsys)
-    assert f"mixer train: rank 0 waited 1 seconds for 3 ranks at 127.0.0.1:{port}, and not all came" in message
+    assert f"mixer train: rank 0 waited 1 seconds for 3 ranks at 127.0.0.1:{port}, but not all connected" in message
     assert "1/3 clients joined" in message
     assert "training.ddp_timeout" in message
     monkeypatch.delenv("MASTER_PORT")
@@ -203,7 +203,7 @@ def test_tasks_of_srun_that_know_nothing_of_each_other_are_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
-    assert "srun started 2 tasks, and each would train on its own" in _fails(folder, capsys)
+    assert "srun started 2 tasks, and each would train separately" in _fails(folder, capsys)
 
 
 def test_restarts_with_the_store_of_ranks_that_ended_are_refused(

@@ -103,5 +103,5 @@ def test_a_run_that_failed_goes_on_from_the_checkpoint_that_ray_keeps(folder: Pa
 
 def test_a_shard_of_ray_data_is_no_stream(folder: Path) -> None:
     shard = ray.data.range(8).iterator()
-    with pytest.raises(TypeError, match="Stream 'a': a data set needs"):
+    with pytest.raises(TypeError, match="Stream 'a': a dataset needs"):
         as_streams({"a": shard})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from mixer import AdaptiveBatchSampler, Hold, LossChange, Scheduled, Stream, schedules
-from mixer.loading.standalone import make_reported
+from mixer.loading.report import make_report
 from mixer.mixture.clock import Budget
 from mixer.schedules import BatchDecision, BatchObservation, Schedule
 
@@ -226,7 +226,7 @@ def test_tokens_that_are_needed_and_not_reported_are_an_error() -> None:
 def test_losses_that_are_needed_and_not_reported_are_missed_once(caplog: pytest.LogCaptureFixture) -> None:
     list(AdaptiveBatchSampler({"a": range(9), "b": range(9)}, 4, mixing=LossChange()))
     assert [record.getMessage() for record in caplog.records] == [
-        "Nobody reported ['losses'], which the mixture goes by: call observe(...)."
+        "The mixture depends on ['losses'], which no observe(...) call has reported."
     ]
 
 
@@ -242,7 +242,7 @@ def test_a_batch_is_reported_on_once() -> None:
 
 @pytest.mark.parametrize("losses", [{"b": 2.0}, [math.inf, 2.0], torch.tensor([math.nan, 2.0])])
 def test_losses_come_by_name_or_in_order(losses: Any) -> None:
-    report = make_reported(["a", "b"], losses)
+    report = make_report(["a", "b"], losses)
     np.testing.assert_array_equal(report.losses, [math.nan, 2.0])
     assert math.isnan(report.loss)
 
@@ -282,7 +282,7 @@ class _Rows(IterableDataset[int]):
     [
         (10, {"batch_size": 0}, ValueError, "must be at least 1 sample, got 0"),
         (10, {"batch_size": 2.5}, TypeError, None),
-        (10, {"batch_size": None}, ValueError, "batch_size=Constant says no size to begin with"),
+        (10, {"batch_size": None}, ValueError, "batch_size=Constant has no initial size"),
         (10, {"batch_size": 2, "world_size": 3}, ValueError, "batch_size: 2 samples in all are fewer than the 3 ranks"),
         (2, {"world_size": 3}, ValueError, "data: an epoch of 2 samples is fewer than the world_size=3 ranks"),
         (10, {"rank": 2, "world_size": 2}, ValueError, "rank must be 0 or more and below world_size=2, got 2"),
@@ -290,8 +290,8 @@ class _Rows(IterableDataset[int]):
         (10, {"world_size": 1.0}, TypeError, "world_size must be a whole number, got 1.0"),
         (0, {}, ValueError, "data must be at least 1 sample, got 0"),
         (2.0, {}, TypeError, "needs __len__ and __getitem__"),
-        ({}, {}, ValueError, "data holds no stream"),
-        (_Rows(), {}, TypeError, "iterable data set cannot be picked by index"),
+        ({}, {}, ValueError, "data has no streams"),
+        (_Rows(), {}, TypeError, "an iterable dataset cannot be indexed"),
         (3, {"drop_last": True}, ValueError, "drop_last=True leaves nothing of an epoch of 3 samples"),
         (10, {"budget": 3}, TypeError, r"budget must be a Budget, such as Budget\(epochs=3\), got 3"),
         ([Stream("a", range(9)), Stream("b", range(9), enters_at=0.5)], {}, ValueError, "'b' enters or leaves at"),
@@ -345,6 +345,6 @@ def test_a_data_loader_trains_on_it(num_workers: int) -> None:
     ],
 )
 def test_what_goes_by_the_progress_of_a_run_needs_one(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="goes by the progress of the run, and without a budget there is none"):
+    with pytest.raises(ValueError, match="depends on the progress of the run, which is undefined without a budget"):
         AdaptiveBatchSampler(20, **arguments)
     assert AdaptiveBatchSampler(20, budget=Budget(epochs=2), **arguments).mixing.clock.progress == 0.0

@@ -135,7 +135,7 @@ def test_what_an_older_version_of_a_schedule_remembered_is_refused_or_begins() -
     older = BatchSize(LossChange(maximum=64), 8).state_dict()
     older["state"] = {"initial": 8, "size": 8.0, "losses": [1.0, 2.0]}
     size = BatchSize(LossChange(maximum=64), 8)
-    with pytest.raises(ValueError, match=r"LossChange remembers .*'decided_at'.*, but the saved state has"):
+    with pytest.raises(ValueError, match=r"LossChange has the state .*'decided_at'.*, but the saved state has"):
         size.load_state_dict(older)
     size.load_state_dict(older, allow_inexact=True)
     assert size.value == 8

@@ -11,7 +11,7 @@ import yaml
 
 from mixer.ledger.schemas import STREAMS
 from mixer.ledger.table import Table
-from mixer.ledger.table_files import _is_compressed, next_batch, open_tail, read_part, read_tail, write_rows
+from mixer.ledger.table_files import next_batch, open_tail, read_part, read_tail, write_rows
 from mixer.trainer.checkpointing.files import MARKER_FILE, STATE_FILE, complete, find_problem
 from mixer.utils.files import folder_name
 from mixer.utils.validation import finite_number, finite_numbers, load_json, parse_json, refusing_damage, whole_number
@@ -23,10 +23,8 @@ class TestJson:
         ("text", "said"),
         [
             ("[" * 100_000, "levels"),
-            ("[" * 200 + "]" * 200, "levels"),
             ('{"a": NaN}', "NaN"),
             ("[-Infinity]", "Infinity"),
-            ('{"a": 1, "a": 2}', "stands twice"),
             ("9" * 5_000, "digits"),
             ("{", "Expecting"),
         ],
@@ -42,7 +40,7 @@ class TestJson:
 
     def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
-        with pytest.raises(ValueError, match="plain file"):
+        with pytest.raises(ValueError, match="not a regular file"):
             load_json(tmp_path / "pipe")
 
     @pytest.mark.parametrize(
@@ -86,23 +84,12 @@ class TestJson:
         with pytest.raises(OSError, match="full"), refusing_damage("the state"):
             raise OSError("full")
 
-    @pytest.mark.parametrize(("num_levels", "is_read"), [(100, True), (101, False)])
-    def test_so_many_levels_are_read(self, num_levels: int, is_read: bool) -> None:
-        text = (
-            '{"a": [' * (num_levels // 2) + "[" * (num_levels % 2) + "]" * (num_levels % 2) + "]}" * (num_levels // 2)
-        )
-        if is_read:
-            assert parse_json(text)
-        else:
-            with pytest.raises(ValueError, match="levels"):
-                parse_json(text)
-
 
 class TestYaml:
     def test_too_long_a_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("mixer.utils.yaml_files.MOST_CHARACTERS", 10)
         assert load_yaml("a: 3456789") == {"a": 3456789}
-        with pytest.raises(ValueError, match="longer than the 10 characters"):
+        with pytest.raises(ValueError, match="longer than the limit of 10 characters"):
             load_yaml("a: 34567890")
 
     def test_nothing_at_all_is_nothing(self) -> None:
@@ -111,21 +98,21 @@ class TestYaml:
     def test_parts_are_counted_with_what_aliases_stand_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("mixer.utils.yaml_files.MOST_PARTS", 9)
         assert load_yaml("[&a [x, x], *a]") == [["x", "x"]] * 2
-        with pytest.raises(ValueError, match="stand for more than 9 parts"):
+        with pytest.raises(ValueError, match="more than 9 parts once aliases are expanded"):
             load_yaml("[&a [x, x], *a, *a]")
 
     def test_few_lines_that_stand_for_billions(self) -> None:
         lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
         lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
-        with pytest.raises(ValueError, match="aliases stand for more"):
+        with pytest.raises(ValueError, match="parts once aliases are expanded"):
             load_yaml("\n".join(lines))
 
     def test_what_is_part_of_itself(self) -> None:
-        with pytest.raises(ValueError, match="part of"):
+        with pytest.raises(ValueError, match="contains itself"):
             load_yaml("a: &a [*a]")
 
     def test_levels(self) -> None:
-        with pytest.raises(ValueError, match="too deep"):
+        with pytest.raises(ValueError, match="too many nested levels"):
             load_yaml("[" * 5_000)
 
     @pytest.mark.parametrize("tag", ["!!python/object/apply:os.system ['true']", "!!python/name:os.system x"])
@@ -138,54 +125,25 @@ class TestYaml:
 
 
 class TestArrow:
-    def _stream(self, compression: str | None) -> pa.BufferReader:
+    def _stream(self) -> pa.BufferReader:
         sink, schema = pa.BufferOutputStream(), pa.schema({"a": pa.int64()})
-        with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        with pa.ipc.new_stream(sink, schema) as writer:
             writer.write_batch(pa.record_batch([pa.array([1] * 1_000)], schema=schema))
         return pa.BufferReader(sink.getvalue())
 
     def test_plain_batches_are_read(self) -> None:
-        file = self._stream(None)
+        file = self._stream()
         schema = pa.ipc.read_schema(file)
         batch = next_batch(file, schema)
         assert batch is not None
         assert batch.num_rows == 1_000
         assert next_batch(file, schema) is None
 
-    @pytest.mark.parametrize("compression", ["zstd", "lz4"])
-    def test_compressed_ones_are_not(self, compression: str) -> None:
-        file = self._stream(compression)
-        with pytest.raises(pa.ArrowInvalid, match="plain batch"):
-            next_batch(file, pa.ipc.read_schema(file))
-
-    def test_a_part_whose_texts_take_more_than_there_is(self, tmp_path: Path) -> None:
-        schema = pa.schema({"step": pa.int64(), "stream": pa.string()})
-        path = tmp_path / "part-000000.parquet"
-        texts = pa.DictionaryArray.from_arrays(pa.array([0] * 40_000, pa.int32()), pa.array(["x" * 100_000]))
-        pq.write_table(
-            pa.table({"step": pa.array(range(40_000)), "stream": texts}, metadata=None), path, store_schema=False
-        )
-        assert path.stat().st_size < 1_000_000
-        with pytest.raises(ValueError, match="bytes of text"):
-            read_part(path, schema)
-
     def test_columns_of_another_type(self, tmp_path: Path) -> None:
         path = tmp_path / "part-000000.parquet"
         pq.write_table(pa.table({"step": ["1"], "stream": ["a"]}), path)
         with pytest.raises(ValueError, match="its column 'step' is of string instead of int64"):
             read_part(path, STREAMS)
-
-    @pytest.mark.parametrize("kind", ["part", "tail"])
-    def test_a_column_that_is_there_twice(self, tmp_path: Path, kind: str) -> None:
-        rows = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["step", "step"])
-        path = tmp_path / f"{kind}-000000"
-        if kind == "part":
-            pq.write_table(rows, path)
-        else:
-            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, rows.schema) as writer:
-                writer.write_table(rows)
-        with pytest.raises(ValueError, match="'step' more than once"):
-            read_part(path, STREAMS) if kind == "part" else read_tail(path, STREAMS)
 
     def _write(self, path: Path, rows: pa.Table) -> None:
         if path.suffix == ".parquet":
@@ -209,25 +167,14 @@ class TestArrow:
         path = tmp_path / f"x-000000.{suffix}"
         self._write(path, pa.table(columns))
         schema = pa.schema({"step": pa.int64(), "value": pa.float64()})
-        with pytest.raises(ValueError, match=f"is damaged .{said}.: what a ledger recorded"):
+        with pytest.raises(ValueError, match=f"is damaged .{said}.: the rows in it are lost"):
             read_part(path, schema) if suffix == "parquet" else read_tail(path, schema)
-
-    def test_a_part_that_stands_for_more_values_than_there_is_memory_for(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        path, schema = tmp_path / "part-000000.parquet", pa.schema({"step": pa.int64(), "loss": pa.int64()})
-        self._write(path, pa.table({"step": [1] * 50, "loss": [1] * 50}))
-        monkeypatch.setattr("mixer.ledger.table_files._MOST_VALUES_PER_PART", 100)
-        assert read_part(path, schema).num_rows == 50
-        monkeypatch.setattr("mixer.ledger.table_files._MOST_VALUES_PER_PART", 99)
-        with pytest.raises(ValueError, match="it stands for 100 values"):
-            read_part(path, schema)
 
     def test_a_part_that_is_larger_than_one_ever_is(self, tmp_path: Path) -> None:
         path = tmp_path / "part-000000.parquet"
         with path.open("wb") as file:
             file.truncate(2**31 + 1)
-        with pytest.raises(ValueError, match="larger than the 2,147,483,648 bytes that are read"):
+        with pytest.raises(ValueError, match="larger than the limit of 2,147,483,648 bytes"):
             read_part(path, STREAMS)
 
     def test_a_tail_whose_columns_have_other_names_than_were_written(self, tmp_path: Path) -> None:
@@ -240,15 +187,6 @@ class TestArrow:
         path.write_bytes(path.read_bytes().replace(b"owed", b"owee"))
         with pytest.raises(ValueError, match="its columns are not what was written"):
             read_tail(path, schema)
-
-    @pytest.mark.parametrize("metadata", [b"", b"\x00", b"\xff" * 64, bytes(64)])
-    def test_a_header_that_cannot_be_read(self, metadata: bytes) -> None:
-        try:
-            found = _is_compressed(metadata)
-        except pa.ArrowInvalid as error:
-            assert "no header" in str(error)  # noqa: PT017
-        else:
-            assert not found
 
     def test_files_of_other_names_are_left_alone(self, tmp_path: Path) -> None:
         (tmp_path / "part-x.parquet").write_bytes(b"")

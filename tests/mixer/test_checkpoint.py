@@ -84,7 +84,7 @@ class TestRead:
     @pytest.mark.parametrize("content", ["[]", "3", "null", '"text"'])
     def test_other_content_is_refused(self, tmp_path: Path, content: str) -> None:
         (tmp_path / STATE_FILE).write_text(content)
-        with pytest.raises(ValueError, match="holds something else than it should"):
+        with pytest.raises(ValueError, match="is not a JSON object"):
             read_state(tmp_path)
 
 

@@ -139,7 +139,7 @@ class TestState:
         clock = Clock(4, 30, Budget(epochs=3), is_constant=is_constant)
         end = {"step_in_epoch": 8, "samples_in_epoch": 30}[field]
         clock.load_state_dict({**clock.state_dict(), field: end})
-        with pytest.raises(ValueError, match=r"of an epoch were saved, which has 8 steps and 30 samples"):
+        with pytest.raises(ValueError, match=r"of an epoch, but an epoch has 8 steps and 30 samples"):
             clock.load_state_dict({**clock.state_dict(), field: end + 1})
 
     def test_a_longer_budget_is_taken(self) -> None:

@@ -63,16 +63,14 @@ def test_random_numbers_are_those_of_the_micro_batch() -> None:
     assert all(other != drawn(1, 2, 1) for other in others)
 
 
-@pytest.mark.parametrize(
-    ("stream_id", "note"), [(-1, "was collated."), (0, "was collated. All its samples are of the stream 'first'.")]
-)
+@pytest.mark.parametrize(("stream_id", "note"), [(-1, "of step 4."), (0, "All its samples belong to stream 'first'.")])
 def test_what_fails_is_told_with_its_micro_batch(stream_id: int, note: str) -> None:
     def fails(samples: list[Any]) -> Any:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no") as caught:
         _collation({}, fails).collate(_LOADED, slice(0, 1), 4, 2, stream_id)
-    assert "While micro-batch 2 of step 4 was collated." in caught.value.__notes__[0]
+    assert "While collating micro-batch 2 of step 4." in caught.value.__notes__[0]
     assert caught.value.__notes__[0].endswith(note)
 
 

@@ -268,7 +268,7 @@ class TestRestart:
 
     def test_streams_that_are_not_there_at_the_start_are_refused(self) -> None:
         streams = [Stream("a", range(9)), Stream("late", range(9), enters_at=0.5)]
-        with pytest.raises(ValueError, match="No stream that is there at the start of the run has a positive weight"):
+        with pytest.raises(ValueError, match="No stream that is active at the start of the run has a positive weight"):
             make_mixing(Fixed([0, 1]), streams=streams)
 
 

@@ -59,7 +59,7 @@ def changed(state: Any, place: tuple[Any, ...], value: Any) -> Any:
         (("clock", "batch_size"), 0, "batch_size must be a whole number"),
         (("clock", "batch_size"), 2**31, "batch_size must be a whole number"),
         (("clock", "dropped_samples"), 10**9, "dropped_samples must be a whole number"),
-        (("clock", "step_in_epoch"), 10**9, "of an epoch were saved, which has"),
+        (("clock", "step_in_epoch"), 10**9, "of an epoch, but an epoch has"),
         (("clock",), [], "the saved mixture is damaged"),
         (("batch_size", "scheduled"), 0, "the batch size must be a whole number"),
         (("batch_size", "scheduled"), 2**31, "the batch size must be a whole number"),

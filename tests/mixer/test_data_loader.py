@@ -90,7 +90,7 @@ def test_the_scales_of_micro_batches_sum_to_that_of_the_batch() -> None:
 
 
 def test_the_scale_of_nothing_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="none was given yet"):
+    with pytest.raises(RuntimeError, match="there has been none yet"):
         _ = _loader().loss_scale
 
 
@@ -130,7 +130,9 @@ class _Weighing(_Follow):
 def test_loss_weights_come_with_micro_batches_of_one_stream() -> None:
     batch = next(iter(_loader(mixing=_Weighing(), micro_batch_size=64)))
     assert [set(micro.stream_ids) for micro in batch] == [{0}, {1}, {2}]
-    with pytest.raises(ValueError, match=r"_Weighing, or a stream.s loss_weight, weighs losses.*give micro_batch_size"):
+    with pytest.raises(
+        ValueError, match=r"_Weighing, or a stream.s loss_weight, weights losses by stream.*set micro_batch_size"
+    ):
         next(iter(_loader(mixing=_Weighing())))
 
 
@@ -159,11 +161,11 @@ class _RowStream(IterableDataset[int]):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"data": _RowStream()}, TypeError, "iterable data set cannot be picked by index.*MixingTrainer"),
+        ({"data": _RowStream()}, TypeError, "an iterable dataset cannot be indexed.*MixingTrainer"),
         ({"micro_batch_size": 0}, ValueError, "micro_batch_size must be at least 1 sample, got 0"),
         ({"micro_batch_size": 1.5}, TypeError, "micro_batch_size must be a whole number"),
         ({"num_workers": -1}, ValueError, "num_workers must be 0 or more, got -1"),
-        ({"num_workers": 1.0}, TypeError, "num_workers must be a whole number of processes, got 1.0"),
+        ({"num_workers": 1.0}, TypeError, "num_workers must be a whole number, got 1.0"),
         ({"prefetch_factor": 0}, ValueError, "prefetch_factor must be at least 1"),
         ({"persistent_workers": True}, ValueError, "persistent_workers=True needs workers"),
         ({"world_size": 5, "rank": 0}, ValueError, "4 samples in all are fewer than the 5 ranks"),
@@ -177,5 +179,5 @@ def test_bad_input_is_refused(options: dict[str, Any], error: type[Exception], m
 def test_columns_that_only_some_streams_have_are_not_lost() -> None:
     narrow = [{"x": torch.ones(2)} for _ in range(8)]
     wide = [{"x": torch.ones(2), "y": torch.ones(1)} for _ in range(8)]
-    with pytest.raises(ValueError, match=r"differ in their columns: only some have \['y'\]"):
+    with pytest.raises(ValueError, match=r"have different columns: only some have \['y'\]"):
         list(MixingDataLoader({"narrow": narrow, "wide": wide}, batch_size=4))

@@ -53,8 +53,8 @@ class TestWeights:
     @pytest.mark.parametrize(
         ("weights", "sets", "message"),
         [
-            ({"a": 1}, SETS, r"names \['a'\], but eval_dataset has the sets \['a', 'b', 'held out'\]: give each"),
-            ({"a": 1}, None, "but eval_dataset is no dict"),
+            ({"a": 1}, SETS, r"names \['a'\], but eval_dataset has the sets \['a', 'b', 'held out'\]: set one"),
+            ({"a": 1}, None, "but eval_dataset is not a dict"),
             ({"a": -1, "b": 1, "held out": 1}, SETS, "eval_weights: .* 'a' has -1.0"),
             (dict.fromkeys(SETS, 0), SETS, "the weights of all streams are 0"),
         ],

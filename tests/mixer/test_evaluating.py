@@ -155,7 +155,7 @@ def test_one_metric_sees_all_sets(tmp_path: Path) -> None:
     ("metrics", "sets", "message"),
     [
         ({"unknown": len}, True, r"names the evaluation sets \['unknown'\], but eval_dataset has the sets \['topic'"),
-        ({"topic": len}, False, r"names the evaluation sets \['topic'\], but eval_dataset is no dict"),
+        ({"topic": len}, False, r"names the evaluation sets \['topic'\], but eval_dataset is not a dict"),
     ],
 )
 def test_metrics_of_unknown_sets_are_refused(tmp_path: Path, metrics: Any, sets: bool, message: str) -> None:
@@ -301,7 +301,7 @@ def test_arguments_reach_a_class_that_has_them_in_another_order(tmp_path: Path) 
 
 def test_a_list_of_evaluation_sets_is_refused(tmp_path: Path) -> None:
     sets = [task_data("topic"), task_data("tags")]
-    with pytest.raises(TypeError, match="eval_dataset is a list of 2 data sets: give a dict of them by name"):
+    with pytest.raises(TypeError, match="eval_dataset is a list of 2 datasets: use a dict of them by name"):
         MixingTrainer(multi_task(), arguments(tmp_path), train_dataset=task_streams(), eval_dataset=sets)
 
 

@@ -112,7 +112,7 @@ def test_rows_that_come_on_top_of_a_batch_are_there(world_size: int) -> None:
 
 def test_fewer_rows_than_ranks_is_an_error_and_no_endless_search() -> None:
     with pytest.raises(
-        ValueError, match=r"whole pass over the iterable streams \['rows'\] gave at least one of 3 ranks"
+        ValueError, match=r"least one of 3 ranks received no row in a whole pass over the iterable streams \['rows'\]"
     ):
         run_ranks(lambda: [Stream("rows", Rows(2)), Stream("map", Places(50, 1))], 3, 20)
 
@@ -181,7 +181,7 @@ def test_the_feed_goes_on_where_it_was(dataset: Any, num_steps: int, tmp_path: P
 
 def test_a_torn_or_missing_file_of_rows_is_named(tmp_path: Path) -> None:
     loader = make_loader([Stream("rows", Rows(30))], 0, 1, Meeting(1))
-    with pytest.raises(ValueError, match=r"does not say where stream 'rows' was: a file rows-RANK\.json is missing"):
+    with pytest.raises(ValueError, match=r"has no position of stream 'rows': a file rows-RANK\.json is missing"):
         loader._feed.load(tmp_path, 0)
     (tmp_path / "rows-0.json").write_text("{torn")
     with pytest.raises(ValueError, match=r"rows-0\.json is torn"):
@@ -216,5 +216,7 @@ class TestDamagedRows:
     def test_what_is_no_place_in_rows_is_refused_with_its_stream(self, value: Any, tmp_path: Path) -> None:
         self._saved(tmp_path)
         write_json(tmp_path / "rows-0.json", {"rows": value})
-        with pytest.raises(ValueError, match=r"where stream 'rows' was, in a file rows-RANK\.json of .* is damaged"):
+        with pytest.raises(
+            ValueError, match=r"the position of stream 'rows' in a file rows-RANK\.json of .* is damaged"
+        ):
             self._load(tmp_path)

@@ -287,7 +287,7 @@ def test_columns_that_show_only_in_the_run_are_not_lost(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match=r"only some have \['token_type_ids'\]") as error:
         trainer.train()
-    assert any("give a Stream a data_collator of its own" in note for note in error.value.__notes__)
+    assert any("set data_collator on a Stream" in note for note in error.value.__notes__)
 
 
 @pytest.mark.parametrize("loss", [1.5, torch.ones(3)])

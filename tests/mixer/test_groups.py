@@ -185,7 +185,7 @@ class TestArguments:
             Grouping("g", max_epochs={"x": epochs})
 
     def test_a_stream_outside_all_groups_is_named(self) -> None:
-        with pytest.raises(ValueError, match=r"Grouping 'g'.*none of its groups: \['lost'\]"):
+        with pytest.raises(ValueError, match=r"Grouping 'g'.*no group in it: \['lost'\]"):
             Groups([*flat_streams("x"), Stream("lost", [1])], [Grouping("g")])
 
     @pytest.mark.parametrize("what", ["weights", "max_shares", "max_epochs"])
@@ -194,5 +194,5 @@ class TestArguments:
             Groups(flat_streams("x"), [Grouping("g", **{what: {"x": 1.0, "q": 1.0}})])
 
     def test_a_group_without_a_weight_is_named(self) -> None:
-        with pytest.raises(ValueError, match=r"every group a weight or none; missing: \['y'\]"):
+        with pytest.raises(ValueError, match=r"a weight for every group or none; missing: \['y'\]"):
             Groups(flat_streams("xy"), [Grouping("g", {"x": 1.0})])

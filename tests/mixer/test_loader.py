@@ -185,7 +185,7 @@ class _Short(_Batches):
     [
         (_Failing(0, 5), r"Stream 'bad': sample 3 could not be loaded: KeyError: 'lost'"),
         (_FailingBatches(0, 5), r"Stream 'bad': one of the samples \[.*\] could not be loaded: KeyError"),
-        (_Short(0, 5), r"Stream 'bad': __getitems__ gave 0 samples for 5 indices"),
+        (_Short(0, 5), r"Stream 'bad': __getitems__ returned 0 samples for 5 indices"),
     ],
 )
 def test_a_sample_that_cannot_be_loaded_is_named(dataset: Any, message: str) -> None:

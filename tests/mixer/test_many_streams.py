@@ -117,5 +117,5 @@ def test_streams_that_cannot_share_micro_batches_are_told_with_the_cost(
     MixingTrainer(build_model("bert-classifier"), args, train_dataset=own[:16], batch_size=64)
     assert not caplog.text  # so few are not worth a word
     MixingTrainer(build_model("bert-classifier"), args, train_dataset=own, batch_size=64)
-    assert "each of the 20 streams has micro-batches of its own" in caplog.text
-    assert "a step of 64 samples takes 20 forwards or more in place of 8" in caplog.text
+    assert "Each of the 20 streams has separate micro-batches" in caplog.text
+    assert "a step of 64 samples takes at least 20 forward passes instead of 8" in caplog.text

@@ -80,7 +80,7 @@ def test_the_explanation_names_the_cap_to_set() -> None:
         "per_device_train_batch_size=8, with batch_size=64 so that the total stays. And why."
     )
     assert "Set max_tokens_per_micro_batch=450;" in explain(1, 0, MicroBatchCap(16, 1000), Size(16, 900), smaller, "")
-    assert "a single sample (of 900 elements" in explain(1, 0, MicroBatchCap(1), Size(1, 900), smaller, "")
+    assert "with a single sample (of 900 elements" in explain(1, 0, MicroBatchCap(1), Size(1, 900), smaller, "")
     assert issubclass(MicroBatchMemoryError, torch.OutOfMemoryError)
 
 

@@ -15,7 +15,7 @@ def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_size": 8, "args": {"gradient_accumulation_steps": 2}}, "nothing to multiply"),
+        ({"batch_size": 8, "args": {"gradient_accumulation_steps": 2}}, "conflicts with gradient_accumulation_steps"),
         ({"batch_size": 0}, "batch_size must be at least 1 sample, got 0"),
         ({"nonfinite": "ignore"}, "'warn', 'skip' or 'raise'"),
         ({"drawing": "random"}, "'exact' or 'multinomial'"),
@@ -24,12 +24,12 @@ def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
         ({"mixing": [1, 2]}, "expected 3 weights"),
         ({"mixing": [1, -1, 1]}, "'b' has -1"),
         ({"mixing": [0, 0, 0]}, "all streams are 0"),
-        ({"train_dataset": {}}, "holds no stream"),
-        ({"train_dataset": {"other": Tokens(3, 1)}}, "'other' is taken"),
-        ({"train_dataset": {"a": []}}, "'a': the data set is empty"),
-        ({"train_dataset": {"train": Tokens(3, 1), "test": Tokens(3, 1)}}, "splits of one data set"),
+        ({"train_dataset": {}}, "has no streams"),
+        ({"train_dataset": {"other": Tokens(3, 1)}}, "'other' is reserved"),
+        ({"train_dataset": {"a": []}}, "'a': the dataset is empty"),
+        ({"train_dataset": {"train": Tokens(3, 1), "test": Tokens(3, 1)}}, "splits of one dataset"),
         ({"train_dataset": [Stream("a", Tokens(3, 1)), Stream("a", Tokens(3, 1))]}, "more than once"),
-        ({"eval_dataset": {"worst": Tokens(3, 1)}}, "'worst' is taken"),
+        ({"eval_dataset": {"worst": Tokens(3, 1)}}, "'worst' is reserved"),
         ({"epoch_size": 0}, "epoch_size must be at least 1"),
         ({"args": {"dataloader_drop_last": True, "per_device_train_batch_size": 64}}, "drops everything"),
         ({"args": {"train_sampling_strategy": "batch_rebalance"}}, "groups each step.s own samples"),
@@ -112,4 +112,4 @@ def test_a_batch_too_small_for_the_policy_to_decide_on_is_warned_of(
         _trainer(tmp_path, train_dataset=streams, mixing=Floor(PiKE(), 0.1), batch_size=7)
         assert not caplog.records
         _trainer(tmp_path, train_dataset=streams, mixing=Floor(PiKE(), 0.1), batch_size=6)
-    assert "at least 2 samples of a batch (min_samples), which leaves nothing of batch_size=6" in caplog.text
+    assert "at least 2 samples per batch (min_samples), which leaves no samples of batch_size=6" in caplog.text

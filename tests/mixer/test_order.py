@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer.mixture import permutation as order
-from mixer.mixture.permutation import Order, OrderBlock, mix_bits
+from mixer.mixture.permutation import Permutation, PermutationBlock, mix_bits
 
 SMALL_LENGTHS = range(1, 71)
 EDGE_LENGTHS = sorted({2**power + offset for power in range(7, 21) for offset in (-1, 0, 1)})
@@ -30,23 +30,23 @@ def chi_square_limit(degrees: int) -> float:
 class TestExactCoverage:
     @pytest.mark.parametrize("length", SMALL_LENGTHS)
     def test_every_epoch_of_a_small_stream_is_a_permutation(self, length: int) -> None:
-        epochs = Order(length, seed=11).indices(0, 6 * length).reshape(6, length)
+        epochs = Permutation(length, seed=11).indices(0, 6 * length).reshape(6, length)
         assert all(is_permutation(epoch, length) for epoch in epochs)
 
     @pytest.mark.parametrize("length", EDGE_LENGTHS)
     def test_every_epoch_around_a_power_of_two_is_a_permutation(self, length: int) -> None:
         num_epochs = 2 if length < 300_000 else 1
-        epochs = Order(length, seed=length).indices(3 * length, num_epochs * length).reshape(num_epochs, length)
+        epochs = Permutation(length, seed=length).indices(3 * length, num_epochs * length).reshape(num_epochs, length)
         assert all(is_permutation(epoch, length) for epoch in epochs)
 
     @pytest.mark.parametrize("seed", [0, 1, -1, 2**63 - 1, -(2**63)])
     @pytest.mark.parametrize("length", [1, 2, 7, 64, *BLOCK_THRESHOLDS])
     def test_any_key_gives_permutations(self, length: int, seed: int) -> None:
-        assert is_permutation(Order(length, seed).indices(0, length), length)
+        assert is_permutation(Permutation(length, seed).indices(0, length), length)
 
     @given(length=st.integers(1, 3_000), epoch=st.integers(0, 10**9), seed=st.integers(-(2**63), 2**63 - 1))
     def test_any_epoch_is_a_permutation(self, length: int, epoch: int, seed: int) -> None:
-        assert is_permutation(Order(length, seed).indices(epoch * length, length), length)
+        assert is_permutation(Permutation(length, seed).indices(epoch * length, length), length)
 
     @given(
         length=st.integers(1, 200),
@@ -54,20 +54,20 @@ class TestExactCoverage:
         cuts=st.lists(st.integers(0, 1_000), min_size=1, max_size=8),
     )
     def test_any_walk_across_epoch_borders_is_a_cut_of_the_whole(self, length: int, seed: int, cuts: list[int]) -> None:
-        whole, ends = Order(length, seed), sorted(cuts)
+        whole, ends = Permutation(length, seed), sorted(cuts)
         pieces = [whole.indices(begin, end - begin) for begin, end in zip([0, *ends], ends, strict=False)]
         assert np.array_equal(np.concatenate(pieces), whole.indices(0, ends[-1]))
 
     def test_a_length_of_many_billions_costs_nothing(self) -> None:
         length = 10**15 + 37
-        indices = Order(length, seed=5).indices(length - 500, 1_000)
+        indices = Permutation(length, seed=5).indices(length - 500, 1_000)
         assert indices.min() >= 0
         assert indices.max() < length
         assert len(set(indices[:500].tolist())) == len(set(indices[500:].tolist())) == 500
 
     def test_the_largest_length_stays_inside(self) -> None:
         length = 2**62 - 1
-        indices = Order(length, seed=5).indices(0, 2_000)
+        indices = Permutation(length, seed=5).indices(0, 2_000)
         assert indices.min() >= 0
         assert indices.max() < length
         assert len(set(indices.tolist())) == 2_000
@@ -76,36 +76,36 @@ class TestExactCoverage:
 class TestRandomness:
     @pytest.mark.parametrize("length", [5, 16, 63, 1_000])
     def test_epochs_differ(self, length: int) -> None:
-        epochs = Order(length, seed=4).indices(0, 5 * length).reshape(5, length)
+        epochs = Permutation(length, seed=4).indices(0, 5 * length).reshape(5, length)
         assert len({tuple(epoch) for epoch in epochs.tolist()}) == 5
 
     @pytest.mark.parametrize("length", [8, 63, 1_000])
     def test_seeds_differ(self, length: int) -> None:
-        orders = {tuple(Order(length, seed).indices(0, length).tolist()) for seed in range(20)}
+        orders = {tuple(Permutation(length, seed).indices(0, length).tolist()) for seed in range(20)}
         assert len(orders) == 20
 
     @pytest.mark.parametrize("length", [2, 3, 4, 5])
     def test_all_permutations_of_few_samples_are_equally_frequent_over_seeds(self, length: int) -> None:
         num_seeds = 24_000
-        whole = Order([length] * num_seeds, range(num_seeds))
+        whole = Permutation([length] * num_seeds, range(num_seeds))
         found = whole.map_positions(np.repeat(np.arange(num_seeds), length), np.tile(np.arange(length), num_seeds))
         self._assert_uniform(found.reshape(num_seeds, length), length)
 
     @pytest.mark.parametrize("length", [2, 3, 4, 5])
     def test_all_permutations_of_few_samples_are_equally_frequent_over_epochs(self, length: int) -> None:
-        found = Order(length, seed=1).indices(0, 24_000 * length).reshape(24_000, length)
+        found = Permutation(length, seed=1).indices(0, 24_000 * length).reshape(24_000, length)
         self._assert_uniform(found, length)
 
     @pytest.mark.parametrize("length", [6, 9, 17, 64, 70])
     def test_every_sample_is_equally_frequent_at_every_position(self, length: int) -> None:
         num_epochs = 100 * length
-        epochs = Order(length, seed=2).indices(0, num_epochs * length).reshape(num_epochs, length)
+        epochs = Permutation(length, seed=2).indices(0, num_epochs * length).reshape(num_epochs, length)
         observed = np.stack([np.bincount(epochs[:, position], minlength=length) for position in range(length)])
         assert chi_square(observed) < chi_square_limit((length - 1) ** 2)
 
     @pytest.mark.parametrize("length", [1_000, 4_095, 4_096, 65_537])
     def test_neighbours_are_not_correlated(self, length: int) -> None:
-        indices = Order(length, seed=3).indices(0, length).astype(np.float64)
+        indices = Permutation(length, seed=3).indices(0, length).astype(np.float64)
         bound = 4.0 / np.sqrt(length)
         assert abs(np.corrcoef(indices[1:], indices[:-1])[0, 1]) < bound
         assert abs(np.corrcoef(indices, np.arange(length))[0, 1]) < bound
@@ -132,44 +132,44 @@ class TestManyStreams:
         self, lengths: list[int], pairs: list[tuple[int, int]]
     ) -> None:
         pairs = [(stream % len(lengths), position) for stream, position in pairs]
-        together = Order(lengths, seed=range(len(lengths)))
+        together = Permutation(lengths, seed=range(len(lengths)))
         ids, positions = [stream for stream, _ in pairs], [position for _, position in pairs]
-        alone = [int(Order(lengths[stream], stream).indices(position, 1)[0]) for stream, position in pairs]
+        alone = [int(Permutation(lengths[stream], stream).indices(position, 1)[0]) for stream, position in pairs]
         assert together.map_positions(ids, positions).tolist() == alone
 
     def test_indices_reads_the_stream_that_is_asked_for(self) -> None:
-        together = Order([10, 20], seed=[1, 2])
-        assert np.array_equal(together.indices(5, 30, stream_id=1), Order(20, 2).indices(5, 30))
+        together = Permutation([10, 20], seed=[1, 2])
+        assert np.array_equal(together.indices(5, 30, stream_id=1), Permutation(20, 2).indices(5, 30))
 
     def test_shuffling_is_chosen_for_each_stream(self) -> None:
-        together = Order([50, 50], seed=[1, 2], shuffle=[False, True])
+        together = Permutation([50, 50], seed=[1, 2], shuffle=[False, True])
         assert together.indices(45, 10, stream_id=0).tolist() == [*range(45, 50), *range(5)]
-        assert np.array_equal(together.indices(0, 50, stream_id=1), Order(50, 2).indices(0, 50))
+        assert np.array_equal(together.indices(0, 50, stream_id=1), Permutation(50, 2).indices(0, 50))
 
     def test_without_shuffling_the_order_is_that_of_the_data_set(self) -> None:
-        assert Order(7, seed=3, shuffle=False).indices(0, 14).tolist() == [*range(7)] * 2
+        assert Permutation(7, seed=3, shuffle=False).indices(0, 14).tolist() == [*range(7)] * 2
 
 
 class TestArguments:
     @pytest.mark.parametrize("length", [0, -1, 2**62])
     def test_a_length_that_cannot_be_is_refused(self, length: int) -> None:
         with pytest.raises(ValueError, match="length must be between 1 and"):
-            Order(length, seed=0)
+            Permutation(length, seed=0)
 
     def test_one_bad_length_among_good_ones_is_refused(self) -> None:
         with pytest.raises(ValueError, match="length must be between 1 and"):
-            Order([5, 0], seed=[0, 1])
+            Permutation([5, 0], seed=[0, 1])
 
     def test_each_stream_needs_a_seed(self) -> None:
-        with pytest.raises(ValueError, match="one entry a stream, got 2 and 1"):
-            Order([5, 6], seed=[0])
+        with pytest.raises(ValueError, match="one entry per stream, got 2 and 1"):
+            Permutation([5, 6], seed=[0])
 
     def test_nothing_is_asked(self) -> None:
-        assert Order(5, seed=0).indices(3, 0).tolist() == []
+        assert Permutation(5, seed=0).indices(3, 0).tolist() == []
 
     def test_the_order_of_a_seed_never_changes(self) -> None:
-        assert Order(length=5, seed=7).indices(start=0, count=5).tolist() == [3, 1, 4, 2, 0]
-        assert Order(length=10, seed=7).indices(start=0, count=10).tolist() == [0, 3, 2, 5, 1, 7, 4, 8, 6, 9]
+        assert Permutation(length=5, seed=7).indices(start=0, count=5).tolist() == [3, 1, 4, 2, 0]
+        assert Permutation(length=10, seed=7).indices(start=0, count=10).tolist() == [0, 3, 2, 5, 1, 7, 4, 8, 6, 9]
 
     @pytest.mark.parametrize(
         ("length", "seed", "start", "expected"),
@@ -187,7 +187,7 @@ class TestArguments:
     def test_nor_do_those_of_other_lengths_in_later_epochs(
         self, length: int, seed: int, start: int, expected: list[int]
     ) -> None:
-        assert Order(length, seed).indices(start, len(expected)).tolist() == expected
+        assert Permutation(length, seed).indices(start, len(expected)).tolist() == expected
 
     def test_the_example_of_the_documentation_holds(self) -> None:
         results = doctest.testmod(order)
@@ -195,7 +195,7 @@ class TestArguments:
         assert results.failed == 0
 
 
-class Counted(Order):
+class Counted(Permutation):
     """Notes which positions it is asked for."""
 
     def map_positions(self, stream_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -207,7 +207,7 @@ class TestOrderBlock:
     @pytest.mark.parametrize("length", [32, None])
     def test_a_block_is_mapped_once(self, length: int | None) -> None:
         order = Counted(100_000, seed=1)
-        block = OrderBlock(order) if length is None else OrderBlock(order, length)
+        block = PermutationBlock(order) if length is None else PermutationBlock(order, length)
         size = length or 4_096
         for start in range(0, size, 8):
             block.read(range(start, start + 8))
@@ -216,17 +216,17 @@ class TestOrderBlock:
         assert order.asked[1:] == [(size - 1, size)]
 
     def test_more_than_a_block_is_mapped_by_itself(self) -> None:
-        block = OrderBlock(order := Counted(1_000, seed=1), 32)
+        block = PermutationBlock(order := Counted(1_000, seed=1), 32)
         block.read(range(10, 42))
         block.read(range(100, 133))
         block.read(range(10, 42))
         assert order.asked == [(10, 32), (100, 33)]
 
-    def block(self, length: int = 32) -> tuple[Order, OrderBlock]:
-        whole = Order(1_000, seed=1)
-        return whole, OrderBlock(whole, length)
+    def block(self, length: int = 32) -> tuple[Permutation, PermutationBlock]:
+        whole = Permutation(1_000, seed=1)
+        return whole, PermutationBlock(whole, length)
 
-    def assert_reads(self, whole: Order, block: OrderBlock, positions: range | np.ndarray) -> None:
+    def assert_reads(self, whole: Permutation, block: PermutationBlock, positions: range | np.ndarray) -> None:
         expected = whole.map_positions(np.zeros(len(positions), dtype=np.int64), np.array(positions, dtype=np.int64))
         assert block.read(positions).tolist() == expected.tolist()
 

@@ -157,7 +157,7 @@ class TestLearningRate:
     def test_a_schedule_that_can_only_step_is_refused(self, tmp_path: Path) -> None:
         model = build_model("llama")
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        with pytest.raises(ValueError, match="a StepLR can only go step by step"):
+        with pytest.raises(ValueError, match="a StepLR can only step"):
             MixingTrainer(
                 model,
                 arguments(tmp_path),
@@ -199,7 +199,7 @@ class TestLearningRate:
         logger.addHandler(caplog.handler)
         trainer.train()
         logger.removeHandler(caplog.handler)
-        assert "A StepLR goes on step by step" in caplog.text
+        assert "A StepLR can only step" in caplog.text
 
     def test_seesaw_cuts_by_the_root_and_doubles(self, tmp_path: Path) -> None:
         trainer, rates = train(tmp_path, schedules.Seesaw(maximum=16), num_train_epochs=4, lr_scheduler_type="linear")
@@ -413,7 +413,7 @@ class TestWrongSizes:
             is_constant = False
             needs = frozenset({"future"})
 
-        with pytest.raises(ValueError, match=r"Clairvoyant needs \['future'\], which a run does not measure"):
+        with pytest.raises(ValueError, match=r"Clairvoyant needs \['future'\], but a run only observes"):
             train(tmp_path, Clairvoyant(4))
 
     def test_a_size_beside_the_function_is_refused(self, tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ class TestPresence:
     )
     def test_a_part_of_the_run_without_streams_is_refused(self, spans: list[tuple[float, float]], gap: float) -> None:
         streams = [Stream(f"s{k}", [1], enters_at=enters, leaves_at=leaves) for k, (enters, leaves) in enumerate(spans)]
-        with pytest.raises(ValueError, match=f"No stream is there from progress {gap}"):
+        with pytest.raises(ValueError, match=f"No stream is active from progress {gap}"):
             Planner(streams, seed=0)
 
 
@@ -449,7 +449,7 @@ class TestMemories:
 
     def test_a_memory_does_not_stand_in_for_streams_that_are_not_there(self) -> None:
         streams = [Stream("a", range(9), leaves_at=0.4), Stream("b", range(9), enters_at=0.5)]
-        with pytest.raises(ValueError, match=r"No stream is there from progress 0\.4 of the run on"):
+        with pytest.raises(ValueError, match=r"No stream is active from progress 0\.4 of the run on"):
             Planner([*streams, Stream("memory", _Growing(5))], seed=0)
 
     @given(

@@ -22,14 +22,14 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_broken_or_of_a_taken_name_is_named_and_left_out() -> None:
-    with pytest.warns(UserWarning, match="left out") as warned:
+    with pytest.warns(UserWarning, match="is skipped") as warned:
         found = load_plug_ins("some.group", "thing", _load, ("own",))
     assert [*found] == ["a", "b"]
     assert found["a"] == pytest.approx(3.14159, abs=1e-5)
     assert [str(warning.message) for warning in warned] == [
-        "thing own of an unknown package is left out (ValueError: own is taken).",
-        "thing a of an unknown package is left out (ValueError: a is taken).",
-        "thing lost of an unknown package is left out (AttributeError: module 'math' has no attribute 'lost').",
+        "thing own of an unknown package is skipped (ValueError: own is taken).",
+        "thing a of an unknown package is skipped (ValueError: a is taken).",
+        "thing lost of an unknown package is skipped (AttributeError: module 'math' has no attribute 'lost').",
     ]
 
 
@@ -38,7 +38,7 @@ def test_warnings_point_at_who_asked(stacklevel: int) -> None:
     def ask() -> None:
         load_plug_ins("some.group", "thing", _load, ("own",), stacklevel)
 
-    with pytest.warns(UserWarning, match="left out") as warned:
+    with pytest.warns(UserWarning, match="is skipped") as warned:
         ask()
     in_ask = ask.__code__.co_firstlineno + 1
     assert {warning.filename for warning in warned} == {__file__}

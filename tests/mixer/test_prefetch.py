@@ -125,7 +125,8 @@ class TestHits:
 
     def test_where_a_single_stream_drops_the_rest_of_an_epoch_all_hit(self) -> None:
         from mixer import Stream
-        from mixer.loading.loader import MixingLoader, WorkerOptions
+        from mixer.loading.loader import MixingLoader
+        from mixer.loading.workers import WorkerOptions
         from mixer.mixture.clock import Budget, Clock
         from mixer.mixture.controller import Mixing
         from mixer.mixture.planner import Planner
@@ -258,7 +259,7 @@ class TestFailures:
     def test_a_sample_that_cannot_be_sent_is_named(self) -> None:
         datasets = [Noisy(0, 20), Unpicklable(1, 11)]
         _, message = steps_before_failure(make_loader(2, datasets=datasets, micro_batch_size=4))
-        assert message.startswith("stream 's1', samples [3] could not be handed over by worker 0")
+        assert message.startswith("worker 0 could not send stream 's1', samples [3]")
 
     def test_a_sample_that_fails_but_is_never_needed_harms_nobody(self) -> None:
         loader = make_loader(2, datasets=[Noisy(0, 20), Failing(1, 11)], prefetch_factor=4)

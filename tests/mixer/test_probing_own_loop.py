@@ -110,21 +110,21 @@ def test_who_does_not_report_what_is_due_is_told_once(
     batches = iter(loader)
     for _ in range(3):  # the third is measured, and counted when the fourth is asked for
         next(batches)
-    assert "Nobody reported" not in caplog.text
+    assert "The mixture depends on" not in caplog.text
     for _ in range(4):
         next(batches)
-    assert caplog.text.count("Nobody reported ['gradients'], which the mixture goes by: call observe(...)") == 1
+    assert caplog.text.count("depends on ['gradients'], which no observe(...) call has reported") == 1
 
 
 def test_gradients_of_other_streams_are_refused() -> None:
     loader = MixingDataLoader(streams(), batch_size=12, mixing=PiKE(2))
     next(iter(loader))
-    with pytest.raises(ValueError, match=r"gradients must be of the streams .* got those of 2 streams"):
+    with pytest.raises(ValueError, match=r"gradients must cover the streams .* got 2 streams"):
         loader.observe(gradients=measured(2))
 
 
 def test_something_else_than_gradients_is_refused() -> None:
     loader = MixingDataLoader(streams(), batch_size=12, mixing=PiKE(2))
     next(iter(loader))
-    with pytest.raises(TypeError, match=r"gradients must be what GradientProbe.finish\(\) gives, got a ndarray"):
+    with pytest.raises(TypeError, match=r"gradients must be the result of GradientProbe.finish\(\), got a ndarray"):
         loader.observe(gradients=np.eye(3))

@@ -200,7 +200,7 @@ def _trainer(world_size: int = 2, strategy: str = "random", **plugin: Any) -> An
 class TestRefusals:
     @pytest.mark.parametrize("schedule", [schedules.NoiseScale(), schedules.NormTest()])
     def test_where_the_ranks_have_no_gradient_of_their_own(self, schedule: schedules.Schedule) -> None:
-        with pytest.raises(ValueError, match="sync_each_batch=True averages after each micro-batch"):
+        with pytest.raises(ValueError, match="sync_each_batch=True averages them after each micro-batch"):
             check_gradient_noise(_trainer(sync_each_batch=True), schedule)
         check_gradient_noise(_trainer(), schedule)
         check_gradient_noise(_trainer(world_size=1, sync_each_batch=True), schedule)
@@ -213,4 +213,4 @@ class TestRefusals:
         with caplog.at_level("WARNING", logger="mixer"):
             for _ in sampler:
                 sampler.observe(loss=1.0)
-        assert "Nobody reported ['gradients']" in caplog.text
+        assert "depends on ['gradients']" in caplog.text

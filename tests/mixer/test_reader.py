@@ -256,7 +256,7 @@ class TestFailures:
             def __getitems__(self, indices: list[int]) -> list[Any]:
                 return indices[1:]
 
-        with pytest.raises(SampleError, match="Stream 's': __getitems__ gave 1 samples for 2 indices"):
+        with pytest.raises(SampleError, match="Stream 's': __getitems__ returned 1 samples for 2 indices"):
             read(Short(), [1, 9])
 
 
@@ -324,7 +324,7 @@ class TestColumns:
     @pytest.mark.parametrize("other", [OtherColumns(), WiderColumns()])
     def test_what_does_not_fit_together_is_named(self, other: Any) -> None:
         reader = StreamReader(["a", "b"], [Columns(), other], [1, 2])
-        with pytest.raises(SampleError, match=r"columns of the streams \['a', 'b'\] cannot be stacked together"):
+        with pytest.raises(SampleError, match=r"columns of the streams \['a', 'b'\] cannot be stacked"):
             reader.read_columns([share_of(0, [1]), share_of(1, [1])])
 
 

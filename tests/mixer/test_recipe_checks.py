@@ -139,5 +139,5 @@ def test_weights_that_a_policy_does_not_use_are_told(
     mixture = describe([Stream(name, range(10), weight=own) for name, own in zip("ab", weights, strict=True)])
     first = policy.start(mixture).weights
     check_own_weights(policy, mixture, dict(zip("ab", (first / first.sum()).tolist(), strict=True)))
-    message = f"The streams' weights {{'a': 0.25, 'b': 0.75}} are not used by mixing={policy.name}"
+    message = f"The streams' weights {{'a': 0.25, 'b': 0.75}} are ignored by mixing={policy.name}"
     assert (message in caplog.text) is is_told

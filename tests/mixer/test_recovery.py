@@ -152,7 +152,9 @@ def test_the_cap_is_saved_and_taken_up(tmp_path: Path) -> None:
 
 
 def test_a_sample_that_does_not_fit_ends_the_run(tmp_path: Path) -> None:
-    with pytest.raises(MicroBatchMemoryError, match=r"Step 1 ran out of memory on rank 0: a single sample") as caught:
+    with pytest.raises(
+        MicroBatchMemoryError, match=r"Step 1 ran out of memory on rank 0 with a single sample"
+    ) as caught:
         run(tmp_path, 0)
     assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
 

@@ -38,7 +38,7 @@ def test_ranks_of_the_same_run_go_on() -> None:
 def test_what_differs_is_named_on_all() -> None:
     ends = _on_ranks(lambda meeting, rank: meeting.check_same({"training": {"seed": rank // 2}, "mixing": "Uniform"}))
     assert len(set(ends)) == 1
-    assert "other than on rank 0: on rank 2 training.seed is 1 instead of 0. Start all ranks" in ends[0]
+    assert "differences from rank 0: on rank 2 training.seed is 1 instead of 0. Start all ranks" in ends[0]
 
 
 @pytest.mark.parametrize("failing", [0, 2])
@@ -49,7 +49,7 @@ def test_a_rank_that_cannot_begin_ends_the_others(failing: int) -> None:
         return rank
 
     ends = _on_ranks(lambda meeting, rank: meeting.run_on_all(lambda: build(rank)))
-    expected = [f"ValueError: another rank could not begin: on rank {failing} OSError: no such file"] * 3
+    expected = [f"ValueError: another rank could not start: on rank {failing} OSError: no such file"] * 3
     expected[failing] = "OSError: no such file"
     assert ends == expected
 
@@ -60,7 +60,7 @@ def test_a_rank_of_which_nothing_is_heard_is_named() -> None:
 
     ends = _on_ranks(lambda meeting, rank: meeting.run_on_all(lambda: build(rank)), timeout_seconds=0.5)
     assert ends[0] == ends[2]
-    assert "could not begin: on rank 1 nothing was heard within 0.5 seconds" in ends[0]
+    assert "could not start: on rank 1 there was no answer within 0.5 seconds" in ends[0]
 
 
 def test_one_rank_meets_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,4 +39,4 @@ def test_several_streams_are_blamed_only_where_there_are_several() -> None:
     with pytest.raises(KeyError) as info, naming_rows(STREAMS, np.array([2, 0]), np.array([4, 1])):
         raise KeyError("x")
     assert info.value.__notes__[0] == "Its samples: stream 'a': samples 1; stream 'b': samples 4."
-    assert info.value.__notes__[1].startswith("Samples of several streams come together in it: bring them to one form")
+    assert info.value.__notes__[1].startswith("The micro-batch mixes samples of several streams")

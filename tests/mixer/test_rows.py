@@ -20,6 +20,7 @@ from torch.utils.data import IterableDataset, dataloader, get_worker_info
 from mixer.loading.iterable.shards import _GIVES_BUFFER_OF_ONE
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.reader import SampleError
+from mixer.loading.workers import WorkerOptions
 from mixer.utils.random_state import RandomState
 
 datasets.disable_progress_bars()
@@ -178,7 +179,7 @@ WHOLE = ["generator", "noisy map", "arrow", "arrow tensors", "stateful", "plain"
 
 
 def make(dataset: Any, rank: int = 0, world_size: int = 1, num_workers: int = 0, chunk_size: int = 3) -> RowSource:
-    return RowSource("x", dataset, 7, rank, world_size, num_workers, chunk_size=chunk_size)
+    return RowSource("x", dataset, 7, rank, world_size, WorkerOptions(num_workers), chunk_size=chunk_size)
 
 
 def take(source: RowSource, num_rows: int) -> list[Any]:
@@ -294,12 +295,12 @@ class TestOrder:
         found = [passes(EXACT["noisy map"](), 2, num_workers=number) for number in (0, 1)]
         assert comparable(found[0]) == comparable(found[1])
 
-    def test_goes_round_the_lanes_by_chunks_and_leaves_out_those_that_ended(self) -> None:
+    def test_goes_round_the_shards_by_chunks_and_leaves_out_those_that_ended(self) -> None:
         source = make(Plain(20), num_workers=2, chunk_size=3)
         assert numbers(rest(source)) == [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11, 12, 14, 16, 13, 15, 17, 18, 19]
         source.stop()
 
-    def test_random_numbers_differ_between_rows_passes_and_lanes(self) -> None:
+    def test_random_numbers_differ_between_rows_passes_and_shards(self) -> None:
         found = [row["noise"][0] for part in passes(EXACT["noisy map"](), 2, num_workers=2) for row in part]
         assert len(set(found)) == len(found) == 2 * NUM_ROWS
 
@@ -352,7 +353,7 @@ class TestResuming:
         check_resuming(name, 1, num_workers, sizes, num_passes)
 
     @pytest.mark.parametrize("size", [38, 39, 40, 41])
-    def test_near_the_end_where_lanes_have_ended(self, size: int) -> None:
+    def test_near_the_end_where_shards_have_ended(self, size: int) -> None:
         check_resuming("generator", 1, 2, [size])
         check_resuming("generator", 1, 0, [size])
 
@@ -431,9 +432,9 @@ class TestRefusals:
         with pytest.raises(ValueError, match=f"'x'.*{words}"):
             fresh.load_state_dict(saved(sources))
         fresh.load_state_dict(saved(sources), allow_inexact=True)
-        num_lanes = new[1] * max(1, new[2])
-        assert (fresh.pass_number, fresh.num_taken) == (1, 12 // num_lanes * max(1, new[2]))
-        assert any(f" {12 // num_lanes} rows" in warning for warning in warnings)
+        num_shards = new[1] * max(1, new[2])
+        assert (fresh.pass_number, fresh.num_taken) == (1, 12 // num_shards * max(1, new[2]))
+        assert any(f" {12 // num_shards} rows" in warning for warning in warnings)
         whole = make(hugging_face(), *new)
         whole.end_pass()
         expected = numbers(rest(whole))
@@ -492,7 +493,7 @@ class TestPasses:
         source.stop()
 
     @pytest.mark.parametrize("num_rows", [0, 1, 2, 3])
-    def test_more_lanes_than_rows(self, num_rows: int) -> None:
+    def test_more_shards_than_rows(self, num_rows: int) -> None:
         parts = [passes(Plain(num_rows), 2, rank=r, world_size=2, num_workers=2) for r in range(2)]
         assert sorted(numbers(joined([part[1] for part in parts]))) == list(range(num_rows))
 
@@ -506,14 +507,14 @@ class TestPasses:
 
         counted = torch.zeros(())
         counted.share_memory_()
-        source = RowSource("x", Counting(10_000), 0, num_workers=num_workers, chunk_size=4, prefetch_factor=2)
+        source = RowSource("x", Counting(10_000), 0, workers=WorkerOptions(num_workers), chunk_size=4)
         taken = 0
         for size in (3, 50, 1):
             taken += len(take(source, size))
         source.fill(20)
         source.stop()
-        lanes = max(1, num_workers)  # of this kind of data set, each reads all rows
-        assert counted <= lanes * (taken + 20 + (1 + num_workers * 2) * 4 + lanes * 4)
+        shards = max(1, num_workers)  # of this kind of data set, each reads all rows
+        assert counted <= shards * (taken + 20 + (1 + num_workers * 2) * 4 + shards * 4)
 
 
 class TestErrors:
@@ -521,7 +522,7 @@ class TestErrors:
     def test_a_row_that_cannot_be_read_fails_when_it_is_needed(self, num_workers: int) -> None:
         source = make(Failing(), num_workers=num_workers)
         good = 13
-        place = {0: "row 13 of lane 0", 1: "row 13 of lane 0", 2: "row 7 of lane 0"}[num_workers]
+        place = {0: "row 13 of shard 0", 1: "row 13 of shard 0", 2: "row 7 of shard 0"}[num_workers]
         source.fill(good)
         for _ in range(2):
             with pytest.raises(SampleError, match=f"'x': {place} could not be read: KeyError: 'thirteen'") as raised:
@@ -538,14 +539,14 @@ class TestErrors:
     def test_a_row_that_no_worker_can_hand_over(self) -> None:
         source = make(Unsendable(), num_workers=1)
         assert numbers(take(source, 12)) == list(range(12))
-        with pytest.raises(SampleError, match="'x': rows 12 to 14 of lane 0 could not be handed over"):
+        with pytest.raises(SampleError, match=r"'x': worker \d could not send rows 12 to 14 of shard 0"):
             source.fill(1)
         source.stop()
 
     def test_a_data_set_that_cannot_be_begun(self) -> None:
         for num_workers in (0, 1):
             source = make(3, num_workers=num_workers)
-            with pytest.raises(SampleError, match="'x': row 0 of lane 0 could not be read: TypeError"):
+            with pytest.raises(SampleError, match="'x': row 0 of shard 0 could not be read: TypeError"):
                 source.fill(1)
             source.stop()
 
@@ -568,7 +569,7 @@ class TestErrors:
         def mark(worker: int) -> None:
             os.environ["MARK"] = str(worker)
 
-        source = RowSource("x", Marked(), 0, num_workers=1, worker_init_fn=mark)
+        source = RowSource("x", Marked(), 0, workers=WorkerOptions(1, worker_init_fn=mark))
         assert numbers(rest(source)) == [0]
         source.stop()
 

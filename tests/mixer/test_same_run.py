@@ -32,7 +32,7 @@ def test_what_differs_is_named_with_both_values() -> None:
 def test_secrets_are_not_told(name: str) -> None:
     first, own = (written({"streams": {"arguments": {name: value}}}) for value in ("sesame", "open"))
     told = difference(own, first)
-    assert told == f"streams.arguments.{name} is another"
+    assert told == f"streams.arguments.{name} differs"
 
 
 def test_nodes_may_differ_in_what_changes_no_step() -> None:

@@ -174,7 +174,7 @@ def test_the_objective_of_several_sets_is_their_mean_loss_if_nothing_is_said(tmp
     ("changes", "message"),
     [
         ({"max_steps": 0}, "max_steps=0 trains nothing"),
-        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps=2 has nothing to multiply"),
+        ({"gradient_accumulation_steps": 2}, "conflicts with gradient_accumulation_steps=2"),
         ({"train_sampling_strategy": "batch_rebalance"}, "batch_rebalance"),
         ({"num_train_epochs": 0.0}, "num_train_epochs must be above 0"),
     ],

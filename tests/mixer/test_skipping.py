@@ -122,7 +122,7 @@ class TestRaising:
         trainer.mixing  # noqa: B018
         loader = trainer.get_train_dataloader()
         del tokens.rows[4:]
-        with pytest.raises(SampleError, match="its data set had 12 samples when the run began and has 4 now"):
+        with pytest.raises(SampleError, match="its dataset had 12 samples when the run began and has 4 now"):
             list(loader)
 
 
@@ -205,7 +205,7 @@ class TestIterable:
                 yield from map(_made, _rows())
 
         streams = [Stream("a", Tokens(20, 1)), Stream("b", Failing())]
-        with pytest.raises(SampleError, match=r"Stream 'b': row . of lane 0 could not be read: ValueError: bad row"):
+        with pytest.raises(SampleError, match=r"Stream 'b': row . of shard 0 could not be read: ValueError: bad row"):
             train(tmp_path, streams, mixing=[0.5, 0.5], epoch_size=33)
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import dataloader
 
 from mixer import Fixed, Policy, Uniform
 from mixer.loading.reader import SampleError, StreamReader
-from mixer.loading.workers import Job, Workers
+from mixer.loading.workers import Job, WorkerOptions, Workers
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
 from mixer.utils.random_state import RandomState
@@ -204,24 +204,22 @@ class TestBrokenSamples:
 
     def test_a_sample_that_cannot_be_sent_is_named(self) -> None:
         message = str(run_into_an_error(make_loader(1, datasets=[Noisy(0, 20), Unpicklable(1, 11)])))
-        assert message.startswith("stream 's1', samples [3] could not be handed over by worker 0")
+        assert message.startswith("worker 0 could not send stream 's1', samples [3]")
 
     @pytest.mark.parametrize("num_workers", [1, 2])
     def test_a_worker_that_is_killed_is_told_with_the_sample_it_was_at(self, num_workers: int) -> None:
         loader = make_loader(num_workers, datasets=[Noisy(0, 20), Deadly(1, 11)], persistent_workers=True)
         error = run_into_an_error(loader)
-        assert "A worker process died; what it was at, or had just done: stream 's1', sample 3." in str(error)
-        assert "most often because memory ran out: take fewer workers (dataloader_num_workers)" in str(error)
+        assert "A worker process died; current or last sample: stream 's1', sample 3." in str(error)
+        assert "usually because memory ran out: use fewer workers (dataloader_num_workers)" in str(error)
         loader.stop()
         assert children() == []  # although the error is still there, and with it where it was raised
 
     def test_a_worker_that_hangs_is_told_with_the_sample_it_is_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)  # until it is ended by force
         error = run_into_an_error(make_loader(1, datasets=[Noisy(0, 20), Hanging(1, 11)], limit_seconds=1.0))
-        assert "Worker processes do not answer; what they are at, or had just done: stream 's1', sample 3." in str(
-            error
-        )
-        assert "(nothing came for 1 seconds, nine tenths of ddp_timeout)" in str(error)
+        assert "Worker processes do not answer; current or last sample: stream 's1', sample 3." in str(error)
+        assert "(no answer for 1 seconds, nine tenths of ddp_timeout)" in str(error)
 
     def test_a_worker_that_dies_while_nobody_loads_disturbs_nobody(self) -> None:
         loader = make_loader(1, policy=Uniform(), persistent_workers=True)
@@ -258,7 +256,7 @@ class TestJobs:
 
     def workers(self, num_workers: int = 2, prefetch_factor: int = 3, dataset: Any = None) -> Workers:
         reader = StreamReader(["s"], [range(100) if dataset is None else dataset], [1])
-        return Workers(reader, False, num_workers, prefetch_factor)
+        return Workers(reader, False, WorkerOptions(num_workers, prefetch_factor))
 
     def received(self, workers: Workers, step: int) -> list[tuple[float, list[int]]]:
         return [
@@ -336,10 +334,10 @@ class TestJobs:
         error = RuntimeError("DataLoader worker (pid(s) 4321) exited unexpectedly")
         message = workers._describe_death(error, job(0, 5, 6))
         assert "stream 's', sample 17" in message
-        assert "What was waited for: stream 's', samples [5, 6]" in message
+        assert "Requested: stream 's', samples [5, 6]" in message
         unknown = workers._describe_death(RuntimeError("pid(s) 99"), Job())
-        assert "no sample yet" in unknown
-        assert "What was waited for: nothing" in unknown
+        assert "none yet" in unknown
+        assert "Requested: nothing" in unknown
 
 
 def test_the_policies_used_here_do_change_every_step() -> None:

@@ -324,7 +324,7 @@ def test_a_file_of_another_version_or_make_is_refused(tmp_path: Path) -> None:
     state = json.loads((tmp_path / "buffer.json").read_text())
     del state["crc32"]
     write_json(tmp_path / "buffer.json", {**state, "format": 99}, sealed=True)
-    with pytest.raises(ValueError, match="format 99, and this version reads up to 1: upgrade"):
+    with pytest.raises(ValueError, match="format 99, but this version reads up to 1: upgrade"):
         buffer.load(tmp_path)
     (tmp_path / "buffer.json").write_text("{}")
     with pytest.raises(ValueError, match="buffer"):

@@ -88,5 +88,5 @@ def test_retrieval_by_loss_goes_through_the_head(tmp_path: Path) -> None:
 
 
 def test_a_memory_takes_no_preprocess() -> None:
-    with pytest.raises(ValueError, match="that have been preprocessed, so it takes no preprocess"):
+    with pytest.raises(ValueError, match="preprocessed samples, so preprocess must not be set"):
         Stream("memory", _memory(), preprocess=lambda sample: sample)

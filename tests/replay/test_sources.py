@@ -303,5 +303,5 @@ def test_a_data_set_that_gives_too_few_samples_is_named():
 
     sources = Sources()
     sources.add("short", Short("", 4))
-    with pytest.raises(SampleError, match="'short': __getitems__ gave 1 samples for 2 indices"):
+    with pytest.raises(SampleError, match="'short': __getitems__ returned 1 samples for 2 indices"):
         sources.read(addresses(0, [0, 1]))

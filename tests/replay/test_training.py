@@ -222,8 +222,8 @@ def test_a_memory_may_stand_anywhere_and_wait_for_its_turn(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("streams", "changes", "message"),
     [
-        (lambda: {"memory": ReplayBuffer(5)}, {}, "replay buffers, which remember samples of other streams"),
-        (lambda: ReplayBuffer(5), {}, "replay buffers, which remember samples of other streams"),
+        (lambda: {"memory": ReplayBuffer(5)}, {}, "replay buffers, which hold samples of other streams"),
+        (lambda: ReplayBuffer(5), {}, "replay buffers, which hold samples of other streams"),
         (lambda: {**two(), "memory": Stream("memory", ReplayBuffer(5), max_epochs=1)}, {}, "max_epochs.*ReplayRatio"),
         (lambda: {**two(), "memory": ReplayBuffer(5)}, {"mixing": Proportional()}, r"ReplayRatio\(0.1"),
         (lambda: {**two(), "memory": ReplayBuffer(5)}, {"mixing": None}, r"ReplayRatio\(0.1"),

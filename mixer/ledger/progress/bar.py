@@ -1,4 +1,4 @@
-"""The progress bar of a terminal, and which callbacks show one."""
+"""Progress bars in terminals, and the replacement of the Trainer's bars."""
 
 import sys
 import time
@@ -14,10 +14,10 @@ from mixer.mixture.controller import Mixing
 
 
 class MixtureProgress(ProgressCallback):
-    """The Trainer's bar by the data clock; silent where the output is no terminal.
+    """The Trainer's progress bar, based on the data clock; silent without a terminal.
 
     Args:
-        mixing: Gives the controller of the present run.
+        mixing: Returns the controller of the current run.
         max_str_len: As for `ProgressCallback`.
     """
 
@@ -41,7 +41,7 @@ class MixtureProgress(ProgressCallback):
             )
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Moves the bar, a few times a second."""
+        """Updates the bar, a few times a second."""
         self._line.advance()
         bar, now = self.training_bar, time.monotonic()
         if bar is not None and not bar.disable and now - self._shown >= bar.mininterval:
@@ -56,7 +56,7 @@ class MixtureProgress(ProgressCallback):
         eval_dataloader: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Moves the bar of an evaluation, silent where the output is no terminal as well."""
+        """Updates the bar of an evaluation."""
         if state.is_world_process_zero and has_length(eval_dataloader) and self.prediction_bar is None:
             leave = self.training_bar is None
             self.prediction_bar = tqdm(total=len(eval_dataloader), leave=leave, dynamic_ncols=True, disable=None)
@@ -74,7 +74,7 @@ class MixtureProgress(ProgressCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Shows where the run ended, and closes the bar."""
+        """Shows the final state, and closes the bar."""
         if self.training_bar is not None and not self.training_bar.disable:
             self._show(self.training_bar)
         super().on_train_end(args, state, control, **kwargs)  # type: ignore[no-untyped-call]
@@ -86,11 +86,11 @@ class MixtureProgress(ProgressCallback):
 
 
 def take_bars(callbacks: list[TrainerCallback], mixing: Callable[[], Mixing]) -> None:
-    """Puts bars that go by the data clock in the place of the Trainer's own; those of users stay as they are.
+    """Replaces the Trainer's own bars by bars based on the data clock; custom bars remain.
 
     Args:
-        callbacks: The trainer's callbacks.
-        mixing: Gives the controller of the present run.
+        callbacks: Callbacks of the trainer.
+        mixing: Returns the controller of the current run.
     """
     for place, callback in enumerate(callbacks):
         if type(callback) is ProgressCallback:
@@ -102,12 +102,12 @@ def take_bars(callbacks: list[TrainerCallback], mixing: Callable[[], Mixing]) ->
 
 
 def show_in_own_bars(callbacks: Iterable[TrainerCallback], max_steps: int, mixing: Mixing) -> None:
-    """Keeps bars that users brought, which count steps, up to date.
+    """Updates custom bars, which count steps.
 
     Args:
-        callbacks: The trainer's callbacks.
-        max_steps: Steps of the whole run, by what is known now.
-        mixing: The controller.
+        callbacks: Callbacks of the trainer.
+        max_steps: Currently expected steps of the whole run.
+        mixing: Controller.
     """
     for callback in callbacks:
         if isinstance(callback, ProgressCallback) and not isinstance(callback, MixtureProgress):
@@ -118,6 +118,6 @@ def show_in_own_bars(callbacks: Iterable[TrainerCallback], max_steps: int, mixin
 
 
 def _format(text: str) -> str:
-    """Gives tqdm's format; a stream may have braces in its name."""
+    """Returns tqdm's format; stream names may contain braces."""
     escaped = text.replace("{", "{{").replace("}", "}}").replace("{{elapsed}}", "{elapsed}", 1)
     return "{percentage:3.0f}%|{bar}| " + escaped

@@ -1,4 +1,4 @@
-"""The line beside a progress bar: data clock, time left, coverage."""
+"""Text beside a progress bar: data clock, remaining time, coverage."""
 
 import math
 import time
@@ -13,11 +13,11 @@ _SHARE_REMEMBERED = 0.1
 
 
 class RemainingTime:
-    """Estimates the time to a run's end; steps have no part in it, so that their size may change.
+    """Estimates the remaining time of a run from its progress, independent of steps and their size.
 
-    The speed is progress per second of training of late: of about the last tenth of the time, at least 30 seconds.
-    Pauses for evaluations and checkpoints are kept apart: they are expected to come as often as they did. Only what it
-    was told counts: of a resumed run nothing before that.
+    The speed is recent progress per second of training: over about the last tenth of the time, at least 30 seconds.
+    Pauses for evaluations and checkpoints are counted separately, and expected to recur at the same rate. Only this
+    process's part of a resumed run counts.
 
     Example:
         >>> remaining = RemainingTime()
@@ -30,16 +30,16 @@ class RemainingTime:
     def __init__(self) -> None:
         self._start: float | None = None
         self._progress = self._now = 0.0
-        self._trained = 0.0  # seconds in all
-        self._done = self._took = 0.0  # of late: progress, and seconds of training
+        self._trained = 0.0  # total seconds of training
+        self._done = self._took = 0.0  # recent progress, and its seconds of training
         self._paused, self._paused_at = 0.0, 0.0
 
     def advance(self, progress: float, now: float) -> None:
-        """Notes how far training has come.
+        """Records progress.
 
         Args:
-            progress: Share of the run's budget that is done.
-            now: Seconds, by any clock that only goes forward.
+            progress: Completed fraction of the run's budget.
+            now: Seconds, by a monotonic clock.
         """
         if self._start is None:
             self._start = progress
@@ -52,18 +52,14 @@ class RemainingTime:
         self._progress, self._now = progress, now
 
     def pause(self, now: float) -> None:
-        """Notes that what has passed since the last call was no training.
-
-        Args:
-            now: Seconds, by the same clock.
-        """
+        """Counts the time since the last call as a pause; `now` is in seconds by the same clock."""
         if self._start is not None:
             self._paused += max(0.0, now - self._now)
             self._now, self._paused_at = now, self._progress
 
     @property
     def seconds(self) -> float | None:
-        """Seconds to the end; `None` while the speed is not known."""
+        """Remaining seconds; `None` while the speed is unknown."""
         left = 1.0 - self._progress
         if left <= 0.0:
             return 0.0
@@ -78,10 +74,10 @@ _MAX_NAMES = 4
 
 
 class ProgressLine:
-    """What a bar says beside its share, and how long the run still takes.
+    """Progress text with the remaining time.
 
     Args:
-        mixing: Gives the controller of the present run.
+        mixing: Returns the controller of the current run.
     """
 
     def __init__(self, mixing: Callable[[], Mixing]):
@@ -89,31 +85,24 @@ class ProgressLine:
         self._remaining = RemainingTime()
 
     def begin(self) -> None:
-        """Begins a run, or its continuation."""
+        """Starts or resumes a run."""
         self._remaining = RemainingTime()
 
     def advance(self) -> None:
-        """Takes in a step."""
+        """Records a step."""
         self._remaining.advance(self.share, time.monotonic())
 
     def pause(self) -> None:
-        """Takes in that an evaluation or a checkpoint is done."""
+        """Records the end of an evaluation or a checkpoint."""
         self._remaining.pause(time.monotonic())
 
     @property
     def share(self) -> float:
-        """Share of the run that is done."""
+        """Completed fraction of the run."""
         return self._mixing().clock.progress
 
     def text(self, elapsed: str) -> str:
-        """Writes the line.
-
-        Args:
-            elapsed: How long the run has taken.
-
-        Returns:
-            The clock, the times, the batch size and the coverage.
-        """
+        """Returns the text: clock, times, batch size and coverage; `elapsed` is the formatted elapsed time."""
         mixing = self._mixing()
         clock = mixing.clock
         done = {"epochs": clock.epoch, "samples": clock.num_samples, "tokens": clock.num_tokens, "steps": clock.step}
@@ -123,15 +112,7 @@ class ProgressLine:
 
 
 def coverage_text(mixing: Mixing) -> str:
-    """Writes the streams' coverage on part of a line.
-
-    Args:
-        mixing: The controller.
-
-    Returns:
-        Each stream's coverage in per cent (its rows, where nobody knows how many it has), or the least and the most of
-        many streams.
-    """
+    """Returns the streams' coverage in percent, or rows if their number is unknown; the range for many streams."""
     if len(mixing.names) <= _MAX_NAMES:
         seen = zip(mixing.coverage.items(), mixing.seen.tolist(), strict=True)
         parts = (f"{name} {count:,} rows" if isnan(share) else f"{name} {share:.0%}" for (name, share), count in seen)

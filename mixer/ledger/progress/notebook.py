@@ -1,4 +1,4 @@
-"""The progress bar of a notebook."""
+"""Progress bar in notebooks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +11,10 @@ from mixer.utils.text import duration_text
 
 
 class NotebookMixtureProgress(NotebookProgressCallback):
-    """The Trainer's bar and table of a notebook, where the bar goes by the data clock.
+    """The Trainer's notebook bar and table, with the bar based on the data clock.
 
     Args:
-        mixing: Gives the controller of the present run.
+        mixing: Returns the controller of the current run.
     """
 
     training_tracker: Any
@@ -30,16 +30,16 @@ class NotebookMixtureProgress(NotebookProgressCallback):
         self.training_tracker = _Tracker(self._line, state.max_steps, self.training_tracker.inner_table[0])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Moves the bar, a few times a second."""
+        """Updates the bar, a few times a second."""
         self._line.advance()
-        # It counts steps; with this total their share is that of the data clock.
+        # The tracker counts steps; this total makes their fraction that of the data clock.
         share = self._line.share
         self.training_tracker.total = state.global_step / share if share > 0 else state.max_steps
         self.training_tracker.update(state.global_step, force_update=self._force_next_update)
         self._force_next_update = False
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        """Adds a line to the table, and counts the time of the evaluation as a pause."""
+        """Adds a row to the table, and counts the time of the evaluation as a pause."""
         super().on_evaluate(args, state, control, metrics=metrics, **kwargs)  # type: ignore[no-untyped-call]
         self._line.pause()
 
@@ -49,7 +49,7 @@ class NotebookMixtureProgress(NotebookProgressCallback):
 
 
 class _Tracker(NotebookTrainingTracker):
-    """Bar and table; beside the bar stands the line."""
+    """Bar and table, with the progress text beside the bar."""
 
     label: Any
 

@@ -1,1 +1,1 @@
-"""What the trackers that the Trainer reports to are told of streams: one file a tracker."""
+"""Reports streams to the experiment trackers that the Trainer uses."""

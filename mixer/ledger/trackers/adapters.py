@@ -1,19 +1,58 @@
-"""MLflow, TensorBoard, Trackio and Weights & Biases."""
+"""Interface of experiment trackers, and adapters for MLflow, TensorBoard, Trackio and Weights & Biases."""
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mixer.ledger.trackers.description import Names, RunText
-from mixer.ledger.trackers.tracker import Tracker
 
-# A store of files keeps the Trainer's `loss` in a file of that name, which can be no folder of others.
+
+class Tracker(ABC):
+    """A tracker beside the Trainer's own callback for it, which opens and closes its runs.
+
+    Args:
+        callback: The Trainer's callback.
+    """
+
+    def __init__(self, callback: Any):
+        self._callback = callback
+
+    @property
+    @abstractmethod
+    def is_open(self) -> bool:
+        """Whether it has an open run."""
+
+    @abstractmethod
+    def begin(self, run: RunText) -> None:
+        """Records the description of the run."""
+
+    @abstractmethod
+    def log(self, entries: Mapping[str, float], step: int) -> None:
+        """Records a log entry, just before the Trainer's own if a run is open.
+
+        Args:
+            entries: Values by name, with their group.
+            step: Number of steps done.
+        """
+
+    @abstractmethod
+    def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
+        """Records the results.
+
+        Args:
+            summary: Returns a table in Markdown.
+            page: Returns the path of the report page, which is deleted afterwards; `None` if there is none.
+        """
+
+
+# A file store keeps the Trainer's `loss` in a file of that name, which cannot also be a folder.
 _RENAMED = {"loss": "stream_loss", "eval_loss": "stream_eval_loss"}
 
 
 class MLflow(Tracker):
-    """Metrics by group, parameters, and recipe, streams and page as artifacts."""
+    """Logs grouped metrics, parameters, and recipe, streams and report page as artifacts."""
 
     def __init__(self, callback: Any):
         super().__init__(callback)
@@ -26,7 +65,7 @@ class MLflow(Tracker):
         return self._mlflow.active_run() is not None
 
     def begin(self, run: RunText) -> None:
-        """Logs parameters, those of a run that goes on only where it has none, and two files."""
+        """Logs two files and parameters; a resumed run keeps the parameters that it has."""
         known = self._mlflow.get_run(self._mlflow.active_run().info.run_id).data.params
         longest = self._mlflow.utils.validation.MAX_PARAM_VAL_LENGTH
         new = {name: value[:longest] for name, value in run.parameters.items() if name not in known}
@@ -40,7 +79,7 @@ class MLflow(Tracker):
         self._mlflow.log_metrics(named, step=step)
 
     def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
-        """Logs the page as an artifact."""
+        """Logs the report page as an artifact."""
         path = page()
         if path is not None:
             self._mlflow.log_artifact(str(path), "mixture")
@@ -55,7 +94,7 @@ _IN_ONE_CHART = ("loss", "eval_loss", "weight", "coverage", "count", "gradient_n
 
 
 class TensorBoard(Tracker):
-    """Scalars by group, a chart for each group with all streams in it, and texts."""
+    """Logs grouped scalars, one chart of all streams per group, and texts."""
 
     def __init__(self, callback: Any):
         super().__init__(callback)
@@ -67,7 +106,7 @@ class TensorBoard(Tracker):
         return self._callback.tb_writer is not None
 
     def begin(self, run: RunText) -> None:
-        """Writes recipe and streams as texts, and which curves belong into one chart (the tab Custom Scalars)."""
+        """Writes recipe and streams as texts, and the layout of charts (tab Custom Scalars)."""
         writer = self._callback.tb_writer
         language = "json" if run.recipe is None else "yaml"
         writer.add_text("mixture/recipe", f"```{language}\n{run.recipe_text}\n```")
@@ -80,12 +119,12 @@ class TensorBoard(Tracker):
             self._callback.tb_writer.add_scalar(self._names.of(name), value, step)
 
     def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
-        """Writes the summary as a text."""
+        """Writes the summary as text."""
         self._callback.tb_writer.add_text("mixture/summary", summary())
 
 
 class Trackio(Tracker):
-    """Panels by group, the config, the page as an artifact."""
+    """Logs grouped values, the config, and the report page as an artifact."""
 
     def __init__(self, callback: Any):
         super().__init__(callback)
@@ -97,22 +136,22 @@ class Trackio(Tracker):
         return self._trackio.context_vars.current_run.get() is not None
 
     def begin(self, run: RunText) -> None:
-        """Steps the config, which goes out with the first values."""
+        """Updates the config, which is sent with the first values."""
         self._trackio.config.update(run.config)
 
     def log(self, entries: Mapping[str, float], step: int) -> None:
-        """Logs values in a row of their own, with the axis that the Trainer's rows have."""
+        """Logs values in a separate row, on the axis of the Trainer's rows."""
         self._trackio.log({**entries, "train/global_step": step})
 
     def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
-        """Logs the page as an artifact of type `report`."""
+        """Logs the report page as an artifact of type `report`."""
         path = page()
         if path is not None:
             self._trackio.log_artifact(str(path), name="mixture-report", type="report")
 
 
 class WeightsAndBiases(Tracker):
-    """Panels by group, the clock as axes to choose from, the config as a tree, the page as an artifact."""
+    """Logs grouped values, the clock as selectable axes, the config as a tree, and the report page as an artifact."""
 
     def __init__(self, callback: Any):
         super().__init__(callback)
@@ -124,17 +163,17 @@ class WeightsAndBiases(Tracker):
         return self._wandb.run is not None
 
     def begin(self, run: RunText) -> None:
-        """Steps the config, and declares the data clock, over which panels can be drawn."""
+        """Updates the config, and declares the data clock as axes for panels."""
         self._wandb.run.config.update(run.config, allow_val_change=True)
         for name in ("epoch", "samples", "tokens"):
             self._wandb.run.define_metric(f"clock/{name}")
 
     def log(self, entries: Mapping[str, float], step: int) -> None:
-        """Puts values into the row that the Trainer's own entry completes: there they share their axes."""
+        """Adds values to the row of the Trainer's own entry, so that they share axes."""
         self._wandb.run.log(dict(entries), commit=False)
 
     def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
-        """Logs the page as an artifact of type `report`."""
+        """Logs the report page as an artifact of type `report`."""
         path = page()
         if path is not None:
             artifact = self._wandb.Artifact(f"mixture-report-{self._wandb.run.id}", type="report")

@@ -1,4 +1,4 @@
-"""Names and settings of a run in the form that trackers show, without secrets."""
+"""Names and settings of a run in trackers' formats, without secrets."""
 
 import html
 import json
@@ -16,13 +16,13 @@ _OF_A_SET = re.compile(r"eval_(.+)_loss")
 
 
 def grouped(entries: Mapping[str, float]) -> dict[str, float]:
-    """Gives entries that are of no group one.
+    """Adds a group to log entries without one.
 
     Args:
-        entries: What a log entry says of the streams and the mixture.
+        entries: Log entries on streams and mixture.
 
     Returns:
-        The same values, by names such as `loss/math`, `clock/batch_size` and `mixture/conflicts`.
+        The same values under names such as `loss/math`, `clock/batch_size` and `mixture/conflicts`.
 
     Example:
         >>> grouped({"loss/math": 2.0, "batch_size": 64})
@@ -32,25 +32,17 @@ def grouped(entries: Mapping[str, float]) -> dict[str, float]:
 
 
 def evaluation_losses(logs: Mapping[str, float], sets: Collection[str]) -> dict[str, float]:
-    """Picks the losses of evaluation sets out of a log entry of the Trainer's.
-
-    Args:
-        logs: The entry.
-        sets: Names of evaluation sets.
-
-    Returns:
-        `eval_loss/NAME`, for those that there are.
-    """
-    found = {name: _OF_A_SET.fullmatch(name) for name in logs}
-    return {f"eval_loss/{match[1]}": logs[name] for name, match in found.items() if match and match[1] in sets}
+    """Extracts the losses of evaluation sets from a log entry of the Trainer, as `eval_loss/NAME`."""
+    matches = {name: _OF_A_SET.fullmatch(name) for name in logs}
+    return {f"eval_loss/{match[1]}": logs[name] for name, match in matches.items() if match and match[1] in sets}
 
 
 class Names:
-    """Names that a tracker takes, one for each that it is given: no two become the same.
+    """Maps names to distinct names that a tracker accepts.
 
     Args:
-        refused: What characters it does not take.
-        longest: Greatest length of a name.
+        refused: Pattern of the characters that it refuses.
+        longest: Maximum length of a name.
     """
 
     def __init__(self, refused: str, longest: int):
@@ -58,15 +50,7 @@ class Names:
         self._taken: dict[str, str] = {}
 
     def of(self, name: str) -> str:
-        """Gives the name that stands for another.
-
-        Args:
-            name: The other one, with its group.
-
-        Returns:
-            The same one where the tracker takes it; else `_` in place of what it refuses, and a number behind it
-            where two would be the same.
-        """
+        """Returns the tracker's name for a log entry: `_` replaces refused characters, a number resolves conflicts."""
         if name not in self._taken:
             self._taken[name] = self._free(name)
         return self._taken[name]
@@ -91,20 +75,20 @@ HIDDEN = "***"
 _SECRET = re.compile(
     r"(^|_)((api|access|private|auth)?(token|key|secret)|password|passwd|passphrase|pwd|credential|authorization)s?$"
 )
-# Names of tokens of a vocabulary and of columns, which end as secrets do.
+# Vocabulary tokens and columns whose names end like those of secrets.
 _HARMLESS = re.compile(r"^((pad|eos|bos|unk|sep|cls|mask|image|audio)_token|(order|sort|label|image|text)_keys?)$")
 _IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 
 
 def redacted(value: Any, name: str = "") -> Any:
-    """Hides values that are secret by their name, at any depth, and user names and passwords in addresses.
+    """Hides values with secret names, at any depth, and user names and passwords in addresses.
 
     Args:
         value: Plain data: mappings, lists, texts and numbers.
-        name: What the value is called.
+        name: Name of the value.
 
     Returns:
-        The same with `***` in place of what is hidden; `None`, booleans, and numbers called tokens are no secrets.
+        The same with `***` in place of secrets; `None`, booleans, and numbers named tokens are not secrets.
 
     Example:
         >>> redacted({"hub_token": "abc", "max_tokens": 512, "pad_token": "<pad>", "url": "https://me:abc@host/x"})
@@ -127,17 +111,17 @@ def _is_secret(value: Any, name: str) -> bool:
     return bool(_SECRET.search(words)) and not _HARMLESS.match(words) and not is_count
 
 
-# What Markdown reads as code, ends of cells, and links and pictures.
+# Markdown syntax of code, cell ends, links and pictures.
 _MARKDOWN = re.compile(r"[\\`|]|\](?=[(\[:])")
 
 
 @dataclass(frozen=True)
 class RunText:
-    """A run, for trackers.
+    """Texts about a run, for trackers.
 
     Args:
-        description: What `describe_run` gave.
-        recipe: The text of its recipe, if it has one.
+        description: Result of `describe_run`.
+        recipe: Text of its recipe, if it has one.
     """
 
     description: Mapping[str, Any]
@@ -145,48 +129,41 @@ class RunText:
 
     @property
     def recipe_text(self) -> str:
-        """The recipe without secrets, or the description where there is none."""
+        """The recipe without secrets, or the description if there is none."""
         if self.recipe is None:
-            return json.dumps({name: value for name, value in self._told.items() if name != "streams"}, indent=2)
+            return json.dumps({name: value for name, value in self._public.items() if name != "streams"}, indent=2)
         return yaml.safe_dump(redacted(load_yaml(self.recipe)), sort_keys=False, allow_unicode=True)
 
     @property
-    def _told(self) -> dict[str, Any]:
-        told: dict[str, Any] = redacted(self.description)
-        return told
+    def _public(self) -> dict[str, Any]:
+        public: dict[str, Any] = redacted(self.description)
+        return public
 
     @property
     def config(self) -> dict[str, Any]:
-        """The description with streams by name, which trackers show as a tree, and the recipe."""
+        """The description with streams by name, shown as a tree by trackers, and the recipe."""
         streams = {
-            row["name"]: {key: value for key, value in row.items() if key != "name"} for row in self._told["streams"]
+            row["name"]: {key: value for key, value in row.items() if key != "name"} for row in self._public["streams"]
         }
-        return {"mixture": {**self._told, "streams": streams}, "recipe": self.recipe_text}
+        return {"mixture": {**self._public, "streams": streams}, "recipe": self.recipe_text}
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Its settings as texts, one a name, without the streams."""
+        """The settings as texts by name, without the streams."""
         return {
             f"mixture/{name}": value if isinstance(value, str) else json.dumps(value)
-            for name, value in self._told.items()
+            for name, value in self._public.items()
             if name != "streams"
         }
 
     @property
     def stream_table(self) -> str:
-        """The streams as a table in Markdown."""
-        return markdown_table(self._told["streams"])
+        """The streams as a Markdown table."""
+        return markdown_table(self._public["streams"])
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Writes a table in Markdown.
-
-    Args:
-        rows: At least one, all with the same keys.
-
-    Returns:
-        The table.
-    """
+    """Returns a Markdown table of at least one row; all rows have the same keys."""
     lines = [list(rows[0]), ["---"] * len(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -1,4 +1,4 @@
-"""Which of the Trainer's callbacks are trackers, and what they are told in place of flat log entries."""
+"""Connects trackers among the Trainer's callbacks, which receive grouped entries instead of flat ones."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -17,12 +17,11 @@ from transformers.integrations.integration_utils import (
 from transformers.utils import logging
 
 from mixer.ledger.summary import summarise
-from mixer.ledger.trackers.adapters import MLflow, TensorBoard, Trackio, WeightsAndBiases
+from mixer.ledger.trackers.adapters import MLflow, TensorBoard, Tracker, Trackio, WeightsAndBiases
 from mixer.ledger.trackers.description import RunText, evaluation_losses, grouped, markdown_table
-from mixer.ledger.trackers.tracker import Tracker
 from mixer.mixture.controller import Mixing
 
-PAGE_GROUP = "adaptive_mixer.pages"  # what draws stands above training: it is found by name
+PAGE_GROUP = "adaptive_mixer.pages"  # an entry point, since reports are built above training
 
 logger = logging.get_logger(__name__)
 
@@ -35,11 +34,11 @@ _TRACKERS: tuple[tuple[type[TrainerCallback], type[Tracker]], ...] = (
 
 
 class Reporting:
-    """Tells trackers of the streams of a trainer's runs.
+    """Reports the streams of a trainer's runs to trackers.
 
     Args:
-        trainer: A mixing trainer.
-        settle: Writes out what its ledger has not got yet.
+        trainer: Mixing trainer.
+        settle: Writes pending rows to its ledger.
     """
 
     def __init__(self, trainer: Any, settle: Callable[[], None]):
@@ -49,52 +48,34 @@ class Reporting:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def hook(self) -> None:
-        """Takes in the trackers among the callbacks, those of a class with a way of its own to log left out."""
+        """Connects the trackers among the callbacks, except classes that override logging."""
         self._folder = None
         for callback in self._trainer.callback_handler.callbacks:
             hooked = getattr(callback.on_log, "__self__", None)
             if isinstance(hooked, _Hook):
                 if hooked.reporting is self:
                     continue
-                hooked.remove()  # it was another trainer's before
+                hooked.remove()  # of another trainer
             for kind, tracker in _TRACKERS:
                 if isinstance(callback, kind) and type(callback).on_log is kind.on_log:
                     _Hook(self, callback, tracker(callback))
 
     def note(self, entries: Mapping[str, float]) -> None:
-        """Notes which entries of the next log are of the mixture.
-
-        Args:
-            entries: They, none where there are none.
-        """
+        """Records which entries of the next log belong to the mixture."""
         self._own = frozenset(entries)
 
     @property
     def is_plain(self) -> bool:
-        """Whether all is as in the Trainer: one data set, in its own steps. Then it is told nothing else."""
+        """Whether the run is as in the Trainer: one dataset, counted in steps. Trackers then get nothing extra."""
         mixing: Mixing = self._trainer.mixing
         return len(mixing.names) == 1 and mixing.clock.counts_steps
 
     def without_own(self, logs: Mapping[str, Any]) -> dict[str, Any]:
-        """Gives the entries of the Trainer and of users.
-
-        Args:
-            logs: A log entry.
-
-        Returns:
-            The entry, without what is of the mixture.
-        """
+        """Returns a log entry without the mixture's values."""
         return {name: value for name, value in logs.items() if name not in self._own}
 
     def entries(self, logs: Mapping[str, Any]) -> dict[str, float]:
-        """Gives what trackers are told of the mixture.
-
-        Args:
-            logs: A log entry.
-
-        Returns:
-            Values by name with their group; none where the entry is not about the mixture.
-        """
+        """Returns the mixture's values of a log entry, grouped by name; empty if it has none."""
         if self.is_plain:
             return {}
         mixing, sets = self._trainer.mixing, self._trainer.eval_dataset
@@ -107,23 +88,23 @@ class Reporting:
         return {**{f"clock/{name}": value for name, value in where.items()}, **entries}
 
     def run_text(self) -> RunText:
-        """Describes the run."""
+        """Returns the texts about the run."""
         return RunText(self._trainer.describe_run(), self._trainer.recipe_text)
 
     def summary(self) -> str:
-        """Writes what came out, as a table in Markdown."""
+        """Returns the results as a Markdown table."""
         self._settle()
         rows = summarise(self._run_folder).table.astype({"samples": object}).to_dict("records")
         known = [{str(name): None if value is pd.NA else value for name, value in row.items()} for row in rows]
         return markdown_table(known)
 
     def page(self) -> Path | None:
-        """Writes the page about the run, once for all trackers; `None` where the extra `report` is not installed."""
+        """Writes the report page once for all trackers; `None` without the extra `report`."""
         try:
             (entry,) = entry_points(group=PAGE_GROUP, name="run")
             write_report = entry.load()  # its libraries are an extra that training does without
         except (ModuleNotFoundError, ValueError) as error:
-            logger.info("Trackers get no page about the run: %s", error)
+            logger.info("Trackers get no report page: %s", error)
             return None
         if self._folder is None:
             self._settle()
@@ -138,7 +119,7 @@ class Reporting:
 
 
 class _Hook:
-    """Stands before the events of a callback: a tracker that fails is a warning, and training goes on."""
+    """Intercepts a callback's events: a failing tracker causes a warning, and training continues."""
 
     def __init__(self, reporting: Reporting, callback: Any, tracker: Tracker):
         self.reporting, self._callback, self._tracker = reporting, callback, tracker
@@ -153,7 +134,7 @@ class _Hook:
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         result = type(self._callback).on_train_begin(self._callback, args, state, control, **kwargs)
         if state.is_world_process_zero and not self.reporting.is_plain:
-            self._attempt("what the run is", lambda: self._tracker.begin(self.reporting.run_text()))
+            self._attempt("the description", lambda: self._tracker.begin(self.reporting.run_text()))
         return result
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> Any:
@@ -163,22 +144,22 @@ class _Hook:
             self._log(entries, state.global_step)
         rest = self.reporting.without_own(logs)
         result = type(self._callback).on_log(self._callback, args, state, control, logs=rest, **kwargs)
-        if entries and not is_open:  # it has opened a run for this
+        if entries and not is_open:  # the callback has just opened a run
             self._log(entries, state.global_step)
         return result
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         if state.is_world_process_zero and not self.reporting.is_plain:
-            self._attempt("what came out", lambda: self._tracker.end(self.reporting.summary, self.reporting.page))
+            self._attempt("the results", lambda: self._tracker.end(self.reporting.summary, self.reporting.page))
         return type(self._callback).on_train_end(self._callback, args, state, control, **kwargs)
 
     def _log(self, entries: Mapping[str, float], step: int) -> None:
-        self._attempt("what the streams did", lambda: self._tracker.log(entries, step))
+        self._attempt("the streams' metrics", lambda: self._tracker.log(entries, step))
 
-    def _attempt(self, what: str, action: Callable[[], None]) -> None:
+    def _attempt(self, content: str, action: Callable[[], None]) -> None:
         try:
             action()
         except Exception as error:
-            if what not in self._warned:
-                self._warned.add(what)
-                logger.warning("%s was not told %s: %r", type(self._tracker).__name__, what, error)
+            if content not in self._warned:
+                self._warned.add(content)
+                logger.warning("%s could not log %s: %r", type(self._tracker).__name__, content, error)

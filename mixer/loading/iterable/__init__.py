@@ -1,1 +1,1 @@
-"""Iterable data sets: read ahead, shared out over ranks and workers, resumed exactly."""
+"""Iterable datasets: prefetching, sharding over ranks and workers, and exact resume."""

@@ -1,4 +1,4 @@
-"""Rows of the iterable streams: read ahead on every rank, ended on all ranks at the same step."""
+"""Feeds rows of iterable streams to the loader; a stream ends on all ranks at the same step."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,55 +22,48 @@ _ROWS_FILE = re.compile(r"rows-\d{1,9}\.json")
 
 
 def rows_file(rank: int) -> str:
-    """Names the file of a checkpoint that says where a rank is in its rows.
-
-    Args:
-        rank: The rank.
-
-    Returns:
-        The name.
-    """
+    """Returns the name of a checkpoint's file with a rank's position in its rows."""
     return f"rows-{rank}.json"
 
 
 class Ranks(Protocol):
-    """What the feeds of all ranks have to agree on."""
+    """Collectives over the ranks."""
 
     def least(self, numbers: Int64Array) -> Int64Array:
-        """Finds the smallest numbers of all ranks."""
+        """Returns the elementwise minimum over ranks."""
 
     def total(self, numbers: Int64Array) -> Int64Array:
-        """Adds numbers of all ranks up."""
+        """Returns the elementwise sum over ranks."""
 
 
 class Feed:
-    """Gives a rank its rows of the iterable streams.
+    """Supplies this rank's rows of the iterable streams.
 
-    Before a step is planned, every rank has as many rows ready as it may need, or has seen the end. The ranks tell
-    each other how many are left: a stream that ends on one of them ends for all, before any of them lacks a row.
+    Before a step is planned, every rank reads as many rows as it may need, or reaches the end. The ranks exchange how
+    many rows are left: a stream that ends on one rank ends on all, before any rank runs short.
 
     Args:
-        sources: The rows of each iterable stream, by stream id.
-        mixing: The controller, whose streams are told how many rows are left.
-        ranks: What the ranks agree by.
+        sources: Row source of each iterable stream, by stream id.
+        mixing: Controller, which receives the number of rows left per stream.
+        ranks: Collectives.
         world_size: Number of ranks.
     """
 
     def __init__(self, sources: Mapping[int, RowSource], mixing: Mixing, ranks: Ranks, world_size: int):
         self._rows = {stream_id: ChainedRows(source) for stream_id, source in sources.items()}
         self._mixing, self._ranks, self._world_size = mixing, ranks, world_size
-        self._given: tuple[Plan | None, dict[int, list[Any]]] = (None, {})
+        self._last: tuple[Plan | None, dict[int, list[Any]]] = (None, {})
 
     def prepare(self, num_rows: int) -> None:
-        """Reads ahead and finds out how many rows are left.
+        """Reads ahead and determines how many rows are left.
 
         Args:
-            num_rows: Most rows of a stream that this rank may need for the next step.
+            num_rows: Maximum rows per stream that this rank may need in the next step.
 
         Raises:
             SampleError: If a row cannot be read on this rank.
             OtherRankError: If a row cannot be read on another rank.
-            ValueError: If a whole pass over a data set gave a rank no row.
+            ValueError: If a rank received no row in a whole pass over a dataset.
         """
         cursors = self._mixing.planner.row_drawers
         active = [stream_id for stream_id, cursor in cursors.items() if not cursor.is_over]
@@ -96,7 +89,7 @@ class Feed:
         rows, rest, failure = self._rows[stream_id], 0, None
         try:
             rest = rows.end_pass(num_kept)
-        except Exception as error:  # raised once the other ranks are not left waiting
+        except Exception as error:  # raised after the collective, so that no rank is left waiting
             failure = error
         numbers = np.array([rows.num_kept, rest, failure is not None], dtype=np.int64)
         kept, undelivered, num_failed = self._ranks.total(numbers).tolist()
@@ -105,62 +98,51 @@ class Feed:
         self._mixing.planner.row_drawers[stream_id].end_pass(kept, undelivered)
 
     def take(self, plan: Plan, share: Sequence[StreamShare]) -> dict[int, list[Any]]:
-        """Gives this rank's rows of a step.
+        """Returns this rank's rows of a step, by stream; repeated calls with the same plan return the same rows.
 
         Args:
-            plan: The step's plan; the same rows are given again if it is asked for again.
-            share: What this rank has of the step.
-
-        Returns:
-            The rows of each iterable stream in it.
+            plan: Plan of the step.
+            share: This rank's share of it.
         """
         if not any(part.stream_id in self._rows for part in share):
-            return {}  # samples that are looked at beside a step leave its rows as they are
-        if self._given[0] is not plan:
+            return {}  # keep the rows of the current step
+        if self._last[0] is not plan:
             rows = {
                 part.stream_id: self._rows[part.stream_id].take(len(part.indices))
                 for part in share
                 if part.stream_id in self._rows
             }
-            self._given = (plan, rows)
-        return self._given[1]
+            self._last = (plan, rows)
+        return self._last[1]
 
     def example(self) -> tuple[int, Any]:
-        """Gives a row that is ready, without taking it, for a rank that has none of its own in a step.
-
-        Returns:
-            The stream and the row.
+        """Returns a stream id and one of its rows, without consuming it, for a rank without rows in a step.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If no row is left.
         """
         for stream_id, rows in self._rows.items():
             row = rows.peek()
             if row is not None:
                 return stream_id, row
-        raise ValueError("This rank has no row left for a step that it has no part in.")
+        raise ValueError("This rank has no row left to repeat in a step without samples for it.")
 
     def save(self, folder: Path, rank: int) -> None:
-        """Writes where this rank is in its rows.
-
-        Args:
-            folder: The checkpoint.
-            rank: This rank.
-        """
+        """Writes this rank's position in its rows to the checkpoint `folder`."""
         names = self._mixing.names
         states = {names[stream_id]: rows.state_dict() for stream_id, rows in self._rows.items()}
         write_json(folder / rows_file(rank), states)
 
     def load(self, folder: Path, rank: int, allow_inexact: bool = False) -> None:
-        """Takes up where the ranks were.
+        """Restores the ranks' positions.
 
         Args:
-            folder: The checkpoint.
+            folder: Checkpoint.
             rank: This rank.
-            allow_inexact: Goes on as near as can be where the rows cannot be had back.
+            allow_inexact: Whether to resume approximately if the exact rows cannot be recovered.
 
         Raises:
-            ValueError: If a file is missing or torn, or the rows cannot be had back.
+            ValueError: If a file is missing or damaged, or the rows cannot be recovered.
         """
         paths = [path for path in folder.glob("rows-*.json") if _ROWS_FILE.fullmatch(path.name)]
         states = [read_json(path) for path in sorted(paths, key=lambda path: int(path.stem.split("-")[1]))]
@@ -168,23 +150,23 @@ class Feed:
             name = self._mixing.names[stream_id]
             saved = [state[name] for state in states if name in state]
             if saved:
-                with refusing_damage(f"where stream {name!r} was, in a file rows-RANK.json of {folder},"):
+                with refusing_damage(f"the position of stream {name!r} in a file rows-RANK.json of {folder}"):
                     rows.load_state_dict(saved, rank, allow_inexact)
             elif not allow_inexact:
-                raise ValueError(f"{folder} does not say where stream {name!r} was: a file rows-RANK.json is missing.")
+                raise ValueError(f"{folder} has no position of stream {name!r}: a file rows-RANK.json is missing.")
 
     def stop(self) -> None:
-        """Ends workers."""
+        """Stops the workers."""
         for rows in self._rows.values():
             rows.stop()
 
     def _fill(self, stream_ids: Sequence[int], num_rows: int) -> tuple[Int64Array, Exception | None]:
-        """Gives int64 `[2 * num_streams]`: of each stream the rows that are left in all, then those of its pass."""
+        """Returns int64 `[2 * num_streams]`: rows left in total per stream, then rows left in the current pass."""
         numbers, failure = [], None
         for stream_id in stream_ids:
             try:
                 numbers.append(self._rows[stream_id].fill(num_rows))
-            except Exception as error:  # raised once the other ranks are not left waiting
+            except Exception as error:  # raised after the collective, so that no rank is left waiting
                 failure = error
                 numbers.append((_FAILED, _FAILED))
         return np.array(numbers, dtype=np.int64).T.ravel(), failure
@@ -193,6 +175,6 @@ class Feed:
         if stream_ids:
             names = [self._mixing.names[stream_id] for stream_id in stream_ids]
             raise ValueError(
-                f"A whole pass over the iterable streams {names} gave at least one of {self._world_size} ranks no row: "
-                "they have fewer rows than there are ranks (and workers). Use fewer, or leave these streams out."
+                f"At least one of {self._world_size} ranks received no row in a whole pass over the iterable streams "
+                f"{names}: they have fewer rows than there are ranks (and workers). Use fewer, or remove these streams."
             )

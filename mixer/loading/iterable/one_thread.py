@@ -1,7 +1,7 @@
-"""Has Hugging Face data sets call users' functions in the thread that reads, where their random numbers are seeded.
+"""Makes Hugging Face datasets call users' functions in the reading thread, whose random numbers are seeded.
 
-Since version 5 they read several sources (interleaved ones, or the shards of a shuffled data set) in threads, ahead of
-time: a random map below would draw from generators that are seeded for something else meanwhile, in no fixed order.
+Since version 5 they read several sources (interleaved datasets, or shards of a shuffled one) ahead in threads: a random
+map below would draw, in no fixed order, from generators seeded for another row.
 """
 
 import concurrent.futures
@@ -14,7 +14,7 @@ from datasets import iterable_dataset
 
 
 class _OneThread(concurrent.futures.Executor):
-    """Runs what is submitted at once."""
+    """Executor that runs each submitted call at once."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         pass
@@ -30,14 +30,10 @@ class _OneThread(concurrent.futures.Executor):
 
 @contextlib.contextmanager
 def in_one_thread() -> Iterator[None]:
-    """Reads that are begun inside call functions in the thread that reads.
-
-    Yields:
-        Nothing.
-    """
+    """Makes reads that start in the context call functions in the reading thread."""
     module: Any = iterable_dataset
     threads = getattr(module, "concurrent", None)
-    if threads is None:  # a version that reads in one thread anyway
+    if threads is None:  # this version of datasets reads in one thread
         yield
         return
     module.concurrent = SimpleNamespace(futures=SimpleNamespace(ThreadPoolExecutor=_OneThread))
@@ -48,37 +44,19 @@ def in_one_thread() -> Iterator[None]:
 
 
 def nodes_of(dataset: Any) -> Iterator[Any]:
-    """Walks through the steps that a data set consists of.
-
-    Args:
-        dataset: Any data set.
-
-    Yields:
-        The steps of a Hugging Face one, the last first.
-    """
+    """Yields the processing stages of a Hugging Face dataset, last first; nothing for other datasets."""
     yield from _below(getattr(dataset, "_ex_iterable", None))
 
 
 def reads_sources(node: Any) -> bool:
-    """Says whether a step reads several sources in turn.
-
-    Args:
-        node: The step.
-
-    Returns:
-        Whether it does.
-    """
+    """Whether a processing stage reads several sources in turn."""
     return hasattr(node, "ex_iterables") or hasattr(node, "max_input_shards")
 
 
 def calls_functions_in_threads(dataset: Any) -> bool:
-    """Says whether a data set would call a user's function in other threads.
+    """Whether the dataset would call a user's function in other threads.
 
-    Args:
-        dataset: The data set.
-
-    Returns:
-        Whether a map, filter or generator stands below a step that reads several sources.
+    True if a map, filter or generator precedes a stage that reads several sources.
     """
     sources = [node for node in nodes_of(dataset) if reads_sources(node)]
     return any(_calls_function(node) for source in sources for node in _below(source))

@@ -1,4 +1,4 @@
-"""The rows of an iterable stream pass after pass: a step may hold the last rows of one and the first of the next."""
+"""Chains passes over an iterable stream: a step can hold the last rows of one pass and the first of the next."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -9,56 +9,55 @@ from mixer.mixture.bad_samples import first_whole
 
 ENDLESS = 2**62
 
-# Rows that a rank has left when another has none are counted up to so many.
-_MOST_COUNTED = 1_000
+_MOST_COUNTED = 1_000  # leftover rows of a rank are counted up to this number
 
 
 class ChainedRows:
-    """Goes on from pass to pass.
+    """Rows of a stream across passes.
 
-    What is left of a pass that ends is kept as a tail, which is given before the next pass begins.
+    Rows left over at the end of a pass form a tail, which is delivered before the next pass.
 
     Args:
-        source: The rows, a pass at a time.
+        source: Row source.
     """
 
     def __init__(self, source: RowSource):
         self._source = source
         self._tail: deque[Any] = deque()
-        # How to come by the tail again: where the source was, what was taken of each pass since, how much was given.
+        # To restore the tail: state of the source, rows kept of each pass since then, tail rows delivered.
         self._anchor: dict[str, Any] | None = None
         self._drains: list[int] = []
-        self._num_given = 0
+        self._num_delivered = 0
 
     @property
     def num_kept(self) -> int:
-        """Number of rows left of passes that have ended."""
+        """Rows left from finished passes."""
         return len(self._tail)
 
     def fill(self, num_rows: int) -> tuple[int, int]:
         """Reads ahead.
 
-        The rows of the tail do not count: a rank that has more of them than others would see the end of its pass later
-        than those, and could not say how many rows of it are left when they end it.
+        Tail rows do not count: a rank with a longer tail would reach the end of its pass later than the others, and
+        could not report its remaining rows when they end the pass.
 
         Args:
-            num_rows: Number of rows of the present pass that are ready afterwards, unless it ends before.
+            num_rows: Rows of the current pass to have ready, unless it ends before.
 
         Returns:
-            Number of rows that are left in all, and of the present pass; both `ENDLESS` until its end is in sight.
+            Rows left in total and in the current pass; both `ENDLESS` until the end is known.
         """
         self._source.fill(num_rows)
         left = self._source.remaining
         return (ENDLESS, ENDLESS) if left is None else (len(self._tail) + left, left)
 
     def end_pass(self, num_rows: int) -> int:
-        """Keeps the last rows of the present pass and begins the next one.
+        """Ends the current pass, keeps its last rows and starts the next pass.
 
         Args:
-            num_rows: How many are kept; as many on every rank.
+            num_rows: Rows to keep, equal on every rank.
 
         Returns:
-            Number of rows that this rank had left beyond them.
+            Rows of this rank that are discarded.
         """
         if self._anchor is None:
             self._anchor = self._source.state_dict()
@@ -67,41 +66,34 @@ class ChainedRows:
         return self._source.end_pass(_MOST_COUNTED)
 
     def take(self, num_rows: int) -> list[Any]:
-        """Takes the next rows.
-
-        Args:
-            num_rows: How many, at most as many as are ready.
-
-        Returns:
-            The rows.
-        """
+        """Takes the next `num_rows` rows, at most as many as are ready."""
         from_tail = min(num_rows, len(self._tail))
         rows = [self._tail.popleft() for _ in range(from_tail)]
-        self._num_given += from_tail
+        self._num_delivered += from_tail
         if not self._tail:
-            self._anchor, self._drains, self._num_given = None, [], 0
+            self._anchor, self._drains, self._num_delivered = None, [], 0
         return rows + self._source.take(num_rows - from_tail)
 
     def peek(self) -> Any:
-        """Gives a row without taking it, or `None`; see `RowSource.peek`."""
+        """Returns a row without consuming it, or `None`; see `RowSource.peek`."""
         row = first_whole(self._tail)
         return self._source.peek() if row is None else row
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives where this rank is, as plain data."""
+        """Returns this rank's position as plain data."""
         source = self._source.state_dict() if self._anchor is None else self._anchor
-        return {"source": source, "drains": list(self._drains), "given": self._num_given}
+        return {"source": source, "drains": list(self._drains), "given": self._num_delivered}
 
     def load_state_dict(self, states: Sequence[Mapping[str, Any]], rank: int, allow_inexact: bool = False) -> None:
-        """Takes up where the ranks were.
+        """Restores the ranks' positions.
 
         Args:
-            states: What all ranks that saved gave, in order.
+            states: States of all saving ranks, in order.
             rank: This rank.
             allow_inexact: See `RowSource.load_state_dict`.
 
         Raises:
-            ValueError: If the very next rows cannot be had.
+            ValueError: If the next rows cannot be recovered.
         """
         self._source.load_state_dict([state["source"] for state in states], allow_inexact)
         own = states[min(rank, len(states) - 1)]
@@ -110,8 +102,8 @@ class ChainedRows:
             self.end_pass(min(num_rows, self._source.num_ready))
         for _ in range(min(int(own["given"]), len(self._tail))):
             self._tail.popleft()
-            self._num_given += 1
+            self._num_delivered += 1
 
     def stop(self) -> None:
-        """Ends workers."""
+        """Stops the workers."""
         self._source.stop()

@@ -1,9 +1,8 @@
-"""Reads the lanes of an iterable data set in the workers of a DataLoader."""
+"""Reads the shards of an iterable dataset in DataLoader workers."""
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import fsspec.asyn  # type: ignore[import-untyped]
@@ -11,26 +10,25 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
-from mixer.distributed.signals import begin_worker
-from mixer.loading.iterable.shards import Chunk, LanePoint, LaneReader
+from mixer.loading.iterable.shards import Chunk, ShardPosition, ShardReader
 from mixer.loading.transport import Packed, pack
-from mixer.loading.workers import Patience, keep_errors_out_of_training
+from mixer.loading.workers import Patience, WorkerOptions, keep_errors_out_of_training
 
 
 @dataclass(frozen=True)
 class _Start:
-    """Where the workers begin: the first one reads the first lane in turn."""
+    """Start positions; the first worker reads the shard whose turn is next."""
 
     pass_number: int
-    points: Sequence[LanePoint]
-    next_lane: int
+    points: Sequence[ShardPosition]
+    next_shard: int
     chunk_size: int
 
 
-class _Lanes(IterableDataset[Chunk]):
-    """What runs in the workers; each reads one lane."""
+class _ShardDataset(IterableDataset[Chunk]):
+    """The dataset that runs in the workers; each reads one shard."""
 
-    def __init__(self, reader: LaneReader, start: _Start):
+    def __init__(self, reader: ShardReader, start: _Start):
         self._reader, self._start = reader, start
         self._worker = 0
         self.pass_number = torch.tensor(start.pass_number)
@@ -43,83 +41,66 @@ class _Lanes(IterableDataset[Chunk]):
             _hide_worker_info()
         start, number = self._start, int(self.pass_number)
         if number == start.pass_number:
-            lane = (start.next_lane + self._worker) % len(start.points)
-            point = start.points[lane]
+            shard = (start.next_shard + self._worker) % len(start.points)
+            point = start.points[shard]
         else:
-            lane, point = self._worker, LanePoint()
-        for chunk in self._reader.read(lane, number, point, start.chunk_size):
+            shard, point = self._worker, ShardPosition()
+        for chunk in self._reader.read(shard, number, point, start.chunk_size):
             yield self._pack(chunk, point)
             point = chunk.end
 
-    def _pack(self, chunk: Chunk, before: LanePoint) -> Chunk:
+    def _pack(self, chunk: Chunk, before: ShardPosition) -> Chunk:
         failure = chunk.failure
         if chunk.cause is not None:
             failure = f"{failure}\n\nIn worker {self._worker}:\n{''.join(traceback.format_exception(chunk.cause))}"
         try:
             rows = pack(chunk.rows) if chunk.rows else Packed(None)
         except Exception as error:  # a row that cannot be sent to another process
-            place = f"Stream {self._reader.name!r}: rows {before.row} to {chunk.end.row - 1} of lane"
-            place += f" {self._reader.first_lane + chunk.lane} could not be handed over by worker {self._worker}"
-            message = f"{place}: {type(error).__name__}: {error}"
-            return Chunk(chunk.lane, Packed(None), 0, before, message)
+            rows_range = f"rows {before.row} to {chunk.end.row - 1} of shard {self._reader.first_shard + chunk.shard}"
+            message = (
+                f"Stream {self._reader.name!r}: worker {self._worker} could not send {rows_range}: "
+                f"{type(error).__name__}: {error}"
+            )
+            return Chunk(chunk.shard, Packed(None), 0, before, message)
         return replace(chunk, rows=rows, failure=failure, cause=None)
 
 
-class LaneWorkers:
-    """Workers that read the lanes of one rank, a lane each.
+class ShardWorkers:
+    """Workers that read one rank's shards, one shard each.
 
     Args:
-        reader: Reads a lane.
-        num_workers: Number of processes, and of lanes.
-        prefetch_factor: Number of chunks that each of them reads ahead.
-        worker_init_fn: What a worker does first, as in a DataLoader.
+        reader: Reads a shard.
+        options: Worker options; one shard per worker.
         seed: Seed of the workers' own generators.
-        multiprocessing_context: How they are started, as in a DataLoader.
-        limit_seconds: How long rows are waited for; `None` waits for ever.
     """
 
-    def __init__(
-        self,
-        reader: LaneReader,
-        num_workers: int,
-        prefetch_factor: int,
-        worker_init_fn: Callable[[int], None] | None,
-        seed: int,
-        multiprocessing_context: Any = None,
-        limit_seconds: float | None = None,
-    ):
-        self._reader, self._patience = reader, Patience(limit_seconds)
-        self._options: dict[str, Any] = {
-            "num_workers": num_workers,
-            "prefetch_factor": prefetch_factor,
-            "worker_init_fn": partial(begin_worker, worker_init_fn),
-            "multiprocessing_context": multiprocessing_context,
-            "generator": torch.Generator().manual_seed(seed % 2**63),
-        }
-        self._lanes: _Lanes | None = None
+    def __init__(self, reader: ShardReader, options: WorkerOptions, seed: int):
+        self._reader, self._patience = reader, Patience(options.limit_seconds)
+        self._options = options.data_loader_arguments(seed)
+        self._shards: _ShardDataset | None = None
         self._loader: DataLoader[Chunk] | None = None
         self._results: Any = None
 
-    def start(self, pass_number: int, points: Sequence[LanePoint], next_lane: int, chunk_size: int) -> Iterator[Chunk]:
-        """Has the workers read on; those that live go over to a new pass.
+    def start(
+        self, pass_number: int, points: Sequence[ShardPosition], next_shard: int, chunk_size: int
+    ) -> Iterator[Chunk]:
+        """Starts reading; live workers continue with the new pass.
 
         Args:
             pass_number: Number of the pass.
-            points: Where each lane begins.
-            next_lane: The lane whose turn it is.
-            chunk_size: A chunk ends where a multiple of so many rows is reached.
+            points: Start position of each shard.
+            next_shard: Shard whose turn is next.
+            chunk_size: Chunks end at multiples of this row number.
 
         Yields:
-            The chunks: one of each lane in turn, without those that have ended.
+            Chunks of the shards in turn, skipping shards that have ended.
         """
-        start = _Start(pass_number, tuple(points), next_lane, chunk_size)
-        if self._lanes is None or set(points) != {LanePoint()} or next_lane:
+        start = _Start(pass_number, tuple(points), next_shard, chunk_size)
+        if self._shards is None or set(points) != {ShardPosition()} or next_shard:
             self.stop()
-            self._lanes = _Lanes(self._reader, start)
-            self._loader = DataLoader(
-                self._lanes, batch_size=None, collate_fn=_as_it_is, persistent_workers=True, **self._options
-            )
-        self._lanes.pass_number.fill_(pass_number)
+            self._shards = _ShardDataset(self._reader, start)
+            self._loader = DataLoader(self._shards, persistent_workers=True, **self._options)
+        self._shards.pass_number.fill_(pass_number)
         self._results = iter(self._loader)  # type: ignore[arg-type]
         keep_errors_out_of_training()
         results = self._results
@@ -133,19 +114,15 @@ class LaneWorkers:
             yield replace(chunk, rows=[samples[number] for number in range(chunk.num_rows)])
 
     def stop(self) -> None:
-        """Ends the workers."""
-        # An error that is still looked at holds the iterator, and with it the workers, alive.
+        """Stops the workers."""
+        # A live traceback would keep the iterator, and with it the workers, alive.
         getattr(self._results, "_shutdown_workers", lambda: None)()
-        self._results = self._loader = self._lanes = None
+        self._results = self._loader = self._shards = None
 
 
 def _hide_worker_info() -> None:
-    """Lets data sets see no worker: they would share their rows out among the workers a second time."""
-    fsspec.asyn.reset_lock()  # it may have been held when it was copied; Hugging Face data sets do so in workers
-    torch_worker._worker_info = None
+    """Hides the workers from datasets, which would otherwise shard their rows over them a second time."""
+    fsspec.asyn.reset_lock()  # it may have been held at the fork; Hugging Face datasets reset it in workers, too
+    torch_worker._worker_info = None  # noqa: SLF001  # no public equivalent
     if get_worker_info() is not None:
-        raise RuntimeError("This version of torch does not let data sets be read as if there were no workers.")
-
-
-def _as_it_is(chunk: Any) -> Any:
-    return chunk
+        raise RuntimeError("This version of torch does not allow hiding the worker info from datasets.")

@@ -69,12 +69,12 @@ class TestPlugIns:
             (f"{__name__}:Lost", "AttributeError: .*Lost"),
             (f"{__name__}:MIXTURE", "is no class of policies; derive it from mixer.Policy"),
             ("mixer.policies:Mixture", "is no class of policies"),
-            ("mixer.policies:Uniform", "there already is a policy Uniform"),
+            ("mixer.policies:Uniform", "a policy Uniform exists already"),
         ],
     )
     def test_a_broken_one_is_named_and_left_out(self, value: str, reason: str) -> None:
         self.values = {"Broken": value, "Twice": f"{__name__}:Twice"}
-        with pytest.warns(UserWarning, match=rf"policy Broken of an unknown package is left out \(.*{reason}"):
+        with pytest.warns(UserWarning, match=rf"policy Broken of an unknown package is skipped \(.*{reason}"):
             classes = policy_classes()
         assert [*classes] == [*built_in_policies(), "Twice"]
         assert classes["Uniform"] is Uniform

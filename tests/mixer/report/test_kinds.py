@@ -46,7 +46,7 @@ def test_what_no_kind_recognises_is_the_run_of_a_trainer(tmp_path: Path) -> None
     write_run(tmp_path / "run")
     assert kind_of([tmp_path / "run"]) is None
     assert "Mixture" in write_report([tmp_path / "run"]).read_text()
-    with pytest.raises(ValueError, match="There is no folder"):
+    with pytest.raises(ValueError, match="does not exist: pass the output folder"):
         write_report([tmp_path / "nowhere"])
 
 

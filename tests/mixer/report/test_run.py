@@ -72,12 +72,12 @@ class TestReading:
             read_runs([folders[0], folders[0] / ".." / "out"])
 
     def test_what_is_no_run_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match=r"There is no folder .*nowhere: give the output folder"):
+        with pytest.raises(ValueError, match=r"Folder .*nowhere does not exist: pass the output folder"):
             read_runs([tmp_path / "nowhere"])
         with pytest.raises(ValueError, match=r"is not the folder of a run: it has no ledger/ledger\.json"):
             read_runs([tmp_path])
         Ledger(tmp_path / "new" / "ledger", is_writer=True).begin(None, {})
-        with pytest.raises(ValueError, match="has no step yet: if the run is still going, try again"):
+        with pytest.raises(ValueError, match="has no steps yet: if the run is in progress, try again"):
             read_runs([tmp_path / "new"])
 
 

@@ -135,7 +135,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "another number": ({"mixing": "LossChange", "assumed_losses": {"a": {"stop": 1}}}, "'a' must be a mapping with"),
     "out of range": ({"mixing": "LossChange", "assumed_losses": {"a": {"scale": 0}}}, "scale must be above 0"),
-    "no folder": ({"mixing": "LossChange", "losses": "nowhere"}, "There is no folder nowhere"),
+    "no folder": ({"mixing": "LossChange", "losses": "nowhere"}, "Folder nowhere does not exist"),
     "no rank": ({"num_ranks": 0}, "num_ranks must be at least 1, got 0"),
     "more ranks than samples": ({"num_ranks": 9, "batch_size": 8}, "fewer than the 9 ranks"),
 }

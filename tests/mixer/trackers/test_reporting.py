@@ -94,9 +94,9 @@ def test_a_tracker_that_fails_is_a_warning(tmp_path: Path, monkeypatch: pytest.M
     assert trainer.state.global_step == 4
     assert "train/loss" in writer.names
     assert [text.split(": ")[0] for text in warned] == [
-        "TensorBoard was not told what the run is",
-        "TensorBoard was not told what the streams did",
-        "TensorBoard was not told what came out",
+        "TensorBoard could not log the description",
+        "TensorBoard could not log the streams' metrics",
+        "TensorBoard could not log the results",
     ]
 
 

@@ -53,12 +53,6 @@ def test_rows_that_are_not_in_their_order_are_refused(tmp_path: Path, batches: A
         RowFile(tmp_path / "rows")
 
 
-def test_compressed_rows_are_refused(tmp_path: Path) -> None:
-    write(tmp_path / "rows", [(range(1_000), [bytes(1_000)] * 1_000)], compression="zstd")
-    with pytest.raises(ValueError, match=r"rows is torn \(.*plain batch"):
-        RowFile(tmp_path / "rows")
-
-
 def test_batches_that_the_end_does_not_know_are_refused(tmp_path: Path) -> None:
     numbers, row = np.arange(2_048), [b"a"] * 2_048
     write_rows(tmp_path / "two", numbers, row)

@@ -1,0 +1,157 @@
+"""Checks and defaults of the options that the batch sampler and the data loader share."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.clock import Budget, Clock
+from mixer.mixture.resolve import check_schedule, resolve_epoch_size
+from mixer.mixture.stream import Stream, as_streams, total_max_samples
+from mixer.policies import Policy, Scheduled, Wrapper
+from mixer.schedules import AdaBatch, CriticalBatchWarmup, Function, Ramp, Schedule, as_schedule
+from mixer.schedules.limits import check_whole
+
+BatchSizeLike = Schedule | str | int | Callable[[int, int], int]
+MixingLike = Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any]
+_ENDLESS = Budget(epochs=1e12)
+_TRAINED_BY = ("preprocess", "data_collator", "label_names", "compute_loss_func", "head")
+
+
+def resolve_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Returns rank and number of ranks; `None` uses `torch.distributed` if initialised, else 0 and 1.
+
+    Raises:
+        ValueError: If there is no such rank.
+        TypeError: If either is not an integer.
+    """
+    has_ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if world_size is None:
+        world_size = torch.distributed.get_world_size() if has_ranks else 1
+    if rank is None:
+        rank = torch.distributed.get_rank() if has_ranks else 0
+    for name, value in (("rank", rank), ("world_size", world_size)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be a whole number, got {value!r}.")
+    if not 0 <= rank < world_size:
+        raise ValueError(
+            f"rank must be 0 or more and below world_size={world_size}, got {rank}; set both, or neither after "
+            "torch.distributed is initialised."
+        )
+    return rank, world_size
+
+
+def resolve_streams(data: Any, supported: Collection[str] = ()) -> list[Stream]:
+    """Returns the streams of the `data` argument.
+
+    Args:
+        data: Number of samples, or any input of `as_streams`.
+        supported: Stream fields on training (collator, head, ...) that the caller supports; others are refused.
+
+    Returns:
+        Streams; for a number, one stream of indices.
+
+    Raises:
+        ValueError: If the number is below 1, a dataset is empty, or a field is not supported.
+        TypeError: If a dataset cannot be indexed.
+    """
+    if isinstance(data, int):
+        check_whole("data", data)
+        data = range(data)
+    streams = as_streams(data, "data")
+    for stream in streams:
+        if stream.is_iterable:
+            raise TypeError(
+                f"Stream {stream.name!r}: an iterable dataset cannot be indexed. Sharing its rows among ranks needs "
+                "communication at every step, which MixingTrainer does. Use MixingTrainer, or a dataset with __len__ "
+                "and __getitem__."
+            )
+        unsupported = [name for name in _TRAINED_BY if name not in supported and getattr(stream, name) is not None]
+        if unsupported:
+            raise ValueError(
+                f"Stream {stream.name!r}: {unsupported} configure how a trainer treats samples, which your own loop "
+                "decides here. Remove them; stream_ids holds the stream of each sample."
+            )
+    return streams
+
+
+def resolve_size(batch_size: BatchSizeLike, world_size: int) -> BatchSize:
+    """Returns the batch-size control; a function starts from one sample per rank.
+
+    Raises:
+        ValueError: If there are fewer samples than ranks, or no initial size.
+        TypeError: If `batch_size` has the wrong type.
+    """
+    schedule = as_schedule(batch_size)
+    check_schedule(schedule, None)
+    if schedule.initial is None and not isinstance(schedule, Function):
+        raise ValueError(
+            f"batch_size={schedule.name} has no initial size, and there are no training arguments to take it from: "
+            "set a number, or the schedule's initial=."
+        )
+    return BatchSize(schedule, world_size, world_size)
+
+
+def check_progress(schedule: Schedule, policy: Policy) -> None:
+    """Refuses a schedule or policy that depends on the progress of a run without end."""
+    while isinstance(policy, Wrapper):
+        policy = policy.policy
+    uses_progress = isinstance(schedule, AdaBatch | Ramp | CriticalBatchWarmup) and schedule.unit == "progress"
+    name = schedule.name if uses_progress else policy.name if isinstance(policy, Scheduled) else None
+    if name is not None:
+        raise ValueError(
+            f"{name} depends on the progress of the run, which is undefined without a budget: set "
+            "budget=Budget(epochs=3) or use a schedule in another unit."
+        )
+
+
+def resolve_clock(
+    batch_size: int,
+    streams: Sequence[Stream],
+    budget: Budget | None,
+    epoch_size: int | None,
+    drop_last: bool,
+    world_size: int,
+) -> Clock:
+    """Returns a clock that counts samples from the start: even a constant size may be set by hand at any time.
+
+    Args:
+        batch_size: Samples of the first batch over all ranks.
+        streams: Streams.
+        budget: Length of the run, or `None` for no end.
+        epoch_size: Samples per epoch, or `None` for the total of all streams.
+        drop_last: Whether to drop the incomplete last batch of an epoch.
+        world_size: Number of ranks.
+
+    Raises:
+        ValueError: If an epoch has too few samples, or a stream enters or leaves a run without end.
+        TypeError: If the budget or the epoch size has the wrong type.
+    """
+    if budget is not None and not isinstance(budget, Budget):
+        raise TypeError(f"budget must be a Budget, such as Budget(epochs=3), got {budget!r}.")
+    max_samples = total_max_samples(streams)
+    if budget is None and max_samples is None:
+        _check_always_active(streams)
+    budget = _ENDLESS if budget is None else budget
+    size = resolve_epoch_size(budget, streams, batch_size, epoch_size)
+    if drop_last and size < batch_size:
+        raise ValueError(
+            f"drop_last=True leaves nothing of an epoch of {size} samples: batch_size is {batch_size}. Reduce it, or "
+            "keep the last batch."
+        )
+    if size < world_size:
+        raise ValueError(
+            f"data: an epoch of {size} samples is fewer than the world_size={world_size} ranks. Start fewer ranks, or "
+            "set epoch_size."
+        )
+    return Clock(batch_size, size, budget, int(drop_last), max_samples, is_constant=False)
+
+
+def _check_always_active(streams: Sequence[Stream]) -> None:
+    for stream in streams:
+        if (stream.enters_at, stream.leaves_at) != (0.0, 1.0):
+            raise ValueError(
+                f"Stream {stream.name!r} enters or leaves at a fraction of the run, but the run has no end: set "
+                "budget, such as Budget(epochs=3)."
+            )
