@@ -41,7 +41,7 @@ def completion_script(commands: Mapping[str, Command], shell: str) -> str:
     subparsers = parser.add_subparsers(dest="command")
     for name, command in commands.items():
         own = subparsers.add_parser(name, help=command.summary, add_help=False)
-        for action in command.parser._actions:
+        for action in command.parser._actions:  # noqa: SLF001 argparse has no public list
             _add(own, action)
         if command.recipe_class is not None:
             own.add_argument("recipe_path", nargs="?").complete = shtab.FILE  # type: ignore[attr-defined]

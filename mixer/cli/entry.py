@@ -123,7 +123,7 @@ def _parsed(parser: ArgumentParser, words: list[str], commands: Mapping[str, Com
     if len(words) > 1 and not words[1].startswith("-"):
         words = [name, "--recipe", *words[1:]]
     try:
-        recipe = check_recipe(recipe_class, words[1:], command._option_string_actions)
+        recipe = check_recipe(recipe_class, words[1:], command._option_string_actions)  # noqa: SLF001 argparse
     except (ValueError, OSError) as error:
         _refuse(name, str(error))
     parser.exit_on_error = command.exit_on_error = False

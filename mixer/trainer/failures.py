@@ -144,7 +144,7 @@ def _with_store(use: Callable[[Any], Any]) -> Any:
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return None
     with contextlib.suppress(Exception):  # the store may be gone, and notes are optional
-        return use(distributed_c10d._get_default_store())
+        return use(distributed_c10d._get_default_store())  # noqa: SLF001 torch
     return None
 
 

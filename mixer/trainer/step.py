@@ -311,7 +311,7 @@ class StepMixin(LossesMixin):
         order = self._order(batch)
         for number in order:
             micro, last = batch.micro_batches[number], order[-1]
-            gradient_state._set_sync_gradients(number == last)
+            gradient_state._set_sync_gradients(number == last)  # noqa: SLF001 accelerate
             with self._synchronised(model, is_synchronised and (always or number == last)):
                 own_items = self._micro_items[number]
                 loss = loss + self._train_micro_batch(model, micro, own_items, batch.plan, num_items, sums)

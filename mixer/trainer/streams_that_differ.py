@@ -101,8 +101,8 @@ class StreamSpecificsMixin(LoadingMixin):
         return samples
 
     def _check_columns(self, samples: Mapping[int, Any]) -> None:
-        model, own = self.model, (type(self).compute_loss, type(self)._prepare_inputs)
-        if model is None or own != (Trainer.compute_loss, Trainer._prepare_inputs):
+        model, own = self.model, (type(self).compute_loss, type(self)._prepare_inputs)  # noqa: SLF001
+        if model is None or own != (Trainer.compute_loss, Trainer._prepare_inputs):  # noqa: SLF001
             return  # the user's code decides what happens to the columns
         for number, sample in samples.items():
             inputs = self._collated(number, sample)

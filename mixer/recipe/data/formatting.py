@@ -146,7 +146,7 @@ def fingerprint_of(dataset: Any, chosen: Format, tokenizer: Any, task: str) -> s
     """
     kind = type(chosen)
     parts = [
-        dataset._fingerprint,  # datasets has no public name for it
+        dataset._fingerprint,  # noqa: SLF001 datasets has no public name for it
         f"{kind.__module__}.{kind.__qualname__}",
         kind.version,
         asdict(chosen),  # type: ignore[call-overload]  # formats are dataclasses
