@@ -14,6 +14,7 @@ from mixer.gradients.records import cosines_of, rows_of
 from mixer.ledger.schemas import (
     CLOCK,
     COMPARISONS,
+    DECISIONS,
     EVALUATIONS,
     GRADIENTS,
     MEMORIES,
@@ -36,9 +37,8 @@ _COUNTED = {"memories": "source", "memory_classes": "label"}
 class Ledger:
     """The tables of a run.
 
-    `streams` (a row per step and stream), `clock`, `evaluations`, `metrics`, `comparisons`, `gradients`, `memories`
-    and `memory_classes` are the same in every repetition of a run; what depends on the machine, timings, stands in
-    `steps`.
+    All but `timings` are the same in every repetition of a run: `streams` (a row per step and stream), `clock`,
+    `evaluations`, `metrics`, `comparisons`, `gradients`, `decisions`, `memories` and `memory_classes`.
 
     Args:
         folder: Where the ledger is kept, `OUTPUT_DIR/ledger` for a trainer's.
@@ -55,6 +55,7 @@ class Ledger:
         self._metrics = Table(self.folder / "metrics", METRICS)
         self._comparisons = Table(self.folder / "comparisons", COMPARISONS)
         self._gradients = Table(self.folder / "gradients", GRADIENTS)
+        self._decisions = Table(self.folder / "decisions", DECISIONS, rows_per_part=50_000)  # lists: wide rows
         self._memories = Table(self.folder / "memories", MEMORIES)
         self._memory_classes = Table(self.folder / "memory_classes", MEMORY_CLASSES)
         self._evaluated = (-1, 0, 0)  # step of the last evaluation, and its rows of losses and of metrics
@@ -180,6 +181,11 @@ class Ledger:
         """
         if self.is_writer:
             self._append(self._gradients, rows_of(step, names, statistics))
+
+    def record_decision(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Adds a decision; see `rows_of_weights` and `rows_of_batch_size`."""
+        if self.is_writer:
+            self._append(self._decisions, columns)
 
     def record_memory(
         self, step: int, name: str, counts: Mapping[str, int], classes: Mapping[int, int] = MappingProxyType({})
@@ -323,6 +329,19 @@ class Ledger:
         """
         return cosines_of(self.gradients())
 
+    def decisions(self) -> pd.DataFrame:
+        """Reads the decisions of the policy and of the batch-size schedule, each recorded when it changed.
+
+        Returns:
+            One row per decision, level and term: step (steps done when it was made; it rules from the next one on),
+            control (`"weights"` or `"batch_size"`), level (0 for the innermost policy, then its wrappers), rule (name
+            of the policy or schedule), term (`"decided ..."` for the decision itself), values (one number, or one a
+            stream in the order of `streams` at that step; NaN for a stream that the level does not see). None of
+            rules that never change their first decision.
+        """
+        frame: pd.DataFrame = self._decisions.read().to_pandas()
+        return frame
+
     def memories(self) -> pd.DataFrame:
         """Reads what replay buffers held whenever something was logged, and at the end.
 
@@ -380,7 +399,7 @@ class Ledger:
             self.error = self.error or error
 
     def _tables(self) -> tuple[Table, ...]:
-        measured = self._comparisons, self._gradients, self._memories, self._memory_classes
+        measured = self._comparisons, self._gradients, self._decisions, self._memories, self._memory_classes
         return self._streams, self._clock, self._timings, self._evaluations, self._metrics, *measured
 
     def _close(self) -> None:

@@ -1,5 +1,6 @@
 """From finished steps to ledger rows and log entries."""
 
+import copy
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from transformers.utils import logging
 
 from mixer.gradients.records import gradient_entries
+from mixer.ledger.decisions import Level, is_same, levels_of, rows_of_batch_size, rows_of_weights
 from mixer.ledger.ledger import Ledger
 from mixer.loading.step import StepCounts
 from mixer.mixture.controller import Mixing
@@ -221,7 +223,15 @@ class Recorder:
         self._reads_at_once = reads_at_once
         self._batch_size, self._factor = 0, 1.0
         self._waiting: list[_Waiting] = []
+        self._decision, self._scheduled = copy.deepcopy(mixing.decision), mixing.scheduled_batch_size
         self._reset()
+
+    def record_start(self) -> None:
+        """Writes the decisions that a new run begins with, but for rules that never change them."""
+        if not self._mixing.policy.is_static:
+            self._record_weights(0)
+        if not self._mixing.schedule.is_constant:
+            self._record_batch_size(0)
 
     def record(
         self,
@@ -267,6 +277,7 @@ class Recorder:
         if isinstance(gradient_norm, DTensor):  # of FSDP: brought together now, while all ranks are here
             gradient_norm = gradient_norm.full_tensor()
         self._waiting.append(_Waiting(result, state, place, gradient_norm))
+        self._record_decisions(result.plan.step)
         self._record_measured(result, compared or {})
         if self._reads_at_once or len(self._waiting) >= _MAX_WAITING:
             self.settle()
@@ -343,6 +354,35 @@ class Recorder:
         self._gradient_entries = dict(state["gradients"])
         for column, means in state["compared"].items():
             self._compared.setdefault(column, StreamMeans(len(self._counts))).load_state_dict(means)
+
+    def _record_decisions(self, step: int) -> None:
+        mixing = self._mixing
+        if not is_same(mixing.decision, self._decision):
+            self._record_weights(step)
+        if mixing.scheduled_batch_size != self._scheduled:
+            self._record_batch_size(step)
+
+    def _record_weights(self, step: int) -> None:
+        mixing = self._mixing
+        self._decision = copy.deepcopy(mixing.decision)  # a policy may change its arrays in place
+        policy, names = mixing.policy, mixing.names
+        if not self._ledger.is_writer:
+            return
+        try:
+            rows = rows_of_weights(step, levels_of(policy, mixing.decision, names), names)
+        except Exception as error:  # of a user's explain(): raised on this rank alone, it leaves the others waiting
+            failed = f"{type(error).__name__}: {error}"
+            logger.warning_once("Terms of %s are not recorded, as its explain() failed (%s).", policy.name, failed)
+            level = Level(type(policy).__name__, names, mixing.decision, {})
+            rows = rows_of_weights(step, [level], names)
+        self._ledger.record_decision(rows)
+
+    def _record_batch_size(self, step: int) -> None:
+        mixing = self._mixing
+        self._scheduled = mixing.scheduled_batch_size
+        if self._ledger.is_writer:
+            rows = rows_of_batch_size(step, mixing.schedule.name, mixing.explain_batch_size())
+            self._ledger.record_decision(rows)
 
     def _record_measured(self, result: StepResult, compared: Mapping[str, FloatArray]) -> None:
         step, names = result.plan.step, self._mixing.names

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mixer.mixture.state import check_form, is_known
+from mixer.policies.shared.terms import Terms, terms_of
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.limits import check_whole
 from mixer.utils.text import in_words
@@ -46,7 +47,7 @@ class BatchSize:
     @property
     def value(self) -> int:
         """Samples of the next step over all ranks."""
-        return self._scheduled if self.manual is None else self.manual
+        return self.scheduled if self.manual is None else self.manual
 
     @property
     def is_constant(self) -> bool:
@@ -93,12 +94,17 @@ class BatchSize:
             raise
         self._take(decision, observation.step, previous=observation.batch_size)
 
+    def explain(self) -> Terms:
+        """Gives the terms of the last decision: the size within its bounds, the requested one, and the state."""
+        terms = terms_of(self.schedule.state_dict())
+        return {"decided batch_size": self.scheduled, "requested": self._requested, **terms}
+
     def state_dict(self) -> dict[str, Any]:
         """Gives the state as plain data."""
         return {
             "name": self.schedule.name,
             "state": self.schedule.state_dict(),
-            "scheduled": self._scheduled,
+            "scheduled": self.scheduled,
             "manual": self.manual,
             "own_factor": self._own_factor,
         }
@@ -125,7 +131,7 @@ class BatchSize:
         self.schedule.load_state_dict(state["state"])
         least = 1 if self.schedule.is_exact else self._world_size
         manual, factor, most = state["manual"], state["own_factor"], MAX_SAMPLES_PER_STEP
-        self._scheduled = max(whole_number(state["scheduled"], "the batch size", 1, most), least)
+        self.scheduled = max(whole_number(state["scheduled"], "the batch size", 1, most), least)
         self.manual = None if manual is None else whole_number(manual, "the batch size set by hand", 1, most)
         self._check_ranks(self.value, "the batch size that was saved")
         self._own_factor = None if factor is None else finite_number(factor, "the learning rate's factor", 0.0)
@@ -144,7 +150,7 @@ class BatchSize:
             raise ValueError(f"{where} multiplies the learning rate by {factor}; it must be finite and 0 or more.")
         scheduled = int(self._limits.apply(asked, previous))
         self._check_ranks(scheduled, where)
-        self._scheduled, self._own_factor = scheduled, factor
+        self.scheduled, self._own_factor, self._requested = scheduled, factor, float(asked)
 
     def _check_ranks(self, batch_size: int, where: str) -> None:
         if batch_size < self._world_size:

@@ -45,6 +45,11 @@ class MixtureWeights:
         return self._scheduled if self.manual is None else self.manual
 
     @property
+    def decision(self) -> Decision:
+        """The policy's last decision, also while weights set by hand rule."""
+        return self._decision
+
+    @property
     def loss_weights(self) -> FloatArray | None:
         """`[num_streams]`: factors on the streams' losses, or `None`."""
         return self._decision.loss_weights

@@ -42,9 +42,9 @@ def _copied(value: Any) -> Any:
     return copy.copy(value) if isinstance(value, list | dict | np.ndarray) else value
 
 
-# Stands in the place of what is no plain data, such as a function; a rule with one in it cannot be made again.
+# In place of a value that is no plain data, such as a function.
 NO_DATA = "no_data"
-# Stands before a number that JSON has not: infinite, or none.
+# Before a number that JSON cannot hold: infinity or NaN.
 FLOAT = "float"
 # Longer lists and larger arrays are data, not settings.
 _MOST_ITEMS = 10_000

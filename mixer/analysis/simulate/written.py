@@ -45,6 +45,7 @@ class Writer:
         }
         self._ledger.begin(None, description)
         self._recorder = Recorder(mixing, self._ledger, reads_at_once=True)
+        self._recorder.record_start()
 
     def record(self, plan: Plan, tokens: Int64Array, seen: Seen, learning_rate: float, factor: float) -> None:
         """Writes a step, after the controller has observed it.

@@ -62,7 +62,7 @@ def test_from_its_own_ledger_it_is_the_trained_run(tmp_path: Path, case: str) ->
     assert "step by step" in found.source
     weights = Ledger(tmp_path / "run" / "ledger").to_pandas().groupby("stream")[["policy_weight", "loss_weight"]]
     assert np.ptp(weights.agg(np.ptp).to_numpy()) > 0 or case.startswith("batches")  # something was decided
-    assert explain(tmp_path / "simulated", found.steps).is_replayed
+    assert explain(tmp_path / "simulated", found.steps).is_decided
 
 
 def assumed(folder: Path, by_stream: Any, policy: Callable[[], mixer.Policy] | None = None, **fields: Any) -> Any:
