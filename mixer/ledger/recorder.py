@@ -1,6 +1,5 @@
 """From finished steps to ledger rows and log entries."""
 
-import copy
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from transformers.utils import logging
 
 from mixer.gradients.records import gradient_entries
-from mixer.ledger.decisions import Level, is_same, levels_of, rows_of_batch_size, rows_of_weights
+from mixer.ledger.decisions import Level, copied, is_same, levels_of, rows_of_batch_size, rows_of_weights
 from mixer.ledger.ledger import Ledger
 from mixer.loading.step import StepCounts
 from mixer.mixture.controller import Mixing
@@ -223,7 +222,7 @@ class Recorder:
         self._reads_at_once = reads_at_once
         self._batch_size, self._factor = 0, 1.0
         self._waiting: list[_Waiting] = []
-        self._decision, self._scheduled = copy.deepcopy(mixing.decision), mixing.scheduled_batch_size
+        self._decision, self._scheduled = copied(mixing.decision), mixing.scheduled_batch_size
         self._reset()
 
     def record_start(self) -> None:
@@ -364,7 +363,7 @@ class Recorder:
 
     def _record_weights(self, step: int) -> None:
         mixing = self._mixing
-        self._decision = copy.deepcopy(mixing.decision)  # a policy may change its arrays in place
+        self._decision = copied(mixing.decision)  # a policy may change its arrays in place
         policy, names = mixing.policy, mixing.names
         if not self._ledger.is_writer:
             return

@@ -81,7 +81,7 @@ def test_what_is_printed_before_a_run(printed: Callable[..., str]) -> None:
     assert content["source"].startswith("Held at its start")
     assert len(content["mixture"]) == 10
     assert content["batch_size"] == {"first": 9, "last": 9, "least": 9, "greatest": 9}
-    assert content["evaluation_steps"] == [4, 8, 12]
+    assert content["evaluation_steps"] == [0, 4, 8, 12]
 
 
 def test_what_is_printed_after_a_run(printed: Callable[..., str], run: Path) -> None:
