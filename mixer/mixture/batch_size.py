@@ -1,4 +1,4 @@
-"""The second control of a run: how many samples the next step has, and what that does to the learning rate."""
+"""The second control of a run: the batch size, and its effect on the learning rate."""
 
 import math
 from collections.abc import Mapping
@@ -15,12 +15,15 @@ from mixer.utils.validation import MAX_SAMPLES_PER_STEP, finite_number, whole_nu
 
 
 class BatchSize:
-    """The size of the steps: what a schedule decides, within its bounds, or what was set by hand.
+    """The batch size: the schedule's decision, brought within its bounds, or the size set by hand.
 
     Args:
         schedule: The schedule.
-        default: Size of the first steps, where the schedule names none.
-        world_size: Number of ranks; a step has a sample for each of them.
+        default: Size of the first steps, if the schedule names none.
+        world_size: Number of ranks; a step has at least a sample for each.
+
+    Attributes:
+        scheduled: The schedule's last decision, within its bounds.
 
     Raises:
         ValueError: If the size to begin with is below the number of ranks or outside the schedule's bounds.
@@ -41,7 +44,7 @@ class BatchSize:
         self.start()
 
     def start(self) -> None:
-        """Begins a new run; a size that was set by hand stays."""
+        """Begins a new run; a size set by hand stays."""
         self._take(self.schedule.start(self.initial), step=0, previous=self.initial)
 
     @property
@@ -56,17 +59,17 @@ class BatchSize:
 
     @property
     def learning_rate_factor(self) -> float:
-        """What the run's learning rate is multiplied by in the next step."""
+        """Factor on the run's learning rate in the next step."""
         own: float | None = self._own_factor
         if self.manual is None and own is not None:
             return own
         return self.schedule.learning_rate_factor(self.value, self.initial)
 
     def set(self, batch_size: int | None) -> None:
-        """Rules by hand from the next step on.
+        """Sets the size by hand from the next step on.
 
         Args:
-            batch_size: Samples over all ranks; `None` gives the size back to the schedule.
+            batch_size: Samples over all ranks; `None` returns control to the schedule.
 
         Raises:
             ValueError: If there are fewer samples than ranks.
@@ -81,10 +84,10 @@ class BatchSize:
         """Lets the schedule decide for the next step.
 
         Args:
-            observation: What the last step showed.
+            observation: The observation of the last step.
 
         Raises:
-            ValueError: If it decides on no size; the step is named.
+            ValueError: If the decision is no size; the message names the step.
         """
         try:
             decision = self.schedule.update(observation)
@@ -110,11 +113,11 @@ class BatchSize:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
-        """Takes up a saved state.
+        """Restores a saved state.
 
         Args:
-            state: What `state_dict` gave.
-            allow_inexact: Starts a schedule of another kind, or that remembers other things now, anew.
+            state: A state from `state_dict`.
+            allow_inexact: Starts a schedule anew if it is another one, or does not fit the saved state.
 
         Raises:
             ValueError: If it is of another schedule.
