@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fuzzing.mutations import AWFUL_NAMES, changed_bytes, changed_data, changed_json, changed_text
+from mixer.analysis.explain.explanation import explain
 from mixer.analysis.report.exporting import file_name
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
+from mixer.ledger.decisions import Level, rows_of_weights
 from mixer.ledger.folder import read_description
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.recorded_run import RecordedRun
 from mixer.ledger.summary import summarise
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
-from mixer.mixture.rebuild import policy_from, schedule_from
 from mixer.mixture.stream import Stream
-from mixer.policies import Policy
+from mixer.policies import Decision, Policy
 from mixer.policies.registry import built_in_policies
 from mixer.recipe.fields import check_recipe
 from mixer.recipe.recipe import Recipe
@@ -81,21 +81,6 @@ def progresses() -> Case:
     return lambda random: Progress.from_state(changed_data(progress, random)).running_loss(0, 1) and None
 
 
-def rules() -> Case:
-    """Gives a case of rules that are made of a run's description."""
-    inner = {"class_path": "Temperature", "init_args": {"temperature": 2.0}}
-    policy = {"class_path": "Floor", "init_args": {"policy": inner, "minimum": 0.1}}
-    schedule = {"class_path": "Ramp", "init_args": {"initial": 8, "final": 16, "over": 100}}
-
-    def case(random: Random) -> None:
-        if random.random() < 0.5:
-            policy_from(changed_data(policy, random))
-        else:
-            schedule_from(changed_data(schedule, random))
-
-    return case
-
-
 def recipes(folder: Path) -> Case:
     """Gives a case of a recipe as text."""
     texts = [path.read_text(encoding="utf-8") for path in sorted(_RECIPES.glob("*.yaml"))]
@@ -148,7 +133,7 @@ def _read_run(folder: Path, random: Random) -> None:
     if kind == 0:
         summarise(folder)
     elif kind == 1:
-        RecordedRun(folder)
+        explain(folder, random.randint(1, 8))
         read_description(folder)
     elif kind == 2:
         run = WatchedRun(folder)
@@ -330,6 +315,8 @@ def _record(ledger: Ledger, step: int) -> None:
     timings = dict.fromkeys(("load_seconds", "train_seconds", "probe_seconds"), 0.1)
     ledger.record_timings(step=step, total=3, micro_batches=1, hits=0, misses=0, **timings)
     ledger.record_evaluation(step, {"a": 0.5, "b": 0.25})
+    decision = Decision(np.full(3, 1 / step))
+    ledger.record_decision(rows_of_weights(step, [Level("ODM", _NAMES, decision, {"reward": 0.5})], _NAMES))
 
 
 def _buffer_maker(selection: str, storage: str, folder: Path) -> Callable[..., ReplayBuffer]:

@@ -1,4 +1,4 @@
-"""The ledger: what every stream gave and got in every step."""
+"""The ledger: the tables that a run records, step by step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +14,7 @@ from mixer.gradients.records import cosines_of, rows_of
 from mixer.ledger.schemas import (
     CLOCK,
     COMPARISONS,
+    DECISIONS,
     EVALUATIONS,
     GRADIENTS,
     MEMORIES,
@@ -29,16 +30,15 @@ from mixer.utils.files import WriteError, write_json, writing
 
 FORMAT_VERSION = 1
 
-# What is counted in tables that may note it twice at a step: the last one counts.
+# Column by which a table may have several rows at a step: the last one counts.
 _COUNTED = {"memories": "source", "memory_classes": "label"}
 
 
 class Ledger:
     """The tables of a run.
 
-    `streams` (a row per step and stream), `clock`, `evaluations`, `metrics`, `comparisons`, `gradients`, `memories`
-    and `memory_classes` are the same in every repetition of a run; what depends on the machine, timings, stands in
-    `steps`.
+    All but `timings` are the same in every repetition of a run: `streams` (a row per step and stream), `clock`,
+    `evaluations`, `metrics`, `comparisons`, `gradients`, `decisions`, `memories` and `memory_classes`.
 
     Args:
         folder: Where the ledger is kept, `OUTPUT_DIR/ledger` for a trainer's.
@@ -55,6 +55,7 @@ class Ledger:
         self._metrics = Table(self.folder / "metrics", METRICS)
         self._comparisons = Table(self.folder / "comparisons", COMPARISONS)
         self._gradients = Table(self.folder / "gradients", GRADIENTS)
+        self._decisions = Table(self.folder / "decisions", DECISIONS, rows_per_part=50_000)  # lists: wide rows
         self._memories = Table(self.folder / "memories", MEMORIES)
         self._memory_classes = Table(self.folder / "memory_classes", MEMORY_CLASSES)
         self._evaluated = (-1, 0, 0)  # step of the last evaluation, and its rows of losses and of metrics
@@ -68,14 +69,14 @@ class Ledger:
         num_evaluations: int | None = None,
         num_metrics: int | None = None,
     ) -> None:
-        """Makes ready for a run: goes on after a step, or starts anew and keeps an earlier run's ledger beside.
+        """Begins a run, or resumes one after a step; a new run renames the folder of an earlier one.
 
         Args:
-            resume_step: The step to go on from, or `None` for a new run.
-            description: What is noted in `ledger.json` beside the tables.
-            num_evaluations: How many rows on evaluations at just that step stay: those before the checkpoint was
+            resume_step: The step to resume after, or `None` for a new run.
+            description: Content of `ledger.json` beside the format.
+            num_evaluations: Number of rows on evaluations at just that step that stay, those before the checkpoint was
                 written; `None` for all.
-            num_metrics: The same of rows on metrics.
+            num_metrics: The same for rows on metrics.
         """
         evaluated = (num_evaluations or 0, num_metrics or 0)
         self._evaluated = (-1, 0, 0) if resume_step is None else (resume_step, *evaluated)
@@ -98,11 +99,7 @@ class Ledger:
         write_json(self.folder / "ledger.json", self._note)
 
     def num_rows(self) -> dict[str, int]:
-        """Counts the rows of each table, for a checkpoint to know what was there.
-
-        Returns:
-            How many there are by table; nothing where this process does not write.
-        """
+        """Counts the rows by table, for a checkpoint to note; empty if this process does not write."""
         return {table.folder.name: table.num_rows() for table in self._tables()} if self.is_writer else {}
 
     def record_streams(self, step: int, names: tuple[str, ...], columns: Mapping[str, NDArray[Any]]) -> None:
@@ -117,7 +114,7 @@ class Ledger:
             self._append(self._streams, {"step": np.full(len(names), step), "stream": list(names), **columns})
 
     def record_clock(self, **columns: float) -> None:
-        """Adds where the run stands after a step.
+        """Adds the position of the run after a step.
 
         Args:
             **columns: One number a column of the table `clock`.
@@ -158,12 +155,12 @@ class Ledger:
                 self._append(table, {"step": [step] * num_rows, **columns})
 
     def record_comparisons(self, step: int, names: tuple[str, ...], columns: Mapping[str, FloatArray]) -> None:
-        """Adds what the losses of a step were compared with, one row a stream.
+        """Adds the comparisons of a step's losses, one row a stream.
 
         Args:
             step: Number of the step, from 1, as the Trainer logs it.
             names: Names of the streams.
-            columns: `[num_streams]` each: those of the other columns that were measured.
+            columns: `[num_streams]` each: the measured ones of the other columns.
         """
         if self.is_writer:
             unknown = np.full(len(names), np.nan)
@@ -176,21 +173,26 @@ class Ledger:
         Args:
             step: Number of the step, from 1, as the Trainer logs it.
             names: Names of the streams.
-            statistics: What was measured.
+            statistics: The measurement.
         """
         if self.is_writer:
             self._append(self._gradients, rows_of(step, names, statistics))
 
+    def record_decision(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Adds a decision; see `rows_of_weights` and `rows_of_batch_size`."""
+        if self.is_writer:
+            self._append(self._decisions, columns)
+
     def record_memory(
         self, step: int, name: str, counts: Mapping[str, int], classes: Mapping[int, int] = MappingProxyType({})
     ) -> None:
-        """Adds what a replay buffer holds; what is added last of a step counts.
+        """Adds the content of a replay buffer; the last one of a step counts.
 
         Args:
             step: Number of steps done.
             name: The name of its stream.
-            counts: Number of entries by where they came from.
-            classes: Number of entries by class; empty where classes are not known.
+            counts: Number of entries by source.
+            classes: Number of entries by class; empty if classes are not known.
         """
         if not self.is_writer:
             return
@@ -211,7 +213,7 @@ class Ledger:
         return self._evaluated[1:] if self._evaluated[0] == step else (0, 0)
 
     def sync(self) -> None:
-        """Writes everything out so that it stays even if the machine stops."""
+        """Writes everything to disk, so that it survives a crash of the machine."""
         for table in self._tables() if self.is_writer else ():
             table.sync()
 
@@ -221,16 +223,16 @@ class Ledger:
             self._trying(table.flush)
 
     def finish(self) -> None:
-        """Seals the tables, at the end of a run or before their files are copied: what is there changes no more."""
+        """Seals the tables, at the end of a run or before their files are copied: their rows change no more."""
         for table in self._tables() if self.is_writer else ():
             table.seal()
 
     def end(self, state: Literal["finished", "stopped"], reason: str | None = None) -> None:
-        """Notes that a run has come to its end, for those who watch it; nothing where none was begun.
+        """Notes the end of a run for `mixer watch`, if one was begun.
 
         Args:
             state: Whether it finished, or an error or a signal stopped it.
-            reason: What stopped it.
+            reason: The error or the signal.
         """
         if self.is_writer and self._note:
             reasons = {} if reason is None else {"reason": reason}
@@ -261,7 +263,7 @@ class Ledger:
         return frame
 
     def metrics(self) -> pd.DataFrame:
-        """Reads what `compute_metrics` gave in the evaluations.
+        """Reads the results of `compute_metrics`.
 
         Returns:
             One row per evaluation, set and metric: step, stream, metric (without the prefix), value.
@@ -270,7 +272,7 @@ class Ledger:
         return frame
 
     def clock(self) -> pd.DataFrame:
-        """Reads where the run stood after each step.
+        """Reads the position of the run after each step.
 
         Returns:
             One row a step: step, samples and tokens (so far), epoch, progress (share of the budget), batch_size
@@ -293,7 +295,7 @@ class Ledger:
         return frame
 
     def comparisons(self) -> pd.DataFrame:
-        """Reads what losses were compared with, where the policy needed it.
+        """Reads the comparisons of losses, which a policy needs.
 
         Returns:
             One row per step and stream: step, stream, excess_loss (by how much items exceed the loss of the reference
@@ -304,7 +306,7 @@ class Ledger:
         return frame
 
     def gradients(self) -> pd.DataFrame:
-        """Reads what was measured of the streams' gradients.
+        """Reads the measurements of the streams' gradients.
 
         Returns:
             One row per measurement and stream, in the order of the streams: step, stream, count (samples in the
@@ -315,7 +317,7 @@ class Ledger:
         return frame
 
     def cosines(self) -> pd.DataFrame:
-        """Reads how far the streams' gradients point the same way.
+        """Reads the cosines between the streams' gradients.
 
         Returns:
             One row per measurement and pair of streams: step, stream, other (a later one), cosine (NaN where one of
@@ -323,8 +325,21 @@ class Ledger:
         """
         return cosines_of(self.gradients())
 
+    def decisions(self) -> pd.DataFrame:
+        """Reads the decisions of the policy and of the batch-size schedule, each recorded when it changed.
+
+        Returns:
+            One row per decision, level and term: step (steps done when it was made; it rules from the next one on),
+            control (`"weights"` or `"batch_size"`), level (0 for the innermost policy, then its wrappers), rule (name
+            of the policy or schedule), term (`"decided ..."` for the decision itself), values (one number, or one a
+            stream in the order of `streams` at that step; NaN for a stream that the level does not see). None of
+            rules that never change their first decision.
+        """
+        frame: pd.DataFrame = self._decisions.read().to_pandas()
+        return frame
+
     def memories(self) -> pd.DataFrame:
-        """Reads what replay buffers held whenever something was logged, and at the end.
+        """Reads the contents of replay buffers, at each log entry and at the end.
 
         Returns:
             One row per log entry, buffer and source: step, stream (the buffer), source (the stream or data set that
@@ -334,7 +349,7 @@ class Ledger:
         return frame
 
     def memory_classes(self) -> pd.DataFrame:
-        """Reads of which classes the entries of replay buffers were, at the steps of `memories`.
+        """Reads the classes of the entries of replay buffers, at the steps of `memories`.
 
         Returns:
             One row per log entry, buffer and class: step, stream (the buffer), label (-1 for entries whose class nobody
@@ -348,10 +363,10 @@ class Ledger:
         return [table.folder.name for table in self._tables()]
 
     def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Reads a table, or the columns of it that are needed: long ones are large.
+        """Reads a table, or some of its columns.
 
         Args:
-            table: Its name: `streams` (what `to_pandas` gives), or that of the method that gives it.
+            table: Its name: `streams`, or that of the method that reads it.
             columns: Names of the columns; `None` for all.
 
         Returns:
@@ -365,7 +380,7 @@ class Ledger:
         return rows.filter(pa.array(~noted.duplicated(keep="last"))).select(list(columns or rows.column_names))
 
     def has_steps(self) -> bool:
-        """Says whether a step was recorded, without reading the tables."""
+        """Whether a step was recorded, without reading the tables."""
         return not self._streams.is_empty()
 
     def _append(self, table: Table, columns: Mapping[str, Any]) -> None:
@@ -380,7 +395,7 @@ class Ledger:
             self.error = self.error or error
 
     def _tables(self) -> tuple[Table, ...]:
-        measured = self._comparisons, self._gradients, self._memories, self._memory_classes
+        measured = self._comparisons, self._gradients, self._decisions, self._memories, self._memory_classes
         return self._streams, self._clock, self._timings, self._evaluations, self._metrics, *measured
 
     def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""From finished steps to ledger rows and log entries."""
+"""Turns finished steps into rows of the ledger and log entries."""
 
 import functools
 import math
@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from transformers.utils import logging
 
 from mixer.gradients.records import gradient_entries
+from mixer.ledger.decisions import Level, copied, is_same, levels_of, rows_of_batch_size, rows_of_weights
 from mixer.ledger.ledger import Ledger
 from mixer.loading.step import StepCounts
 from mixer.mixture.controller import Mixing
@@ -22,7 +23,7 @@ from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 
 class StreamMeans:
-    """Averages a figure of each stream over its items, where it is finite.
+    """Means of a figure over each stream's items, without those that are not finite.
 
     Args:
         num_streams: Number of streams.
@@ -40,14 +41,14 @@ class StreamMeans:
         self.sums: FloatArray = np.zeros(num_streams)
 
     def add(self, means: FloatArray, items: Int64Array) -> FloatArray:
-        """Takes a step in.
+        """Adds a step.
 
         Args:
             means: `[num_streams]`: the figure, a mean per item.
-            items: int64 `[num_streams]`: how many items.
+            items: int64 `[num_streams]`: number of items.
 
         Returns:
-            `[num_streams]`: its sums over the items; 0 where the mean is not finite.
+            `[num_streams]`: its sums over the items; 0 if the mean is not finite.
         """
         finite = np.isfinite(means)
         sums: FloatArray = np.where(finite, means, 0.0) * items
@@ -56,26 +57,15 @@ class StreamMeans:
         return sums
 
     def of(self, stream_id: int) -> float | None:
-        """Gives the mean of a stream.
-
-        Args:
-            stream_id: The stream.
-
-        Returns:
-            The mean, or `None` if there were no items of which it is known.
-        """
+        """Gives the mean of a stream, or `None` if it is not known of any item."""
         return float(self.sums[stream_id] / self.items[stream_id]) if self.items[stream_id] else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives what was added up, as plain data."""
+        """Gives the sums as plain data."""
         return {"items": self.items.tolist(), "sums": self.sums.tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up what was added up.
-
-        Args:
-            state: What `state_dict` gave.
-        """
+        """Restores saved sums."""
         self.items = np.array(state["items"], dtype=np.int64)
         self.sums = np.array(state["sums"], dtype=np.float64)
 
@@ -94,7 +84,7 @@ class ConflictLog:
         Args:
             gramian: `[num_streams, num_streams]`: products of gradients.
             stream_ids: `[num_present]`: streams whose gradient is not 0.
-            weights: `[num_present]`: what these were multiplied by.
+            weights: `[num_present]`: their factors.
         """
         self._num_steps += 1
         self._num_conflicts += int((gramian < 0.0).any())
@@ -103,14 +93,7 @@ class ConflictLog:
             self._counts[stream_id] = self._counts.get(stream_id, 0) + 1
 
     def entries(self, names: Sequence[str]) -> dict[str, float]:
-        """Gives the share of steps with a conflict and the streams' mean weights.
-
-        Args:
-            names: Names of the streams.
-
-        Returns:
-            The entries; none where there was no step.
-        """
+        """Gives the share of steps with a conflict and the streams' mean weights; empty without a step."""
         if not self._num_steps:
             return {}
         entries = {"conflicts": self._num_conflicts / self._num_steps}
@@ -125,14 +108,7 @@ class ConflictLog:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "ConflictLog":
-        """Goes on with saved sums.
-
-        Args:
-            state: What `state_dict` gave; empty where a run begins.
-
-        Returns:
-            The log.
-        """
+        """Makes a log of saved sums, or an empty one of an empty state."""
         log = cls()
         log._num_steps, log._num_conflicts = state.get("steps", 0), state.get("conflicts", 0)
         for stream_id, total, count in state.get("streams", []):
@@ -141,13 +117,13 @@ class ConflictLog:
 
 
 logger = logging.get_logger(__name__)
-# Losses of so many steps may wait on a GPU before they are read back, where nothing needs them earlier.
+# Number of steps whose losses may wait on a GPU, if nothing needs them earlier.
 _MAX_WAITING = 64
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What is known of a step after its backward.
+    """A step after its backward.
 
     Args:
         plan: Its plan.
@@ -155,10 +131,10 @@ class StepResult:
         loss_sums: `[num_streams + 1]`, on the device: the sum of each stream's item losses, and last the mean over
             all items by the loss that was back-propagated (before loss weights).
         learning_rate: The learning rate of its optimizer step, of the first group of parameters.
-        learning_rate_factor: What the batch size multiplied it by.
-        gradients: What was measured of the streams' gradients, if it was.
-        item_factors: `[num_streams]`: for how much a stream's item counts in that mean loss; `None` if all are one.
-        measured: bool `[num_streams]`: whose losses were measured; `None` for all.
+        learning_rate_factor: Factor of the batch size on it.
+        gradients: The measurement of the streams' gradients, if there was one.
+        item_factors: `[num_streams]`: weight of a stream's item in that mean loss; `None` if all are one.
+        measured: bool `[num_streams]`: streams with measured losses; `None` for all.
     """
 
     plan: Plan
@@ -172,10 +148,7 @@ class StepResult:
 
     @functools.cached_property
     def losses(self) -> FloatArray:
-        """`[num_streams]`: mean losses, read back from the device when they are first asked for.
-
-        NaN where a stream has no items or was not measured; not finite where its loss is not.
-        """
+        """`[num_streams]`: mean losses, read from the device on first use; NaN without items or measurement."""
         return self._means if self.measured is None else np.where(self.measured, self._means, np.nan)
 
     @functools.cached_property
@@ -186,11 +159,7 @@ class StepResult:
         return means
 
     def bad_streams(self) -> Int64Array:
-        """Gives the streams whose loss is not finite, but for those of loss weight 0.
-
-        Returns:
-            int64 `[count]`: their ids.
-        """
+        """Gives the ids of the streams with a loss that is not finite, but for those of loss weight 0."""
         loss_weights = self.plan.loss_weights
         counts = self.contents.items > 0 if loss_weights is None else (self.contents.items > 0) & (loss_weights != 0)
         return np.flatnonzero(counts & ~np.isfinite(self._means))  # of streams that are not measured: 0, or not finite
@@ -198,7 +167,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A step whose losses and norm may still be on a GPU, with where the run stood after it."""
+    """A step whose losses and norm may still be on a GPU, with the position of the run after it."""
 
     result: StepResult
     state: dict[str, NDArray[Any]]
@@ -207,12 +176,12 @@ class _Waiting:
 
 
 class Recorder:
-    """Writes the ledger and gathers what the next log entry says of the streams.
+    """Writes the ledger and collects the streams' figures for the next log entry.
 
     Args:
         mixing: The controller.
         ledger: The ledger.
-        reads_at_once: Whether losses are read back after every step; else only in time for the ledger and the log.
+        reads_at_once: Whether losses are read from the device after every step; else in time for ledger and log.
     """
 
     def __init__(self, mixing: Mixing, ledger: Ledger, reads_at_once: bool):
@@ -221,7 +190,15 @@ class Recorder:
         self._reads_at_once = reads_at_once
         self._batch_size, self._factor = 0, 1.0
         self._waiting: list[_Waiting] = []
+        self._decision, self._scheduled = copied(mixing.decision), mixing.scheduled_batch_size
         self._reset()
+
+    def record_start(self) -> None:
+        """Writes the decisions that a new run begins with, but for rules that never change them."""
+        if not self._mixing.policy.is_static:
+            self._record_weights(0)
+        if not self._mixing.schedule.is_constant:
+            self._record_batch_size(0)
 
     def record(
         self,
@@ -230,14 +207,13 @@ class Recorder:
         gradient_norm: SupportsFloat | None = None,
         update_norm: float = math.nan,
     ) -> None:
-        """Takes a step in, after the controller has observed it.
+        """Records a step, after the controller has observed it.
 
         Args:
             result: The step.
-            compared: What its losses were compared with, by column of the ledger's `comparisons`; none if they were
-                not.
+            compared: Comparisons of its losses, by column of the ledger's `comparisons`; `None` for none.
             gradient_norm: Norm of its gradient before clipping, on any device; `None` if it was not measured.
-            update_norm: How far it moved the parameters; NaN if that was not measured.
+            update_norm: Distance by which it moved the parameters; NaN if it was not measured.
         """
         mixing = self._mixing
         state: dict[str, NDArray[Any]] = {
@@ -267,6 +243,7 @@ class Recorder:
         if isinstance(gradient_norm, DTensor):  # of FSDP: brought together now, while all ranks are here
             gradient_norm = gradient_norm.full_tensor()
         self._waiting.append(_Waiting(result, state, place, gradient_norm))
+        self._record_decisions(result.plan.step)
         self._record_measured(result, compared or {})
         if self._reads_at_once or len(self._waiting) >= _MAX_WAITING:
             self.settle()
@@ -278,7 +255,7 @@ class Recorder:
         self._waiting.clear()
 
     def log_entries(self) -> dict[str, float]:
-        """Gives what happened to the streams since the last call.
+        """Gives the streams' figures since the last call.
 
         Returns:
             `train_coverage`, `batch_size` of the last step (and `learning_rate_factor`, if the batch size moves the
@@ -311,7 +288,7 @@ class Recorder:
         return entries
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives what was gathered since the last log entry, as plain data."""
+        """Gives the figures since the last log entry, as plain data."""
         return {
             "weights": self._weights.tolist(),
             "counts": self._counts.tolist(),
@@ -327,11 +304,7 @@ class Recorder:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up what was gathered.
-
-        Args:
-            state: What `state_dict` gave; nothing of other streams.
-        """
+        """Restores saved figures; an empty state, as of other streams, changes nothing."""
         if not state:
             return
         self._weights = np.array(state["weights"], dtype=np.float64)
@@ -343,6 +316,35 @@ class Recorder:
         self._gradient_entries = dict(state["gradients"])
         for column, means in state["compared"].items():
             self._compared.setdefault(column, StreamMeans(len(self._counts))).load_state_dict(means)
+
+    def _record_decisions(self, step: int) -> None:
+        mixing = self._mixing
+        if not is_same(mixing.decision, self._decision):
+            self._record_weights(step)
+        if mixing.scheduled_batch_size != self._scheduled:
+            self._record_batch_size(step)
+
+    def _record_weights(self, step: int) -> None:
+        mixing = self._mixing
+        self._decision = copied(mixing.decision)  # a policy may change its arrays in place
+        policy, names = mixing.policy, mixing.names
+        if not self._ledger.is_writer:
+            return
+        try:
+            rows = rows_of_weights(step, levels_of(policy, mixing.decision, names), names)
+        except Exception as error:  # of a user's explain(): raised on this rank alone, it leaves the others waiting
+            failed = f"{type(error).__name__}: {error}"
+            logger.warning_once("Terms of %s are not recorded, as its explain() failed (%s).", policy.name, failed)
+            level = Level(type(policy).__name__, names, mixing.decision, {})
+            rows = rows_of_weights(step, [level], names)
+        self._ledger.record_decision(rows)
+
+    def _record_batch_size(self, step: int) -> None:
+        mixing = self._mixing
+        self._scheduled = mixing.scheduled_batch_size
+        if self._ledger.is_writer:
+            rows = rows_of_batch_size(step, mixing.schedule.name, mixing.explain_batch_size())
+            self._ledger.record_decision(rows)
 
     def _record_measured(self, result: StepResult, compared: Mapping[str, FloatArray]) -> None:
         step, names = result.plan.step, self._mixing.names

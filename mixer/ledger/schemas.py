@@ -59,6 +59,16 @@ MEMORY_CLASSES = pa.schema({"step": pa.int64(), "stream": pa.string(), "label": 
 COMPARISONS = pa.schema(
     {"step": pa.int64(), "stream": pa.string(), "excess_loss": pa.float64(), "loss_after": pa.float64()}
 )
+DECISIONS = pa.schema(
+    {
+        "step": pa.int64(),
+        "control": pa.string(),
+        "level": pa.int64(),
+        "rule": pa.string(),
+        "term": pa.string(),
+        "values": pa.list_(pa.float64()),
+    }
+)
 GRADIENTS = pa.schema(
     {
         "step": pa.int64(),

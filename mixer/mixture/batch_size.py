@@ -1,4 +1,4 @@
-"""The second control of a run: how many samples the next step has, and what that does to the learning rate."""
+"""The second control of a run: the batch size, and its effect on the learning rate."""
 
 import math
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mixer.mixture.state import check_form, is_known
+from mixer.policies.shared.terms import Terms, terms_of
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.limits import check_whole
 from mixer.utils.text import in_words
@@ -14,12 +15,15 @@ from mixer.utils.validation import MAX_SAMPLES_PER_STEP, finite_number, whole_nu
 
 
 class BatchSize:
-    """The size of the steps: what a schedule decides, within its bounds, or what was set by hand.
+    """The batch size: the schedule's decision, brought within its bounds, or the size set by hand.
 
     Args:
         schedule: The schedule.
-        default: Size of the first steps, where the schedule names none.
-        world_size: Number of ranks; a step has a sample for each of them.
+        default: Size of the first steps, if the schedule names none.
+        world_size: Number of ranks; a step has at least a sample for each.
+
+    Attributes:
+        scheduled: The schedule's last decision, within its bounds.
 
     Raises:
         ValueError: If the size to begin with is below the number of ranks or outside the schedule's bounds.
@@ -40,13 +44,13 @@ class BatchSize:
         self.start()
 
     def start(self) -> None:
-        """Begins a new run; a size that was set by hand stays."""
+        """Begins a new run; a size set by hand stays."""
         self._take(self.schedule.start(self.initial), step=0, previous=self.initial)
 
     @property
     def value(self) -> int:
         """Samples of the next step over all ranks."""
-        return self._scheduled if self.manual is None else self.manual
+        return self.scheduled if self.manual is None else self.manual
 
     @property
     def is_constant(self) -> bool:
@@ -55,17 +59,17 @@ class BatchSize:
 
     @property
     def learning_rate_factor(self) -> float:
-        """What the run's learning rate is multiplied by in the next step."""
+        """Factor on the run's learning rate in the next step."""
         own: float | None = self._own_factor
         if self.manual is None and own is not None:
             return own
         return self.schedule.learning_rate_factor(self.value, self.initial)
 
     def set(self, batch_size: int | None) -> None:
-        """Rules by hand from the next step on.
+        """Sets the size by hand from the next step on.
 
         Args:
-            batch_size: Samples over all ranks; `None` gives the size back to the schedule.
+            batch_size: Samples over all ranks; `None` returns control to the schedule.
 
         Raises:
             ValueError: If there are fewer samples than ranks.
@@ -80,10 +84,10 @@ class BatchSize:
         """Lets the schedule decide for the next step.
 
         Args:
-            observation: What the last step showed.
+            observation: The observation of the last step.
 
         Raises:
-            ValueError: If it decides on no size; the step is named.
+            ValueError: If the decision is no size; the message names the step.
         """
         try:
             decision = self.schedule.update(observation)
@@ -93,22 +97,27 @@ class BatchSize:
             raise
         self._take(decision, observation.step, previous=observation.batch_size)
 
+    def explain(self) -> Terms:
+        """Gives the terms of the last decision: the size within its bounds, the requested one, and the state."""
+        terms = terms_of(self.schedule.state_dict())
+        return {"decided batch_size": self.scheduled, "requested": self._requested, **terms}
+
     def state_dict(self) -> dict[str, Any]:
         """Gives the state as plain data."""
         return {
             "name": self.schedule.name,
             "state": self.schedule.state_dict(),
-            "scheduled": self._scheduled,
+            "scheduled": self.scheduled,
             "manual": self.manual,
             "own_factor": self._own_factor,
         }
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
-        """Takes up a saved state.
+        """Restores a saved state.
 
         Args:
-            state: What `state_dict` gave.
-            allow_inexact: Starts a schedule of another kind, or that remembers other things now, anew.
+            state: A state from `state_dict`.
+            allow_inexact: Starts a schedule anew if it is another one, or does not fit the saved state.
 
         Raises:
             ValueError: If it is of another schedule.
@@ -125,7 +134,7 @@ class BatchSize:
         self.schedule.load_state_dict(state["state"])
         least = 1 if self.schedule.is_exact else self._world_size
         manual, factor, most = state["manual"], state["own_factor"], MAX_SAMPLES_PER_STEP
-        self._scheduled = max(whole_number(state["scheduled"], "the batch size", 1, most), least)
+        self.scheduled = max(whole_number(state["scheduled"], "the batch size", 1, most), least)
         self.manual = None if manual is None else whole_number(manual, "the batch size set by hand", 1, most)
         self._check_ranks(self.value, "the batch size that was saved")
         self._own_factor = None if factor is None else finite_number(factor, "the learning rate's factor", 0.0)
@@ -144,7 +153,7 @@ class BatchSize:
             raise ValueError(f"{where} multiplies the learning rate by {factor}; it must be finite and 0 or more.")
         scheduled = int(self._limits.apply(asked, previous))
         self._check_ranks(scheduled, where)
-        self._scheduled, self._own_factor = scheduled, factor
+        self.scheduled, self._own_factor, self._requested = scheduled, factor, float(asked)
 
     def _check_ranks(self, batch_size: int, where: str) -> None:
         if batch_size < self._world_size:

@@ -14,7 +14,7 @@ from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import describe
 from mixer.mixture.weights import MixtureWeights
-from mixer.policies.contract import Observation, Policy, Weights
+from mixer.policies.contract import Decision, Observation, Policy, Terms, Weights
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.schedules import BatchObservation, Constant, GradientNoise, Schedule
 from mixer.utils.arrays import FloatArray, Int64Array
@@ -108,6 +108,11 @@ class Mixing:
         return dict(zip(self.names, self._weights.value.tolist(), strict=True))
 
     @property
+    def decision(self) -> Decision:
+        """The policy's last decision, which rules the next step unless weights are set by hand."""
+        return self._weights.decision
+
+    @property
     def weighs_losses(self) -> bool:
         """Whether the policy or the streams weight losses in the next step."""
         return self.planner.weigh_losses(self._weights.loss_weights) is not None
@@ -153,6 +158,15 @@ class Mixing:
     def schedule(self) -> Schedule:
         """Batch-size schedule."""
         return self._batch_size.schedule
+
+    @property
+    def scheduled_batch_size(self) -> int:
+        """The schedule's last decision, which rules the next step unless a size is set by hand."""
+        return self._batch_size.scheduled
+
+    def explain_batch_size(self) -> Terms:
+        """Gives the terms of the schedule's last decision; see `BatchSize.explain`."""
+        return self._batch_size.explain()
 
     @property
     def learning_rate_factor(self) -> float:

@@ -1,4 +1,4 @@
-"""The first control of a run: each stream's share of the next step."""
+"""The first control of a run: the weights of the streams."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,12 +14,12 @@ from mixer.utils.validation import DAMAGE, finite_numbers
 
 
 class MixtureWeights:
-    """The weights of the streams: what a policy decides, or what was set by hand.
+    """The weights of the streams: those that a policy decides, or those set by hand.
 
     Args:
         policy: The policy.
-        mixture: The streams, as far as the policy knows them.
-        active: bool `[num_streams]`: which of them are there in the first step; `None` for all.
+        mixture: The streams, as the policy sees them.
+        active: bool `[num_streams]`: streams that are active in the first step; `None` for all.
 
     Raises:
         ValueError: If the policy's first decision does not fit the streams.
@@ -31,10 +31,10 @@ class MixtureWeights:
         self.start(active)
 
     def start(self, active: BoolArray | None = None) -> None:
-        """Begins a new run; weights that were set by hand stay.
+        """Begins a new run; weights set by hand stay.
 
         Args:
-            active: bool `[num_streams]`: which streams are there in the first step; `None` for all.
+            active: bool `[num_streams]`: streams that are active in the first step; `None` for all.
         """
         self._evaluation_losses: FloatArray | None = None
         self._decide(self.policy.start(replace(self._mixture, active=active)), 0)
@@ -43,6 +43,11 @@ class MixtureWeights:
     def value(self) -> FloatArray:
         """`[num_streams]`: the weights of the next step; they sum to 1."""
         return self._scheduled if self.manual is None else self.manual
+
+    @property
+    def decision(self) -> Decision:
+        """The policy's last decision, also while weights set by hand rule."""
+        return self._decision
 
     @property
     def loss_weights(self) -> FloatArray | None:
@@ -55,21 +60,14 @@ class MixtureWeights:
         return self._decision.additional if self.manual is None else None
 
     def staleness(self, step: int) -> int:
-        """Counts steps that the policy has not seen.
-
-        Args:
-            step: Number of steps done.
-
-        Returns:
-            How many of them came after its last decision.
-        """
+        """Counts the steps after the policy's last decision, of `step` steps done."""
         return step - self._num_observed
 
     def set(self, weights: Weights | None) -> None:
-        """Rules by hand from the next step on.
+        """Sets the weights by hand from the next step on.
 
         Args:
-            weights: One weight a stream, by name or in order; `None` gives them back to the policy.
+            weights: One weight a stream, by name or in order; `None` returns control to the policy.
 
         Raises:
             ValueError: If the weights do not fit the streams.
@@ -81,14 +79,14 @@ class MixtureWeights:
             self.manual = given / given.sum()
 
     def update(self, observe: Callable[[FloatArray | None], Observation], step: int) -> None:
-        """Lets the policy decide for the next step, unless it never changes its mind.
+        """Lets the policy decide for the next step, unless it is static.
 
         Args:
-            observe: Gives what the last step showed, for the losses of evaluations since the one before.
+            observe: Makes the observation of the last step of the evaluation losses since the one before.
             step: Number of steps done.
 
         Raises:
-            ValueError: If what it decides does not fit the streams.
+            ValueError: If the decision does not fit the streams.
         """
         if self.policy.is_static:
             self._num_observed = step
@@ -100,7 +98,7 @@ class MixtureWeights:
         self._decide(decision, step)
 
     def in_samples(self, seen: Int64Array, num_tokens: Int64Array) -> FloatArray:
-        """Turns shares of tokens into shares of samples by what a sample of each stream has had so far.
+        """Turns shares of tokens into shares of samples by the tokens per sample so far.
 
         Args:
             seen: int64 `[num_streams]`: samples so far.
@@ -113,14 +111,14 @@ class MixtureWeights:
         return self.value if lengths is None else self.value / lengths
 
     def tokens_per_sample(self, seen: Int64Array, num_tokens: Int64Array) -> FloatArray | None:
-        """Gives what a sample of each stream has had so far, where the policy's unit is tokens.
+        """Gives the tokens per sample of each stream so far, if the policy's unit is tokens.
 
         Args:
             seen: int64 `[num_streams]`: samples so far.
             num_tokens: int64 `[num_streams]`: tokens so far.
 
         Returns:
-            `[num_streams]`, the mean of the others for a stream without tokens yet; `None` if all are, or where the
+            `[num_streams]`, the mean of the others for a stream without tokens yet; `None` if all are without, or the
             unit is samples.
         """
         return None if self.policy.unit == "samples" else mean_tokens(seen, num_tokens)
@@ -162,16 +160,16 @@ class MixtureWeights:
             raise ValueError(f"the policy was {state['policy']['name']} and is {self.policy.name} now")
 
     def load_state_dict(self, state: Mapping[str, Any], step: int, allow_inexact: bool = False) -> None:
-        """Takes up a saved state of the same policy on the same streams.
+        """Restores a saved state of the same policy on the same streams.
 
         Args:
-            state: What `state_dict` gave.
+            state: A state from `state_dict`.
             step: Number of steps done.
-            allow_inexact: Keeps to the policy's own weights, where it never changes them and has others now, and lets
-                one that remembers other things than the saved one start anew.
+            allow_inexact: Keeps the present weights of a static policy if others were saved, and starts a policy anew
+                that does not fit the saved state.
 
         Raises:
-            ValueError: If the weights of a policy that never changes them are others now.
+            ValueError: If the state does not fit the policy, or a static policy had other weights.
         """
         arrays = arrays_of(self.policy, len(self._names)) if is_known(self.policy) else {}
         try:
@@ -208,11 +206,7 @@ class MixtureWeights:
         self._decide(decision, step)
 
     def skip_to(self, step: int) -> None:
-        """Goes on after a run of which the policy knows nothing.
-
-        Args:
-            step: Number of steps done.
-        """
+        """Goes on after `step` steps of which the policy knows nothing."""
         self._num_observed = step
 
     @contextlib.contextmanager
@@ -268,14 +262,14 @@ def _is_array(values: object) -> bool:
 
 
 def mean_tokens(seen: Int64Array, num_tokens: Int64Array) -> FloatArray | None:
-    """Gives what a sample of each stream has had so far.
+    """Gives the tokens per sample of each stream so far.
 
     Args:
         seen: int64 `[num_streams]`: samples so far.
         num_tokens: int64 `[num_streams]`: tokens so far.
 
     Returns:
-        `[num_streams]`: tokens a sample, the mean of the others for a stream without any yet; `None` if all are.
+        `[num_streams]`: the mean of the others for a stream without tokens yet; `None` if all are without.
     """
     known = num_tokens > 0
     if not known.any():

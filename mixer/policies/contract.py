@@ -4,7 +4,7 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -146,6 +146,7 @@ __all__ = [
     "Terms",
     "Unit",
     "Weights",
+    "Wrapped",
     "check_weights",
     "weights_array",
 ]
@@ -212,6 +213,10 @@ class Policy(KeepsArguments, ABC):
             The decision for step `observation.step`.
         """
 
+    def wrapped(self) -> "Wrapped | None":
+        """Gives the policy inside this one with its last decision; `None` for a policy that wraps none."""
+        return None
+
     def explain(self) -> Terms:
         """Returns the terms of the last decision.
 
@@ -236,6 +241,20 @@ class Policy(KeepsArguments, ABC):
         own = sorted(self.state_dict())
         if sorted(state) != own:
             raise ValueError(f"{type(self).__name__} remembers {own}, but the saved policy state has {sorted(state)}.")
+
+
+class Wrapped(NamedTuple):
+    """A policy inside another one.
+
+    Attributes:
+        policy: The inner policy.
+        decision: Its last decision.
+        streams: Indices of the streams that it sees; `None` for all.
+    """
+
+    policy: Policy
+    decision: Decision
+    streams: Sequence[int] | None = None
 
 
 def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatArray:

@@ -294,6 +294,8 @@ class MixingMixin(
         self._rank_sync.run_on_all(partial(self._begin_progress, progress))
         self._rank_sync.run_on_all(partial(self._begin_ledger, resume_step, description))
         self._recorder = self._new_recorder(mixing)
+        if resume_step is None:
+            self._recorder.record_start()
         self._load_log_state({} if progress is None else progress.methods)
         self._normalizations, self._finished, self._policy_error, self._method_error = {}, None, None, None
         self._step_told_broken, self._num_told_broken = -1, 0

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mixer.policies import Decision, Fixed, Mixture, Observation, Policy, Proportional, as_policy
+from mixer.policies.contract import Wrapped
 from mixer.policies.shared.part import part_of_mixture, part_of_observation
 from mixer.utils.arrays import BoolArray, FloatArray
 
@@ -50,6 +51,7 @@ class ReplayPolicy(Policy):
         inner = None if policy is None else as_policy(policy)
         self._has_default = inner is None
         self.policy: Policy = Fixed() if inner is None else inner
+        self._inner_decision: Decision | None = None
         super().__init__(unit=self.policy.unit)
         self.additional = additional
         self.needs = type(self).needs | self.policy.needs
@@ -100,13 +102,20 @@ class ReplayPolicy(Policy):
         others = part_of_mixture(mixture, self.others.tolist())
         if self._has_default:
             self.policy = Fixed() if others.has_weights else Proportional()
-        inner = self.policy.start(others)
+        self._inner_decision = inner = self.policy.start(others)
         return self._mix(inner, self.start_replay(mixture), mixture.is_active)
 
     def update(self, observation: Observation) -> Decision:
         """Shows the inner policy its streams and mixes the memories in; see `Policy.update`."""
         inner = self.policy.update(part_of_observation(observation, self.others.tolist()))
+        self._inner_decision = inner
         return self._mix(inner, self.update_replay(observation), observation.is_active)
+
+    def wrapped(self) -> Wrapped | None:
+        """Gives the inner policy, which sees all but the memories; see `Policy.wrapped`."""
+        if self._inner_decision is None:
+            return None
+        return Wrapped(self.policy, self._inner_decision, self.others.tolist())
 
     def _mix(self, inner: Decision, replay: Replay, active: BoolArray) -> Decision:
         weights = inner.weights / np.sum(inner.weights)

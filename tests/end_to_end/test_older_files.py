@@ -69,7 +69,8 @@ def test_sealed_parts_and_the_tail_of_a_run_that_goes_on(version: str, tmp_path:
 )
 def test_decisions_are_explained(version: str) -> None:
     explanation = explain(FIXTURES / version / "run", SAVED_STEP)
-    assert explanation is not None
+    assert explanation.is_decided
+    assert [level.name for level in explanation.levels] == ["LossChange", "ReplayRatio"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -1,1 +1,1 @@
-"""Why the weights of a step were what they were: a run's decisions, replayed from its ledger."""
+"""Explains the mixture and the batch size of a step by the decisions that the run's ledger holds."""

@@ -1,42 +1,65 @@
-"""Why a step was what it was: everything that led to its counts."""
+"""The explanation of a step, looked up in the ledger of its run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mixer.analysis.explain.batch_size import SizeExplained, explain_size
-from mixer.analysis.explain.levels import Level
-from mixer.analysis.explain.notes import on_counts, on_replay, on_weights
-from mixer.analysis.explain.replay import Replay, replay_policy
-from mixer.analysis.explain.tables import counts_of, measured_before, observed_of, weights_of
+from mixer.ledger.decisions import Level, levels_in, numbers_in
 from mixer.ledger.recorded_run import RecordedRun
-from mixer.mixture.rebuild import policy_from
-from mixer.policies import Policy
+from mixer.mixture.weights import mean_tokens
+from mixer.utils.arrays import FloatArray
+
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class SizeExplained:
+    """The batch size of a step.
+
+    Args:
+        schedule: Name of the batch-size schedule.
+        before: Batch size of the step before, or `None`.
+        asked: Batch size of this one.
+        total: Its samples: fewer at the end of an epoch or of the run.
+        learning_rate_factor: Factor of the batch size on the learning rate.
+        terms: Terms of the schedule's decision; empty if none is recorded.
+        note: A sentence on the decision, if there is something to say.
+    """
+
+    schedule: str
+    before: int | None
+    asked: int
+    total: int
+    learning_rate_factor: float
+    terms: dict[str, float] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a step was what it was.
+    """The decision that ruled a step, and how its counts came of it.
 
     Args:
         run: The run's folder.
         step: Number of the step.
         progress: Share of the run that was done before it.
-        policy: The name of what ruled the weights, as recorded.
-        observed: One row a stream: what the step before showed; empty for the first.
+        policy: Name of the policy.
+        observed: Observations of the step before, one row a stream; empty for the first step.
         evaluated_at: Steps done before the last evaluation that the decision knew, or `None`.
-        measured_at: The last step before whose gradients were measured, or `None`.
-        levels: What each level of the policy decided, the innermost first; empty where it was not replayed.
-        weights: One row a stream: policy_weight (decided), tokens_per_sample (NaN where the unit is samples), there,
-            and weight, the share of the samples.
-        counts: One row a stream: asked (share × total), carried, owed (their sum), count, left (owed afterwards).
+        measured_at: The last step before at which gradients were measured, or `None`.
+        decided_at: Steps done when the policy decided; `None` if no decision is recorded.
+        levels: The policy's decision, level by level, the innermost first; empty if none is recorded.
+        is_decided: Whether the weights are those that the recorded decision gives.
+        weights: One row a stream: policy_weight (decided), tokens_per_sample (NaN if the unit is samples), active,
+            weight (share of the samples), loss_weight.
+        counts: One row a stream: asked (share * total), carried, owed (their sum), count, left (owed afterwards).
         total: Samples of the step.
-        size: What decided how many.
-        notes: Sentences: whether the decision was replayed, and what else moved the weights.
-        is_replayed: Whether the weights are those that the policy decides, in this step and all before it.
+        size: The batch size.
+        notes: Sentences: the first on the decision, then on all else that moved weights or counts.
     """
 
     run: Path
@@ -46,80 +69,201 @@ class Explanation:
     observed: pd.DataFrame
     evaluated_at: int | None
     measured_at: int | None
+    decided_at: int | None
     levels: Sequence[Level]
+    is_decided: bool
     weights: pd.DataFrame
     counts: pd.DataFrame
     total: int
     size: SizeExplained
     notes: Sequence[str]
-    is_replayed: bool
 
 
-def explain(run: str | Path, step: int, policy: Policy | None = None) -> Explanation:
-    """Explains the mixture of a step by a run's ledger.
+def explain(run: str | Path, step: int) -> Explanation:
+    """Explains the mixture of a step by the run's ledger.
 
     Args:
         run: The output folder of a trainer.
         step: Number of the step, from 1.
-        policy: The policy of the run, newly made with the same arguments, where it is no plain data; `None` makes it of
-            the run's description. It is changed.
 
     Returns:
         The explanation.
 
     Raises:
-        ValueError: If the folder is none, holds no run, or no such step; or if the policy is not the recorded one.
+        ValueError: If the folder does not exist, or holds no run or no such step.
 
     Example:
         >>> explain("runs/demo/adaptive", 120).weights  # doctest: +SKIP
     """
     recorded = RecordedRun(run)
-    _check_policy(recorded, policy)
     row = recorded.row_of(step)
-    replay, reason = _replayed(recorded, row, policy)
-    weights, counts = weights_of(recorded, row), counts_of(recorded, row)
+    decided_at, rows = recorded.decision_before(step, "weights")
+    levels = [] if decided_at is None else levels_in(rows, recorded.names_after(decided_at))
+    is_decided = bool(levels) and _rules(levels[-1], recorded, row)
+    weights, counts = _weights(recorded, row), _counts(recorded, row)
     notes = [
-        on_replay(recorded, row, replay, reason),
-        *on_weights(recorded, row, weights),
-        *on_counts(recorded, row, counts),
+        _on_decision(recorded, row, decided_at if levels else None, is_decided),
+        *_on_weights(recorded, row, weights),
+        *_on_counts(recorded, counts),
     ]
     return Explanation(
         run=recorded.folder,
         step=step,
         progress=float(recorded.clock["progress"][row - 1]) if row else 0.0,
         policy=recorded.policy_name or "unknown",
-        observed=observed_of(recorded, row),
+        observed=_observed(recorded, row),
         evaluated_at=max((at for at in recorded.evaluations if at < step - 1), default=None),
-        measured_at=measured_before(recorded, step),
-        levels=[] if replay is None else replay.levels,
+        measured_at=_measured_before(recorded, step),
+        decided_at=decided_at,
+        levels=levels,
+        is_decided=is_decided,
         weights=weights,
         counts=counts,
         total=int(recorded.clock["total"][row]),
-        size=explain_size(recorded, row),
+        size=_size(recorded, row),
         notes=notes,
-        is_replayed=replay is not None and replay.is_exact,
     )
 
 
-def _replayed(run: RecordedRun, row: int, policy: Policy | None) -> tuple[Replay | None, str]:
-    """Replays the policy; else says why that cannot be done."""
-    if not run.description:
-        return None, run.why_undescribed
-    if not run.has_same_streams:
-        return None, "the run went on, from a checkpoint, with other streams than it began with"
-    if np.isnan(run.streams["policy_weight"][: row + 1]).any():
-        return None, "an older version wrote steps before, which do not hold what it decided"
-    try:
-        made = policy_from(run.description["mixing"]) if policy is None else policy
-        return replay_policy(run, row, made), ""
-    except (ValueError, TypeError) as error:
-        return None, str(error).rstrip(".")
+def _rules(level: Level, run: RecordedRun, row: int) -> bool:
+    """Whether the step had the weights of a decision, and not others that were set by hand."""
+    decided = pd.Series(level.decision.weights / np.sum(level.decision.weights), index=list(level.names))
+    recorded = run.streams["policy_weight"][row]
+    return np.allclose(decided.reindex(list(run.names)), recorded, rtol=0.0, atol=_TOLERANCE, equal_nan=True)
 
 
-def _check_policy(run: RecordedRun, policy: Policy | None) -> None:
-    """Refuses a policy by whose terms another one's decisions would be told."""
-    if policy is not None and run.policy_name not in (None, policy.name):
-        raise ValueError(
-            f"policy={policy.name} did not rule the run in {run.folder}: its ledger says {run.policy_name}. Give that "
-            "one, with the arguments that it had, or none."
+def _on_decision(run: RecordedRun, row: int, decided_at: int | None, is_decided: bool) -> str:
+    step, policy = int(run.steps[row]), run.policy_name or "the policy"
+    if decided_at is None:
+        weights = run.streams["policy_weight"][: row + 1]
+        if run.steps[0] == 1 and run.has_same_streams and (weights == weights[0]).all():
+            return f"No decision is recorded: {policy} has kept the weights that it began the run with."
+        return f"No decision of {policy} is recorded for this step: the table `decisions` of the ledger has none."
+    when = f"after step {decided_at}" if decided_at else "before the first step"
+    if not is_decided:
+        return (
+            f"These weights are not those that the policy decided {when}, which are shown with its terms: they were "
+            "set by hand, or the run was resumed inexactly."
         )
+    kept = " and has kept them since" if decided_at < step - 1 else ""
+    return f"The policy decided these weights {when}{kept}."
+
+
+def _on_weights(run: RecordedRun, row: int, weights: pd.DataFrame) -> list[str]:
+    """Says what moved the weights between the decision and the shares."""
+    decided, lengths, shares = (weights[name].to_numpy() for name in ("policy_weight", "tokens_per_sample", "weight"))
+    active = weights["active"].to_numpy(dtype=bool)
+    notes = []
+    if (staleness := int(run.streams["staleness"][row].max())) > 0:
+        notes.append(f"The policy had not seen the last {staleness} steps when it decided.")
+    if not np.isnan(lengths).any():
+        notes.append("Weights are shares of tokens: divided by tokens per sample they are shares of samples.")
+        decided = decided / lengths
+    if absent := [str(name) for name in weights.index[(decided > 0) & ~active]]:
+        notes.append(f"Not active, their shares go to the others: {', '.join(absent)}.")
+    among = np.where(active, decided, 0.0)
+    expected = among / among.sum() if among.sum() > 0 else among
+    is_known = run.has_same_streams and not np.isnan(expected).any()
+    if is_known and np.abs(expected - shares).max() > _TOLERANCE:
+        groupings = run.description.get("groupings")
+        names = [one.get("name") for one in groupings if isinstance(one, dict)] if isinstance(groupings, list) else []
+        by = f"the weights and caps of the groupings {names}" if names else "the samples that streams had left"
+        notes.append(f"Moved further by {by}.")
+    return notes
+
+
+def _on_counts(run: RecordedRun, counts: pd.DataFrame) -> list[str]:
+    """Says why counts are not the owed samples, rounded."""
+    if counts[["left", "carried"]].isna().any(axis=None):
+        return ["The ledger does not hold how many samples each stream was owed before and after this step."]
+    if run.description.get("drawing") == "multinomial":
+        return ["Counts were drawn at random (drawing: multinomial): nothing is carried over."]
+    if np.abs(counts["owed"] - counts["count"] - counts["left"]).max() > _TOLERANCE:
+        return ["A stream ran out, left, or had additional samples: remainders were shared out anew."]
+    return []
+
+
+def _observed(run: RecordedRun, row: int) -> pd.DataFrame:
+    """Observations of the step before: count, tokens, seen, loss, the last evaluation, comparisons, gradients."""
+    if not row:
+        return pd.DataFrame(index=list(run.names))
+    streams, step = run.streams, int(run.steps[row - 1])
+    columns: dict[str, Any] = {name: streams[name][row - 1] for name in ("count", "tokens", "seen", "loss")}
+    columns |= {name: values[row - 1] for name, values in run.compared.items()}
+    evaluated = {name: loss for at in sorted(run.evaluations) if at < step for name, loss in run.evaluations[at]}
+    columns["evaluation"] = [evaluated.get(name, np.nan) for name in run.names]
+    if (at := _measured_before(run, step + 1)) is not None:
+        measured = run.gradients[at]
+        columns["norm"] = np.sqrt(np.diagonal(measured.gram))
+        columns |= {"squared_norm": measured.squared_norm, "variance": measured.variance}
+    return pd.DataFrame(columns, index=list(run.names))
+
+
+def _measured_before(run: RecordedRun, step: int) -> int | None:
+    return max((at for at in run.gradients if at < step), default=None)
+
+
+def _weights(run: RecordedRun, row: int) -> pd.DataFrame:
+    """From the decided weights to the shares of the samples."""
+    streams = run.streams
+    return pd.DataFrame(
+        {
+            "policy_weight": streams["policy_weight"][row],
+            "tokens_per_sample": _lengths(run, row),
+            "active": streams["active"][row - 1] if row else streams["count"][0] > 0,
+            "weight": streams["weight"][row],
+            "loss_weight": streams["loss_weight"][row],
+        },
+        index=list(run.names),
+    )
+
+
+def _lengths(run: RecordedRun, row: int) -> FloatArray:
+    """`[num_streams]`: tokens per sample by which shares of tokens became shares of samples; NaN without."""
+    lengths = None
+    if row and _unit(run.description.get("mixing")) == "tokens":
+        lengths = mean_tokens(run.streams["seen"][row - 1], run.num_tokens[row - 1])
+    return np.full(len(run.names), np.nan) if lengths is None else lengths
+
+
+def _unit(described: Any) -> str | None:
+    """The unit of the innermost policy's weights."""
+    arguments = described.get("init_args") if isinstance(described, dict) else None
+    if not isinstance(arguments, dict):
+        return None
+    return _unit(arguments["policy"]) if isinstance(arguments.get("policy"), dict) else arguments.get("unit")
+
+
+def _counts(run: RecordedRun, row: int) -> pd.DataFrame:
+    """From the shares to the counts."""
+    streams, total = run.streams, int(run.clock["total"][row])
+    before = np.full(len(run.names), 0.0 if run.steps[row] == 1 else np.nan)
+    carried = streams["owed"][row - 1] if row else before
+    asked = streams["weight"][row] * total
+    columns = {"asked": asked, "carried": carried, "owed": carried + asked, "count": streams["count"][row]}
+    return pd.DataFrame({**columns, "left": streams["owed"][row]}, index=list(run.names))
+
+
+def _size(run: RecordedRun, row: int) -> SizeExplained:
+    described = run.description.get("batch_size")
+    sizes, step = run.clock["batch_size"], int(run.steps[row])
+    size = int(sizes[row])
+    decided_at, rows = run.decision_before(step, "batch_size")
+    terms = numbers_in(rows)
+    decided, requested, note = terms.get("decided batch_size"), terms.get("requested"), ""
+    if decided_at is not None and decided is not None:
+        when = f"after step {decided_at}" if decided_at else "before the first step"
+        note = f"Decided {when}."
+        if decided != size:
+            note = f"Set by hand: the schedule decided {decided:g} {when}."
+        elif requested is not None and requested != decided:
+            note = f"Decided {when}: {requested:g}, brought within the bounds."
+    return SizeExplained(
+        schedule=str(described.get("class_path", "unknown")) if isinstance(described, dict) else "unknown",
+        before=int(sizes[row - 1]) if row else None,
+        asked=size,
+        total=int(run.clock["total"][row]),
+        learning_rate_factor=float(run.clock["learning_rate_factor"][row]),
+        terms=terms,
+        note=note,
+    )

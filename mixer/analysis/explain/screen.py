@@ -1,4 +1,4 @@
-"""An explanation on one screen."""
+"""An explanation on one screen, or as plain data."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mixer.analysis.explain.explanation import Explanation
-from mixer.analysis.explain.levels import Level
+from mixer.ledger.decisions import Level
 
 _MAX_STREAMS = 5
 _MAX_COLUMNS = 6
@@ -28,14 +28,9 @@ _WORDS = {
 
 
 def screen(explanation: Explanation) -> RenderableType:
-    """Lays an explanation out.
+    """Lays an explanation out, in 80 columns by 40 lines.
 
-    Args:
-        explanation: The explanation.
-
-    Returns:
-        What fits 80 columns by 40 lines with up to five streams; of more, those whose shares are furthest from equal
-        ones.
+    Of more than five streams it shows the five with the least equal shares.
     """
     shown = _chosen(explanation)
     parts: list[RenderableType] = [
@@ -48,7 +43,7 @@ def screen(explanation: Explanation) -> RenderableType:
     if not explanation.observed.columns.empty:
         evaluated = "" if explanation.evaluated_at is None else f", evaluation after {explanation.evaluated_at}"
         measured = "" if explanation.measured_at is None else f", gradients of {explanation.measured_at}"
-        title = f"1 What step {explanation.step - 1} showed{evaluated}{measured}"
+        title = f"1 Observed in step {explanation.step - 1}{evaluated}{measured}"
         parts += _table(title, explanation.observed.loc[shown])
     parts += _decided(explanation.levels, shown)
     weights = explanation.weights.loc[shown]
@@ -64,7 +59,7 @@ def screen(explanation: Explanation) -> RenderableType:
 
 
 def _chosen(explanation: Explanation) -> list[str]:
-    """Names the streams to show: all, or those whose share is furthest from an equal one."""
+    """Names of the streams to show: all, or those with the least equal shares."""
     shares = explanation.weights["weight"].fillna(0.0)
     if len(shares) <= _MAX_STREAMS:
         return list(shares.index)
@@ -73,7 +68,7 @@ def _chosen(explanation: Explanation) -> list[str]:
 
 
 def _decided(levels: Sequence[Level], shown: Sequence[str]) -> list[RenderableType]:
-    """Lays out the terms of the innermost policy, and in a second table what each wrapper made of its decision."""
+    """Lays out the terms of the innermost policy, and in a second table the decision of each wrapper."""
     if not levels:
         return []
     inner = levels[0]
@@ -84,7 +79,7 @@ def _decided(levels: Sequence[Level], shown: Sequence[str]) -> list[RenderableTy
     parts = _table(f"2 {inner.name} decides{beside}", _frame(columns, inner, shown))
     if len(levels) > 1:
         made = [_frame(_weights(level, level.name), level, shown) for level in levels[1:]]
-        parts += _table("  which is made into", pd.concat(made, axis=1).reindex(list(shown)))
+        parts += _table("  changed by wrappers", pd.concat(made, axis=1).reindex(list(shown)))
     return parts
 
 
@@ -106,9 +101,9 @@ def _frame(columns: Mapping[str, Any], level: Level, shown: Sequence[str]) -> pd
 def _size(explanation: Explanation) -> Text:
     size = explanation.size
     before = "" if size.before is None or size.before == size.asked else f" (before: {size.before})"
-    part = "" if size.total == size.asked else f", of which {size.total} were left or came with those on top"
+    part = "" if size.total == size.asked else f", {size.total} samples (the rest of an epoch, or additional ones)"
     factor = "" if size.learning_rate_factor == 1.0 else f", learning rate times {_number(size.learning_rate_factor)}"
-    return Text(f"4 Batch size {size.asked}{before}{part} by {size.schedule}{factor}. {size.note}")
+    return Text(f"4 Batch size {size.asked}{before}{part} by {size.schedule}{factor}. {size.note}".rstrip())
 
 
 def _says_nothing(column: pd.Series) -> bool:
@@ -139,14 +134,7 @@ def _number(value: Any) -> str:
 
 
 def as_json(explanation: Explanation) -> Mapping[str, Any]:
-    """Gives an explanation as plain data.
-
-    Args:
-        explanation: The explanation.
-
-    Returns:
-        What `print_json` writes: the same parts, one entry a stream in each table.
-    """
+    """Gives an explanation as plain data for `print_json`: each table has one entry a stream."""
     tables = {
         name: getattr(explanation, name).reset_index(names="stream") for name in ("observed", "weights", "counts")
     }

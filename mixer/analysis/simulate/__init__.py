@@ -1,7 +1,6 @@
-"""A whole run planned without a model, by the objects that plan the trained one."""
+"""Plans a whole run without a model, by the objects that plan the trained one."""
 
-from mixer.analysis.simulate.assumed import AssumedLosses
 from mixer.analysis.simulate.simulate import simulate
 from mixer.analysis.simulate.simulated import Simulated, StreamPlan
 
-__all__ = ["AssumedLosses", "Simulated", "StreamPlan", "simulate"]
+__all__ = ["Simulated", "StreamPlan", "simulate"]

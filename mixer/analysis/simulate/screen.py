@@ -1,7 +1,6 @@
-"""What a simulated run comes to, as tables."""
+"""A planned run as tables."""
 
 import math
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,27 +10,18 @@ from mixer.analysis.simulate.simulated import Simulated, StreamPlan
 
 
 def screen(simulated: Simulated, every: float) -> RenderableType:
-    """Lays a simulated run out.
+    """Lays a planned run out.
 
     Args:
         simulated: The run.
         every: Share of the run that a row of the mixture has.
 
     Returns:
-        The run, its streams, the mixture over the run, what it takes, and warnings.
+        The run, its streams, the mixture over the run, the source of the losses, and warnings.
     """
     parts: list[RenderableType] = [_run(simulated), _streams(simulated), _mixture(simulated, every)]
-    buffers = "".join(f", buffer {name} {_bytes(size)}" for name, size in simulated.buffer_bytes.items())
-    parts.append(
-        Text(
-            f"Controller: {_bytes(simulated.state_bytes)} in a checkpoint, {_bytes(simulated.array_bytes)} of arrays "
-            f"in memory{buffers}."
-        )
-    )
     parts.append(Text(simulated.source))
     parts += [Text(f"! {warning}", style="yellow") for warning in simulated.warnings]
-    rate = simulated.steps / max(simulated.seconds, 1e-9)
-    parts.append(Text(f"Planned in {simulated.seconds:.2f} s, {rate:,.0f} steps a second.", style="dim"))
     return Group(*parts)
 
 
@@ -44,7 +34,7 @@ def _run(simulated: Simulated) -> Table:
         f"{'~' if simulated.estimated_tokens else ''}{simulated.tokens:,}",
         f"{simulated.epochs:.3f}",
         f"{sizes[0]} → {sizes[-1]} ({sizes.min()} to {sizes.max()})",
-        f"{rates[0]:.3g} → {rates[-1]:.3g} (to {rates.max():.3g}, laid out for {simulated.planned_steps:,})",
+        f"{rates[0]:.3g} → {rates[-1]:.3g} (to {rates.max():.3g}, scheduled over {simulated.planned_steps:,} steps)",
     )
     return table
 
@@ -88,7 +78,3 @@ def _mixture(simulated: Simulated, every: float) -> Table:
     for step, progress, shares, size in simulated.mixture(every):
         table.add_row(f"{step:,}", f"{progress:.1%}", f"{size:.1f}", *(f"{share:.3f}" for share in shares))
     return table
-
-
-def _bytes(number: Any) -> str:
-    return f"{number:,} B" if number < 10_000 else f"{number / 1024:,.1f} KiB"

@@ -1,80 +1,125 @@
-"""A whole run planned: plan after plan, as the trainer asks for them."""
+"""Plans a whole run, one plan after the other, as the trainer's loop does."""
 
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from mixer.analysis.simulate.assumed import EXAMPLE, AssumedLosses
-from mixer.analysis.simulate.parts import Parts, parts_of
-from mixer.analysis.simulate.planned_run import PlannedRun
-from mixer.analysis.simulate.recorded import RecordedLosses
-from mixer.analysis.simulate.seen import PLANNED, Nothing, Source, needs_of
-from mixer.analysis.simulate.simulated import Simulated
-from mixer.analysis.simulate.summing_up import summed_up
-from mixer.ledger.recorded_run import RecordedRun
+import numpy as np
+
+from mixer.analysis.simulate.losses import NoLosses, RecordedLosses, Seen
+from mixer.analysis.simulate.parts import Evaluations, Parts, PlannedLearningRate, parts_of
+from mixer.analysis.simulate.simulated import Columns, Simulated, summed_up
+from mixer.analysis.simulate.tokens import PlannedTokens
+from mixer.analysis.simulate.writer import Writer
+from mixer.mixture.plan import Plan
 from mixer.recipe.recipe import Recipe
+from mixer.utils.arrays import Int64Array
 
 
 def simulate(
-    recipe: Recipe,
-    num_ranks: int = 1,
-    losses: str | Path | None = None,
-    assumed_losses: Mapping[str, Mapping[str, float]] | None = None,
-    output: str | Path | None = None,
+    recipe: Recipe, num_ranks: int = 1, losses: str | Path | None = None, output: str | Path | None = None
 ) -> Simulated:
     """Plans a whole run without a model.
 
     Args:
         recipe: The recipe.
         num_ranks: Number of processes of the launch.
-        losses: The output folder of a run whose losses, and gradients where it measured them, an adaptive policy sees.
-        assumed_losses: In their place, courses of losses by stream, and of `default` for all; see `AssumedLosses`.
-        output: A folder for a ledger of the simulation; `None` writes none.
+        losses: The output folder of a run whose losses, and gradients if it measured them, adaptive rules observe;
+            `None` holds the weights and the batch size that they start with.
+        output: A folder for the simulation's ledger; `None` writes none.
 
     Returns:
-        What the run comes to.
+        The planned run.
 
     Raises:
-        ValueError: If the recipe's run could not be planned; if something has to be observed that was not given; or if
-            the folder holds a run that is no simulation.
+        ValueError: If the recipe's run cannot be planned, the other run lacks observations that the rules need, or
+            the output folder holds a trained run.
     """
     parts = parts_of(recipe, num_ranks)
-    source = _source(parts, losses, assumed_losses)
-    started = time.perf_counter()
+    source = NoLosses(parts.mixing) if losses is None else RecordedLosses(losses, parts.mixing)
     run = PlannedRun(parts, source, output)
     run.plan_all()
-    return summed_up(run, num_ranks, time.perf_counter() - started)
+    return summed_up(parts, run.columns, run.tokens.estimated, run.learning_rate.is_known, source.note)
 
 
-def _source(parts: Parts, losses: Any, assumed: Mapping[str, Mapping[str, float]] | None) -> Source:
-    """Chooses where observations come from; refuses what cannot be had."""
-    policy, schedule, names = parts.mixing.policy, parts.mixing.schedule, parts.mixing.names
-    needs = needs_of(policy, schedule)
-    if losses is not None and assumed is not None:
-        raise ValueError("losses and assumed_losses both say what is observed: give one of the two.")
-    if losses is not None:
-        source: RecordedLosses | AssumedLosses = RecordedLosses(RecordedRun(losses), names, policy)
-    elif assumed is not None:
-        source = AssumedLosses(names, assumed)
-    elif not needs:
-        return Nothing()
-    else:
-        raise ValueError(
-            f"{_who(parts)} goes by {sorted(needs)}, which only a model shows. Give the folder of a run that recorded "
-            f"them (--losses RUN), or assume losses (--assumed_losses '{{}}', or {EXAMPLE}); or simulate the run with "
-            "mixing: Uniform."
+class PlannedRun:
+    """A run that is planned step after step.
+
+    Args:
+        parts: The objects that plan it.
+        source: Source of the observations.
+        output: A folder for a ledger; `None` writes none.
+
+    Attributes:
+        columns: The plans so far.
+        tokens: Counts the tokens of plans.
+        learning_rate: The planned learning rate.
+    """
+
+    def __init__(self, parts: Parts, source: NoLosses | RecordedLosses, output: str | Path | None):
+        self._parts, self._source = parts, source
+        mixing = self._mixing = parts.mixing
+        is_needed = mixing.policy.unit == "tokens" or mixing.clock.budget.tokens is not None
+        self.tokens = PlannedTokens(parts.streams, mixing.planner, is_needed or "tokens" in mixing.schedule.needs)
+        self.learning_rate = PlannedLearningRate(parts.args, mixing.clock.planned_steps)
+        self.columns = Columns()
+        self._evaluations = Evaluations(parts.args, mixing.clock)
+        self._writer = None if output is None else Writer(Path(output), parts, source.note)
+
+    def plan_all(self) -> None:
+        """Plans the run to its end."""
+        if self._evaluations.at_start:
+            self._evaluate()
+        for plan in self._plans():
+            self._count(plan)
+            if self._evaluations.is_due():
+                self._evaluate()
+        if self._writer is not None:
+            self._writer.finish(self._source.note)
+
+    def _plans(self) -> Iterator[Plan]:
+        """Gives the plans up to the end of the budget or of the streams."""
+        mixing, clock = self._mixing, self._mixing.clock
+        while clock.progress < 1.0 and not mixing.is_exhausted:
+            if clock.counts_steps and clock.num_epochs_done >= clock.planned_epochs:
+                return
+            plan = mixing.next_plan()
+            if plan is not None:  # else the rest of an epoch was dropped
+                yield plan
+
+    def _count(self, plan: Plan) -> None:
+        mixing = self._mixing
+        rate, factor = self.learning_rate.of(mixing), mixing.learning_rate_factor
+        tokens = self.tokens.of(plan)
+        mixing.check_tokens(plan, tokens)
+        seen = self._source.after(plan, mixing.seen, tokens)
+        for follow in self._parts.followers:
+            follow(plan)
+        self._observe(plan, tokens, seen)
+        self.columns.append(plan, mixing.clock.progress, rate)
+        if self._writer is not None:
+            self._writer.record(plan, tokens, seen, rate, factor)
+
+    def _observe(self, plan: Plan, tokens: Int64Array, seen: Seen) -> None:
+        is_seen = "loss" in self._mixing.policy.needs
+        self._mixing.observe(
+            plan,
+            seen.losses if is_seen else np.full(len(tokens), np.nan),
+            tokens,
+            seen.loss,
+            seen.gradient_norm,
+            self.learning_rate.at,
+            gradients=seen.gradients,
+            update_norm=seen.update_norm,
+            excess_losses=seen.excess_losses,
+            losses_after=seen.losses_after,
         )
-    if missing := sorted(needs - source.gives):
-        raise ValueError(
-            f"{_who(parts)} goes by {missing}, which is not in what was given. Give the folder of a run that recorded "
-            "them, as one with these rules does: --losses RUN."
-        )
-    return source
 
-
-def _who(parts: Parts) -> str:
-    policy, schedule = parts.mixing.policy, parts.mixing.schedule
-    who = [f"mixing={policy.name}"] if policy.needs else []
-    who += [f"batch_size={schedule.name}"] if schedule.needs - PLANNED else []
-    return " with ".join(who)
+    def _evaluate(self) -> None:
+        step = self._mixing.clock.step
+        self.columns.evaluation_steps.append(step)
+        losses = self._source.evaluation(step, self._mixing.seen)
+        losses = {name: loss for name, loss in losses.items() if name in self._parts.evaluated}
+        if losses:
+            self._mixing.observe_evaluation(losses)
+            if self._writer is not None:
+                self._writer.record_evaluation(step, losses)

@@ -1,8 +1,8 @@
-"""How many tokens planned samples have."""
+"""Token counts of planned samples."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import datasets
 import numpy as np
@@ -16,13 +16,8 @@ from mixer.mixture.stream import Stream, read_from
 from mixer.utils.arrays import Int64Array
 from mixer.utils.random_state import seeded
 
-_NUM_LOOKED_AT = 256  # samples from which a mean is taken
-_MAX_READ = 50_000  # samples that are read one by one for a figure that nothing goes by
-
-
-class _Lengths(Protocol):
-    def total(self, indices: Int64Array) -> int:
-        """Gives the tokens of some samples together."""
+_NUM_SAMPLED = 256  # samples that give a mean
+_MAX_READ = 50_000  # samples that are read one by one for a figure that no rule goes by
 
 
 class PlannedTokens:
@@ -30,9 +25,9 @@ class PlannedTokens:
 
     Args:
         streams: The streams.
-        planner: What they draw.
-        is_needed: Whether something goes by tokens: then those of every planned sample are counted. Else a mean over
-            some samples stands for a stream of more than 50 000 samples that would have to be read one by one.
+        planner: The planner of the plans.
+        is_needed: Whether a rule or the budget goes by tokens: then those of every planned sample are counted. Else a
+            mean over some samples stands for a stream of more than 50,000 samples that have to be read one by one.
 
     Attributes:
         estimated: Names of the streams whose tokens are estimated from some of their samples.
@@ -46,45 +41,30 @@ class PlannedTokens:
             self._lengths = [self._lengths_of(stream, source, is_needed) for stream, source in sources]
 
     def of(self, plan: Plan) -> Int64Array:
-        """Counts the tokens of a plan.
-
-        Args:
-            plan: The plan.
-
-        Returns:
-            int64 `[num_streams]`.
-        """
+        """Counts the tokens of a plan, int64 `[num_streams]`."""
         tokens = np.zeros(len(self._lengths), dtype=np.int64)
         for share in self._planner.rank_share(plan, 0, 1):
             tokens[share.stream_id] = self._lengths[share.stream_id].total(share.indices)
         return tokens
 
-    def _lengths_of(self, stream: Stream, source: Any, is_needed: bool) -> _Lengths:
+    def _lengths_of(self, stream: Stream, source: Any, is_needed: bool) -> "_Lengths | _MeanLength":
         if stream.is_memory:
-            return _ReadLengths(source)
+            return _Lengths(source, None)
         dataset = preprocessed(source, stream.preprocess)
-        if stream.is_iterable:
-            self.estimated.append(stream.name)
-            return _MeanLength([tokens_of(row) for row in islice(dataset, _NUM_LOOKED_AT)])
-        if (column := _column_lengths(dataset)) is not None:
-            return _KnownLengths(column)
-        if is_needed or len(dataset) <= _MAX_READ:
-            return _ReadLengths(dataset, len(dataset))
+        if not stream.is_iterable:
+            if (column := _column_lengths(dataset)) is not None:
+                return _Lengths(dataset, column)
+            if is_needed or len(dataset) <= _MAX_READ:
+                return _Lengths(dataset, np.full(len(dataset), -1, dtype=np.int64))
         self.estimated.append(stream.name)
-        places = np.linspace(0, len(dataset) - 1, _NUM_LOOKED_AT).astype(np.int64)
+        if stream.is_iterable:
+            return _MeanLength([tokens_of(row) for row in islice(dataset, _NUM_SAMPLED)])
+        places = np.linspace(0, len(dataset) - 1, _NUM_SAMPLED).astype(np.int64)
         return _MeanLength([tokens_of(dataset[int(place)]) for place in places])
 
 
-class _KnownLengths:
-    def __init__(self, lengths: Int64Array):
-        self._lengths = lengths
-
-    def total(self, indices: Int64Array) -> int:
-        return int(self._lengths[indices].sum())
-
-
 class _MeanLength:
-    """So many tokens a sample, rounded over all samples so far and not in each step."""
+    """The mean number of tokens per sample, rounded over all samples so far and not in each step."""
 
     def __init__(self, lengths: Sequence[int]):
         self._mean = float(np.mean(lengths)) if lengths else 0.0
@@ -96,15 +76,14 @@ class _MeanLength:
         return round(self._num_samples * self._mean) - before
 
 
-class _ReadLengths:
-    """Reads samples, and remembers their tokens where they are numbered; what a memory holds changes."""
+class _Lengths:
+    """The tokens of each sample; -1 for one that is not read yet, `None` for a memory, whose entries change."""
 
-    def __init__(self, dataset: Any, length: int = 0):
-        self._dataset = dataset
-        self._known = np.full(length, -1, dtype=np.int64)
+    def __init__(self, dataset: Any, known: Int64Array | None):
+        self._dataset, self._known = dataset, known
 
     def total(self, indices: Int64Array) -> int:
-        if not len(self._known):
+        if self._known is None:
             return sum(self._read(indices))
         new = indices[self._known[indices] < 0]
         if len(new):
@@ -112,19 +91,12 @@ class _ReadLengths:
         return int(self._known[indices].sum())
 
     def _read(self, indices: Int64Array) -> list[int]:
-        with seeded(0):  # what a data set draws at random here must not show elsewhere
+        with seeded(0):  # a data set that draws at random here must not change what is drawn elsewhere
             return [tokens_of(self._dataset[int(index)]) for index in indices]
 
 
 def tokens_of(sample: Any) -> int:
-    """Counts the tokens of a sample as `tokens_per_row` counts those of a collated one.
-
-    Args:
-        sample: The sample.
-
-    Returns:
-        What its mask leaves, else how many there are; 0 for a sample without tokens.
-    """
+    """Counts the tokens of a sample as `tokens_per_row` counts those of a collated one: 0 for one without tokens."""
     if not isinstance(sample, Mapping):
         return 0
     mask, ids = sample.get("attention_mask"), sample.get("input_ids")
@@ -134,7 +106,7 @@ def tokens_of(sample: Any) -> int:
 
 
 def _column_lengths(dataset: Any) -> Int64Array | None:
-    """Reads the lengths of all samples off their table, where there is one and no mask."""
+    """Lengths of all samples by their table, if there is a table without a mask."""
     if not isinstance(dataset, datasets.Dataset) or dataset.format["type"] == "custom":
         return None
     if "attention_mask" in dataset.column_names or "input_ids" not in dataset.column_names:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mixer.policies.contract import Decision, Mixture, Observation, Policy
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Wrapped
 
 
 class Wrapper(Policy):
@@ -36,6 +36,7 @@ class Wrapper(Policy):
             )
         super().__init__(unit=policy.unit)
         self.policy = policy
+        self._inner_decision: Decision | None = None
         self.needs, self.plans_probes = policy.needs, policy.plans_probes
         self.interval_steps, self.min_samples = policy.interval_steps, policy.min_samples
 
@@ -46,11 +47,17 @@ class Wrapper(Policy):
 
     def start(self, mixture: Mixture) -> Decision:
         """Starts the inner policy; see `Policy.start`."""
-        return self.policy.start(mixture)
+        self._inner_decision = self.policy.start(mixture)
+        return self._inner_decision
 
     def update(self, observation: Observation) -> Decision:
         """Passes on the inner policy's decision; see `Policy.update`."""
-        return self.policy.update(observation)
+        self._inner_decision = self.policy.update(observation)
+        return self._inner_decision
+
+    def wrapped(self) -> Wrapped | None:
+        """Gives the inner policy; see `Policy.wrapped`."""
+        return None if self._inner_decision is None else Wrapped(self.policy, self._inner_decision)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the inner policy's state under `"policy"`; see `Policy.state_dict`."""

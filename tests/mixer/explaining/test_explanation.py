@@ -1,4 +1,4 @@
-"""What an explanation tells of runs that are resumed, set by hand, in tokens, with streams that come and go."""
+"""Explanations of runs that are resumed, set by hand, in tokens, with streams that come and go."""
 
 import json
 import shutil
@@ -82,9 +82,9 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("step", range(1, 13))
-def test_each_level_is_told_and_the_last_one_ruled(plain: Path, step: int) -> None:
+def test_each_level_is_shown_and_the_last_one_ruled(plain: Path, step: int) -> None:
     found = explain(plain, step)
-    assert found.is_replayed
+    assert found.is_decided
     assert [level.name for level in found.levels] == ["LossChange", "Floor", "Smoothed", "TrustRegion", "Hold"]
     floor = found.levels[1].decision.weights
     assert floor.min() >= 0.15 - 1e-12
@@ -116,50 +116,124 @@ def test_terms_give_the_decision(plain: Path) -> None:
 
 def test_the_decision_is_that_of_the_ledger_computed_by_hand(plain: Path) -> None:
     losses = mixer.Ledger(plain / "ledger").to_pandas().pivot(index="step", columns="stream", values="loss")
-    before = losses[["a", "b", "c"]].loc[:11]
+    before = losses[["a", "b", "c"]].loc[:10]
     assert before.notna().all(axis=None)
     fast, slow = (before.ewm(alpha=1 - decay).mean().iloc[-1].to_numpy() for decay in (0.5, 0.98))
     distance = np.abs(fast - slow)
     powers = np.exp(distance / distance.mean())
     inner = 0.05 + (1 - 3 * 0.05) * powers / powers.sum()
-    levels = explain(plain, 12).levels
+    levels = explain(plain, 11).levels
     np.testing.assert_allclose(levels[0].decision.weights, inner, rtol=1e-9)
     np.testing.assert_allclose(levels[1].decision.weights, 0.15 + (1 - 3 * 0.15) * inner, rtol=1e-9)
 
 
-@pytest.mark.parametrize(("step", "said"), [(4, "Replayed exactly: in each"), (5, "Set by hand"), (7, "Set by hand")])
-def test_weights_set_by_hand(by_hand: Path, step: int, said: str) -> None:
+class Live(TrainerCallback):
+    """Keeps the terms of each level when a step begins, as the policy gives them."""
+
+    def __init__(self) -> None:
+        self.trainer: MixingTrainer | None = None
+        self.terms: dict[int, list[dict[str, Any]]] = {}
+        self.decisions: dict[int, mixer.Decision] = {}
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        assert self.trainer is not None
+        policy: Any = self.trainer.mixing.policy
+        self.decisions[state.global_step + 1] = self.trainer.mixing.decision
+        terms = []
+        while policy is not None:
+            terms.append({name: np.copy(term) for name, term in policy.explain().items()})
+            policy = getattr(policy, "policy", None)
+        self.terms[state.global_step + 1] = terms[::-1]
+
+
+def test_terms_are_those_of_the_policy_when_it_decided(tmp_path: Path) -> None:
+    live = Live()
+    live.trainer = build(tmp_path, [live])
+    live.trainer.train()
+    for step in range(3, 13):
+        found = explain(tmp_path, step)
+        assert found.decided_at == (step - 1) // 2 * 2  # Hold takes every second decision
+        same = found.decided_at + 1
+        np.testing.assert_array_equal(found.levels[-1].decision.weights, live.decisions[same].weights)
+        for level, terms in zip(found.levels, live.terms[same], strict=True):
+            kept = {name: term for name, term in terms.items() if term.shape in ((), (3,))}
+            assert level.terms.keys() == kept.keys()
+            for name, term in kept.items():
+                np.testing.assert_array_equal(level.terms[name], term)
+
+
+def test_only_changes_are_recorded(tmp_path: Path, plain: Path) -> None:
+    assert mixer.Ledger(plain / "ledger").decisions()["step"].unique().tolist() == [0, 2, 4, 6, 8, 10, 12]
+    build(tmp_path / "kept", mixing=Floor(mixer.Uniform(), 0.1)).train()
+    kept = mixer.Ledger(tmp_path / "kept" / "ledger").decisions()
+    assert kept["step"].unique().tolist() == [0]
+    assert explain(tmp_path / "kept", 12).notes[0] == (
+        "The policy decided these weights before the first step and has kept them since."
+    )
+
+
+def test_a_static_policy_records_nothing_and_that_is_said(tmp_path: Path) -> None:
+    build(tmp_path, mixing=Fixed({"a": 2, "b": 1, "c": 1})).train()
+    assert not (tmp_path / "ledger" / "decisions").exists()
+    found = explain(tmp_path, 7)
+    assert (found.levels, found.decided_at, found.is_decided) == ([], None, False)
+    assert found.notes[0] == "No decision is recorded: Fixed has kept the weights that it began the run with."
+    _drawn(found)
+
+
+class _Failing(mixer.ODM):
+    def explain(self) -> Any:
+        raise RuntimeError("no terms")
+
+
+def test_a_run_goes_on_when_explain_fails(tmp_path: Path) -> None:
+    build(tmp_path, mixing=Floor(_Failing("code", num_warmup_steps=0), 0.1)).train()
+    found = explain(tmp_path, 12)
+    assert found.is_decided
+    assert [(level.name, dict(level.terms)) for level in found.levels] == [("Floor", {})]
+
+
+@pytest.mark.parametrize(("step", "is_by_hand"), [(4, False), (5, True), (7, True), (8, False), (12, False)])
+def test_weights_set_by_hand(by_hand: Path, step: int, is_by_hand: bool) -> None:
     found = explain(by_hand, step)
-    assert found.notes[0].startswith(said)
-    assert found.is_replayed == (step == 4)
-    if step > 4:
+    assert found.is_decided != is_by_hand
+    assert found.notes[0].startswith(
+        "These weights are not those" if is_by_hand else "The policy decided these weights"
+    )
+    if is_by_hand:
         np.testing.assert_allclose(found.weights["policy_weight"], [0.125, 0.125, 0.75])
-        assert found.levels[-1].decision.weights[2] < 0.6  # what the policy would have decided
-
-
-def test_the_policy_rules_again_after_a_hand_has_let_go(by_hand: Path) -> None:
-    found = explain(by_hand, 12)
-    assert not found.is_replayed
-    assert found.notes[0].startswith("Replayed exactly in this step; 3 before it, from 5 on")
+        assert found.levels[-1].decision.weights[2] < 0.6  # the policy's own decision
 
 
 def test_a_resumed_run_is_one_run(tmp_path: Path, plain: Path) -> None:
     args = {"save_strategy": "steps", "save_steps": 5}
     build(tmp_path, args={**args, "max_steps": 12}).train()
     build(tmp_path, args=args).train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+    assert mixer.Ledger(tmp_path / "ledger").decisions().equals(mixer.Ledger(plain / "ledger").decisions())
     found, whole = explain(tmp_path, 12), explain(plain, 12)
-    assert found.is_replayed
+    assert found.is_decided
     np.testing.assert_array_equal(found.levels[0].decision.weights, whole.levels[0].decision.weights)
 
 
-def test_a_run_that_went_on_with_another_stream_is_not_replayed(tmp_path: Path) -> None:
+def test_resuming_drops_the_decisions_after_the_checkpoint(tmp_path: Path) -> None:
+    args = {"save_strategy": "steps", "save_steps": 5}
+    build(tmp_path, args={**args, "max_steps": 12}).train()
+    trainer = build(tmp_path, args={**args, "max_steps": 6})
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+    assert trainer.ledger.decisions()["step"].unique().tolist() == [0, 2, 4, 6]
+
+
+def test_a_run_that_went_on_with_another_stream(tmp_path: Path) -> None:
     args = {"save_strategy": "steps", "save_steps": 3, "max_steps": 3}
-    build(tmp_path, data=streams()[:2], args=args, mixing="Uniform").train()
-    trainer = build(tmp_path, args={**args, "max_steps": 6}, mixing="Uniform", allow_inexact=True)
+    mixing = {"mixing": LossChange(num_warmup_observations=1)}
+    build(tmp_path, data=streams()[:2], args=args, **mixing).train()
+    trainer = build(tmp_path, args={**args, "max_steps": 6}, allow_inexact=True, **mixing)
     trainer.train(resume_from_checkpoint=True)
-    found = explain(tmp_path, 6)
-    assert "with other streams than it began with" in found.notes[0]
-    assert found.counts["count"].sum() == 8
+    before, at, after = (explain(tmp_path, step) for step in (3, 4, 6))
+    assert (before.is_decided, at.is_decided, after.is_decided) == (True, False, True)
+    assert "the run was resumed inexactly" in at.notes[0]
+    assert [list(found.levels[0].names) for found in (before, at, after)] == [["a", "b"], ["a", "b"], ["a", "b", "c"]]
+    assert after.counts["count"].sum() == 8
 
 
 def test_a_ledger_without_its_beginning_is_explained_as_recorded(tmp_path: Path, plain: Path) -> None:
@@ -168,33 +242,23 @@ def test_a_ledger_without_its_beginning_is_explained_as_recorded(tmp_path: Path,
         rows = pq.read_table(part)
         write_part(part, rows.filter(pc.greater(rows["step"], 5)))
     found, whole = explain(tmp_path / "run", 8), explain(plain, 8)
-    assert "it begins with step 6" in found.notes[0]
+    assert found.notes[0] == "The policy decided these weights after step 6 and has kept them since."
+    assert (
+        explain(tmp_path / "run", 6).notes[0].endswith("for this step: the table `decisions` of the ledger has none.")
+    )
     assert found.counts.equals(whole.counts)
     assert explain(tmp_path / "run", 6).counts["carried"].isna().all()
     with pytest.raises(ValueError, match="6 to 12, got 5"):
         explain(tmp_path / "run", 5)
 
 
-def test_weights_that_are_of_another_policy_are_told_from_the_first_step_on(tmp_path: Path, plain: Path) -> None:
-    shutil.copytree(plain, tmp_path / "run")
-    note = tmp_path / "run" / "ledger" / "ledger.json"
-    described = json.loads(note.read_text())
-    described["run"]["mixing"] = {"class_path": "ODM", "init_args": {}}
-    note.write_text(json.dumps(described))
-    found = explain(tmp_path / "run", 8)
-    assert "the recorded weights are not those that the policy decides here" in found.notes[0]
-    assert explain(tmp_path / "run", 8, nest()).is_replayed
-
-
 def test_streams_that_come_and_go_and_shares_of_tokens(tmp_path: Path) -> None:
     data = streams(b={"enters_at": 0.4}, c={"leaves_at": 0.6})
     build(tmp_path, data=data, mixing=Fixed({"a": 2, "b": 1, "c": 1}, unit="tokens")).train()
     early, late = explain(tmp_path, 3), explain(tmp_path, 12)
-    assert early.is_replayed
-    assert late.is_replayed
     assert early.weights["active"].tolist() == [True, False, True]
     assert late.weights["active"].tolist() == [True, True, False]
-    assert any("Not there, their shares go to the others: c." in note for note in late.notes)
+    assert any("Not active, their shares go to the others: c." in note for note in late.notes)
     assert not any("Moved further" in note for note in late.notes)
     of_samples = late.weights["policy_weight"] / late.weights["tokens_per_sample"] * late.weights["active"]
     np.testing.assert_allclose(of_samples / of_samples.sum(), late.weights["weight"])
@@ -211,7 +275,7 @@ def test_memories_beside_the_streams_of_an_inner_policy(tmp_path: Path) -> None:
     data = [*streams()[:2], Stream("memory", ReplayBuffer(10))]
     build(tmp_path, data=data, mixing=ReplayRatio(0.25, LossChange(num_warmup_observations=1))).train()
     found = explain(tmp_path, 12)
-    assert found.is_replayed
+    assert found.is_decided
     assert [(level.name, list(level.names)) for level in found.levels] == [
         ("LossChange", ["a", "b"]),
         ("ReplayRatio", ["a", "b", "memory"]),
@@ -221,13 +285,23 @@ def test_memories_beside_the_streams_of_an_inner_policy(tmp_path: Path) -> None:
 
 
 def test_the_size_is_explained_too(tmp_path: Path) -> None:
-    schedule = schedules.Ramp(30, 1.0, initial=6, unit="progress", learning_rate="sqrt")
+    schedule = schedules.Ramp(30, 1.0, initial=6, granularity=3, unit="progress", learning_rate="sqrt")
     build(tmp_path, mixing="Uniform", batch_size=schedule, budget=mixer.Budget(samples=150)).train()
-    found = explain(tmp_path, 6).size
-    assert found.note == "Replayed exactly."
+    found = explain(tmp_path, 5).size
+    assert found.note == f"Decided after step 4: {found.terms['requested']:g}, brought within the bounds."
+    assert 0 < abs(found.terms["requested"] - found.asked) < 3
+    assert found.terms["decided batch_size"] == found.asked
     assert found.before is not None
     assert found.asked > found.before
     assert found.learning_rate_factor == pytest.approx((found.asked / 6) ** 0.5)
+
+
+def test_a_size_set_by_hand(tmp_path: Path) -> None:
+    schedule = schedules.Ramp(30, 1.0, initial=6, unit="progress")
+    trainer = build(tmp_path, mixing="Uniform", batch_size=schedule, budget=mixer.Budget(samples=60))
+    trainer.mixing.set_batch_size(10)
+    trainer.train()
+    assert explain(tmp_path, 1).size.note == "Set by hand: the schedule decided 6 before the first step."
 
 
 def _drawn(found: Explanation) -> list[str]:
@@ -243,33 +317,27 @@ def _drawn(found: Explanation) -> list[str]:
 def test_it_fits_one_screen_and_json_holds_all(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = explain(plain, 9)
     text = "\n".join(_drawn(found))
-    for said in ("Step 9", "Replayed exactly", "LossChange decides", "which is made into", "carried", "Batch size 8"):
+    for said in (
+        "Step 9",
+        "The policy decided",
+        "LossChange decides",
+        "changed by wrappers",
+        "carried",
+        "Batch size 8",
+    ):
         assert said in text
     print_json(as_json(found))
     content = json.loads(capsys.readouterr().out)
-    assert content["is_replayed"]
+    assert content["is_decided"]
     assert [row["stream"] for row in content["counts"]] == ["a", "b", "c"]
     assert content["levels"][0]["policy"] == "LossChange"
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ([], "give --step N: the ledger of {run} holds the steps 1 to 12."),
-        (["--step", "3", "--policy", "Nope"], "--policy: no policy is called 'Nope'; there are "),
-        (
-            ["--step", "3", "--policy", "Uniform"],
-            "policy=Uniform did not rule the run in {run}: its ledger says Hold(TrustRegion(Smoothed(Floor(LossChange)",
-        ),
-    ],
-)
-def test_what_the_command_refuses_is_one_sentence(
-    plain: Path, more: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_is_needed(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(["explain", str(plain), *more])
+        main(["explain", str(plain)])
     assert stop.value.code == 2
-    assert f"mixer explain: {said.format(run=plain)}" in capsys.readouterr().err
+    assert f"mixer explain: give --step N: the ledger of {plain} holds the steps 1 to 12." in capsys.readouterr().err
 
 
 def _described(folder: Path, run: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
@@ -293,13 +361,24 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_description_is_told_and_what_is_recorded_is_shown(tmp_path: Path, plain: Path, damage: str) -> None:
+def test_a_damaged_description_is_no_hindrance(tmp_path: Path, plain: Path, damage: str) -> None:
     found, whole = explain(_described(tmp_path, plain, DAMAGES[damage]), 6), explain(plain, 6)
-    assert found.notes[0].startswith("Not replayed: ")
-    assert damage == "other arguments" or "the description of the run in its ledger.json is damaged" in found.notes[0]
-    assert not any("older version" in note or "Moved further" in note for note in [*found.notes, found.size.note])
+    assert found.notes == whole.notes
     assert found.counts.equals(whole.counts)
     assert found.weights["weight"].tolist() == whole.weights["weight"].tolist()
+    _drawn(found)
+
+
+@pytest.mark.parametrize("values", [None, [], [0.5], [np.nan] * 3, [0.1] * 40])
+def test_damaged_decisions_are_no_decisions(tmp_path: Path, plain: Path, values: list[float] | None) -> None:
+    shutil.copytree(plain, tmp_path / "run")
+    (part,) = (tmp_path / "run" / "ledger" / "decisions").glob("*.parquet")
+    rows = pq.read_table(part)
+    column = pa.array([values] * rows.num_rows, rows.schema.field("values").type)
+    write_part(part, rows.set_column(rows.schema.get_field_index("values"), "values", column))
+    found = explain(tmp_path / "run", 6)
+    assert not found.is_decided
+    assert found.counts.equals(explain(plain, 6).counts)
     _drawn(found)
 
 
@@ -325,15 +404,13 @@ def test_a_step_outside_the_run_is_refused_with_those_inside(plain: Path, step: 
         explain(plain, step)
 
 
-def test_a_function_is_no_data_and_can_be_given(tmp_path: Path) -> None:
+def test_a_function_of_the_users_own(tmp_path: Path) -> None:
     def lean(step: int, weights: Any) -> list[float]:
         return [1 + step, 1, 1]
 
     build(tmp_path, mixing=lean, args={"max_steps": 4}).train()
     found = explain(tmp_path, 4)
-    assert found.levels == []
-    assert found.notes[0].startswith("Not replayed: ")
-    assert "no plain data" in found.notes[0]
+    assert [level.name for level in found.levels] == ["Function"]
+    assert found.is_decided
     np.testing.assert_allclose(found.weights["policy_weight"], [4 / 6, 1 / 6, 1 / 6])
-    assert explain(tmp_path, 4, mixer.Function(lean)).is_replayed
     _drawn(found)

@@ -1,6 +1,5 @@
-"""Adaptive mixtures: by the ledger of a run, exactly where it is the same one, or by losses that are assumed."""
+"""Adaptive mixtures: by the ledger of a run, exactly if it is the same one, or held at their start."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ import pytest
 import mixer
 from mixer import Ledger, schedules
 from mixer.analysis.explain.explanation import explain
-from mixer.analysis.simulate import AssumedLosses
-from mixer.cli.entry import main
+from mixer.analysis.simulate import simulate
 from mixer.recipe.streams import StreamRecipe
 from mixer.utils.files import read_json
-from tests.mixer.simulation.runs import assert_same, plan, three, train
+from tests.mixer.simulation.runs import assert_same, plan, recipe, stream, three, train
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 12}
 STEPS = {"max_steps": 12, "eval_strategy": "steps", "eval_steps": 0.25, "eval_on_start": True}
@@ -62,23 +60,41 @@ def test_from_its_own_ledger_it_is_the_trained_run(tmp_path: Path, case: str) ->
     assert "step by step" in found.source
     weights = Ledger(tmp_path / "run" / "ledger").to_pandas().groupby("stream")[["policy_weight", "loss_weight"]]
     assert np.ptp(weights.agg(np.ptp).to_numpy()) > 0 or case.startswith("batches")  # something was decided
-    assert explain(tmp_path / "simulated", found.steps).is_replayed
+    assert explain(tmp_path / "simulated", found.steps).is_decided
 
 
-def assumed(folder: Path, by_stream: Any, policy: Callable[[], mixer.Policy] | None = None, **fields: Any) -> Any:
-    mixing = policy or (lambda: mixer.LossChange(num_warmup_observations=1, fast_decay=0.5))
-    return plan(folder / "other", folder / "simulated", assumed_losses=by_stream, mixing=mixing, **fields)
+HELD: dict[str, dict[str, Any]] = {
+    "a policy": {"mixing": "LossChange"},
+    "a policy in a wrapper": {"mixing": lambda: mixer.Floor(mixer.PiKE(), 0.1)},
+    "a policy and a batch size": {"mixing": "ODM", "batch_size": lambda: schedules.LossChange(maximum=40)},
+    "a batch size": {"mixing": {"a": 2, "b": 1, "c": 1}, "batch_size": lambda: schedules.LossChange(maximum=40)},
+}
 
 
-def test_by_assumed_losses_the_stream_that_falls_most_is_mixed_in_most(tmp_path: Path) -> None:
-    flat, steep = {"start": 2.0, "end": 2.0}, {"start": 9.0, "end": 1.0, "scale": 20.0}
-    found = assumed(tmp_path, {"default": flat, "c": steep}, training={"max_steps": 30})
-    shares = dict(zip("abc", found.counts[10:].sum(axis=0) / found.counts[10:].sum(), strict=True))
-    assert shares["c"] > 0.4 > 0.35 > shares["a"]
-    assert "assumed" in found.source
-    losses = Ledger(tmp_path / "simulated" / "ledger").to_pandas()
-    of_c = losses[(losses["stream"] == "c") & (losses["count"] > 0)]
-    np.testing.assert_allclose(of_c["loss"], 1 + 8 * (1 + of_c["seen"] / 20) ** -0.5)
+@pytest.mark.parametrize("case", HELD)
+def test_without_losses_rules_hold_their_start_and_that_is_said(tmp_path: Path, case: str) -> None:
+    found = plan(tmp_path / "other", tmp_path / "simulated", **HELD[case])
+    assert found.source.startswith("Held at its start, as only training shows the losses: ")
+    assert ("mixing=" in found.source) == (case != "a batch size")
+    assert ("batch_size=LossChange (it needs loss)" in found.source) == ("batch size" in case)
+    assert "--losses RUN" in found.source
+    assert found.progress == 1.0
+    np.testing.assert_array_equal(found.weights, np.broadcast_to(found.weights[0], found.weights.shape))
+    assert np.ptp(found.batch_sizes) == 0
+    assert read_json(tmp_path / "simulated" / "ledger" / "ledger.json")["simulated"] == found.source
+
+
+def test_a_recipe_is_as_it_was_after_a_simulation(tmp_path: Path) -> None:
+    made = recipe(tmp_path, mixing=mixer.LossChange(num_warmup_observations=1), training={"max_steps": 6})
+    simulate(made)
+    assert not made.mixing.is_static
+    trainer = made.build()
+    trainer.train()
+    assert trainer.ledger.to_pandas().groupby("stream")["policy_weight"].agg(np.ptp).max() > 0
+
+
+def test_the_steps_of_evaluations(tmp_path: Path) -> None:
+    assert plan(tmp_path / "other", tmp_path / "simulated", training=STEPS).evaluation_steps == [0, 3, 6, 9, 12]
 
 
 def test_off_the_record_losses_go_by_what_streams_have_seen(tmp_path: Path) -> None:
@@ -123,51 +139,29 @@ def test_a_policy_by_gradients_takes_a_run_of_another_policy_that_measured_them(
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "nothing is observed": ({"mixing": "LossChange"}, r"mixing=LossChange goes by \['loss'\].*--losses RUN"),
-    "gradients cannot be assumed": (
-        {"mixing": "PiKE", "assumed_losses": {}},
-        r"mixing=PiKE goes by \['gradient_variance'\], which is not in what was given. .*--losses RUN",
+    "another policy's losses": (
+        {"mixing": "PiKE"},
+        r"mixing=PiKE with .* needs \['gradient_variance'\], which the run in .* did not record",
     ),
-    "both": ({"mixing": "LossChange", "assumed_losses": {}, "losses": "x"}, "give one of the two"),
-    "another stream": (
-        {"mixing": "LossChange", "assumed_losses": {"d": {}}},
-        r"the streams are \['a', 'b', 'c'\].*'d'",
+    "other streams": (
+        {"mixing": "LossChange", "streams": {"a": stream(8, 1), "d": stream(8, 2)}},
+        r"has the streams \['a', 'b', 'c'\], and nothing of \['d'\]",
     ),
-    "another number": ({"mixing": "LossChange", "assumed_losses": {"a": {"stop": 1}}}, "'a' must be a mapping with"),
-    "out of range": ({"mixing": "LossChange", "assumed_losses": {"a": {"scale": 0}}}, "scale must be above 0"),
     "no folder": ({"mixing": "LossChange", "losses": "nowhere"}, "Folder nowhere does not exist"),
-    "no rank": ({"num_ranks": 0}, "num_ranks must be at least 1, got 0"),
-    "more ranks than samples": ({"num_ranks": 9, "batch_size": 8}, "fewer than the 9 ranks"),
+    "no rank": ({"num_ranks": 0, "losses": None}, "num_ranks must be at least 1, got 0"),
+    "more ranks than samples": ({"num_ranks": 9, "batch_size": 8, "losses": None}, "fewer than the 9 ranks"),
 }
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded")
+    train(folder, training={"max_steps": 2})
+    return folder
+
+
 @pytest.mark.parametrize("case", REFUSED)
-def test_it_says_what_is_missing_and_the_way_out(tmp_path: Path, case: str) -> None:
+def test_errors_name_the_problem_and_the_way_out(tmp_path: Path, recorded: Path, case: str) -> None:
     fields, message = REFUSED[case]
     with pytest.raises(ValueError, match=message):
-        plan(tmp_path / "other", tmp_path / "simulated", **fields)
-
-
-def test_default_cannot_mean_a_stream_and_all_of_them() -> None:
-    with pytest.raises(ValueError, match="'default' stands for all streams, and one is called so too"):
-        AssumedLosses(("a", "default"), {"default": {"end": 0.5}})
-    assert AssumedLosses(("a", "default"), {"a": {"start": 2.0}}).evaluation(0, np.zeros(2, dtype=np.int64)) == {
-        "a": 2.0,
-        "default": 4.0,
-    }
-
-
-@pytest.mark.parametrize("text", ["nojson", "[1]", "3", '{"a":'])
-def test_assumed_losses_that_are_no_mapping_are_told_with_the_form(
-    text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["simulate", "recipes/demo.yaml", "--assumed_losses", text])
-    assert stop.value.code == 2
-    assert "--assumed_losses must be a JSON mapping of streams, such as '{" in capsys.readouterr().err
-
-
-def test_courses_are_defaults_of_streams() -> None:
-    courses = AssumedLosses(("a", "b"), {"default": {"end": 0.5}, "b": {"start": 3.0}})
-    assert courses.evaluation(0, np.zeros(2, dtype=np.int64)) == {"a": 4.0, "b": 3.0}
-    assert courses.evaluation(0, np.array([3000, 0]))["a"] == pytest.approx(0.5 + 3.5 / 2)
+        plan(tmp_path / "other", tmp_path / "simulated", **{"losses": recorded, **fields})

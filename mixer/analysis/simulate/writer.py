@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from mixer.analysis.simulate.losses import Seen
 from mixer.analysis.simulate.parts import Parts
-from mixer.analysis.simulate.seen import Seen, Source
 from mixer.ledger.description import describe_run
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder, StepResult
@@ -19,32 +19,38 @@ from mixer.utils.files import read_json, write_json
 
 
 class Writer:
-    """Writes what is planned as a trainer writes what it trained.
+    """Writes planned steps as a trainer writes trained ones.
 
-    Items of the loss, which only collated batches have, are taken for the tokens, and for samples where there are none.
+    Items of the loss are known of collated batches only: tokens stand for them, or samples if there are no tokens.
 
     Args:
-        folder: Where to.
-        parts: What plans the run.
-        source: Where what is observed comes from; `simulated` in `ledger.json` says so.
+        folder: The output folder.
+        parts: The objects that plan the run.
+        source: A sentence on the source of the losses, for `simulated` in `ledger.json`.
 
     Raises:
-        ValueError: If the folder holds a run that is no simulation.
+        ValueError: If the folder holds a trained run.
     """
 
-    def __init__(self, folder: Path, parts: Parts, source: Source):
-        _check_free(folder)
-        mixing, self._source = parts.mixing, source
+    def __init__(self, folder: Path, parts: Parts, source: str):
+        note = folder / "ledger" / "ledger.json"
+        if note.is_file() and "simulated" not in read_json(note):
+            raise ValueError(
+                f"output: {folder} holds a run that was trained, whose ledger would make way for the simulation's. "
+                "Give another folder."
+            )
+        mixing = parts.mixing
         self._ledger = Ledger(folder / "ledger", is_writer=True)
         description = {
             "streams": list(mixing.names),
             "policy": mixing.policy.name,
             "batch_size": mixing.schedule.name,
             "run": describe_run(parts.streams, mixing, parts.options, parts.args.world_size),
-            "simulated": source.note,
+            "simulated": source,
         }
         self._ledger.begin(None, description)
         self._recorder = Recorder(mixing, self._ledger, reads_at_once=True)
+        self._recorder.record_start()
 
     def record(self, plan: Plan, tokens: Int64Array, seen: Seen, learning_rate: float, factor: float) -> None:
         """Writes a step, after the controller has observed it.
@@ -52,9 +58,9 @@ class Writer:
         Args:
             plan: Its plan.
             tokens: int64 `[num_streams]`: its tokens.
-            seen: What it showed.
+            seen: Its observations.
             learning_rate: Its learning rate.
-            factor: What its batch size multiplied that by.
+            factor: Factor of its batch size on the learning rate.
         """
         is_known = np.isfinite(seen.losses)
         items = np.where(is_known, tokens if tokens.any() else plan.counts, 0)
@@ -68,26 +74,12 @@ class Writer:
         self._recorder.record(result, known, norm, seen.update_norm)
 
     def record_evaluation(self, step: int, losses: Mapping[str, float]) -> None:
-        """Writes an evaluation.
-
-        Args:
-            step: Number of steps before it.
-            losses: Losses by stream.
-        """
+        """Writes the losses of an evaluation after a step, by stream."""
         self._ledger.record_evaluation(step, losses)
 
-    def finish(self) -> None:
-        """Seals the ledger, and notes where what was observed came from: how far it was the same run shows by now."""
+    def finish(self, source: str) -> None:
+        """Seals the ledger and notes the source of the losses, which says by now how far the plans were the same."""
         self._recorder.settle()
         self._ledger.finish()
         path = self._ledger.folder / "ledger.json"
-        write_json(path, {**read_json(path), "simulated": self._source.note})
-
-
-def _check_free(folder: Path) -> None:
-    note = folder / "ledger" / "ledger.json"
-    if note.is_file() and "simulated" not in read_json(note):
-        raise ValueError(
-            f"output: {folder} holds a run that was trained, whose ledger would make way for the simulation's. Give "
-            "another folder."
-        )
+        write_json(path, {**read_json(path), "simulated": source})
