@@ -74,7 +74,7 @@ def test_micro_batches_in_turns_hold_every_sample_once(counts: list[int], world_
         cutter = MicroBatcher(lambda: planner, MicroBatchOptions(max_samples), rank, world_size)
         share = cutter.share(plan, are_alone)
         ids, positions = ids_of(share), positions_of(share)
-        order, slices = cutter.cut(plan, share, ids, Loaded(samples=ids), are_alone)
+        order, slices = cutter.split(plan, share, ids, Loaded(samples=ids), are_alone)
         assert order is not None
         num_micro_batches.add(len(slices))
         for cut in slices:
