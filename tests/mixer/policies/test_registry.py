@@ -69,7 +69,7 @@ class TestPlugIns:
             (f"{__name__}:Lost", "AttributeError: .*Lost"),
             (f"{__name__}:MIXTURE", "is no class of policies; derive it from mixer.Policy"),
             ("mixer.policies:Mixture", "is no class of policies"),
-            ("mixer.policies:Uniform", "a policy Uniform exists already"),
+            ("mixer.policies:Uniform", "there already is a policy Uniform"),
         ],
     )
     def test_a_broken_one_is_named_and_left_out(self, value: str, reason: str) -> None:

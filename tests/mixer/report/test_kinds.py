@@ -67,11 +67,11 @@ def test_a_broken_package_leaves_the_other_reports(tmp_path: Path, monkeypatch: 
     values = {"broken": f"{__name__}:_breaks", "none": "builtins:dict", "sweep": f"{__name__}:sweep"}
     entries = [EntryPoint(name, value, PLUG_IN_GROUP) for name, value in values.items()]
     monkeypatch.setattr(plugins, "entry_points", lambda group: entries)
-    with pytest.warns(UserWarning, match="left out") as warned:
+    with pytest.warns(UserWarning, match="is skipped") as warned:
         kind = kind_of([folder_of_sweep(tmp_path / "one")])
     assert kind is not None
     assert kind.title == "a sweep"
     assert [str(warning.message).split(" (")[0] for warning in warned] == [
-        "report broken of an unknown package is left out",
-        "report none of an unknown package is left out",
+        "report broken of an unknown package is skipped",
+        "report none of an unknown package is skipped",
     ]

@@ -59,7 +59,7 @@ class TestReading:
                 write_report([tmp_path / "run"])
             except ValueError as error:
                 assert table in ("streams", "clock")
-                assert "has no step yet" in str(error)  # noqa: PT017
+                assert "has no steps yet" in str(error)  # noqa: PT017
             else:
                 assert (tmp_path / "run" / "report.html").stat().st_size > 1e6
 
