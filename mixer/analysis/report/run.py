@@ -131,9 +131,7 @@ def read_run(folder: Path, name: str) -> Run:
     rows = ledger.read("streams", _STREAMS)
     streams = by_stream(rows.rename_columns([_PASSES.get(name, name) for name in _STREAMS]), clock)
     if not streams:
-        raise ValueError(
-            f"The ledger of {folder} has no step yet: if the run is still going, try again when it has done some."
-        )
+        raise ValueError(f"The ledger of {folder} has no steps yet: if the run is in progress, try again later.")
     note = read_note(folder)
     start = pd.DataFrame({"step": [0], "epoch": [0.0], "samples": [0]})  # an evaluation may come before any step
     from_start = pd.concat([start, clock[["step", "epoch", "samples"]]])

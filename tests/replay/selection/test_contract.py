@@ -119,7 +119,7 @@ def test_errors_name_what_is_wrong(name: str) -> None:
         selection.start(0, 1)
     selection.start(5, 1)
     state = selection.state_dict()
-    with pytest.raises(ValueError, match=r"has the state \[.*\], but the saved state has \['x'\]"):
+    with pytest.raises(ValueError, match=r"remembers \[.*\], but the saved state has \['x'\]"):
         selection.load_state_dict({"x": 1})
     with pytest.raises(ValueError, match="has capacity 5, but the saved state is of one with 6"):
         selection.load_state_dict({**state, "capacity": 6})
