@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args, overload
 
 from mixer.utils.files import folder_name
+from tasks.sources.checks import check_map_style, find_unrepeatable
 from tasks.sources.labels import labels_in
-from tasks.sources.map_style import check_map_style
-from tasks.sources.repeatable import find_unrepeatable
 
 
 def folder_of_task(folder: Path, number: int, name: str) -> Path:

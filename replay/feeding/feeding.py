@@ -1,12 +1,11 @@
 """How a buffer is filled as a run goes on: after each step with the samples that were trained on."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers.utils import logging
 
@@ -19,64 +18,18 @@ from replay.feeding.same_form import check_same_form
 from replay.memory.drawing import BufferCursor
 from replay.memory.held_classes import HeldClasses
 from replay.memory.kept_rows import KeptRows
-from replay.memory.sources import Sources, addresses
-from replay.retrieval import MIR, Retrieval
-from replay.selection import Offers, Selection
+from replay.memory.sources import addresses
+from replay.retrieval import MIR
+from replay.selection import Offers
+from replay.shared.buffer_view import BufferView
 from replay.shared.offered import Facts, Offered
-from replay.storage import Row, Storage
+from replay.storage import Storage
 
 logger = logging.get_logger(__name__)
 
 _NOTHING: Int64Array = np.zeros(0, dtype=np.int64)
 _UNSEEN = "Give OnDisk a folder that all ranks of a node see."
 _CROWDED = "Give OnDisk a folder on each node's own disk."
-
-
-class Fed(Protocol):
-    """What feeding has to know of its buffer."""
-
-    selection: Selection
-    retrieval: Retrieval
-    storage: Storage
-    sources: Sources
-    key: int | None
-    capacity: int
-    is_online: bool
-    is_writer: bool
-    label_column: str | None
-    stream_names: tuple[str, ...] | None
-    num_offered: int
-    num_gathered_bytes: int
-
-    def __len__(self) -> int: ...
-
-    def addresses(self, slots: Int64Array) -> Int64Array:
-        """Says where the samples in some slots are read."""
-
-    @property
-    def entries(self) -> Mapping[str, NDArray[Any]]:
-        """What is known of the entries."""
-
-    @property
-    def num_samples_by_source(self) -> dict[str, int]:
-        """Number of entries of each source."""
-
-    def read_labels(self, where: Int64Array) -> Int64Array | None:
-        """Reads classes off a column."""
-
-    def offer(
-        self,
-        offers: Offers,
-        addresses_of: Callable[[Int64Array], Int64Array],
-        make_rows: Callable[[Int64Array], list[Row]] | None = None,
-    ) -> Int64Array:
-        """Offers samples."""
-
-    def save(self, folder: Path | str) -> None:
-        """Writes the buffer."""
-
-    def load(self, folder: Path | str) -> None:
-        """Takes up a saved buffer."""
 
 
 class BufferFeeding(Method):
@@ -91,7 +44,7 @@ class BufferFeeding(Method):
         stream_name: The name of its stream.
     """
 
-    def __init__(self, buffer: Fed, stream_name: str):
+    def __init__(self, buffer: BufferView, stream_name: str):
         self._buffer, self._stream_name = buffer, stream_name
         self.scorer: GradientScores | None = None
         self._classes = HeldClasses()
@@ -102,7 +55,7 @@ class BufferFeeding(Method):
         return self._stream_name
 
     @property
-    def buffer(self) -> Fed:
+    def buffer(self) -> BufferView:
         """The buffer."""
         return self._buffer
 

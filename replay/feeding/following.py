@@ -13,10 +13,13 @@ from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from mixer.trainer.method import RunContext
 from mixer.trainer.side_runs import SideRuns
-from replay.feeding.feeding import BufferFeeding, Fed
+from replay.feeding.feeding import BufferFeeding
+from replay.shared.buffer_view import BufferView
 
 
-def follow(buffer: Fed, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]) -> Callable[[Plan], None]:
+def follow(
+    buffer: BufferView, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]
+) -> Callable[[Plan], None]:
     """Gives what offers a batch's samples to a buffer, by its plan alone: every rank knows that without a collective.
 
     Args:

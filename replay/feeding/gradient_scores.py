@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,23 +14,12 @@ from mixer.mixture.cursors import StreamShare
 from mixer.mixture.permutation import Order
 from mixer.trainer.method import RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
+from replay.shared.buffer_view import BufferView
 from replay.shared.offered import Facts, Offered
 from replay.shared.random_numbers import RandomNumbers
 
 _MOST_ROWS = 32  # new samples in one backward: each holds a gradient of a layer of its own
 _PURPOSE = 13  # of the random numbers
-
-
-class Compared(Protocol):
-    """What new samples are compared with."""
-
-    key: int | None
-    num_offered: int
-
-    def __len__(self) -> int: ...
-
-    def addresses(self, slots: Int64Array) -> Int64Array:
-        """Says where the samples in some slots are read."""
 
 
 class GradientScores:
@@ -52,7 +41,7 @@ class GradientScores:
     def __init__(
         self,
         run: RunContext,
-        buffer: Compared,
+        buffer: BufferView,
         stream_id: int,
         num_compared: int,
         rows_of: Callable[[StepBatch], Iterator[tuple[int, Any]]],

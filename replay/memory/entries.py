@@ -88,12 +88,9 @@ class Entries:
             state: What `state_dict` gave.
 
         Raises:
-            ValueError: If they are no columns of whole numbers, of one length and no more than there is room for.
+            ValueError: If there are more entries than slots.
         """
-        shapes = {np.shape(state[name]) for name in _COLUMNS}
-        if len(shapes) > 1 or any(np.asarray(state[name]).dtype.kind not in "iu" for name in _COLUMNS):
-            raise ValueError(f"the entries must be columns of whole numbers, all of one length, but are of {shapes}")
-        (size,) = shapes.pop()
+        size = len(state["number"])
         if size > self.capacity:
             raise ValueError(f"there are {size} entries, and room for {self.capacity}")
         self.size = 0

@@ -1,32 +1,12 @@
 """Of which classes the entries of a buffer are, for the ledger."""
 
-from collections.abc import Mapping
-from typing import Any, Protocol
-
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
-from replay.memory.sources import Sources
-from replay.storage import Storage
+from replay.shared.buffer_view import BufferView
 
 # Labels of more values than that are rather numbers than classes, and would fill the ledger.
 _MOST_CLASSES = 1_000
-
-
-class Held(Protocol):
-    """What has to be known of a buffer."""
-
-    storage: Storage
-    sources: Sources
-    label_column: str | None
-
-    @property
-    def entries(self) -> Mapping[str, NDArray[Any]]:
-        """What is known of the entries."""
-
-    def addresses(self, slots: Int64Array) -> Int64Array:
-        """Says where the samples in some slots are read."""
 
 
 class HeldClasses:
@@ -42,7 +22,7 @@ class HeldClasses:
         self._numbers: Int64Array = np.zeros(0, dtype=np.int64)  # entries whose class was read, ascending
         self._labels: Int64Array = np.zeros(0, dtype=np.int64)
 
-    def count(self, buffer: Held) -> dict[int, int]:
+    def count(self, buffer: BufferView) -> dict[int, int]:
         """Counts the entries.
 
         Args:
@@ -63,7 +43,7 @@ class HeldClasses:
         self.seen |= by_class.keys()
         return {label: by_class.get(label, 0) for label in sorted(self.seen)}
 
-    def _read(self, buffer: Held) -> Int64Array | None:
+    def _read(self, buffer: BufferView) -> Int64Array | None:
         """Reads the classes of the entries that came since the last time; `None` where they cannot be read."""
         if buffer.storage.keeps_contents or not self._can_be_read:
             return None

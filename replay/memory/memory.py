@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import digests_of, find_damaged
-from mixer.utils.validation import refusing_damage, whole_number
+from mixer.utils.validation import refusing_damage
 from replay.memory.entries import Entries
 from replay.memory.sources import Sources
 from replay.retrieval import Retrieval
@@ -19,7 +19,6 @@ from replay.selection import Offers, Selection
 from replay.shared.arguments import as_whole_numbers
 from replay.storage import Row, Rows, Storage
 from replay.storage.saved_state import begin_writing, check_saved, read_state, write_state
-from replay.storage.source import split
 
 FORMAT_VERSION = 1
 _FIELDS = {"task": "tasks", "label": "labels", "loss": "losses", "gradient": "scores", "features": "features"}
@@ -261,7 +260,7 @@ class Memory:
         """
         folder = Path(folder)
         state, arrays = read_state(folder / "buffer")
-        check_saved(state, self, FORMAT_VERSION)
+        check_saved(state, self.description, FORMAT_VERSION)
         with refusing_damage(f"{folder / 'buffer.json'}"):
             damaged = find_damaged(folder, state["digests"])
             if damaged is not None:
@@ -270,14 +269,13 @@ class Memory:
             self._take_up(state, arrays, folder / "rows")
 
     def _take_up(self, state: Mapping[str, Any], arrays: Mapping[str, Any], rows: Path) -> None:
-        """Takes up what was read; all is as before if something of it is not what was written."""
-        counters = {name: whole_number(state[name], name) for name in _COUNTERS}
-        key = None if state["key"] is None else whole_number(state["key"], "key", least=-(2**63), most=2**64)
-        forgotten = np.array([whole_number(one, "a forgotten sample") for one in state["forgotten"]], dtype=np.int64)
+        """Loads a state that was read; an error leaves the buffer as it was."""
+        counters = {name: int(state[name]) for name in _COUNTERS}
+        key = None if state["key"] is None else int(state["key"])
+        forgotten = np.array(state["forgotten"], dtype=np.int64)
         sources, entries = self.sources.replaced({}), Entries(self.capacity, self.storage.working_folder)
         sources.load_state_dict(state["sources"], is_read=not self.storage.keeps_contents)
         entries.load_state_dict(arrays["entries"])
-        _check_entries(entries, sources.lengths)
         before = copy.copy(self.selection), copy.copy(self.retrieval)  # to begin makes all that they hold anew
         try:
             self.selection.start(self.capacity, key or 0)
@@ -294,18 +292,6 @@ class Memory:
         self.sources, self._entries, self.key, self._forgotten = sources, entries, key, forgotten
         for name, count in counters.items():
             setattr(self, name, count)
-
-
-def _check_entries(entries: Entries, lengths: Int64Array) -> None:
-    """Refuses entries that refer to samples which there are not."""
-    ids, indices = split(entries["address"])
-    are_references = entries["address"] >= 0
-    known = are_references & (ids < len(lengths))
-    if (are_references & ~known).any() or (indices[known] >= lengths[ids[known]]).any():
-        raise ValueError("an entry refers to a sample that no data set has")
-    tasks = entries["task"]
-    if len(tasks) and not (tasks.min() >= 0 and tasks.max() < max(1, len(lengths))):
-        raise ValueError(f"an entry is of data set {int(tasks.max())}, of {len(lengths)}")
 
 
 def _options(rule: Selection | Retrieval) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.validation import whole_number
 from replay.retrieval.base import Retrieval
 
 _GONE = -1
@@ -112,6 +111,6 @@ class LeastRecent(Retrieval):
                 f"{self.name} has room for {self._capacity} entries, but the saved state is of a larger buffer, with "
                 f"{len(line)}; give the capacity that it was saved with."
             )
-        self._position = whole_number(state["position"], "the position")
+        self._position = int(state["position"])
         self._places.fill(_GONE)
         self._stand(line)

@@ -3,22 +3,34 @@
 import io
 import json
 import math
-import re
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from mixer.utils.validation import DAMAGE
-from replay.storage.rows import Row
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is kept of one sample.
+
+    Args:
+        sample: The sample as its data set gave it; `None` where only a reference to it is remembered.
+        payload: What a method needs beside it, such as `"logits"`; arrays of any shape and type.
+    """
+
+    sample: Any = None
+    payload: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
 
 # PNG keeps the pixels of these as they are; it would round or convert those of others, which are kept raw.
 _PNG_MODES = frozenset({"1", "L", "LA", "RGB", "RGBA"})
-# Of those that are kept raw, the least takes a byte a pixel.
-_PIXELS_PER_BYTE = 1
 
 
 def is_image(value: Any) -> bool:
@@ -70,11 +82,7 @@ def decode_image(about: Any, content: memoryview) -> Any:
 
     if not about.get("is_raw"):
         with Image.open(io.BytesIO(content), formats=("PNG",)) as png:
-            if [png.mode, *png.size] != [about["mode"], *about["size"]]:
-                raise ValueError(f"the picture is {png.mode}, {png.size}, and not {about['mode']}, {about['size']}")
             return png.copy()
-    if math.prod(about["size"]) > _PIXELS_PER_BYTE * len(content):
-        raise ValueError(f"{len(content)} bytes are no picture of {about['size']}")
     image = Image.frombytes(about["mode"], tuple(about["size"]), bytes(content))
     if "palette" in about:
         image.putpalette(*about["palette"])
@@ -83,8 +91,6 @@ def decode_image(about: Any, content: memoryview) -> Any:
     return image
 
 
-# What numpy calls types of numbers, times and texts by; it parses other names, and at length.
-_NUMPY_DTYPE = re.compile(r"[<>|=]?[biufcSUVmM]\d{1,9}(\[\d{0,9}\w{1,2}\])?")
 _TORCH_DTYPES = {
     str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)
 }
@@ -126,33 +132,32 @@ class NodeReader:
         self._at += num_bytes
         return self._view[self._at - num_bytes : self._at]
 
-    def _read_dict(self, node: Any) -> dict[Any, Any]:
-        if len(node) % 2 == 0:
+    def read_dict(self, nodes: Sequence[Any]) -> dict[Any, Any]:
+        """Reads keys and values, in turn."""
+        items = [self.read(node) for node in nodes]
+        if len(items) % 2:
             raise ValueError("a key without a value")
-        items = iter(node[1:])
-        return {self.read(key): self.read(next(items)) for key in items}
+        return dict(zip(items[::2], items[1::2], strict=True))
 
-    def _read_array(self, name: str, shape: Any, num_bytes: int) -> np.ndarray[Any, Any]:
-        if not isinstance(name, str) or not _NUMPY_DTYPE.fullmatch(name):
-            raise ValueError(f"{name!r} is no type of an array that is written")
+    def read_array(self, name: str, shape: Any, num_bytes: int) -> NDArray[Any]:
+        """Reads a numpy array."""
         dtype = np.dtype(name)
+        if dtype.hasobject:  # its bytes would be taken for addresses in memory
+            raise ValueError(f"{name!r} is no type of an array that is written")
         _check_size(shape, dtype.itemsize, num_bytes)
-        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype=dtype)
-        if num_bytes:
-            array[...] = np.frombuffer(self.take(num_bytes), dtype=dtype).reshape(shape)
-        return array
+        return np.ndarray(shape, dtype=dtype, buffer=bytearray(self.take(num_bytes)))
 
-    def _read_tensor(self, name: str, shape: Any, num_bytes: int) -> torch.Tensor:
+    def read_tensor(self, name: str, shape: Any, num_bytes: int) -> torch.Tensor:
+        """Reads a torch tensor."""
         dtype = _TORCH_DTYPES[name]
         _check_size(shape, dtype.itemsize, num_bytes)
         if not num_bytes:
             return torch.empty(shape, dtype=dtype)
-        memory = torch.from_numpy(np.frombuffer(self.take(num_bytes), dtype=np.uint8).copy())
-        return memory.view(dtype).reshape(shape)
+        return torch.frombuffer(bytearray(self.take(num_bytes)), dtype=torch.uint8).view(dtype).reshape(shape)
 
 
 def _check_size(shape: Any, bytes_each: int, num_bytes: int) -> None:
-    """Refuses a shape that would take other memory than the bytes that are there for it."""
+    """Refuses a shape that does not match its bytes."""
     if not all(type(length) is int and length >= 0 for length in shape) or math.prod(shape) * bytes_each != num_bytes:
         raise ValueError(f"{num_bytes} bytes are no array of shape {shape} with {bytes_each} bytes each")
 
@@ -166,12 +171,12 @@ _READERS: dict[str, Callable[[NodeReader, Any], Any]] = {
     "floats": lambda reader, node: np.frombuffer(reader.take(node[1]), dtype=np.float64).tolist(),
     "list": lambda reader, node: [reader.read(item) for item in node[1:]],
     "tuple": lambda reader, node: tuple([reader.read(item) for item in node[1:]]),
-    "dict": NodeReader._read_dict,
+    "dict": lambda reader, node: reader.read_dict(node[1:]),
     "numpy text": lambda reader, node: np.str_(str(reader.take(node[1]), "utf-8", "surrogatepass")),
     "numpy bytes": lambda reader, node: np.bytes_(bytes(reader.take(node[1]))),
-    "scalar": lambda reader, node: reader._read_array(node[1], (), node[2])[()],
-    "array": lambda reader, node: reader._read_array(*node[1:]),
-    "tensor": lambda reader, node: reader._read_tensor(*node[1:]),
+    "scalar": lambda reader, node: reader.read_array(node[1], (), node[2])[()],
+    "array": lambda reader, node: reader.read_array(*node[1:]),
+    "tensor": lambda reader, node: reader.read_tensor(*node[1:]),
     "image": lambda reader, node: decode_image(node[1], reader.take(node[2])),
 }
 # What stands around a value, and how it is reached from there.

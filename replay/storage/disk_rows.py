@@ -9,12 +9,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.files import write_json
-from mixer.utils.validation import load_json, refusing_damage, whole_number
-from replay.storage.codec import decode, encode
+from mixer.utils.files import read_json, write_json
+from mixer.utils.validation import refusing_damage
+from replay.storage.codec import Row, decode, encode
 from replay.storage.row_file import RowFile, write_rows, write_whole
-from replay.storage.rows import NumberSet, Row, Rows, as_numbers, no_such_row
-from replay.storage.segments import Segment, SegmentFiles, merge, neighbourhood
+from replay.storage.rows import Rows, as_numbers, no_such_row
+from replay.storage.segments import NumberSet, Segment, SegmentFiles, merge, neighbourhood
 
 _MANIFEST, _LIVE, _PENDING = "rows.json", "live.int64", "pending.arrow"
 _FORMAT = 1
@@ -76,7 +76,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         ],
         "files": {name: (folder / name).stat().st_size for name in names},
     }
-    write_json(folder / _MANIFEST, content)
+    write_json(folder / _MANIFEST, content, sealed=True)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -91,63 +91,31 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         ValueError: If a file is missing or torn; it is named.
     """
-    content = _read_content(folder)
-    try:
-        with refusing_damage(f"{folder / _MANIFEST}"):
-            for name, size in content["files"].items():
-                _check_size(folder / name, size)
-            counts = (whole_number(content[name], name) for name in ("next_number", "first_pending", "pending_bytes"))
-            next_number, first_pending, pending_bytes = counts
-            segments = _read_segments(folder / _LIVE, content["segments"], first_pending)
-    except ValueError as error:
-        if str(folder) in str(error):
-            raise
-        raise ValueError(f"{folder / _MANIFEST} is damaged ({error}). Load an earlier checkpoint.") from error
-    file = RowFile(folder / _PENDING)
-    pending = {number: bytes(file.read(index)) for index, number in enumerate(file.numbers.tolist())}
-    if not first_pending <= next_number or any(not first_pending <= number < next_number for number in pending):
-        raise ValueError(
-            f"{folder / _MANIFEST} is damaged: its numbers of rows do not fit. Load an earlier checkpoint."
-        )
-    return Manifest(segments, next_number, first_pending, pending_bytes, pending)
-
-
-def _read_segments(path: Path, described: Sequence[Sequence[Any]], end: int) -> list[Segment]:
-    """Reads which rows are live, of segments that follow each other up to a number."""
-    left, segments, after = path.stat().st_size // 8, [], 0
-    with path.open("rb") as file:
-        for first, last, num_rows, num_bytes, num_live in described:
-            whole_number(first, "the first row of a segment", after, end - 1)
-            whole_number(last, "its last row", first, end - 1)
-            whole_number(num_rows, "its number of rows", 1, last - first + 1)
-            whole_number(num_bytes, "its number of bytes")
-            left -= whole_number(num_live, "its number of live rows", 0, min(num_rows, left))
-            live = np.frombuffer(file.read(8 * num_live), dtype="<i8").astype(np.int64)
-            if len(live) != num_live or not (np.diff(live, prepend=first - 1, append=last + 1) > 0).all():
-                raise ValueError(f"{path} is torn: rows of the segment from {first} to {last} are not among them")
-            segments.append(Segment(first, last, num_rows, num_bytes, NumberSet(live)))
-            after = last + 1
-    return segments
-
-
-def _read_content(folder: Path) -> dict[str, Any]:
     path = folder / _MANIFEST
-    if not path.is_file():
-        raise ValueError(f"{path} is missing. Load a checkpoint that was written to its end, of rows on disk.")
-    try:
-        content = load_json(path)
-    except ValueError as error:
-        raise ValueError(f"{path} is torn ({error}). Load an earlier checkpoint.") from None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+    content = read_json(path)
+    if content.get("format") != _FORMAT:
         raise ValueError(f"{path} is not of format {_FORMAT}. Load a checkpoint of this version.")
-    return content
+    with refusing_damage(f"{path}"):
+        for name, size in content["files"].items():
+            _check_size(folder / name, size)
+        segments = _read_segments(folder / _LIVE, content["segments"])
+        file = RowFile(folder / _PENDING)
+        pending = {number: bytes(file.read(index)) for index, number in enumerate(file.numbers.tolist())}
+        return Manifest(segments, content["next_number"], content["first_pending"], content["pending_bytes"], pending)
 
 
-def _check_size(path: Path, size: Any) -> None:
+def _read_segments(path: Path, described: Sequence[Sequence[int]]) -> list[Segment]:
+    live = np.fromfile(path, dtype="<i8").astype(np.int64)
+    ends = np.cumsum([row[4] for row in described], dtype=np.int64)
+    parts = np.split(live, ends[:-1]) if described else []
+    return [Segment(*row[:4], NumberSet(part)) for row, part in zip(described, parts, strict=True)]
+
+
+def _check_size(path: Path, size: int) -> None:
     if not path.is_file():
         raise ValueError(f"{path} is missing. Load an earlier checkpoint.")
-    if path.stat().st_size != size:
-        found = path.stat().st_size
+    found = path.stat().st_size
+    if found != size:
         raise ValueError(f"{path} is torn: it has {found} bytes instead of {size}. Load an earlier checkpoint.")
 
 

@@ -12,7 +12,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from mixer.ledger.table_files import next_batch
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import writing
 from mixer.utils.validation import check_plain
@@ -20,9 +19,7 @@ from mixer.utils.validation import check_plain
 TEMPORARY_SUFFIX = ".tmp"
 
 _ROWS_PER_BATCH = 1024
-_BYTES_BEFORE_SCHEMA = 8
 _NEXT_NUMBER = b"next_number"
-_MOST_DIGITS = 20
 _SCHEMA = pa.schema([pa.field("number", pa.int64(), False), pa.field("row", pa.large_binary(), False)])
 
 
@@ -39,18 +36,17 @@ class RowFile:
 
     def __init__(self, path: Path):
         try:
-            table = _read_table(path)
+            check_plain(path)
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            table.validate(full=True)
+            self.next_number = int((table.schema.metadata or {}).get(_NEXT_NUMBER, b"0"))
         except (pa.ArrowException, EOFError, OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # of the system, not of the content
+            if isinstance(error, OSError) and error.errno is not None:  # a system error, not a damaged file
                 raise
             raise ValueError(f"{path} is torn ({error}). Load an earlier checkpoint.") from error
         if not table.schema.equals(_SCHEMA):
             raise ValueError(f"{path} has the columns {table.schema.names} instead of rows of a buffer.")
         self._numbers = [batch.to_numpy() for batch in table.column("number").chunks]  # in the file, not in memory
-        noted = (table.schema.metadata or {}).get(_NEXT_NUMBER, b"0")
-        if not (noted.isdigit() and len(noted) < _MOST_DIGITS):
-            raise ValueError(f"{path} is torn (its next number is {noted!r}). Load an earlier checkpoint.")
-        self.next_number = int(noted)
         self._rows = table.column("row")
         are_full = all(len(numbers) == _ROWS_PER_BATCH for numbers in self._numbers[:-1])
         if table.column("row").null_count or not are_full or not (np.diff(self.numbers, prepend=-1) > 0).all():
@@ -88,20 +84,6 @@ class RowFile:
         index = int(np.searchsorted(numbers, number))
         is_here = index < len(numbers) and numbers[index] == number
         return self.read(batch * _ROWS_PER_BATCH + index) if is_here else None
-
-
-def _read_table(path: Path) -> pa.Table:
-    """Maps a file: its batches as they follow each other, as many as its end says."""
-    check_plain(path)
-    file = pa.memory_map(str(path))
-    num_batches = pa.ipc.open_file(file).num_record_batches
-    file.seek(_BYTES_BEFORE_SCHEMA)
-    schema, batches = pa.ipc.read_schema(file), []
-    while (batch := next_batch(file, schema)) is not None:
-        batches.append(batch)
-    if len(batches) != num_batches:
-        raise pa.ArrowInvalid(f"it has {len(batches)} batches instead of {num_batches}")
-    return pa.Table.from_batches(batches, schema)
 
 
 class OpenFiles:

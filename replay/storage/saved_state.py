@@ -5,7 +5,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,6 @@ from mixer.utils.files import newer_version, read_json, write_json
 from mixer.utils.validation import DAMAGE, check_plain, refusing_damage
 
 Parts = Mapping[str, Mapping[str, Any]]
-
-
-class Saved(Protocol):
-    """What a saved buffer is compared with."""
-
-    capacity: int
-
-    @property
-    def description(self) -> Mapping[str, Any]:
-        """What has to be the same, by name."""
 
 
 def begin_writing(path: Path) -> None:
@@ -84,23 +74,17 @@ def read_state(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Reads arrays of numbers that take no more room in memory than in the file."""
     check_plain(path)
-    with zipfile.ZipFile(path) as file:
-        entries = file.infolist()
-    is_packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
-    if is_packed or sum(entry.file_size for entry in entries) > path.stat().st_size:
-        raise ValueError("its arrays are compressed, as they are never written")
     with np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)
 
 
-def check_saved(state: Mapping[str, Any], buffer: Saved, format_version: int) -> None:
+def check_saved(state: Mapping[str, Any], description: Mapping[str, Any], format_version: int) -> None:
     """Refuses the state of another kind of buffer.
 
     Args:
         state: The plain data that was read.
-        buffer: The buffer that is to take it up.
+        description: `Memory.description` of the buffer that loads it.
         format_version: What this version reads.
 
     Raises:
@@ -108,6 +92,6 @@ def check_saved(state: Mapping[str, Any], buffer: Saved, format_version: int) ->
     """
     if state.get("format") != format_version:
         raise ValueError(newer_version("the buffer", state.get("format"), format_version))
-    for name, own in buffer.description.items():
+    for name, own in description.items():
         if state.get(name) != own:
             raise ValueError(f"the buffer was saved with {name}={state.get(name)!r} and has {name}={own!r} now")

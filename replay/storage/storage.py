@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from replay.storage.disk_rows import ROWS_PER_SEGMENT, DiskRows
-from replay.storage.memory_rows import MemoryRows
-from replay.storage.rows import Rows
+from replay.storage.rows import MemoryRows, Rows
 
 
 class Storage(ABC):

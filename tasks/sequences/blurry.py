@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from tasks.sequences.arguments import check_seed
-from tasks.sequences.parts import class_labels, groups_of, pick_where
+from tasks.sequences.parts import check_seed, class_labels, groups_of, pick_where
 from tasks.task import Task, TaskSequence
 
 

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.sequences.arguments import check_between, check_seed, listed
-from tasks.sequences.parts import class_labels, in_order, named, pick_where
-from tasks.sequences.relabelled import relabel
+from tasks.sequences.data_sets import relabel
+from tasks.sequences.parts import check_between, check_seed, class_labels, in_order, listed, named, pick_where
 from tasks.task import Scenario, Task, TaskSequence
 
 Groups = Mapping[str, Sequence[int]] | Sequence[Sequence[int]]

@@ -5,9 +5,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tasks.sequences.arguments import listed
 from tasks.sequences.number_apart import number_apart
-from tasks.sequences.parts import check_known, pick_where
+from tasks.sequences.parts import check_known, listed, pick_where
 from tasks.sources.labels import require_column
 from tasks.task import Scenario, Task, TaskSequence
 

@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset
 from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
 from replay.storage.labels import read_labels
-from tasks.sources.by_columns import ByColumns, Sample
+from tasks.sources.arrays import ByColumns, Sample
 from tasks.task import Task, TaskSequence
 
 

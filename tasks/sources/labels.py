@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
 from replay.storage.labels import read_labels
-from tasks.sources.map_style import check_map_style
+from tasks.sources.checks import check_map_style
 
 
 def require_labels(dataset: Any, called: str) -> Int64Array:

@@ -1,4 +1,4 @@
-"""Whether samples are the same when they are read again."""
+"""Checks of data sets: they can be indexed, and reading a sample twice gives the same."""
 
 import math
 import pickle
@@ -9,6 +9,24 @@ import numpy as np
 import torch
 
 from mixer.utils.random_state import RandomState, seed_generators
+
+
+def check_map_style(dataset: Any, called: str) -> None:
+    """Makes sure that samples can be counted and read by their number.
+
+    Args:
+        dataset: What was given as a data set.
+        called: What to call it in an error.
+
+    Raises:
+        TypeError: If they cannot.
+    """
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise TypeError(
+            f"{called} must be a data set with __len__ and __getitem__, got a {type(dataset).__name__}. Rows of an "
+            "iterable one are brought into memory or onto disk first, with datasets.Dataset.from_generator say."
+        )
+
 
 _NUM_SAMPLES = 8
 _NUM_COMPARISONS = 16  # of one change in two all but one in 65,536 are found
