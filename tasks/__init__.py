@@ -1,4 +1,4 @@
-"""Built-in data sources, tasks and sequences of tasks."""
+"""Continual learning: tasks, sequences of tasks, runs and metrics."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`mixer continual RECIPE.yaml`, and `mixer continual-compare RUN ...` for several such runs."""
+"""The commands `mixer continual RECIPE.yaml` and `mixer continual-compare RUN ...`."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,7 @@ _RESUME = ("auto", "must", "never")
 
 
 def continual() -> Command:
-    """Gives the command that trains on a sequence of tasks.
-
-    Returns:
-        The command.
-    """
+    """Returns the command that trains on a sequence of tasks."""
     parser = ArgumentParser(
         description="Trains on a sequence of tasks by a recipe and scores all of them after each. Every field can be "
         "overridden: --training.learning_rate 1e-3.",
@@ -61,11 +57,7 @@ def continual() -> Command:
 
 
 def continual_compare() -> Command:
-    """Gives the command that puts continual runs side by side.
-
-    Returns:
-        The command.
-    """
+    """Returns the command that compares continual runs."""
     parser = ArgumentParser(
         description="Puts the metrics and scores of continual runs side by side; mixer report shows how they were "
         "trained, too."
@@ -121,7 +113,7 @@ def _train_run(run: ContinualRun, resume: str | None, recipe: str) -> ScoreMatri
 
 
 def _settle(folder: Path, resume: str | None) -> None:
-    """Refuses what `--resume` does not allow, and removes what a new start must not find."""
+    """Refuses states that `--resume` does not allow, and removes the old run for a new start."""
     if resume not in (None, *_RESUME):
         raise ValueError(f"--resume must be auto, must or never, got {resume!r}.")
     checkpoints = [*folder.glob("[0-9]*-*/checkpoint-*"), *folder.glob("[0-9]*-*/end")]
@@ -151,7 +143,7 @@ def _compare(config: Namespace) -> None:
 def _show(
     matrices: Mapping[str, ScoreMatrix], page: Path | None, prints_json: bool, tables: Sequence[Table] = ()
 ) -> None:
-    """Prints metrics, other tables before them, and where the page is."""
+    """Prints tables, metrics and the path of the page."""
     if prints_json:
         print_json({"runs": [_as_data(name, matrix) for name, matrix in matrices.items()], "page": page})
         return

@@ -1,4 +1,4 @@
-"""Tasks, and sequences of tasks that one model learns one after the other."""
+"""Tasks and sequences of tasks."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,16 +12,7 @@ from tasks.sources.labels import labels_in
 
 
 def folder_of_task(folder: Path, number: int, name: str) -> Path:
-    """Gives the folder that a task trains in.
-
-    Args:
-        folder: The run's folder.
-        number: The task's number, from 0.
-        name: Its name.
-
-    Returns:
-        The folder, one step down whatever the name.
-    """
+    """Returns the training folder of a task, numbered from 0: a direct subfolder of the run, whatever its name."""
     return folder / f"{number + 1:02d}-{folder_name(name)}"
 
 

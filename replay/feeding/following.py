@@ -1,4 +1,4 @@
-"""How a buffer is filled in a loop of one's own: by the plans of its batches."""
+"""Filling a buffer in your own training loop, from the plans of its batches."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -20,19 +20,19 @@ from replay.shared.buffer_view import BufferView
 def follow(
     buffer: BufferView, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]
 ) -> Callable[[Plan], None]:
-    """Gives what offers a batch's samples to a buffer, by its plan alone: every rank knows that without a collective.
+    """Returns a function that offers the samples of a batch to a buffer, from the plan alone: no collective is needed.
 
     Args:
         buffer: The buffer.
-        name: The name of its stream.
+        name: Name of its stream.
         streams: The streams, in order.
-        planner: Gives what they draw.
+        planner: Returns the planner of the streams.
 
     Returns:
-        What is called with the plan of each batch once it was trained on.
+        The function; call it with the plan of each batch after training on it.
 
     Raises:
-        ValueError: If the buffer has to see samples, losses, or labels that no column holds.
+        ValueError: If the buffer needs samples, losses, or labels without a column.
     """
     feeding = BufferFeeding(buffer, name)
     nobody: Any = SimpleNamespace()

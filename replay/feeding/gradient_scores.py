@@ -1,4 +1,4 @@
-"""How much the gradients of new samples are like those of samples in a buffer."""
+"""Gradient similarity between new samples and the entries of a buffer."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,17 +25,17 @@ _PURPOSE = 13  # of the random numbers
 class GradientScores:
     """Scores the samples of a step for gradient-based sample selection.
 
-    Aljundi et al. 2019, arXiv:1903.08671, algorithm 2: a sample's score is the largest cosine of its gradient with
-    those of some entries, drawn evenly. They are taken after the optimizer step, with the model as in evaluation. An
-    step costs one more reading, forward and backward of its samples and, on every rank and for each 32 of these, of
-    the entries that they are compared with. Layers that `GradientProbe` does not know are left out.
+    Aljundi et al. 2019, arXiv:1903.08671, algorithm 2: the score of a sample is the largest cosine of its gradient with
+    the gradients of some randomly drawn entries. Gradients are computed after the optimizer step, in evaluation mode.
+    Each step costs an extra read, forward and backward pass of its samples and, on every rank and for each 32 of them,
+    of the compared entries. Layers that `GradientProbe` does not support are left out.
 
     Args:
         run: The run.
         buffer: The buffer.
         stream_id: Its stream.
-        num_compared: How many entries a sample is compared with.
-        rows_of: Gives this rank's rows of iterable streams in a step, by the numbers of what is offered.
+        num_compared: Number of entries to compare with each sample.
+        rows_of: Yields this rank's rows of iterable streams in a step, with their numbers.
     """
 
     def __init__(

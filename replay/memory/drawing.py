@@ -1,4 +1,4 @@
-"""What a buffer draws next: a retrieval's slots, by positions that every rank counts alike."""
+"""The cursor of a buffer: slots picked by a retrieval, at positions that every rank counts alike."""
 
 import bisect
 import copy
@@ -13,13 +13,10 @@ from replay.shared.buffer_view import BufferView
 
 
 class BufferCursor:
-    """Draws a buffer; see `mixer.mixture.cursor.Cursor`.
+    """Draws from a buffer; see `mixer.mixture.cursor.Cursor`.
 
-    Coming draws are predicted by copies (`ahead`): they note where draws will begin, for looking those up needs to know
-    what is drawn together. Once a draw is made its slots stay, whatever becomes of the buffer.
-
-    Args:
-        buffer: The buffer.
+    Copies (`ahead`) predict coming draws: they record where draws will begin, since a lookup depends on the entries
+    drawn together. The slots of a completed draw stay fixed, even if the buffer changes.
     """
 
     def __init__(self, buffer: BufferView):
@@ -46,7 +43,7 @@ class BufferCursor:
 
     @property
     def available(self) -> int | None:
-        """Number of entries: no draw gives one twice."""
+        """Number of entries: no draw repeats one."""
         return len(self._buffer)
 
     def advance(self, count: int) -> int:
@@ -66,26 +63,18 @@ class BufferCursor:
         return start
 
     def assign(self, start: int, slots: Int64Array) -> None:
-        """Says what a draw gives.
-
-        Args:
-            start: Its first position.
-            slots: int64 `[count]`: its slots.
-        """
+        """Sets the slots, int64 `[count]`, of the draw that begins at position `start`."""
         self._last = (start, slots, self._buffer.addresses(slots))
         self._numbers = self._buffer.numbers(slots)
 
     def slots(self, positions: Int64Array) -> Int64Array:
-        """Says in which slots stood what was drawn last.
+        """Returns the slots of positions of the last draw.
 
         Args:
             positions: int64 `[count]`: positions of the last draw.
 
-        Returns:
-            int64 `[count]`.
-
         Raises:
-            ValueError: If something else stands there by now.
+            ValueError: If other entries occupy these slots by now.
         """
         start, slots, _ = self._last
         if not np.array_equal(self._buffer.numbers(slots), self._numbers):
@@ -115,24 +104,24 @@ class BufferCursor:
         return np.take(addresses, positions - start, mode="wrap")
 
     def ahead(self) -> "BufferCursor":
-        """Gives a copy to look ahead with; it notes what it draws for this one."""
+        """Returns a copy for lookahead; it records its draws for this cursor."""
         cursor = copy.copy(self)
         cursor._is_ahead = True
         return cursor
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the position; what is drawn is the buffer's own state."""
+        """Returns the position; the entries are part of the state of the buffer."""
         return {"position": self._position, "num_offered": self._buffer.num_offered, "memory": True}
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
-        """Takes up the position.
+        """Loads a position.
 
         Args:
-            state: What `state_dict` gave.
-            allow_inexact: Goes on where the buffer is, if the stream was something else.
+            state: A state from `state_dict`.
+            allow_inexact: Whether to continue at the position of the buffer if the stream was not a buffer before.
 
         Raises:
-            ValueError: If the stream was no buffer, or the buffer stands elsewhere.
+            ValueError: If the stream was not a buffer, or the buffer is at another position.
         """
         if not state.get("memory"):
             if allow_inexact:

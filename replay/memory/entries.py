@@ -1,4 +1,4 @@
-"""What a buffer knows of its entries: a table of numbers, a slot an entry, in memory or on disk."""
+"""Table of the entries of a buffer, one slot per entry, in memory or on disk."""
 
 import mmap
 import os
@@ -22,14 +22,14 @@ _FIRST_ROOM = 1_024
 
 
 class Entries:
-    """The taken slots of a buffer, 0 to `size - 1`: 32 bytes each.
+    """The occupied slots of a buffer, 0 to `size - 1`: 32 bytes each.
 
-    On disk they lie in a file without a name, mapped into memory: every process has its own, and the system removes
-    it with the last one that has it open, however that ends.
+    On disk they are in an unnamed file mapped into memory. Each process has its own, and the system removes the file
+    when its last process ends, however that happens.
 
     Args:
         capacity: Number of slots.
-        folder: Folder of the disk they lie on, made when it is needed; `None` for memory.
+        folder: Folder on the target disk, created on demand; `None` for memory.
     """
 
     def __init__(self, capacity: int, folder: Path | None = None):

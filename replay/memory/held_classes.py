@@ -1,4 +1,4 @@
-"""Of which classes the entries of a buffer are, for the ledger."""
+"""Class counts of the entries of a buffer, for the ledger."""
 
 import numpy as np
 
@@ -10,10 +10,10 @@ _MOST_CLASSES = 1_000
 
 
 class HeldClasses:
-    """Counts a buffer's entries by class.
+    """Counts the entries of a buffer by class.
 
-    Classes are those that the selection goes by. Where it goes by none, and the buffer refers to its samples, they are
-    read from the data sets, each entry's once.
+    Classes are those that the selection uses. If it uses none and the buffer stores references, labels are read from
+    the data sets, once per entry.
     """
 
     def __init__(self) -> None:
@@ -29,8 +29,8 @@ class HeldClasses:
             buffer: The buffer, the same at each call.
 
         Returns:
-            Number of entries by class, those too of which there were some before, in ascending order; -1 stands for
-            entries whose class nobody knows. Empty if no class is known, or there are more than 1,000.
+            Number of entries by class, in ascending order, including classes that had entries before; -1 stands for
+            unknown classes. Empty if no class is known or there are more than 1,000.
         """
         known: Int64Array = buffer.entries["label"].astype(np.int64)
         labels = known if np.any(known >= 0) else self._read(buffer)

@@ -1,4 +1,4 @@
-"""What a buffer's samples are read from, by address."""
+"""Readers of the samples of a buffer, by address."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The data sets that a buffer's references point into."""
+"""The data sets that the references of a buffer point into."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ __all__ = ["Sources", "addresses", "split"]
 
 
 class Sources:
-    """Data sets by name; their ids, which are part of addresses, follow the order in which they were first added."""
+    """Data sets by name; ids, which are part of addresses, follow the order of first addition."""
 
     def __init__(self) -> None:
         self._sources: list[Source] = []

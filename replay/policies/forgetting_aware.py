@@ -1,4 +1,4 @@
-"""More replay, and of what, by how much is being forgotten."""
+"""Replay in proportion to the rise of the losses of the memories."""
 
 from collections.abc import Mapping
 from typing import Any

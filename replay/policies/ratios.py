@@ -1,4 +1,4 @@
-"""How much of a mix is replayed, as a rule: constant, over the run, or by what has been seen."""
+"""Rules for the replay ratio: constant, over the run, or by the amount of data seen."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""A given part of the mix for the memories."""
+"""A given share of the mixture for the memories."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Replay in bursts that grow rarer, by how far the model has moved."""
+"""Replay in bursts at growing intervals, measured by the distance that the model has moved."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""An even sample of all that was ever offered."""
+"""A uniform sample of all offered samples."""
 
 from collections.abc import Mapping
 from typing import Any

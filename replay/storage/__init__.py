@@ -1,4 +1,4 @@
-"""Where contents and payloads of a buffer's entries lie."""
+"""Storage of the contents and payloads of entries."""
 
 from replay.storage.codec import Row
 from replay.storage.disk_rows import DiskRows

@@ -1,4 +1,4 @@
-"""Rows as bytes and back, exactly: a JSON header of nested nodes, then the raw memory of what is large."""
+"""Exact encoding of rows as bytes: a JSON header of nested nodes, then the raw memory of large values."""
 
 import io
 import json
@@ -18,11 +18,11 @@ from mixer.utils.validation import DAMAGE
 
 @dataclass(frozen=True)
 class Row:
-    """What is kept of one sample.
+    """The stored data of one sample.
 
     Args:
-        sample: The sample as its data set gave it; `None` where only a reference to it is remembered.
-        payload: What a method needs beside it, such as `"logits"`; arrays of any shape and type.
+        sample: The sample as its data set returned it; `None` if only a reference is stored.
+        payload: Extra arrays for a method, such as `"logits"`; any shape and type.
     """
 
     sample: Any = None
@@ -34,27 +34,13 @@ _PNG_MODES = frozenset({"1", "L", "LA", "RGB", "RGBA"})
 
 
 def is_image(value: Any) -> bool:
-    """Says whether a value is an image.
-
-    Args:
-        value: Anything.
-
-    Returns:
-        Whether it is a PIL image that can be kept.
-    """
+    """Whether a value is a PIL image that can be stored."""
     module = sys.modules.get("PIL.Image")
     return module is not None and isinstance(value, module.Image) and value.mode != "PA"
 
 
 def encode_image(image: Any) -> tuple[Any, bytes]:
-    """Encodes an image: mode, size and pixels, and the palette if it has one; other notes in its file are left out.
-
-    Args:
-        image: The image.
-
-    Returns:
-        What is needed to decode the bytes, JSON-safe; and the bytes.
-    """
+    """Encodes mode, size, pixels and palette of an image; returns JSON-safe metadata and the bytes."""
     about = {"mode": image.mode, "size": image.size}
     if image.mode in _PNG_MODES and 0 not in image.size:
         content = io.BytesIO()
@@ -69,15 +55,7 @@ def encode_image(image: Any) -> tuple[Any, bytes]:
 
 
 def decode_image(about: Any, content: memoryview) -> Any:
-    """Decodes an image.
-
-    Args:
-        about: See `encode_image`.
-        content: The bytes.
-
-    Returns:
-        The image.
-    """
+    """Decodes an image from the metadata and bytes of `encode_image`."""
     from PIL import Image
 
     if not about.get("is_raw"):
@@ -97,36 +75,17 @@ _TORCH_DTYPES = {
 
 
 class NodeReader:
-    """Reads nodes one after the other, and with them the bytes that follow the header.
-
-    Args:
-        view: Header and bytes.
-        start: Where the header ends.
-    """
+    """Decodes nodes of the header in order, and the bytes that follow the header at `start`."""
 
     def __init__(self, view: memoryview, start: int):
         self._view, self._at = view, start
 
     def read(self, node: Any) -> Any:
-        """Reads one node.
-
-        Args:
-            node: The node; those before it have been read.
-
-        Returns:
-            What it stands for.
-        """
+        """Decodes a node, after all nodes before it."""
         return _READERS[node[0]](self, node) if type(node) is list else node
 
     def take(self, num_bytes: int) -> memoryview:
-        """Gives the next bytes.
-
-        Args:
-            num_bytes: How many.
-
-        Returns:
-            The bytes, in memory that is not their own.
-        """
+        """Returns the next bytes, as a view."""
         if type(num_bytes) is not int or not 0 <= num_bytes <= len(self._view) - self._at:
             raise ValueError(f"{num_bytes!r} bytes are asked for, and {len(self._view) - self._at} are left")
         self._at += num_bytes
@@ -192,17 +151,13 @@ _from_json = json.JSONDecoder().decode
 
 
 def encode(row: Row) -> bytes:
-    """Encodes a row.
+    """Encodes a row; the result shares no memory with it.
 
-    Args:
-        row: The row; nothing of it is shared with the result. Tensors lose their device and gradients, and mappings
-            with names for keys (`OrderedDict`, `BatchEncoding`) become dicts.
-
-    Returns:
-        The bytes.
+    Tensors lose their device and gradients, and mappings with string keys (`OrderedDict`, `BatchEncoding`) become
+    dicts.
 
     Raises:
-        TypeError: If something in it cannot be kept; the message names its place, such as `sample['meta'][0]`.
+        TypeError: If a value has an unsupported type; the message names its place, such as `sample['meta'][0]`.
     """
     buffers: _Buffers = []
     nodes = [_encode(row.sample, (None, "sample"), buffers), _encode(dict(row.payload), (None, "payload"), buffers)]
@@ -211,16 +166,13 @@ def encode(row: Row) -> bytes:
 
 
 def decode(content: Any) -> Row:
-    """Decodes a row.
-
-    Args:
-        content: What `encode` gave, as any buffer.
+    """Decodes the result of `encode`, given as any buffer.
 
     Returns:
-        An equal row of its own memory; tensors are on the CPU.
+        An equal row with its own memory; tensors are on the CPU.
 
     Raises:
-        ValueError: If it is none of these bytes.
+        ValueError: If the bytes are damaged.
     """
     view = memoryview(content)
     end = 4 + int.from_bytes(view[:4], "little")

@@ -1,4 +1,4 @@
-"""Rows on disk: memory does not grow with their number, and a crash leaves whole files."""
+"""Rows on disk: constant memory, and crash-safe files."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -22,14 +22,14 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is known of rows on disk.
+    """The state of rows on disk.
 
     Args:
         segments: The segments.
-        next_number: The number that the next row will have.
-        first_pending: Number of the first row that is in no segment yet.
-        pending_bytes: Size of these rows, with those that were dropped.
-        pending: The bytes of those that were not, by number.
+        next_number: Number of the next row.
+        first_pending: Number of the first row that is not in a segment yet.
+        pending_bytes: Size of the pending rows, including dropped ones.
+        pending: The bytes of the remaining pending rows, by number.
     """
 
     segments: Sequence[Segment]
@@ -40,22 +40,13 @@ class Manifest:
 
 
 def remove_manifest(folder: Path) -> None:
-    """Declares that a folder is about to be written.
-
-    Args:
-        folder: The checkpoint's folder; it is made.
-    """
+    """Creates the folder of a checkpoint, without a manifest: its content is not valid until one is written."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _MANIFEST).unlink(missing_ok=True)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Writes a manifest into a checkpoint.
-
-    Args:
-        folder: The checkpoint's folder, where the segments' files are already.
-        manifest: What is written.
-    """
+    """Writes a manifest into the folder of a checkpoint, which has the segments' files already."""
 
     def write_live(file: BinaryIO) -> None:
         for segment in manifest.segments:
@@ -80,17 +71,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads a manifest from a checkpoint.
-
-    Args:
-        folder: The checkpoint's folder.
-
-    Returns:
-        What was written.
-
-    Raises:
-        ValueError: If a file is missing or torn; it is named.
-    """
+    """Reads the manifest of a checkpoint; raises a `ValueError` that names a missing or torn file."""
     path = folder / _MANIFEST
     content = read_json(path)
     if content.get("format") != _FORMAT:
@@ -108,7 +89,10 @@ def _read_segments(path: Path, described: Sequence[Sequence[int]]) -> list[Segme
     live = np.fromfile(path, dtype="<i8").astype(np.int64)
     ends = np.cumsum([row[4] for row in described], dtype=np.int64)
     parts = np.split(live, ends[:-1]) if described else []
-    return [Segment(*row[:4], NumberSet(part)) for row, part in zip(described, parts, strict=True)]
+    return [
+        Segment(first, last, num_rows, num_bytes, NumberSet(part))
+        for (first, last, num_rows, num_bytes, _), part in zip(described, parts, strict=True)
+    ]
 
 
 def _check_size(path: Path, size: int) -> None:
@@ -124,16 +108,16 @@ _BYTES_PER_SEGMENT = 16 * 2**20
 
 
 class DiskRows(Rows):
-    """Rows in files that hold a segment of them each.
+    """Rows in files of one segment each.
 
-    A segment is written once it is full, and anew when less than half of its rows are wanted still. What is done when
-    follows from the calls alone: ranks that make the same calls know of the same files, whoever writes them. A row is
-    written about once, and copied a bounded number of times for each that is dropped.
+    A segment is written when it is full, and rewritten when less than half of its rows are still needed. The files
+    follow from the sequence of calls alone, so ranks that make the same calls know the same files. A row is written
+    about once, and copied a bounded number of times per dropped row.
 
     Args:
-        folder: Where the files lie while the run lasts; empty, unless a checkpoint is loaded next.
-        is_writer: Whether this rank writes; others read its files, and keep rows in memory until they see them.
-        rows_per_segment: Number of rows of a full segment; one of 16 MiB is full too.
+        folder: Folder of the files during the run; empty, unless a checkpoint is loaded next.
+        is_writer: Whether this rank writes; other ranks read its files, and hold rows in memory until the files appear.
+        rows_per_segment: Number of rows of a full segment; 16 MiB fill a segment too.
 
     Raises:
         ValueError: If `rows_per_segment` is less than 1.

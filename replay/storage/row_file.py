@@ -1,4 +1,4 @@
-"""Files of rows: Arrow files with the columns `number` and `row`, there whole or not at all, and never changed."""
+"""Arrow files with the columns `number` and `row`, written atomically and never changed."""
 
 import os
 import shutil
@@ -24,13 +24,10 @@ _SCHEMA = pa.schema([pa.field("number", pa.int64(), False), pa.field("row", pa.l
 
 
 class RowFile:
-    """A file of rows, mapped into memory.
-
-    Args:
-        path: The file.
+    """A memory-mapped file of rows.
 
     Raises:
-        FileNotFoundError: If there is none.
+        FileNotFoundError: If there is no such file.
         ValueError: If it is torn.
     """
 
@@ -58,25 +55,11 @@ class RowFile:
         return np.concatenate([np.empty(0, dtype=np.int64), *self._numbers])
 
     def read(self, index: int) -> Any:
-        """Gives the bytes of a row.
-
-        Args:
-            index: Its place in `numbers`.
-
-        Returns:
-            A buffer that keeps the file open.
-        """
+        """Returns the bytes of the row at a place in `numbers`, as a buffer that keeps the file open."""
         return self._rows[index].as_buffer()
 
     def find(self, number: int) -> Any | None:
-        """Gives the bytes of a row.
-
-        Args:
-            number: Its number.
-
-        Returns:
-            A buffer that keeps the file open; `None` if the row is not in this file.
-        """
+        """Returns the bytes of the row with a number, as a buffer that keeps the file open, or `None`."""
         batch = bisect_right(self._numbers, number, key=lambda numbers: int(numbers[0])) - 1
         if batch < 0:
             return None
@@ -87,25 +70,14 @@ class RowFile:
 
 
 class OpenFiles:
-    """Files that were read last are kept open.
-
-    Args:
-        most: How many at most.
-    """
+    """Keeps the `most` recently read files open."""
 
     def __init__(self, most: int = 256):
         self._most = most
         self._files: OrderedDict[str, RowFile] = OrderedDict()
 
     def open(self, path: str) -> RowFile:
-        """Opens a file.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The file; one that is open already is not opened anew, even if another has taken its name.
-        """
+        """Opens a file, or returns the open one, even if another file has its name by now."""
         file = self._files.get(path)
         if file is None:
             file = self._files[path] = RowFile(Path(path))
@@ -116,15 +88,11 @@ class OpenFiles:
         return file
 
     def close(self, path: str) -> None:
-        """Lets go of a file.
-
-        Args:
-            path: The file; it need not be open.
-        """
+        """Closes a file if it is open."""
         self._files.pop(path, None)
 
     def close_all(self) -> None:
-        """Lets go of all files."""
+        """Closes all files."""
         self._files.clear()
 
 
@@ -135,7 +103,7 @@ def write_rows(path: Path, numbers: Int64Array, rows: Sequence[Any], next_number
         path: The file.
         numbers: int64 `[count]`, ascending.
         rows: The bytes of each.
-        next_number: A number that is noted in the file.
+        next_number: A number to record in the file.
     """
     schema = _SCHEMA.with_metadata({_NEXT_NUMBER: str(next_number)})
 
@@ -150,7 +118,7 @@ def write_rows(path: Path, numbers: Int64Array, rows: Sequence[Any], next_number
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Writes a file so that it is there whole or not at all, even if the machine stops.
+    """Writes a file atomically, even if the machine stops.
 
     Args:
         path: The file.
@@ -174,12 +142,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Gives a file a second name, or copies it where that cannot be; a target that is there stays.
-
-    Args:
-        source: The file, which is never changed.
-        target: Its second name.
-    """
+    """Hard-links a file that never changes, or copies it if links are not possible; an existing target stays."""
     try:
         os.link(source, target)
     except FileExistsError:
@@ -190,11 +153,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes sure that a folder's list of names is on the disk.
-
-    Args:
-        folder: The folder.
-    """
+    """Flushes a folder's list of names to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

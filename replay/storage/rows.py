@@ -13,18 +13,7 @@ from replay.storage.row_file import RowFile, write_rows
 
 
 def as_numbers(numbers: Any, next_number: int) -> Int64Array:
-    """Takes numbers of rows.
-
-    Args:
-        numbers: Whole numbers `[count]`.
-        next_number: The number that the next row will have.
-
-    Returns:
-        int64 `[count]`: the numbers.
-
-    Raises:
-        KeyError: If one of them was never given.
-    """
+    """Converts row numbers to int64 `[count]`; raises a `KeyError` for one that was never assigned."""
     array = np.asarray(numbers, dtype=np.int64).reshape(-1)
     outside = array[(array < 0) | (array >= next_number)]
     if outside.size:
@@ -33,15 +22,7 @@ def as_numbers(numbers: Any, next_number: int) -> Int64Array:
 
 
 def no_such_row(number: int, next_number: int) -> KeyError:
-    """Says that a row is not there.
-
-    Args:
-        number: Its number.
-        next_number: The number that the next row will have.
-
-    Returns:
-        The error.
-    """
+    """Returns the error for a row that does not exist."""
     if 0 <= number < next_number:
         return KeyError(f"Row {number} was dropped. Read rows before they are dropped, or keep them.")
     return KeyError(f"There is no row {number}: rows 0 to {next_number - 1} were added so far.")
@@ -50,83 +31,54 @@ def no_such_row(number: int, next_number: int) -> KeyError:
 class Rows(ABC):
     """Rows that can be read by number.
 
-    Numbers are given in order, 0, 1, 2, and so on, and never given again. Every rank adds the same rows.
+    Numbers are assigned in order, 0, 1, 2, and so on, and never reused. Every rank adds the same rows.
     """
 
     @property
     @abstractmethod
     def next_number(self) -> int:
-        """The number that the next row will have."""
+        """Number of the next row."""
 
     @abstractmethod
     def append(self, rows: Sequence[Row]) -> Int64Array:
-        """Adds rows.
-
-        Args:
-            rows: The rows.
-
-        Returns:
-            int64 `[count]`: their numbers.
-
-        Raises:
-            TypeError: If something of a row cannot be kept; the row's field is named.
-        """
+        """Adds rows and returns their numbers, int64 `[count]`; raises a `TypeError` for an unsupported field."""
 
     @abstractmethod
     def read(self, numbers: Int64Array) -> list[Row]:
         """Reads rows.
 
         Args:
-            numbers: int64 `[count]`: which ones, in any order.
+            numbers: int64 `[count]`, in any order.
 
         Returns:
-            The rows, in that order; tensors and arrays are copies of their own.
+            The rows, in that order; tensors and arrays are copies.
 
         Raises:
-            KeyError: If there is no such row, or it was dropped.
+            KeyError: If a row does not exist or was dropped.
         """
 
     @abstractmethod
     def drop(self, numbers: Int64Array) -> None:
-        """Lets go of rows that nobody will read again; their room is made free in time.
-
-        Args:
-            numbers: int64 `[count]`: which ones.
-        """
+        """Drops rows that will not be read again; their space is freed in time."""
 
     @abstractmethod
     def erase(self, numbers: Int64Array) -> None:
-        """Drops rows and makes sure at once that nothing of them is left, on disk neither.
-
-        Args:
-            numbers: int64 `[count]`: which ones.
-        """
+        """Drops rows and deletes their data at once, also on disk."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Writes all rows that were not dropped into a folder of a checkpoint; one rank does.
-
-        Args:
-            folder: The folder; it is made.
-        """
+        """Writes all remaining rows into the folder of a checkpoint; one rank has to call it."""
 
     @abstractmethod
     def load(self, folder: Path) -> None:
-        """Takes up what was saved, in place of what is there; every rank does.
-
-        Args:
-            folder: The folder.
-
-        Raises:
-            ValueError: If a file is missing or torn; it is named.
-        """
+        """Loads saved rows in place of the present ones, on every rank; raises a `ValueError` for a damaged file."""
 
 
 _FILE = "rows.arrow"
 
 
 class MemoryRows(Rows):
-    """Rows in memory, encoded: so they are copies when they come and when they go, and fail as those on disk do."""
+    """Rows in memory, encoded: they are copied on both ways, and fail exactly as rows on disk do."""
 
     def __init__(self) -> None:
         self._rows: dict[int, bytes] = {}

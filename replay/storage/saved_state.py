@@ -1,4 +1,4 @@
-"""A buffer's state on disk: one file of arrays, and one of plain data that says what they are."""
+"""State of a buffer on disk: an `.npz` file of arrays, and a JSON file that describes them."""
 
 import os
 import zipfile
@@ -17,19 +17,15 @@ Parts = Mapping[str, Mapping[str, Any]]
 
 
 def begin_writing(path: Path) -> None:
-    """Declares that a state is about to be written, so that what is written beside it is not taken for the old one's.
-
-    Args:
-        path: The files' path without a suffix.
-    """
+    """Removes the JSON file of an old state, so that new arrays are never taken for its own; `path` has no suffix."""
     path.with_suffix(".json").unlink(missing_ok=True)
 
 
 def write_state(path: Path, state: Mapping[str, Any], parts: Parts) -> None:
-    """Writes a state, so that it is there whole or not at all.
+    """Writes a state atomically.
 
     Args:
-        path: The files' path without a suffix.
+        path: Path of the files without a suffix.
         state: Plain data.
         parts: By part and name: arrays, or plain data.
     """
@@ -49,7 +45,7 @@ def read_state(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Reads a state.
 
     Args:
-        path: The files' path without a suffix.
+        path: Path of the files without a suffix.
 
     Returns:
         The plain data, and the parts.
@@ -80,15 +76,15 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def check_saved(state: Mapping[str, Any], description: Mapping[str, Any], format_version: int) -> None:
-    """Refuses the state of another kind of buffer.
+    """Refuses the state of a different kind of buffer.
 
     Args:
-        state: The plain data that was read.
+        state: The plain data.
         description: `Memory.description` of the buffer that loads it.
-        format_version: What this version reads.
+        format_version: The supported format.
 
     Raises:
-        ValueError: If something differs; what was saved and what is there are named.
+        ValueError: If they differ; both values are named.
     """
     if state.get("format") != format_version:
         raise ValueError(newer_version("the buffer", state.get("format"), format_version))

@@ -1,4 +1,4 @@
-"""Segments of rows on disk: which rows are still wanted, and which files are rewritten."""
+"""Segments of rows on disk: live rows, and rewriting of files."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,13 +17,12 @@ _NAME = re.compile(r"rows-(\d+)-(\d+)-\d+\.arrow")
 
 
 class NumberSet:
-    """A set of whole numbers that only ever loses some.
+    """A set of integers that only shrinks.
 
-    A bit for each number between the first and the last; where few of these are in the set, 1, 2, 4 or 8 bytes for
-    each that is, as its distance from the first needs them. What is less is taken.
+    Stored as a bit per number between the first and the last, or, if that is smaller, as 1, 2, 4 or 8 bytes per member.
 
     Args:
-        numbers: int64 `[count]`, ascending: the numbers.
+        numbers: int64 `[count]`, ascending.
     """
 
     def __init__(self, numbers: Int64Array):

@@ -1,4 +1,4 @@
-"""Data sets that references point into: addresses of samples, and whether the data have changed."""
+"""Data sets behind references: addresses of samples, and detection of changed data."""
 
 import hashlib
 from collections.abc import Sequence

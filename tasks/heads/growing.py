@@ -1,4 +1,4 @@
-"""A head that grows: outputs for new classes come with the task that brings them."""
+"""A growing head: outputs for new classes are added with their task."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which layer of a model gives the logits of classes, and how many there are of them."""
+"""The output layer of a classifier and its number of classes."""
 
 from typing import Any
 

@@ -45,15 +45,15 @@ A_GEM = "Chaudhry et al. 2019 (1812.00420), section 3"
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric and where it comes from.
+    """A metric and its source.
 
     Args:
-        measure: Gives it from R, or from the learning curves, and the number of the last task.
+        measure: Computes it from R, or from the learning curves, and the number of the last task.
         formula: Its formula.
         source: The paper, with the number of the equation.
-        reads: Gives, from the table's shape and the number of the last task, which scores enter it.
-        is_difference: Whether it compares scores, so that its sign turns where lower ones are better.
-        is_of_curves: Whether it is one of the learning curves rather than of R.
+        reads: The scores that it reads, as a mask over row, column and the number of the last task.
+        is_difference: Whether it is a difference of scores, so its sign flips if lower scores are better.
+        is_of_curves: Whether it is computed from the learning curves instead of R.
     """
 
     measure: Callable[[FloatArray, int | None], float]
@@ -64,18 +64,7 @@ class Metric:
     is_of_curves: bool = False
 
     def table(self, matrix: ScoreMatrix, beta: int) -> FloatArray:
-        """Gives what it is a function of.
-
-        Args:
-            matrix: The matrix.
-            beta: Last number of batches in the learning curves.
-
-        Returns:
-            R, negated where lower scores are better and signs matter, or the learning curves.
-
-        Raises:
-            ValueError: If there is no such number of batches.
-        """
+        """Returns the input of `measure`: R, negated if needed, or the learning curves up to `beta` batches."""
         if self.is_of_curves:
             return matrix.learning_curves(beta)
         return -matrix.scores if self.is_difference and not matrix.higher_is_better else matrix.scores
@@ -117,15 +106,15 @@ METRICS: dict[str, Metric] = {
 
 
 def all_metrics(matrix: ScoreMatrix, after: int | None = None, beta: int | None = None) -> dict[str, float]:
-    """Gives every metric of a matrix, the signs right for losses too: transfer above 0 is good, forgetting is bad.
+    """Computes all metrics, with the right signs for losses: positive transfer is good, positive forgetting is bad.
 
     Args:
         matrix: The matrix.
-        after: Number of the task to stand for the last one; `None` for T.
-        beta: Last number of batches in the area under the learning curves; `None` takes the matrix's own.
+        after: Number of the last task to include; `None` for T.
+        beta: Last number of batches for the area under the learning curves; `None` uses that of the matrix.
 
     Returns:
-        Metrics by name, as in `METRICS`; NaN where `tasks.metrics.metrics.explain` has a reason.
+        Metrics by name, as in `METRICS`; NaN if `explain` has a reason.
 
     Raises:
         ValueError: If there is no such task or number of batches.
@@ -136,15 +125,7 @@ def all_metrics(matrix: ScoreMatrix, after: int | None = None, beta: int | None 
 
 
 def title_of(name: str, metric: str) -> str:
-    """Gives what a metric is called to a reader: an average accuracy of losses is an average loss.
-
-    Args:
-        name: Its name in `METRICS`.
-        metric: What a score is.
-
-    Returns:
-        The title.
-    """
+    """Returns the title of a metric: for losses, average accuracy becomes average loss."""
     return name.replace("_", " ").replace("accuracy", metric)
 
 
@@ -152,18 +133,10 @@ _MOST_NAMED = 4
 
 
 def explain(matrix: ScoreMatrix, after: int | None = None, beta: int | None = None) -> dict[str, str]:
-    """Says why metrics are not known.
-
-    Args:
-        matrix: The matrix.
-        after: As in `all_metrics`.
-        beta: As in `all_metrics`.
+    """Explains unknown metrics; the arguments are those of `all_metrics`.
 
     Returns:
-        By name of each metric that is NaN, the scores it lacks, each with the reason.
-
-    Raises:
-        ValueError: If there is no such task or number of batches.
+        For each metric that is NaN, the missing scores with their reasons.
     """
     beta, reasons = matrix.beta if beta is None else beta, {}
     for name, value in all_metrics(matrix, after, beta).items():

@@ -1,4 +1,4 @@
-"""Score matrices as heat maps with the numbers in the cells."""
+"""Score matrices as annotated heat maps."""
 
 import html
 from collections.abc import Mapping, Sequence

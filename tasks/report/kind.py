@@ -1,4 +1,4 @@
-"""Continual runs as a kind of run that `mixer report` knows."""
+"""Continual runs as a kind of report."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +16,7 @@ from tasks.report.training import joined_run, training_plots, training_rows
 
 
 def continual_run() -> ReportKind:
-    """Gives the kind.
-
-    Returns:
-        Continual runs: folders with a score matrix.
-    """
+    """Returns the kind of report for folders with a score matrix."""
     return ReportKind("a continual run", lambda folder: (folder / SCORES_FILE).is_file(), contents)
 
 

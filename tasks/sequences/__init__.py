@@ -1,4 +1,4 @@
-"""Builders of sequences of tasks, one file each, and the data sets that they are made of."""
+"""Builders of task sequences, one file each, and the views of data sets that they use."""
 
 from tasks.sequences.blurry import blurry
 from tasks.sequences.by_class import by_class

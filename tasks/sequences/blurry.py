@@ -1,4 +1,4 @@
-"""Tasks whose boundaries are blurred: samples of a class come in all of them (Bang et al. 2021, blurry-M)."""
+"""Tasks with blurred boundaries: samples of a class occur in all of them (Bang et al. 2021, blurry-M)."""
 
 from typing import Any
 

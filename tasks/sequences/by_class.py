@@ -1,4 +1,4 @@
-"""Tasks of some classes each (split MNIST: Zenke et al. 2017, Hsu et al. 2018)."""
+"""Tasks of a few classes each (split MNIST: Zenke et al. 2017, Hsu et al. 2018)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def by_class(
     seed: int | None = None,
     scenario: Scenario = "class",
 ) -> TaskSequence:
-    """Gives each task classes of its own; every sample is in exactly one task.
+    """Splits the classes into tasks; every sample is in exactly one task.
 
     Args:
         train: A labelled data set.

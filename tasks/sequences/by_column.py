@@ -1,4 +1,4 @@
-"""Tasks by a column of the data: a domain, a language, an author."""
+"""Tasks by a column of the data, such as a domain, a language or an author."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def by_column(
     scenario: Scenario = "domain",
     apart: bool = False,
 ) -> TaskSequence:
-    """Makes one task of each value of a column; every sample is in exactly one task.
+    """Creates one task per value of a column; every sample is in exactly one task.
 
     Args:
         train: A Hugging Face data set, or one with an attribute of one value a sample.

@@ -67,17 +67,10 @@ class Transformed(ByColumns):
 
 
 def find_inputs(dataset: Any, input_name: str | None = None) -> str:
-    """Finds the column of the inputs.
-
-    Args:
-        dataset: A data set that is read by columns.
-        input_name: Its name, if it was given.
-
-    Returns:
-        Its name.
+    """Returns the name of the input column.
 
     Raises:
-        ValueError: If there is no such column, or it is not clear which.
+        ValueError: If there is no such column, or it is ambiguous.
         TypeError: If the data set is not read by columns.
     """
     columns = [name for name in first_row(dataset) if name not in _LABELS]
@@ -89,18 +82,7 @@ def find_inputs(dataset: Any, input_name: str | None = None) -> str:
 
 
 def first_row(dataset: Any) -> Mapping[str, Tensor]:
-    """Reads the first sample by columns.
-
-    Args:
-        dataset: A data set that is read by columns.
-
-    Returns:
-        For each column a tensor `[1, ...]`.
-
-    Raises:
-        ValueError: If there is none.
-        TypeError: If the data set is not read by columns.
-    """
+    """Reads the first sample by columns: a tensor `[1, ...]` each."""
     is_reader = isinstance(dataset, ColumnReader)
     if not is_reader:
         raise TypeError(

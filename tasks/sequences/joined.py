@@ -1,4 +1,4 @@
-"""All tasks at once: offline training, the upper bound of what learning them one after the other can reach."""
+"""All tasks joined into one: offline training, the upper bound for continual learning."""
 
 from collections.abc import Sequence
 from functools import cached_property

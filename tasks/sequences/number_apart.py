@@ -1,4 +1,4 @@
-"""Tasks whose classes are numbered so that no two tasks share one."""
+"""Tasks with disjoint class numbers."""
 
 from tasks.sequences.data_sets import relabel
 from tasks.task import Scenario, Task, TaskSequence

@@ -1,4 +1,4 @@
-"""Domains of real text one after the other, for a byte-level language model; nothing is downloaded."""
+"""Domains of real text as tasks for a byte-level language model; nothing is downloaded."""
 
 from collections.abc import Sequence
 

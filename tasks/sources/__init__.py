@@ -1,4 +1,4 @@
-"""Data that sequences of tasks are built from: in memory, in files, on the hub."""
+"""Data sources for task sequences: in memory, in files, on the Hugging Face hub."""
 
 from replay.storage.labels import read_labels as labels_of
 from tasks.sources.arrays import Arrays, ByColumns

@@ -12,15 +12,7 @@ from mixer.utils.random_state import RandomState, seed_generators
 
 
 def check_map_style(dataset: Any, called: str) -> None:
-    """Makes sure that samples can be counted and read by their number.
-
-    Args:
-        dataset: What was given as a data set.
-        called: What to call it in an error.
-
-    Raises:
-        TypeError: If they cannot.
-    """
+    """Raises a `TypeError` if a data set has no `__len__` or `__getitem__`; `called` names it."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise TypeError(
             f"{called} must be a data set with __len__ and __getitem__, got a {type(dataset).__name__}. Rows of an "
@@ -34,15 +26,15 @@ _PLACE = 0x5EED
 
 
 def find_unrepeatable(dataset: Any) -> int | None:
-    """Reads some samples spread over a data set three times, of a small one more often, each time by other chances.
+    """Finds a sample that differs between reads, with the random generators in different states.
 
-    Generators of the process are left as they were found.
+    Reads a few samples spread over the data set three times or more. The generators of the process are restored.
 
     Args:
         dataset: A map-style data set that is not empty.
 
     Returns:
-        The number of a sample that was not the same each time, to the bit; `None` if there is none.
+        The index of such a sample; `None` if there is none.
     """
     indices = np.unique(np.linspace(0, len(dataset) - 1, _NUM_SAMPLES).astype(np.int64)).tolist()
     num_again = max(2, math.ceil(_NUM_COMPARISONS / len(indices)))

@@ -1,4 +1,4 @@
-"""What selections of the best examples of each class share: who has how many slots, and who makes room."""
+"""Base of selections that keep the best exemplars of each class."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
