@@ -310,7 +310,7 @@ class BufferFeeding(Method):
         except ValueError as error:
             problem = str(error).rstrip(".")
             if not allow_inexact:
-                way_out = "To go on with the buffer as it is now, set allow_inexact=True."
+                way_out = "To continue with the present buffer, set allow_inexact=True."
                 raise ValueError(f"Stream {self.name!r}: {problem}. {way_out}") from None
-            logger.warning("Stream %r: %s. The run goes on with the buffer as it is.", self.name, problem)
+            logger.warning("Stream %r: %s. The run continues with the buffer as it is.", self.name, problem)
         self.find_sources()

@@ -35,7 +35,7 @@ def follow(
         ValueError: If the buffer needs samples, losses, or labels without a column.
     """
     feeding = BufferFeeding(buffer, name)
-    nobody: Any = SimpleNamespace()
+    no_runs: Any = SimpleNamespace()
     run = RunContext(
         streams=streams,
         rank=0,
@@ -44,14 +44,14 @@ def follow(
         device=torch.device("cpu"),
         rank_sync=RankSync(1),
         planner=planner,
-        runs=cast(SideRuns, nobody),
+        runs=cast(SideRuns, no_runs),
     )
     feeding.attach(run)
     if buffer.is_online and (feeding.asks or buffer.storage.keeps_contents):
         what = f"selection={buffer.selection.name} goes by what a batch shows" if feeding.asks else f"{buffer.storage}"
         raise ValueError(
-            f"Stream {name!r}: {what}, which nobody tells the buffer in a loop of one's own. Take a selection that "
-            "goes by nothing, or by a column of labels, with storage='references'; or set is_online=False and call "
+            f"Stream {name!r}: {what}, which is not available in your own training loop. Use a selection that "
+            "needs no data, or only a column of labels, with storage='references'; or set is_online=False and call "
             "remember(...)."
         )
 

@@ -126,8 +126,8 @@ class Memory:
             given = ", ".join(f"{_FIELDS[need]}=..." for need in missing)
             column = ", or name the label_column of ReplayBuffer" if "label" in missing else ""
             raise ValueError(
-                f"selection={self.selection.name} needs the {missing} of the samples that it is offered, which nobody "
-                f"knows here. Give remember(..., {given}){column}."
+                f"selection={self.selection.name} needs the {missing} of the offered samples, which are unknown "
+                f"here. Give remember(..., {given}){column}."
             )
         if not offers.count:
             return np.zeros(0, dtype=np.int64)

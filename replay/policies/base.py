@@ -39,7 +39,7 @@ class ReplayPolicy(Policy):
     Args:
         policy: The inner policy: a policy, its name, or weights by name; `None` takes the streams' own weights, and
             shares by size where they have none.
-        additional: Whether what is replayed comes on top of the batch size instead of being a part of it.
+        additional: Whether replayed samples are added to the batch size instead of being a part of it.
 
     Raises:
         ValueError: If there is no policy of that name; at the start of the run if the mixture has no replay buffer, or

@@ -61,7 +61,7 @@ class Ends:
         if not path.exists():
             return -1
         if not resume:
-            raise ValueError(f"{self.folder} holds a continual run already: go on with it (resume=True) or move it.")
+            raise ValueError(f"{self.folder} holds a continual run already: resume it (resume=True) or move it.")
         state = read_json(path)
         for name, own in self._description.items():
             if state.get(name) != own:
@@ -69,14 +69,14 @@ class Ends:
         before = state["settings"]
         changed = [f"{name} {before[name]} -> {own}" for name, own in self._settings.items() if before[name] != own]
         if changed:
-            logger.warning("The run in %s goes on with other settings than before: %s", self.folder, "; ".join(changed))
+            logger.warning("The run in %s resumes with other settings than before: %s", self.folder, "; ".join(changed))
         for num_done in range(int(state["num_done"]), -1, -1):
             end = self.end_of(num_done)
             problem = find_problem(end)
             if problem is None:
                 return num_done
-            logger.warning("The run goes on before the end of task %d, as %s is damaged: %s", num_done, end, problem)
-        raise ValueError(f"The run cannot be gone on with, as {end} is damaged: {problem}. Take another folder.")
+            logger.warning("The run resumes before the end of task %d, as %s is damaged: %s", num_done, end, problem)
+        raise ValueError(f"The run cannot be resumed, as {end} is damaged: {problem}. Take another folder.")
 
     def write(self, num_done: int, write_into: Callable[[Path], None]) -> None:
         """Writes the state after `num_done` tasks with `write_into(folder)`; it only counts once it is complete."""
@@ -85,6 +85,6 @@ class Ends:
         end.mkdir(parents=True, exist_ok=True)
         write_into(end)
         state = {**self._description, "settings": self._settings, "num_done": num_done}
-        write_json(end / STATE_FILE, state)  # as whatever can be gone on from has
+        write_json(end / STATE_FILE, state)  # required of every checkpoint
         complete(end)
         write_json(self.folder / RUN_STATE_FILE, state)

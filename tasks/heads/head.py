@@ -29,7 +29,7 @@ class Head:
     ) -> None:
         """Makes sure that a run can be made with it; changes nothing.
 
-        Tasks without classes, as in language modelling, and models whose output layer is not to be told fit anyway.
+        Tasks without classes, as in language modelling, and models with an ambiguous output layer are accepted.
 
         Args:
             model: The model, not wrapped.

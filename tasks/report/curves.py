@@ -120,9 +120,8 @@ def forgetting_curves(matrices: Mapping[str, ScoreMatrix]) -> list[Plot]:
         ),
         _plot(
             matrices,
-            "What was forgotten",
-            f"By how much the {metric} on each task is worse than the best one since its training; 0 is nothing "
-            "forgotten.",
+            "Forgetting since the best score",
+            f"Drop of the {metric} on each task from its best value since training; 0 means no forgetting.",
             {name: forgotten(matrix) for name, matrix in matrices.items()},
             "it",
         ),
@@ -195,5 +194,5 @@ def _gains_in_words(name: str, matrix: ScoreMatrix, values: FloatArray) -> str:
     gained = values[:, -1] - values[:, 0]
     by_task = known(dict(zip(matrix.task_names, gained.tolist(), strict=True)))
     if not by_task:
-        return f"In {name} no curve is whole yet."
+        return f"No learning curve of {name} is complete yet."
     return f"In {name} it changes in {matrix.beta} steps by {between(by_task, '{:+.2f}'.format)}."

@@ -42,6 +42,6 @@ def contents(folders: Sequence[Path]) -> Contents:
     if runs:
         plots += training_plots(runs, task_names(matrices), points_per_line(runs))
     missing = [name for name, run in zip(matrices, found, strict=True) if run is None]
-    notes = [f"Of {listed(missing)} no step is recorded yet." if missing else "", differing_streams(runs)]
+    notes = [f"No step recorded yet: {listed(missing)}." if missing else "", differing_streams(runs)]
     rows = [*metric_rows(list(matrices.values())), *training_rows(found)]
     return Contents(list(matrices), rows, plots, " ".join(filter(None, notes)))

@@ -155,10 +155,10 @@ def training_loss(runs: Sequence[Run], most_points: int) -> Plot:
         for run in runs
     ]
     caption = (
-        "Training loss of each task and of what is replayed, by epochs of data, the tasks one after the other. Pale: "
-        "every step; line: the same, smoothed. " + " ".join(map(_in_words, runs))
+        "Training loss of each task and of the replayed samples, by epochs of data, with the tasks in sequence. Pale: "
+        "every step; line: smoothed. " + " ".join(map(_in_words, runs))
     )
-    return Plot("Training loss, task after task", caption, panels, colours, columns=2)
+    return Plot("Training loss by task", caption, panels, colours, columns=2)
 
 
 def _lines(run: Run, stream: str, colour: str, most_points: int) -> list[go.Scatter]:
@@ -180,7 +180,7 @@ def _in_words(run: Run) -> str:
 _ROWS: dict[str, Callable[[Run], str]] = {
     "Steps": lambda run: f"{run.clock['step'].iloc[-1]:,}",
     "Samples on the data clock": lambda run: f"{run.clock['samples'].iloc[-1]:,}",
-    "Samples, replayed ones too": lambda run: f"{run.clock['total'].sum():,}",
+    "Samples including replay": lambda run: f"{run.clock['total'].sum():,}",
     "Time in loading": lambda run: duration(run.timings["load_seconds"].sum()),
     "Time in training": lambda run: duration(run.timings["train_seconds"].sum()),
 }

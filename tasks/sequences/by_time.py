@@ -47,10 +47,10 @@ def read_moments(
     kinds = {name: _kinds_of(moments) for name, moments in found.items()}
     together = set().union(*kinds.values())
     if len(together) > 1 and together != {"dates", "text"}:
-        told = ", ".join(f"{name} has {' and '.join(sorted(own))}" for name, own in kinds.items() if own)
+        kinds_by_name = ", ".join(f"{name} has {' and '.join(sorted(own))}" for name, own in kinds.items() if own)
         raise ValueError(
             f"by_time: moments of column {column!r} must be all numbers, or all dates or text, to be compared, but "
-            f"{told}. Bring them to one kind: boundaries as the column has them, 3 rather than '3', or cast the column."
+            f"{kinds_by_name}. Use one kind: boundaries as the column has them, 3 rather than '3', or cast the column."
         )
     if "dates" in together:
         found = {name: _as_dates(moments, name, column) for name, moments in found.items()}

@@ -64,7 +64,7 @@ def test_learning_curves_are_a_line_a_task() -> None:
     torn[:, -1] = np.nan
     matrix = matrix_of(R, curves=torn)
     matrix.beta = 2
-    assert "In run no curve is whole yet." in learning_curves({"run": matrix}).caption
+    assert "No learning curve of run is complete yet." in learning_curves({"run": matrix}).caption
 
 
 def test_many_tasks_are_named_here_and_there() -> None:
