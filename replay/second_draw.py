@@ -48,7 +48,7 @@ class SecondDraw:
     def follow(self, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]) -> Callable[[Plan], None]:
         """Checks that the buffer is a stream of the run; see `mixer.mixture.cursor.GrowingDataset`."""
         self.check(name, streams)
-        return lambda plan: None
+        return lambda _plan: None
 
     def check(self, name: str, streams: Sequence[Stream]) -> None:
         """Checks that the buffer is a stream of the run.

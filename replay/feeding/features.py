@@ -82,7 +82,7 @@ def _parts(trainer_or_model: Trainer | nn.Module, collator: Collator | None) -> 
     if isinstance(trainer_or_model, Trainer):
         trainer = trainer_or_model
         model: nn.Module = trainer.accelerator.unwrap_model(trainer.model)
-        return model, collator or trainer._get_collator_with_removed_columns(trainer.data_collator)
+        return model, collator or trainer._get_collator_with_removed_columns(trainer.data_collator)  # transformers
     return trainer_or_model, collator or default_data_collator
 
 
@@ -113,12 +113,12 @@ def _captured(model: nn.Module, layer: str | None) -> Iterator[list[Any]]:
         linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
         if not linear:
             raise ValueError("extract_features: the model has no linear layer; say by layer= whose output is taken.")
-        handle = linear[-1].register_forward_pre_hook(lambda module, args: captured.append(args[0]))
+        handle = linear[-1].register_forward_pre_hook(lambda _module, args: captured.append(args[0]))
     else:
         modules = dict(model.named_modules())
         if layer not in modules:
             raise ValueError(f"extract_features: there is no module {layer!r}; the last ones are {list(modules)[-8:]}.")
-        handle = modules[layer].register_forward_hook(lambda module, args, output: captured.append(output))
+        handle = modules[layer].register_forward_hook(lambda _module, _args, output: captured.append(output))
     try:
         yield captured
     finally:

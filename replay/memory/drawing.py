@@ -22,7 +22,7 @@ class BufferCursor:
     def __init__(self, buffer: BufferView):
         self._buffer = buffer
         self._position = self.num_drawn
-        self._is_ahead = False
+        self.is_ahead = False
         self._last: tuple[int, Int64Array, Int64Array] = (0, np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._numbers: Int64Array = np.zeros(0, np.int64)
         self._coming: dict[int, int] = {}  # positions at which draws are predicted to begin, and their counts
@@ -50,7 +50,7 @@ class BufferCursor:
         """Draws the next entries; see `mixer.mixture.cursor.Cursor.advance`."""
         start = self._position
         self._position += count
-        if self._is_ahead:
+        if self.is_ahead:
             self._coming[start] = count
         else:
             self.num_drawn = self._position
@@ -106,7 +106,7 @@ class BufferCursor:
     def ahead(self) -> "BufferCursor":
         """Returns a copy for lookahead; it records its draws for this cursor."""
         cursor = copy.copy(self)
-        cursor._is_ahead = True
+        cursor.is_ahead = True
         return cursor
 
     def state_dict(self) -> dict[str, Any]:

@@ -61,6 +61,8 @@ def decode_image(about: Any, content: memoryview) -> Any:
     if not about.get("is_raw"):
         with Image.open(io.BytesIO(content), formats=("PNG",)) as png:
             return png.copy()
+    if math.prod(about["size"]) > len(content):  # every raw mode takes a byte a pixel or more
+        raise ValueError(f"{len(content)} bytes are no picture of {about['size']}")
     image = Image.frombytes(about["mode"], tuple(about["size"]), bytes(content))
     if "palette" in about:
         image.putpalette(*about["palette"])
@@ -122,8 +124,8 @@ def _check_size(shape: Any, bytes_each: int, num_bytes: int) -> None:
 
 
 _READERS: dict[str, Callable[[NodeReader, Any], Any]] = {
-    "int": lambda reader, node: int(node[1], 16),
-    "float": lambda reader, node: struct.unpack("<d", bytes.fromhex(node[1]))[0],
+    "int": lambda _reader, node: int(node[1], 16),
+    "float": lambda _reader, node: struct.unpack("<d", bytes.fromhex(node[1]))[0],
     "text": lambda reader, node: str(reader.take(node[1]), "utf-8", "surrogatepass"),
     "bytes": lambda reader, node: bytes(reader.take(node[1])),
     "ints": lambda reader, node: np.frombuffer(reader.take(node[1]), dtype=np.int64).tolist(),
@@ -198,19 +200,19 @@ def _encode(value: Any, place: _Place, buffers: _Buffers) -> Any:
     raise _error(f"a {type(value).__module__}.{type(value).__qualname__}", place)
 
 
-def _encode_int(value: int, place: _Place, buffers: _Buffers) -> Any:
+def _encode_int(value: int, _place: _Place, _buffers: _Buffers) -> Any:
     return value if -(2**63) <= value < 2**63 else ["int", hex(value)]  # Python limits the digits of decimal ones
 
 
-def _encode_float(value: float, place: _Place, buffers: _Buffers) -> Any:
+def _encode_float(value: float, _place: _Place, _buffers: _Buffers) -> Any:
     return value if math.isfinite(value) else ["float", struct.pack("<d", value).hex()]
 
 
-def _encode_text(value: str, place: _Place, buffers: _Buffers) -> Any:
+def _encode_text(value: str, _place: _Place, buffers: _Buffers) -> Any:
     return value if value.isascii() else ["text", _add(value.encode("utf-8", "surrogatepass"), buffers)]
 
 
-def _encode_bytes(value: bytes, place: _Place, buffers: _Buffers) -> Any:
+def _encode_bytes(value: bytes, _place: _Place, buffers: _Buffers) -> Any:
     return ["bytes", _add(value, buffers)]
 
 
@@ -235,11 +237,11 @@ def _encode_dict(value: Mapping[Any, Any], place: _Place, buffers: _Buffers) -> 
     return node
 
 
-def _encode_numpy_text(value: np.str_, place: _Place, buffers: _Buffers) -> Any:
+def _encode_numpy_text(value: np.str_, _place: _Place, buffers: _Buffers) -> Any:
     return ["numpy text", _add(str(value).encode("utf-8", "surrogatepass"), buffers)]  # an array cuts zeros off its end
 
 
-def _encode_numpy_bytes(value: np.bytes_, place: _Place, buffers: _Buffers) -> Any:
+def _encode_numpy_bytes(value: np.bytes_, _place: _Place, buffers: _Buffers) -> Any:
     return ["numpy bytes", _add(bytes(value), buffers)]
 
 
@@ -257,8 +259,8 @@ def _encode_tensor(value: torch.Tensor, place: _Place, buffers: _Buffers) -> Any
 
 
 _WRITERS: dict[type, Callable[[Any, _Place, _Buffers], Any]] = {
-    type(None): lambda value, place, buffers: value,
-    bool: lambda value, place, buffers: value,
+    type(None): lambda value, _place, _buffers: value,
+    bool: lambda value, _place, _buffers: value,
     int: _encode_int,
     float: _encode_float,
     str: _encode_text,

@@ -78,7 +78,7 @@ class Growing(Head):
             fresh = nn.Linear(layer.in_features, size, layer.bias is not None, device="cpu", dtype=dtype)
             initialisers = [owner for owner in owners(model, name) if isinstance(owner, PreTrainedModel)]
             if initialisers:
-                initialisers[-1]._init_weights(fresh)  # type: ignore[no-untyped-call]
+                initialisers[-1]._init_weights(fresh)  # type: ignore[no-untyped-call]  # the hook of models
         return fresh
 
     def widen(self, state_dict: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -111,4 +111,4 @@ def of_all_rows(row: Any, column: Any, last: int) -> Any:
 
 def of_curves(row: Any, column: Any, last: int) -> Any:
     """The learning curves of the first k tasks; a row a task."""
-    return row < last
+    return (row < last) & (column >= 0)
