@@ -8,8 +8,8 @@ from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from mixer.trainer.method import Method, RunContext
 from replay.memory.drawing import BufferCursor
+from replay.memory.view import BufferView
 from replay.retrieval import Retrieval, Uniform
-from replay.shared.buffer_view import BufferView
 
 
 class SecondDraw:

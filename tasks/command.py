@@ -21,7 +21,8 @@ from tasks.continual.pace import read_pace
 from tasks.metrics.metrics import all_metrics, title_of
 from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
 from tasks.recipe import ContinualRecipe
-from tasks.report.results import METRICS_FILE, PAGE_FILE, read_matrices, write_page
+from tasks.report.compared import read_matrices
+from tasks.report.results import METRICS_FILE, PAGE_FILE, write_page
 
 _FIELDS = tuple(field.name for field in fields(ContinualRecipe) if field.name != "training")
 _RESUME = ("auto", "must", "never")

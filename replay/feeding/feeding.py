@@ -19,9 +19,9 @@ from replay.memory.drawing import BufferCursor
 from replay.memory.held_classes import HeldClasses
 from replay.memory.kept_rows import KeptRows
 from replay.memory.sources import addresses
+from replay.memory.view import BufferView
 from replay.retrieval import MIR
 from replay.selection import Offers
-from replay.shared.buffer_view import BufferView
 from replay.shared.offered import Facts, Offered
 from replay.storage import Storage
 

@@ -14,7 +14,7 @@ from mixer.mixture.stream import Stream
 from mixer.trainer.method import RunContext
 from mixer.trainer.side_runs import SideRuns
 from replay.feeding.feeding import BufferFeeding
-from replay.shared.buffer_view import BufferView
+from replay.memory.view import BufferView
 
 
 def follow(

@@ -14,7 +14,7 @@ from mixer.mixture.cursors import StreamShare
 from mixer.mixture.permutation import Order
 from mixer.trainer.method import RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
-from replay.shared.buffer_view import BufferView
+from replay.memory.view import BufferView
 from replay.shared.offered import Facts, Offered
 from replay.shared.random_numbers import RandomNumbers
 

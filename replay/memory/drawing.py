@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
+from replay.memory.view import BufferView
 from replay.retrieval import Retrieval
-from replay.shared.buffer_view import BufferView
 
 
 class BufferCursor:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from replay.shared.buffer_view import BufferView
+from replay.memory.view import BufferView
 
 # Labels of more values than that are rather numbers than classes, and would fill the ledger.
 _MOST_CLASSES = 1_000

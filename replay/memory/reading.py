@@ -9,7 +9,7 @@ import torch
 from mixer.loading.reader import ColumnReader, reads_without_randomness
 from mixer.utils.arrays import Int64Array
 from replay.memory.sources import Sources
-from replay.shared.buffer_view import BufferView
+from replay.memory.view import BufferView
 
 
 class ReferenceReader:

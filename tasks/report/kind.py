@@ -9,8 +9,8 @@ from mixer.analysis.report.run import Run
 from mixer.analysis.report.tables import differing_streams
 from mixer.utils.text import listed
 from tasks.metrics.score_matrix import SCORES_FILE
+from tasks.report.compared import read_matrices
 from tasks.report.curves import task_names
-from tasks.report.results import read_matrices
 from tasks.report.scores import metric_rows, score_plots
 from tasks.report.training import joined_run, training_plots, training_rows
 

@@ -9,9 +9,9 @@ from mixer.analysis.report.page import write_page
 from mixer.analysis.report.plot import Plot
 from tasks.metrics.metrics import all_metrics, title_of
 from tasks.metrics.score_matrix import ScoreMatrix
+from tasks.report.compared import check_same_metric
 from tasks.report.curves import forgetting_curves, learning_curves
 from tasks.report.heat_map import heat_maps
-from tasks.report.results import check_same_metric
 
 
 def write_scores(matrices: Mapping[str, ScoreMatrix], path: str | Path) -> Path:

@@ -127,7 +127,7 @@ class TestBadInput:
             write_scores(matrices, tmp_path / "scores.html")
 
     def test_no_matrix(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="Runs must be scored by one metric"):
+        with pytest.raises(ValueError, match="Runs must have the same metric"):
             write_scores({}, tmp_path / "scores.html")
 
     def test_a_folder(self, tmp_path: Path) -> None:
