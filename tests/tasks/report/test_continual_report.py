@@ -134,7 +134,7 @@ def test_a_report_is_of_one_kind_of_run_and_one_metric(runs: dict[str, Path], tm
         write_report([tmp_path / "plain", runs["none"]])
     (tmp_path / "losses").mkdir()
     ScoreMatrix(["a"], higher_is_better=False, metric="loss", path=tmp_path / "losses" / "scores.json").write()
-    with pytest.raises(ValueError, match=r"by one metric.*'none': 'accuracy', 'losses': 'loss'"):
+    with pytest.raises(ValueError, match=r"the same metric.*'none': 'accuracy', 'losses': 'loss'"):
         write_report([runs["none"], tmp_path / "losses"])
 
 

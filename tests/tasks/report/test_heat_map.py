@@ -123,7 +123,7 @@ class TestFigure:
 class TestBadInput:
     def test_metrics_that_differ(self, tmp_path: Path) -> None:
         matrices = {"first": FINE_TUNE, "second": filled(metric="loss", higher_is_better=False)}
-        with pytest.raises(ValueError, match=r"by one metric.*'first': 'accuracy', 'second': 'loss'"):
+        with pytest.raises(ValueError, match=r"the same metric.*'first': 'accuracy', 'second': 'loss'"):
             write_scores(matrices, tmp_path / "scores.html")
 
     def test_no_matrix(self, tmp_path: Path) -> None:
