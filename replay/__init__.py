@@ -1,4 +1,4 @@
-"""Replay buffers that are streams of a mixture: what to remember, where to keep it, how much of it to replay."""
+"""Experience replay: buffers that are streams of a mixture, with selection, storage, retrieval and replay policies."""
 
 from replay.buffer import ReplayBuffer
 from replay.feeding.features import extract_features

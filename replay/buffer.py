@@ -1,4 +1,4 @@
-"""The replay buffer: a data set that grows and forgets, and a stream of the mixture."""
+"""The replay buffer: a growing and forgetting data set that is a stream of the mixture."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,27 +26,28 @@ from replay.storage import Row, Storage, as_storage
 
 
 class ReplayBuffer(Memory):
-    """Remembers samples of the other streams of a mixture, and gives them back as a stream of its own.
+    """Stores samples of the other streams of a mixture and replays them as a stream of its own.
 
     `MixingTrainer(train_dataset={"new": new, "memory": ReplayBuffer(1000)}, mixing=ReplayRatio(0.1))` is experience
-    replay: after each step the samples that were trained on are offered to the buffer, and a part of the next step
-    is drawn from it. It is the same on every rank, and a resumed run goes on with it exactly. It may be filled by hand
-    instead, at the end of a task say (`remember`), and handed from one run to the next.
+    replay: after each step the buffer is offered the samples of that step, and a part of the next step is drawn from
+        the
+    buffer. All ranks hold the same buffer, and resuming is exact. A buffer can also be filled explicitly (`remember`),
+    for example at the end of a task, and passed from one run to the next.
 
     Args:
-        capacity: Number of entries at most.
-        selection: Which samples are kept: a `replay.selection` or its name.
-        storage: Where they are kept: `References()` into their data sets, `InMemory()` or `OnDisk(folder)`.
-        retrieval: Which of them are replayed: a `replay.retrieval` or its name.
-        streams: Names of the streams whose samples are offered; `None` for all that are no buffers.
-        is_online: Whether samples are offered as they are trained on; else only by `remember`.
-        label_column: Column or attribute of the classes, for a selection that goes by class, and no other is taken;
-            `None` takes `"label"`, or `"labels"` or `targets` where it is a whole number a sample.
+        capacity: Largest number of entries.
+        selection: Which samples to keep: a `replay.selection` or its name.
+        storage: Where to keep them: `References()` into their data sets, `InMemory()` or `OnDisk(folder)`.
+        retrieval: Which entries to replay: a `replay.retrieval` or its name.
+        streams: Names of the streams to sample from; `None` for all that are not buffers.
+        is_online: Whether to offer samples as they are trained on; otherwise only `remember` adds samples.
+        label_column: Column or attribute of the classes, for class-based selection; no other is used. `None` uses
+            `"label"`, or `"labels"` or `targets` if it holds one integer per sample.
         seed: Random key of the buffer; `None` derives it from the seed of its first run.
 
     Raises:
-        ValueError: If the capacity is below 1, or below what the selection needs.
-        TypeError: If something is of the wrong kind.
+        ValueError: If the capacity is below 1 or below the minimum of the selection.
+        TypeError: If an argument has the wrong type.
 
     Example:
         >>> buffer = ReplayBuffer(2, seed=0)
@@ -89,17 +90,7 @@ class ReplayBuffer(Memory):
             self.start_if_new(int(seed))
 
     def __getitem__(self, slot: int) -> Any:
-        """Gives an entry's sample.
-
-        Args:
-            slot: 0 or more, and below the number of entries.
-
-        Returns:
-            The sample.
-
-        Raises:
-            IndexError: If there is no such entry.
-        """
+        """Returns the sample of the entry in a slot, `0 <= slot < len(self)`."""
         if not 0 <= slot < len(self):
             raise IndexError(f"The buffer has {len(self)} entries, numbered from 0; there is none at {slot}.")
         sample: Any = self.reader({})[int(self.addresses(np.array([slot]))[0])]
@@ -110,12 +101,12 @@ class ReplayBuffer(Memory):
 
     @property
     def entries(self) -> Mapping[str, NDArray[Any]]:
-        """What is known of the entries: `number` (its own, for good), `task`, `label` (-1: unknown), by slot."""
+        """Columns of the entries by slot: `number` (unique, permanent), `task`, `label` (-1: unknown)."""
         return {name: self._entries[name] for name in ("number", "task", "label")}
 
     @property
     def num_samples_by_source(self) -> dict[str, int]:
-        """Number of entries of each stream or data set that they came from."""
+        """Number of entries from each stream or data set."""
         counts = np.bincount(self._entries["task"], minlength=len(self.sources.names))
         return dict(zip(self.sources.names, counts.tolist(), strict=True))
 
@@ -132,20 +123,20 @@ class ReplayBuffer(Memory):
         features: Any = None,
         payloads: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
-        """Offers samples of a data set, at a task's end say; on several ranks all have to make the same call.
+        """Offers samples of a data set, for example at the end of a task; all ranks must make the same call.
 
         Args:
-            source: Name of the data set, a task of its own; that of a stream where it is one.
+            source: Name of the data set, which counts as a task; the name of the stream if it is one.
             dataset: The data set.
-            indices: Which samples, in what order; `None` for all in order.
+            indices: The samples, in order; `None` for all.
             labels: int `[count]`: their classes; `None` looks for a column of labels.
-            losses: `[count]`: their mean losses, for a selection that goes by them.
-            features: `[count, num_features]`: likewise; see `replay.extract_features`.
-            payloads: What a method will need beside them, by name: one array a sample.
+            losses: `[count]`: their mean losses, for loss-based selection.
+            features: `[count, num_features]`, for feature-based selection; see `replay.extract_features`.
+            payloads: Extra arrays for a method, by name: one array per sample.
 
         Raises:
-            ValueError: If the selection needs what is not given, lengths do not fit, or there is no such sample.
-            TypeError: If the data set cannot be indexed, or something is of the wrong kind.
+            ValueError: If the selection needs a missing argument, lengths differ, or an index is out of range.
+            TypeError: If the data set cannot be indexed, or an argument has the wrong type.
         """
         if not isinstance(source, str):
             raise TypeError(f"remember: source must be the name of the data set, such as 'old', got {source!r}.")
@@ -181,16 +172,16 @@ class ReplayBuffer(Memory):
         self.offer(offers, lambda numbers: where[numbers], make_rows if keeps_rows else None)
 
     def read_labels(self, where: Int64Array) -> Int64Array | None:
-        """Reads classes off the column of labels.
+        """Reads classes from the column of labels.
 
         Args:
             where: int64 `[count]`: addresses of the samples.
 
         Returns:
-            int64 `[count]`, or `None` where a data set has no such column that can be read by itself.
+            int64 `[count]`, or `None` if a data set has no label column that can be read on its own.
 
         Raises:
-            ValueError: If there is no such column although `label_column` names it.
+            ValueError: If `label_column` names a column that does not exist.
         """
         labels = self.sources.labels(where, self.label_column)
         if labels is None and self.label_column is not None:
@@ -202,18 +193,15 @@ class ReplayBuffer(Memory):
         return labels
 
     def find(self, source: str, indices: Iterable[int]) -> list[int]:
-        """Finds the entries of samples of a data set; those of iterable streams have no index to be found by.
+        """Returns the numbers of the entries that hold given samples; samples of iterable streams cannot be found.
 
         Args:
             source: Name of the data set or stream.
-            indices: Which samples of it.
-
-        Returns:
-            The entries' own numbers.
+            indices: Indices of the samples.
 
         Raises:
             ValueError: If there is no such source.
-            TypeError: If indices are no list of whole numbers.
+            TypeError: If indices are not a list of integers.
         """
         names = self.sources.names
         if source not in names:
@@ -225,41 +213,37 @@ class ReplayBuffer(Memory):
     # ---- A stream of the mixture ----
 
     def new_cursor(self, key: int) -> BufferCursor:
-        """Gives what draws from the buffer; see `mixer.mixture.cursor.GrowingDataset`."""
+        """Returns the cursor of the stream; see `mixer.mixture.cursor.GrowingDataset`."""
         if self._derives_key and not self.num_offered:
             self.key = None  # the run may begin with another seed than it was made with
         self.start_if_new(key)
         return BufferCursor(self)
 
     def reader(self, datasets: Mapping[str, Any]) -> Any:
-        """Gives what samples are read from, by address; see `mixer.mixture.cursor.GrowingDataset`."""
+        """Returns a reader of samples by address; see `mixer.mixture.cursor.GrowingDataset`."""
         if self.storage.keeps_contents:
             return RowReader(self)
         return reference_reader(lambda: self.sources, datasets)
 
     def load(self, folder: Path | str) -> None:
-        """Takes up a saved buffer, in place of what this one holds; see `Memory.load`."""
+        """Loads a saved buffer in place of the current content; see `Memory.load`."""
         super().load(folder)
         if self.feeding is not None:
             self.feeding.find_sources()
 
     def second_draw(self) -> SecondDraw:
-        """Gives a second stream that draws from the buffer for itself, as `DERPlusPlus` needs it."""
+        """Returns a second stream that draws from the buffer independently, as `DERPlusPlus` needs."""
         return SecondDraw(self)
 
     def follow(self, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]) -> Callable[[Plan], None]:
-        """Gives what fills the buffer in a loop of one's own; see `mixer.mixture.cursor.GrowingDataset`."""
+        """Returns the function that fills the buffer in your own training loop; see `GrowingDataset`."""
         return follow(self, name, streams, planner)
 
     def stand_in(self) -> "ReplayBuffer":
-        """Gives what holds as many entries, for plans without a model; see `mixer.analysis.simulate`.
-
-        Returns:
-            A buffer of the same streams that chooses by nothing and keeps references.
-        """
+        """Returns a buffer of the same size and streams that only stores references; see `mixer.analysis.simulate`."""
         return ReplayBuffer(self.capacity, streams=self.stream_names, is_online=self.is_online)
 
     def as_method(self, name: str) -> Method:
-        """Gives what fills the buffer as a run goes on; see `mixer.mixture.cursor.GrowingDataset`."""
+        """Returns the method that fills the buffer during a run; see `mixer.mixture.cursor.GrowingDataset`."""
         self.feeding = BufferFeeding(self, name)
         return self.feeding

@@ -1,10 +1,9 @@
-"""Built-in data sources, tasks and sequences of tasks."""
+"""Continual learning: tasks, sequences of tasks, runs and metrics."""
 
 from typing import TYPE_CHECKING
 
 from mixer.utils.lazy_imports import lazy_names
-from tasks.metrics.metrics import Metric, all_metrics
-from tasks.metrics.missing import explain
+from tasks.metrics.metrics import Metric, all_metrics, explain
 from tasks.metrics.score_matrix import ScoreMatrix
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`mixer continual RECIPE.yaml`, and `mixer continual-compare RUN ...` for several such runs."""
+"""The commands `mixer continual RECIPE.yaml` and `mixer continual-compare RUN ...`."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -29,13 +29,9 @@ _RESUME = ("auto", "must", "never")
 
 
 def continual() -> Command:
-    """Gives the command that trains on a sequence of tasks.
-
-    Returns:
-        The command.
-    """
+    """Returns the command that trains on a sequence of tasks."""
     parser = ArgumentParser(
-        description="Trains on a sequence of tasks by a recipe and scores all of them after each. Every field can be "
+        description="Trains on a sequence of tasks from a recipe and evaluates all tasks after each. Any field can be "
         "overridden: --training.learning_rate 1e-3.",
         usage="mixer continual RECIPE.yaml [--resume auto|must|never] [--json] [--FIELD VALUE ...]",
         allow_abbrev=False,
@@ -46,30 +42,25 @@ def continual() -> Command:
         type=str,
         default=None,
         metavar="auto|must|never",
-        help="Go on with the run in training.output_dir and start anew where there is none (auto) or refuse to (must), "
-        "or start anew in any case, which removes the state of the one that is there (never). Default: start, and "
-        "refuse where there is one.",
+        help="Resume the run in training.output_dir; if there is none, start a new one (auto) or fail (must). never: "
+        "start a new one in any case, which removes the state of the old one. Default: start a new one, and fail if "
+        "there is a run already.",
     )
     add_json(parser)
     parser.add_class_arguments(ContinualRecipe)
     return Command(
         parser,
         lambda config: _train(parser, config),
-        "train on a sequence of tasks by a recipe",
+        "train on a sequence of tasks from a recipe",
         recipe_class=ContinualRecipe,
         example="mixer continual recipes/continual.yaml --training.output_dir runs/digits",
     )
 
 
 def continual_compare() -> Command:
-    """Gives the command that puts continual runs side by side.
-
-    Returns:
-        The command.
-    """
+    """Returns the command that compares continual runs."""
     parser = ArgumentParser(
-        description="Puts the metrics and scores of continual runs side by side; mixer report shows how they were "
-        "trained, too."
+        description="Compares the metrics and scores of continual runs; mixer report also shows their training."
     )
     parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
     parser.add_argument(
@@ -83,7 +74,7 @@ def continual_compare() -> Command:
     return Command(
         parser,
         _compare,
-        "put continual runs side by side",
+        "compare continual runs",
         example="mixer continual-compare runs/continual/without-memory runs/continual/memory",
     )
 
@@ -122,18 +113,18 @@ def _train_run(run: ContinualRun, resume: str | None, recipe: str) -> ScoreMatri
 
 
 def _settle(folder: Path, resume: str | None) -> None:
-    """Refuses what `--resume` does not allow, and removes what a new start must not find."""
+    """Refuses states that `--resume` does not allow, and removes the old run for a new start."""
     if resume not in (None, *_RESUME):
         raise ValueError(f"--resume must be auto, must or never, got {resume!r}.")
     checkpoints = [*folder.glob("[0-9]*-*/checkpoint-*"), *folder.glob("[0-9]*-*/end")]
     is_active = (folder / RUN_STATE_FILE).exists() or bool(checkpoints)
     if resume is None and is_active:
         raise ValueError(
-            f"training.output_dir: {folder} holds a continual run already: go on with it (--resume auto), start anew "
-            "in its place (--resume never), or take another folder."
+            f"training.output_dir: {folder} holds a continual run already: resume it (--resume auto), start a new "
+            "one in its place (--resume never), or use another folder."
         )
     if resume == "must" and not is_active:
-        raise ValueError(f"--resume must: there is no continual run in training.output_dir {folder} to go on with.")
+        raise ValueError(f"--resume must: there is no continual run in training.output_dir {folder} to resume.")
     if resume == "never":
         # The state goes first: what is left of a run is then none.
         for name in (RUN_STATE_FILE, SCORES_FILE, METRICS_FILE, PAGE_FILE):
@@ -152,7 +143,7 @@ def _compare(config: Namespace) -> None:
 def _show(
     matrices: Mapping[str, ScoreMatrix], page: Path | None, prints_json: bool, tables: Sequence[Table] = ()
 ) -> None:
-    """Prints metrics, other tables before them, and where the page is."""
+    """Prints tables, metrics and the path of the page."""
     if prints_json:
         print_json({"runs": [_as_data(name, matrix) for name, matrix in matrices.items()], "page": page})
         return

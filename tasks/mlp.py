@@ -10,15 +10,15 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 
 class MLPConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
-    """What a perceptron is like.
+    """Configuration of a perceptron.
 
     Args:
-        num_features: Numbers of an input; pixels of an image are taken row by row.
+        num_features: Size of an input; images are flattened row by row.
         hidden_sizes: Width of each hidden layer.
-        num_labels: Number of classes; `None` takes that of `id2label`, as a saved configuration has it, else 10.
-        initial_deviation: Standard deviation of the truncated normal that weights are drawn from; `None` takes torch's
-            own initialisation.
-        initial_bias: What biases begin with, where `initial_deviation` is given.
+        num_labels: Number of classes; `None` uses that of `id2label`, as a saved configuration has it, else 10.
+        initial_deviation: Standard deviation of the truncated normal initialisation of weights; `None` uses torch's
+            default initialisation.
+        initial_bias: Initial bias, if `initial_deviation` is set.
         **kwargs: As for any configuration.
     """
 
@@ -89,17 +89,7 @@ class MLPForImageClassification(PreTrainedModel):
 
 
 def mlp(**arguments: Any) -> MLPForImageClassification:
-    """Makes a new perceptron; recipes name this function.
-
-    Args:
-        **arguments: Those of `MLPConfig`.
-
-    Returns:
-        The model.
-
-    Raises:
-        ValueError: If there is no such argument.
-    """
+    """Creates a perceptron from the arguments of `MLPConfig`; recipes name this function."""
     known = ("num_features", "hidden_sizes", "num_labels", "initial_deviation", "initial_bias")
     if unknown := sorted(set(arguments) - set(known)):
         raise ValueError(f"mlp has no arguments {unknown}; there are {list(known)}.")

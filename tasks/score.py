@@ -1,4 +1,4 @@
-"""The score of a task, and scoring that is shared out over the ranks."""
+"""Scores of tasks, computed in parallel on all ranks."""
 
 import json
 import math
@@ -28,43 +28,42 @@ Sums = tuple[float, int]  # of what is averaged, and how many there are
 def accuracy(
     trainer: MixingTrainer, dataset: Any, classes: Sequence[int] | None = None, batch_size: int = 1_024
 ) -> float:
-    """Computes the share of samples that a classifier gets right; all ranks have to call it.
+    """Computes the accuracy of a classifier; all ranks have to call it.
 
     Args:
-        trainer: Whose model and collator are taken; nothing of its state changes.
-        dataset: Samples with labels, map-style.
-        classes: The classes among which the model has to choose; `None` for all. Those that have no output yet cannot
-            be chosen.
-        batch_size: Samples of a forward.
+        trainer: The trainer of the model; its state does not change.
+        dataset: Labelled samples, map-style.
+        classes: The classes to choose from; `None` for all. Classes without an output are never chosen.
+        batch_size: Samples per forward pass.
 
     Returns:
         The accuracy, the same on every rank.
 
     Raises:
-        ValueError: If the samples have no labels, or the model gives no logits of classes.
-        RemoteError: If another rank could not do its part.
+        ValueError: If the samples have no labels, or the model returns no class logits.
+        RemoteError: If another rank failed.
     """
 
     def measure(model: nn.Module, inputs: Inputs) -> Sums:
-        prepared = trainer._prepare_inputs(dict(inputs))
+        prepared = trainer._prepare_inputs(dict(inputs))  # noqa: SLF001 the Trainer's and ours, until its parts are public
         return _num_right(model, prepared, trainer.label_names, classes), len(next(iter(inputs.values())))
 
     return _mean_over(trainer, dataset, batch_size, measure)
 
 
 def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64) -> float:
-    """Computes the mean loss per item, a sample or a token that counts; all ranks have to call it.
+    """Computes the mean loss per item (sample, or token with a label); all ranks have to call it.
 
     Args:
-        trainer: Whose model, collator and loss are taken; nothing of its state changes.
+        trainer: The trainer of the model, collator and loss; its state does not change.
         dataset: Samples, map-style.
-        batch_size: Samples of a forward.
+        batch_size: Samples per forward pass.
 
     Returns:
         The loss, the same on every rank.
 
     Raises:
-        RemoteError: If another rank could not do its part.
+        RemoteError: If another rank failed.
     """
     runs = SideRuns(trainer)
 
@@ -101,12 +100,12 @@ def _mean_over(
 def _batches(trainer: MixingTrainer, dataset: Any, indices: Any, batch_size: int) -> Iterator[Inputs]:
     """Gives inputs as the model is trained on them."""
     reads_columns = isinstance(dataset, ColumnReader) and trainer.data_collator is default_data_collator
-    collate = trainer._get_collator_with_removed_columns(trainer.data_collator, description="evaluation")
+    collate = trainer._get_collator_with_removed_columns(trainer.data_collator, description="evaluation")  # noqa: SLF001 the Trainer's and ours, until its parts are public
     read_several = getattr(dataset, "__getitems__", None)
     for start in range(0, len(indices), batch_size):
         part = indices[start : start + batch_size]
         if reads_columns:
-            yield trainer._model_columns(dataset.read_columns(part))
+            yield trainer._model_columns(dataset.read_columns(part))  # noqa: SLF001 the Trainer's and ours, until its parts are public
         else:
             samples = read_several(part.tolist()) if read_several else [dataset[int(index)] for index in part]
             yield collate(list(samples))
@@ -138,16 +137,16 @@ logger = logging.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Score:
-    """What a task is scored by.
+    """The score of a task.
 
     Args:
-        measure: Gives the score of a task. Every rank calls it, and it has to give the same on all; where it talks
-            between ranks, an error has to come on all of them too.
-        metric: What it is called.
-        higher_is_better: Whether a higher score is a better one; of losses it is not.
+        measure: Returns the score of a task. Every rank calls it, and it must return the same on all; if it
+            communicates between ranks, an error must occur on all of them too.
+        metric: Name of the score.
+        higher_is_better: Whether a higher score is better; false for losses.
 
     Raises:
-        TypeError: If it cannot be called.
+        TypeError: If `measure` is not callable.
     """
 
     measure: Callable[[MixingTrainer, Task], float]
@@ -160,19 +159,16 @@ class Score:
 
 
 def as_score(score: Score | str | None, sequence: TaskSequence) -> Score:
-    """Makes a score of what a user gives.
+    """Converts a user's score.
 
     Args:
         score: A score; `"accuracy"`, among a task's own classes in a task-incremental sequence; `"loss"`, the mean per
-            item; or `None` for the accuracy where all tasks have classes, else the loss.
+            item; or `None` for the accuracy if all tasks have classes, else the loss.
         sequence: The tasks.
 
-    Returns:
-        The score.
-
     Raises:
-        ValueError: If there is none of that name, or tasks without classes were to have an accuracy.
-        TypeError: If it is something else.
+        ValueError: If the name is unknown, or accuracy is requested for tasks without classes.
+        TypeError: If it is anything else.
     """
     without = [task.name for task in sequence if task.classes is None]
     if score is None:
@@ -197,19 +193,19 @@ def as_score(score: Score | str | None, sequence: TaskSequence) -> Score:
 
 
 def score_of(score: Score, trainer: MixingTrainer, task: Task, when: str) -> tuple[float, str | None]:
-    """Scores a task; what goes wrong on any rank is told, and the run goes on.
+    """Scores a task; an error on any rank is logged, and the run continues.
 
     Args:
         score: The score.
         trainer: The trainer.
         task: The task.
-        when: When that is, for the warning.
+        when: Time of the evaluation, for the warning.
 
     Returns:
-        The score, or NaN and why there is none; the same on every rank.
+        The score, or NaN and the reason; the same on every rank.
     """
     value, why = _attempt(score, trainer, task)
-    parts = [json.loads(part) for part in trainer._rank_sync.gather_bytes(json.dumps([repr(value), why]).encode())]
+    parts = [json.loads(part) for part in trainer._rank_sync.gather_bytes(json.dumps([repr(value), why]).encode())]  # noqa: SLF001 the Trainer's and ours, until its parts are public
     reasons = {rank: reason for rank, (_, reason) in enumerate(parts) if reason is not None}
     if reasons:
         # What a rank says of another one is worth less than what that one says of itself.

@@ -1,4 +1,4 @@
-"""Tasks, and sequences of tasks that one model learns one after the other."""
+"""Tasks and sequences of tasks."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -7,22 +7,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args, overload
 
 from mixer.utils.files import folder_name
+from tasks.sources.checks import check_map_style, find_unrepeatable
 from tasks.sources.labels import labels_in
-from tasks.sources.map_style import check_map_style
-from tasks.sources.repeatable import find_unrepeatable
 
 
 def folder_of_task(folder: Path, number: int, name: str) -> Path:
-    """Gives the folder that a task trains in.
-
-    Args:
-        folder: The run's folder.
-        number: The task's number, from 0.
-        name: Its name.
-
-    Returns:
-        The folder, one step down whatever the name.
-    """
+    """Returns the training folder of a task, numbered from 0: a direct subfolder of the run, whatever its name."""
     return folder / f"{number + 1:02d}-{folder_name(name)}"
 
 

@@ -1,9 +1,4 @@
-"""Three domains of real text that every machine with the project's dependencies holds: Python, C++ and English.
-
-Nothing is downloaded: the Python source is the standard library's, the C++ are the headers that torch ships, the
-English are the docstrings of the standard library, NumPy, pandas and torch. Files, not pieces of them, are held out
-for validation.
-"""
+"""Text of the local machine as byte-level language modelling data: Python, C++ and English."""
 
 import ast
 import hashlib

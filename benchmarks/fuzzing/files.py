@@ -33,8 +33,7 @@ from mixer.trainer.checkpointing.progress import Progress
 from mixer.utils.files import folder_name, read_json
 from mixer.utils.text import printable
 from replay import OnDisk, ReplayBuffer
-from replay.storage.codec import decode, encode
-from replay.storage.rows import Row
+from replay.storage.codec import Row, decode, encode
 from tasks.metrics.score_matrix import ScoreMatrix
 
 Case = Callable[[Random], None]

@@ -1,1 +1,1 @@
-"""How buffers are filled while a run trains."""
+"""Filling a buffer during training."""

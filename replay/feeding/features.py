@@ -1,4 +1,4 @@
-"""What a model makes of samples just before its head: for rules that cover its feature space."""
+"""Features of a model just before its head, for feature-based selection."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -25,26 +25,26 @@ def extract_features(
     batch_size: int = 64,
     layer: str | None = None,
 ) -> Float32Array:
-    """Computes a vector of features for each sample of a data set, for `buffer.remember(..., features=...)`.
+    """Computes a feature vector per sample, for `buffer.remember(..., features=...)`.
 
-    They are the input of the model's head, as in iCaRL (Rebuffi et al. 2017, arXiv:1611.07725), or what a named module
-    gives. Of features for each token the mean is taken over those that the attention mask leaves. The model runs as in
-    evaluation. On several ranks all have to make the same call; each does its part of the samples, and all get all.
+    By default the features are the input of the model's head, as in iCaRL (Rebuffi et al. 2017, arXiv:1611.07725);
+    `layer` selects the output of another module. Features per token are averaged over the attention mask. The model
+    runs in evaluation mode. All ranks must make the same call; each computes a part of the samples, and all receive the
+    result.
 
     Args:
-        trainer_or_model: A trainer, or a model.
+        trainer_or_model: A trainer or a model.
         dataset: A map-style data set.
-        collator: Makes a batch of a list of samples; `None` takes the trainer's, or that which stacks tensors.
-        batch_size: Number of samples in a forward.
-        layer: Name of the module whose output is taken, as in `model.named_modules()`; `None` takes the input of the
-            last linear layer.
+        collator: Collates a list of samples; `None` uses the trainer's collator, or stacks tensors.
+        batch_size: Number of samples in a forward pass.
+        layer: Name of a module in `model.named_modules()`; `None` uses the input of the last linear layer.
 
     Returns:
         float32 `[num_samples, num_features]`.
 
     Raises:
-        ValueError: If there is no such module, no linear layer, or no sample, if the module gives no features for
-            each sample, or if the weights are in shards.
+        ValueError: If there is no such module, no linear layer or no sample, if the module does not return one vector
+            per sample, or if the weights are sharded.
 
     Example:
         >>> class Classifier(nn.Module):
@@ -82,7 +82,7 @@ def _parts(trainer_or_model: Trainer | nn.Module, collator: Collator | None) -> 
     if isinstance(trainer_or_model, Trainer):
         trainer = trainer_or_model
         model: nn.Module = trainer.accelerator.unwrap_model(trainer.model)
-        return model, collator or trainer._get_collator_with_removed_columns(trainer.data_collator)
+        return model, collator or trainer._get_collator_with_removed_columns(trainer.data_collator)  # transformers  # noqa: SLF001 the Trainer's
     return trainer_or_model, collator or default_data_collator
 
 
@@ -113,12 +113,12 @@ def _captured(model: nn.Module, layer: str | None) -> Iterator[list[Any]]:
         linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
         if not linear:
             raise ValueError("extract_features: the model has no linear layer; say by layer= whose output is taken.")
-        handle = linear[-1].register_forward_pre_hook(lambda module, args: captured.append(args[0]))
+        handle = linear[-1].register_forward_pre_hook(lambda _module, args: captured.append(args[0]))
     else:
         modules = dict(model.named_modules())
         if layer not in modules:
             raise ValueError(f"extract_features: there is no module {layer!r}; the last ones are {list(modules)[-8:]}.")
-        handle = modules[layer].register_forward_hook(lambda module, args, output: captured.append(output))
+        handle = modules[layer].register_forward_hook(lambda _module, _args, output: captured.append(output))
     try:
         yield captured
     finally:

@@ -1,12 +1,11 @@
-"""How a buffer is filled as a run goes on: after each step with the samples that were trained on."""
+"""Online filling of a buffer: each step offers its samples."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers.utils import logging
 
@@ -19,11 +18,12 @@ from replay.feeding.same_form import check_same_form
 from replay.memory.drawing import BufferCursor
 from replay.memory.held_classes import HeldClasses
 from replay.memory.kept_rows import KeptRows
-from replay.memory.sources import Sources, addresses
-from replay.retrieval import MIR, Retrieval
-from replay.selection import Offers, Selection
+from replay.memory.sources import addresses
+from replay.memory.view import BufferView
+from replay.retrieval import MIR
+from replay.selection import Offers
 from replay.shared.offered import Facts, Offered
-from replay.storage import Row, Storage
+from replay.storage import Storage
 
 logger = logging.get_logger(__name__)
 
@@ -32,66 +32,19 @@ _UNSEEN = "Give OnDisk a folder that all ranks of a node see."
 _CROWDED = "Give OnDisk a folder on each node's own disk."
 
 
-class Fed(Protocol):
-    """What feeding has to know of its buffer."""
-
-    selection: Selection
-    retrieval: Retrieval
-    storage: Storage
-    sources: Sources
-    key: int | None
-    capacity: int
-    is_online: bool
-    is_writer: bool
-    label_column: str | None
-    stream_names: tuple[str, ...] | None
-    num_offered: int
-    num_gathered_bytes: int
-
-    def __len__(self) -> int: ...
-
-    def addresses(self, slots: Int64Array) -> Int64Array:
-        """Says where the samples in some slots are read."""
-
-    @property
-    def entries(self) -> Mapping[str, NDArray[Any]]:
-        """What is known of the entries."""
-
-    @property
-    def num_samples_by_source(self) -> dict[str, int]:
-        """Number of entries of each source."""
-
-    def read_labels(self, where: Int64Array) -> Int64Array | None:
-        """Reads classes off a column."""
-
-    def offer(
-        self,
-        offers: Offers,
-        addresses_of: Callable[[Int64Array], Int64Array],
-        make_rows: Callable[[Int64Array], list[Row]] | None = None,
-    ) -> Int64Array:
-        """Offers samples."""
-
-    def save(self, folder: Path | str) -> None:
-        """Writes the buffer."""
-
-    def load(self, folder: Path | str) -> None:
-        """Takes up a saved buffer."""
-
-
 class BufferFeeding(Method):
-    """Offers what was trained on to a buffer, on every rank alike.
+    """Offers the samples of each step to a buffer, identically on every rank.
 
-    References, tasks and labels from a column are known on every rank. What is not (labels of other data sets, losses,
-    contents of iterable streams, payloads) goes through a collective after the backward, of the samples that need it
+    References, tasks and labels from a column are known on every rank. Everything else (labels without a column,
+    losses, contents of iterable streams, payloads) is gathered after the backward pass, for the samples that need it
     only.
 
     Args:
         buffer: The buffer.
-        stream_name: The name of its stream.
+        stream_name: Name of its stream.
     """
 
-    def __init__(self, buffer: Fed, stream_name: str):
+    def __init__(self, buffer: BufferView, stream_name: str):
         self._buffer, self._stream_name = buffer, stream_name
         self.scorer: GradientScores | None = None
         self._classes = HeldClasses()
@@ -102,12 +55,12 @@ class BufferFeeding(Method):
         return self._stream_name
 
     @property
-    def buffer(self) -> Fed:
+    def buffer(self) -> BufferView:
         """The buffer."""
         return self._buffer
 
     def attach(self, run: RunContext) -> None:
-        """Finds the streams that are remembered; see `Method.attach`."""
+        """Resolves the streams to remember and checks them; see `Method.attach`."""
         buffer = self._buffer
         self._run, buffer.is_writer = run, run.is_writer
         self._memory_id = run.stream_id(self._stream_name, "ReplayBuffer")
@@ -140,7 +93,7 @@ class BufferFeeding(Method):
         self.takes_gradients = self.one_stream_each or self.scorer is not None
 
     def prepare(self, model: nn.Module) -> None:
-        """Refuses a model that retrieval or selection cannot look at; see `Method.prepare`."""
+        """Refuses a model that the retrieval or selection does not support; see `Method.prepare`."""
         self._check_skipped()
         if isinstance(self._buffer.retrieval, MIR):
             self._buffer.retrieval.check(model, self._run.world_size)
@@ -148,14 +101,14 @@ class BufferFeeding(Method):
             self.scorer.prepare(model)
 
     def retrieve(self, batch: StepBatch) -> bool:
-        """Replaces the draw, where retrieval looks at the model; see `Method.retrieve`."""
+        """Replaces the drawn entries if the retrieval depends on the model; see `Method.retrieve`."""
         retrieval = self._buffer.retrieval
         if not isinstance(retrieval, MIR):
             return False
         return retrieval.redraw(self._run, batch, self._memory_id, len(self._buffer))
 
     def find_sources(self) -> None:
-        """Tells the buffer the data sets that it refers to, and notes their ids, which a saved buffer brings along."""
+        """Registers the data sets with the buffer and stores their ids, which a saved buffer brings along."""
         for stream_id in self._fed:
             stream, sources = self._run.streams[stream_id], self._buffer.sources
             if stream.is_iterable:
@@ -165,7 +118,7 @@ class BufferFeeding(Method):
                 self._source_ids[stream_id] = sources.add(stream.name, stream.dataset, is_read)
 
     def _check_folder(self) -> None:
-        """Refuses two buffers, or two nodes, in one folder: each would write over what the other has there."""
+        """Refuses a folder shared by two buffers or two nodes: they would overwrite each other."""
         folder = self._buffer.storage.working_folder
         buffers = {stream.name: getattr(stream.dataset, "storage", None) for stream in self._run.streams}
         folders = {name: storage.working_folder for name, storage in buffers.items() if isinstance(storage, Storage)}
@@ -178,7 +131,7 @@ class BufferFeeding(Method):
             check_shared(folder, self._run.is_writer, self._run.rank_sync, _UNSEEN, _CROWDED)
 
     def _find_labels(self) -> None:
-        """Finds out what the ranks have to tell each other; the same on all of them."""
+        """Determines which columns the ranks must exchange; the same on all of them."""
         buffer = self._buffer
         needs = buffer.selection.needs if buffer.is_online else frozenset()
         self._labels_are_in_columns = False
@@ -196,7 +149,7 @@ class BufferFeeding(Method):
         self._asked = tuple(sorted(needs & ({"loss"} if self._labels_are_in_columns else {"loss", "label"})))
 
     def _check_skipped(self) -> None:
-        """Refuses to remember something of each sample where samples may be skipped: of those there is nothing."""
+        """Refuses streams that may skip samples if the buffer stores data per sample: skipped samples have none."""
         streams = self._run.streams
         skipped = [streams[stream_id].name for stream_id in self._fed if stream_id in self._run.skipped]
         asks = self._asked or self.scorer is not None or self._follows_losses or isinstance(self._buffer.retrieval, MIR)
@@ -217,13 +170,13 @@ class BufferFeeding(Method):
 
     @property
     def asks(self) -> bool:
-        """Whether the ranks have to tell each other something of the samples."""
+        """Whether the ranks must exchange data about the samples."""
         return bool(self._asked) or self.scorer is not None
 
     # ---- A step ----
 
     def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
-        """Forgets what was noted of a step that is repeated; see `Method.begin_step`."""
+        """Resets the records of the step, which may be a repeated one; see `Method.begin_step`."""
         self._offered = Offered(batch.plan, self._fed if self._buffer.is_online else [])
         self._facts = Facts(self._asked, self._offered.count)
         self._replayed = Offered(batch.plan, [self._memory_id] if self._follows_losses else [])
@@ -232,11 +185,11 @@ class BufferFeeding(Method):
         self._no_classes = "another rank found none"
 
     def term(self, trained: ForwardResult) -> None:
-        """Notes what is kept of the model's output; adds nothing to the loss."""
+        """Records model outputs to store; adds nothing to the loss."""
         self.kept.note(trained)
 
     def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
-        """Notes losses and labels that only this rank knows; see `Method.end_micro_batch`."""
+        """Records losses and labels of this rank; see `Method.end_micro_batch`."""
         micro = trained.micro
         for offered, facts in ((self._offered, self._facts), (self._replayed, self._replayed_facts)):
             numbers = offered.of_micro_batch(micro) if "loss" in facts.names else _NOTHING
@@ -255,7 +208,7 @@ class BufferFeeding(Method):
             self._facts.note("label", numbers, labels)
 
     def _losses(self, trained: ForwardResult) -> Tensor:
-        """Gives `[num_rows]`: the mean loss per item of each row."""
+        """Returns `[num_rows]`: the mean loss per item of each row."""
         rows = trained.row_losses
         if rows is None or len(rows) != len(trained.micro.stream_ids):
             raise ValueError(
@@ -303,7 +256,7 @@ class BufferFeeding(Method):
         return self._run.rank_sync.run_on_all(read) if talks_on else read()
 
     def _refresh_losses(self) -> None:
-        """Tells the selection what the losses of replayed entries were, before any of them makes room."""
+        """Updates the losses of replayed entries in the selection, before any of them is replaced."""
         if self._replayed.count:
             found = self._replayed_facts.gathered(self._run.rank_sync)["loss"]
             ((_, _, positions),) = self._replayed.by_stream(np.arange(self._replayed.count))
@@ -330,18 +283,18 @@ class BufferFeeding(Method):
         return self._classes.count(self._buffer)
 
     def log_entries(self) -> dict[str, float]:
-        """Gives the buffer's size, and the bytes that ranks sent each other for it."""
+        """Returns the buffer's size, and the bytes gathered for it."""
         entries = {f"memory_size/{self.name}": float(len(self._buffer))}
         if self._buffer.num_gathered_bytes:
             entries[f"memory_bytes_gathered/{self.name}"] = float(self._buffer.num_gathered_bytes)
         return entries
 
     def log_state(self) -> dict[str, Any]:
-        """Gives the classes that were counted so far; see `Method.log_state`."""
+        """Returns the classes seen so far; see `Method.log_state`."""
         return {"classes": sorted(self._classes.seen)}
 
     def load_log_state(self, state: Mapping[str, Any]) -> None:
-        """Takes up the classes that were counted; see `Method.load_log_state`."""
+        """Loads the classes seen so far; see `Method.load_log_state`."""
         self._classes.seen = set(state.get("classes", ()))
 
     def save(self, folder: Path) -> None:
@@ -349,7 +302,7 @@ class BufferFeeding(Method):
         self._buffer.save(folder)
 
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
-        """Takes up the saved buffer; see `Method.load`."""
+        """Loads the saved buffer; see `Method.load`."""
         try:
             if not folder.is_dir():
                 raise ValueError(f"the buffer is not in the checkpoint, for {folder} is missing")
@@ -357,7 +310,7 @@ class BufferFeeding(Method):
         except ValueError as error:
             problem = str(error).rstrip(".")
             if not allow_inexact:
-                way_out = "To go on with the buffer as it is now, set allow_inexact=True."
+                way_out = "To continue with the present buffer, set allow_inexact=True."
                 raise ValueError(f"Stream {self.name!r}: {problem}. {way_out}") from None
-            logger.warning("Stream %r: %s. The run goes on with the buffer as it is.", self.name, problem)
+            logger.warning("Stream %r: %s. The run continues with the buffer as it is.", self.name, problem)
         self.find_sources()

@@ -1,4 +1,4 @@
-"""How a buffer is filled in a loop of one's own: by the plans of its batches."""
+"""Filling a buffer in your own training loop, from the plans of its batches."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -13,26 +13,29 @@ from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from mixer.trainer.method import RunContext
 from mixer.trainer.side_runs import SideRuns
-from replay.feeding.feeding import BufferFeeding, Fed
+from replay.feeding.feeding import BufferFeeding
+from replay.memory.view import BufferView
 
 
-def follow(buffer: Fed, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]) -> Callable[[Plan], None]:
-    """Gives what offers a batch's samples to a buffer, by its plan alone: every rank knows that without a collective.
+def follow(
+    buffer: BufferView, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]
+) -> Callable[[Plan], None]:
+    """Returns a function that offers the samples of a batch to a buffer, from the plan alone: no collective is needed.
 
     Args:
         buffer: The buffer.
-        name: The name of its stream.
+        name: Name of its stream.
         streams: The streams, in order.
-        planner: Gives what they draw.
+        planner: Returns the planner of the streams.
 
     Returns:
-        What is called with the plan of each batch once it was trained on.
+        The function; call it with the plan of each batch after training on it.
 
     Raises:
-        ValueError: If the buffer has to see samples, losses, or labels that no column holds.
+        ValueError: If the buffer needs samples, losses, or labels without a column.
     """
     feeding = BufferFeeding(buffer, name)
-    nobody: Any = SimpleNamespace()
+    no_runs: Any = SimpleNamespace()
     run = RunContext(
         streams=streams,
         rank=0,
@@ -41,14 +44,14 @@ def follow(buffer: Fed, name: str, streams: Sequence[Stream], planner: Callable[
         device=torch.device("cpu"),
         rank_sync=RankSync(1),
         planner=planner,
-        runs=cast(SideRuns, nobody),
+        runs=cast(SideRuns, no_runs),
     )
     feeding.attach(run)
     if buffer.is_online and (feeding.asks or buffer.storage.keeps_contents):
         what = f"selection={buffer.selection.name} goes by what a batch shows" if feeding.asks else f"{buffer.storage}"
         raise ValueError(
-            f"Stream {name!r}: {what}, which nobody tells the buffer in a loop of one's own. Take a selection that "
-            "goes by nothing, or by a column of labels, with storage='references'; or set is_online=False and call "
+            f"Stream {name!r}: {what}, which is not available in your own training loop. Use a selection that "
+            "needs no data, or only a column of labels, with storage='references'; or set is_online=False and call "
             "remember(...)."
         )
 

@@ -1,8 +1,8 @@
-"""How much the gradients of new samples are like those of samples in a buffer."""
+"""Gradient similarity between new samples and the entries of a buffer."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from mixer.mixture.cursors import StreamShare
 from mixer.mixture.permutation import Permutation
 from mixer.trainer.method import RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
+from replay.memory.view import BufferView
 from replay.shared.offered import Facts, Offered
 from replay.shared.random_numbers import RandomNumbers
 
@@ -21,38 +22,26 @@ _MOST_ROWS = 32  # new samples in one backward: each holds a gradient of a layer
 _PURPOSE = 13  # of the random numbers
 
 
-class Compared(Protocol):
-    """What new samples are compared with."""
-
-    key: int | None
-    num_offered: int
-
-    def __len__(self) -> int: ...
-
-    def addresses(self, slots: Int64Array) -> Int64Array:
-        """Says where the samples in some slots are read."""
-
-
 class GradientScores:
     """Scores the samples of a step for gradient-based sample selection.
 
-    Aljundi et al. 2019, arXiv:1903.08671, algorithm 2: a sample's score is the largest cosine of its gradient with
-    those of some entries, drawn evenly. They are taken after the optimizer step, with the model as in evaluation. An
-    step costs one more reading, forward and backward of its samples and, on every rank and for each 32 of these, of
-    the entries that they are compared with. Layers that `GradientProbe` does not know are left out.
+    Aljundi et al. 2019, arXiv:1903.08671, algorithm 2: the score of a sample is the largest cosine of its gradient with
+    the gradients of some randomly drawn entries. Gradients are computed after the optimizer step, in evaluation mode.
+    Each step costs an extra read, forward and backward pass of its samples and, on every rank and for each 32 of them,
+    of the compared entries. Layers that `GradientProbe` does not support are left out.
 
     Args:
         run: The run.
         buffer: The buffer.
         stream_id: Its stream.
-        num_compared: How many entries a sample is compared with.
-        rows_of: Gives this rank's rows of iterable streams in a step, by the numbers of what is offered.
+        num_compared: Number of entries to compare with each sample.
+        rows_of: Yields this rank's rows of iterable streams in a step, with their numbers.
     """
 
     def __init__(
         self,
         run: RunContext,
-        buffer: Compared,
+        buffer: BufferView,
         stream_id: int,
         num_compared: int,
         rows_of: Callable[[StepBatch], Iterator[tuple[int, Any]]],

@@ -1,4 +1,4 @@
-"""Whether what a buffer remembers can be trained as the buffer's own samples are."""
+"""Checks that a buffer trains its samples the same way as their own streams do."""
 
 from collections.abc import Sequence
 
@@ -6,14 +6,14 @@ from mixer.mixture.stream import Stream
 
 
 def check_same_form(memory: Stream, offered: Sequence[Stream]) -> None:
-    """Refuses a buffer that remembers samples of streams with another collator, loss or head than its own stream has.
+    """Refuses a buffer with another collator, loss or head than the streams it samples from.
 
     Args:
         memory: The buffer's stream.
-        offered: The streams whose samples it remembers.
+        offered: The streams that it samples from.
 
     Raises:
-        ValueError: With the streams, and in what they differ.
+        ValueError: If they differ; the streams and fields are named.
     """
     differing = {stream.name: names for stream in offered if (names := _differing(memory, stream))}
     if not differing:

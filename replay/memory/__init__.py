@@ -1,1 +1,1 @@
-"""What a buffer holds: entries, their samples, and the order in which they are replayed."""
+"""Content of a buffer: entries, their samples, and the order of replay."""

@@ -1,95 +1,80 @@
-"""What a buffer draws next: a retrieval's slots, by positions that every rank counts alike."""
+"""The cursor of a buffer: slots picked by a retrieval, at positions that every rank counts alike."""
 
 import bisect
 import copy
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
+from replay.memory.view import BufferView
 from replay.retrieval import Retrieval
 
 
-class Slots(Protocol):
-    """What a cursor has to know of its buffer."""
-
-    retrieval: Retrieval
-    num_drawn: int
-
-    @property
-    def num_offered(self) -> int:
-        """Number of samples that the buffer was offered so far."""
-
-    def __len__(self) -> int: ...
-
-    def addresses(self, slots: Int64Array) -> Int64Array:
-        """Says where the samples in these slots are read."""
-
-    def numbers(self, slots: Int64Array) -> Int64Array:
-        """Says which entries stand in these slots."""
-
-
 class BufferCursor:
-    """Draws a buffer; see `mixer.mixture.cursor.Cursor`.
+    """Draws from a buffer; see `mixer.mixture.cursor.Cursor`.
 
-    Coming draws are predicted by copies (`ahead`): they note where draws will begin, for looking those up needs to know
-    what is drawn together. Once a draw is made its slots stay, whatever becomes of the buffer.
-
-    Args:
-        buffer: The buffer.
+    Copies (`ahead`) predict coming draws: they record where draws will begin, since a lookup depends on the entries
+    drawn together. The slots of a completed draw stay fixed, even if the buffer changes.
     """
 
-    def __init__(self, buffer: Slots):
+    def __init__(self, buffer: BufferView):
         self._buffer = buffer
-        self._position = buffer.num_drawn
-        self._is_ahead = False
+        self._position = self.num_drawn
+        self.is_ahead = False
         self._last: tuple[int, Int64Array, Int64Array] = (0, np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._numbers: Int64Array = np.zeros(0, np.int64)
         self._coming: dict[int, int] = {}  # positions at which draws are predicted to begin, and their counts
 
     @property
+    def retrieval(self) -> Retrieval:
+        """The rule that picks the entries."""
+        return self._buffer.retrieval
+
+    @property
+    def num_drawn(self) -> int:
+        """Number of samples drawn so far."""
+        return self._buffer.num_drawn
+
+    @num_drawn.setter
+    def num_drawn(self, count: int) -> None:
+        self._buffer.num_drawn = count
+
+    @property
     def available(self) -> int | None:
-        """Number of entries: no draw gives one twice."""
+        """Number of entries: no draw repeats one."""
         return len(self._buffer)
 
     def advance(self, count: int) -> int:
         """Draws the next entries; see `mixer.mixture.cursor.Cursor.advance`."""
         start = self._position
         self._position += count
-        if self._is_ahead:
+        if self.is_ahead:
             self._coming[start] = count
         else:
-            self._buffer.num_drawn = self._position
+            self.num_drawn = self._position
             for passed in [coming for coming in self._coming if coming < self._position]:
                 del self._coming[passed]
-            slots = self._buffer.retrieval.slots(start, count, len(self._buffer)) if count else self._last[1][:0]
+            slots = self.retrieval.slots(start, count, len(self._buffer)) if count else self._last[1][:0]
             self.assign(start, slots)
             if count:
-                self._buffer.retrieval.drawn(start, slots)
+                self.retrieval.drawn(start, slots)
         return start
 
     def assign(self, start: int, slots: Int64Array) -> None:
-        """Says what a draw gives.
-
-        Args:
-            start: Its first position.
-            slots: int64 `[count]`: its slots.
-        """
+        """Sets the slots, int64 `[count]`, of the draw that begins at position `start`."""
         self._last = (start, slots, self._buffer.addresses(slots))
         self._numbers = self._buffer.numbers(slots)
 
     def slots(self, positions: Int64Array) -> Int64Array:
-        """Says in which slots stood what was drawn last.
+        """Returns the slots of positions of the last draw.
 
         Args:
             positions: int64 `[count]`: positions of the last draw.
 
-        Returns:
-            int64 `[count]`.
-
         Raises:
-            ValueError: If something else stands there by now.
+            ValueError: If other entries occupy these slots by now.
         """
         start, slots, _ = self._last
         if not np.array_equal(self._buffer.numbers(slots), self._numbers):
@@ -115,28 +100,28 @@ class BufferCursor:
         count = min(self._coming.get(start, len(positions)), size)
         if not count:  # the buffer was emptied since: what is predicted is not what will be read
             return np.zeros_like(positions)
-        addresses = self._buffer.addresses(self._buffer.retrieval.slots(start, count, size))
+        addresses = self._buffer.addresses(self.retrieval.slots(start, count, size))
         return np.take(addresses, positions - start, mode="wrap")
 
     def ahead(self) -> "BufferCursor":
-        """Gives a copy to look ahead with; it notes what it draws for this one."""
+        """Returns a copy for lookahead; it records its draws for this cursor."""
         cursor = copy.copy(self)
-        cursor._is_ahead = True
+        cursor.is_ahead = True
         return cursor
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives the position; what is drawn is the buffer's own state."""
+        """Returns the position; the entries are part of the state of the buffer."""
         return {"position": self._position, "num_offered": self._buffer.num_offered, "memory": True}
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
-        """Takes up the position.
+        """Loads a position.
 
         Args:
-            state: What `state_dict` gave.
-            allow_inexact: Goes on where the buffer is, if the stream was something else.
+            state: A state from `state_dict`.
+            allow_inexact: Whether to continue at the position of the buffer if the stream was not a buffer before.
 
         Raises:
-            ValueError: If the stream was no buffer, or the buffer stands elsewhere.
+            ValueError: If the stream was not a buffer, or the buffer is at another position.
         """
         if not state.get("memory"):
             if allow_inexact:
@@ -144,11 +129,11 @@ class BufferCursor:
             raise ValueError("the stream had a data set when the run was saved and is a replay buffer now")
         buffer = self._buffer
         saved = int(state["position"]), int(state.get("num_offered", buffer.num_offered))
-        own = buffer.num_drawn, buffer.num_offered
+        own = self.num_drawn, buffer.num_offered
         if saved != own and not allow_inexact:
             raise ValueError(
                 f"{saved[0]} samples had been drawn from the buffer and {saved[1]} offered to it when the run was "
                 f"saved, {own[0]} and {own[1]} with the one that is there now (in a loop of one's own, save the buffer "
                 "after state_dict() was called, and load it first)"
             )
-        self._position = buffer.num_drawn
+        self._position = self.num_drawn

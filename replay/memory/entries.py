@@ -1,4 +1,4 @@
-"""What a buffer knows of its entries: a table of numbers, a slot an entry, in memory or on disk."""
+"""Table of the entries of a buffer, one slot per entry, in memory or on disk."""
 
 import mmap
 import os
@@ -22,14 +22,14 @@ _FIRST_ROOM = 1_024
 
 
 class Entries:
-    """The taken slots of a buffer, 0 to `size - 1`: 32 bytes each.
+    """The occupied slots of a buffer, 0 to `size - 1`: 32 bytes each.
 
-    On disk they lie in a file without a name, mapped into memory: every process has its own, and the system removes
-    it with the last one that has it open, however that ends.
+    On disk they are in an unnamed file mapped into memory. Each process has its own, and the system removes the file
+    when its last process ends, however that happens.
 
     Args:
         capacity: Number of slots.
-        folder: Folder of the disk they lie on, made when it is needed; `None` for memory.
+        folder: Folder on the target disk, created on demand; `None` for memory.
     """
 
     def __init__(self, capacity: int, folder: Path | None = None):
@@ -88,12 +88,9 @@ class Entries:
             state: What `state_dict` gave.
 
         Raises:
-            ValueError: If they are no columns of whole numbers, of one length and no more than there is room for.
+            ValueError: If there are more entries than slots.
         """
-        shapes = {np.shape(state[name]) for name in _COLUMNS}
-        if len(shapes) > 1 or any(np.asarray(state[name]).dtype.kind not in "iu" for name in _COLUMNS):
-            raise ValueError(f"the entries must be columns of whole numbers, all of one length, but are of {shapes}")
-        (size,) = shapes.pop()
+        size = len(state["number"])
         if size > self.capacity:
             raise ValueError(f"there are {size} entries, and room for {self.capacity}")
         self.size = 0

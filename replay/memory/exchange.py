@@ -1,4 +1,4 @@
-"""Rows that one rank has, brought to all."""
+"""Gathering of rows that only one rank has."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -11,19 +11,18 @@ _HEAD = 16  # bytes before each row: its number and its length
 
 
 def gather_rows(rank_sync: RankSync, own: Mapping[int, Row]) -> tuple[dict[int, Row], int]:
-    """Brings rows together; all ranks have to call it.
+    """Gathers rows on all ranks; all ranks have to call it.
 
     Args:
-        rank_sync: What the ranks agree by.
+        rank_sync: The collectives.
         own: This rank's rows, by number.
 
     Returns:
-        The rows of all ranks, and the bytes that they took on their way: 0 where there is one rank, which keeps its
-        own.
+        The rows of all ranks, and the bytes transferred: 0 on a single rank.
 
     Raises:
-        TypeError: If something in a row of this rank cannot be kept.
-        RemoteError: If that is so on another rank.
+        TypeError: If a row of this rank holds an unsupported type.
+        RemoteError: If another rank failed that way.
     """
     if rank_sync.world_size == 1:
         return dict(own), 0

@@ -1,39 +1,19 @@
-"""Of which classes the entries of a buffer are, for the ledger."""
-
-from collections.abc import Mapping
-from typing import Any, Protocol
+"""Class counts of the entries of a buffer, for the ledger."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
-from replay.memory.sources import Sources
-from replay.storage import Storage
+from replay.memory.view import BufferView
 
 # Labels of more values than that are rather numbers than classes, and would fill the ledger.
 _MOST_CLASSES = 1_000
 
 
-class Held(Protocol):
-    """What has to be known of a buffer."""
-
-    storage: Storage
-    sources: Sources
-    label_column: str | None
-
-    @property
-    def entries(self) -> Mapping[str, NDArray[Any]]:
-        """What is known of the entries."""
-
-    def addresses(self, slots: Int64Array) -> Int64Array:
-        """Says where the samples in some slots are read."""
-
-
 class HeldClasses:
-    """Counts a buffer's entries by class.
+    """Counts the entries of a buffer by class.
 
-    Classes are those that the selection goes by. Where it goes by none, and the buffer refers to its samples, they are
-    read from the data sets, each entry's once.
+    Classes are those that the selection uses. If it uses none and the buffer stores references, labels are read from
+    the data sets, once per entry.
     """
 
     def __init__(self) -> None:
@@ -42,15 +22,15 @@ class HeldClasses:
         self._numbers: Int64Array = np.zeros(0, dtype=np.int64)  # entries whose class was read, ascending
         self._labels: Int64Array = np.zeros(0, dtype=np.int64)
 
-    def count(self, buffer: Held) -> dict[int, int]:
+    def count(self, buffer: BufferView) -> dict[int, int]:
         """Counts the entries.
 
         Args:
             buffer: The buffer, the same at each call.
 
         Returns:
-            Number of entries by class, those too of which there were some before, in ascending order; -1 stands for
-            entries whose class nobody knows. Empty if no class is known, or there are more than 1,000.
+            Number of entries by class, in ascending order, including classes that had entries before; -1 stands for
+            unknown classes. Empty if no class is known or there are more than 1,000.
         """
         known: Int64Array = buffer.entries["label"].astype(np.int64)
         labels = known if np.any(known >= 0) else self._read(buffer)
@@ -63,7 +43,7 @@ class HeldClasses:
         self.seen |= by_class.keys()
         return {label: by_class.get(label, 0) for label in sorted(self.seen)}
 
-    def _read(self, buffer: Held) -> Int64Array | None:
+    def _read(self, buffer: BufferView) -> Int64Array | None:
         """Reads the classes of the entries that came since the last time; `None` where they cannot be read."""
         if buffer.storage.keeps_contents or not self._can_be_read:
             return None

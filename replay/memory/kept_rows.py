@@ -1,4 +1,4 @@
-"""What is kept of samples that a buffer takes in: contents, and what the model gave."""
+"""Rows to store for the samples that a buffer accepts: contents and model outputs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,15 +20,15 @@ Extract = Callable[[ForwardResult], list[Tensor]]
 
 
 class KeptRows:
-    """Makes the rows of samples that are taken in, the same on every rank.
+    """Creates the rows of accepted samples, identically on every rank.
 
-    Contents of streams that can be indexed every rank reads for itself, just as they were read to be trained on. Rows
-    of iterable streams, and what the model gave, one rank has: they are gathered.
+    Every rank reads the contents of indexable streams itself, exactly as for training. Rows of iterable streams and
+    model outputs exist on one rank each: they are gathered.
 
     Args:
         run: The run.
-        stream_ids: The streams whose samples are offered.
-        keeps_contents: Whether samples are kept, and not only what the model gave.
+        stream_ids: The streams to sample from.
+        keeps_contents: Whether to store samples, not only model outputs.
     """
 
     def __init__(self, run: RunContext, stream_ids: Sequence[int], keeps_contents: bool):
@@ -39,38 +39,30 @@ class KeptRows:
 
     @property
     def are_any(self) -> bool:
-        """Whether anything is kept at all."""
+        """Whether rows are stored at all."""
         return self._keeps_contents or bool(self._extractors)
 
     @property
     def are_gathered(self) -> bool:
-        """Whether ranks have to tell each other what is kept."""
+        """Whether the ranks exchange rows."""
         return bool(self._extractors) or self.has_iterables
 
     def keep(self, payload: str, extract: Extract) -> None:
-        """Has something be kept of each sample.
+        """Adds a payload to store with each sample.
 
         Args:
-            payload: What it is called.
-            extract: Gives it for each row of a micro-batch, from what the model gave.
+            payload: Its name.
+            extract: Returns it for each row of a micro-batch, from the model output.
         """
         self._extractors[payload] = extract
 
     def begin(self, offered: Offered) -> None:
-        """Begins a step, and forgets what was noted of the last one.
-
-        Args:
-            offered: Its samples that will be offered.
-        """
+        """Starts a step with its offered samples, and resets the records of the last one."""
         self._offered = offered
         self._payloads: dict[int, dict[str, Tensor]] = {}
 
     def note(self, trained: ForwardResult) -> None:
-        """Notes what is kept of the model's output.
-
-        Args:
-            trained: A micro-batch whose forward is done.
-        """
+        """Records the payloads of a micro-batch after its forward pass."""
         numbers = self._offered.of_micro_batch(trained.micro) if self._extractors else np.zeros(0, np.int64)
         if not (numbers >= 0).any():
             return
@@ -80,14 +72,11 @@ class KeptRows:
                     self._payloads.setdefault(number, {})[name] = value.detach()
 
     def make(self, batch: StepBatch, numbers: Int64Array) -> list[Row]:
-        """Makes the rows of samples that are taken in; all ranks have to call it.
+        """Creates the rows of accepted samples, one per sample; all ranks have to call it.
 
         Args:
-            batch: The step that was trained.
+            batch: The step.
             numbers: int64 `[count]`: numbers of the samples, ascending.
-
-        Returns:
-            One row a sample.
         """
         chosen = set(numbers.tolist())
         own = {number: Row(None, _as_arrays(values)) for number, values in self._payloads.items() if number in chosen}

@@ -1,4 +1,4 @@
-"""What a buffer holds, whatever it is used for: entries that a selection chooses, and what is kept of them."""
+"""Entries of a buffer and their state: the part of a buffer that does not depend on a run."""
 
 import copy
 import os
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import digests_of, find_damaged
-from mixer.utils.validation import refusing_damage, whole_number
+from mixer.utils.validation import refusing_damage
 from replay.memory.entries import Entries
 from replay.memory.sources import Sources
 from replay.retrieval import Retrieval
@@ -19,7 +19,6 @@ from replay.selection import Offers, Selection
 from replay.shared.arguments import as_whole_numbers
 from replay.storage import Row, Rows, Storage
 from replay.storage.saved_state import begin_writing, check_saved, read_state, write_state
-from replay.storage.source import split
 
 FORMAT_VERSION = 1
 _FIELDS = {"task": "tasks", "label": "labels", "loss": "losses", "gradient": "scores", "features": "features"}
@@ -27,16 +26,16 @@ _COUNTERS = ("num_offered", "num_kept", "num_drawn", "num_gathered_bytes")
 
 
 class Memory:
-    """Entries that a selection chooses among the samples that it is offered; the same on every rank.
+    """Entries chosen by a selection among the offered samples; the same on every rank.
 
     Args:
-        capacity: Number of entries at most.
-        selection: Which samples are kept.
-        storage: Where they are kept.
-        retrieval: Which of them are replayed.
+        capacity: Largest number of entries.
+        selection: Which samples to keep.
+        storage: Where to keep them.
+        retrieval: Which entries to replay.
 
     Raises:
-        ValueError: If the capacity is below what the selection needs.
+        ValueError: If the capacity is below the minimum of the selection.
     """
 
     def __init__(self, capacity: int, selection: Selection, storage: Storage, retrieval: Retrieval):
@@ -57,46 +56,39 @@ class Memory:
 
     @property
     def rows(self) -> Rows:
-        """What is kept of the entries beside references."""
+        """Stored contents and payloads of the entries."""
         if self._rows is None:
             self._rows = self.storage.open(self.is_writer)
         return self._rows
 
     def start_if_new(self, key: int) -> None:
-        """Begins the buffer, unless it has begun.
-
-        Args:
-            key: Random key for one that has none of its own.
-        """
+        """Starts the buffer with a random key, unless it has one."""
         if self.key is None:
             self.key = key
             self.selection.start(self.capacity, key)
             self.retrieval.start(self.capacity, key)
 
     def addresses(self, slots: Int64Array) -> Int64Array:
-        """Says where the samples in some slots are read; see `reader`."""
+        """Returns the addresses of the samples in some slots; see `reader`."""
         found: Int64Array = self._entries["row" if self.storage.keeps_contents else "address"][slots]
         return found
 
     def numbers(self, slots: Int64Array) -> Int64Array:
-        """Says which entries stand in some slots, by their own numbers; -1 where none does."""
+        """Returns the numbers of the entries in some slots; -1 for an empty slot."""
         numbers = np.full(len(slots), -1, dtype=np.int64)
         are_taken = slots < len(self)
         numbers[are_taken] = self._entries["number"][slots[are_taken]]
         return numbers
 
     def payloads(self, slots: Int64Array, name: str) -> list[NDArray[Any]]:
-        """Gives what was remembered of some entries beside their samples.
+        """Returns a payload of some entries, one array per entry.
 
         Args:
             slots: int64 `[count]`: their slots.
-            name: What, such as `"logits"`.
-
-        Returns:
-            One array an entry.
+            name: Name of the payload, such as `"logits"`.
 
         Raises:
-            ValueError: If an entry has none.
+            ValueError: If an entry has no such payload.
         """
         numbers = self._entries["row"][slots]
         rows = [Row()] if (numbers < 0).any() else self.rows.read(numbers)
@@ -116,26 +108,26 @@ class Memory:
         addresses_of: Callable[[Int64Array], Int64Array],
         make_rows: Callable[[Int64Array], list[Row]] | None = None,
     ) -> Int64Array:
-        """Offers samples, and takes in those that the selection keeps.
+        """Offers samples, and stores those that the selection keeps.
 
         Args:
-            offers: What is known of them.
-            addresses_of: Gives the addresses of some of them, by their numbers in `offers`, ascending.
-            make_rows: Gives what is kept of some of them, likewise; `None` where nothing is.
+            offers: The samples.
+            addresses_of: Returns the addresses of some of them, by their ascending numbers in `offers`.
+            make_rows: Likewise returns the rows to store; `None` to store none.
 
         Returns:
-            int64 `[num_kept]`: the numbers in `offers` of those that are entries now, ascending.
+            int64 `[num_kept]`: the numbers in `offers` of the new entries, ascending.
 
         Raises:
-            ValueError: If the selection needs what is not known of them.
+            ValueError: If the selection needs a column that `offers` lacks.
         """
         missing = sorted(need for need in self.selection.needs if getattr(offers, _FIELDS[need]) is None)
         if missing and offers.count:
             given = ", ".join(f"{_FIELDS[need]}=..." for need in missing)
             column = ", or name the label_column of ReplayBuffer" if "label" in missing else ""
             raise ValueError(
-                f"selection={self.selection.name} needs the {missing} of the samples that it is offered, which nobody "
-                f"knows here. Give remember(..., {given}){column}."
+                f"selection={self.selection.name} needs the {missing} of the offered samples, which are unknown "
+                f"here. Give remember(..., {given}){column}."
             )
         if not offers.count:
             return np.zeros(0, dtype=np.int64)
@@ -172,7 +164,7 @@ class Memory:
         return slots
 
     def _give_up(self, slots: Int64Array) -> None:
-        """Frees slots for which there is nothing to put in after all, with those that were there before."""
+        """Frees slots whose new rows could not be stored, with the entries that occupied them."""
         size = len(self)
         for slot in np.sort(slots)[::-1].tolist():
             if slot >= size:
@@ -191,14 +183,13 @@ class Memory:
         self.rows.drop(rows[rows >= 0])
 
     def forget(self, numbers: Iterable[int]) -> int:
-        """Removes entries for good, with all that is kept of them, on disk too.
+        """Removes entries permanently, with all stored data, also on disk.
 
-        They do not come back, either, if their stream offers them again, but for rows of iterable streams, which nobody
-        knows again. On several ranks all have to make the same call, between steps. Checkpoints that were written
-        before still hold what was kept: delete those as well.
+        Their samples are not accepted again, except for rows of iterable streams, which cannot be recognised. All ranks
+        must make the same call, between steps. Earlier checkpoints still hold the data: delete those as well.
 
         Args:
-            numbers: The entries' own numbers (`entries["number"]`); see `find`. Others are passed over.
+            numbers: Numbers of the entries (`entries["number"]`); see `find`. Unknown numbers are ignored.
 
         Returns:
             How many entries were removed.
@@ -214,7 +205,7 @@ class Memory:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What has to be the same for a saved buffer to be taken up, by name."""
+        """Options that a saved buffer must share with the one that loads it, by name."""
         return {
             "capacity": self.capacity,
             "selection": self.selection.name,
@@ -225,11 +216,7 @@ class Memory:
         }
 
     def save(self, folder: Path | str) -> None:
-        """Writes the buffer; what it refers to is not written. On several ranks one has to.
-
-        Args:
-            folder: A folder, to be made.
-        """
+        """Writes the buffer into a new folder, without the data sets it refers to; one rank has to call it."""
         folder = Path(folder)
         begin_writing(folder / "buffer")
         self.rows.save(folder / "rows")
@@ -250,34 +237,33 @@ class Memory:
         write_state(folder / "buffer", state, arrays)
 
     def load(self, folder: Path | str) -> None:
-        """Takes up a saved buffer, in place of what this one holds; on several ranks all have to.
+        """Loads a saved buffer in place of the current content; all ranks have to call it.
 
         Args:
-            folder: What `save` was given.
+            folder: The folder that `save` wrote.
 
         Raises:
-            ValueError: If a file is missing or torn, the buffer was saved with another capacity, selection, retrieval
-                or kind of storage, or a data set that it refers to has changed since. The buffer is as before then.
+            ValueError: If a file is missing or torn, the capacity, selection, retrieval or kind of storage differs, or
+                a referenced data set has changed. The buffer is unchanged then.
         """
         folder = Path(folder)
         state, arrays = read_state(folder / "buffer")
-        check_saved(state, self, FORMAT_VERSION)
+        check_saved(state, self.description, FORMAT_VERSION)
         with refusing_damage(f"{folder / 'buffer.json'}"):
-            damaged = find_damaged(folder, state["digests"])
+            damaged = find_damaged(folder, state.get("digests", {}))
             if damaged is not None:
                 found = f"{folder / damaged} is damaged: it is not what was written"
                 raise ValueError(f"{found}. Take an earlier checkpoint.")
             self._take_up(state, arrays, folder / "rows")
 
     def _take_up(self, state: Mapping[str, Any], arrays: Mapping[str, Any], rows: Path) -> None:
-        """Takes up what was read; all is as before if something of it is not what was written."""
-        counters = {name: whole_number(state[name], name) for name in _COUNTERS}
-        key = None if state["key"] is None else whole_number(state["key"], "key", least=-(2**63), most=2**64)
-        forgotten = np.array([whole_number(one, "a forgotten sample") for one in state["forgotten"]], dtype=np.int64)
+        """Loads a state that was read; an error leaves the buffer as it was."""
+        counters = {name: int(state[name]) for name in _COUNTERS}
+        key = None if state["key"] is None else int(state["key"])
+        forgotten = np.array(state["forgotten"], dtype=np.int64)
         sources, entries = self.sources.replaced({}), Entries(self.capacity, self.storage.working_folder)
         sources.load_state_dict(state["sources"], is_read=not self.storage.keeps_contents)
         entries.load_state_dict(arrays["entries"])
-        _check_entries(entries, sources.lengths)
         before = copy.copy(self.selection), copy.copy(self.retrieval)  # to begin makes all that they hold anew
         try:
             self.selection.start(self.capacity, key or 0)
@@ -294,18 +280,6 @@ class Memory:
         self.sources, self._entries, self.key, self._forgotten = sources, entries, key, forgotten
         for name, count in counters.items():
             setattr(self, name, count)
-
-
-def _check_entries(entries: Entries, lengths: Int64Array) -> None:
-    """Refuses entries that refer to samples which there are not."""
-    ids, indices = split(entries["address"])
-    are_references = entries["address"] >= 0
-    known = are_references & (ids < len(lengths))
-    if (are_references & ~known).any() or (indices[known] >= lengths[ids[known]]).any():
-        raise ValueError("an entry refers to a sample that no data set has")
-    tasks = entries["task"]
-    if len(tasks) and not (tasks.min() >= 0 and tasks.max() < max(1, len(lengths))):
-        raise ValueError(f"an entry is of data set {int(tasks.max())}, of {len(lengths)}")
 
 
 def _options(rule: Selection | Retrieval) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""What a buffer's samples are read from, by address."""
+"""Readers of the samples of a buffer, by address."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ import torch
 from mixer.loading.reader import ColumnReader, reads_without_randomness
 from mixer.utils.arrays import Int64Array
 from replay.memory.sources import Sources
-from replay.storage import Rows
+from replay.memory.view import BufferView
 
 
 class ReferenceReader:
@@ -77,14 +77,6 @@ def reference_reader(sources: Callable[[], Sources], datasets: Mapping[str, Any]
     return (ColumnReferenceReader if sources().has_columns else ReferenceReader)(sources, datasets)
 
 
-class HasRows(Protocol):
-    """What keeps rows."""
-
-    @property
-    def rows(self) -> Rows:
-        """The rows."""
-
-
 class RowReader:
     """Reads contents that a buffer keeps; only the process that keeps them can.
 
@@ -95,7 +87,7 @@ class RowReader:
     is_in_place = True
     draws_nothing = True
 
-    def __init__(self, buffer: HasRows):
+    def __init__(self, buffer: BufferView):
         self._buffer = buffer
 
     def __getitem__(self, address: int) -> Any:

@@ -1,4 +1,4 @@
-"""The data sets that a buffer's references point into."""
+"""The data sets that the references of a buffer point into."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -9,14 +9,13 @@ import torch
 
 from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
-from mixer.utils.validation import whole_number
 from replay.storage.source import MAX_SOURCES, Source, addresses, split
 
 __all__ = ["Sources", "addresses", "split"]
 
 
 class Sources:
-    """Data sets by name; their ids, which are part of addresses, follow the order in which they were first added."""
+    """Data sets by name; ids, which are part of addresses, follow the order of first addition."""
 
     def __init__(self) -> None:
         self._sources: list[Source] = []
@@ -35,11 +34,6 @@ class Sources:
     def datasets(self) -> tuple[Any, ...]:
         """The data sets that are there."""
         return tuple(source.dataset for source in self._sources if source.dataset is not None)
-
-    @property
-    def lengths(self) -> Int64Array:
-        """int64 `[num_sources]`: numbers of their samples, by id."""
-        return np.array([source.length for source in self._sources], dtype=np.int64)
 
     def fingerprints(self) -> dict[str, str]:
         """Gives what each is recognised by.
@@ -202,7 +196,7 @@ class Sources:
             ValueError: If a data set has changed; it is named.
         """
         added = self._sources
-        self._sources = [_source_of(entry) for entry in state["sources"]]
+        self._sources = [Source(**entry) for entry in state["sources"]]
         for source in added:
             if source.name in self.names:
                 source_id = self.names.index(source.name)
@@ -234,11 +228,3 @@ class Sources:
                     "memory or on disk."
                 )
             yield source, positions, indices[positions]
-
-
-def _source_of(saved: Mapping[str, Any]) -> Source:
-    """Makes a source, without its data set, of what was saved of it."""
-    name, fingerprint = saved["name"], saved["fingerprint"]
-    if not (isinstance(name, str) and isinstance(fingerprint, str)):
-        raise ValueError(f"a data set is known by two texts, but {name!r} and {fingerprint!r} were saved")
-    return Source(name, whole_number(saved["length"], f"the length of {name!r}"), fingerprint)

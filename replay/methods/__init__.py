@@ -1,4 +1,4 @@
-"""Methods of replay that are more than samples drawn again: terms of the loss, and rules for the gradient."""
+"""Replay methods that change the loss or the gradient."""
 
 from replay.methods.agem import AGEM
 from replay.methods.der import DER

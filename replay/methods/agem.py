@@ -1,4 +1,4 @@
-"""Averaged gradient episodic memory: a step must not raise the loss of memory, as far as its gradient tells."""
+"""Averaged gradient episodic memory: gradients must not conflict with the gradient of the memory."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,23 +17,22 @@ from replay.methods.memories import factors_of_means, find_memory, refuse_second
 
 
 class AGEM(Method):
-    """Takes from the gradient of new samples what goes against that of memory, on which the model is not trained else.
+    """Projects the gradient of new samples so that it does not conflict with the gradient of the memory.
 
     Chaudhry et al. 2019, "Efficient Lifelong Learning with A-GEM", arXiv:1812.00420, equation 11: with g the mean
     gradient of the new samples and r that of the samples drawn from memory, `g ← g - <g, r>/||r||² r` where
-    `<g, r> < 0`. The paper draws 256 samples a step.
+    `<g, r> < 0`. The memory is used for this projection only. The paper draws 256 samples a step.
 
-    It needs the memory of one more gradient, and on several ranks averages that one too. Products are of the whole
-    gradient before clipping; those that are not finite are left to the gradient scaler. Micro-batches are of one stream
-    each, those of memory come first. Log entries have the share of steps that were projected.
+    The method holds a second gradient in memory, which is averaged over the ranks as well. Inner products use the whole
+    gradient before clipping; if one is not finite, the gradient is left to the gradient scaler. Micro-batches contain
+    one stream each, memory first. Log entries contain the share of projected steps.
 
     Args:
         memory: Name of the buffer's stream.
 
     Raises:
-        ValueError: When the trainer is made if the memory is no replay buffer, a stream is a second draw, or
-            micro-batches are cut by tokens on several ranks; when it begins to train if no rank has a whole gradient of
-            its own.
+        ValueError: At construction of the trainer, if the memory is no replay buffer, a stream is a second draw, or
+            micro-batches are cut by tokens on several ranks; at the start of training, if no rank has a whole gradient.
 
     Example:
         >>> trainer = MixingTrainer(  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Dark experience replay: the model has to go on saying of old samples what it said when it saw them."""
+"""Dark experience replay: stored logits are regression targets for replayed samples."""
 
 import numpy as np
 from torch import Tensor, nn
@@ -14,26 +14,26 @@ _LOGITS = "logits"
 
 
 class DER(Method):
-    """Holds the model to the logits that it gave when samples came into memory; of their labels it learns no more.
+    """Matches the logits that were stored when samples entered the memory; their labels are not used.
 
     Buzzega et al. 2020, "Dark Experience for General Continual Learning", arXiv:2004.07211, equation 6: the loss is
-    `E_new[ℓ(y, f(x))] + α E_memory[||z - h(x)||²]`, with h the logits, z those of then and, as in the authors' code,
+    `E_new[ℓ(y, f(x))] + α E_memory[||z - h(x)||²]`, with h the logits, z the stored ones and, as in the authors' code,
     the mean over samples and classes of the squared differences.
 
-    The logits of a forward to train are kept, one float32 a class and sample. Of models that give logits for each
-    token, `top_k` are, at each position whose label counts: 8 bytes each, 256 bytes a token for 32. A sample needs the
-    same labelled positions whenever it comes, so that a collator must not mask at random. Loss weights of the policy
-    rule the new samples; what is added of memory they leave alone. Micro-batches are of one stream each.
+    Logits are stored from the training forward pass, one float32 per class and sample. For token-level logits the
+    `top_k` largest are stored at each labelled position: 8 bytes each, 256 bytes per token for 32. A sample must have
+    the same labelled positions each time, so a collator must not mask at random. Loss weights of the policy apply to
+    the new samples only, not to this term. Micro-batches contain one stream each.
 
     Args:
         memory: Name of the buffer's stream.
-        alpha: `α`, 0 or more; the paper has 0.1 to 1.
-        top_k: How many of the largest logits are compared; `None` for all of a sample's, or 32 of a token's.
+        alpha: `α`, 0 or more; the paper uses 0.1 to 1.
+        top_k: Number of largest logits to compare; `None` for all of a sample's, or 32 of a token's.
 
     Raises:
-        ValueError: If a value is outside its range; when the trainer is made if the memory is no replay buffer or a
-            stream is a second draw; when it begins to train if samples are in it that came without logits, or the
-            model gives none for each class or token.
+        ValueError: If a value is outside its range; at construction of the trainer, if the memory is no replay buffer
+            or a stream is a second draw; at the start of training, if the memory holds samples without logits; during
+            training, if the model returns no logits per class or token.
 
     Example:
         >>> trainer = MixingTrainer(  # doctest: +SKIP

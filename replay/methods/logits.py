@@ -1,4 +1,4 @@
-"""The logits that a sample is remembered with, and how far a model has moved away from them."""
+"""Stored logits of samples, and their distance to the current logits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

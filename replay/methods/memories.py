@@ -1,4 +1,4 @@
-"""How methods find the memory that they are told of, and what losses of its samples are multiplied by."""
+"""Shared by replay methods: lookup of the memory, and factors of the loss per stream."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""How much of the memories is replayed: policies that leave the other streams to a policy of their own."""
+"""Replay policies: how much to replay, with another policy for the remaining streams."""
 
 from replay.policies.base import Replay, ReplayPolicy
 from replay.policies.forgetting_aware import ForgettingAware

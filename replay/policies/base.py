@@ -1,4 +1,4 @@
-"""What every replay policy is: a rule how much of the memories is replayed, around a policy for the other streams."""
+"""The interface of a replay policy: the replay ratio, around a policy for the other streams."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from mixer.utils.arrays import BoolArray, FloatArray
 
 
 class Replay(NamedTuple):
-    """How much of the memories is replayed.
+    """How much to replay.
 
     Attributes:
-        ratio: `ρ`, in [0, 1): the part of the whole mix that all memories have together.
-        shares: `[num_memories]`: how they divide it; they sum to 1.
+        ratio: `ρ`, in [0, 1): the share of all memories together in the mixture.
+        shares: `[num_memories]`: its division among the memories; they sum to 1.
     """
 
     ratio: float
@@ -40,7 +40,7 @@ class ReplayPolicy(Policy):
     Args:
         policy: The inner policy: a policy, its name, or weights by name; `None` takes the streams' own weights, and
             shares by size where they have none.
-        additional: Whether what is replayed comes on top of the batch size instead of being a part of it.
+        additional: Whether replayed samples are added to the batch size instead of being a part of it.
 
     Raises:
         ValueError: If there is no policy of that name; at the start of the run if the mixture has no replay buffer, or

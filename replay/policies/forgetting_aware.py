@@ -1,4 +1,4 @@
-"""More replay, and of what, by how much is being forgotten."""
+"""Replay in proportion to the rise of the losses of the memories."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,8 +35,8 @@ class ForgettingAware(ReplayPolicy):
         maximum: Largest `ρ`, below 1.
         temperature: T; a low one picks what is forgotten most alone, a high one shares equally.
         smoothing: s, in [0, 1).
-        policy: What mixes the other streams; see `ReplayPolicy`.
-        additional: Whether what is replayed comes on top of the batch size instead of being a part of it.
+        policy: The policy of the other streams; see `ReplayPolicy`.
+        additional: Whether replayed samples are added to the batch size instead of being a part of it.
 
     Raises:
         ValueError: If `0 < minimum <= maximum < 1` does not hold, or a value is outside its range; at the start of the
@@ -59,7 +59,7 @@ class ForgettingAware(ReplayPolicy):
         if not 0.0 < minimum <= maximum < 1.0:
             raise ValueError(
                 f"0 < minimum <= maximum < 1 must hold, got {minimum} and {maximum}: they bound the part of the whole "
-                "mix that is replayed, and of what is never replayed nobody sees that it is forgotten."
+                "mix that is replayed, and forgetting shows only in replayed samples."
             )
         check_range("temperature", temperature, 1e-9, np.inf, "0.25 replays what has doubled its loss 7 times as often")
         self.minimum, self.maximum = minimum, maximum

@@ -1,4 +1,4 @@
-"""How much of a mix is replayed, as a rule: constant, over the run, or by what has been seen."""
+"""Rules for the replay ratio: constant, over the run, or by the amount of data seen."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -127,7 +127,7 @@ class OfSeen(Ratio):
         unknown = [mixture.names[k] for k in np.flatnonzero((sizes == 0) & ~is_memory)]
         if self.by == "samples" and unknown:
             raise ValueError(
-                f"ratio='samples' counts the samples of each stream, but {unknown} are iterable: nobody knows theirs. "
+                f"ratio='samples' counts the samples of each stream, but {unknown} are iterable, of unknown size. "
                 "Use ratio='tasks', or a number."
             )
         self._sizes: FloatArray = np.where(is_memory, 0.0, sizes if self.by == "samples" else 1.0)

@@ -1,4 +1,4 @@
-"""A given part of the mix for the memories."""
+"""A given share of the mixture for the memories."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -17,8 +17,8 @@ class ReplayRatio(ReplayPolicy):
         ratio: `ρ` in [0, 1): a number; a course over the run, as a list of (progress, ratio) or `f(progress) -> ratio`;
             `"tasks"` for `1 - 1/T` with T tasks seen so far, `"samples"` for the share of old samples among all seen
             (see `OfSeen`); or a `Ratio`.
-        policy: What mixes the other streams; see `ReplayPolicy`.
-        additional: Whether what is replayed comes on top of the batch size instead of being a part of it.
+        policy: The policy of the other streams; see `ReplayPolicy`.
+        additional: Whether replayed samples are added to the batch size instead of being a part of it.
         shares: Weights of the memories among themselves, by name; `None` for equal shares.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Replay in bursts that grow rarer, by how far the model has moved."""
+"""Replay in bursts at growing intervals, measured by the distance that the model has moved."""
 
 import math
 from collections.abc import Mapping
@@ -35,8 +35,8 @@ class Spaced(ReplayPolicy):
         first_interval_steps: Steps before the first burst, which say what `I_0` is.
         growth: Factor on the interval at each burst, at least 1; 1 keeps it.
         burst_steps: Steps of a burst.
-        policy: What mixes the other streams; see `ReplayPolicy`.
-        additional: Whether what is replayed comes on top of the batch size instead of being a part of it.
+        policy: The policy of the other streams; see `ReplayPolicy`.
+        additional: Whether replayed samples are added to the batch size instead of being a part of it.
 
     Raises:
         ValueError: If a value is outside its range; at the start of the run if the mixture has no replay buffer.

@@ -1,4 +1,4 @@
-"""Retrievals: each one a rule which entries of a buffer are replayed next."""
+"""Retrievals: rules for which entries of a buffer to replay next, one file each."""
 
 from replay.retrieval.base import Retrieval
 from replay.retrieval.least_recent import LeastRecent

@@ -1,4 +1,4 @@
-"""What was not replayed for the longest time."""
+"""Least recently replayed entries first."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,21 +7,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.validation import whole_number
 from replay.retrieval.base import Retrieval
 
 _GONE = -1
 
 
 class LeastRecent(Retrieval):
-    """Draws the entries that were not replayed for the longest time: every entry comes before any comes again.
+    """Draws the least recently replayed entries: every entry is replayed before any is repeated.
 
-    Round robin over the entries; as a rule of eviction it is known as least recently used. A new entry counts as
-    replayed when it comes in, since it was just trained on.
+    Round robin over the entries; as an eviction rule it is known as least recently used. A new entry counts as replayed
+    when it is stored, since it was just trained on.
 
-    Entries stand in a line. One that is drawn or replaced leaves a gap in it and goes to its end; the line has room for
-    twice the capacity and is closed up when it comes to an end, so that an entry costs O(1) on average, and 16 bytes a
-    slot.
+    Entries form a line. Drawing or replacing an entry leaves a gap and moves it to the end; the line has room for twice
+    the capacity and is compacted when full, so that an entry costs O(1) on average, and 16 bytes per slot.
     """
 
     def start(self, capacity: int, key: int) -> None:
@@ -112,6 +110,6 @@ class LeastRecent(Retrieval):
                 f"{self.name} has room for {self._capacity} entries, but the saved state is of a larger buffer, with "
                 f"{len(line)}; give the capacity that it was saved with."
             )
-        self._position = whole_number(state["position"], "the position")
+        self._position = int(state["position"])
         self._places.fill(_GONE)
         self._stand(line)

@@ -1,4 +1,4 @@
-"""What the coming step would interfere with most."""
+"""Entries with which the coming step would interfere most."""
 
 import contextlib
 from collections.abc import Iterator, Sequence

@@ -12,25 +12,21 @@ _RETRIEVALS: tuple[type[Retrieval], ...] = (Uniform, LeastRecent, MIR)
 
 
 def retrieval_classes() -> dict[str, type[Retrieval]]:
-    """Lists the retrievals that there are.
-
-    Returns:
-        Classes by name.
-    """
+    """Returns the retrieval classes by name."""
     return {retrieval.__name__: retrieval for retrieval in _RETRIEVALS}
 
 
 def as_retrieval(retrieval: object) -> Retrieval:
-    """Makes a retrieval of what a user gives as `retrieval`.
+    """Converts a user's `retrieval`.
 
     Args:
-        retrieval: A retrieval, or the name of one.
+        retrieval: A retrieval or the name of one.
 
     Returns:
-        The retrieval: a copy of one that was given, so that buffers never share what it remembers.
+        The retrieval; a copy of an instance, so that buffers never share state.
 
     Raises:
-        ValueError: If there is none of that name.
+        ValueError: If there is no retrieval of that name.
         TypeError: If it is neither.
     """
     return copy.deepcopy(as_rule(retrieval, Retrieval, retrieval_classes(), "retrieval"))

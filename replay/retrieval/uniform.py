@@ -1,4 +1,4 @@
-"""Every entry as often as any other."""
+"""Every entry with equal probability."""
 
 import numpy as np
 
@@ -9,10 +9,10 @@ from replay.shared.random_numbers import RandomNumbers
 
 
 class Uniform(Retrieval):
-    """Draws entries at random, none twice in a draw, and each draw without regard to those before it.
+    """Draws entries uniformly at random without replacement; draws are independent of each other.
 
-    The sampling of experience replay (Chaudhry et al. 2019, arXiv:1902.10486). A draw is a function of the key, the
-    position of the draw and the number of entries; it takes O(count) and no memory.
+    The sampling of experience replay (Chaudhry et al. 2019, arXiv:1902.10486). A draw is a function of the key, its
+    position and the number of entries; it takes O(count) time and no memory.
     """
 
     def start(self, capacity: int, key: int) -> None:

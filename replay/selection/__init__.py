@@ -1,4 +1,4 @@
-"""Selections: each one a rule which of the samples that were trained on a buffer keeps."""
+"""Selections: rules for which samples a buffer keeps, one file each."""
 
 from replay.selection.base import Offers, Selection
 from replay.selection.class_balanced import ClassBalanced

@@ -1,4 +1,4 @@
-"""What every selection is: a rule which of the samples that were trained on a buffer keeps, and in which slot."""
+"""The interface of a selection: which samples a buffer keeps, and in which slots."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ Values = TypeVar("Values")
 
 @dataclass(frozen=True)
 class Offers:
-    """Samples that are offered to a buffer, in the order in which they were trained on; the same on every rank.
+    """Samples offered to a buffer, in training order; the same on every rank.
 
     Args:
-        count: How many.
-        first: Number of samples that were offered before them, over the whole life of the buffer.
+        count: Number of samples.
+        first: Number of samples offered before, over the lifetime of the buffer.
         tasks: int64 `[count]`: the task (source) of each; `None` unless the selection needs `"task"`.
-        labels: int64 `[count]`: the class of each; `None` unless it needs `"label"`.
-        losses: `[count]`: mean loss per item of each; `None` unless it needs `"loss"`.
-        scores: `[count]`: the largest cosine of its gradient with those of entries drawn at random, in [-1, 1];
+        labels: int64 `[count]`: the class of each; `None` unless the selection needs `"label"`.
+        losses: `[count]`: mean loss per item of each; `None` unless the selection needs `"loss"`.
+        scores: `[count]`: the largest cosine of each gradient with those of randomly drawn entries, in [-1, 1];
             `None` unless the selection needs `"gradient"`.
         features: float32 or float64 `[count, num_features]`; `None` unless the selection needs `"features"`.
     """
@@ -38,54 +38,35 @@ class Offers:
     features: NDArray[Any] | None = None
 
     def part(self, numbers: NDArray[Any]) -> "Offers":
-        """Gives some of the samples.
-
-        Args:
-            numbers: Which: int `[num_taken]`, or bool `[count]`.
-
-        Returns:
-            Offers of those alone.
-        """
+        """Returns a part of the samples, by int `[num_taken]` or bool `[count]`."""
         columns = {name: getattr(self, name) for name in ("tasks", "labels", "losses", "scores", "features")}
         taken = {name: None if column is None else column[numbers] for name, column in columns.items()}
         return Offers(len(np.arange(self.count)[numbers]), self.first, **taken)
 
     @property
     def numbers(self) -> Int64Array:
-        """int64 `[count]`: the number of each sample among all that were ever offered, from 0."""
+        """int64 `[count]`: the number of each sample among all samples ever offered, from 0."""
         return np.arange(self.first, self.first + self.count, dtype=np.int64)
 
 
 def known(values: Values | None, name: str) -> Values:
-    """Gives what a selection needs to know of the samples.
-
-    Args:
-        values: What the offers have.
-        name: Name of that field of `Offers`.
-
-    Returns:
-        The values.
-
-    Raises:
-        ValueError: If there are none.
-    """
+    """Returns a column of the offers; raises a `ValueError` if it is missing."""
     if values is None:
         raise ValueError(f"Offers.{name} must be given, since the selection needs it, got None; see Selection.needs.")
     return values
 
 
 class Selection(ABC):
-    """A rule which samples a buffer keeps.
+    """A rule for which samples a buffer keeps.
 
-    A buffer has `capacity` slots, of which 0 to `size - 1` are taken. A selection remembers what it needs of each taken
-    slot itself. It knows no samples, model or global random state: whatever it draws at random is a function of `key`
-    and of numbers that it saves. Its cost per offered sample does not grow with the capacity (but for a logarithm), nor
-    with the number of tasks.
+    A buffer has `capacity` slots, of which 0 to `size - 1` are occupied. A selection stores its own data per occupied
+    slot. It has no access to samples, the model or the global random state: random decisions are functions of `key` and
+    of saved counters. The cost per offered sample grows at most logarithmically with the capacity, and not with the
+    number of tasks.
 
-    A subclass says in `needs` what has to be known of the samples: of `"task"`, `"label"`, `"loss"`, `"gradient"` and
-    `"features"`. One that chooses among all samples of a task at once, at the task's end, says so by `is_by_task`.
-    One that wants to know the losses of entries when they are replayed says so by `follows_losses`.
-    In `options` it names the entries of its state that have to be equal where the state is taken up.
+    A subclass lists in `needs` the columns it requires: `"task"`, `"label"`, `"loss"`, `"gradient"` and `"features"`.
+    It sets `is_by_task` if it chooses among all samples of a task at once, at the end of the task, and `follows_losses`
+    if it wants the losses of replayed entries. `options` names the entries of its state that must be equal on loading.
     """
 
     needs: frozenset[str] = frozenset()
@@ -95,18 +76,18 @@ class Selection(ABC):
 
     @property
     def name(self) -> str:
-        """What the selection is called in checkpoints."""
+        """Name of the selection in checkpoints."""
         return type(self).__name__
 
     def start(self, capacity: int, key: int) -> None:
-        """Begins with an empty buffer.
+        """Starts with an empty buffer.
 
         Args:
             capacity: Number of slots, at most 2**31 - 1.
             key: Random key, a signed 64-bit integer.
 
         Raises:
-            ValueError: If the capacity is none, or the selection needs a larger one.
+            ValueError: If the capacity is invalid or too small for the selection.
         """
         check_count("capacity", capacity, 1, "it is the number of samples that the buffer holds")
         self._capacity, self._key = capacity, key
@@ -114,55 +95,51 @@ class Selection(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """Number of slots that are taken."""
+        """Number of occupied slots."""
 
     @abstractmethod
     def choose(self, offers: Offers) -> Int64Array:
-        """Decides on samples one after the other, each knowing what became of those before it.
+        """Decides on samples one by one; each decision sees the results of the previous ones.
 
         Args:
             offers: The samples.
 
         Returns:
-            int64 `[count]`: the slot that each takes, or -1 for one that is not kept. New slots are taken in order,
-            `size`, `size + 1` and so on; a slot that occurs more than once ends with the last sample that takes it.
+            int64 `[count]`: the slot of each sample, or -1 if it is not kept. New slots are used in order, `size`,
+            `size + 1` and so on; if a slot occurs more than once, the last sample ends up in it.
 
         Raises:
-            ValueError: If the capacity is too small for what is offered.
+            ValueError: If the capacity is too small for the samples.
         """
 
     def update_losses(self, slots: ArrayLike, losses: ArrayLike) -> None:
-        """Is told the losses of entries that were replayed, if it `follows_losses`.
+        """Updates the losses of replayed entries; called if `follows_losses` is set.
 
         Args:
-            slots: int `[count]`: taken slots.
+            slots: int `[count]`: occupied slots.
             losses: `[count]`: the mean loss per item of each.
         """
         return
 
     @abstractmethod
     def remove(self, slot: int) -> None:
-        """Forgets an entry: what stood in the last taken slot stands in this one afterwards.
-
-        Args:
-            slot: A taken slot.
-        """
+        """Removes the entry in a slot; the entry in the last occupied slot moves into it."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Gives everything that `choose` remembers: JSON-safe values and numpy arrays, by name, not nested.
+        """Returns the whole state of `choose`: JSON-safe values and numpy arrays, by name, not nested.
 
-        `"capacity"` and what `options` names are among them.
+        `"capacity"` and the names in `options` are included.
         """
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up a saved state, after `start`.
+        """Loads a saved state, after `start`.
 
         Args:
-            state: What `state_dict` gave.
+            state: A state from `state_dict`.
 
         Raises:
-            ValueError: If it is of a selection that remembers other things, or of another capacity or options.
+            ValueError: If it is the state of another selection, or of another capacity or options.
         """
         own = self.state_dict()
         if sorted(state) != sorted(own):

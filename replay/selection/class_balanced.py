@@ -1,4 +1,4 @@
-"""As many entries of each class as can be, and an even sample inside each."""
+"""Equal numbers of entries per class, and a uniform sample within each class."""
 
 from array import array
 from collections.abc import Mapping

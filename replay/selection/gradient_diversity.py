@@ -1,4 +1,4 @@
-"""Samples whose gradients point in as many directions as can be."""
+"""Samples with diverse gradients."""
 
 from collections.abc import Mapping
 from typing import Any

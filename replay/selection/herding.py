@@ -1,4 +1,4 @@
-"""The samples whose mean stays closest to that of their class."""
+"""Samples whose mean is closest to the mean of their class."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Samples from which no sample of their class is far."""
+"""Samples that cover their class in feature space."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""An even sample of all that was ever offered, which can be merged with others."""
+"""A uniform sample of all offered samples that can be merged with others."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

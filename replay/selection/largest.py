@@ -1,4 +1,4 @@
-"""The samples with the largest values of all that came."""
+"""The samples with the largest values."""
 
 import numpy as np
 

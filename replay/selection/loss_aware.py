@@ -1,4 +1,4 @@
-"""An even sample at first sight, from which what was learned leaves first."""
+"""A reservoir that evicts low-loss entries first."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -28,25 +28,21 @@ _SELECTIONS: tuple[type[Selection], ...] = (
 
 
 def selection_classes() -> dict[str, type[Selection]]:
-    """Lists the selections that there are.
-
-    Returns:
-        Classes by name.
-    """
+    """Returns the selection classes by name."""
     return {selection.__name__: selection for selection in _SELECTIONS}
 
 
 def as_selection(selection: object) -> Selection:
-    """Makes a selection of what a user gives as `selection`.
+    """Converts a user's `selection`.
 
     Args:
-        selection: A selection, or the name of one.
+        selection: A selection or the name of one.
 
     Returns:
-        The selection: a copy of one that was given, so that buffers never share what it remembers.
+        The selection; a copy of an instance, so that buffers never share state.
 
     Raises:
-        ValueError: If there is none of that name.
+        ValueError: If there is no selection of that name.
         TypeError: If it is neither.
     """
     return copy.deepcopy(as_rule(selection, Selection, selection_classes(), "selection"))

@@ -1,4 +1,4 @@
-"""An even sample of all that was ever offered."""
+"""A uniform sample of all offered samples."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.validation import whole_number
 from replay.selection.base import Offers, Selection
 from replay.shared.random_numbers import RandomNumbers
 
@@ -55,4 +54,4 @@ class Reservoir(Selection):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up the number of entries; see `Selection.load_state_dict`."""
         super().load_state_dict(state)
-        self._size = whole_number(state["size"], "the number of entries")
+        self._size = int(state["size"])

@@ -1,4 +1,4 @@
-"""The samples that the model found hardest."""
+"""The samples with the highest loss."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,8 +1,8 @@
-"""Where contents and payloads of a buffer's entries lie."""
+"""Storage of the contents and payloads of entries."""
 
+from replay.storage.codec import Row
 from replay.storage.disk_rows import DiskRows
-from replay.storage.memory_rows import MemoryRows
-from replay.storage.rows import Row, Rows
+from replay.storage.rows import MemoryRows, Rows
 from replay.storage.storage import InMemory, OnDisk, References, Storage, as_storage
 
 __all__ = ["DiskRows", "InMemory", "MemoryRows", "OnDisk", "References", "Row", "Rows", "Storage", "as_storage"]

@@ -1,48 +1,46 @@
-"""Rows as bytes and back, exactly: a JSON header of nested nodes, then the raw memory of what is large."""
+"""Exact encoding of rows as bytes: a JSON header of nested nodes, then the raw memory of large values."""
 
 import io
 import json
 import math
-import re
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from mixer.utils.validation import DAMAGE
-from replay.storage.rows import Row
+
+
+@dataclass(frozen=True)
+class Row:
+    """The stored data of one sample.
+
+    Args:
+        sample: The sample as its data set returned it; `None` if only a reference is stored.
+        payload: Extra arrays for a method, such as `"logits"`; any shape and type.
+    """
+
+    sample: Any = None
+    payload: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
 
 # PNG keeps the pixels of these as they are; it would round or convert those of others, which are kept raw.
 _PNG_MODES = frozenset({"1", "L", "LA", "RGB", "RGBA"})
-# Of those that are kept raw, the least takes a byte a pixel.
-_PIXELS_PER_BYTE = 1
 
 
 def is_image(value: Any) -> bool:
-    """Says whether a value is an image.
-
-    Args:
-        value: Anything.
-
-    Returns:
-        Whether it is a PIL image that can be kept.
-    """
+    """Whether a value is a PIL image that can be stored."""
     module = sys.modules.get("PIL.Image")
     return module is not None and isinstance(value, module.Image) and value.mode != "PA"
 
 
 def encode_image(image: Any) -> tuple[Any, bytes]:
-    """Encodes an image: mode, size and pixels, and the palette if it has one; other notes in its file are left out.
-
-    Args:
-        image: The image.
-
-    Returns:
-        What is needed to decode the bytes, JSON-safe; and the bytes.
-    """
+    """Encodes mode, size, pixels and palette of an image; returns JSON-safe metadata and the bytes."""
     about = {"mode": image.mode, "size": image.size}
     if image.mode in _PNG_MODES and 0 not in image.size:
         content = io.BytesIO()
@@ -57,23 +55,13 @@ def encode_image(image: Any) -> tuple[Any, bytes]:
 
 
 def decode_image(about: Any, content: memoryview) -> Any:
-    """Decodes an image.
-
-    Args:
-        about: See `encode_image`.
-        content: The bytes.
-
-    Returns:
-        The image.
-    """
+    """Decodes an image from the metadata and bytes of `encode_image`."""
     from PIL import Image
 
     if not about.get("is_raw"):
         with Image.open(io.BytesIO(content), formats=("PNG",)) as png:
-            if [png.mode, *png.size] != [about["mode"], *about["size"]]:
-                raise ValueError(f"the picture is {png.mode}, {png.size}, and not {about['mode']}, {about['size']}")
             return png.copy()
-    if math.prod(about["size"]) > _PIXELS_PER_BYTE * len(content):
+    if math.prod(about["size"]) > len(content):  # every raw mode takes a byte a pixel or more
         raise ValueError(f"{len(content)} bytes are no picture of {about['size']}")
     image = Image.frombytes(about["mode"], tuple(about["size"]), bytes(content))
     if "palette" in about:
@@ -83,95 +71,73 @@ def decode_image(about: Any, content: memoryview) -> Any:
     return image
 
 
-# What numpy calls types of numbers, times and texts by; it parses other names, and at length.
-_NUMPY_DTYPE = re.compile(r"[<>|=]?[biufcSUVmM]\d{1,9}(\[\d{0,9}\w{1,2}\])?")
 _TORCH_DTYPES = {
     str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)
 }
 
 
 class NodeReader:
-    """Reads nodes one after the other, and with them the bytes that follow the header.
-
-    Args:
-        view: Header and bytes.
-        start: Where the header ends.
-    """
+    """Decodes nodes of the header in order, and the bytes that follow the header at `start`."""
 
     def __init__(self, view: memoryview, start: int):
         self._view, self._at = view, start
 
     def read(self, node: Any) -> Any:
-        """Reads one node.
-
-        Args:
-            node: The node; those before it have been read.
-
-        Returns:
-            What it stands for.
-        """
+        """Decodes a node, after all nodes before it."""
         return _READERS[node[0]](self, node) if type(node) is list else node
 
     def take(self, num_bytes: int) -> memoryview:
-        """Gives the next bytes.
-
-        Args:
-            num_bytes: How many.
-
-        Returns:
-            The bytes, in memory that is not their own.
-        """
+        """Returns the next bytes, as a view."""
         if type(num_bytes) is not int or not 0 <= num_bytes <= len(self._view) - self._at:
             raise ValueError(f"{num_bytes!r} bytes are asked for, and {len(self._view) - self._at} are left")
         self._at += num_bytes
         return self._view[self._at - num_bytes : self._at]
 
-    def _read_dict(self, node: Any) -> dict[Any, Any]:
-        if len(node) % 2 == 0:
+    def read_dict(self, nodes: Sequence[Any]) -> dict[Any, Any]:
+        """Reads keys and values, in turn."""
+        items = [self.read(node) for node in nodes]
+        if len(items) % 2:
             raise ValueError("a key without a value")
-        items = iter(node[1:])
-        return {self.read(key): self.read(next(items)) for key in items}
+        return dict(zip(items[::2], items[1::2], strict=True))
 
-    def _read_array(self, name: str, shape: Any, num_bytes: int) -> np.ndarray[Any, Any]:
-        if not isinstance(name, str) or not _NUMPY_DTYPE.fullmatch(name):
-            raise ValueError(f"{name!r} is no type of an array that is written")
+    def read_array(self, name: str, shape: Any, num_bytes: int) -> NDArray[Any]:
+        """Reads a numpy array."""
         dtype = np.dtype(name)
+        if dtype.hasobject:  # its bytes would be taken for addresses in memory
+            raise ValueError(f"{name!r} is no type of an array that is written")
         _check_size(shape, dtype.itemsize, num_bytes)
-        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype=dtype)
-        if num_bytes:
-            array[...] = np.frombuffer(self.take(num_bytes), dtype=dtype).reshape(shape)
-        return array
+        return np.ndarray(shape, dtype=dtype, buffer=bytearray(self.take(num_bytes)))
 
-    def _read_tensor(self, name: str, shape: Any, num_bytes: int) -> torch.Tensor:
+    def read_tensor(self, name: str, shape: Any, num_bytes: int) -> torch.Tensor:
+        """Reads a torch tensor."""
         dtype = _TORCH_DTYPES[name]
         _check_size(shape, dtype.itemsize, num_bytes)
         if not num_bytes:
             return torch.empty(shape, dtype=dtype)
-        memory = torch.from_numpy(np.frombuffer(self.take(num_bytes), dtype=np.uint8).copy())
-        return memory.view(dtype).reshape(shape)
+        return torch.frombuffer(bytearray(self.take(num_bytes)), dtype=torch.uint8).view(dtype).reshape(shape)
 
 
 def _check_size(shape: Any, bytes_each: int, num_bytes: int) -> None:
-    """Refuses a shape that would take other memory than the bytes that are there for it."""
+    """Refuses a shape that does not match its bytes."""
     if not all(type(length) is int and length >= 0 for length in shape) or math.prod(shape) * bytes_each != num_bytes:
         raise ValueError(f"{num_bytes} bytes are no array of shape {shape} with {bytes_each} bytes each")
 
 
 _READERS: dict[str, Callable[[NodeReader, Any], Any]] = {
-    "int": lambda reader, node: int(node[1], 16),
-    "float": lambda reader, node: struct.unpack("<d", bytes.fromhex(node[1]))[0],
+    "int": lambda _reader, node: int(node[1], 16),
+    "float": lambda _reader, node: struct.unpack("<d", bytes.fromhex(node[1]))[0],
     "text": lambda reader, node: str(reader.take(node[1]), "utf-8", "surrogatepass"),
     "bytes": lambda reader, node: bytes(reader.take(node[1])),
     "ints": lambda reader, node: np.frombuffer(reader.take(node[1]), dtype=np.int64).tolist(),
     "floats": lambda reader, node: np.frombuffer(reader.take(node[1]), dtype=np.float64).tolist(),
     "list": lambda reader, node: [reader.read(item) for item in node[1:]],
     "tuple": lambda reader, node: tuple([reader.read(item) for item in node[1:]]),
-    "dict": NodeReader._read_dict,
+    "dict": lambda reader, node: reader.read_dict(node[1:]),
     "numpy text": lambda reader, node: np.str_(str(reader.take(node[1]), "utf-8", "surrogatepass")),
     "numpy bytes": lambda reader, node: np.bytes_(bytes(reader.take(node[1]))),
-    "scalar": lambda reader, node: reader._read_array(node[1], (), node[2])[()],
-    "array": lambda reader, node: reader._read_array(*node[1:]),
-    "tensor": lambda reader, node: reader._read_tensor(*node[1:]),
+    "scalar": lambda reader, node: reader.read_array(node[1], (), node[2])[()],
+    "array": lambda reader, node: reader.read_array(*node[1:]),
+    "tensor": lambda reader, node: reader.read_tensor(*node[1:]),
     "image": lambda reader, node: decode_image(node[1], reader.take(node[2])),
 }
 # What stands around a value, and how it is reached from there.
@@ -187,17 +153,13 @@ _from_json = json.JSONDecoder().decode
 
 
 def encode(row: Row) -> bytes:
-    """Encodes a row.
+    """Encodes a row; the result shares no memory with it.
 
-    Args:
-        row: The row; nothing of it is shared with the result. Tensors lose their device and gradients, and mappings
-            with names for keys (`OrderedDict`, `BatchEncoding`) become dicts.
-
-    Returns:
-        The bytes.
+    Tensors lose their device and gradients, and mappings with string keys (`OrderedDict`, `BatchEncoding`) become
+    dicts.
 
     Raises:
-        TypeError: If something in it cannot be kept; the message names its place, such as `sample['meta'][0]`.
+        TypeError: If a value has an unsupported type; the message names its place, such as `sample['meta'][0]`.
     """
     buffers: _Buffers = []
     nodes = [_encode(row.sample, (None, "sample"), buffers), _encode(dict(row.payload), (None, "payload"), buffers)]
@@ -206,16 +168,13 @@ def encode(row: Row) -> bytes:
 
 
 def decode(content: Any) -> Row:
-    """Decodes a row.
-
-    Args:
-        content: What `encode` gave, as any buffer.
+    """Decodes the result of `encode`, given as any buffer.
 
     Returns:
-        An equal row of its own memory; tensors are on the CPU.
+        An equal row with its own memory; tensors are on the CPU.
 
     Raises:
-        ValueError: If it is none of these bytes.
+        ValueError: If the bytes are damaged.
     """
     view = memoryview(content)
     end = 4 + int.from_bytes(view[:4], "little")
@@ -241,19 +200,19 @@ def _encode(value: Any, place: _Place, buffers: _Buffers) -> Any:
     raise _error(f"a {type(value).__module__}.{type(value).__qualname__}", place)
 
 
-def _encode_int(value: int, place: _Place, buffers: _Buffers) -> Any:
+def _encode_int(value: int, _place: _Place, _buffers: _Buffers) -> Any:
     return value if -(2**63) <= value < 2**63 else ["int", hex(value)]  # Python limits the digits of decimal ones
 
 
-def _encode_float(value: float, place: _Place, buffers: _Buffers) -> Any:
+def _encode_float(value: float, _place: _Place, _buffers: _Buffers) -> Any:
     return value if math.isfinite(value) else ["float", struct.pack("<d", value).hex()]
 
 
-def _encode_text(value: str, place: _Place, buffers: _Buffers) -> Any:
+def _encode_text(value: str, _place: _Place, buffers: _Buffers) -> Any:
     return value if value.isascii() else ["text", _add(value.encode("utf-8", "surrogatepass"), buffers)]
 
 
-def _encode_bytes(value: bytes, place: _Place, buffers: _Buffers) -> Any:
+def _encode_bytes(value: bytes, _place: _Place, buffers: _Buffers) -> Any:
     return ["bytes", _add(value, buffers)]
 
 
@@ -278,11 +237,11 @@ def _encode_dict(value: Mapping[Any, Any], place: _Place, buffers: _Buffers) -> 
     return node
 
 
-def _encode_numpy_text(value: np.str_, place: _Place, buffers: _Buffers) -> Any:
+def _encode_numpy_text(value: np.str_, _place: _Place, buffers: _Buffers) -> Any:
     return ["numpy text", _add(str(value).encode("utf-8", "surrogatepass"), buffers)]  # an array cuts zeros off its end
 
 
-def _encode_numpy_bytes(value: np.bytes_, place: _Place, buffers: _Buffers) -> Any:
+def _encode_numpy_bytes(value: np.bytes_, _place: _Place, buffers: _Buffers) -> Any:
     return ["numpy bytes", _add(bytes(value), buffers)]
 
 
@@ -300,8 +259,8 @@ def _encode_tensor(value: torch.Tensor, place: _Place, buffers: _Buffers) -> Any
 
 
 _WRITERS: dict[type, Callable[[Any, _Place, _Buffers], Any]] = {
-    type(None): lambda value, place, buffers: value,
-    bool: lambda value, place, buffers: value,
+    type(None): lambda value, _place, _buffers: value,
+    bool: lambda value, _place, _buffers: value,
     int: _encode_int,
     float: _encode_float,
     str: _encode_text,

@@ -1,4 +1,4 @@
-"""Rows on disk: memory does not grow with their number, and a crash leaves whole files."""
+"""Rows on disk: constant memory, and crash-safe files."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -9,12 +9,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.files import write_json
-from mixer.utils.validation import load_json, refusing_damage, whole_number
-from replay.storage.codec import decode, encode
+from mixer.utils.files import read_json, write_json
+from mixer.utils.validation import refusing_damage
+from replay.storage.codec import Row, decode, encode
 from replay.storage.row_file import RowFile, write_rows, write_whole
-from replay.storage.rows import NumberSet, Row, Rows, as_numbers, no_such_row
-from replay.storage.segments import Segment, SegmentFiles, merge, neighbourhood
+from replay.storage.rows import Rows, as_numbers, no_such_row
+from replay.storage.segments import NumberSet, Segment, SegmentFiles, merge, neighbourhood
 
 _MANIFEST, _LIVE, _PENDING = "rows.json", "live.int64", "pending.arrow"
 _FORMAT = 1
@@ -22,14 +22,14 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is known of rows on disk.
+    """The state of rows on disk.
 
     Args:
         segments: The segments.
-        next_number: The number that the next row will have.
-        first_pending: Number of the first row that is in no segment yet.
-        pending_bytes: Size of these rows, with those that were dropped.
-        pending: The bytes of those that were not, by number.
+        next_number: Number of the next row.
+        first_pending: Number of the first row that is not in a segment yet.
+        pending_bytes: Size of the pending rows, including dropped ones.
+        pending: The bytes of the remaining pending rows, by number.
     """
 
     segments: Sequence[Segment]
@@ -40,22 +40,13 @@ class Manifest:
 
 
 def remove_manifest(folder: Path) -> None:
-    """Declares that a folder is about to be written.
-
-    Args:
-        folder: The checkpoint's folder; it is made.
-    """
+    """Creates the folder of a checkpoint, without a manifest: its content is not valid until one is written."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _MANIFEST).unlink(missing_ok=True)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Writes a manifest into a checkpoint.
-
-    Args:
-        folder: The checkpoint's folder, where the segments' files are already.
-        manifest: What is written.
-    """
+    """Writes a manifest into the folder of a checkpoint, which has the segments' files already."""
 
     def write_live(file: BinaryIO) -> None:
         for segment in manifest.segments:
@@ -76,78 +67,39 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         ],
         "files": {name: (folder / name).stat().st_size for name in names},
     }
-    write_json(folder / _MANIFEST, content)
+    write_json(folder / _MANIFEST, content, sealed=True)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads a manifest from a checkpoint.
-
-    Args:
-        folder: The checkpoint's folder.
-
-    Returns:
-        What was written.
-
-    Raises:
-        ValueError: If a file is missing or torn; it is named.
-    """
-    content = _read_content(folder)
-    try:
-        with refusing_damage(f"{folder / _MANIFEST}"):
-            for name, size in content["files"].items():
-                _check_size(folder / name, size)
-            counts = (whole_number(content[name], name) for name in ("next_number", "first_pending", "pending_bytes"))
-            next_number, first_pending, pending_bytes = counts
-            segments = _read_segments(folder / _LIVE, content["segments"], first_pending)
-    except ValueError as error:
-        if str(folder) in str(error):
-            raise
-        raise ValueError(f"{folder / _MANIFEST} is damaged ({error}). Load an earlier checkpoint.") from error
-    file = RowFile(folder / _PENDING)
-    pending = {number: bytes(file.read(index)) for index, number in enumerate(file.numbers.tolist())}
-    if not first_pending <= next_number or any(not first_pending <= number < next_number for number in pending):
-        raise ValueError(
-            f"{folder / _MANIFEST} is damaged: its numbers of rows do not fit. Load an earlier checkpoint."
-        )
-    return Manifest(segments, next_number, first_pending, pending_bytes, pending)
-
-
-def _read_segments(path: Path, described: Sequence[Sequence[Any]], end: int) -> list[Segment]:
-    """Reads which rows are live, of segments that follow each other up to a number."""
-    left, segments, after = path.stat().st_size // 8, [], 0
-    with path.open("rb") as file:
-        for first, last, num_rows, num_bytes, num_live in described:
-            whole_number(first, "the first row of a segment", after, end - 1)
-            whole_number(last, "its last row", first, end - 1)
-            whole_number(num_rows, "its number of rows", 1, last - first + 1)
-            whole_number(num_bytes, "its number of bytes")
-            left -= whole_number(num_live, "its number of live rows", 0, min(num_rows, left))
-            live = np.frombuffer(file.read(8 * num_live), dtype="<i8").astype(np.int64)
-            if len(live) != num_live or not (np.diff(live, prepend=first - 1, append=last + 1) > 0).all():
-                raise ValueError(f"{path} is torn: rows of the segment from {first} to {last} are not among them")
-            segments.append(Segment(first, last, num_rows, num_bytes, NumberSet(live)))
-            after = last + 1
-    return segments
-
-
-def _read_content(folder: Path) -> dict[str, Any]:
+    """Reads the manifest of a checkpoint; raises a `ValueError` that names a missing or torn file."""
     path = folder / _MANIFEST
-    if not path.is_file():
-        raise ValueError(f"{path} is missing. Load a checkpoint that was written to its end, of rows on disk.")
-    try:
-        content = load_json(path)
-    except ValueError as error:
-        raise ValueError(f"{path} is torn ({error}). Load an earlier checkpoint.") from None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+    content = read_json(path)
+    if content.get("format") != _FORMAT:
         raise ValueError(f"{path} is not of format {_FORMAT}. Load a checkpoint of this version.")
-    return content
+    with refusing_damage(f"{path}"):
+        for name, size in content["files"].items():
+            _check_size(folder / name, size)
+        segments = _read_segments(folder / _LIVE, content["segments"])
+        file = RowFile(folder / _PENDING)
+        pending = {number: bytes(file.read(index)) for index, number in enumerate(file.numbers.tolist())}
+        return Manifest(segments, content["next_number"], content["first_pending"], content["pending_bytes"], pending)
 
 
-def _check_size(path: Path, size: Any) -> None:
+def _read_segments(path: Path, described: Sequence[Sequence[int]]) -> list[Segment]:
+    live = np.fromfile(path, dtype="<i8").astype(np.int64)
+    ends = np.cumsum([row[4] for row in described], dtype=np.int64)
+    parts = np.split(live, ends[:-1]) if described else []
+    return [
+        Segment(first, last, num_rows, num_bytes, NumberSet(part))
+        for (first, last, num_rows, num_bytes, _), part in zip(described, parts, strict=True)
+    ]
+
+
+def _check_size(path: Path, size: int) -> None:
     if not path.is_file():
         raise ValueError(f"{path} is missing. Load an earlier checkpoint.")
-    if path.stat().st_size != size:
-        found = path.stat().st_size
+    found = path.stat().st_size
+    if found != size:
         raise ValueError(f"{path} is torn: it has {found} bytes instead of {size}. Load an earlier checkpoint.")
 
 
@@ -156,16 +108,16 @@ _BYTES_PER_SEGMENT = 16 * 2**20
 
 
 class DiskRows(Rows):
-    """Rows in files that hold a segment of them each.
+    """Rows in files of one segment each.
 
-    A segment is written once it is full, and anew when less than half of its rows are wanted still. What is done when
-    follows from the calls alone: ranks that make the same calls know of the same files, whoever writes them. A row is
-    written about once, and copied a bounded number of times for each that is dropped.
+    A segment is written when it is full, and rewritten when less than half of its rows are still needed. The files
+    follow from the sequence of calls alone, so ranks that make the same calls know the same files. A row is written
+    about once, and copied a bounded number of times per dropped row.
 
     Args:
-        folder: Where the files lie while the run lasts; empty, unless a checkpoint is loaded next.
-        is_writer: Whether this rank writes; others read its files, and keep rows in memory until they see them.
-        rows_per_segment: Number of rows of a full segment; one of 16 MiB is full too.
+        folder: Folder of the files during the run; empty, unless a checkpoint is loaded next.
+        is_writer: Whether this rank writes; other ranks read its files, and hold rows in memory until the files appear.
+        rows_per_segment: Number of rows of a full segment; 16 MiB fill a segment too.
 
     Raises:
         ValueError: If `rows_per_segment` is less than 1.

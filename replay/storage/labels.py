@@ -1,4 +1,4 @@
-"""Labels of a data set's samples, where they can be had without reading whole samples."""
+"""Labels of a data set, read without reading whole samples if possible."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Files of rows: Arrow files with the columns `number` and `row`, there whole or not at all, and never changed."""
+"""Arrow files with the columns `number` and `row`, written atomically and never changed."""
 
 import os
 import shutil
@@ -12,7 +12,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from mixer.ledger.table_files import next_batch
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import writing
 from mixer.utils.validation import check_plain
@@ -20,37 +19,31 @@ from mixer.utils.validation import check_plain
 TEMPORARY_SUFFIX = ".tmp"
 
 _ROWS_PER_BATCH = 1024
-_BYTES_BEFORE_SCHEMA = 8
 _NEXT_NUMBER = b"next_number"
-_MOST_DIGITS = 20
 _SCHEMA = pa.schema([pa.field("number", pa.int64(), False), pa.field("row", pa.large_binary(), False)])
 
 
 class RowFile:
-    """A file of rows, mapped into memory.
-
-    Args:
-        path: The file.
+    """A memory-mapped file of rows.
 
     Raises:
-        FileNotFoundError: If there is none.
+        FileNotFoundError: If there is no such file.
         ValueError: If it is torn.
     """
 
     def __init__(self, path: Path):
         try:
-            table = _read_table(path)
+            check_plain(path)
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            table.validate(full=True)
+            self.next_number = int((table.schema.metadata or {}).get(_NEXT_NUMBER, b"0"))
         except (pa.ArrowException, EOFError, OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # of the system, not of the content
+            if isinstance(error, OSError) and error.errno is not None:  # a system error, not a damaged file
                 raise
             raise ValueError(f"{path} is torn ({error}). Load an earlier checkpoint.") from error
         if not table.schema.equals(_SCHEMA):
             raise ValueError(f"{path} has the columns {table.schema.names} instead of rows of a buffer.")
         self._numbers = [batch.to_numpy() for batch in table.column("number").chunks]  # in the file, not in memory
-        noted = (table.schema.metadata or {}).get(_NEXT_NUMBER, b"0")
-        if not (noted.isdigit() and len(noted) < _MOST_DIGITS):
-            raise ValueError(f"{path} is torn (its next number is {noted!r}). Load an earlier checkpoint.")
-        self.next_number = int(noted)
         self._rows = table.column("row")
         are_full = all(len(numbers) == _ROWS_PER_BATCH for numbers in self._numbers[:-1])
         if table.column("row").null_count or not are_full or not (np.diff(self.numbers, prepend=-1) > 0).all():
@@ -62,25 +55,11 @@ class RowFile:
         return np.concatenate([np.empty(0, dtype=np.int64), *self._numbers])
 
     def read(self, index: int) -> Any:
-        """Gives the bytes of a row.
-
-        Args:
-            index: Its place in `numbers`.
-
-        Returns:
-            A buffer that keeps the file open.
-        """
+        """Returns the bytes of the row at a place in `numbers`, as a buffer that keeps the file open."""
         return self._rows[index].as_buffer()
 
     def find(self, number: int) -> Any | None:
-        """Gives the bytes of a row.
-
-        Args:
-            number: Its number.
-
-        Returns:
-            A buffer that keeps the file open; `None` if the row is not in this file.
-        """
+        """Returns the bytes of the row with a number, as a buffer that keeps the file open, or `None`."""
         batch = bisect_right(self._numbers, number, key=lambda numbers: int(numbers[0])) - 1
         if batch < 0:
             return None
@@ -90,40 +69,15 @@ class RowFile:
         return self.read(batch * _ROWS_PER_BATCH + index) if is_here else None
 
 
-def _read_table(path: Path) -> pa.Table:
-    """Maps a file: its batches as they follow each other, as many as its end says."""
-    check_plain(path)
-    file = pa.memory_map(str(path))
-    num_batches = pa.ipc.open_file(file).num_record_batches
-    file.seek(_BYTES_BEFORE_SCHEMA)
-    schema, batches = pa.ipc.read_schema(file), []
-    while (batch := next_batch(file, schema)) is not None:
-        batches.append(batch)
-    if len(batches) != num_batches:
-        raise pa.ArrowInvalid(f"it has {len(batches)} batches instead of {num_batches}")
-    return pa.Table.from_batches(batches, schema)
-
-
 class OpenFiles:
-    """Files that were read last are kept open.
-
-    Args:
-        most: How many at most.
-    """
+    """Keeps the `most` recently read files open."""
 
     def __init__(self, most: int = 256):
         self._most = most
         self._files: OrderedDict[str, RowFile] = OrderedDict()
 
     def open(self, path: str) -> RowFile:
-        """Opens a file.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The file; one that is open already is not opened anew, even if another has taken its name.
-        """
+        """Opens a file, or returns the open one, even if another file has its name by now."""
         file = self._files.get(path)
         if file is None:
             file = self._files[path] = RowFile(Path(path))
@@ -134,15 +88,11 @@ class OpenFiles:
         return file
 
     def close(self, path: str) -> None:
-        """Lets go of a file.
-
-        Args:
-            path: The file; it need not be open.
-        """
+        """Closes a file if it is open."""
         self._files.pop(path, None)
 
     def close_all(self) -> None:
-        """Lets go of all files."""
+        """Closes all files."""
         self._files.clear()
 
 
@@ -153,7 +103,7 @@ def write_rows(path: Path, numbers: Int64Array, rows: Sequence[Any], next_number
         path: The file.
         numbers: int64 `[count]`, ascending.
         rows: The bytes of each.
-        next_number: A number that is noted in the file.
+        next_number: A number to record in the file.
     """
     schema = _SCHEMA.with_metadata({_NEXT_NUMBER: str(next_number)})
 
@@ -168,7 +118,7 @@ def write_rows(path: Path, numbers: Int64Array, rows: Sequence[Any], next_number
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Writes a file so that it is there whole or not at all, even if the machine stops.
+    """Writes a file atomically, even if the machine stops.
 
     Args:
         path: The file.
@@ -192,12 +142,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Gives a file a second name, or copies it where that cannot be; a target that is there stays.
-
-    Args:
-        source: The file, which is never changed.
-        target: Its second name.
-    """
+    """Hard-links a file that never changes, or copies it if links are not possible; an existing target stays."""
     try:
         os.link(source, target)
     except FileExistsError:
@@ -208,11 +153,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes sure that a folder's list of names is on the disk.
-
-    Args:
-        folder: The folder.
-    """
+    """Flushes a folder's list of names to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

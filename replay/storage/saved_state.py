@@ -1,11 +1,11 @@
-"""A buffer's state on disk: one file of arrays, and one of plain data that says what they are."""
+"""State of a buffer on disk: an `.npz` file of arrays, and a JSON file that describes them."""
 
 import os
 import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,30 +16,16 @@ from mixer.utils.validation import DAMAGE, check_plain, refusing_damage
 Parts = Mapping[str, Mapping[str, Any]]
 
 
-class Saved(Protocol):
-    """What a saved buffer is compared with."""
-
-    capacity: int
-
-    @property
-    def description(self) -> Mapping[str, Any]:
-        """What has to be the same, by name."""
-
-
 def begin_writing(path: Path) -> None:
-    """Declares that a state is about to be written, so that what is written beside it is not taken for the old one's.
-
-    Args:
-        path: The files' path without a suffix.
-    """
+    """Removes the JSON file of an old state, so that new arrays are never taken for its own; `path` has no suffix."""
     path.with_suffix(".json").unlink(missing_ok=True)
 
 
 def write_state(path: Path, state: Mapping[str, Any], parts: Parts) -> None:
-    """Writes a state, so that it is there whole or not at all.
+    """Writes a state atomically.
 
     Args:
-        path: The files' path without a suffix.
+        path: Path of the files without a suffix.
         state: Plain data.
         parts: By part and name: arrays, or plain data.
     """
@@ -59,7 +45,7 @@ def read_state(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Reads a state.
 
     Args:
-        path: The files' path without a suffix.
+        path: Path of the files without a suffix.
 
     Returns:
         The plain data, and the parts.
@@ -84,30 +70,24 @@ def read_state(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Reads arrays of numbers that take no more room in memory than in the file."""
     check_plain(path)
-    with zipfile.ZipFile(path) as file:
-        entries = file.infolist()
-    is_packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
-    if is_packed or sum(entry.file_size for entry in entries) > path.stat().st_size:
-        raise ValueError("its arrays are compressed, as they are never written")
     with np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)
 
 
-def check_saved(state: Mapping[str, Any], buffer: Saved, format_version: int) -> None:
-    """Refuses the state of another kind of buffer.
+def check_saved(state: Mapping[str, Any], description: Mapping[str, Any], format_version: int) -> None:
+    """Refuses the state of a different kind of buffer.
 
     Args:
-        state: The plain data that was read.
-        buffer: The buffer that is to take it up.
-        format_version: What this version reads.
+        state: The plain data.
+        description: `Memory.description` of the buffer that loads it.
+        format_version: The supported format.
 
     Raises:
-        ValueError: If something differs; what was saved and what is there are named.
+        ValueError: If they differ; both values are named.
     """
     if state.get("format") != format_version:
         raise ValueError(newer_version("the buffer", state.get("format"), format_version))
-    for name, own in buffer.description.items():
+    for name, own in description.items():
         if state.get(name) != own:
             raise ValueError(f"the buffer was saved with {name}={state.get(name)!r} and has {name}={own!r} now")

@@ -1,4 +1,4 @@
-"""Data sets that references point into: addresses of samples, and whether the data have changed."""
+"""Data sets behind references: addresses of samples, and detection of changed data."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,9 +11,8 @@ import numpy as np
 from mixer.loading.reader import SampleError, reads_without_randomness
 from mixer.utils.arrays import Int64Array
 from mixer.utils.random_state import seeded
-from replay.storage.codec import encode
+from replay.storage.codec import Row, encode
 from replay.storage.labels import Labels
-from replay.storage.rows import Row
 
 _INDEX_BITS = 40
 _MAX_INDEX = 2**_INDEX_BITS

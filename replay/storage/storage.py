@@ -1,4 +1,4 @@
-"""Where a buffer's contents lie, as a user chooses it."""
+"""Storage options of a buffer."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -6,39 +6,31 @@ from pathlib import Path
 from typing import ClassVar
 
 from replay.storage.disk_rows import ROWS_PER_SEGMENT, DiskRows
-from replay.storage.memory_rows import MemoryRows
-from replay.storage.rows import Rows
+from replay.storage.rows import MemoryRows, Rows
 
 
 class Storage(ABC):
-    """A choice where contents lie.
+    """Where to store the contents of a buffer.
 
-    `keeps_contents` says whether samples are copied; else they are read again from their data set, and rows hold only
-    what a method needs beside them.
+    `keeps_contents` says whether samples are copied; otherwise they are read again from their data set, and rows hold
+    payloads only.
     """
 
     keeps_contents: ClassVar[bool]
 
     @property
     def working_folder(self) -> Path | None:
-        """A folder on the disk where a buffer is to lie, or `None` for memory."""
+        """Folder of the files during the run, or `None` for memory."""
         return None
 
     @abstractmethod
     def open(self, is_writer: bool) -> Rows:
-        """Opens the rows.
-
-        Args:
-            is_writer: Whether this rank writes files during the run.
-
-        Returns:
-            Rows without contents.
-        """
+        """Opens empty rows; `is_writer` says whether this rank writes files during the run."""
 
 
 @dataclass(frozen=True)
 class References(Storage):
-    """Samples stay in their data sets, which have to be there, unchanged, as long as the buffer is."""
+    """Samples stay in their data sets, which must remain unchanged for the lifetime of the buffer."""
 
     keeps_contents = False
 
@@ -63,8 +55,8 @@ class OnDisk(Storage):
     """Samples are copied into files; checkpoints link to them.
 
     Args:
-        folder: Where the files lie while the run lasts: an empty folder that all ranks see, best on the disk of the
-            checkpoints; no other buffer may have it.
+        folder: Folder of the files during the run: empty, visible to all ranks, not shared with another buffer, and
+            best on the disk of the checkpoints.
         rows_per_segment: Number of samples in a file.
 
     Raises:
@@ -93,16 +85,13 @@ _BY_NAME: dict[str, type[References] | type[InMemory]] = {"references": Referenc
 
 
 def as_storage(value: Storage | str) -> Storage:
-    """Takes a user's choice.
+    """Converts a user's choice.
 
     Args:
-        value: A choice, or `"references"` or `"memory"`.
-
-    Returns:
-        The choice.
+        value: A `Storage`, or `"references"` or `"memory"`.
 
     Raises:
-        ValueError: If it is another text.
+        ValueError: If the name is unknown.
         TypeError: If it is anything else.
     """
     if isinstance(value, Storage):

@@ -1,4 +1,4 @@
-"""Continual runs: one task after the other, with a score of every task after each."""
+"""Continual runs: training on one task after another, with an evaluation of all tasks after each."""
 
 from typing import TYPE_CHECKING
 

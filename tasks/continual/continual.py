@@ -1,4 +1,4 @@
-"""A continual run: one task after the other, a Trainer run each, with a score of every task after every task."""
+"""A continual run: one Trainer run per task, and an evaluation of all tasks after each."""
 
 import copy
 from functools import partial
@@ -34,39 +34,38 @@ _UNSEEN = "A continual run is kept by rank 0 and read by all: put output_dir on 
 
 
 class ContinualRun:
-    """Trains a model on a sequence of tasks, fills a memory, and scores all tasks after each one.
+    """Trains a model on a sequence of tasks, fills a memory, and evaluates all tasks after each one.
 
-    Each task is a run of a `MixingTrainer` in a folder of its own, on the task's samples and the memory. A run that was
-    killed goes on in the midst of its task and ends as if nobody had killed it; all ranks have to see its folder. There
-    it writes `scores.json`, and after each task `metrics.json`; at the end `scores.html`, a page with heat maps.
+    Each task is a run of a `MixingTrainer` in its own folder, on the task's samples and the memory. An interrupted run
+    resumes in the middle of its task and ends exactly as an uninterrupted one; all ranks need access to its folder. The
+    run writes `scores.json` there, `metrics.json` after each task, and at the end `scores.html`, a page with heat maps.
 
     Args:
         model: The model; it is trained in place.
         sequence: The tasks.
-        args: The training arguments of each task's run; `output_dir` is the whole's.
-        head: What becomes of the output layer: `"whole"` has all classes from the start, `"growing"` gets those of a
-            task when it begins, and in a `"masked"` one only the classes of a sample's own task compete; `None` takes
-            the masked one for a task-incremental sequence, else the whole one.
-        memory: A buffer, which is the stream `"memory"`; `None` trains without.
-        second_draw: Name of a stream that draws from the memory once more, as `DERPlusPlus(second=...)` takes it;
-            `None` for none.
-        mixing: How much is replayed; `None` replays as many samples on top as there are new ones, in each draw, as in
-            the published protocols.
-        methods: What else takes part, with a memory, such as `DER("memory")`, or without one: a function of no
-            arguments makes them anew for each task; those of a list go on from task to task with what they remember.
-        batch_size: New samples of a step over all ranks; `None` takes that of the arguments.
-        optimizer: Whether each task begins with a fresh optimizer or goes on with the one before.
-        scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
-        curve_steps: After how many of its first steps each task is scored, besides before them, for the area under
-            the learning curves (10 in the paper); `None` for no curves.
-        score: What a task is scored by: `"accuracy"`, among the task's own classes in a task-incremental sequence,
-            `"loss"`, or a `Score` of your own; `None` takes the accuracy where all tasks have classes, else the loss.
+        args: The training arguments of each task; `output_dir` is the folder of the whole run.
+        head: The output layer: `"whole"` has all classes from the start, `"growing"` adds the classes of a task when it
+            begins, and in a `"masked"` one only the classes of a sample's own task compete; `None` uses the masked head
+            for a task-incremental sequence, else the whole one.
+        memory: A buffer, which becomes the stream `"memory"`; `None` trains without a memory.
+        second_draw: Name of a second stream that draws from the memory, for `DERPlusPlus(second=...)`; `None` for none.
+        mixing: The replay policy; `None` replays as many samples on top as there are new ones, per draw, as in the
+            published protocols.
+        methods: Methods, such as `DER("memory")`: a function without arguments creates new ones for each task; those of
+            a list last for all tasks and keep their state.
+        batch_size: New samples per step over all ranks; `None` uses the training arguments.
+        optimizer: `"fresh"` creates an optimizer for each task, `"kept"` continues with the previous one.
+        scores_before: Whether to evaluate all tasks before the first, as forward transfer requires.
+        curve_steps: Number of first steps of each task after which the task is evaluated, for the area under the
+            learning curves (10 in the paper); `None` for no curves.
+        score: `"accuracy"`, among the task's own classes in a task-incremental sequence, `"loss"`, or your own `Score`;
+            `None` uses the accuracy if all tasks have classes, else the loss.
         trainer_class: The trainer.
         **options: Further arguments of the trainer.
 
     Raises:
-        ValueError: If something does not fit together.
-        TypeError: If an argument is of another kind.
+        ValueError: If arguments do not fit together.
+        TypeError: If an argument has the wrong type.
     """
 
     def __init__(
@@ -106,22 +105,17 @@ class ContinualRun:
         self._pace = read_pace(self.folder, ())
 
     def check(self) -> None:
-        """Makes the first task's trainer, so that what does not fit shows before anything is written.
-
-        Raises:
-            ValueError: If something does not fit.
-            TypeError: If the trainer has no such argument.
-        """
+        """Creates the trainer of the first task, so that wrong arguments raise before anything is written."""
         self.rehearsal.refuse_earlier_tasks()
         self.head.begin(self.model, 0)
         self._first_trainer = self._new_trainer(0)
 
     def hold_output(self) -> None:
-        """Keeps other runs out of the output folder, until `run` ends or an error does; all ranks have to call it.
+        """Locks the output folder until `run` ends or fails; all ranks have to call it.
 
         Raises:
-            ValueError: If another run is at work there; it is named.
-            OSError: If it cannot be written; the other ranks raise a `RemoteError`.
+            ValueError: If another run uses the folder; it is named.
+            OSError: If the lock cannot be written; the other ranks raise a `RemoteError`.
         """
         if not self._is_held:
             writes = self.args.process_index == 0
@@ -129,23 +123,23 @@ class ContinualRun:
             self._is_held = True
 
     def release_output(self) -> None:
-        """Lets other runs into the output folder again."""
+        """Unlocks the output folder."""
         self._lock.release()
         self._is_held = False
 
     def begin(self, resume: bool = False) -> int:
-        """Takes up the run in the output folder, or begins one; `run` does so by itself.
+        """Resumes the run in the output folder, or starts one; `run` calls it if needed.
 
-        The folder is this run's alone from here on, until `run` ends or `release_output` is called.
+        The folder stays locked until `run` ends or `release_output` is called.
 
         Args:
-            resume: Whether to go on with a run in the output folder, if there is one.
+            resume: Whether to resume a run in the output folder, if there is one.
 
         Returns:
-            How many tasks are done.
+            The number of finished tasks.
 
         Raises:
-            ValueError: If there is a run already and it is not to be gone on with, or it is another one.
+            ValueError: If there is a run and `resume` is false, or it is a different one.
         """
         if self._first_trainer is None:
             self.check()
@@ -177,13 +171,13 @@ class ContinualRun:
         """Trains on all tasks.
 
         Args:
-            resume: Whether to go on with a run in the output folder, if there is one; see `begin`.
+            resume: Whether to resume a run in the output folder, if there is one; see `begin`.
 
         Returns:
             The scores.
 
         Raises:
-            ValueError: As `begin`; or if no task at all can be scored before the first.
+            ValueError: As `begin`; or if no task can be evaluated before the first one.
         """
         rank_sync = self._new_agreement()
         try:
@@ -264,7 +258,7 @@ class ContinualRun:
 
     @property
     def _description(self) -> dict[str, Any]:
-        """What has to be the same for a run to be gone on with."""
+        """Properties that must not change between start and resume."""
         return {
             "data": [[fingerprint(task.train), fingerprint(task.evaluation)] for task in self.sequence],
             "scenario": self.sequence.scenario,
@@ -276,7 +270,7 @@ class ContinualRun:
 
     @property
     def _settings(self) -> dict[str, Any]:
-        """What may change from one task to the next, and is then said."""
+        """Settings that may change on resume; changes are logged."""
         names = (
             "learning_rate",
             "num_train_epochs",

@@ -1,4 +1,4 @@
-"""What a continual run can tell of its arguments before it makes anything."""
+"""Checks of the arguments of a continual run, before anything is created."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -15,19 +15,7 @@ Optimizer = Literal["fresh", "kept"]
 
 
 def check_types(model: Any, sequence: Any, args: Any, memory: Any, methods: Any, trainer_class: Any) -> None:
-    """Makes sure that arguments are what they are called.
-
-    Args:
-        model: A module.
-        sequence: A sequence of tasks.
-        args: Training arguments.
-        memory: A buffer, or `None`.
-        methods: A list of methods, a function of no arguments that gives one, or `None`.
-        trainer_class: A class of trainers.
-
-    Raises:
-        TypeError: If one of them is something else.
-    """
+    """Raises a `TypeError` for an argument of the wrong type."""
     kinds = {"model": (model, nn.Module), "sequence": (sequence, TaskSequence), "args": (args, TrainingArguments)}
     if memory is not None:
         kinds["memory"] = (memory, ReplayBuffer)
@@ -41,17 +29,7 @@ def check_types(model: Any, sequence: Any, args: Any, memory: Any, methods: Any,
 
 
 def check_values(args: TrainingArguments, optimizer: Any, curve_steps: Any, options: Mapping[str, Any]) -> None:
-    """Makes sure that values are such as a continual run can work with.
-
-    Args:
-        args: Training arguments.
-        optimizer: Whether it is kept.
-        curve_steps: Length of learning curves.
-        options: Further arguments of the trainer.
-
-    Raises:
-        ValueError: If one of them is not.
-    """
+    """Raises a `ValueError` for a value that a continual run does not support."""
     if optimizer not in ("fresh", "kept"):
         raise ValueError(f"optimizer must be 'fresh' or 'kept', got {optimizer!r}.")
     if any(given is not None for given in options.get("optimizers", ())):

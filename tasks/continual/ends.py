@@ -1,4 +1,4 @@
-"""The folders of a continual run: where each task trains, and what it left, from which the next one goes on."""
+"""Folders of a continual run: the training folder of each task, and the state at its end."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,13 +17,13 @@ RUN_STATE_FILE = "continual.json"
 
 
 class Ends:
-    """What is there before the first task, in `start`, and after each, in `NUMBER-NAME/end`.
+    """The saved states: before the first task, in `start`, and after each one, in `NUMBER-NAME/end`.
 
     Args:
         folder: The run's folder.
         task_names: Names of the tasks.
-        description: What has to be the same for a run to be gone on with.
-        settings: What may change on the way, which is then said.
+        description: Properties that must not change on resume.
+        settings: Settings that may change; changes are logged.
     """
 
     def __init__(
@@ -38,44 +38,30 @@ class Ends:
         self._settings = dict(settings or {})
 
     def folder_of(self, number: int) -> Path:
-        """Gives the folder that a task trains in.
-
-        Args:
-            number: Its number, from 0.
-
-        Returns:
-            The folder.
-        """
+        """Returns the training folder of a task, numbered from 0."""
         return folder_of_task(self.folder, number, self._task_names[number])
 
     def end_of(self, num_done: int) -> Path:
-        """Gives the folder of what is there after some tasks.
-
-        Args:
-            num_done: How many; 0 before the first.
-
-        Returns:
-            The folder.
-        """
+        """Returns the folder of the state after `num_done` tasks; 0 is the start."""
         return self.folder_of(num_done - 1) / "end" if num_done else self.folder / "start"
 
     def find(self, resume: bool) -> int:
-        """Finds out how far a run in the folder is.
+        """Finds the progress of the run in the folder.
 
         Args:
-            resume: Whether it is to be gone on with.
+            resume: Whether it may be resumed.
 
         Returns:
-            The number of tasks that it is done with and whose end is whole, -1 if there is no run.
+            The number of finished tasks with an intact state, -1 if there is no run.
 
         Raises:
-            ValueError: If there is one and it is not to be gone on with, it is another, or nothing whole is left.
+            ValueError: If there is a run that may not be resumed, a different run, or no intact state.
         """
         path = self.folder / RUN_STATE_FILE
         if not path.exists():
             return -1
         if not resume:
-            raise ValueError(f"{self.folder} holds a continual run already: go on with it (resume=True) or move it.")
+            raise ValueError(f"{self.folder} holds a continual run already: resume it (resume=True) or move it.")
         state = read_json(path)
         for name, own in self._description.items():
             if state.get(name) != own:
@@ -83,27 +69,22 @@ class Ends:
         before = state["settings"]
         changed = [f"{name} {before[name]} -> {own}" for name, own in self._settings.items() if before[name] != own]
         if changed:
-            logger.warning("The run in %s goes on with other settings than before: %s", self.folder, "; ".join(changed))
+            logger.warning("The run in %s resumes with other settings than before: %s", self.folder, "; ".join(changed))
         for num_done in range(int(state["num_done"]), -1, -1):
             end = self.end_of(num_done)
             problem = find_problem(end)
             if problem is None:
                 return num_done
-            logger.warning("The run goes on before the end of task %d, as %s is damaged: %s", num_done, end, problem)
-        raise ValueError(f"The run cannot be gone on with, as {end} is damaged: {problem}. Take another folder.")
+            logger.warning("The run resumes before the end of task %d, as %s is damaged: %s", num_done, end, problem)
+        raise ValueError(f"The run cannot be resumed, as {end} is damaged: {problem}. Take another folder.")
 
     def write(self, num_done: int, write_into: Callable[[Path], None]) -> None:
-        """Writes what is there after some tasks, so that it counts only once it is whole.
-
-        Args:
-            num_done: How many.
-            write_into: Writes it into the folder that it is given.
-        """
+        """Writes the state after `num_done` tasks with `write_into(folder)`; it only counts once it is complete."""
         end = self.end_of(num_done)
         begin_writing(end)
         end.mkdir(parents=True, exist_ok=True)
         write_into(end)
         state = {**self._description, "settings": self._settings, "num_done": num_done}
-        write_json(end / STATE_FILE, state)  # as whatever can be gone on from has
+        write_json(end / STATE_FILE, state)  # required of every checkpoint
         complete(end)
         write_json(self.folder / RUN_STATE_FILE, state)

@@ -1,4 +1,4 @@
-"""An optimizer's state that goes on from one task's trainer to the next."""
+"""Optimizer state carried from one task to the next."""
 
 from pathlib import Path
 from typing import Any
@@ -12,31 +12,19 @@ _FILE = "optimizer.pt"
 
 
 class KeptOptimizer:
-    """The state between two tasks.
-
-    Args:
-        head: Says what becomes of the state where the model has grown.
-    """
+    """The optimizer state between two tasks; `head` widens it if the model has grown."""
 
     def __init__(self, head: Head):
         self._head = head
         self._state: Any = None
 
     def take(self, trainer: MixingTrainer) -> None:
-        """Takes the state at the end of a task.
-
-        Args:
-            trainer: The task's trainer.
-        """
+        """Takes the state of a trainer at the end of its task."""
         optimizer: Any = trainer.optimizer
         self._state = getattr(optimizer, "optimizer", optimizer).state_dict()  # without accelerate's wrapper
 
     def give(self, trainer: MixingTrainer) -> None:
-        """Gives a trainer an optimizer that goes on with the state, at the learning rates of the trainer's arguments.
-
-        Args:
-            trainer: The next task's trainer.
-        """
+        """Creates an optimizer with this state for a trainer, at the learning rates of its arguments."""
         optimizer = trainer.create_optimizer()
         rates = [group["lr"] for group in optimizer.param_groups]
         optimizer.load_state_dict(self._head.widen(self._state, optimizer))
@@ -45,18 +33,10 @@ class KeptOptimizer:
             group.pop("initial_lr", None)
 
     def save(self, folder: Path) -> None:
-        """Writes the state, if there is one.
-
-        Args:
-            folder: Where a run writes what there is after a task.
-        """
+        """Writes the state, if there is one."""
         if self._state is not None:
             torch.save(self._state, folder / _FILE)
 
     def load(self, folder: Path) -> None:
-        """Reads the state.
-
-        Args:
-            folder: Where it was written.
-        """
+        """Reads the state."""
         self._state = torch.load(folder / _FILE, map_location="cpu", weights_only=True)

@@ -1,4 +1,4 @@
-"""How fast each task of a continual run was trained: whether a task costs more the more there were before it."""
+"""Training speed of each task of a continual run."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What takes part in a continual run beside its tasks: the memory, its streams and mixing, and methods."""
+"""The memory of a continual run, with its streams and policy, and methods."""
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
@@ -61,11 +61,7 @@ class Rehearsal:
         self._lasting = [method for method in first if any(method is other for other in second)]
 
     def refuse_earlier_tasks(self) -> None:
-        """Makes sure that a run that begins does not begin with samples of its own tasks.
-
-        Raises:
-            ValueError: If the memory holds some, as after another run.
-        """
+        """Raises a `ValueError` if a new run's memory already holds samples of its own tasks."""
         if self.memory is None or not self.memory.num_offered:
             return
         known = [name for name in self._task_names if name in self.memory.sources.names]
@@ -77,45 +73,28 @@ class Rehearsal:
 
     @property
     def keeps_logits(self) -> bool:
-        """Whether the memory keeps what the model said of samples."""
+        """Whether a method stores logits with the samples."""
         return any(isinstance(method, DER) for method in self.new_methods())
 
     def new_streams(self) -> list[Stream]:
-        """Gives the streams of the memory, for a task's trainer.
-
-        Returns:
-            The streams.
-        """
+        """Returns the streams of the memory for a task's trainer."""
         if self.memory is None:
             return []
         again = [] if self._second_draw is None else [Stream(self._second_draw, self.memory.second_draw())]
         return [Stream(MEMORY, self.memory), *again]
 
     def new_mixing(self) -> Policy | None:
-        """Gives the policy of a task's trainer.
-
-        Returns:
-            The policy; `None` without a memory.
-        """
+        """Returns the policy of a task's trainer; `None` without a memory."""
         if self._mixing is not None or self.memory is None:
             return copy.deepcopy(self._mixing)
         return ReplayRatio(1 / 2 if self._second_draw is None else 2 / 3, additional=True)
 
     def new_methods(self) -> list[Method]:
-        """Gives what else takes part in a task's steps.
-
-        Returns:
-            The methods.
-        """
+        """Returns the methods for a task's trainer."""
         return list(as_methods(self._methods() if callable(self._methods) else self._methods or ()))
 
     def remember(self, trainer: MixingTrainer, task: Task) -> None:
-        """Offers a whole task to a memory that is filled at a task's end.
-
-        Args:
-            trainer: The task's trainer, whose model gives features if the selection needs them.
-            task: The task.
-        """
+        """Offers a whole task to a memory that is filled at the end of tasks, with features if it needs them."""
         if self.memory is not None and not self.memory.is_online:
             needs = self.memory.selection.needs
             features = extract_features(trainer, task.train) if "features" in needs else None
@@ -124,23 +103,14 @@ class Rehearsal:
             trainer.ledger.finish()
 
     def save(self, folder: Path) -> None:
-        """Writes the memory, and what methods remember that go on from task to task.
-
-        Args:
-            folder: Where a run writes what there is after a task.
-        """
+        """Writes the memory, and the state of methods that last for all tasks."""
         if self.memory is not None:
             self.memory.save(folder / MEMORY)
         for method in self._lasting:
             method.save(folder / _METHODS / folder_name(method.name))
 
     def load(self, folder: Path, done: Iterable[Task]) -> None:
-        """Reads what was written.
-
-        Args:
-            folder: Where it was written.
-            done: The tasks that were trained on before that.
-        """
+        """Reads the memory and methods; `done` are the tasks trained on before."""
         for method in self._lasting:
             method.load(folder / _METHODS / folder_name(method.name))
         if self.memory is None:

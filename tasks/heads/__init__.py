@@ -1,4 +1,4 @@
-"""What a continual run does with the output layer of a classifier, one file a kind."""
+"""Output layers of a classifier in a continual run, one file per kind."""
 
 from typing import get_args
 

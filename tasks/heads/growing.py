@@ -1,4 +1,4 @@
-"""A head that grows: outputs for new classes come with the task that brings them."""
+"""A growing head: outputs for new classes are added with their task."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -78,7 +78,7 @@ class Growing(Head):
             fresh = nn.Linear(layer.in_features, size, layer.bias is not None, device="cpu", dtype=dtype)
             initialisers = [owner for owner in owners(model, name) if isinstance(owner, PreTrainedModel)]
             if initialisers:
-                initialisers[-1]._init_weights(fresh)  # type: ignore[no-untyped-call]
+                initialisers[-1]._init_weights(fresh)  # type: ignore[no-untyped-call]  # the hook of models  # noqa: SLF001 of transformers' models
         return fresh
 
     def widen(self, state_dict: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What all kinds of heads have in common, and the simplest: all outputs are there from the start."""
+"""The interface of a head, and the simplest one: all outputs exist from the start."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +15,7 @@ HeadKind = Literal["whole", "growing", "masked"]
 
 
 class Head:
-    """The whole head: outputs for all classes of all tasks are there before the first, and all of them compete."""
+    """The whole head: it has outputs for all classes of all tasks from the start, and all of them compete."""
 
     kind: HeadKind = "whole"
 
@@ -29,7 +29,7 @@ class Head:
     ) -> None:
         """Makes sure that a run can be made with it; changes nothing.
 
-        Tasks without classes, as in language modelling, and models whose output layer is not to be told fit anyway.
+        Tasks without classes, as in language modelling, and models with an ambiguous output layer are accepted.
 
         Args:
             model: The model, not wrapped.

@@ -1,4 +1,4 @@
-"""A head for each task, as outputs of one layer: in training the classes of a row's own task compete, and no others."""
+"""A head per task within one layer: in training, only the classes of the task of a row compete."""
 
 import inspect
 from collections.abc import Iterator, Mapping

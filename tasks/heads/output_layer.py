@@ -1,4 +1,4 @@
-"""Which layer of a model gives the logits of classes, and how many there are of them."""
+"""The output layer of a classifier and its number of classes."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def output_layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
         model: The model, not wrapped.
 
     Returns:
-        The layer and its name, or nothing if it is not to be told.
+        The layer and its name, or nothing if it is ambiguous.
 
     Raises:
         ValueError: If the model names a layer that is none.
@@ -48,7 +48,7 @@ def find_output_layer(model: nn.Module, asked_by: str) -> tuple[str, nn.Linear]:
         Its name and the layer.
 
     Raises:
-        ValueError: If it is not to be told.
+        ValueError: If the output layer is ambiguous.
     """
     found = output_layers(model)
     if found:

@@ -1,4 +1,4 @@
-"""How quickly a task is learnt: its score after each of its first steps."""
+"""Scores of a task after each of its first steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,13 +9,13 @@ from mixer.utils.random_state import RandomState
 
 
 class LearningCurve(TrainerCallback):
-    """Scores a task before its training and after each of its first steps (Chaudhry et al. 2019, 1812.00420).
+    """Evaluates a task before its training and after each of its first steps (Chaudhry et al. 2019, 1812.00420).
 
-    What scoring draws from the global generators is given back, so that training goes on as without it.
+    The state of the global random generators is restored afterwards, so evaluation does not change the training.
 
     Args:
-        num_steps: After how many steps the last score is taken, `β` of the paper.
-        record: Takes a score and keeps it, given the number of steps.
+        num_steps: Number of steps to evaluate after, `β` of the paper.
+        record: Evaluates and stores a score, given the number of steps.
     """
 
     def __init__(self, num_steps: int, record: Callable[[int], None]):

@@ -1,4 +1,4 @@
-"""The score matrix of a continual run: the score on every task, before the first one and after each."""
+"""The score matrix of a continual run: the score on every task, before the first task and after each one."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Real

@@ -1,1 +1,1 @@
-"""What `mixer report` shows of continual runs."""
+"""Reports of continual runs in `mixer report`."""

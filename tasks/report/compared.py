@@ -1,4 +1,4 @@
-"""Continual runs side by side."""
+"""Score matrices of continual runs that are compared."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
 
 
 def read_matrices(folders: Sequence[Path]) -> dict[str, ScoreMatrix]:
-    """Reads the scores of continual runs, finished or going.
+    """Reads the scores of continual runs, finished or not.
 
     Args:
         folders: Their output folders, at least one.
@@ -26,16 +26,7 @@ def read_matrices(folders: Sequence[Path]) -> dict[str, ScoreMatrix]:
 
 
 def check_same_metric(matrices: Mapping[str, ScoreMatrix]) -> None:
-    """Makes sure that runs can be compared.
-
-    Args:
-        matrices: Matrices by name of the run.
-
-    Raises:
-        ValueError: If there is none, or they are of different metrics.
-    """
+    """Raises a `ValueError` if there is no matrix, or their metrics differ."""
     if len({(matrix.metric, matrix.higher_is_better) for matrix in matrices.values()}) != 1:
         metrics = {name: matrix.metric for name, matrix in matrices.items()}
-        raise ValueError(
-            f"Runs must be scored by one metric, to be shown on the same axes and in the same colours, got {metrics}."
-        )
+        raise ValueError(f"Runs must have the same metric to be compared, got {metrics}.")

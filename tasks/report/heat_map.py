@@ -1,4 +1,4 @@
-"""Score matrices as heat maps with the numbers in the cells."""
+"""Score matrices as annotated heat maps."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,7 @@ import plotly.graph_objects as go
 
 from mixer.analysis.report.plot import Panel, Plot
 from mixer.utils.text import between, known, listed
-from tasks.metrics.metrics import title_of
-from tasks.metrics.missing import explain
+from tasks.metrics.metrics import explain, title_of
 from tasks.metrics.score_matrix import NOT_RECORDED, ScoreMatrix
 
 _MOST_TASKS_BESIDE = 10  # of more the cells would be too narrow for their numbers

@@ -1,4 +1,4 @@
-"""Continual runs as a kind of run that `mixer report` knows."""
+"""Continual runs as a kind of report."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,19 +9,14 @@ from mixer.analysis.report.run import Run
 from mixer.analysis.report.tables import differing_streams
 from mixer.utils.text import listed
 from tasks.metrics.score_matrix import SCORES_FILE
-from tasks.report.axes import task_names
 from tasks.report.compared import read_matrices
-from tasks.report.joined import joined_run
+from tasks.report.curves import task_names
 from tasks.report.scores import metric_rows, score_plots
-from tasks.report.training import training_plots, training_rows
+from tasks.report.training import joined_run, training_plots, training_rows
 
 
 def continual_run() -> ReportKind:
-    """Gives the kind.
-
-    Returns:
-        Continual runs: folders with a score matrix.
-    """
+    """Returns the kind of report for folders with a score matrix."""
     return ReportKind("a continual run", lambda folder: (folder / SCORES_FILE).is_file(), contents)
 
 
@@ -47,6 +42,6 @@ def contents(folders: Sequence[Path]) -> Contents:
     if runs:
         plots += training_plots(runs, task_names(matrices), points_per_line(runs))
     missing = [name for name, run in zip(matrices, found, strict=True) if run is None]
-    notes = [f"Of {listed(missing)} no step is recorded yet." if missing else "", differing_streams(runs)]
+    notes = [f"No step recorded yet: {listed(missing)}." if missing else "", differing_streams(runs)]
     rows = [*metric_rows(list(matrices.values())), *training_rows(found)]
     return Contents(list(matrices), rows, plots, " ".join(filter(None, notes)))

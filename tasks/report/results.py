@@ -1,4 +1,4 @@
-"""What a continual run leaves to read: metrics as JSON, and a page of its scores."""
+"""Results of a continual run: metrics as JSON, and a page of scores."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,8 +8,7 @@ import pandas as pd
 from transformers.utils import logging
 
 from mixer.utils.files import write_json
-from tasks.metrics.metrics import all_metrics
-from tasks.metrics.missing import explain
+from tasks.metrics.metrics import all_metrics, explain
 from tasks.metrics.score_matrix import ScoreMatrix
 
 logger = logging.get_logger(__name__)

@@ -1,4 +1,4 @@
-"""What a page shows of the scores of continual runs: metrics, matrices, forgetting, learning curves."""
+"""Scores in the report: metrics, matrices, forgetting and learning curves."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,9 +10,8 @@ from mixer.analysis.report.plot import Plot
 from tasks.metrics.metrics import all_metrics, title_of
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.report.compared import check_same_metric
-from tasks.report.forgetting import forgetting_curves
+from tasks.report.curves import forgetting_curves, learning_curves
 from tasks.report.heat_map import heat_maps
-from tasks.report.learning_curves import learning_curves
 
 
 def write_scores(matrices: Mapping[str, ScoreMatrix], path: str | Path) -> Path:
@@ -36,27 +35,13 @@ def write_scores(matrices: Mapping[str, ScoreMatrix], path: str | Path) -> Path:
 
 
 def score_plots(matrices: Mapping[str, ScoreMatrix]) -> list[Plot]:
-    """Plots scores.
-
-    Args:
-        matrices: Matrices of the same metric, at least one, by name of the run.
-
-    Returns:
-        The plots: those that have something to show.
-    """
+    """Plots scores; plots without content are left out."""
     plots = [heat_maps(matrices), *forgetting_curves(matrices), learning_curves(matrices)]
     return [plot for plot in plots if plot.panels]
 
 
 def metric_rows(matrices: Sequence[ScoreMatrix]) -> list[tuple[str, list[str]]]:
-    """Gives the rows of the page's table that are about scores.
-
-    Args:
-        matrices: Matrices of the same metric, at least one.
-
-    Returns:
-        Each row's name and a cell for each matrix.
-    """
+    """Returns the rows of the page's table about scores: a name, and a cell for each matrix."""
     columns = [all_metrics(matrix, matrix.last_task) for matrix in matrices]
     done = [f"{max([0, *matrix.recorded])} of {matrix.num_tasks}" for matrix in matrices]
     rows = [("Tasks done", done)]

@@ -1,12 +1,11 @@
-"""Tasks whose boundaries are blurred: samples of a class come in all of them (Bang et al. 2021, blurry-M)."""
+"""Tasks with blurred boundaries: samples of a class occur in all of them (Bang et al. 2021, blurry-M)."""
 
 from typing import Any
 
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from tasks.sequences.arguments import check_seed
-from tasks.sequences.parts import class_labels, groups_of, pick_where
+from tasks.sequences.parts import check_seed, class_labels, groups_of, pick_where
 from tasks.task import Task, TaskSequence
 
 

@@ -1,13 +1,12 @@
-"""Tasks of some classes each (split MNIST: Zenke et al. 2017, Hsu et al. 2018)."""
+"""Tasks of a few classes each (split MNIST: Zenke et al. 2017, Hsu et al. 2018)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tasks.sequences.arguments import check_between, check_seed, listed
-from tasks.sequences.parts import class_labels, in_order, named, pick_where
-from tasks.sequences.relabelled import relabel
+from tasks.sequences.data_sets import relabel
+from tasks.sequences.parts import check_between, check_seed, class_labels, in_order, listed, named, pick_where
 from tasks.task import Scenario, Task, TaskSequence
 
 Groups = Mapping[str, Sequence[int]] | Sequence[Sequence[int]]
@@ -22,7 +21,7 @@ def by_class(
     seed: int | None = None,
     scenario: Scenario = "class",
 ) -> TaskSequence:
-    """Gives each task classes of its own; every sample is in exactly one task.
+    """Splits the classes into tasks; every sample is in exactly one task.
 
     Args:
         train: A labelled data set.

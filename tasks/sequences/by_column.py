@@ -1,13 +1,12 @@
-"""Tasks by a column of the data: a domain, a language, an author."""
+"""Tasks by a column of the data, such as a domain, a language or an author."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
 
-from tasks.sequences.arguments import listed
 from tasks.sequences.number_apart import number_apart
-from tasks.sequences.parts import check_known, pick_where
+from tasks.sequences.parts import check_known, listed, pick_where
 from tasks.sources.labels import require_column
 from tasks.task import Scenario, Task, TaskSequence
 
@@ -21,7 +20,7 @@ def by_column(
     scenario: Scenario = "domain",
     apart: bool = False,
 ) -> TaskSequence:
-    """Makes one task of each value of a column; every sample is in exactly one task.
+    """Creates one task per value of a column; every sample is in exactly one task.
 
     Args:
         train: A Hugging Face data set, or one with an attribute of one value a sample.

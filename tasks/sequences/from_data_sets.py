@@ -1,4 +1,4 @@
-"""Tasks that are data sets of their own."""
+"""One task per given data set."""
 
 from collections.abc import Mapping
 from typing import Any

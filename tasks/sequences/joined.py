@@ -1,4 +1,4 @@
-"""All tasks at once: offline training, the upper bound of what learning them one after the other can reach."""
+"""All tasks joined into one: offline training, the upper bound for continual learning."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset
 from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
 from replay.storage.labels import read_labels
-from tasks.sources.by_columns import ByColumns, Sample
+from tasks.sources.arrays import ByColumns, Sample
 from tasks.task import Task, TaskSequence
 
 

@@ -1,6 +1,6 @@
-"""Tasks whose classes are numbered so that no two tasks share one."""
+"""Tasks with disjoint class numbers."""
 
-from tasks.sequences.relabelled import relabel
+from tasks.sequences.data_sets import relabel
 from tasks.task import Scenario, Task, TaskSequence
 
 

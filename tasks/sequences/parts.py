@@ -1,27 +1,40 @@
-"""Tasks made of parts of one labelled data set."""
+"""Shared by the builders of task sequences: argument checks, and parts of one labelled data set."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import BoolArray, Int64Array
-from tasks.sequences.arguments import check_between, listed
-from tasks.sequences.picked import pick
+from tasks.sequences.data_sets import pick
+from tasks.sources.checks import check_map_style
 from tasks.sources.labels import require_labels
-from tasks.sources.map_style import check_map_style
+
+
+def check_between(name: str, value: Any, most: int, of_what: str) -> None:
+    """Raises a `ValueError` unless `value` is an integer from 1 to `most`, the number of `of_what`."""
+    if not isinstance(value, (int, np.integer)):
+        raise ValueError(f"{name} must be a whole number from 1 to the {most} {of_what}, got {value!r}.")
+    if not 1 <= value <= most:
+        raise ValueError(f"{name} must be between 1 and the {most} {of_what}, got {value}.")
+
+
+def check_seed(name: str, seed: Any) -> None:
+    """Raises a `ValueError` unless `seed` is an integer of 0 or more."""
+    check_count(name, seed, 0, "0 does as well as any other")
+
+
+def listed(name: str, given: Any, example: str) -> list[Any]:
+    """Converts an argument to a list; raises a `ValueError` for a single value, with an `example`."""
+    is_one = isinstance(given, (str, bytes, Mapping)) or getattr(given, "ndim", 1) == 0
+    if is_one or not isinstance(given, Iterable):
+        raise ValueError(f"{name} must be a list, such as {example}, got {given!r}.")
+    return list(given)
 
 
 def pick_where(dataset: Any, is_picked: BoolArray) -> Any:
-    """Picks samples in their order.
-
-    Args:
-        dataset: A map-style data set.
-        is_picked: bool `[num_samples]`.
-
-    Returns:
-        See `tasks.sequences.picked.pick`.
-    """
+    """Selects samples by a mask, bool `[num_samples]`, in their order; see `pick`."""
     return pick(dataset, np.flatnonzero(is_picked))
 
 
@@ -46,16 +59,7 @@ def pick_some(dataset: Any, num_samples: int | None, seed: Sequence[int]) -> Any
 
 
 def check_filled(dataset: Any, called: str) -> None:
-    """Makes sure that there are samples.
-
-    Args:
-        dataset: A map-style data set.
-        called: What to call it in an error.
-
-    Raises:
-        ValueError: If there are none.
-        TypeError: If the data set cannot be indexed.
-    """
+    """Refuses a data set without samples; `called` names it in the error."""
     check_map_style(dataset, called)
     if len(dataset) == 0:
         raise ValueError(f"{called} must have at least one sample, but is empty. Look at what it was picked by.")
@@ -118,15 +122,7 @@ def groups_of(classes: Sequence[int], num_tasks: int, seed: int | None, called: 
 
 
 def in_order(classes: Sequence[int], seed: int | None) -> Int64Array:
-    """Brings classes into an order.
-
-    Args:
-        classes: The classes.
-        seed: Seed of the order; `None` leaves it.
-
-    Returns:
-        int64 `[num_classes]`.
-    """
+    """Returns the classes, int64 `[num_classes]`, shuffled by a seed; `None` keeps the order."""
     given = np.asarray(classes, dtype=np.int64)
     return given if seed is None else np.random.default_rng(seed).permutation(given)
 

@@ -1,9 +1,9 @@
-"""Domains of real text one after the other, for a byte-level language model; nothing is downloaded."""
+"""Domains of real text as tasks for a byte-level language model; nothing is downloaded."""
 
 from collections.abc import Sequence
 
 from mixer.policies.shared.ranges import check_count
-from tasks.sequences.arguments import listed
+from tasks.sequences.parts import listed
 from tasks.task import Task, TaskSequence
 from tasks.text_domains import cpp_headers, english_docstrings, python_source
 

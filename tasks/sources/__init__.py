@@ -1,8 +1,7 @@
-"""Data that sequences of tasks are built from: in memory, in files, on the hub."""
+"""Data sources for task sequences: in memory, in files, on the Hugging Face hub."""
 
 from replay.storage.labels import read_labels as labels_of
-from tasks.sources.arrays import Arrays
-from tasks.sources.by_columns import ByColumns
+from tasks.sources.arrays import Arrays, ByColumns
 from tasks.sources.clinc150 import clinc150
 from tasks.sources.digits import digits
 from tasks.sources.hub import hub

@@ -1,8 +1,7 @@
 """Data sets of the Hugging Face hub, by name."""
 
 from mixer.recipe.data.source import load_hub
-from tasks.sources.numbered import with_numbered_labels
-from tasks.sources.splits import Splits
+from tasks.sources.splits import Splits, with_numbered_labels
 
 
 def hub(

@@ -1,4 +1,4 @@
-"""Labels and other columns of a whole data set, read without reading its samples where that can be had."""
+"""Labels and other columns of a data set, read without reading whole samples if possible."""
 
 from typing import Any
 
@@ -9,23 +9,11 @@ from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
 from replay.storage.labels import read_labels
-from tasks.sources.map_style import check_map_style
+from tasks.sources.checks import check_map_style
 
 
 def require_labels(dataset: Any, called: str) -> Int64Array:
-    """Reads the classes of all samples of a data set that has to have them.
-
-    Args:
-        dataset: A map-style data set.
-        called: What to call it in an error.
-
-    Returns:
-        int64 `[num_samples]`.
-
-    Raises:
-        ValueError: If samples have no whole number as their label.
-        TypeError: If the data set cannot be indexed.
-    """
+    """Reads the classes of all samples, int64 `[num_samples]`; raises a `ValueError` if there are none."""
     check_map_style(dataset, called)
     labels = read_labels(dataset)
     if labels is None:
@@ -38,27 +26,13 @@ def require_labels(dataset: Any, called: str) -> Int64Array:
 
 
 def labels_in(dataset: Any) -> tuple[int, ...] | None:
-    """Tells which classes a data set has.
-
-    Args:
-        dataset: A map-style data set.
-
-    Returns:
-        They, ascending; `None` if samples have no whole number as their label.
-    """
+    """Returns the classes of a data set, ascending; `None` if samples have no integer label."""
     labels = read_labels(dataset)
     return None if labels is None else tuple(np.unique(labels).tolist())
 
 
 def label_column(dataset: Any) -> str:
-    """Finds the column that holds the classes.
-
-    Args:
-        dataset: A data set that has some, and at least one sample.
-
-    Returns:
-        `"label"` or `"labels"`: the first of whole numbers.
-    """
+    """Returns the name of the class column, `"label"` or `"labels"`: the first with integers."""
     return "labels" if read_labels(dataset, np.zeros(1, dtype=np.int64), "label") is None else "label"
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import datasets
 
 from mixer.recipe.data.files import KNOWN, files_in, read_files
-from tasks.sources.numbered import with_numbered_labels
-from tasks.sources.splits import Splits, hold_out
+from tasks.sources.splits import Splits, hold_out, with_numbered_labels
 
 
 def local_files(

@@ -17,7 +17,7 @@ from tokenizers.trainers import WordLevelTrainer
 from mixer.policies.shared.ranges import check_count
 from mixer.recipe.streams import call_by_name
 from mixer.utils.arrays import Int64Array
-from tasks.sources.by_columns import ByColumns, Sample
+from tasks.sources.arrays import ByColumns, Sample
 from tasks.sources.labels import require_column, require_labels
 from tasks.sources.splits import Splits
 

@@ -77,7 +77,7 @@ def test_a_loop_goes_on_with_its_buffer(tmp_path: Path) -> None:
     [
         (lambda: ReplayBuffer(5, "LossAware"), "selection=LossAware goes by what a batch shows"),
         (lambda: ReplayBuffer(5, "ClassBalanced"), "selection=ClassBalanced goes by what a batch shows"),
-        (lambda: ReplayBuffer(5, storage=InMemory()), r"InMemory\(\), which nobody tells the buffer"),
+        (lambda: ReplayBuffer(5, storage=InMemory()), r"InMemory\(\), which is not available in your own"),
     ],
 )
 def test_what_only_a_trainer_can_tell_is_refused(buffer: Any, message: str) -> None:

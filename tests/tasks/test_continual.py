@@ -266,7 +266,7 @@ def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(
     run.run(resume=True)
     assert_same(end_of(run), end)
     assert again.names[0] in ("step 9", "score task_1")
-    assert "The run goes on before the end of task 2" in str(caplog.records)
+    assert "The run resumes before the end of task 2" in str(caplog.records)
 
 
 def test_a_run_of_which_nothing_is_left_says_so(tmp_path: Path) -> None:
@@ -638,7 +638,7 @@ def test_other_data_is_refused_and_other_settings_are_said(tmp_path: Path, monke
         build(tmp_path, "reservoir, kept", score="loss").run(resume=True)
     run = build(tmp_path, "reservoir, kept", learning_rate=0.5, max_steps=5)
     run.run(resume=True)
-    assert "goes on with other settings than before: learning_rate" in said[0]
+    assert "resumes with other settings than before: learning_rate" in said[0]
     assert run.recorder.rates[-5:] == pytest.approx([0.5 * left / 5 for left in (5, 4, 3, 2, 1)])
 
 
@@ -653,7 +653,7 @@ def test_leftovers_of_a_run_without_a_state_are_not_gone_on_with(folder: Path, t
 
 def test_a_folder_that_holds_another_run_is_refused(tmp_path: Path) -> None:
     kill(tmp_path, "none, fresh", 4)
-    with pytest.raises(ValueError, match=r"holds a continual run already: go on with it \(resume=True\)"):
+    with pytest.raises(ValueError, match=r"holds a continual run already: resume it \(resume=True\)"):
         build(tmp_path, "none, fresh").run()
     with pytest.raises(ValueError, match=r"its tasks is \['task_1', 'task_2', 'task_3'\], not \['task_1', 'task_2'\]"):
         build(tmp_path, "none, fresh", sequence=sequence()[:2]).run(resume=True)

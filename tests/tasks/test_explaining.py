@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.metrics.metrics import METRICS, all_metrics
-from tasks.metrics.missing import explain, missing_entries
+from tasks.metrics.metrics import METRICS, all_metrics, explain, missing_entries
 from tasks.metrics.score_matrix import ScoreMatrix
 from tests.tasks.scores import CURVES, DIFFERENCES, NAMES, NAN, OF_SCORES, R, matrix_of
 

@@ -9,7 +9,7 @@ from mixer import Stream
 from mixer.utils.random_state import RandomState
 from tasks.sequences import Transformed
 from tasks.sources import Arrays
-from tasks.sources.repeatable import find_unrepeatable
+from tasks.sources.checks import find_unrepeatable
 from tasks.task import Task, TaskSequence
 from tasks.text_domains import python_source
 from tests.tasks.data import Images, numbered_arrays, numbered_table

@@ -1,1 +1,1 @@
-"""What several selections share."""
+"""Data structures shared by selections."""

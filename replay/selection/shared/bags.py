@@ -1,4 +1,4 @@
-"""Bags of whole numbers, such as the slots of each class: into one, out of it and a random pick, all at once."""
+"""Bags of integers, such as the slots of each class: insertion, removal and random access in O(1)."""
 
 from array import array
 

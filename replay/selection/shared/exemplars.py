@@ -1,4 +1,4 @@
-"""What selections of the best examples of each class share: who has how many slots, and who makes room."""
+"""Base of selections that keep the best exemplars of each class."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -8,7 +8,6 @@ import numpy as np
 
 from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import FloatArray, Int64Array
-from mixer.utils.validation import whole_number
 from replay.selection.base import Offers, Selection, known
 
 
@@ -123,7 +122,7 @@ class Exemplars(Selection):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up class and rank of every entry; see `Selection.load_state_dict`."""
         super().load_state_dict(state)
-        self._num_classes = whole_number(state["num_classes"], "the number of classes")
+        self._num_classes = int(state["num_classes"])
         self._classes = np.array(state["classes"], dtype=np.int64)
         self._ranks = np.array(state["ranks"], dtype=np.int64)
 

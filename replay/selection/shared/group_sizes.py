@@ -1,4 +1,4 @@
-"""Groups of samples, such as classes, with their sizes and which are the largest."""
+"""Groups of samples, such as classes, with their sizes and the largest ones."""
 
 import numpy as np
 

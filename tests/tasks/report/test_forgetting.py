@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.metrics.score_matrix import ScoreMatrix
-from tasks.report.forgetting import forgetting_curves, forgotten
-from tasks.report.learning_curves import learning_curves
+from tasks.report.curves import forgetting_curves, forgotten, learning_curves
 from tests.tasks.scores import CURVES, NAN, R, matrix_of
 
 
@@ -65,7 +64,7 @@ def test_learning_curves_are_a_line_a_task() -> None:
     torn[:, -1] = np.nan
     matrix = matrix_of(R, curves=torn)
     matrix.beta = 2
-    assert "In run no curve is whole yet." in learning_curves({"run": matrix}).caption
+    assert "No learning curve of run is complete yet." in learning_curves({"run": matrix}).caption
 
 
 def test_many_tasks_are_named_here_and_there() -> None:

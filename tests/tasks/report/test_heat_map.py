@@ -123,11 +123,11 @@ class TestFigure:
 class TestBadInput:
     def test_metrics_that_differ(self, tmp_path: Path) -> None:
         matrices = {"first": FINE_TUNE, "second": filled(metric="loss", higher_is_better=False)}
-        with pytest.raises(ValueError, match=r"by one metric.*'first': 'accuracy', 'second': 'loss'"):
+        with pytest.raises(ValueError, match=r"the same metric.*'first': 'accuracy', 'second': 'loss'"):
             write_scores(matrices, tmp_path / "scores.html")
 
     def test_no_matrix(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="Runs must be scored by one metric"):
+        with pytest.raises(ValueError, match="Runs must have the same metric"):
             write_scores({}, tmp_path / "scores.html")
 
     def test_a_folder(self, tmp_path: Path) -> None:

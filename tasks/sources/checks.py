@@ -1,4 +1,4 @@
-"""Whether samples are the same when they are read again."""
+"""Checks of data sets: they can be indexed, and reading a sample twice gives the same."""
 
 import math
 import pickle
@@ -10,21 +10,31 @@ import torch
 
 from mixer.utils.random_state import RandomState, seed_generators
 
+
+def check_map_style(dataset: Any, called: str) -> None:
+    """Raises a `TypeError` if a data set has no `__len__` or `__getitem__`; `called` names it."""
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise TypeError(
+            f"{called} must be a data set with __len__ and __getitem__, got a {type(dataset).__name__}. Rows of an "
+            "iterable one are brought into memory or onto disk first, with datasets.Dataset.from_generator say."
+        )
+
+
 _NUM_SAMPLES = 8
 _NUM_COMPARISONS = 16  # of one change in two all but one in 65,536 are found
 _PLACE = 0x5EED
 
 
 def find_unrepeatable(dataset: Any) -> int | None:
-    """Reads some samples spread over a data set three times, of a small one more often, each time by other chances.
+    """Finds a sample that differs between reads, with the random generators in different states.
 
-    Generators of the process are left as they were found.
+    Reads a few samples spread over the data set three times or more. The generators of the process are restored.
 
     Args:
         dataset: A map-style data set that is not empty.
 
     Returns:
-        The number of a sample that was not the same each time, to the bit; `None` if there is none.
+        The index of such a sample; `None` if there is none.
     """
     indices = np.unique(np.linspace(0, len(dataset) - 1, _NUM_SAMPLES).astype(np.int64)).tolist()
     num_again = max(2, math.ceil(_NUM_COMPARISONS / len(indices)))

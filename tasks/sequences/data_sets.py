@@ -1,0 +1,219 @@
+"""Views of a data set: selected samples, renumbered classes, transformed inputs."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Protocol
+
+import datasets
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import Subset
+
+from mixer.loading.reader import ColumnReader
+from mixer.utils.arrays import Int64Array
+from replay.storage.labels import read_labels
+from tasks.sources.arrays import ByColumns, Sample
+from tasks.sources.labels import label_column, require_labels
+
+_LABELS = ("label", "labels")
+
+
+class Transform(Protocol):
+    """What is done to inputs: always the same, since all that it needs was drawn when it was made."""
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Transforms each sample by itself.
+
+        Args:
+            inputs: `[count, ...]`.
+
+        Returns:
+            `[count, ...]`.
+        """
+
+
+class Transformed(ByColumns):
+    """A data set with transformed inputs.
+
+    Args:
+        base: A data set that is read by columns.
+        transform: What is done to the inputs; it draws no random numbers.
+        input_name: Their column; `None` takes the only one beside the labels.
+
+    Raises:
+        ValueError: If there is no such column, or it is not clear which.
+        TypeError: If the data set is not read by columns.
+    """
+
+    def __init__(self, base: Any, transform: Transform, input_name: str | None = None):
+        self.base, self.transform = base, transform
+        self.input_name = find_inputs(base, input_name)
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    @cached_property
+    def labels(self) -> Int64Array | None:
+        """The classes, int64 `[num_samples]`; `None` where samples have none."""
+        return read_labels(self.base)
+
+    def read_columns(self, indices: Int64Array) -> Sample:
+        """Reads several samples at once; see `ByColumns.read_columns`."""
+        columns = dict(self.base.read_columns(indices))
+        columns[self.input_name] = self.transform(columns[self.input_name])
+        return columns
+
+
+def find_inputs(dataset: Any, input_name: str | None = None) -> str:
+    """Returns the name of the input column.
+
+    Raises:
+        ValueError: If there is no such column, or it is ambiguous.
+        TypeError: If the data set is not read by columns.
+    """
+    columns = [name for name in first_row(dataset) if name not in _LABELS]
+    if input_name is None and len(columns) == 1:
+        return columns[0]
+    if input_name not in columns:
+        raise ValueError(f"input_name must be the column to transform, one of {columns}, got {input_name!r}.")
+    return input_name
+
+
+def first_row(dataset: Any) -> Mapping[str, Tensor]:
+    """Reads the first sample by columns: a tensor `[1, ...]` each."""
+    is_reader = isinstance(dataset, ColumnReader)
+    if not is_reader:
+        raise TypeError(
+            f"Inputs are transformed by columns, which a {type(dataset).__name__} does not give: put them into memory, "
+            "tasks.sources.Arrays(inputs, labels), or give the data set a read_columns(indices)."
+        )
+    if len(dataset) == 0:
+        raise ValueError(f"Inputs are found in the first sample, but the {type(dataset).__name__} is empty: add one.")
+    row: Mapping[str, Tensor] = dataset.read_columns(np.zeros(1, dtype=np.int64))
+    return row
+
+
+class Relabelled(ByColumns):
+    """A data set with classes of its own.
+
+    Args:
+        base: A data set that is read by columns.
+        labels: int64 `[num_samples]`: the classes.
+    """
+
+    def __init__(self, base: Any, labels: Int64Array):
+        self.base, self._labels, self._column = base, labels, label_column(base)
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    @property
+    def labels(self) -> Int64Array:
+        """The classes, int64 `[num_samples]`."""
+        return self._labels
+
+    def read_columns(self, indices: Int64Array) -> Sample:
+        """Reads several samples at once; see `ByColumns.read_columns`."""
+        columns = dict(self.base.read_columns(indices))
+        columns[self._column] = torch.from_numpy(self._labels[indices])
+        return columns
+
+
+def relabel(dataset: Any, numbers: Mapping[int, int]) -> Any:
+    """Gives classes other numbers.
+
+    Args:
+        dataset: A data set that is read by columns, or a Hugging Face one.
+        numbers: The new number of each class.
+
+    Returns:
+        A data set of the same samples.
+
+    Raises:
+        ValueError: If the data set has no labels, or one of them no new number.
+        TypeError: If it is of another kind.
+    """
+    labels = require_labels(dataset, "relabel")
+    missing = sorted(set(np.unique(labels).tolist()) - set(numbers))
+    if missing:
+        raise ValueError(f"relabel: numbers must have a new one for every class, but lacks {missing}.")
+    renumbered = np.array([numbers[label] for label in labels.tolist()], dtype=np.int64)
+    if isinstance(dataset, datasets.Dataset):
+        name = label_column(dataset)
+        return dataset.remove_columns(name).add_column(name, renumbered)
+    if isinstance(dataset, ColumnReader):
+        return Relabelled(dataset, renumbered)
+    raise TypeError(
+        f"Classes of a {type(dataset).__name__} cannot be numbered anew: put the data into memory, "
+        "tasks.sources.Arrays(inputs, labels), or number them 0, 1, ... in each task beforehand."
+    )
+
+
+class Picked(ByColumns):
+    """Samples of a data set, by one flat array of indices however often it was picked from.
+
+    Args:
+        base: A data set that is read by columns.
+        indices: int64 `[num_samples]`: which of its samples, in what order.
+
+    Raises:
+        IndexError: If there is no such sample.
+    """
+
+    def __init__(self, base: Any, indices: npt.ArrayLike):
+        picked = _checked(base, indices)
+        is_picked = isinstance(base, Picked)
+        self.base: Any = base.base if is_picked else base
+        self.indices: Int64Array = base.indices[picked] if is_picked else picked
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @cached_property
+    def labels(self) -> Int64Array | None:
+        """The classes, int64 `[num_samples]`; `None` where samples have none."""
+        return read_labels(self.base, self.indices)
+
+    def read_columns(self, indices: Int64Array) -> Sample:
+        """Reads several samples at once; see `ByColumns.read_columns`."""
+        return dict(self.base.read_columns(self.indices[indices]))
+
+
+def pick(dataset: Any, indices: npt.ArrayLike) -> Any:
+    """Picks samples of any map-style data set.
+
+    Args:
+        dataset: The data set.
+        indices: int64 `[count]`: which of its samples, in what order.
+
+    Returns:
+        A data set of the same kind where it has a way of its own, else a `Picked` or a torch `Subset`. Transforms and
+        numbers of classes are kept, on top of one flat array of indices.
+
+    Raises:
+        IndexError: If there is no such sample.
+    """
+    picked = _checked(dataset, indices)
+    if isinstance(dataset, datasets.Dataset):
+        return dataset.select(picked)
+    if isinstance(dataset, Transformed):
+        return Transformed(pick(dataset.base, picked), dataset.transform, dataset.input_name)
+    if isinstance(dataset, Relabelled):
+        return Relabelled(pick(dataset.base, picked), dataset.labels[picked])
+    if isinstance(dataset, ColumnReader):
+        return Picked(dataset, picked)
+    if type(dataset) is Subset:
+        return pick(dataset.dataset, np.asarray(dataset.indices, dtype=np.int64)[picked])
+    return Subset(dataset, picked.tolist())
+
+
+def _checked(dataset: Any, indices: npt.ArrayLike) -> Int64Array:
+    picked = np.asarray(indices)
+    if picked.ndim != 1 or (picked.dtype.kind not in "iu" and len(picked)):
+        raise TypeError(f"indices must be whole numbers on one axis, got {picked.dtype} of shape {list(picked.shape)}.")
+    if len(picked) and not (picked.min() >= 0 and picked.max() < len(dataset)):
+        worst = picked.min() if picked.min() < 0 else picked.max()
+        raise IndexError(f"indices of {len(dataset)} samples count from 0, got {worst}.")
+    return picked.astype(np.int64)
