@@ -17,7 +17,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from mixer.cli.command import Command, HelpFormatter, plugged_in_commands
 from mixer.cli.completion import completion_script
-from mixer.distributed.launch import end_together, import_early
+from mixer.distributed.ending import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.policies import policy_classes
 from mixer.recipe.fields import check_recipe, explained

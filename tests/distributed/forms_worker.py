@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 
 from mixer import MixingTrainer, Stream
-from mixer.distributed.launch import end_together, import_early
+from mixer.distributed.ending import end_together, import_early
 from tests.distributed.launch import message_of
 from tests.helpers import GradientRecorder, Tokens, arguments
 from tests.mixer.forms import NAMES, multi_task, task_data, task_streams

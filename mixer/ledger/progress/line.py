@@ -4,9 +4,12 @@ import math
 import time
 from collections.abc import Callable
 from math import isnan
+from typing import TYPE_CHECKING
 
-from mixer.mixture.controller import Mixing
 from mixer.utils.text import clock_text, duration_text
+
+if TYPE_CHECKING:  # commands that only read import nothing that trains
+    from mixer.mixture.controller import Mixing
 
 _LEAST_MEMORY_SECONDS = 30.0
 _SHARE_REMEMBERED = 0.1
@@ -80,7 +83,7 @@ class ProgressLine:
         mixing: Returns the controller of the current run.
     """
 
-    def __init__(self, mixing: Callable[[], Mixing]):
+    def __init__(self, mixing: Callable[[], "Mixing"]):
         self._mixing = mixing
         self._remaining = RemainingTime()
 
@@ -111,7 +114,7 @@ class ProgressLine:
         return f"{clock_text(done, budget)} [{times}] batch {clock.batch_size:,}, {coverage_text(mixing)}"
 
 
-def coverage_text(mixing: Mixing) -> str:
+def coverage_text(mixing: "Mixing") -> str:
     """Returns the streams' coverage in percent, or rows if their number is unknown; the range for many streams."""
     if len(mixing.names) <= _MAX_NAMES:
         seen = zip(mixing.coverage.items(), mixing.seen.tolist(), strict=True)
