@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from mixer.analysis.report.clocked import last_in_words, pale_and_smooth
+from mixer.analysis.report.clocked import last_in_words
+from mixer.analysis.report.measurements import pale_and_smooth
 from mixer.analysis.report.plot import Plot, colours_of, panel
 from mixer.analysis.report.plots import PLOTS
 from mixer.analysis.report.plots.losses import losses, smoothed, smoothed_to_last

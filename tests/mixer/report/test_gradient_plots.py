@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer.analysis.report.clocked import axis_with_zero, log_axis, smoothed
 from mixer.analysis.report.contents import points_per_line
+from mixer.analysis.report.measurements import axis_with_zero, log_axis, smoothed
 from mixer.analysis.report.plot import Panel
 from mixer.analysis.report.plots import gradient_cosines, gradient_norms, whole_gradient
 from mixer.analysis.report.run import Run, read_runs

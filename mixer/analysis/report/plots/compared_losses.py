@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from mixer.analysis.report.clocked import axis_with_zero, lines_by_stream
+from mixer.analysis.report.measurements import axis_with_zero, lines_by_stream
 from mixer.analysis.report.plot import Plot, colours_of, panel
 from mixer.analysis.report.plots.losses import smoothed
 from mixer.analysis.report.run import Run, stream_names

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from mixer.analysis.report.clocked import lines_by_stream, log_axis, smoothed
+from mixer.analysis.report.measurements import lines_by_stream, log_axis, smoothed
 from mixer.analysis.report.plot import Plot, colours_of, panel
 from mixer.analysis.report.run import Run, stream_names
 from mixer.utils.text import between, known

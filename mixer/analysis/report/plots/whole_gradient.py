@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from mixer.analysis.report.clocked import log_axis, pale_and_smooth, smoothed
+from mixer.analysis.report.measurements import log_axis, pale_and_smooth, smoothed
 from mixer.analysis.report.plot import Plot, colours_of, panel
 from mixer.analysis.report.run import Run
 from mixer.utils.text import listed

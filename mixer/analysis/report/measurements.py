@@ -1,0 +1,109 @@
+"""Drawing of occasional, noisy measurements: smoothed lines and axes."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from mixer.analysis.report.clocked import thin
+from mixer.analysis.report.plot import line
+
+# Span of a smoothed line, as a part of the measurements.
+_SMOOTHED_PART = 0.1
+
+
+# Over more decades only the powers of ten have ticks.
+_MANY_DECADES = 3.0
+
+
+# Fewer measurements are marked: a single one makes no line.
+_FEW = 10
+
+
+def smoothed(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Smooths columns by an exponential moving average.
+
+    Args:
+        rows: One row per measurement, in order.
+        columns: Names of the columns. NaN does not count.
+
+    Returns:
+        The rows with the averages in place of the columns.
+    """
+    span = max(1.0, _SMOOTHED_PART * len(rows))
+    return rows.assign(**{name: rows[name].ewm(span=span).mean() for name in columns})
+
+
+def pale_and_smooth(
+    raw: pd.DataFrame, smooth: pd.DataFrame, column: str, key: str, colour: str, most_points: int
+) -> list[go.Scatter]:
+    """Draws a pale line of all measurements and a smoothed one.
+
+    Args:
+        raw: One row per measurement, in order, with `epoch`, `samples` and the column.
+        smooth: The same rows, smoothed.
+        column: The column to draw.
+        key: Name in the plot's key.
+        colour: Colour of both lines.
+        most_points: Greatest number of points per line.
+    """
+    raw, smooth = (thin(rows, column, most_points) for rows in (raw, smooth))
+    mode = "lines+markers" if len(smooth) < _FEW else "lines"
+    return [
+        line(raw, column, key, colour, f"{key}, this step", opacity=0.3, line={"width": 1}),
+        line(smooth, column, key, colour, mode=mode),
+    ]
+
+
+def lines_by_stream(
+    figures: Mapping[str, tuple[pd.DataFrame, pd.DataFrame]], column: str, colours: Mapping[str, str], most_points: int
+) -> list[go.Scatter]:
+    """Draws the measurements of each stream; see `pale_and_smooth`.
+
+    Args:
+        figures: Rows by stream, raw and smoothed.
+        column: The column to draw.
+        colours: Colours by stream.
+        most_points: Greatest number of points per line.
+
+    Returns:
+        Two lines per stream.
+    """
+    return [
+        one
+        for name, (raw, smooth) in figures.items()
+        for one in pale_and_smooth(raw, smooth, column, name, colours[name], most_points)
+    ]
+
+
+def log_axis(values: pd.Series) -> dict[str, Any]:
+    """Gives the properties of a logarithmic axis.
+
+    Args:
+        values: The values to draw, positive or NaN.
+    """
+    least, greatest = (float(np.log10(values.agg(how))) for how in ("min", "max"))
+    if np.isnan(least):
+        return {"type": "log"}
+    margin = max(0.05 * (greatest - least), 0.1)
+    axis = {"type": "log", "range": [least - margin, greatest + margin]}
+    if greatest - least >= _MANY_DECADES:
+        return axis
+    # Plotly's own ticks between two powers of ten leave out the exponent.
+    powers = range(math.floor(least - margin), math.ceil(greatest + margin))
+    ticks = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+    return {**axis, "tickvals": ticks, "ticktext": [f"{tick:.3g}" for tick in ticks]}
+
+
+def axis_with_zero(values: Sequence[pd.Series]) -> dict[str, Any]:
+    """Gives the properties of an axis that includes 0, the same for all panels to compare.
+
+    Args:
+        values: The values to draw. NaN does not count.
+    """
+    least, greatest = min([0.0, *(one.min() for one in values)]), max([0.0, *(one.max() for one in values)])
+    margin = 0.05 * (greatest - least or 1.0)
+    return {"range": [least - margin, greatest + margin], "zeroline": True, "zerolinecolor": "rgba(128,128,128,0.8)"}
