@@ -51,6 +51,8 @@ class ADO(Policy):
         ValueError: If a value is outside its range; at the start of the run if the floors exceed 1.
     """
 
+    _remembered = ("_history", "_credit", "_mean", "_amounts")
+
     needs = frozenset({"loss"})
     own_cost = "fits on the CPU"
 
@@ -167,24 +169,14 @@ class ADO(Policy):
         return {"log slope": slopes, "credit": self._credit, "mean weight": self._mean, "own weight": self._own}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns loss curves, laws, credit and the mean mixture; see `Policy.state_dict`."""
+        """Adds the fitted laws; see `Policy.state_dict`."""
         laws = [None if law is None else [law.log_floor, law.log_scale, law.exponent] for law in self._laws]
-        return {
-            "history": self._history.state_dict(),
-            "laws": laws,
-            "credit": self._credit.tolist(),
-            "mean": self._mean.tolist(),
-            "amounts": self._amounts.tolist(),
-        }
+        return {**super().state_dict(), "laws": laws}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads loss curves, laws, credit and the mean mixture; see `Policy.load_state_dict`."""
+        """Loads the fitted laws too; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
-        self._history.load_state_dict(state["history"])
         self._laws = [None if law is None else ScalingLaw(*law) for law in state["laws"]]
-        self._credit = np.array(state["credit"], dtype=np.float64)
-        self._mean = np.array(state["mean"], dtype=np.float64)
-        self._amounts = np.array(state["amounts"], dtype=np.float64)
 
 
 def _among(weights: FloatArray, active: BoolArray) -> FloatArray:

@@ -6,7 +6,6 @@ from typing import Any, Literal
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.shared.plain import from_plain, to_plain
 from mixer.policies.shared.probe_round import ProbeRound, normalised
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import share_out, softmax
@@ -54,6 +53,8 @@ class Aioli(Policy):
     Raises:
         ValueError: If a value is outside its range.
     """
+
+    _remembered = ("_weights", "_num_steps", "_is_warm_up", "_course", "_base")
 
     needs = frozenset({"loss"})
     own_cost = "some of the steps are probes"
@@ -183,22 +184,10 @@ class Aioli(Policy):
     # ---- State ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the weights, and the progress of the round and its phase; see `Policy.state_dict`."""
-        return {
-            "weights": self._weights.tolist(),
-            "num_steps": self._num_steps,
-            "is_warm_up": self._is_warm_up,
-            "course": to_plain(self._course),
-            "base": to_plain(self._base),
-            **self._round.state_dict(),
-        }
+        """Adds the progress of the round; see `Policy.state_dict`."""
+        return {**super().state_dict(), **self._round.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the weights, and the progress of the round and its phase; see `Policy.load_state_dict`."""
+        """Loads the progress of the round too; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
-        num_streams = len(self._own)
-        self._weights = np.array(state["weights"], dtype=np.float64)
-        self._num_steps, self._is_warm_up = int(state["num_steps"]), bool(state["is_warm_up"])
-        self._course = from_plain(state["course"], -1, num_streams)
-        self._base = from_plain(state["base"], num_streams)
         self._round.load_state_dict(state)

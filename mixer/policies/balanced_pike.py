@@ -1,8 +1,7 @@
 """Balanced PiKE: PiKE for even learning of the streams."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 import numpy as np
 
@@ -56,6 +55,8 @@ class BalancedPiKE(PiKE):
         ValueError: If a value is outside its range.
     """
 
+    _remembered = ("_losses",)
+
     needs = frozenset({"gradient_variance", "loss"})
 
     def __init__(
@@ -98,12 +99,3 @@ class BalancedPiKE(PiKE):
             scores = self.tau * (losses - losses[known].max())
             scores[~known] = scores[known].mean()
         return softmax(scores)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adds the average losses; see `Policy.state_dict`."""
-        return {**super().state_dict(), "losses": self._losses.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the average losses too; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._losses.load_state_dict(state["losses"])

@@ -1,13 +1,9 @@
 """CoBa: streams converge at the same rate, and none diverges."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
 from mixer.policies.shared.decisions import ActsOn, check_acts_on, decide
-from mixer.policies.shared.plain import from_plain, to_plain
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import at_least, softmax
 from mixer.policies.shared.slopes import LARGEST, slopes_of
@@ -53,6 +49,8 @@ class CoBa(Policy):
     Raises:
         ValueError: If a value is outside its range.
     """
+
+    _remembered = ("_first", "_steps", "_ratios", "_slopes", "_max_slopes", "_num_evaluations", "_factors")
 
     needs = frozenset({"evaluation_loss"})
 
@@ -133,30 +131,6 @@ class CoBa(Policy):
         scores = -self.tau * _by_mean_size(self._max_slopes, self._max_slopes)
         last = softmax(scores)[-1]
         return min(1.0, len(scores) * float(last))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns losses, slopes and factors; see `Policy.state_dict`."""
-        return {
-            "first": to_plain(self._first),
-            "steps": self._steps.tolist(),
-            "ratios": to_plain(self._ratios),
-            "slopes": to_plain(self._slopes),
-            "max_slopes": self._max_slopes.tolist(),
-            "num_evaluations": self._num_evaluations,
-            "factors": self._factors.tolist(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads losses, slopes and factors; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        num_streams = len(self._own)
-        self._first = from_plain(state["first"], num_streams)
-        self._steps = np.array(state["steps"], dtype=np.float64)
-        self._ratios = from_plain(state["ratios"], -1, num_streams)
-        self._slopes = from_plain(state["slopes"], -1, num_streams)
-        self._max_slopes = np.array(state["max_slopes"], dtype=np.float64)
-        self._num_evaluations = int(state["num_evaluations"])
-        self._factors = np.array(state["factors"], dtype=np.float64)
 
 
 def _by_mean_size(slopes: FloatArray, among: FloatArray) -> FloatArray:

@@ -12,6 +12,7 @@ from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.policies.shared.terms import Terms, terms_of
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.recorded_arguments import KeepsArguments
+from mixer.utils.saved_state import HasState
 from mixer.utils.validation import finite_numbers
 
 
@@ -154,7 +155,7 @@ Unit = Literal["samples", "tokens"]
 Weights = Mapping[str, float] | Sequence[float] | FloatArray
 
 
-class Policy(KeepsArguments, ABC):
+class Policy(KeepsArguments, HasState, ABC):
     """Base class of mixing policies.
 
     A policy knows no model, trainer, file or global random state, only K numbers at a time. A subclass lists its
@@ -225,10 +226,6 @@ class Policy(KeepsArguments, ABC):
         """
         return terms_of(self.state_dict())
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the memory of the policy as JSON-compatible data; empty for a policy without memory."""
-        return {}
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads a saved state, after `start`.
 
@@ -241,6 +238,7 @@ class Policy(KeepsArguments, ABC):
         own = sorted(self.state_dict())
         if sorted(state) != own:
             raise ValueError(f"{type(self).__name__} remembers {own}, but the saved policy state has {sorted(state)}.")
+        super().load_state_dict(state)
 
 
 class Wrapped(NamedTuple):

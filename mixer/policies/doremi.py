@@ -1,7 +1,6 @@
 """DoReMi: more weight to streams with a large excess loss over a reference model."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -38,6 +37,8 @@ class DoReMi(GroupDRO):
     Raises:
         ValueError: If a value is outside its range; at the start of the run if the losses do not fit the streams.
     """
+
+    _remembered = ("_averaged", "_num_steps")
 
     needs = frozenset({"excess_loss"})
 
@@ -90,13 +91,3 @@ class DoReMi(GroupDRO):
             return unknown if observation.excess_losses is None else observation.excess_losses
         with np.errstate(over="ignore"):
             return np.maximum(observation.losses - self._references, 0.0)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adds the averaged weights; see `Policy.state_dict`."""
-        return {**super().state_dict(), "averaged": self._averaged.tolist(), "num_steps": self._num_steps}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the averaged weights too; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._averaged = np.array(state["averaged"], dtype=np.float64)
-        self._num_steps = int(state["num_steps"])

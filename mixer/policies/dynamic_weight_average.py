@@ -1,15 +1,12 @@
 """DWA (dynamic weight average): more of the streams that learn slowly."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
 from mixer.policies.shared.decisions import ActsOn, check_acts_on, decide
 from mixer.policies.shared.exponentiated import HUGE
-from mixer.policies.shared.plain import from_plain, to_plain
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import softmax
 from mixer.utils.arrays import FloatArray
@@ -39,6 +36,8 @@ class DWA(Policy):
     Raises:
         ValueError: If a value is outside its range.
     """
+
+    _remembered = ("_ratios", "_last", "_means", "_counts", "_num_steps")
 
     needs = frozenset({"loss"})
 
@@ -96,22 +95,3 @@ class DWA(Policy):
             self._ratios[known] = np.minimum(self._means[known] / self._last[known], HUGE)
         self._last = np.where(seen, self._means, self._last)
         self._begin_window(len(seen))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns ratios and windows; see `Policy.state_dict`."""
-        return {
-            "ratios": self._ratios.tolist(),
-            "last": to_plain(self._last),
-            "means": self._means.tolist(),
-            "counts": self._counts.tolist(),
-            "num_steps": self._num_steps,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads ratios and windows; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._ratios = np.array(state["ratios"], dtype=np.float64)
-        self._last = from_plain(state["last"], len(self._own))
-        self._means = np.array(state["means"], dtype=np.float64)
-        self._counts = np.array(state["counts"], dtype=np.int64)
-        self._num_steps = int(state["num_steps"])

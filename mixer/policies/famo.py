@@ -1,8 +1,6 @@
 """FAMO: streams improve at the same rate."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -47,6 +45,8 @@ class FAMO(Policy):
     Raises:
         ValueError: If a value is outside its range.
     """
+
+    _remembered = ("_logits", "_first", "_second", "_num_steps", "_losses")
 
     needs = frozenset({"loss", "loss_after"})
 
@@ -116,22 +116,3 @@ class FAMO(Policy):
         first = self._first[known] / (1.0 - _FIRST_DECAY**steps)
         second = self._second[known] / (1.0 - _SECOND_DECAY**steps)
         self._logits[known] -= self.learning_rate * first / (np.sqrt(second) + _EPSILON)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns logits, Adam's state and the average losses; see `Policy.state_dict`."""
-        return {
-            "logits": self._logits.tolist(),
-            "first": self._first.tolist(),
-            "second": self._second.tolist(),
-            "num_steps": self._num_steps.tolist(),
-            "losses": self._losses.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads logits, Adam's state and the average losses; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._logits = np.array(state["logits"], dtype=np.float64)
-        self._first = np.array(state["first"], dtype=np.float64)
-        self._second = np.array(state["second"], dtype=np.float64)
-        self._num_steps = np.array(state["num_steps"], dtype=np.int64)
-        self._losses.load_state_dict(state["losses"])

@@ -1,14 +1,10 @@
 """GradNorm: gradients of similar size, larger for the streams that learn slowly."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Unit
 from mixer.policies.shared.decisions import ActsOn, check_acts_on, with_mean_one
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
-from mixer.policies.shared.plain import from_plain, to_plain
 from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
@@ -46,6 +42,8 @@ class GradNorm(GradientPolicy):
     Raises:
         ValueError: If a value is outside its range.
     """
+
+    _remembered = ("_factors", "_first", "_losses")
 
     needs = frozenset({"gradient_variance", "loss"})
     own_cost = "micro-batches of one stream each"
@@ -116,15 +114,3 @@ class GradNorm(GradientPolicy):
 
     def _decision(self, weights: FloatArray, active: BoolArray) -> Decision:
         return Decision(weights, with_mean_one(self._factors, active) if self.acts_on == "loss" else None)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adds losses and factors; see `Policy.state_dict`."""
-        own = {"factors": self._factors.tolist(), "first": to_plain(self._first), "losses": self._losses.state_dict()}
-        return {**super().state_dict(), **own}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads losses and factors too; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._factors = np.array(state["factors"], dtype=np.float64)
-        self._first = from_plain(state["first"], len(self._own))
-        self._losses.load_state_dict(state["losses"])

@@ -1,8 +1,6 @@
 """GRAPE: more of the streams that help the targets with the slowest improvement."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -48,6 +46,8 @@ class GRAPE(GradientPolicy):
     Raises:
         ValueError: If a value is outside its range; at the start of the run if a target is no stream.
     """
+
+    _remembered = ("_tasks", "_losses")
 
     needs = frozenset({"gradient_variance", "loss"})
 
@@ -115,13 +115,3 @@ class GRAPE(GradientPolicy):
     def target_weights(self) -> FloatArray:
         """`[num_streams]`: the targets' weights z; 0 for a stream that is no target."""
         return self._tasks.copy()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adds the targets' weights and the losses; see `Policy.state_dict`."""
-        return {**super().state_dict(), "tasks": self._tasks.tolist(), "losses": self._losses.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the targets' weights and the losses too; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._tasks = np.array(state["tasks"], dtype=np.float64)
-        self._losses.load_state_dict(state["losses"])

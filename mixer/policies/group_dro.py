@@ -1,8 +1,5 @@
 """Group DRO: more weight to the streams with the largest losses."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, Unit
@@ -44,6 +41,8 @@ class GroupDRO(Policy):
     Raises:
         ValueError: If a value is outside its range.
     """
+
+    _remembered = ("_alpha", "_last_losses")
 
     needs = frozenset({"loss"})
     own_cost = "micro-batches of one stream each"
@@ -91,13 +90,3 @@ class GroupDRO(Policy):
     def explain(self) -> Terms:
         """Returns `α`, each stream's last loss, and the streams' own weights; see `Policy.explain`."""
         return {"alpha": self._alpha.weights, "last loss": self._last_losses.values, "own weight": self._own}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the weights and the last losses; see `Policy.state_dict`."""
-        return {"log_weights": self._alpha.state(), "last_losses": self._last_losses.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads weights and losses; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._alpha.load_state(state["log_weights"])
-        self._last_losses.load_state_dict(state["last_losses"])

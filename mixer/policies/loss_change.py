@@ -1,7 +1,6 @@
 """LossChange: more of the streams with a changing loss."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -36,6 +35,8 @@ class LossChange(Policy):
     Raises:
         ValueError: If a value is outside its range; at the start of the run if the floors exceed 1.
     """
+
+    _remembered = ("_fast", "_slow", "_num_observations")
 
     needs = frozenset({"loss"})
 
@@ -120,18 +121,3 @@ class LossChange(Policy):
             "score": scores,
             "floor": self._least,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the averages; see `Policy.state_dict`."""
-        return {
-            "fast": self._fast.tolist(),
-            "slow": self._slow.tolist(),
-            "num_observations": self._num_observations.tolist(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the averages; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._fast = np.array(state["fast"], dtype=np.float64)
-        self._slow = np.array(state["slow"], dtype=np.float64)
-        self._num_observations = np.array(state["num_observations"], dtype=np.int64)

@@ -1,8 +1,7 @@
 """ObjectiveDescent: the mixture of a chosen objective, or a better one as far as measurements confirm it."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -77,6 +76,8 @@ class ObjectiveDescent(GradientPolicy):
     Raises:
         ValueError: If a value is outside its range; at the start of the run if a target is no stream.
     """
+
+    _remembered = ("_base", "_candidate", "_evidence", "_losses")
 
     def __init__(
         self,
@@ -203,24 +204,6 @@ class ObjectiveDescent(GradientPolicy):
         if self.objective == "average":
             return self._importance
         return worst_weights(self._importance, self._losses.values, known, self.tau)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adds candidate, evidence and losses; see `Policy.state_dict`."""
-        own = {"evidence": self._evidence.state_dict(), "losses": self._losses.state_dict()}
-        return {
-            **super().state_dict(),
-            "base": self._base.tolist(),
-            "candidate": self._candidate.tolist(),
-            **own,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads candidate, evidence and losses too; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._base = np.array(state["base"], dtype=np.float64)
-        self._candidate = np.array(state["candidate"], dtype=np.float64)
-        self._evidence.load_state_dict(state["evidence"])
-        self._losses.load_state_dict(state["losses"])
 
 
 def _root(gram: FloatArray, variance: FloatArray) -> float:

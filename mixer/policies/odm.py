@@ -1,8 +1,7 @@
 """ODM (online data mixing): a bandit on the losses, with less and less exploration."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -42,6 +41,8 @@ class ODM(Policy):
     Raises:
         ValueError: If a value is outside its range.
     """
+
+    _remembered = ("_rewards",)
 
     needs = frozenset({"loss"})
 
@@ -110,15 +111,6 @@ class ODM(Policy):
     def explain(self) -> Terms:
         """Returns the average reward of each stream; see `Policy.explain`."""
         return {"reward": self._rewards.values}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the average rewards; see `Policy.state_dict`."""
-        return {"rewards": self._rewards.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the average rewards; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._rewards.load_state_dict(state["rewards"])
 
 
 def exploration(num_streams: int, time: int) -> float:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -60,6 +60,8 @@ class PiKE(Policy):
     Raises:
         ValueError: If a value is outside its range.
     """
+
+    _remembered: ClassVar[tuple[str, ...]] = ("_weights",)
 
     needs = frozenset({"gradient_variance"})
 
@@ -185,11 +187,10 @@ class PiKE(Policy):
     def state_dict(self) -> dict[str, Any]:
         """Returns weights and averages; see `Policy.state_dict`."""
         averages = {name: average.state_dict() for name, average in self._averages.items()}
-        return {"weights": self._weights.tolist(), **averages}
+        return {**super().state_dict(), **averages}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads weights and averages; see `Policy.load_state_dict`."""
         super().load_state_dict(state)
-        self._weights = np.array(state["weights"], dtype=np.float64)
         for name, average in self._averages.items():
             average.load_state_dict(state[name])

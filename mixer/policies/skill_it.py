@@ -1,13 +1,9 @@
 """Skill-It: more of the streams that help streams with a high loss."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
 from mixer.policies.shared.decisions import decide
-from mixer.policies.shared.plain import from_plain, to_plain
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import softmax
 from mixer.policies.shared.skill_graph import SkillGraph, graph_array
@@ -40,6 +36,8 @@ class SkillIt(Policy):
     Raises:
         ValueError: If a value is outside its range; at the start of the run if the graph does not fit the streams.
     """
+
+    _remembered = ("_history",)
 
     needs = frozenset({"evaluation_loss"})
 
@@ -86,12 +84,3 @@ class SkillIt(Policy):
         means[~known] = means[known].mean()
         sums: FloatArray = len(self._history) * means
         return sums
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the losses of the window; see `Policy.state_dict`."""
-        return {"history": to_plain(self._history)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the losses of the window; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._history = from_plain(state["history"], -1, len(self._own))

@@ -1,8 +1,5 @@
 """Weights that move slowly."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy
@@ -26,6 +23,8 @@ class Smoothed(Wrapper):
         ValueError: If the decay is outside [0, 1).
     """
 
+    _remembered = ("_weights",)
+
     def __init__(self, policy: Policy, decay: float = 0.9):
         super().__init__(policy)
         check_decay("decay", decay, "0 follows at once, 0.9 moves a tenth of the way")
@@ -45,12 +44,3 @@ class Smoothed(Wrapper):
         total = old.sum()
         self._weights = self.decay * (old / total) + (1.0 - self.decay) * target if total > 0.0 else target
         return with_weights(decision, self._weights, observation.is_active)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adds the smoothed weights; see `Policy.state_dict`."""
-        return {**super().state_dict(), "weights": self._weights.tolist()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the smoothed weights too; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._weights = np.array(state["weights"], dtype=np.float64)

@@ -1,7 +1,7 @@
 """TargetLoss (dynamic batch loading): more of the streams far above their target loss."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -36,6 +36,8 @@ class TargetLoss(Policy):
     Raises:
         ValueError: If a value is outside its range; at the start of the run if the targets do not fit the streams.
     """
+
+    _remembered = ("_weights",)
 
     needs = frozenset({"evaluation_loss"})
 
@@ -73,12 +75,3 @@ class TargetLoss(Policy):
             gaps = np.maximum(gaps, 0.0) if self.form == "paper" else gaps
             self._weights.step(np.where(active, gaps, np.nan), self.step_size, self.smoothing)
         return Decision(self._weights.mixture(active))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the weights; see `Policy.state_dict`."""
-        return {"log_weights": self._weights.state()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the weights; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._weights.load_state(state["log_weights"])

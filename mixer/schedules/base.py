@@ -4,10 +4,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 from mixer.schedules.limits import Limits
 from mixer.utils.recorded_arguments import KeepsArguments
+from mixer.utils.saved_state import HasState
 
 LearningRateRule = Literal["none", "linear", "sqrt"]
 
@@ -86,7 +87,7 @@ class AllBounds(Bounds, total=False):
     maximum: int | None
 
 
-class Schedule(KeepsArguments, ABC):
+class Schedule(KeepsArguments, HasState, ABC):
     """Base class of batch-size schedules.
 
     A schedule knows no model, trainer, file or global random state. A subclass lists its observations in `needs`:
@@ -111,6 +112,10 @@ class Schedule(KeepsArguments, ABC):
         ValueError: If the bounds contradict each other, or a value is outside its range.
         TypeError: If a size is no whole number.
     """
+
+    _remembered: ClassVar[tuple[str, ...]] = (
+        "_initial",
+    )  # the first size has another default on other numbers of ranks
 
     needs: frozenset[str] = frozenset()
     is_constant: bool = False
@@ -173,14 +178,6 @@ class Schedule(KeepsArguments, ABC):
         ratio = batch_size / initial
         return {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.learning_rate]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the memory of the schedule as JSON-compatible data.
-
-        Returns:
-            The state: at least the first size, which has another default on other numbers of ranks.
-        """
-        return {"initial": self._initial}
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads a saved state, after `start`.
 
@@ -193,4 +190,4 @@ class Schedule(KeepsArguments, ABC):
         own = sorted(self.state_dict())
         if sorted(state) != own:
             raise ValueError(f"{self.name} remembers {own}, but the saved schedule state has {sorted(state)}.")
-        self._initial = state["initial"]
+        super().load_state_dict(state)

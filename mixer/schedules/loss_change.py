@@ -1,9 +1,8 @@
 """LossChange: smaller batches on a plateau of the loss, larger ones otherwise."""
 
 import math
-from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, Unpack
+from typing import Unpack
 
 from mixer.schedules.base import BatchDecision, BatchObservation, Bounds, LearningRateRule
 from mixer.schedules.shared.multiplied import DecisionUnit, MultipliedSchedule
@@ -40,6 +39,8 @@ class LossChange(MultipliedSchedule):
     Example:
         >>> schedule = LossChange(interval=3, minimum=8, maximum=1024)
     """
+
+    _remembered = ("_losses", "_mean", "_count")
 
     needs = frozenset({"loss"})
 
@@ -96,13 +97,3 @@ class LossChange(MultipliedSchedule):
             return self.growth
         changes = [abs(after - before) for before, after in pairwise(self._losses)]
         return self.shrink if sum(changes) / len(changes) < self.threshold else self.growth
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adds the losses, and the mean of those since the last decision; see `Schedule.state_dict`."""
-        return {**super().state_dict(), "losses": list(self._losses), "mean": self._mean, "count": self._count}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the losses too; see `Schedule.load_state_dict`."""
-        super().load_state_dict(state)
-        self._losses = [float(loss) for loss in state["losses"]]
-        self._mean, self._count = float(state["mean"]), int(state["count"])

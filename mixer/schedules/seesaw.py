@@ -1,8 +1,7 @@
 """Seesaw: a larger batch in place of half of the learning-rate decay."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Unpack
 
 from mixer.schedules.base import BatchDecision, BatchObservation, Bounds, Schedule
 
@@ -31,6 +30,8 @@ class Seesaw(Schedule):
     Raises:
         ValueError: If a value is outside its range.
     """
+
+    _remembered = ("_peak", "_growth")
 
     needs = frozenset({"learning_rate"})
 
@@ -73,12 +74,3 @@ class Seesaw(Schedule):
         root = math.sqrt(self._growth)
         is_capped = self._growth >= most and share * most <= 1.0
         return root if self.smooth or is_capped or math.isnan(share) else 1.0 / (share * root)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adds the peak and the growth; see `Schedule.state_dict`."""
-        return {**super().state_dict(), "peak": self._peak, "growth": self._growth}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the peak and the growth too; see `Schedule.load_state_dict`."""
-        super().load_state_dict(state)
-        self._peak, self._growth = float(state["peak"]), float(state["growth"])

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,8 @@ class ReplayPolicy(Policy):
         ValueError: If there is no policy of that name; at the start of the run if the mixture has no replay buffer, or
             nothing else.
     """
+
+    _remembered: ClassVar[tuple[str, ...]] = ("policy",)
 
     def __init__(self, policy: Policy | str | Mapping[str, float] | None = None, *, additional: bool = False):
         inner = None if policy is None else as_policy(policy)
@@ -134,15 +136,6 @@ class ReplayPolicy(Policy):
         joined = np.zeros(len(self.others) + len(self.memories))
         joined[self.others], joined[self.memories] = of_others, of_memories
         return joined
-
-    def state_dict(self) -> dict[str, Any]:
-        """Gives the inner policy's state under `"policy"`; see `Policy.state_dict`."""
-        return {"policy": self.policy.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the inner policy's state; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self.policy.load_state_dict(state["policy"])
 
 
 def _for_those_there(shares: FloatArray, active: BoolArray) -> FloatArray:

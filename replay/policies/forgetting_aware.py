@@ -1,8 +1,5 @@
 """Replay in proportion to the rise of the losses of the memories."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from mixer.policies import Mixture, Observation, Policy
@@ -42,6 +39,8 @@ class ForgettingAware(ReplayPolicy):
         ValueError: If `0 < minimum <= maximum < 1` does not hold, or a value is outside its range; at the start of the
             run if the mixture has no replay buffer.
     """
+
+    _remembered = ("_average", "_lowest", "_num_losses")
 
     needs = frozenset({"loss"})
 
@@ -102,19 +101,3 @@ class ForgettingAware(ReplayPolicy):
         forgotten = self.forgotten
         shares = np.exp((forgotten - forgotten.max()) / self.temperature)
         return Replay(self.minimum + (self.maximum - self.minimum) * float(forgotten.mean()), shares / shares.sum())
-
-    def state_dict(self) -> dict[str, Any]:
-        """Gives averages and references too; see `Policy.state_dict`."""
-        return {
-            **super().state_dict(),
-            "average": self._average.state_dict(),
-            "lowest": self._lowest.tolist(),
-            "num_losses": self._num_losses.tolist(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up averages and references too; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._average.load_state_dict(state["average"])
-        self._lowest = np.array(state["lowest"], dtype=np.float64)
-        self._num_losses = np.array(state["num_losses"], dtype=np.int64)

@@ -1,8 +1,6 @@
 """Replay in bursts at growing intervals, measured by the distance that the model has moved."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -41,6 +39,8 @@ class Spaced(ReplayPolicy):
     Raises:
         ValueError: If a value is outside its range; at the start of the run if the mixture has no replay buffer.
     """
+
+    _remembered = ("_num_measured", "_first_interval", "_elapsed", "_factor", "_num_tasks", "_num_left")
 
     needs = frozenset({"update_norm"})
 
@@ -99,22 +99,3 @@ class Spaced(ReplayPolicy):
         if self._num_measured < self.first_interval_steps:
             self._num_measured += 1
             self._first_interval = min(self._first_interval + update_norm, _HUGE)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Gives the clock too; see `Policy.state_dict`."""
-        return {
-            **super().state_dict(),
-            "num_measured": self._num_measured,
-            "first_interval": self._first_interval,
-            "elapsed": self._elapsed,
-            "factor": self._factor,
-            "num_tasks": self._num_tasks,
-            "num_left": self._num_left,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the clock too; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._num_measured, self._first_interval = int(state["num_measured"]), float(state["first_interval"])
-        self._elapsed, self._factor = float(state["elapsed"]), float(state["factor"])
-        self._num_tasks, self._num_left = int(state["num_tasks"]), int(state["num_left"])

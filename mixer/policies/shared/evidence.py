@@ -1,17 +1,15 @@
 """Evidence for predicted gains from later measurements."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from mixer.policies.shared.stream_average import StreamAverage
+from mixer.utils.saved_state import HasState
 
 LEAST_MEASUREMENTS = 4  # fewer say nothing about a deviation
 _MOST = 1e6  # squares of larger gains would hide all others
 
 
-class Evidence:
+class Evidence(HasState):
     """A moving mean of gains with its standard error, and the trust that follows.
 
     A gain that is measured after its decision is not biased by the choice of the maximum. For gains `x` with the mean
@@ -27,6 +25,8 @@ class Evidence:
         decay: Share of the old averages that stays at each gain, in [0, 1).
         threshold: `z₀`, 0 or more: standard errors below which nothing is trusted; 0 trusts at once.
     """
+
+    _remembered = ("_moments", "_count")
 
     def __init__(self, decay: float, threshold: float):
         self.threshold = threshold
@@ -64,16 +64,3 @@ class Evidence:
         error = float(np.sqrt(max(0.0, square - mean**2) / (number - 1.0)))
         relative = self.threshold * error / float(mean)
         return max(0.0, 1.0 - relative * relative)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the averages as JSON-compatible data."""
-        return {"moments": self._moments.state_dict(), "count": self._count}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads saved averages, after `start`.
-
-        Args:
-            state: The result of `state_dict`.
-        """
-        self._moments.load_state_dict(state["moments"])
-        self._count = int(state["count"])

@@ -1,11 +1,10 @@
 """Exponentiated gradient ascent on the simplex."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from mixer.policies.shared.shares import softmax
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.saved_state import HasState
 
 HUGE = 1e300  # a finite stand-in for infinity
 
@@ -52,12 +51,14 @@ def log_step(logs: FloatArray, values: FloatArray, step_size: float) -> FloatArr
 _LOG_RANGE = 230.0  # e^-230 is about 1e-100: no sample in any run, and far from underflow
 
 
-class ExponentiatedWeights:
+class ExponentiatedWeights(HasState):
     """Weights that move by exponentiated steps, stored as logarithms, so none is lost by underflow.
 
     A weight of `e^-800` is negligible beside one near 1, but may be all that is left once that stream ends. A stream
     that starts with weight 0 stays out: neither steps nor smoothing bring it in.
     """
+
+    _remembered = ("_logs",)
 
     def start(self, weights: FloatArray) -> None:
         """Resets the weights.
@@ -113,12 +114,3 @@ class ExponentiatedWeights:
         if not among.any():
             return self.weights
         return softmax(np.clip(self._logs - self._logs[among].max(), -_LOG_RANGE, _LOG_RANGE), self._among)
-
-    def state(self) -> list[float]:
-        """Returns the logarithms as JSON-compatible data; 0 for a stream that is out."""
-        logs: list[float] = self._logs.tolist()
-        return logs
-
-    def load_state(self, state: Sequence[float]) -> None:
-        """Loads saved logarithms, after `start`."""
-        self._logs = np.array(state, dtype=np.float64)

@@ -1,9 +1,8 @@
 """Base class of policies that compute weights from the products of the streams' gradients."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -51,6 +50,8 @@ class GradientPolicy(Policy):
     Raises:
         ValueError: If a value is outside its range.
     """
+
+    _remembered: ClassVar[tuple[str, ...]] = ("_weights", "_gram", "_variance")
 
     needs = frozenset({"gradient_variance"})
 
@@ -127,18 +128,6 @@ class GradientPolicy(Policy):
     def _decision(self, weights: FloatArray, active: BoolArray) -> Decision:
         """Creates a decision from weights; a subclass may add loss weights."""
         return Decision(weights)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns weights and averages; see `Policy.state_dict`."""
-        averages = {"gram": self._gram.state_dict(), "variance": self._variance.state_dict()}
-        return {"weights": self._weights.tolist(), **averages}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads weights and averages; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._weights = np.array(state["weights"], dtype=np.float64)
-        self._gram.load_state_dict(state["gram"])
-        self._variance.load_state_dict(state["variance"])
 
 
 def scaled_to_one(values: FloatArray) -> tuple[FloatArray, float]:

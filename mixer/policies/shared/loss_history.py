@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
+from mixer.utils.saved_state import HasState
 
 
-class LossHistory:
+class LossHistory(HasState):
     """Losses of streams over amounts of data, thinned to at most `max_points` points per stream.
 
     A point is the mean of the logarithms of amount and loss over a block of consecutive losses of a stream (exact for a

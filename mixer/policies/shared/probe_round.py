@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.shared.plain import from_plain
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.saved_state import from_plain
 from mixer.utils.validation import whole_number
 
 

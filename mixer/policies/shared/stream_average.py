@@ -1,15 +1,13 @@
 """Moving averages of per-stream values."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from mixer.policies.shared.ranges import check_decay
 from mixer.utils.arrays import FloatArray
+from mixer.utils.saved_state import HasState
 
 
-class StreamAverage:
+class StreamAverage(HasState):
     """A moving average of one number per stream with the given decay, without the bias of a start at 0.
 
     The weight of a new value includes the bias correction of Kingma and Ba (2015, arXiv:1412.6980, sec. 3). A stream
@@ -22,6 +20,8 @@ class StreamAverage:
     Raises:
         ValueError: If the decay is outside [0, 1).
     """
+
+    _remembered = ("_values", "_counts")
 
     def __init__(self, decay: float, name: str = "decay"):
         check_decay(name, decay, "0 keeps only the last value")
@@ -52,16 +52,3 @@ class StreamAverage:
         self._counts[new] += 1
         weight = (1.0 - self.decay) / (1.0 - self.decay ** self._counts[new])
         self._values[new] = (1.0 - weight) * self._values[new] + weight * values[new]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the averages as JSON-compatible data."""
-        return {"values": self._values.tolist(), "counts": self._counts.tolist()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads saved averages, after `start`.
-
-        Args:
-            state: The result of `state_dict`.
-        """
-        self._values = np.array(state["values"], dtype=np.float64)
-        self._counts = np.array(state["counts"], dtype=np.int64)

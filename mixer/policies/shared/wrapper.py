@@ -1,8 +1,5 @@
 """Base class of wrappers: a policy around a policy."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Wrapped
 
 
@@ -20,6 +17,8 @@ class Wrapper(Policy):
         TypeError: If that is no policy.
         ValueError: If it plans probes that would not be kept.
     """
+
+    _remembered = ("policy",)
 
     keeps_probes: bool = False
 
@@ -58,12 +57,3 @@ class Wrapper(Policy):
     def wrapped(self) -> Wrapped | None:
         """Gives the inner policy; see `Policy.wrapped`."""
         return None if self._inner_decision is None else Wrapped(self.policy, self._inner_decision)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the inner policy's state under `"policy"`; see `Policy.state_dict`."""
-        return {"policy": self.policy.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the inner policy's state; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self.policy.load_state_dict(state["policy"])

@@ -1,11 +1,11 @@
 """Moving averages, and plateaus of them."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
+
+from mixer.utils.saved_state import HasState
 
 
-class Average:
+class Average(HasState):
     """A moving average with the given decay, without the bias of a start at 0.
 
     The weight of a new value includes the bias correction of Kingma and Ba (2015, arXiv:1412.6980, sec. 3), so `value`
@@ -17,6 +17,8 @@ class Average:
     Raises:
         ValueError: If the decay is outside [0, 1).
     """
+
+    _remembered = ("value", "count")
 
     def __init__(self, decay: float):
         if not 0.0 <= decay < 1.0:
@@ -33,18 +35,6 @@ class Average:
         weight = (1.0 - self.decay) / (1.0 - self.decay**self.count)
         self.value = (1.0 - weight) * self.value + weight * value
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the average as JSON-compatible data."""
-        return {"value": self.value, "count": self.count}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads a saved state.
-
-        Args:
-            state: The result of `state_dict`.
-        """
-        self.value, self.count = state["value"], state["count"]
-
 
 class Trend(Average):
     """A moving average that detects plateaus.
@@ -56,6 +46,8 @@ class Trend(Average):
     Raises:
         ValueError: If the decay is outside [0, 1), or the threshold is negative.
     """
+
+    _remembered = ("_last_value", "_last_count")
 
     def __init__(self, decay: float, threshold: float):
         super().__init__(decay)
@@ -76,12 +68,3 @@ class Trend(Average):
         if not 0 < count < self.count:
             return None
         return abs(self.value - value) <= self.threshold * abs(value)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adds the value at the last call; see `Average.state_dict`."""
-        return {**super().state_dict(), "last_value": self._last_value, "last_count": self._last_count}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the value at the last call too; see `Average.load_state_dict`."""
-        super().load_state_dict(state)
-        self._last_value, self._last_count = state["last_value"], state["last_count"]

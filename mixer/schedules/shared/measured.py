@@ -1,8 +1,7 @@
 """Base class of schedules that follow the gradient noise."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Unpack
 
 from mixer.schedules.base import AllBounds, BatchDecision, GradientNoise, LearningRateRule, Schedule
 from mixer.schedules.shared.average import Average
@@ -32,6 +31,8 @@ class MeasuredSchedule(Schedule):
     Raises:
         ValueError: If a value is outside its range.
     """
+
+    _remembered = ("_squared_norm", "_variance")
 
     needs = frozenset({"gradient_noise"})
 
@@ -68,14 +69,3 @@ class MeasuredSchedule(Schedule):
         """Returns `tr Σ / ||g||²`, or `None` while the averages give no estimate."""
         squared_norm, variance = self._squared_norm.value, self._variance.value
         return variance / squared_norm if squared_norm > 0.0 and variance > 0.0 else None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adds the averages; see `Schedule.state_dict`."""
-        averages = {"squared_norm": self._squared_norm.state_dict(), "variance": self._variance.state_dict()}
-        return {**super().state_dict(), **averages}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the averages too; see `Schedule.load_state_dict`."""
-        super().load_state_dict(state)
-        self._squared_norm.load_state_dict(state["squared_norm"])
-        self._variance.load_state_dict(state["variance"])

@@ -1,7 +1,6 @@
 """Base class of schedules that multiply the size repeatedly."""
 
-from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 
@@ -13,6 +12,8 @@ class MultipliedSchedule(Schedule):
 
     Otherwise 4 samples times 1.1 would stay 4 forever. It decides every `interval` steps or epochs, by its `unit`.
     """
+
+    _remembered: ClassVar[tuple[str, ...]] = ("_size", "_decided_at")
 
     def start(self, initial: int) -> BatchDecision:
         """Starts with a whole size; see `Schedule.start`."""
@@ -41,12 +42,3 @@ class MultipliedSchedule(Schedule):
             self._size = float(observation.batch_size)
         self._size = self.limits.clamp(self._size * factor)
         return BatchDecision(self._size)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adds the size with its fraction and the position of the last decision; see `Schedule.state_dict`."""
-        return {**super().state_dict(), "size": self._size, "decided_at": self._decided_at}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the size and the position of the last decision too; see `Schedule.load_state_dict`."""
-        super().load_state_dict(state)
-        self._size, self._decided_at = float(state["size"]), int(state["decided_at"])

@@ -1,0 +1,66 @@
+"""Saved state: a rule names the attributes that it remembers."""
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class HasState:
+    """Saves and restores the attributes that a class and its bases name in `_remembered`, as JSON-compatible data.
+
+    Arrays become nested lists with `None` for NaN. An attribute that has a state of its own saves that.
+    """
+
+    _remembered: ClassVar[tuple[str, ...]] = ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state, by attribute without leading underscores."""
+        return {name.lstrip("_"): _saved(getattr(self, name)) for name in self._remembered_names()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores a state into attributes of the same kind.
+
+        Raises:
+            ValueError: If an array is saved as something else.
+        """
+        for name in self._remembered_names():
+            setattr(self, name, _loaded(getattr(self, name), state[name.lstrip("_")]))
+
+    @classmethod
+    def _remembered_names(cls) -> list[str]:
+        return [name for kind in reversed(cls.__mro__) for name in vars(kind).get("_remembered", ())]
+
+
+def _saved(value: Any) -> Any:
+    if isinstance(value, HasState):
+        return value.state_dict()
+    return to_plain(value) if isinstance(value, np.ndarray) else value
+
+
+def _loaded(current: Any, saved: Any) -> Any:
+    if isinstance(current, HasState):
+        current.load_state_dict(saved)
+        return current
+    if isinstance(current, np.ndarray):  # the first axis may have grown since the start
+        return from_plain(saved, -1, *current.shape[1:], dtype=current.dtype)
+    return type(current)(saved) if isinstance(current, bool | int | float) else saved
+
+
+def to_plain(values: NDArray[Any]) -> Any:
+    """Converts an array to nested lists, with `None` for NaN."""
+    plain = values.astype(object)
+    plain[np.isnan(values)] = None
+    return plain.tolist()
+
+
+def from_plain(values: Sequence[Any], *shape: int, dtype: Any = np.float64) -> NDArray[Any]:
+    """Converts nested lists of `to_plain` to an array of the shape, which empty lists do not determine."""
+    try:
+        return np.array(values, dtype=dtype).reshape(shape)
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(
+            f"the saved state must have lists of numbers of the shape {list(shape)}, got {reprlib.repr(values)}."
+        ) from None
