@@ -37,6 +37,31 @@ def test_where_all_can_be_read_the_error_stays(checkpoint: Path) -> None:
             raise RuntimeError("size mismatch")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("global_step", -4),
+        ("global_step", 3.5),
+        ("global_step", True),
+        ("epoch", -1),
+        ("epoch", float("inf")),
+        ("max_steps", "12"),
+        ("num_input_tokens_seen", -1),
+        ("total_flos", float("nan")),
+        ("save_steps", None),
+        ("train_batch_size", 0.5),
+        ("best_global_step", -1),
+        ("best_metric", "good"),
+        ("log_history", [3]),
+    ],
+)
+def test_numbers_that_no_run_counts_are_refused(name: str, value: object, checkpoint: Path) -> None:
+    path = checkpoint / "trainer_state.json"
+    path.write_text(json.dumps({"global_step": 3, name: value}))
+    with pytest.raises(ValueError, match=rf"{path} cannot be read \(ValueError: {name} must be .* Take an earlier"):
+        check_trainer_state(checkpoint)
+
+
 def test_a_step_that_is_not_that_of_the_mixture_is_refused(checkpoint: Path) -> None:
     (checkpoint / "mixing.json").write_text(json.dumps({"clock": {"step": 3}}))
     check_trainer_state(checkpoint)

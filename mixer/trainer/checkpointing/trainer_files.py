@@ -14,11 +14,11 @@ from transformers.trainer_pt_utils import safe_globals
 
 from mixer.trainer.checkpointing.files import STATE_FILE, read_state
 from mixer.utils.text import printable, shortened
-from mixer.utils.validation import DAMAGE, MOST_JSON_BYTES, check_plain
+from mixer.utils.validation import DAMAGE, MOST_JSON_BYTES, check_plain, finite_number, whole_number
 
 
 def check_trainer_state(checkpoint: Path) -> None:
-    """Refuses a checkpoint whose `trainer_state.json` cannot be read, or is of another step than the mixture.
+    """Refuses a `trainer_state.json` that cannot be read, has impossible numbers, or is of another step than the mixture.
 
     Raises:
         ValueError: With the name of the file.
@@ -26,12 +26,28 @@ def check_trainer_state(checkpoint: Path) -> None:
     path = checkpoint / TRAINER_STATE_NAME
     try:
         check_plain(path, MOST_JSON_BYTES)
-        step = TrainerState.load_from_json(str(path)).global_step
+        state = TrainerState.load_from_json(str(path))
+        _check_numbers(state)
+        step = state.global_step
         clock = read_state(checkpoint)["clock"] if (checkpoint / STATE_FILE).is_file() else {"step": step}
         if clock["step"] != step:
             raise ValueError(f"global_step is {step}, but {STATE_FILE} is of step {clock['step']}")
     except (OSError, ValueError, *DAMAGE) as error:
         raise _unreadable(path, error) from error
+
+
+def _check_numbers(state: TrainerState) -> None:
+    for name in ("global_step", "max_steps", "num_train_epochs", "num_input_tokens_seen"):
+        whole_number(getattr(state, name), name)
+    for name in ("epoch", "logging_steps", "eval_steps", "save_steps", "total_flos"):
+        finite_number(getattr(state, name), name, least=0)
+    for name in ("train_batch_size", "best_global_step"):
+        if getattr(state, name) is not None:
+            whole_number(getattr(state, name), name)
+    if state.best_metric is not None and not isinstance(state.best_metric, int | float):
+        raise ValueError(f"best_metric must be a number, but {state.best_metric!r} was saved")
+    if not all(isinstance(entry, dict) for entry in state.log_history):
+        raise ValueError("log_history must be a list of entries")
 
 
 @contextlib.contextmanager
