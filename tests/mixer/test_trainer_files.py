@@ -58,7 +58,7 @@ def test_where_all_can_be_read_the_error_stays(checkpoint: Path) -> None:
 def test_numbers_that_no_run_counts_are_refused(name: str, value: object, checkpoint: Path) -> None:
     path = checkpoint / "trainer_state.json"
     path.write_text(json.dumps({"global_step": 3, name: value}))
-    with pytest.raises(ValueError, match=rf"{path} cannot be read \(ValueError: {name} must be .* Take an earlier"):
+    with pytest.raises(ValueError, match=rf"{path} cannot be read \(ValueError: {name} must be .* Use an earlier"):
         check_trainer_state(checkpoint)
 
 

@@ -18,7 +18,7 @@ from mixer.utils.validation import DAMAGE, MOST_JSON_BYTES, check_plain, finite_
 
 
 def check_trainer_state(checkpoint: Path) -> None:
-    """Refuses a `trainer_state.json` that cannot be read, has impossible numbers, or is of another step than the mixture.
+    """Refuses a `trainer_state.json` that is unreadable, has impossible numbers, or is not of the mixture's step.
 
     Raises:
         ValueError: With the name of the file.
