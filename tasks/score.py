@@ -23,6 +23,7 @@ from tasks.task import Task, TaskSequence
 
 Inputs = Mapping[str, Any]
 Sums = tuple[float, int]  # of what is averaged, and how many there are
+logger = logging.get_logger(__name__)
 
 
 def accuracy(
@@ -130,9 +131,6 @@ def _num_right(
     allowed = torch.full_like(logits, float("-inf"))
     allowed[:, list(known)] = 0.0
     return int(((logits + allowed).argmax(dim=-1) == labels[0]).sum())
-
-
-logger = logging.get_logger(__name__)
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ from mixer.utils.files import folder_name
 from tasks.sources.checks import check_map_style, find_unrepeatable
 from tasks.sources.labels import labels_in
 
+Scenario = Literal["class", "domain", "task", "free"]
+
 
 def folder_of_task(folder: Path, number: int, name: str) -> Path:
     """Returns the training folder of a task, numbered from 0: a direct subfolder of the run, whatever its name."""
     return folder / f"{number + 1:02d}-{folder_name(name)}"
-
-
-Scenario = Literal["class", "domain", "task", "free"]
 
 
 @dataclass(frozen=True)

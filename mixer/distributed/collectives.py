@@ -19,13 +19,14 @@ from mixer.utils.text import in_words
 
 _MOST_SECONDS = 5.0  # the thread of an abandoned collective waits for other ranks and releases nothing
 _POLL_SECONDS = 0.001
+_sent: list[Tensor] = []
+Result = TypeVar("Result")
 
 
 def _references(tensors: Sequence[Tensor]) -> list[int]:
     return [sys.getrefcount(tensor) for tensor in tensors]
 
 
-_sent: list[Tensor] = []
 [_ALONE] = _references([torch.empty(0)])  # of a tensor that only a list holds
 
 
@@ -52,9 +53,6 @@ def wait_until_let_go() -> None:
     while _sent and time.monotonic() < end:
         time.sleep(_POLL_SECONDS)
         _drop()
-
-
-Result = TypeVar("Result")
 
 
 class OtherRankError(RuntimeError):

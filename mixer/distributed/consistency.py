@@ -11,6 +11,15 @@ from mixer.distributed.collectives import RankSync
 from mixer.utils.nested import flat
 from mixer.utils.text import shortened
 
+# Training arguments on paths, logging and loading: nodes may differ in them.
+_OWN_OF_NODES = (
+    *("output_dir", "logging_dir", "local_rank", "disable_tqdm", "report_to", "run_name", "project", "trackio_"),
+    *("push_to_hub", "hub_", "log_level", "log_on_each_node", "resume_from_checkpoint", "skip_memory_metrics", "debug"),
+    *("dataloader_pin_memory", "dataloader_prefetch_factor", "dataloader_persistent_workers", "ddp_timeout"),
+)
+_MOST_CHARACTERS = 2_000  # of a rank's differences
+_SECRET = ("token", "key", "secret", "password")
+
 
 def check_shared(folder: Path, writes: bool, rank_sync: RankSync, unseen: str, crowded: str = "") -> None:
     """Checks that every rank sees the files of exactly one writing rank; all ranks must call it.
@@ -73,16 +82,6 @@ def _put(mark: Path) -> None:
 
 def _ranks(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]} does" if len(ranks) == 1 else f"ranks {list(ranks)} do"
-
-
-# Training arguments on paths, logging and loading: nodes may differ in them.
-_OWN_OF_NODES = (
-    *("output_dir", "logging_dir", "local_rank", "disable_tqdm", "report_to", "run_name", "project", "trackio_"),
-    *("push_to_hub", "hub_", "log_level", "log_on_each_node", "resume_from_checkpoint", "skip_memory_metrics", "debug"),
-    *("dataloader_pin_memory", "dataloader_prefetch_factor", "dataloader_persistent_workers", "ddp_timeout"),
-)
-_MOST_CHARACTERS = 2_000  # of a rank's differences
-_SECRET = ("token", "key", "secret", "password")
 
 
 def shared_options(options: Mapping[str, Any]) -> dict[str, Any]:

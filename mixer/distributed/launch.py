@@ -18,6 +18,7 @@ from mixer.distributed.consistency import difference, refusal, shared_options, w
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _LEAST_SECONDS, _SECONDS_TO_BE_READ = 1.0, 10.0
 Result = TypeVar("Result")
+_WORDS = (None, "auto", "must", "never")
 
 
 class Meeting:
@@ -174,9 +175,6 @@ def _not_met(world_size: int, timeout_seconds: float, error: Exception) -> str:
         "and MASTER_PORT, and that every node can reach that address and port. training.ddp_timeout sets the timeout "
         "in seconds."
     )
-
-
-_WORDS = (None, "auto", "must", "never")
 
 
 def build_together(

@@ -9,6 +9,9 @@ import pandas as pd
 
 from mixer.policies.gradient_statistics import GradientStatistics
 
+# More pairs than this are summarised by minimum and mean.
+_MOST_PAIRS = 6
+
 
 def rows_of(step: int, names: tuple[str, ...], statistics: GradientStatistics) -> dict[str, Any]:
     """Converts a measurement to rows of the ledger's table `gradients`, one per stream.
@@ -74,10 +77,6 @@ def cosines_of(rows: pd.DataFrame) -> pd.DataFrame:
             "cosine": np.concatenate([np.empty(0), *cosines]),
         }
     )
-
-
-# More pairs than this are summarised by minimum and mean.
-_MOST_PAIRS = 6
 
 
 def gradient_entries(names: Sequence[str], statistics: GradientStatistics) -> dict[str, float]:

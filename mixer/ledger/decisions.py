@@ -8,8 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from mixer.policies.contract import Decision, Policy
-from mixer.policies.shared.terms import Terms
+from mixer.policies.contract import Decision, Policy, Terms
 from mixer.utils.arrays import FloatArray
 
 Control = Literal["weights", "batch_size"]

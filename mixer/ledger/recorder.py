@@ -21,6 +21,10 @@ from mixer.mixture.plan import Plan
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
+logger = logging.get_logger(__name__)
+# Number of steps whose losses may wait on a GPU, if nothing needs them earlier.
+_MAX_WAITING = 64
+
 
 class StreamMeans:
     """Means of a figure over each stream's items, without those that are not finite.
@@ -114,11 +118,6 @@ class ConflictLog:
         for stream_id, total, count in state.get("streams", []):
             log._sums[stream_id], log._counts[stream_id] = total, count
         return log
-
-
-logger = logging.get_logger(__name__)
-# Number of steps whose losses may wait on a GPU, if nothing needs them earlier.
-_MAX_WAITING = 64
 
 
 @dataclass(frozen=True)

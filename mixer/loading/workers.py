@@ -27,6 +27,8 @@ _MEMORY = (
     "It was killed from outside (signal 9), usually because memory ran out: use fewer workers "
     "(dataloader_num_workers), a smaller dataloader_prefetch_factor, or a dataset that needs less memory."
 )
+Share = tuple[StreamShare, ...]
+_PIPE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -115,10 +117,6 @@ def likely_cause(error: Exception, results: Any = None) -> str:
         return "If reading really takes that long, raise ddp_timeout; else a resource it waits for does not answer."
     was_killed = any(worker.exitcode == -signal.SIGKILL for worker in getattr(results, "_workers", ()))
     return _MEMORY if was_killed or "signal: Killed" in str(error) else ""
-
-
-Share = tuple[StreamShare, ...]
-_PIPE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)

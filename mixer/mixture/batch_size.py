@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mixer.mixture.state import check_form, is_known
-from mixer.policies.shared.terms import Terms, terms_of
+from mixer.policies.contract import Terms, terms_of
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.limits import check_whole
 from mixer.utils.text import in_words

@@ -9,6 +9,8 @@ from typing import Any
 
 from mixer.utils.validation import MAX_SAMPLES_PER_STEP, MOST_COUNT, finite_number, whole_number
 
+_COUNTS = ("step", "step_in_epoch", "num_epochs_done", "num_samples", "num_tokens", "samples_in_epoch")
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -50,9 +52,6 @@ class Budget:
     def is_in_steps(self) -> bool:
         """Whether it can be counted in steps of a constant batch size, as the Trainer counts."""
         return self.samples is None and self.tokens is None
-
-
-_COUNTS = ("step", "step_in_epoch", "num_epochs_done", "num_samples", "num_tokens", "samples_in_epoch")
 
 
 class Clock:

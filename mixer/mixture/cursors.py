@@ -14,6 +14,8 @@ from mixer.mixture.stream import Stream
 from mixer.utils.arrays import Int64Array
 from mixer.utils.validation import MOST_COUNT, whole_number
 
+_FEW_STREAMS = 32  # above, all streams' positions are mapped in one vectorised call
+
 
 class IterableCursor:
     """Cursor over an iterable dataset: simply its next rows.
@@ -116,9 +118,6 @@ class IterableCursor:
         self._pass_start, self._longest_pass = counts["pass_start"], counts["longest_pass"]
         self._left = None if state["left"] is None else whole_number(state["left"], "left", most=MOST_COUNT)
         self.undelivered = counts["undelivered"]
-
-
-_FEW_STREAMS = 32  # above, all streams' positions are mapped in one vectorised call
 
 
 class StreamShare(NamedTuple):

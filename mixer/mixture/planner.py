@@ -16,6 +16,7 @@ from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.validation import MOST_COUNT, finite_number, whole_number
 
 Drawing = Literal["exact", "multinomial"]
+_MAX_DEFICIT = 1e6  # apportionment stays below 1 + ln K, additional samples below 1
 
 
 class Planner:
@@ -283,9 +284,6 @@ class Planner:
                 )
                 for field in ("deficit", "additional_deficit")
             )
-
-
-_MAX_DEFICIT = 1e6  # apportionment stays below 1 + ln K, additional samples below 1
 
 
 def _cursor(stream: Stream, seed: int) -> Cursor:

@@ -14,6 +14,8 @@ from mixer.mixture.bad_samples import OnSampleError, Skipping, check_choice, new
 from mixer.mixture.cursor import GrowingDataset
 from mixer.policies.contract import Mixture
 
+_SPLIT_NAMES = frozenset({"train", "validation", "valid", "val", "dev", "eval", "test"})
+
 
 @dataclass(frozen=True)
 class Stream:
@@ -205,9 +207,6 @@ def _check_dataset(stream: Stream) -> None:
         ) from None
     if length == 0:
         raise ValueError(f"Stream {name!r}: the dataset is empty.")
-
-
-_SPLIT_NAMES = frozenset({"train", "validation", "valid", "val", "dev", "eval", "test"})
 
 
 def as_streams(train_dataset: Any, called: str = "train_dataset") -> list[Stream]:

@@ -7,6 +7,8 @@ from typing import Any
 from torch import nn
 from transformers.trainer_utils import unwrap_peft_model
 
+TASK = "task"  # the argument that selects the head of a micro-batch
+
 
 def inner_model(model: nn.Module) -> nn.Module:
     """Returns the model inside adapters of PEFT, or the model itself."""
@@ -68,6 +70,3 @@ def check_columns(model: nn.Module, name: str, inputs: Mapping[str, Any]) -> Non
             f"Stream {name!r}: {forward} needs {missing}, but a micro-batch of it has {list(inputs)}. Add the columns, "
             "or create them in the stream's preprocess or data_collator."
         )
-
-
-TASK = "task"  # the argument that selects the head of a micro-batch

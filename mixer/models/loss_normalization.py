@@ -21,6 +21,11 @@ _KINDS: tuple[LossKind, ...] = ("sum", "item mean", "row mean", "other")
 TOLERANCE, HALF_TOLERANCE = 3e-4, 4e-3
 # Means over items and over rows are distinguished only if the wrong one is off by so many tolerances.
 _CLEARLY = 3.0
+# Indices of the ranks' votes, which are summed: on the normalisation, and on the kind of the loss.
+_COUNTS, _IGNORES, _SCALED, _UNKNOWN, _NEEDS_KIND = range(5)
+_ROW_MEANS, _TENTATIVE, _ROWS_UNKNOWN, _OTHER_ITEMS = range(len(_KINDS), len(_KINDS) + 4)
+UNDECIDED = torch.zeros(5, dtype=torch.float64)
+NO_KIND = torch.zeros(len(_KINDS) + 4, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -99,13 +104,6 @@ def samples_per_item(counts: Int64Array, items: Int64Array) -> FloatArray:
     total = items.sum() / max(counted.sum(), 1)
     factors: FloatArray = total * counted / np.maximum(items, 1)
     return factors
-
-
-# Indices of the ranks' votes, which are summed: on the normalisation, and on the kind of the loss.
-_COUNTS, _IGNORES, _SCALED, _UNKNOWN, _NEEDS_KIND = range(5)
-_ROW_MEANS, _TENTATIVE, _ROWS_UNKNOWN, _OTHER_ITEMS = range(len(_KINDS), len(_KINDS) + 4)
-UNDECIDED = torch.zeros(5, dtype=torch.float64)
-NO_KIND = torch.zeros(len(_KINDS) + 4, dtype=torch.float64)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import Trainer
 
 GATHERING = ("gather", "gather_for_metrics")
+_KEPT = ("_metrics", "_total_train_tokens")
 
 
 @contextlib.contextmanager
@@ -60,9 +61,6 @@ def _gather(gather: Callable[..., Any], counts: bool, values: Any, *_args: Any, 
     padded = F.pad(rows[:most], (0, 0) * (rows.dim() - 1) + (0, max(most - len(rows), 0)))
     parts = gather(padded).split(most)
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
-
-
-_KEPT = ("_metrics", "_total_train_tokens")
 
 
 @contextlib.contextmanager

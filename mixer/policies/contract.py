@@ -9,11 +9,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.policies.shared.terms import Terms, terms_of
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.saved_state import HasState
 from mixer.utils.validation import finite_numbers
+
+Terms = Mapping[str, FloatArray | float]
+Unit = Literal["samples", "tokens"]
+Weights = Mapping[str, float] | Sequence[float] | FloatArray
 
 
 @dataclass(frozen=True)
@@ -134,25 +137,6 @@ class Decision:
             for name in ("loss_weights", "additional")
         }
         return cls(weights, **rest)
-
-
-__all__ = [
-    "BoolArray",
-    "Decision",
-    "FloatArray",
-    "Int64Array",
-    "Mixture",
-    "Observation",
-    "Policy",
-    "Terms",
-    "Unit",
-    "Weights",
-    "Wrapped",
-    "check_weights",
-    "weights_array",
-]
-Unit = Literal["samples", "tokens"]
-Weights = Mapping[str, float] | Sequence[float] | FloatArray
 
 
 class Policy(KeepsArguments, HasState, ABC):
@@ -308,3 +292,33 @@ def check_weights(weights: FloatArray, names: Sequence[str], where: str) -> None
         if not (np.isfinite(weight) and weight >= 0):
             raise ValueError(f"{where}: weights must be finite and 0 or more, but {name!r} has {weight}.")
     raise ValueError(f"{where}: the weights of all streams are 0 (or overflow); at least one must be positive.")
+
+
+def terms_of(state: Mapping[str, Any]) -> dict[str, FloatArray | float]:
+    """Extracts the numbers of a policy's state.
+
+    Args:
+        state: The result of `Policy.state_dict`.
+
+    Returns:
+        Arrays and numbers by name, with NaN for `None`. Names of nested states are joined, except `values`. An inner
+        policy's state is left out, for it explains itself; so is everything but numbers and lists of numbers.
+
+    Example:
+        >>> terms_of({"fast": [1.0, 2.0], "count": 3, "gains": {"values": [0.5, None]}, "policy": {"slow": [0.0]}})
+        {'fast': array([1., 2.]), 'count': 3.0, 'gains': array([0.5, nan])}
+    """
+    terms: dict[str, FloatArray | float] = {}
+    for name, value in state.items():
+        if isinstance(value, Mapping) and name != "policy":
+            inner = terms_of(value)
+            terms |= {name if own == "values" else f"{name} {own}": term for own, term in inner.items()}
+        elif _is_number(value):
+            terms[name] = float(value)
+        elif isinstance(value, list) and value and all(entry is None or _is_number(entry) for entry in value):
+            terms[name] = np.array(value, dtype=np.float64)
+    return terms
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)

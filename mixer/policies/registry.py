@@ -60,38 +60,6 @@ _IN_WORDS = {
     "loss_after": "a second forward each step",
     "update_norm": "a copy of the trained weights, read and written each step",
 }
-
-
-def cost_of(rule: type[Policy] | type[Schedule]) -> str:
-    """Describes the cost of a policy or schedule with its default arguments.
-
-    Raises:
-        KeyError: If the cost of an observation is unknown.
-    """
-    needs = rule.needs - _FREE
-    costs = [cost for need, cost in _IN_WORDS.items() if need in needs]
-    factors = [_MEASURED[name] for name in needs - _IN_WORDS.keys()]
-    if factors:
-        interval = _interval(rule)
-        steps = "each step" if interval == 1 else f"1 step in {interval}"
-        # Several ranks compute the gradient noise from their differences.
-        where = " on a single rank" if needs == {"gradient_noise"} else ""
-        costs.append(f"{steps} takes {max(factors):.2f} times as long{where}")
-    if issubclass(rule, Policy) and rule.own_cost:
-        costs.append(rule.own_cost)
-    return ", ".join(costs) or "nothing"
-
-
-def _interval(rule: type[Policy] | type[Schedule]) -> int:
-    """Default number of steps between measurements."""
-    # Arguments may be passed on to a class above.
-    for owner in (owner for owner in rule.__mro__ if issubclass(owner, Policy | Schedule)):
-        argument = inspect.signature(owner).parameters.get("interval_steps")
-        if argument is not None and isinstance(argument.default, int):
-            return argument.default
-    return int(getattr(rule, "interval_steps", 1))
-
-
 PLUG_IN_GROUP = "adaptive_mixer.policies"
 _POLICIES: tuple[type[Policy], ...] = (
     Uniform,
@@ -125,6 +93,36 @@ _POLICIES: tuple[type[Policy], ...] = (
     Hold,
     TrustRegion,
 )
+
+
+def cost_of(rule: type[Policy] | type[Schedule]) -> str:
+    """Describes the cost of a policy or schedule with its default arguments.
+
+    Raises:
+        KeyError: If the cost of an observation is unknown.
+    """
+    needs = rule.needs - _FREE
+    costs = [cost for need, cost in _IN_WORDS.items() if need in needs]
+    factors = [_MEASURED[name] for name in needs - _IN_WORDS.keys()]
+    if factors:
+        interval = _interval(rule)
+        steps = "each step" if interval == 1 else f"1 step in {interval}"
+        # Several ranks compute the gradient noise from their differences.
+        where = " on a single rank" if needs == {"gradient_noise"} else ""
+        costs.append(f"{steps} takes {max(factors):.2f} times as long{where}")
+    if issubclass(rule, Policy) and rule.own_cost:
+        costs.append(rule.own_cost)
+    return ", ".join(costs) or "nothing"
+
+
+def _interval(rule: type[Policy] | type[Schedule]) -> int:
+    """Default number of steps between measurements."""
+    # Arguments may be passed on to a class above.
+    for owner in (owner for owner in rule.__mro__ if issubclass(owner, Policy | Schedule)):
+        argument = inspect.signature(owner).parameters.get("interval_steps")
+        if argument is not None and isinstance(argument.default, int):
+            return argument.default
+    return int(getattr(rule, "interval_steps", 1))
 
 
 def built_in_policies() -> dict[str, type[Policy]]:

@@ -18,6 +18,16 @@ _WHY = (
     "Even a step that fits into one micro-batch is split if each micro-batch has to contain one stream: if a policy "
     "weights losses, a method or a probe needs it, or row losses cannot be separated; and after an out-of-memory error."
 )
+_MAKE_BATCHES = ("get_train_dataloader", "_get_train_sampler", "get_batch_samples", "_inner_training_loop")
+_STOCK = (Trainer, Seq2SeqTrainer)
+# It keeps the data order of older versions of transformers, for losses that `check_loss` refuses.
+_HARMLESS = {("trl.trainer.kto_trainer", "KTOTrainer", "_get_train_sampler")}
+_IN_ORDER = ("model", "args", "data_collator", "train_dataset")
+_NOT_BY_SAMPLE = {
+    "aot": "sorts the log-ratios of a micro-batch",
+    "aot_unpaired": "sorts the log-ratios of a micro-batch",
+    "sft": "is a mean over all tokens of a micro-batch",
+}
 
 
 def optimizer_name(args: TrainingArguments) -> str:
@@ -140,18 +150,6 @@ def _check_workers(args: TrainingArguments) -> None:
         raise ValueError(f"dataloader_prefetch_factor must be 1 or more, or None for 2, got {prefetch}.")
     if args.dataloader_persistent_workers and not workers:
         raise ValueError("dataloader_persistent_workers=True needs workers: set dataloader_num_workers above 0.")
-
-
-_MAKE_BATCHES = ("get_train_dataloader", "_get_train_sampler", "get_batch_samples", "_inner_training_loop")
-_STOCK = (Trainer, Seq2SeqTrainer)
-# It keeps the data order of older versions of transformers, for losses that `check_loss` refuses.
-_HARMLESS = {("trl.trainer.kto_trainer", "KTOTrainer", "_get_train_sampler")}
-_IN_ORDER = ("model", "args", "data_collator", "train_dataset")
-_NOT_BY_SAMPLE = {
-    "aot": "sorts the log-ratios of a micro-batch",
-    "aot_unpaired": "sorts the log-ratios of a micro-batch",
-    "sft": "is a mean over all tokens of a micro-batch",
-}
 
 
 def check_trainer_is_supported(trainer_class: type, mixin: type) -> None:

@@ -15,6 +15,7 @@ from mixer.trainer.argument_support import REFUSED
 from mixer.trainer.method import Method
 
 _PLAIN = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+logger = logging.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,6 @@ def engine_of(trainer: Trainer) -> Engine:
             "DeepSpeed."
         )
     return Engine("DDP")
-
-
-logger = logging.get_logger(__name__)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from mixer.trainer.streams_that_differ import StreamSpecificsMixin
 from mixer.utils.random_state import seeded
 
 _PREFIX, _SUFFIX = "eval_", "_loss"
+logger = logging.get_logger(__name__)
 
 
 def check_best_metric(trainer: Trainer) -> None:
@@ -66,9 +67,6 @@ def _evaluates_itself(trainer: Trainer) -> bool:
     """Whether a user's class overrides `evaluate`, which may then return other metrics."""
     own = [kind for kind in type(trainer).__mro__ if "evaluate" in vars(kind)]
     return any(kind.__module__.split(".")[0] not in ("mixer", "transformers") for kind in own)
-
-
-logger = logging.get_logger(__name__)
 
 
 class EvaluatingMixin(StreamSpecificsMixin):

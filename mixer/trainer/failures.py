@@ -25,6 +25,12 @@ _POLL_SECONDS = 0.25
 _MOST_POLLS_A_SECOND = 1_000  # of all ranks together: one process keeps the store
 _POLLS_TO_ANSWER = 8
 _heard: list[str] = []  # the last note read; the store may be gone by now
+# These are raised on all ranks together and need no explanation.
+_TOLD = (RemoteError, DisagreementError, MicroBatchMemoryError, RunInterrupted, RunTerminated)
+_SECONDS_TO_BE_TOLD = 1.0
+_LATE = "timed out|timeout"  # gloo's words for a rank that it waits for, and one that it has given up
+OUT_OF_MEMORY = "Out of memory: "
+Arguments = ParamSpec("Arguments")
 
 
 def leave_note(text: str) -> None:
@@ -146,14 +152,6 @@ def _with_store(use: Callable[[Any], Any]) -> Any:
     with contextlib.suppress(Exception):  # the store may be gone, and notes are optional
         return use(distributed_c10d._get_default_store())  # noqa: SLF001 torch
     return None
-
-
-# These are raised on all ranks together and need no explanation.
-_TOLD = (RemoteError, DisagreementError, MicroBatchMemoryError, RunInterrupted, RunTerminated)
-_SECONDS_TO_BE_TOLD = 1.0
-_LATE = "timed out|timeout"  # gloo's words for a rank that it waits for, and one that it has given up
-OUT_OF_MEMORY = "Out of memory: "
-Arguments = ParamSpec("Arguments")
 
 
 @contextlib.contextmanager

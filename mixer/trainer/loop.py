@@ -19,6 +19,9 @@ from mixer.trainer.checkpointing.files import step_of
 from mixer.trainer.checkpointing.save import SavingMixin
 
 _NO_BOUND = 2**31 - 1  # maximum epochs, or steps per epoch, of the loop: the clock ends them
+_FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
+# Callbacks of these packages decide the same on all ranks.
+_KNOWN = ("transformers", "trl", "mixer", "replay", "tasks")
 
 
 class PacingMixin(SavingMixin):
@@ -137,11 +140,6 @@ class PacingMixin(SavingMixin):
         if not clock.counts_steps and clock.step:  # the Trainer multiplies by the share of max_steps that was done
             num_train_samples = clock.num_samples * self.state.max_steps / clock.step
         return super()._finalize_training(trial, num_train_samples, start_time)  # type: ignore[no-untyped-call]
-
-
-_FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
-# Callbacks of these packages decide the same on all ranks.
-_KNOWN = ("transformers", "trl", "mixer", "replay", "tasks")
 
 
 class StoppingMixin(PacingMixin):

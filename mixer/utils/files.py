@@ -14,6 +14,12 @@ from typing import Any
 from mixer.utils.validation import load_json
 
 _DIGEST_ENTRY = "crc32"
+_MAX_BYTES = 64 * 2**20
+_BYTES_AT_A_TIME = 2**20
+# Device names of Windows, with any extension.
+_RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
+_REFUSED = '<>:"/\\|?*%'
+_MOST_BYTES = 180
 
 
 def write_json(path: Path, content: Mapping[str, Any], sealed: bool = False) -> None:
@@ -93,10 +99,6 @@ def sync_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-_MAX_BYTES = 64 * 2**20
-_BYTES_AT_A_TIME = 2**20
-
-
 def digests_of(folder: Path, names: Iterable[str]) -> dict[str, int]:
     """Computes CRC-32 digests of files just written, by path, except those that would be slow to read back.
 
@@ -132,12 +134,6 @@ def _digest(path: Path) -> int:
         while piece := file.read(_BYTES_AT_A_TIME):
             digest = zlib.crc32(piece, digest)
     return digest
-
-
-# Device names of Windows, with any extension.
-_RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
-_REFUSED = '<>:"/\\|?*%'
-_MOST_BYTES = 180
 
 
 def folder_name(name: str) -> str:

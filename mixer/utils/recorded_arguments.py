@@ -8,6 +8,14 @@ from typing import Any, Self
 
 import numpy as np
 
+# In place of a value that is no plain data, such as a function.
+NO_DATA = "no_data"
+# Before a number that JSON cannot hold: infinity or NaN.
+FLOAT = "float"
+# Longer lists and larger arrays are data, not settings.
+_MOST_ITEMS = 10_000
+_MOST_LEVELS = 20
+
 
 class KeepsArguments:
     """Records the arguments of its constructor."""
@@ -40,15 +48,6 @@ class KeepsArguments:
 def _copied(value: Any) -> Any:
     """Copies mutable values."""
     return copy.copy(value) if isinstance(value, list | dict | np.ndarray) else value
-
-
-# In place of a value that is no plain data, such as a function.
-NO_DATA = "no_data"
-# Before a number that JSON cannot hold: infinity or NaN.
-FLOAT = "float"
-# Longer lists and larger arrays are data, not settings.
-_MOST_ITEMS = 10_000
-_MOST_LEVELS = 20
 
 
 def as_data(value: Any) -> Any:

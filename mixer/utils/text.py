@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+_SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
+
 
 def shortened(text: str, most_characters: int = 200) -> str:
     """Truncates a long text with an ellipsis.
@@ -24,9 +26,6 @@ def in_words(error: BaseException) -> str:
     notes: list[str] = getattr(error, "__notes__", [])
     text = f"{type(error).__name__}: {error}"
     return " ".join([text if not notes else f"{text.rstrip('.')}.", *notes])
-
-
-_SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 
 
 def clock_text(done: Mapping[str, float], budget: Mapping[str, float]) -> str:

@@ -15,6 +15,19 @@ from numpy.typing import NDArray
 
 from mixer.utils.validation import DAMAGE
 
+# PNG keeps the pixels of these as they are; it would round or convert those of others, which are kept raw.
+_PNG_MODES = frozenset({"1", "L", "LA", "RGB", "RGBA"})
+# What stands around a value, and how it is reached from there.
+_Place = tuple[Any, str]
+_Buffers = list[bytes]
+_KEPT = (
+    "dicts, lists and tuples of torch tensors (dense), numpy arrays and scalars (without objects or fields), PIL "
+    "images, and Python's bool, int, float, str, bytes and None can be kept, of just these types (of subclasses only "
+    "mappings with names for keys, which come back as dicts)"
+)
+_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_from_json = json.JSONDecoder().decode
+
 
 @dataclass(frozen=True)
 class Row:
@@ -27,10 +40,6 @@ class Row:
 
     sample: Any = None
     payload: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-
-
-# PNG keeps the pixels of these as they are; it would round or convert those of others, which are kept raw.
-_PNG_MODES = frozenset({"1", "L", "LA", "RGB", "RGBA"})
 
 
 def is_image(value: Any) -> bool:
@@ -140,16 +149,6 @@ _READERS: dict[str, Callable[[NodeReader, Any], Any]] = {
     "tensor": lambda reader, node: reader.read_tensor(*node[1:]),
     "image": lambda reader, node: decode_image(node[1], reader.take(node[2])),
 }
-# What stands around a value, and how it is reached from there.
-_Place = tuple[Any, str]
-_Buffers = list[bytes]
-_KEPT = (
-    "dicts, lists and tuples of torch tensors (dense), numpy arrays and scalars (without objects or fields), PIL "
-    "images, and Python's bool, int, float, str, bytes and None can be kept, of just these types (of subclasses only "
-    "mappings with names for keys, which come back as dicts)"
-)
-_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-_from_json = json.JSONDecoder().decode
 
 
 def encode(row: Row) -> bytes:

@@ -18,6 +18,8 @@ from replay.storage.segments import NumberSet, Segment, SegmentFiles, merge, nei
 
 _MANIFEST, _LIVE, _PENDING = "rows.json", "live.int64", "pending.arrow"
 _FORMAT = 1
+ROWS_PER_SEGMENT = 65_536
+_BYTES_PER_SEGMENT = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -101,10 +103,6 @@ def _check_size(path: Path, size: int) -> None:
     found = path.stat().st_size
     if found != size:
         raise ValueError(f"{path} is torn: it has {found} bytes instead of {size}. Load an earlier checkpoint.")
-
-
-ROWS_PER_SEGMENT = 65_536
-_BYTES_PER_SEGMENT = 16 * 2**20
 
 
 class DiskRows(Rows):

@@ -11,6 +11,8 @@ from mixer.utils.arrays import Int64Array
 from replay.storage.codec import Row, decode, encode
 from replay.storage.row_file import RowFile, write_rows
 
+_FILE = "rows.arrow"
+
 
 def as_numbers(numbers: Any, next_number: int) -> Int64Array:
     """Converts row numbers to int64 `[count]`; raises a `KeyError` for one that was never assigned."""
@@ -72,9 +74,6 @@ class Rows(ABC):
     @abstractmethod
     def load(self, folder: Path) -> None:
         """Loads saved rows in place of the present ones, on every rank; raises a `ValueError` for a damaged file."""
-
-
-_FILE = "rows.arrow"
 
 
 class MemoryRows(Rows):

@@ -14,6 +14,7 @@ from mixer.utils.files import writing
 from replay.storage.row_file import TEMPORARY_SUFFIX, OpenFiles, link_or_copy, sync_folder, write_rows
 
 _NAME = re.compile(r"rows-(\d+)-(\d+)-\d+\.arrow")
+SEGMENTS = "rows-*.arrow"
 
 
 class NumberSet:
@@ -193,9 +194,6 @@ def covers(name: str, number: int) -> bool:
     """
     match = _NAME.fullmatch(name)
     return match is not None and int(match[1]) <= number <= int(match[2])
-
-
-SEGMENTS = "rows-*.arrow"
 
 
 class SegmentFiles:

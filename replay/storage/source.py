@@ -17,6 +17,7 @@ from replay.storage.labels import Labels
 _INDEX_BITS = 40
 _MAX_INDEX = 2**_INDEX_BITS
 MAX_SOURCES = 2**22
+_NUM_SAMPLES = 8
 
 
 def addresses(source_id: int, indices: Any) -> Int64Array:
@@ -51,9 +52,6 @@ def split(addresses: Int64Array) -> tuple[Int64Array, Int64Array]:
         int64 `[count]` each: ids of the sources, and indices.
     """
     return addresses >> _INDEX_BITS, addresses & (_MAX_INDEX - 1)
-
-
-_NUM_SAMPLES = 8
 
 
 def fingerprint(dataset: Any) -> str:

@@ -41,6 +41,7 @@ __all__ = [
 GEM = "Lopez-Paz and Ranzato 2017 (1706.08840)"
 RIEMANNIAN_WALK = "Chaudhry et al. 2018 (1801.10112)"
 A_GEM = "Chaudhry et al. 2019 (1812.00420), section 3"
+_MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -127,9 +128,6 @@ def all_metrics(matrix: ScoreMatrix, after: int | None = None, beta: int | None 
 def title_of(name: str, metric: str) -> str:
     """Returns the title of a metric: for losses, average accuracy becomes average loss."""
     return name.replace("_", " ").replace("accuracy", metric)
-
-
-_MOST_NAMED = 4
 
 
 def explain(matrix: ScoreMatrix, after: int | None = None, beta: int | None = None) -> dict[str, str]:

@@ -21,6 +21,13 @@ from tasks.task import folder_of_task
 
 # What counts from the beginning of a run: that of the tasks before is added.
 _COUNTED = ("step", "samples", "tokens", "epoch")
+_ROWS: dict[str, Callable[[Run], str]] = {
+    "Steps": lambda run: f"{run.clock['step'].iloc[-1]:,}",
+    "Samples on the data clock": lambda run: f"{run.clock['samples'].iloc[-1]:,}",
+    "Samples including replay": lambda run: f"{run.clock['total'].sum():,}",
+    "Time in loading": lambda run: duration(run.timings["load_seconds"].sum()),
+    "Time in training": lambda run: duration(run.timings["train_seconds"].sum()),
+}
 
 
 def joined_run(folder: Path, name: str, task_names: Sequence[str]) -> Run | None:
@@ -176,12 +183,3 @@ def _mark(plot: Plot, epochs: Sequence[float]) -> None:
 def _in_words(run: Run) -> str:
     last = last_in_words(run.streams, {name: smoothed(rows) for name, rows in run.streams.items()}, "step")
     return f"In {run.name} {f'the last loss (smoothed) of a stream is {last}' if last else 'no loss is known'}."
-
-
-_ROWS: dict[str, Callable[[Run], str]] = {
-    "Steps": lambda run: f"{run.clock['step'].iloc[-1]:,}",
-    "Samples on the data clock": lambda run: f"{run.clock['samples'].iloc[-1]:,}",
-    "Samples including replay": lambda run: f"{run.clock['total'].sum():,}",
-    "Time in loading": lambda run: duration(run.timings["load_seconds"].sum()),
-    "Time in training": lambda run: duration(run.timings["train_seconds"].sum()),
-}

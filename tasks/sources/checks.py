@@ -10,6 +10,10 @@ import torch
 
 from mixer.utils.random_state import RandomState, seed_generators
 
+_NUM_SAMPLES = 8
+_NUM_COMPARISONS = 16  # of one change in two all but one in 65,536 are found
+_PLACE = 0x5EED
+
 
 def check_map_style(dataset: Any, called: str) -> None:
     """Raises a `TypeError` if a data set has no `__len__` or `__getitem__`; `called` names it."""
@@ -18,11 +22,6 @@ def check_map_style(dataset: Any, called: str) -> None:
             f"{called} must be a data set with __len__ and __getitem__, got a {type(dataset).__name__}. Rows of an "
             "iterable one are brought into memory or onto disk first, with datasets.Dataset.from_generator say."
         )
-
-
-_NUM_SAMPLES = 8
-_NUM_COMPARISONS = 16  # of one change in two all but one in 65,536 are found
-_PLACE = 0x5EED
 
 
 def find_unrepeatable(dataset: Any) -> int | None:

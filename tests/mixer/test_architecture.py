@@ -125,7 +125,6 @@ def _gathered_by_none(package: str) -> list[str]:
 CONTRACT = {
     "mixer.utils.recorded_arguments",
     "mixer.policies.contract",
-    "mixer.policies.shared.terms",
     "mixer.policies.gradient_statistics",
     "mixer.utils.validation",
     "mixer.utils.text",

@@ -25,6 +25,7 @@ _SET_BY_THE_COMMAND = ("reference_model",)  # the folder of the reference, which
 _MOST_NAMED = 4
 logger = logging.get_logger(__name__)
 _Result = TypeVar("_Result")
+POLICY = DoReMi.__name__  # the default policy of the proxy
 
 
 @dataclass(frozen=True)
@@ -150,9 +151,6 @@ def _warn_of_starting_over(step: Step, had_begun: bool) -> None:
             step.folder,
             reason,
         )
-
-
-POLICY = DoReMi.__name__  # the default policy of the proxy
 
 
 @dataclass(frozen=True)

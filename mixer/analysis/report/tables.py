@@ -35,6 +35,10 @@ _WRITTEN: dict[str, Callable[[float], str]] = {
 }
 # Whole numbers, also where some are not known.
 _COUNTS = ("samples", "training_not_finite_since", "validation_not_finite_since")
+_MEASURING = "Time in measuring gradients"
+TABLE_FORMATS = ("csv", "parquet")
+# What spreadsheets take for the beginning of a formula.
+_FORMULA = r"^[=+\-@\t\r]"
 
 
 def stream_figures(run: Run) -> pd.DataFrame:
@@ -169,7 +173,6 @@ def _rule(field: str) -> Callable[[Run], str]:
     return lambda run: rule_in_words(run.description[field]) if field in run.description else "not known"
 
 
-_MEASURING = "Time in measuring gradients"
 _ROWS: dict[str, Callable[[Run], str]] = {
     "Policy": _rule("mixing"),
     "Budget used": lambda run: f"{run.clock['progress'].iloc[-1]:.0%}",
@@ -187,9 +190,6 @@ _ROWS: dict[str, Callable[[Run], str]] = {
     _MEASURING: _seconds("probe_seconds"),
 }
 _ROWS_WITHOUT_MEASURING = {name: cell for name, cell in _ROWS.items() if name != _MEASURING}
-TABLE_FORMATS = ("csv", "parquet")
-# What spreadsheets take for the beginning of a formula.
-_FORMULA = r"^[=+\-@\t\r]"
 
 
 def check_tables(table_format: str) -> None:

@@ -19,6 +19,15 @@ from mixer.ledger.table_files import files_of, find_misfit, naming, next_batch, 
 from mixer.utils.arrays import FloatArray
 from mixer.utils.validation import load_json
 
+_RECENT_STEPS = 50
+_STREAM_COLUMNS = (
+    *("step", "stream", "weight", "count", "items", "loss"),
+    *("tokens", "seen", "coverage", "epoch", "active"),
+)
+_TIMING_COLUMNS = ("step", "load_seconds", "train_seconds")
+_LEAST_OBSERVED_SECONDS = 20.0
+_UNITS, _MOST = ("epochs", "steps", "samples", "tokens"), 2.0**63  # a valid budget
+
 
 class Follower:
     """Reads the new rows of a table.
@@ -91,9 +100,6 @@ class Follower:
 
 def _number(path: Path) -> int:
     return int(path.stem.split("-")[1])
-
-
-_RECENT_STEPS = 50
 
 
 @dataclass
@@ -221,15 +227,6 @@ def _numbers(rows: pa.Table, column: str) -> FloatArray:
 
 def _last(known: FloatArray, new: FloatArray) -> FloatArray:
     return np.concatenate([known, new[-_RECENT_STEPS:]])[-_RECENT_STEPS:]
-
-
-_STREAM_COLUMNS = (
-    *("step", "stream", "weight", "count", "items", "loss"),
-    *("tokens", "seen", "coverage", "epoch", "active"),
-)
-_TIMING_COLUMNS = ("step", "load_seconds", "train_seconds")
-_LEAST_OBSERVED_SECONDS = 20.0
-_UNITS, _MOST = ("epochs", "steps", "samples", "tokens"), 2.0**63  # a valid budget
 
 
 class WatchedRun:

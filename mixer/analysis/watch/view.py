@@ -28,6 +28,8 @@ _COLUMNS = (
     ("samples", 7),
 )
 _NAME_WIDTH, _LEAST_NAME_WIDTH = 24, 10
+_SILENCE_SECONDS = 30.0
+_STATE_STYLES = {"running": "green", "finished": "bold green", "stopped": "bold red"}
 
 
 def stream_table(gathered: Gathered, columns: int, rows: int) -> RenderableType:
@@ -145,10 +147,6 @@ def as_document(run: WatchedRun) -> dict[str, Any]:
             for name, stream in gathered.streams.items()
         ],
     }
-
-
-_SILENCE_SECONDS = 30.0
-_STATE_STYLES = {"running": "green", "finished": "bold green", "stopped": "bold red"}
 
 
 def view(run: WatchedRun, columns: int, rows: int) -> RenderableType:

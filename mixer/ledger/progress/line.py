@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # commands that only read import nothing that trains
 
 _LEAST_MEMORY_SECONDS = 30.0
 _SHARE_REMEMBERED = 0.1
+_MAX_NAMES = 4
 
 
 class RemainingTime:
@@ -71,9 +72,6 @@ class RemainingTime:
         between = self._paused_at - self._start
         pauses = self._paused / between if between > 0.0 else 0.0
         return left * (self._took / self._done + pauses)
-
-
-_MAX_NAMES = 4
 
 
 class ProgressLine:

@@ -8,6 +8,10 @@ from typing import Any
 
 from mixer.ledger.trackers.description import Names, RunText
 
+# A file store keeps the Trainer's `loss` in a file of that name, which cannot also be a folder.
+_RENAMED = {"loss": "stream_loss", "eval_loss": "stream_eval_loss"}
+_IN_ONE_CHART = ("loss", "eval_loss", "weight", "coverage", "count", "gradient_norm")
+
 
 class Tracker(ABC):
     """A tracker beside the Trainer's own callback for it, which opens and closes its runs.
@@ -47,10 +51,6 @@ class Tracker(ABC):
         """
 
 
-# A file store keeps the Trainer's `loss` in a file of that name, which cannot also be a folder.
-_RENAMED = {"loss": "stream_loss", "eval_loss": "stream_eval_loss"}
-
-
 class MLflow(Tracker):
     """Logs grouped metrics, parameters, and recipe, streams and report page as artifacts."""
 
@@ -88,9 +88,6 @@ class MLflow(Tracker):
 def _renamed(name: str) -> str:
     group, _, rest = name.partition("/")
     return f"{_RENAMED.get(group, group)}/{rest}"
-
-
-_IN_ONE_CHART = ("loss", "eval_loss", "weight", "coverage", "count", "gradient_norm")
 
 
 class TensorBoard(Tracker):

@@ -13,6 +13,15 @@ from mixer.utils.yaml_files import load_yaml
 
 _CLOCK = ("batch_size", "learning_rate_factor", "train_coverage")
 _OF_A_SET = re.compile(r"eval_(.+)_loss")
+HIDDEN = "***"
+_SECRET = re.compile(
+    r"(^|_)((api|access|private|auth)?(token|key|secret)|password|passwd|passphrase|pwd|credential|authorization)s?$"
+)
+# Vocabulary tokens and columns whose names end like those of secrets.
+_HARMLESS = re.compile(r"^((pad|eos|bos|unk|sep|cls|mask|image|audio)_token|(order|sort|label|image|text)_keys?)$")
+_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+# Markdown syntax of code, cell ends, links and pictures.
+_MARKDOWN = re.compile(r"[\\`|]|\](?=[(\[:])")
 
 
 def grouped(entries: Mapping[str, float]) -> dict[str, float]:
@@ -71,15 +80,6 @@ def _grouped_name(name: str) -> str:
     return f"clock/{name}" if name in _CLOCK else f"mixture/{name}"
 
 
-HIDDEN = "***"
-_SECRET = re.compile(
-    r"(^|_)((api|access|private|auth)?(token|key|secret)|password|passwd|passphrase|pwd|credential|authorization)s?$"
-)
-# Vocabulary tokens and columns whose names end like those of secrets.
-_HARMLESS = re.compile(r"^((pad|eos|bos|unk|sep|cls|mask|image|audio)_token|(order|sort|label|image|text)_keys?)$")
-_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
-
-
 def redacted(value: Any, name: str = "") -> Any:
     """Hides values with secret names, at any depth, and user names and passwords in addresses.
 
@@ -109,10 +109,6 @@ def _is_secret(value: Any, name: str) -> bool:
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip()).replace("-", "_").lower()
     is_count = isinstance(value, int | float) and words.endswith("tokens")
     return bool(_SECRET.search(words)) and not _HARMLESS.match(words) and not is_count
-
-
-# Markdown syntax of code, cell ends, links and pictures.
-_MARKDOWN = re.compile(r"[\\`|]|\](?=[(\[:])")
 
 
 @dataclass(frozen=True)

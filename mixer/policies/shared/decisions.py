@@ -9,6 +9,8 @@ from mixer.policies.contract import Decision
 from mixer.policies.shared.shares import share_out
 from mixer.utils.arrays import BoolArray, FloatArray
 
+ActsOn = Literal["sampling", "loss"]
+
 
 def with_weights(decision: Decision, weights: FloatArray, active: BoolArray) -> Decision:
     """Replaces the sampling weights and keeps each stream's part of the gradient, weight times factor on the loss.
@@ -72,9 +74,6 @@ def in_batch(weights: FloatArray, additional: FloatArray | None) -> FloatArray:
         additional: `[num_streams]`: samples on top of the batch size; `None` for none.
     """
     return weights if additional is None else weights * (additional <= 0.0)
-
-
-ActsOn = Literal["sampling", "loss"]
 
 
 def check_acts_on(acts_on: str) -> None:

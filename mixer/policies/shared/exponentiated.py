@@ -7,6 +7,7 @@ from mixer.utils.arrays import BoolArray, FloatArray
 from mixer.utils.saved_state import HasState
 
 HUGE = 1e300  # a finite stand-in for infinity
+_LOG_RANGE = 230.0  # e^-230 is about 1e-100: no sample in any run, and far from underflow
 
 
 def exponentiated_step(weights: FloatArray, values: FloatArray, step_size: float) -> FloatArray:
@@ -46,9 +47,6 @@ def log_step(logs: FloatArray, values: FloatArray, step_size: float) -> FloatArr
     raised -= raised.max()  # first, or a large value would leave no digits
     shifted: FloatArray = raised + (np.logaddexp.reduce(logs) - np.logaddexp.reduce(raised))
     return shifted
-
-
-_LOG_RANGE = 230.0  # e^-230 is about 1e-100: no sample in any run, and far from underflow
 
 
 class ExponentiatedWeights(HasState):

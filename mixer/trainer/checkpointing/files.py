@@ -13,6 +13,14 @@ _WHOLE = ("model.safetensors", "pytorch_model.bin")
 _INDICES = tuple(f"{name}.index.json" for name in _WHOLE)
 # The files that `save_pretrained` writes for a model.
 _OF_MODEL = re.compile(r"(generation_)?config\.json|(pytorch_)?model(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
+STATE_FILE = "mixing.json"
+MARKER_FILE = "complete.json"
+CAP_ENTRY = "micro_batch_cap"
+METHODS_ENTRY = "methods"
+FORMAT_VERSION = 1
+_NAME = re.compile(r"checkpoint-(\d+)")
+_ASIDE = "previous-"
+_SENTINEL = "checkpoint-is-incomplete.txt"
 
 
 def is_of_model(name: str) -> bool:
@@ -43,16 +51,6 @@ def _has_parts(index: Path) -> bool:
     except (OSError, ValueError, *DAMAGE):
         return False
     return bool(parts) and all(is_of_model(str(part)) and (index.parent / str(part)).is_file() for part in parts)
-
-
-STATE_FILE = "mixing.json"
-MARKER_FILE = "complete.json"
-CAP_ENTRY = "micro_batch_cap"
-METHODS_ENTRY = "methods"
-FORMAT_VERSION = 1
-_NAME = re.compile(r"checkpoint-(\d+)")
-_ASIDE = "previous-"
-_SENTINEL = "checkpoint-is-incomplete.txt"
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:

@@ -20,6 +20,11 @@ from mixer.trainer.observers.loss_after import LossesAfter
 from mixer.trainer.side_runs import SideRuns
 from mixer.utils.arrays import FloatArray, Int64Array
 
+_OWN, _REFERENCE = -2, -1  # entries after those of the streams: micro-batches with unknown items
+logger = logging.get_logger(__name__)
+# Names for the policy, by column of the ledger's table `comparisons`.
+_SEEN_AS = {"excess_loss": "excess_losses", "loss_after": "losses_after"}
+
 
 class ReferenceModel:
     """Runs a reference model on micro-batches: in evaluation mode, without gradients, with random states unchanged.
@@ -114,9 +119,6 @@ def check_reference(reference: object, model: nn.Module | None) -> None:
             "reference_model shares parameters with the model that is trained, so it would be trained too: pass a "
             "copy.deepcopy of it."
         )
-
-
-_OWN, _REFERENCE = -2, -1  # entries after those of the streams: micro-batches with unknown items
 
 
 class ExcessLoss:
@@ -221,11 +223,6 @@ def check_told_apart(sums: Tensor) -> Tensor:
 def _is_other(actual: Tensor, expected: Tensor) -> Tensor:
     both_finite = actual.isfinite() & expected.isfinite()
     return both_finite & ((actual - expected).abs() > LARGEST_OTHER_SHARE * expected.abs())
-
-
-logger = logging.get_logger(__name__)
-# Names for the policy, by column of the ledger's table `comparisons`.
-_SEEN_AS = {"excess_loss": "excess_losses", "loss_after": "losses_after"}
 
 
 class ComparingMixin(MeasuringMixin):
