@@ -3,19 +3,12 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, get_args, overload
 
-from mixer.utils.files import folder_name
 from tasks.sources.checks import check_map_style, find_unrepeatable
 from tasks.sources.labels import labels_in
 
 Scenario = Literal["class", "domain", "task", "free"]
-
-
-def folder_of_task(folder: Path, number: int, name: str) -> Path:
-    """Returns the training folder of a task, numbered from 0: a direct subfolder of the run, whatever its name."""
-    return folder / f"{number + 1:02d}-{folder_name(name)}"
 
 
 @dataclass(frozen=True)

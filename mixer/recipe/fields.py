@@ -296,6 +296,8 @@ def explained(error: ArgumentError, recipe_class: type, content: Mapping[str, An
 def _in_short(error: ArgumentError) -> str:
     """Shortens a nested error to the field, the causes and the value."""
     lines = [line.strip().removeprefix("- ") for line in str(error).splitlines()]
-    causes = [shortened(line) for line in lines if not line.startswith(_FRAMES)]
+    causes = [
+        shortened(line.partition("; Given value: NestedArg")[0]) for line in lines if not line.startswith(_FRAMES)
+    ]
     field = ".".join(re.findall(r'Parser key "(.+?)"', str(error)))
     return f"{field}: {'; '.join(causes)}" if field else "; ".join(causes)

@@ -178,5 +178,5 @@ class Source:
             raise SampleError(f"{place} could not be loaded: {type(error).__name__}: {error}") from error
         if len(samples) != len(indices):
             counts = f"{len(samples)} samples for {len(indices)} indices"
-            raise SampleError(f"Source {self.name!r}: __getitems__ gave {counts}.")
+            raise SampleError(f"Source {self.name!r}: __getitems__ returned {counts}.")
         return samples

@@ -8,7 +8,7 @@ from transformers.utils import logging
 
 from mixer.trainer.checkpointing.files import STATE_FILE, begin_writing, complete, find_problem
 from mixer.utils.files import read_json, write_json
-from tasks.task import folder_of_task
+from tasks.task_folders import folder_of_task
 
 logger = logging.get_logger(__name__)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from mixer.ledger.ledger import Ledger
-from tasks.task import folder_of_task
+from tasks.task_folders import folder_of_task
 
 
 def read_pace(folder: str | Path, task_names: Sequence[str], first: int = 0, last: int | None = None) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from mixer.analysis.report.run import Run, read_run, stream_names
 from mixer.ledger.ledger import Ledger
 from mixer.utils.text import duration
 from tasks.report.curves import common_range
-from tasks.task import folder_of_task
+from tasks.task_folders import folder_of_task
 
 # What counts from the beginning of a run: that of the tasks before is added.
 _COUNTED = ("step", "samples", "tokens", "epoch")

@@ -129,7 +129,7 @@ def test_stock_gradient_is_too_large_by_the_number_of_ranks(results: list[dict[s
 def test_ranks_that_disagree_end_in_an_error_on_all(results: list[dict[str, Any]]) -> None:
     for result in results:
         assert result["disagreement"].startswith("DisagreementError")
-        assert "rank 0: step 2" in result["disagreement"]
+        assert "rank 0: step 3" in result["disagreement"]
         assert "rank 1: step 2" in result["disagreement"]
 
 

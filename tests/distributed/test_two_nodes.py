@@ -77,7 +77,7 @@ def test_nodes_go_on_from_the_newest_checkpoint_that_is_whole_on_both(
         ("learning rate", ("on rank 1 training.learning_rate is 0.2 instead of 0.1.",)),
         ("logging", ("on rank 1 training.logging_steps is 3 instead of 2.",)),
         ("seed", ("mixture.planner.seed is 1 instead of 0", "training.seed is 1 instead of 0")),
-        ("resume", ("on rank 1 train() is 'goes on' instead of 'begins'.",)),
+        ("resume", ("on rank 1 train() is 'resumes' instead of 'begins'.",)),
         ("order", ("on rank 1 streams is ['c', 'b', 'a'] instead of ['a', 'b', 'c'].",)),
         ("names", ("on rank 1 streams is ['c1', 'b1', 'a1'] instead of ['a0', 'b0', 'c0'].",)),
         ("buffer", ("ranks [0, 1], each the first of a node", "on each node's own disk")),

@@ -29,7 +29,7 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.summary import comparison_table, summarise
 from mixer.ledger.trackers.description import markdown_table
 from mixer.utils.console import console
-from tasks.task import folder_of_task
+from tasks.task_folders import folder_of_task
 from tests.fixtures.runs import NUM_STEPS, SAVED_STEP, make_trainer
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "0.1.0"

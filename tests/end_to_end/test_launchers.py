@@ -214,5 +214,5 @@ def test_restarts_with_the_store_of_ranks_that_ended_are_refused(
     for name, value in {**variables, **torchrun}.items():
         monkeypatch.setenv(name, value)
     message = _fails(folder, capsys)
-    assert "torchrun may restart the ranks (--max_restarts 3)" in message
+    assert "torchrun may restart ranks (--max_restarts 3)" in message
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in message

@@ -61,7 +61,7 @@ def test_a_schedule_by_noise_takes_the_streams_apart(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--probe.interval_steps", "0"], "probe: probe.interval_steps must be a whole number of at least 1"),
-        (["--probe.mode", "fast"], 'Parser key "mode"'),
+        (["--probe.mode", "fast"], "probe.mode: Expected a typing.Literal['auto', 'exact', 'sketch']. Got value: fast"),
         (["--probe.intervals", "3"], "probe.intervals: there is no field 'intervals'"),
         (["--probe.layers", '["nothing"]', "--probe.interval_steps", "1"], "layers=['nothing'] matches no trainable"),
         (["--mixing", "PiKE", "--probe.variance", "false"], "probe.variance=False, but mixing=PiKE needs the variance"),

@@ -36,7 +36,7 @@ ROOMS = {
         "methods",
     ),
     "tasks": (
-        "sources mlp text_domains",
+        "sources mlp text_domains task_folders",
         "task",
         "heads sequences",
         "score metrics",

@@ -34,7 +34,8 @@ USUAL = {"np": "numpy", "pd": "pandas", "pq": "pyarrow.parquet", "pa": "pyarrow"
 # Why each of these is none.
 ALLOWED = {
     ("mixer/loading/transport.py", "pickle"): "samples on their way from this run's own workers, in memory",
-    ("tasks/sources/repeatable.py", "pickle"): "compares two samples by their bytes; loads nothing",
+    ("mixer/analysis/inspect/duplicates.py", "marshal"): "digests of samples by their bytes; loads nothing",
+    ("tasks/sources/checks.py", "pickle"): "compares two samples by their bytes; loads nothing",
     ("mixer/cli/entry.py", "import_module"): "from a table in the source",
     ("mixer/utils/lazy_imports.py", "import_module"): "from a table in the source",
     ("mixer/distributed/ending.py", "import_module"): "deepspeed alone",

@@ -32,7 +32,7 @@ def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
         ({"eval_dataset": {"worst": Tokens(3, 1)}}, "'worst' is reserved"),
         ({"epoch_size": 0}, "epoch_size must be at least 1"),
         ({"args": {"dataloader_drop_last": True, "per_device_train_batch_size": 64}}, "drops everything"),
-        ({"args": {"train_sampling_strategy": "batch_rebalance"}}, "groups each step.s own samples"),
+        ({"args": {"train_sampling_strategy": "batch_rebalance"}}, "groups the samples of each step"),
         ({"args": {"accelerator_config": {"dispatch_batches": True}}}, "split_batches and dispatch_batches"),
     ],
 )

@@ -272,7 +272,7 @@ def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(
 def test_a_run_of_which_nothing_is_left_says_so(tmp_path: Path) -> None:
     kill(tmp_path, "none, fresh", 8)
     shutil.rmtree(tmp_path / "run" / "start")
-    with pytest.raises(ValueError, match=r"start is damaged: there is no such folder\. Take another"):
+    with pytest.raises(ValueError, match=r"start is damaged: the folder does not exist\. Take another"):
         build(tmp_path, "none, fresh").run(resume=True)
 
 
@@ -606,8 +606,8 @@ def test_what_does_not_fit_leaves_no_run_behind(tmp_path: Path) -> None:
     for wrong, message in (
         ({"memory": 5}, "memory must be a ReplayBuffer, got a int"),
         ({"memory": ReplayBuffer(3), "mixing": {"task_1": 1.0}}, "mixing must be a policy that fits every task"),
-        ({"methods": DERPlusPlus()}, r"methods must be a list of methods, got a DERPlusPlus by itself"),
-        ({"methods": DERPlusPlus}, r"methods must be a list of methods, got a DERPlusPlus by itself"),
+        ({"methods": DERPlusPlus()}, r"methods must be a list of methods, got a single DERPlusPlus"),
+        ({"methods": DERPlusPlus}, r"methods must be a list of methods, got a single DERPlusPlus"),
         ({"methods": lambda: ["DER"]}, r"methods\[0\] must be a method, got 'DER'"),
         ({"trainer_class": dict}, "trainer_class must be MixingTrainer or a class derived from it"),
         ({"score": len}, "score must be 'accuracy', 'loss' or a Score, got builtin_function_or_method"),
