@@ -124,6 +124,7 @@ def _gathered_by_none(package: str) -> list[str]:
 # What every policy sees and gives back: read once for all of them.
 CONTRACT = {
     "mixer.utils.recorded_arguments",
+    "mixer.utils.saved_state",
     "mixer.policies.contract",
     "mixer.policies.gradient_statistics",
     "mixer.utils.validation",
@@ -136,7 +137,6 @@ SHARED = {
         "decisions",
         "exponentiated",
         "named_losses",
-        "plain",
         "ranges",
         "shares",
         "slopes",
@@ -223,7 +223,13 @@ def test_every_public_schedule_is_exported_and_has_a_file_of_its_own() -> None:
 def test_a_schedule_knows_nothing_of_the_rest(module: str) -> None:
     assert all(
         name.startswith("mixer.schedules.")
-        or name in ("mixer.utils.registry", "mixer.utils.recorded_arguments", "mixer.utils.validation")
+        or name
+        in (
+            "mixer.utils.saved_state",
+            "mixer.utils.registry",
+            "mixer.utils.recorded_arguments",
+            "mixer.utils.validation",
+        )
         for name in _imports(module)
     )
 
