@@ -12,7 +12,7 @@ LN3 = float(np.log(3))
 
 
 def alphas(policy: GroupDRO) -> list[float]:
-    return np.exp(policy.state_dict()["log_weights"]).tolist()
+    return np.exp(policy.state_dict()["alpha"]["logs"]).tolist()
 
 
 class TestSampling:
