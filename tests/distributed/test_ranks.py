@@ -130,7 +130,7 @@ def test_ranks_that_disagree_end_in_an_error_on_all(results: list[dict[str, Any]
     for result in results:
         assert result["disagreement"].startswith("DisagreementError")
         assert "rank 0: step 3" in result["disagreement"]
-        assert "rank 1: step 2" in result["disagreement"]
+        assert "rank 1: step 3" in result["disagreement"]
 
 
 def test_a_policy_that_fails_on_one_rank_ends_in_an_error_on_all(results: list[dict[str, Any]]) -> None:

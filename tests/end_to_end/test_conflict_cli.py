@@ -67,7 +67,7 @@ def test_a_run_goes_on_with_the_same_alone_unless_told_otherwise(
         with pytest.raises(SystemExit) as stop:
             main([*options, other, "--resume", "must"])
         assert stop.value.code == 2
-        assert f"gradient was conflict=pcgrad and is {now} now" in " ".join(capsys.readouterr().err.split())
+        assert f"gradient were conflict=pcgrad and are {now} now" in " ".join(capsys.readouterr().err.split())
     main([*options, "mgda", "--resume", "must", "--allow_inexact", "true"])
     assert (tmp_path / "run" / "checkpoint-6").is_dir()
 
