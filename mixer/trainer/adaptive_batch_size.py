@@ -119,8 +119,7 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Removes arguments that the model's forward does not take; see `Trainer.compute_loss`."""
-        assert self.model is not None, "the Trainer has made its model"  # noqa: S101
-        parameters = parameters_of_forward(self.model)
+        parameters = parameters_of_forward(self._own_model)
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
             taken = {*parameters, "labels"}  # labels are for the loss
             inputs = {name: value for name, value in inputs.items() if name in taken}
