@@ -135,8 +135,6 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
         self._show_coverage()
 
     def _show_coverage(self) -> None:
-        clock, state = self.mixing.clock, self.state
-        shown = (round(clock.epoch_coverage, _DIGITS_OF_COVERAGE), clock.whole_epoch, clock.num_samples)
-        names = ("train_coverage", "num_train_examples", "num_seen_train_examples")
-        for name, value in zip(names, shown, strict=True):
-            setattr(state, name, value)
+        clock, shown = self.mixing.clock, vars(self.state)
+        shown["train_coverage"] = round(clock.epoch_coverage, _DIGITS_OF_COVERAGE)
+        shown.update(num_train_examples=clock.whole_epoch, num_seen_train_examples=clock.num_samples)

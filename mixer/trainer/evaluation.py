@@ -3,7 +3,7 @@
 import contextlib
 import difflib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
 from torch import nn
@@ -17,6 +17,7 @@ from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_task
 from mixer.models.labels import find_lack_of_labels
+from mixer.trainer.losses import attributes_held
 from mixer.trainer.streams_that_differ import StreamSpecificsMixin, tried
 
 _PREFIX, _SUFFIX = "eval_", "_loss"
@@ -178,21 +179,14 @@ class EvaluatingMixin(StreamSpecificsMixin):
                 for name, dataset in test_dataset.items()
             }
 
-    @contextlib.contextmanager
-    def _evaluating_sets(self, prefix: str, options: Mapping[str, Any]) -> Iterator[None]:
-        outer = self._evaluated_prefix, self._evaluation_options
-        self._evaluated_prefix, self._evaluation_options = f"{prefix}_", options
-        try:
-            yield
-        finally:
-            self._evaluated_prefix, self._evaluation_options = outer
+    def _evaluating_sets(self, prefix: str, options: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+        return attributes_held(self, _evaluated_prefix=f"{prefix}_", _evaluation_options=options)
 
     def _set_name(self, prefix: str) -> str:
         outer = self._evaluated_prefix
         return prefix.removeprefix(outer) if outer is not None else prefix.partition("_")[2]
 
-    @contextlib.contextmanager
-    def _evaluating(self, name: str) -> Iterator[None]:
+    def _evaluating(self, name: str) -> contextlib.AbstractContextManager[None]:
         stream = self._stream_of(name)
         if self._metrics_by_set is not None and name not in self._metrics_by_set and self._evaluated_prefix is None:
             logger.warning(
@@ -206,12 +200,7 @@ class EvaluatingMixin(StreamSpecificsMixin):
         for attribute in ("label_names", "compute_loss_func", "data_collator"):
             if getattr(stream, attribute, None) is not None:
                 own[attribute] = getattr(stream, attribute)
-        before = {attribute: getattr(self, attribute) for attribute in own}
-        vars(self).update(own)
-        try:
-            yield
-        finally:
-            vars(self).update(before)
+        return attributes_held(self, **own)
 
     def _task_of(self, name: str, stream: Stream | None) -> str | None:
         """Returns the model's argument `task` for a set; raises a `ValueError` if it is needed but unknown."""

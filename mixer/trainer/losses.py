@@ -75,15 +75,10 @@ class LossesMixin(Trainer):
         """Whether the first label of a row is no loss term; the Trainer does not know it for every model."""
         return shifts_labels(self.model, self._loss_shifts_labels)
 
-    @contextlib.contextmanager
-    def _with_loss_of(self, stream_id: int) -> Iterator[None]:
+    def _with_loss_of(self, stream_id: int) -> contextlib.AbstractContextManager[None]:
         """Temporarily uses the loss function of a stream, if it has its own."""
-        own, common = self.streams[stream_id].compute_loss_func, self.compute_loss_func
-        self.compute_loss_func = common if own is None else own
-        try:
-            yield
-        finally:
-            self.compute_loss_func = common
+        own = self.streams[stream_id].compute_loss_func
+        return contextlib.nullcontext() if own is None else attributes_held(self, compute_loss_func=own)
 
     @contextlib.contextmanager
     def _naming_streams(self, micro: MicroBatch) -> Iterator[None]:
@@ -94,16 +89,12 @@ class LossesMixin(Trainer):
             error.add_note(f"In a micro-batch with samples of the streams {names}.")
             if micro.indices is not None:
                 error.add_note(f"The samples: {name_rows(self.streams, micro.stream_ids, micro.indices)}.")
-            for reason in alone(error, micro) + self._unfit_rows(micro):
+            reasons = alone(error, micro)
+            with contextlib.suppress(RuntimeError):  # after a failed assertion nothing can be read from a GPU
+                reasons += unfit_rows(self._unwrapped_model, self.streams, micro)
+            for reason in reasons:
                 error.add_note(reason)
             raise
-
-    def _unfit_rows(self, micro: MicroBatch) -> list[str]:
-        """Describes the rows with tokens that the model cannot take; the original errors rarely do."""
-        try:
-            return unfit_rows(self._unwrapped_model, self.streams, micro)
-        except RuntimeError:  # after a failed assertion nothing can be read from a GPU
-            return []
 
     def _computes_own_loss(self, stream_id: int) -> bool:
         """Whether the user computes the loss of a stream, not the model."""
@@ -225,7 +216,8 @@ class LossesMixin(Trainer):
         return rows if rows is not None and len(rows) == num_samples else None
 
     def _try_normalization(self, step_batch: StepBatch, number: int) -> Tensor:
-        micro = step_batch.micro_batches[number]
+        micro, inner = step_batch.micro_batches[number], inner_model(self._own_model)
+        is_stock = isinstance(inner, PreTrainedModel) and type(inner).__module__.startswith("transformers.")
         return try_normalization(
             lambda count, averages: self._trial_loss(micro.inputs, count, averages),
             lambda: self._rows_of_trial(len(micro.stream_ids)),
@@ -234,7 +226,7 @@ class LossesMixin(Trainer):
             self.args.world_size,
             # If the user computes the loss, or there are several, the observed rows may belong to another loss.
             EXACT_SHARE if self._has_own_loss or self._losses_differ else LARGEST_OTHER_SHARE,
-            is_stock=self._has_stock_model and not self._has_own_loss and not self._losses_differ,
+            is_stock=is_stock and not self._has_own_loss and not self._losses_differ,
         )
 
     def _try_kind(self, step_batch: StepBatch, number: int) -> Tensor:
@@ -278,12 +270,6 @@ class LossesMixin(Trainer):
         model: nn.Module = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
         return model
 
-    @functools.cached_property
-    def _has_stock_model(self) -> bool:
-        """Whether the model that computes the loss is one of transformers."""
-        inner = inner_model(self._own_model)
-        return isinstance(inner, PreTrainedModel) and type(inner).__module__.startswith("transformers.")
-
     def _name_of_loss(self, kind: int) -> str:
         """Names a loss, for messages."""
         function: Any = self.streams[kind].compute_loss_func if self._losses_differ else None
@@ -319,6 +305,17 @@ class LossesMixin(Trainer):
         if self._row_losses is not None:
             self._row_losses.detach()
             self._row_losses = None
+
+
+@contextlib.contextmanager
+def attributes_held(owner: object, **values: Any) -> Iterator[None]:
+    """Sets attributes of an object temporarily."""
+    before = {name: getattr(owner, name) for name in values}
+    vars(owner).update(values)
+    try:
+        yield
+    finally:
+        vars(owner).update(before)
 
 
 def factor_of(factors: FloatArray | None, stream_id: int) -> float:

@@ -68,12 +68,6 @@ class RecoveryMixin(MethodsMixin):
         if self._obstacle is None and not engine.has_step:
             self._obstacle = f"{engine.name} makes the optimizer step in the last backward"
 
-    @property
-    def _is_armed(self) -> bool:
-        if not self._recovers or self._obstacle is not None:
-            return False
-        return self.args.world_size == 1 or self._step_counts.num_larger > 0
-
     def _contents(self, batch: StepBatch) -> StepCounts:
         contents = super()._contents(batch)
         num_micro_batches = len(batch.micro_batches)
@@ -93,8 +87,9 @@ class RecoveryMixin(MethodsMixin):
             return result
 
     def _train_step(self, model: nn.Module, batch: StepBatch, is_synchronised: bool = True) -> tuple[Tensor, Tensor]:
+        may_fail = self.args.world_size == 1 or self._step_counts.num_larger > 0
         with self._naming_the_cap(batch.plan.step):
-            if self._is_armed:
+            if self._recovers and self._obstacle is None and may_fail:
                 result = self._train_armed(model, batch)
             else:
                 result = super()._train_step(model, batch, is_synchronised)

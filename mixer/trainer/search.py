@@ -68,11 +68,8 @@ class SearchingMixin(MethodsMixin):
     @contextlib.contextmanager
     def _searching(self) -> Iterator[None]:
         """Keeps the common start of all trials during a search."""
-        if self._mixing is None:
-            yield
-            return
         folder = Path(str(self.args.output_dir)) / _FOLDER
-        self._start = self._mixing.manual_weights, self._mixing.manual_batch_size, folder
+        self._start = self.mixing.manual_weights, self.mixing.manual_batch_size, folder
         if self.args.should_save:
             shutil.rmtree(folder, ignore_errors=True)
             for method in self._methods:
@@ -111,8 +108,6 @@ class SearchingMixin(MethodsMixin):
 
     def _hp_search_setup(self, trial: Any) -> None:
         super()._hp_search_setup(trial)
-        if self._mixing is None:
-            return
         ledger_folder = Path(str(self._get_output_dir(trial))) / "ledger"
         if ledger_folder != self.ledger.folder:
             self.ledger.finish()

@@ -40,7 +40,7 @@ from mixer.mixture.stream import Stream, as_streams, describe, skipping_of
 from mixer.policies import Policy
 from mixer.schedules import Schedule, as_schedule
 from mixer.trainer.checkpointing.choose import write_error
-from mixer.trainer.checkpointing.files import read_state
+from mixer.trainer.checkpointing.files import annotate, read_state
 from mixer.trainer.checkpointing.resume import ResumingMixin
 from mixer.trainer.checkpointing.save import Progress
 from mixer.trainer.checks import (
@@ -361,7 +361,9 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, SearchingMixin
             raise write_error("The end of the ledger", error, Path(str(self.args.output_dir))) from error
         if self._stopped_by is None:
             self.ledger.end("finished")
-            self._note_end()
+            if self.args.should_save and self._last_checkpoint is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    annotate(self._last_checkpoint, ended=True)
         else:
             self.ledger.end("stopped", self._stopped_by.name)
 

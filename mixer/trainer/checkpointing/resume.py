@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from mixer.distributed.consistency import check_same, check_shared, shared_options
 from mixer.trainer.checkpointing.choose import Choice, agree, choose, none_in_common, usable_names, warn_of_passed_over
-from mixer.trainer.checkpointing.files import annotate, supersede
+from mixer.trainer.checkpointing.files import supersede
 from mixer.trainer.checkpointing.lock import FolderLock
 from mixer.trainer.checkpointing.save import Progress
 from mixer.trainer.checkpointing.trainer_files import check_trainer_state, naming_unreadable
@@ -266,9 +266,3 @@ class ResumingMixin(LoopMixin):
     def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> Any:
         """Summarises the whole run, including the part before the checkpoint; see `Trainer._finalize_training`."""
         return super()._finalize_training(trial, num_train_samples, self._start_time)
-
-    def _note_end(self) -> None:
-        """Marks the last checkpoint as that of a finished run."""
-        if self.args.should_save and self._last_checkpoint is not None:
-            with contextlib.suppress(FileNotFoundError):
-                annotate(self._last_checkpoint, ended=True)

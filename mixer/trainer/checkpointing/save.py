@@ -24,6 +24,7 @@ from mixer.trainer.checkpointing.files import (
     complete,
     rotate,
 )
+from mixer.trainer.losses import attributes_held
 from mixer.trainer.step import StepMixin
 from mixer.utils.files import write_json
 
@@ -140,14 +141,9 @@ class SavingMixin(StepMixin):
     @contextlib.contextmanager
     def _arguments_held(self, **values: Any) -> Iterator[None]:
         """Shows other arguments to the Trainer temporarily; `_user_arguments` are the hidden ones."""
-        own, outer = {name: getattr(self.args, name) for name in values}, self._user_arguments
-        self._user_arguments = {**own, **outer}
-        vars(self.args).update(values)
-        try:
+        hidden = {**{name: getattr(self.args, name) for name in values}, **self._user_arguments}
+        with attributes_held(self, _user_arguments=hidden), attributes_held(self.args, **values):
             yield
-        finally:
-            vars(self.args).update(own)
-            self._user_arguments = outer
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Writes a checkpoint, marks it complete after all ranks have written, and then removes older ones."""
