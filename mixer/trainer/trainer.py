@@ -273,8 +273,8 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, SearchingMixin
             self._load_methods(resume_from)
             progress = self._resume(mixing, resume_from)
         resume_step = None if progress is None else mixing.clock.step
-        description = {"streams": list(mixing.names), "policy": self._policy.name, "run": self.describe_run()}
-        description["batch_size"] = self._mixture.schedule.name
+        names = {"streams": list(mixing.names), "policy": self._policy.name, "batch_size": self._mixture.schedule.name}
+        description = {**names, "run": self.describe_run()}
         self._rank_sync.run_on_all(partial(self._begin_progress, progress))
         self._rank_sync.run_on_all(partial(self._begin_ledger, resume_step, description))
         self._recorder = self._new_recorder(mixing)
