@@ -29,7 +29,7 @@ from mixer.recipe.fields import check_recipe
 from mixer.recipe.recipe import Recipe
 from mixer.schedules import Schedule, schedule_classes
 from mixer.trainer.checkpointing.files import MARKER_FILE, STATE_FILE, complete, find_problem
-from mixer.trainer.checkpointing.progress import Progress
+from mixer.trainer.checkpointing.save import Progress
 from mixer.utils.files import folder_name, read_json
 from mixer.utils.text import printable
 from replay import OnDisk, ReplayBuffer

@@ -119,8 +119,7 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Removes arguments that the model's forward does not take; see `Trainer.compute_loss`."""
-        assert self.model is not None, "the Trainer has made its model"  # noqa: S101
-        parameters = parameters_of_forward(self.model)
+        parameters = parameters_of_forward(self._own_model)
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
             taken = {*parameters, "labels"}  # labels are for the loss
             inputs = {name: value for name, value in inputs.items() if name in taken}
@@ -136,8 +135,6 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
         self._show_coverage()
 
     def _show_coverage(self) -> None:
-        clock, state = self.mixing.clock, self.state
-        shown = (round(clock.epoch_coverage, _DIGITS_OF_COVERAGE), clock.whole_epoch, clock.num_samples)
-        names = ("train_coverage", "num_train_examples", "num_seen_train_examples")
-        for name, value in zip(names, shown, strict=True):
-            setattr(state, name, value)
+        clock, shown = self.mixing.clock, vars(self.state)
+        shown["train_coverage"] = round(clock.epoch_coverage, _DIGITS_OF_COVERAGE)
+        shown.update(num_train_examples=clock.whole_epoch, num_seen_train_examples=clock.num_samples)

@@ -1,6 +1,7 @@
 """Checks of trainer classes and training arguments, before anything is built."""
 
 import inspect
+import itertools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -162,8 +163,10 @@ def check_trainer_is_supported(trainer_class: type, mixin: type) -> None:
     Raises:
         TypeError: With class and method, the reason and the alternatives.
     """
-    for owner, name in _overridden(trainer_class, mixin):
-        if (owner.__module__, owner.__name__, name) in _HARMLESS:
+    order = trainer_class.__mro__
+    below = [owner for owner in order[order.index(mixin) + 1 :] if issubclass(owner, Trainer) and owner not in _STOCK]
+    for owner, name in itertools.product(below, _MAKE_BATCHES):
+        if name not in vars(owner) or (owner.__module__, owner.__name__, name) in _HARMLESS:
             continue
         raise TypeError(
             f"{trainer_class.__name__}: {owner.__name__} overrides {name}, which mixing replaces: the batches that it "
@@ -171,12 +174,6 @@ def check_trainer_is_supported(trainer_class: type, mixin: type) -> None:
             f"set that is mixed beforehand (datasets.interleave_datasets), or use a trainer that leaves {name} to "
             f"transformers.Trainer, such as SFTTrainer or DPOTrainer."
         )
-
-
-def _overridden(trainer_class: type, mixin: type) -> list[tuple[type, str]]:
-    order = trainer_class.__mro__
-    below = [owner for owner in order[order.index(mixin) + 1 :] if issubclass(owner, Trainer) and owner not in _STOCK]
-    return [(owner, name) for owner in below for name in _MAKE_BATCHES if name in vars(owner)]
 
 
 def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:
@@ -236,8 +233,7 @@ def check_create_optimizer(trainer_class: type[Trainer]) -> None:
         TypeError: With the class that overrides it, and the alternatives.
     """
     name = "create_optimizer_and_scheduler"
-    owner = next(owner for owner in trainer_class.__mro__ if name in vars(owner))
-    if owner is not Trainer:
+    if (owner := next(owner for owner in trainer_class.__mro__ if name in vars(owner))) is not Trainer:
         raise TypeError(
             f"{trainer_class.__name__}: {owner.__name__} overrides {name}, which the Trainer does not call, so its "
             f"optimizer would never be used. Override create_optimizer() and create_scheduler(num_training_steps, "

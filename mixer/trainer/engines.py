@@ -1,6 +1,6 @@
 """DDP, FSDP and DeepSpeed: what a mixture can do on each engine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,76 +104,64 @@ def check_engine(trainer: Trainer, request: EngineRequest) -> None:
             "trains with %s.",
             engine.name,
         )
-    for refusal_of in (_of_gradients, _of_weights, _of_layers, _of_step, _of_heads):
-        refusal = refusal_of(engine, request)
-        if refusal is not None:
-            raise ValueError(refusal)
+    for refusal in _refusals(engine, request):
+        raise ValueError(refusal)
     _check_deepspeed(trainer, request)
 
 
-def _of_gradients(engine: Engine, request: EngineRequest) -> str | None:
-    if engine.has_gradients:
-        return None
+def _refusals(engine: Engine, request: EngineRequest) -> Iterator[str]:
     why = f"and under {engine.name} no rank has a whole gradient of its own"
-    if "gradient_noise" in request.schedule.needs:
-        return (
+    if not engine.has_gradients and "gradient_noise" in request.schedule.needs:
+        yield (
             f"batch_size={request.schedule.name} measures the gradient noise, {why}. Use DDP, or a schedule that "
             f"measures no noise, such as SmoothedLossChange."
         )
     takers = [method.name for method in request.methods if method.takes_gradients]
-    if takers:
-        return f"{', '.join(takers)}: needs whole gradients, {why}. Use DDP, or leave it out."
-    return None
+    if not engine.has_gradients and takers:
+        yield f"{', '.join(takers)}: needs whole gradients, {why}. Use DDP, or leave it out."
+    if not engine.has_weights and "update_norm" in request.policy.needs:
+        yield (
+            f"mixing={request.policy.name} measures how far a step moves the weights, but {engine.name} keeps only a "
+            f"shard of them on each rank. Use DDP, or a policy that does not need 'update_norm'."
+        )
+    if not engine.has_layers and request.probes:
+        yield (
+            f"Per-stream gradients cannot be measured under {engine.name}, which holds the weights of a layer only "
+            f"while it runs. Use stage 2, FSDP2 or DDP, or leave out the option that needs them (mixing, batch_size or "
+            f"probe)."
+        )
+    if not engine.has_step:
+        yield from _of_step(engine, request)
+    if not engine.has_gradients and request.has_heads:
+        yield from _of_heads(engine, request)
 
 
-def _of_weights(engine: Engine, request: EngineRequest) -> str | None:
-    if engine.has_weights or "update_norm" not in request.policy.needs:
-        return None
-    return (
-        f"mixing={request.policy.name} measures how far a step moves the weights, but {engine.name} keeps only a shard "
-        f"of them on each rank. Use DDP, or a policy that does not need 'update_norm'."
-    )
-
-
-def _of_layers(engine: Engine, request: EngineRequest) -> str | None:
-    if engine.has_layers or not request.probes:
-        return None
-    return (
-        f"Per-stream gradients cannot be measured under {engine.name}, which holds the weights of a layer only while "
-        f"it runs. Use stage 2, FSDP2 or DDP, or leave out the option that needs them (mixing, batch_size or probe)."
-    )
-
-
-def _of_step(engine: Engine, request: EngineRequest) -> str | None:
-    if engine.has_step:
-        return None
+def _of_step(engine: Engine, request: EngineRequest) -> Iterator[str]:
     why = f"{engine.name} makes the optimizer step in the last backward of a step"
     if request.skips:
-        return (
+        yield (
             f"nonfinite='skip' skips a step once the losses of all ranks are known, but {why}. Use 'warn' or 'raise', "
             f"or another engine."
         )
     late = [method.name for method in request.methods if type(method).end_backward is not Method.end_backward]
-    return None if not late else f"{', '.join(late)}: would see the gradient too late, since {why}. Use DDP or FSDP2."
+    if late:
+        yield f"{', '.join(late)}: would see the gradient too late, since {why}. Use DDP or FSDP2."
 
 
-def _of_heads(engine: Engine, request: EngineRequest) -> str | None:
+def _of_heads(engine: Engine, request: EngineRequest) -> Iterator[str]:
     """Refuses heads per stream: ranks that gather shards of weights, or reduce gradients, must run the same head."""
-    if engine.has_gradients or not request.has_heads:
-        return None
     if not engine.has_layers:
-        return (
+        yield (
             f"Streams have heads of their own, and {engine.name} does not clear the gradient of a head that the first "
             f"micro-batch of a step does not use: it adds that of the step before. Use stage 2, FSDP2 or DDP."
         )
     iterable = [stream.name for stream in request.streams if stream.is_iterable]
-    if not iterable and not request.is_cut_by_tokens:
-        return None
-    what = f"the iterable streams {iterable}" if iterable else "max_tokens_per_micro_batch"
-    return (
-        f"Streams have heads of their own, and under {engine.name} all ranks have to run the same head at the same "
-        f"time, which {what} cannot guarantee. Use DDP, map-style streams, or per_device_train_batch_size only."
-    )
+    if iterable or request.is_cut_by_tokens:
+        what = f"the iterable streams {iterable}" if iterable else "max_tokens_per_micro_batch"
+        yield (
+            f"Streams have heads of their own, and under {engine.name} all ranks have to run the same head at the same "
+            f"time, which {what} cannot guarantee. Use DDP, map-style streams, or per_device_train_batch_size only."
+        )
 
 
 def _check_deepspeed(trainer: Trainer, request: EngineRequest) -> None:

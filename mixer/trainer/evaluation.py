@@ -3,22 +3,22 @@
 import contextlib
 import difflib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
-import numpy as np
 from torch import nn
 from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.distributed.collectives import RankSync
+from mixer.ledger.evaluated_losses import mean_loss, metrics_by_set, worst_loss
 from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_task
 from mixer.models.labels import find_lack_of_labels
-from mixer.trainer.streams_that_differ import StreamSpecificsMixin
-from mixer.utils.random_state import seeded
+from mixer.trainer.losses import attributes_held
+from mixer.trainer.streams_that_differ import StreamSpecificsMixin, tried
 
 _PREFIX, _SUFFIX = "eval_", "_loss"
 logger = logging.get_logger(__name__)
@@ -37,7 +37,8 @@ def check_best_metric(trainer: Trainer) -> None:
     if metric is None or args.eval_strategy == "no" or trainer.eval_dataset is None or _evaluates_itself(trainer):
         return
     key = metric if metric.startswith(_PREFIX) else _PREFIX + metric
-    known = _losses(trainer.eval_dataset)
+    sets = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {}
+    known = [_PREFIX + "loss", *(f"{_PREFIX}{name}{_SUFFIX}" for name in (("worst", *sets) if sets else ()))]
     if key in known or not key.endswith(_SUFFIX) or _may_be_computed(key, trainer):
         return
     near = difflib.get_close_matches(key, known, n=1)
@@ -46,13 +47,6 @@ def check_best_metric(trainer: Trainer) -> None:
         f"metric_for_best_model={metric!r} names the loss of no evaluation set; the losses are {known}.{hint} Name one "
         f"of them, or pass eval_dataset as a dict that contains the set."
     )
-
-
-def _losses(eval_dataset: Any) -> list[str]:
-    """Lists the losses that an evaluation returns."""
-    if not isinstance(eval_dataset, dict):
-        return [_PREFIX + "loss"]
-    return [_PREFIX + "loss", _PREFIX + "worst_loss", *(f"{_PREFIX}{name}{_SUFFIX}" for name in eval_dataset)]
 
 
 def _may_be_computed(key: str, trainer: Trainer) -> bool:
@@ -99,13 +93,10 @@ class EvaluatingMixin(StreamSpecificsMixin):
         model, has_own_loss = self.model, stream is not None and stream.compute_loss_func is not None
         if model is None or has_own_loss or self._has_own_loss or type(self).compute_loss != Trainer.compute_loss:
             return
-        with seeded(0):  # random numbers drawn here must not change the run
-            try:
-                sample = preprocessed(dataset, None if stream is None else stream.preprocess)[0]
-            except Exception:
-                logger.debug("The first sample of %s cannot be read.", called, exc_info=True)
-                return
-        inputs = self._collated(-1 if stream is None else self.streams.index(stream), sample)
+        inputs = None
+        with tried(f"The first sample of {called} cannot be read."):
+            sample = preprocessed(dataset, None if stream is None else stream.preprocess)[0]
+            inputs = self._collated(-1 if stream is None else self.streams.index(stream), sample)
         lack = None if inputs is None else find_lack_of_labels(model, inputs, dataset, sample)
         if lack is not None:
             logger.warning("%s has no loss: %s", called, lack)
@@ -123,6 +114,9 @@ class EvaluatingMixin(StreamSpecificsMixin):
     ) -> dict[str, float]:
         """Evaluates; a set of a dict, or one with the prefix `eval_NAME`, is treated like the stream `NAME`.
 
+        For a dict of sets it also returns `eval_loss`, the mean of their losses (weighted by `eval_weights`, which must
+        then name all sets), and `eval_worst_loss`.
+
         Args:
             eval_dataset: As for the Trainer.
             ignore_keys: As for the Trainer.
@@ -137,11 +131,28 @@ class EvaluatingMixin(StreamSpecificsMixin):
         options = {**self._evaluation_options, **options}
         is_several = isinstance(sets, dict)
         name = eval_dataset if isinstance(eval_dataset, str) else self._set_name(metric_key_prefix)
+        # Parent classes may have other parameters.
+        prefix = None if metric_key_prefix == "eval" else metric_key_prefix
+        own = {"eval_dataset": eval_dataset, "ignore_keys": ignore_keys, "metric_key_prefix": prefix}
+        own = {option: value for option, value in own.items() if value is not None}
         with self._evaluating_sets(metric_key_prefix, options) if is_several else self._evaluating(name):
-            metrics: dict[str, float] = super().evaluate(
-                **_not_default(eval_dataset, ignore_keys, metric_key_prefix), **options
-            )
+            metrics: dict[str, float] = super().evaluate(**own, **options)
+        if isinstance(sets, dict) and self._mixing is not None:
+            self._summarise(metrics, metric_key_prefix, sets)
         return metrics
+
+    def _summarise(self, metrics: dict[str, float], prefix: str, sets: Mapping[str, Any]) -> None:
+        by_set, keys = metrics_by_set(metrics, prefix, sets), {name: f"{prefix}_{name}_loss" for name in sets}
+        if losses := {name: metrics[key] for name, key in keys.items() if key in metrics}:
+            mean, worst = mean_loss(losses, self._mixture.eval_weights), worst_loss(losses)
+            summary = {f"{prefix}_loss": mean, f"{prefix}_worst_loss": worst}
+            self.log(dict(summary))
+            metrics.update(summary)
+            # Callbacks such as early stopping have seen each set, but not yet these summaries.
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, summary)
+        if self.is_in_train:
+            self.mixing.observe_evaluation(losses)
+            self.ledger.record_evaluation(self.state.global_step, losses, by_set)
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Predicts; a set of a dict, or one with the prefix `test_NAME`, is treated like the stream `NAME`.
@@ -158,34 +169,24 @@ class EvaluatingMixin(StreamSpecificsMixin):
         call = inspect.signature(predict).bind(test_dataset, *args, **kwargs)
         call.apply_defaults()
         prefix = kwargs.get("metric_key_prefix", call.arguments.get("metric_key_prefix", "test"))
-        if isinstance(test_dataset, dict):
-            return self._predict_sets(test_dataset, prefix, args, kwargs)
-        with self._evaluating(self._set_name(prefix)):
-            return predict(test_dataset, *args, **kwargs)
-
-    def _predict_sets(self, sets: Mapping[str, Any], prefix: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        if not isinstance(test_dataset, dict):
+            with self._evaluating(self._set_name(prefix)):
+                return predict(test_dataset, *args, **kwargs)
         options = {**dict(zip(("ignore_keys", "metric_key_prefix"), args, strict=False)), **kwargs}
         with self._evaluating_sets(prefix, {}):
             return {
                 name: self.predict(dataset, **{**options, "metric_key_prefix": f"{prefix}_{name}"})
-                for name, dataset in sets.items()
+                for name, dataset in test_dataset.items()
             }
 
-    @contextlib.contextmanager
-    def _evaluating_sets(self, prefix: str, options: Mapping[str, Any]) -> Iterator[None]:
-        outer = self._evaluated_prefix, self._evaluation_options
-        self._evaluated_prefix, self._evaluation_options = f"{prefix}_", options
-        try:
-            yield
-        finally:
-            self._evaluated_prefix, self._evaluation_options = outer
+    def _evaluating_sets(self, prefix: str, options: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+        return attributes_held(self, _evaluated_prefix=f"{prefix}_", _evaluation_options=options)
 
     def _set_name(self, prefix: str) -> str:
         outer = self._evaluated_prefix
         return prefix.removeprefix(outer) if outer is not None else prefix.partition("_")[2]
 
-    @contextlib.contextmanager
-    def _evaluating(self, name: str) -> Iterator[None]:
+    def _evaluating(self, name: str) -> contextlib.AbstractContextManager[None]:
         stream = self._stream_of(name)
         if self._metrics_by_set is not None and name not in self._metrics_by_set and self._evaluated_prefix is None:
             logger.warning(
@@ -196,24 +197,10 @@ class EvaluatingMixin(StreamSpecificsMixin):
         own: dict[str, Any] = {"_evaluated_stream": stream, "_evaluated_task": self._task_of(name, stream)}
         if self._metrics_by_set is not None:
             own["compute_metrics"] = self._metrics_by_set.get(name)
-        if stream is not None:
-            own |= self._own_of(stream)
-        before = {attribute: getattr(self, attribute) for attribute in own}
-        self._set(own)
-        try:
-            yield
-        finally:
-            self._set(before)
-
-    def _own_of(self, stream: Stream) -> dict[str, Any]:
-        own: dict[str, Any] = {}
-        if stream.label_names is not None:
-            own["label_names"] = list(stream.label_names)
-        if stream.compute_loss_func is not None:
-            own["compute_loss_func"] = stream.compute_loss_func
-        if stream.data_collator is not None:
-            own["data_collator"] = stream.data_collator
-        return own
+        for attribute in ("label_names", "compute_loss_func", "data_collator"):
+            if getattr(stream, attribute, None) is not None:
+                own[attribute] = getattr(stream, attribute)
+        return attributes_held(self, **own)
 
     def _task_of(self, name: str, stream: Stream | None) -> str | None:
         """Returns the model's argument `task` for a set; raises a `ValueError` if it is needed but unknown."""
@@ -250,10 +237,6 @@ class EvaluatingMixin(StreamSpecificsMixin):
         inputs = inputs if self._evaluated_task is None else {**batch_mapping(inputs), TASK: self._evaluated_task}
         return super().prediction_step(model, inputs, *args, **kwargs)
 
-    def _set(self, values: Mapping[str, Any]) -> None:
-        for attribute, value in values.items():
-            setattr(self, attribute, value)
-
     def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         if self._evaluated_stream is not None:
             dataset = preprocessed(dataset, self._evaluated_stream.preprocess)
@@ -274,19 +257,11 @@ def check_same_length(rank_sync: RankSync, length: int) -> None:
     Raises:
         ValueError: On all ranks, with the lengths.
     """
-    most, negated_least = rank_sync.greatest(np.array([length, -length])).tolist()
-    if most == -negated_least:
-        return
     lengths = [int(one) for one in rank_sync.gather_bytes(str(length).encode())]
+    if len(set(lengths)) == 1:
+        return
     by_rank = ", ".join(f"{'no length' if one < 0 else one} on rank {rank}" for rank, one in enumerate(lengths))
     raise ValueError(
         f"The evaluation set has different lengths on the ranks, which would wait for each other: {by_rank}. Pass the "
         f"whole set on every rank: the trainer shards it."
     )
-
-
-def _not_default(eval_dataset: Any, ignore_keys: list[str] | None, prefix: str) -> dict[str, Any]:
-    """Names the arguments of an evaluation that are not at their default: parent classes may have others."""
-    options = {"eval_dataset": eval_dataset, "ignore_keys": ignore_keys}
-    options |= {} if prefix == "eval" else {"metric_key_prefix": prefix}
-    return {name: value for name, value in options.items() if value is not None}

@@ -12,7 +12,6 @@ from typing import Any, ParamSpec
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.constants import default_pg_timeout
-from torch.distributed.distributed_c10d import Store
 
 from mixer.distributed.collectives import RemoteError
 from mixer.distributed.signals import RunInterrupted, RunTerminated
@@ -46,7 +45,7 @@ def read_note() -> str | None:
     return note.partition(" ")[2] or None
 
 
-def _read(store: Store) -> str:
+def _read(store: Any) -> str:
     # A note is emptied, never deleted: `get` would block if the key vanished after the check.
     return store.get(_KEY).decode() if store.check([_KEY]) else ""
 
@@ -61,38 +60,35 @@ def remove_note() -> None:
 
 def stay_until_heard() -> None:
     """Keeps the rank that hosts the store alive until the others have read the note, or do not answer."""
-    _answer_call()
+    _set(_here(_rank()))
     if _keeps_store(_rank()):
         _absent()
 
 
 def who_is_gone() -> list[int]:
     """Calls all ranks and returns those that do not answer: their processes have ended or stopped."""
-    if _with_store(lambda store: store.set(_CALL, "") or True) is None:
+    if not _set(_CALL):
         return [0] if _keeps_store(0) else []
     return _absent()
 
 
 def _absent() -> list[int]:
     """Returns the ranks that do not answer in time."""
-    _answer_call()
+    _set(_here(_rank()))
     end = time.monotonic() + _POLLS_TO_ANSWER * _poll_seconds()
     absent = list(range(dist.get_world_size())) if dist.is_initialized() else []
     while absent and time.monotonic() < end:
-        absent = [rank for rank in absent if not _is_noted(_here(rank))]
+        absent = [rank for rank in absent if not _is_set(_here(rank))]
         time.sleep(_POLL_SECONDS / 5)
     return absent
 
 
-def _answer_call() -> None:
-    _note(_here(_rank()))
+def _set(key: str) -> bool:
+    """Sets a key in the store; `False` if there is none."""
+    return bool(_with_store(lambda store: store.set(key, "") or True))
 
 
-def _note(key: str) -> None:
-    _with_store(lambda store: store.set(key, ""))
-
-
-def _is_noted(key: str) -> bool:
+def _is_set(key: str) -> bool:
     return bool(_with_store(lambda store: store.check([key])))
 
 
@@ -118,7 +114,7 @@ class Listener:
             pass
 
     @staticmethod
-    def _answer(store: Store) -> bool:
+    def _answer(store: Any) -> bool:
         note = _read(store)
         _heard[:] = [note.partition(" ")[2]] if note else []
         if note or store.check([_CALL]):
@@ -171,8 +167,7 @@ def among_others(where: Callable[[], str], timeout_seconds: Callable[[], float])
             yield
         except BaseException as error:
             rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-            explanation = explained(error, where(), rank, world_size, timeout_seconds())
-            if explanation is None:
+            if (explanation := explained(error, where(), rank, world_size, timeout_seconds())) is None:
                 raise
             raise explanation from error
 
@@ -214,8 +209,11 @@ def explained(error: BaseException, where: str, rank: int, world_size: int, time
     note = read_note()
     if note is not None and note.startswith(OUT_OF_MEMORY) and isinstance(error, RuntimeError):
         return MicroBatchMemoryError(note.removeprefix(OUT_OF_MEMORY))
-    if not _is_connection_error(error):
-        _report(error, where, rank)
+    of_torch = type(error) is RuntimeError or isinstance(error, dist.DistError)
+    if not of_torch or not re.search(f"gloo|nccl|connection|socket|{_LATE}", str(error), re.IGNORECASE):
+        if note is None:
+            leave_note(f"rank {rank} failed {where}: {in_words(error)}")
+        stay_until_heard()
         return None
     if note is not None:
         stay_until_heard()
@@ -231,12 +229,6 @@ def explained(error: BaseException, where: str, rank: int, world_size: int, time
     return TimeoutError(message)
 
 
-def _report(error: BaseException, where: str, rank: int) -> None:
-    if read_note() is None:
-        leave_note(f"rank {rank} failed {where}: {in_words(error)}")
-    stay_until_heard()
-
-
 def _missing_ranks_error(where: str) -> RemoteError | None:
     """Names the ranks that ended without an error; `None` if none did, and only the connection broke."""
     gone = who_is_gone()
@@ -244,27 +236,22 @@ def _missing_ranks_error(where: str) -> RemoteError | None:
         return RemoteError(note)
     if not gone:
         return None
-    ranks = f"rank{'s' * (len(gone) > 1)} {', '.join(map(str, gone))}"
     message = (
-        f"{ranks} ended without a word {where}: by os._exit, a SIGKILL (as when a machine runs out of memory), or with "
-        "the machine itself. The run can be resumed from its newest checkpoint."
+        f"{_named(gone)} ended without a word {where}: by os._exit, a SIGKILL (as when a machine runs out of memory), "
+        "or with the machine itself. The run can be resumed from its newest checkpoint."
     )
     leave_note(message)
     stay_until_heard()
     return RemoteError(message)
 
 
-def _is_connection_error(error: BaseException) -> bool:
-    """Whether an error is that of a collective with a missing rank, judging by its text."""
-    of_torch = type(error) is RuntimeError or isinstance(error, dist.DistError)
-    return of_torch and re.search(f"gloo|nccl|connection|socket|{_LATE}", str(error), re.IGNORECASE) is not None
-
-
 def _late(rank: int, world_size: int) -> str:
     """Names the ranks that do not wait themselves."""
-    _note(_waiting(rank))
+    _set(_waiting(rank))
     time.sleep(_SECONDS_TO_BE_TOLD)
-    ranks = [other for other in range(world_size) if other != rank and not _is_noted(_waiting(other))]
-    if not ranks:
-        return "All of them waited too, but not for the same"
-    return f"Nothing was heard of rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    ranks = [other for other in range(world_size) if other != rank and not _is_set(_waiting(other))]
+    return f"Nothing was heard of {_named(ranks)}" if ranks else "All of them waited too, but not for the same"
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -138,15 +138,13 @@ class GradientAggregation(Method):
         if gradients is None or all(parameter.grad is None for parameter in model.parameters()):  # the step is skipped
             return
         gradients.complete(self._last, self._run.rank_sync)
-        gramian, stream_ids = gradients.gramian(), gradients.stream_ids
-        weights = np.ones(len(stream_ids))
+        gramian, weights = gradients.gramian(), np.ones(len(gradients.stream_ids))
         present = np.flatnonzero(np.diagonal(gramian) > 0.0)
+        stream_ids = [gradients.stream_ids[place] for place in present]
         if np.isfinite(gramian).all():
             if len(present) > 1:
-                weights[present] = self._weigh(
-                    gramian[np.ix_(present, present)], [stream_ids[place] for place in present]
-                )
-            self._log.note(gramian, [stream_ids[place] for place in present], weights[present])
+                weights[present] = self._weigh(gramian[np.ix_(present, present)], stream_ids)
+            self._log.note(gramian, stream_ids, weights[present])
         gradients.combine(weights)
 
     def _weigh(self, gramian: FloatArray, stream_ids: Sequence[int]) -> FloatArray:
@@ -234,8 +232,7 @@ def check_conflict(trainer: Trainer, schedule: Schedule, methods: Sequence[Metho
             f"batch_size={schedule.name} compares the gradients of the ranks, and with conflict these are gradients of "
             f"one stream. Use a schedule that measures no noise, or leave conflict out."
         )
-    splitting = [method.name for method in methods if type(method).goes_first is not Method.goes_first]
-    if splitting:
+    if splitting := [method.name for method in methods if type(method).goes_first is not Method.goes_first]:
         raise ValueError(
             f"conflict and the methods {splitting} both combine separate gradients into that of the step: use only one "
             f"of the two."

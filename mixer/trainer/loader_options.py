@@ -31,8 +31,6 @@ class LoadingMixin(StepMixin):
     """A Trainer whose training data are streams."""
 
     _combined: Any
-    _max_tokens: int | None
-    _allow_inexact: bool
     _is_beginning: bool = False  # whether the next loader is the run's own
     _rows_from: Path | None = None  # checkpoint with the state of iterable streams and of the cap
 
@@ -42,12 +40,7 @@ class LoadingMixin(StepMixin):
         Called outside of the run, it returns a loader to look at: it yields an epoch with the present weights and batch
         size, and does not move the run's streams.
         """
-        if self.train_dataset is not self._combined:
-            raise ValueError(
-                "train_dataset was replaced after construction, but the streams are fixed then. Build a new trainer."
-            )
-        if self._combined is None:
-            raise ValueError("Trainer: training requires a train_dataset.")
+        self._check_train_dataset()
         is_run, self._is_beginning = self._is_beginning, False
         mixing = self.mixing if is_run else self.mixing.aside()
         feed = self._new_feed(mixing)
@@ -56,6 +49,14 @@ class LoadingMixin(StepMixin):
         if is_run:
             self._loader, self._feed = loader, feed
         return loader
+
+    def _check_train_dataset(self) -> None:
+        if self.train_dataset is not self._combined:
+            raise ValueError(
+                "train_dataset was replaced after construction, but the streams are fixed then. Build a new trainer."
+            )
+        if self._combined is None:
+            raise ValueError("Trainer: training requires a train_dataset.")
 
     def _new_loader(self, mixing: Mixing, feed: Feed | None) -> MixingLoader:
         loader = MixingLoader(
@@ -208,44 +209,31 @@ class LoadingMixin(StepMixin):
     @property
     def _columns_are_removed(self) -> bool:
         """Whether all samples are loaded without unused columns; memories keep what they received."""
-        return all(_is_arrow(stream.dataset) and stream.preprocess is None for stream in self.streams)
+        return not any(map(_is_made, self.streams))
 
-    def _check_label_names(self, stream: Stream) -> None:
-        missing = [name for name in stream.label_names or () if name not in stream.dataset.column_names]
+    def _with_model_columns(self, stream: Stream) -> Any:
+        if _is_made(stream):
+            return preprocessed(stream.dataset, stream.preprocess)
+        columns = stream.dataset.column_names
+        missing = [name for name in stream.label_names or () if name not in columns]
         if missing and stream.data_collator is None:
-            raise ValueError(
-                f"Stream {stream.name!r}: label_names contains {missing}, but the columns are "
-                f"{stream.dataset.column_names}."
-            )
-
-    def _check_some_column(self, stream: Stream) -> None:
+            raise ValueError(f"Stream {stream.name!r}: label_names contains {missing}, but the columns are {columns}.")
         self._set_signature_columns_if_needed()
         taken: list[str] = list(self._signature_columns or ())
-        columns = stream.dataset.column_names
         if self._removes_columns and not set(taken) & set(columns):
             raise ValueError(
                 f"Stream {stream.name!r}: the model takes none of the columns {columns}; it takes {taken}. Rename the "
                 f"columns, set the stream's preprocess, or set remove_unused_columns=False for a data_collator that "
                 f"creates the inputs."
             )
-
-    def _with_model_columns(self, stream: Stream) -> Any:
-        if not _is_arrow(stream.dataset) or stream.preprocess is not None:
-            return preprocessed(stream.dataset, stream.preprocess)
-        self._check_label_names(stream)
-        self._check_some_column(stream)
         return self._remove_unused_columns(stream.dataset, description=f"training stream {stream.name!r}")
 
 
 def _is_made(stream: Stream) -> bool:
     """Whether code creates the samples, perhaps with different columns."""
-    return not _is_arrow(stream.dataset) or stream.preprocess is not None
+    return not isinstance(stream.dataset, datasets.Dataset) or stream.preprocess is not None
 
 
 def goes_by_first(collator: Any) -> bool:
     """Says whether a collator is one of transformers, which all use the columns of the first sample."""
     return getattr(collator, "__module__", "").startswith("transformers.data")
-
-
-def _is_arrow(dataset: Any) -> bool:
-    return isinstance(dataset, datasets.Dataset)

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -35,6 +34,7 @@ from mixer.models.loss_normalization import (
 from mixer.models.row_losses import RowlessTracker, RowLossReader, hides_rows, items_per_row, labels_can_shift, num_rows
 from mixer.models.side_state import model_restored
 from mixer.models.trial_rows import rows_to_try
+from mixer.models.trl import metrics_restored
 from mixer.utils.arrays import FloatArray
 
 Trial = Callable[[StepBatch, int], Tensor]
@@ -48,10 +48,12 @@ class LossesMixin(Trainer):
     """A Trainer that knows each stream's loss: the function, its normalisation and the weight of an item."""
 
     streams: list[Stream]
+    _plan: Plan  # of the present step, and its counts
     _step_counts: StepCounts
     _micro_items: list[int]  # of this rank's micro-batches
     _normalizations: dict[int, LossNormalization]  # by stream if their losses differ, else under 0
     _losses_differ: bool = False  # whether streams have losses or heads of their own
+    _loader: MixingLoader | None = None
     _row_losses: RowLossReader | None = None
     _keeps_output: bool = False  # whether a method needs the model's output
     _keeps_items: bool = False  # whether the policy needs the loss of each item
@@ -59,9 +61,9 @@ class LossesMixin(Trainer):
     _last_tried: list[Seen]  # the last loss of unknown kind, for some rows and for their halves
 
     @property
-    @abstractmethod
     def _present_loader(self) -> MixingLoader:
-        """The loader of the present run."""
+        assert self._loader is not None, "there is a loader in every run"  # noqa: S101
+        return self._loader
 
     @property
     def _has_own_loss(self) -> bool:
@@ -73,15 +75,10 @@ class LossesMixin(Trainer):
         """Whether the first label of a row is no loss term; the Trainer does not know it for every model."""
         return shifts_labels(self.model, self._loss_shifts_labels)
 
-    @contextlib.contextmanager
-    def _with_loss_of(self, stream_id: int) -> Iterator[None]:
+    def _with_loss_of(self, stream_id: int) -> contextlib.AbstractContextManager[None]:
         """Temporarily uses the loss function of a stream, if it has its own."""
-        own, common = self.streams[stream_id].compute_loss_func, self.compute_loss_func
-        self.compute_loss_func = common if own is None else own
-        try:
-            yield
-        finally:
-            self.compute_loss_func = common
+        own = self.streams[stream_id].compute_loss_func
+        return contextlib.nullcontext() if own is None else attributes_held(self, compute_loss_func=own)
 
     @contextlib.contextmanager
     def _naming_streams(self, micro: MicroBatch) -> Iterator[None]:
@@ -92,17 +89,12 @@ class LossesMixin(Trainer):
             error.add_note(f"In a micro-batch with samples of the streams {names}.")
             if micro.indices is not None:
                 error.add_note(f"The samples: {name_rows(self.streams, micro.stream_ids, micro.indices)}.")
-            for reason in alone(error, micro) + self._unfit_rows(micro):
+            reasons = alone(error, micro)
+            with contextlib.suppress(RuntimeError):  # after a failed assertion nothing can be read from a GPU
+                reasons += unfit_rows(self._unwrapped_model, self.streams, micro)
+            for reason in reasons:
                 error.add_note(reason)
             raise
-
-    def _unfit_rows(self, micro: MicroBatch) -> list[str]:
-        """Describes the rows with tokens that the model cannot take; the original errors rarely do."""
-        model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
-        try:
-            return unfit_rows(model, self.streams, micro)
-        except RuntimeError:  # after a failed assertion nothing can be read from a GPU
-            return []
 
     def _computes_own_loss(self, stream_id: int) -> bool:
         """Whether the user computes the loss of a stream, not the model."""
@@ -119,25 +111,21 @@ class LossesMixin(Trainer):
         model computes it.
         """
         known = self._normalizations.get(self._kind(stream_id))
-        if known is not None:
-            return known
-        return LossNormalization(counts_items=False, factor=1.0, rows_known=not self._computes_own_loss(stream_id))
+        return known or LossNormalization(False, factor=1.0, rows_known=not self._computes_own_loss(stream_id))
 
     def _unknown_kinds(self, plan: Plan) -> list[int]:
         """Returns the kinds of loss in a step whose normalisation is unknown.
 
         A tentative one is tried again now and then if the rows of the step differ in their number of items.
         """
+        known = self._normalizations
         kinds = np.flatnonzero(plan.counts).tolist() if self._losses_differ else [0]
-        known = [self._normalizations.get(kind) for kind in kinds]
-        number = plan.step
-        tries_again = number & (number - 1) == 0  # after 1, 2, 4, 8, ... steps
-        if any(one is not None and one.is_tentative for one in known) and not self._step_counts.is_even:
+        tentative = [kind for kind in kinds if kind in known and known[kind].is_tentative]
+        tries_again = plan.step & (plan.step - 1) == 0  # after 1, 2, 4, 8, ... steps
+        if tentative and not self._step_counts.is_even:
             self._num_uneven += 1
             tries_again |= self._num_uneven <= _MOST_UNEVEN
-        return [
-            kind for kind, one in zip(kinds, known, strict=True) if one is None or (one.is_tentative and tries_again)
-        ]
+        return [kind for kind in kinds if kind not in known or (tries_again and kind in tentative)]
 
     @property
     def _num_items(self) -> int:
@@ -171,8 +159,7 @@ class LossesMixin(Trainer):
 
     def _row_terms(self, micro: MicroBatch) -> Tensor | None:
         """Returns the rows' contributions to the last loss, `[num_rows]`; `None` if they are unknown."""
-        assert self._row_losses is not None, "rows are read after a tracked forward"  # noqa: S101
-        rows, normalization = self._row_losses.row_losses(), self._normalization_of(micro.first_stream)
+        rows, normalization = self._tracker.row_losses(), self._normalization_of(micro.first_stream)
         if rows is None or not normalization.has_row_means:
             return rows
         return rows / self._labels_per_row(batch_mapping(micro.inputs)).to(rows.device).clamp(min=1)
@@ -206,32 +193,31 @@ class LossesMixin(Trainer):
     @contextlib.contextmanager
     def _trying(self) -> Iterator[None]:
         """Restores the model, the random generators and the arguments after a trial."""
-        model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
-        with model_restored(self.model_wrapped, self.args, training=False, inner=model), torch.no_grad():
+        inner = self._unwrapped_model
+        restored = model_restored(self.model_wrapped, self.args, training=False, inner=inner)
+        with metrics_restored(self), restored, torch.no_grad():
             yield
 
     def _trial_loss(self, inputs: Mapping[str, Any], num_items: int, averages: bool = True) -> Tensor:
         """Computes the loss of a micro-batch as the Trainer does."""
-        tracker, model = self._row_losses, self.model_wrapped
-        assert tracker is not None, "the tracker is attached before a loss is tried"  # noqa: S101
         prepared = self._prepare_inputs(dict(inputs))
-        tracker.listen(prepared)
+        self._tracker.listen(prepared)
         self.args.average_tokens_across_devices = averages
         with self.compute_loss_context_manager():
             count = torch.tensor(num_items, device=self.args.device)
-            loss: Any = self.compute_loss(model, prepared, num_items_in_batch=count)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            actual = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r}"
-            raise TypeError(f"A loss must be a tensor with one element, got {actual}: return its mean.")
-        return loss.detach()
+            loss: Any = self.compute_loss(self.model_wrapped, prepared, num_items_in_batch=count)
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            return loss.detach()
+        actual = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r}"
+        raise TypeError(f"A loss must be a tensor with one element, got {actual}: return its mean.")
 
     def _rows_of_trial(self, num_samples: int) -> Tensor | None:
-        assert self._row_losses is not None, "the tracker is attached before a loss is tried"  # noqa: S101
-        rows = self._row_losses.row_losses()
+        rows = self._tracker.row_losses()
         return rows if rows is not None and len(rows) == num_samples else None
 
     def _try_normalization(self, step_batch: StepBatch, number: int) -> Tensor:
-        micro = step_batch.micro_batches[number]
+        micro, inner = step_batch.micro_batches[number], inner_model(self._own_model)
+        is_stock = isinstance(inner, PreTrainedModel) and type(inner).__module__.startswith("transformers.")
         return try_normalization(
             lambda count, averages: self._trial_loss(micro.inputs, count, averages),
             lambda: self._rows_of_trial(len(micro.stream_ids)),
@@ -240,7 +226,7 @@ class LossesMixin(Trainer):
             self.args.world_size,
             # If the user computes the loss, or there are several, the observed rows may belong to another loss.
             EXACT_SHARE if self._has_own_loss or self._losses_differ else LARGEST_OTHER_SHARE,
-            is_stock=self._has_stock_model and not self._has_own_loss and not self._losses_differ,
+            is_stock=is_stock and not self._has_own_loss and not self._losses_differ,
         )
 
     def _try_kind(self, step_batch: StepBatch, number: int) -> Tensor:
@@ -250,8 +236,7 @@ class LossesMixin(Trainer):
             stream_id = int(micro.stream_ids[0]) if self._present_loader.by_stream else None
             batch, num_samples = self._present_loader.few_samples(step_batch, stream_id) or (batch, num_samples)
         rows = rows_to_try(batch, num_samples, self._labels_per_row)
-        seen = [self._see(one) for one in (rows or [batch] * 3)]
-        self._last_tried = seen
+        self._last_tried = seen = [self._see(one) for one in (rows or [batch] * 3)]
         if rows is None:
             return vote_on_kind(None)
         is_half = any(parameter.dtype in _HALF for parameter in self.model_wrapped.parameters())
@@ -269,9 +254,7 @@ class LossesMixin(Trainer):
         return vote_on_kind(best, has_other_items=other is not None and other.kind != "other")
 
     def _see(self, inputs: Mapping[str, Any]) -> Seen:
-        loss = float(
-            self._trial_loss(inputs, self._num_items, averages=False)
-        )  # without the factor world_size of training
+        loss = float(self._trial_loss(inputs, self._num_items, averages=False))  # without training's factor world_size
         items = self._labels_per_row(inputs)
         rows = self._rows_of_trial(len(items))
         return Seen(loss, None if rows is None else rows.double().cpu().numpy(), items.cpu().numpy())
@@ -281,45 +264,63 @@ class LossesMixin(Trainer):
         assert self.model is not None, "the Trainer has made its model"  # noqa: S101
         return self.model
 
-    @functools.cached_property
-    def _has_stock_model(self) -> bool:
-        """Whether the model that computes the loss is one of transformers."""
-        inner = inner_model(self._own_model)
-        return isinstance(inner, PreTrainedModel) and type(inner).__module__.startswith("transformers.")
+    @property
+    def _unwrapped_model(self) -> nn.Module:
+        """The model, not wrapped for distributed training."""
+        model: nn.Module = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
+        return model
 
     def _name_of_loss(self, kind: int) -> str:
         """Names a loss, for messages."""
         function: Any = self.streams[kind].compute_loss_func if self._losses_differ else None
-        function = function or self.compute_loss_func
-        name = getattr(function, "__qualname__", type(function).__qualname__) if function is not None else ""
-        if function is None and not _is_known(type(self).compute_loss):
+        if (function := function or self.compute_loss_func) is not None:
+            name = getattr(function, "__qualname__", type(function).__qualname__)
+        elif not _is_known(type(self).compute_loss):
             name = f"{type(self).__name__}.compute_loss"
-        name = name or f"the loss of {type(inner_model(self._own_model)).__name__}"
+        else:
+            name = f"the loss of {type(inner_model(self._own_model)).__name__}"
         return f"{name} (stream {self.streams[kind].name!r})" if self._losses_differ else name
 
-    def _factor(self, plan: Plan, stream_id: int) -> float:
+    def _factor(self, stream_id: int) -> float:
         """Returns the factor on the loss of a stream's samples; only other than 1 in micro-batches of one stream."""
-        factors = self._loss_factors(plan)
-        return 1.0 if factors is None else float(factors[stream_id])
+        return factor_of(self._loss_factors, stream_id)
 
-    def _loss_factors(self, plan: Plan) -> FloatArray | None:
-        """Returns `[num_streams]` factors on the streams' losses in the present step, or `None`."""
-        counting, weights = self._item_factors(plan), plan.loss_weights
+    @property
+    def _loss_factors(self) -> FloatArray | None:
+        """`[num_streams]`: factors on the streams' losses in the present step, or `None`."""
+        counting, weights = self._item_factors, self._plan.loss_weights
         return weights if counting is None else counting if weights is None else counting * weights
 
-    def _item_factors(self, plan: Plan) -> FloatArray | None:
-        """Returns `[num_streams]`: the weight of an item in the present step's loss; `None` if all are 1."""
-        return samples_per_item(plan.counts, self._step_counts.items) if self._losses_differ else None
+    @property
+    def _item_factors(self) -> FloatArray | None:
+        """`[num_streams]`: the weight of an item in the present step's loss; `None` if all are 1."""
+        return samples_per_item(self._plan.counts, self._step_counts.items) if self._losses_differ else None
 
-    def _item_factor(self, plan: Plan, stream_id: int) -> float:
-        """Returns the weight of an item of a stream in the present step's loss."""
-        factors = self._item_factors(plan)
-        return 1.0 if factors is None else float(factors[stream_id])
+    @property
+    def _tracker(self) -> RowLossReader:
+        assert self._row_losses is not None, "the tracker is attached before the first forward"  # noqa: S101
+        return self._row_losses
 
     def _detach_tracker(self) -> None:
         if self._row_losses is not None:
             self._row_losses.detach()
             self._row_losses = None
+
+
+@contextlib.contextmanager
+def attributes_held(owner: object, **values: Any) -> Iterator[None]:
+    """Sets attributes of an object temporarily."""
+    before = {name: getattr(owner, name) for name in values}
+    vars(owner).update(values)
+    try:
+        yield
+    finally:
+        vars(owner).update(before)
+
+
+def factor_of(factors: FloatArray | None, stream_id: int) -> float:
+    """Returns a stream's factor; 1 if there are none."""
+    return 1.0 if factors is None else float(factors[stream_id])
 
 
 def _is_known(compute_loss: Any) -> bool:

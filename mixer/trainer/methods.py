@@ -1,6 +1,8 @@
 """Methods in the steps of a Trainer: replay buffers among its streams, and the user's own."""
 
 import contextlib
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -11,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from mixer.loading.step import MicroBatch, StepBatch
-from mixer.mixture.plan import Plan
 from mixer.trainer.checkpointing.files import METHODS_ENTRY
 from mixer.trainer.checkpointing.save import SavingMixin
+from mixer.trainer.losses import factor_of
 from mixer.trainer.method import ForwardResult, Method, RunContext, as_methods
 from mixer.trainer.side_runs import SideRuns
 from mixer.utils.files import WriteError, folder_name
@@ -26,7 +28,6 @@ class MethodsMixin(SavingMixin):
 
     _methods: tuple[Method, ...] = ()
     _method_run: RunContext  # the run as methods see it
-    _allow_inexact: bool
     _update: StepBatch | None = None  # the step in training
     _term_names: dict[int, str]  # names of methods with a loss term, by index
     _terms: Tensor  # `[num_methods]`: this rank's terms in the present step
@@ -59,9 +60,8 @@ class MethodsMixin(SavingMixin):
         self._wants_one_stream_each |= any(method.one_stream_each for method in self._methods)
 
     def _check_names(self) -> None:
-        names = [method.name for method in self._methods]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
+        counts = Counter(method.name for method in self._methods)
+        if twice := sorted(name for name, count in counts.items() if count > 1):
             raise ValueError(f"methods: names must differ, but {twice} occur more than once.")
         weighing = [method.name for method in self._methods if type(method).factors is not Method.factors]
         if len(weighing) > 1:
@@ -74,9 +74,7 @@ class MethodsMixin(SavingMixin):
             method.load(Path(checkpoint) / _FOLDER / folder_name(method.name), self._allow_inexact)
 
     def _method_settings(self) -> list[str]:
-        """Lists the settings of all methods, sorted."""
-        settings = [method.settings() for method in self._methods]
-        return sorted(setting for setting in settings if setting is not None)
+        return sorted(setting for method in self._methods if (setting := method.settings()) is not None)
 
     def _check_method_settings(self, state: Mapping[str, Any]) -> None:
         """Refuses a saved state of other methods; a state without an entry fits any."""
@@ -92,8 +90,8 @@ class MethodsMixin(SavingMixin):
             with self._putting_errors_off(f"{method.name}, a part of its methods"):
                 method.save(Path(output_dir) / _FOLDER / folder_name(method.name))
 
-    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
+    def _prepare_run(self) -> None:
+        super()._prepare_run()
         for method in self._methods:
             if method.attached_to is not self._method_run:
                 raise ValueError(
@@ -101,7 +99,6 @@ class MethodsMixin(SavingMixin):
                     "that one. Create a method per trainer, or finish training before you create the next trainer."
                 )
             method.prepare(self.model_wrapped)
-        return prepared
 
     # ---- A step ----
 
@@ -142,21 +139,16 @@ class MethodsMixin(SavingMixin):
     def _goes_first(self, micro: MicroBatch) -> bool:
         return any(method.goes_first(int(micro.stream_ids[0])) for method in self._methods)
 
-    def _factor(self, plan: Plan, stream_id: int) -> float:
-        factor = super()._factor(plan, stream_id)
-        for method in self._methods:
-            factors = method.factors(plan, self._step_counts.items)
-            factor *= 1.0 if factors is None else float(factors[stream_id])
-        return factor
+    def _factor(self, stream_id: int) -> float:
+        factors = [method.factors(self._plan, self._step_counts.items) for method in self._methods]
+        return math.prod((factor_of(own, stream_id) for own in factors), start=super()._factor(stream_id))
 
-    def _train_micro_batch(
-        self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
-    ) -> Tensor:
+    def _train_micro_batch(self, model: nn.Module, micro: MicroBatch, own_items: int, sums: Tensor) -> Tensor:
         if not self._methods:
-            return super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
-        trained = ForwardResult(plan, micro, None, self._items_per_row(micro))
+            return super()._train_micro_batch(model, micro, own_items, sums)
+        trained = ForwardResult(self._plan, micro, None, self._items_per_row(micro))
         with self._terms_added(trained):
-            loss = super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
+            loss = super()._train_micro_batch(model, micro, own_items, sums)
         trained = replace(trained, row_losses=self._last_rows)
         is_first = self._goes_first(micro)
         self._num_first -= is_first
@@ -167,12 +159,11 @@ class MethodsMixin(SavingMixin):
     @contextlib.contextmanager
     def _terms_added(self, trained: ForwardResult) -> Iterator[None]:
         """Adds the methods' terms to the loss of the backward, after all scaling by the Trainer or a subclass."""
-        accelerator, tracker = self.accelerator, self._row_losses
-        backward = accelerator.backward
+        accelerator, backward = self.accelerator, self.accelerator.backward
 
         def backward_with_terms(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if tracker is not None and not trained.micro.is_padding:
-                loss = loss + self._sum_of_terms(replace(trained, output=tracker.output), loss)
+            if not trained.micro.is_padding:
+                loss = loss + self._sum_of_terms(replace(trained, output=self._tracker.output), loss)
             return backward(loss, *args, **kwargs)
 
         accelerator.backward = backward_with_terms
@@ -184,8 +175,7 @@ class MethodsMixin(SavingMixin):
     def _sum_of_terms(self, trained: ForwardResult, loss: Tensor) -> Tensor:
         total = torch.zeros_like(loss)
         for number, method in enumerate(self._methods):
-            term = method.term(trained)
-            if term is not None:
+            if (term := method.term(trained)) is not None:
                 total = total + term
                 self._terms[number] += term.detach() / self.args.world_size
         return total
@@ -215,9 +205,8 @@ class MethodsMixin(SavingMixin):
 
     def _begin_terms(self, state: Mapping[str, Any]) -> None:
         """Restores the sums for the next log entry; an empty state starts at 0."""
-        dtype = torch.float32 if self.args.device.type == "mps" else torch.float64
         sums = state.get("terms", [0.0] * len(self._methods))
-        self._term_sums = torch.tensor(sums, dtype=dtype, device=self.args.device)
+        self._term_sums = torch.tensor(sums, dtype=self._sum_dtype, device=self.args.device)
         self._num_terms = state.get("num_terms", 0)
 
     def _load_log_state(self, state: Mapping[str, Any]) -> None:

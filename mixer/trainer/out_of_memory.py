@@ -44,8 +44,6 @@ class RecoveryMixin(MethodsMixin):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, without the Trainer's own search for a batch size; see `Trainer.train`."""
-        if self._mixing is None:
-            return super().train(*args, **kwargs)
         self._recovers = bool(self.args.auto_find_batch_size)
         with (
             among_others(lambda: f"in step {self.mixing.clock.step + 1}", lambda: self.args.ddp_timeout),
@@ -60,24 +58,15 @@ class RecoveryMixin(MethodsMixin):
             return super()._inner_training_loop(*args, **kwargs)
 
     def _update_auto_batch_size(self, batch_size: int) -> None:
-        """Keeps the model wrapped; see `Trainer._update_auto_batch_size`."""
-        if self._mixing is None:
-            super()._update_auto_batch_size(batch_size)  # type: ignore[no-untyped-call]
+        """Does nothing, so that the model stays wrapped; see `Trainer._update_auto_batch_size`."""
 
-    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        prepared = super()._prepare_for_training(*args, **kwargs)
+    def _prepare_run(self) -> None:
+        super()._prepare_run()
         engine, self._obstacle = engine_of(self), obstacle(self.model_wrapped, self.args.world_size)
         if self._obstacle is None and steps_in_backward(self.args):
             self._obstacle = f"optim={optimizer_name(self.args)!r} updates weights during the backward pass"
         if self._obstacle is None and not engine.has_step:
             self._obstacle = f"{engine.name} makes the optimizer step in the last backward"
-        return prepared
-
-    @property
-    def _is_armed(self) -> bool:
-        if not self._recovers or self._obstacle is not None:
-            return False
-        return self.args.world_size == 1 or self._step_counts.num_larger > 0
 
     def _contents(self, batch: StepBatch) -> StepCounts:
         contents = super()._contents(batch)
@@ -97,14 +86,13 @@ class RecoveryMixin(MethodsMixin):
                 batch = self._resplit(batch)
             return result
 
-    def _train_step(
-        self, model: nn.Module, batch: StepBatch, num_items: Any, is_synchronised: bool = True
-    ) -> tuple[Tensor, Tensor]:
+    def _train_step(self, model: nn.Module, batch: StepBatch, is_synchronised: bool = True) -> tuple[Tensor, Tensor]:
+        may_fail = self.args.world_size == 1 or self._step_counts.num_larger > 0
         with self._naming_the_cap(batch.plan.step):
-            if self._is_armed:
+            if self._recovers and self._obstacle is None and may_fail:
                 result = self._train_armed(model, batch)
             else:
-                result = super()._train_step(model, batch, num_items, is_synchronised)
+                result = super()._train_step(model, batch, is_synchronised)
         self._window.passed(self._largest)
         self._num_trained += 1
         return result
@@ -115,19 +103,20 @@ class RecoveryMixin(MethodsMixin):
 
         def train_alone(split: StepBatch) -> tuple[Tensor, Tensor]:
             # A collator that masks at random may give new micro-batches other numbers of items.
-            num_items = torch.tensor(self._num_items_told, device=self.args.device)
-            return train(model, split, num_items, is_synchronised=False)
+            self._items_in_batch = torch.tensor(self._num_items_told, device=self.args.device)
+            return train(model, split, is_synchronised=False)
 
         settle(model)
         start = Snapshot(model, self.args.device)
         while (result := self._attempt(train_alone, batch)) is None:
             batch = self._resplit(batch)
             start.restore()
-        self._average_gradients(model)
+        self._before_averaging()
+        average_gradients(model, self._rank_sync, self.args.world_size)
         return result
 
-    def _average_gradients(self, model: nn.Module) -> None:
-        average_gradients(model, self._rank_sync, self.args.world_size)
+    def _before_averaging(self) -> None:
+        """Called when this rank's gradient is complete, before the ranks average theirs."""
 
     def _resplit(self, batch: StepBatch) -> StepBatch:
         return self._load_and_confirm(lambda: self._present_loader.resplit(batch)) or batch
@@ -153,8 +142,7 @@ class RecoveryMixin(MethodsMixin):
 
     def _halve(self, step: int, rank: int, largest: Size, error: Exception | None) -> None:
         loader, old = self._present_loader, self._present_loader.cap
-        new = old.halved(largest)
-        if new is None or not self._recovers:
+        if (new := old.halved(largest)) is None or not self._recovers:
             raise MicroBatchMemoryError(self._explanation(step, rank, largest)) from error
         loader.cap = new
         if self._row_losses is not None:
@@ -185,10 +173,9 @@ class RecoveryMixin(MethodsMixin):
             raise MicroBatchMemoryError(text) from error
 
     def _explanation(self, step: int, rank: int, largest: Size) -> str:
-        mixing = self.mixing
-        sizes = str(mixing.batch_size) if mixing.clock.counts_steps else f"{mixing.schedule.name}(..., "
+        mixing, sizes = self.mixing, str(self.mixing.batch_size)
         if not mixing.clock.counts_steps:
-            sizes += f"initial={mixing.initial_batch_size})"
+            sizes = f"{mixing.schedule.name}(..., initial={mixing.initial_batch_size})"
         if not self._recovers:
             why = "Or set auto_find_batch_size=True, which halves the limit and repeats the step."
         elif self._obstacle is not None:

@@ -3,7 +3,6 @@
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -17,21 +16,6 @@ from mixer.utils.files import folder_name
 _FOLDER = "search-start"
 
 
-@dataclass(frozen=True)
-class _Start:
-    """The common start of all trials of a search.
-
-    Args:
-        weights: Weights set by hand, or `None`.
-        batch_size: The batch size set by hand, or `None`.
-        folder: Folder with the saved memories of methods.
-    """
-
-    weights: Mapping[str, float] | None
-    batch_size: int | None
-    folder: Path
-
-
 class _PrunedElsewhere(Exception):  # noqa: N818
     """The main rank has pruned the trial."""
 
@@ -39,7 +23,8 @@ class _PrunedElsewhere(Exception):  # noqa: N818
 class SearchingMixin(MethodsMixin):
     """A Trainer whose trials are independent of each other."""
 
-    _start: _Start | None = None  # of the search in progress
+    # The common start of all trials of a search: weights and batch size set by hand, and the methods' saved memories.
+    _start: tuple[Mapping[str, float] | None, int | None, Path] | None = None
 
     def hyperparameter_search(
         self,
@@ -70,27 +55,21 @@ class SearchingMixin(MethodsMixin):
                 f"in parallel, start several processes with the same storage and study_name."
             )
         if compute_objective is None and isinstance(self.eval_dataset, dict):
-            compute_objective = self._mean_loss_alone(list(self.eval_dataset))
+            if self.compute_metrics is not None:
+                raise ValueError(
+                    "compute_objective is missing: the Trainer's own would add up all losses and metrics of the "
+                    f"evaluation sets {list(self.eval_dataset)}. Choose one, as in compute_objective=lambda metrics: "
+                    'metrics["eval_loss"], their mean.'
+                )
+            compute_objective = itemgetter("eval_loss")
         with self._searching():
             return super().hyperparameter_search(hp_space, compute_objective, *args, **kwargs)
-
-    def _mean_loss_alone(self, sets: list[str]) -> Callable[[Mapping[str, float]], float]:
-        if self.compute_metrics is not None:
-            raise ValueError(
-                "compute_objective is missing: the Trainer's own would add up all losses and metrics of the evaluation "
-                f"sets {sets}. Choose one, as in compute_objective=lambda metrics: "
-                'metrics["eval_loss"], their mean.'
-            )
-        return itemgetter("eval_loss")
 
     @contextlib.contextmanager
     def _searching(self) -> Iterator[None]:
         """Keeps the common start of all trials during a search."""
-        if self._mixing is None:
-            yield
-            return
         folder = Path(str(self.args.output_dir)) / _FOLDER
-        self._start = _Start(self._mixing.manual_weights, self._mixing.manual_batch_size, folder)
+        self._start = self.mixing.manual_weights, self.mixing.manual_batch_size, folder
         if self.args.should_save:
             shutil.rmtree(folder, ignore_errors=True)
             for method in self._methods:
@@ -129,26 +108,19 @@ class SearchingMixin(MethodsMixin):
 
     def _hp_search_setup(self, trial: Any) -> None:
         super()._hp_search_setup(trial)
-        if self._mixing is None:
-            return
-        self._keep_ledger_in(Path(str(self._get_output_dir(trial))) / "ledger")
+        ledger_folder = Path(str(self._get_output_dir(trial))) / "ledger"
+        if ledger_folder != self.ledger.folder:
+            self.ledger.finish()
+            self.ledger = Ledger(ledger_folder, is_writer=self.is_world_process_zero())
         if trial is not None and self._start is not None:
             self._check_options()
-            self._begin_anew(self._start)
-
-    def _keep_ledger_in(self, folder: Path) -> None:
-        if folder != self.ledger.folder:
-            self.ledger.finish()
-            self.ledger = Ledger(folder, is_writer=self.is_world_process_zero())
-
-    def _begin_anew(self, start: _Start) -> None:
-        """Resets the state that a run leaves behind and the next one does not reset itself."""
-        self.mixing.set_weights(start.weights)
-        self.mixing.set_batch_size(start.batch_size)
-        num_own = sum(stream.is_memory for stream in self.streams)
-        self._attach_methods(self._methods[num_own:])
-        for method in self._methods:
-            method.load(start.folder / folder_name(method.name), self._allow_inexact)
+            # Reset the state that a run leaves behind and the next one does not reset itself.
+            weights, batch_size, folder = self._start
+            self.mixing.set_weights(weights)
+            self.mixing.set_batch_size(batch_size)
+            self._attach_methods(self._methods[sum(stream.is_memory for stream in self.streams) :])
+            for method in self._methods:
+                method.load(folder / folder_name(method.name), self._allow_inexact)
 
     def _check_options(self) -> None:
         """Refuses incompatible options, including those of a trial."""

@@ -32,8 +32,7 @@ class SideRuns:
     @property
     def model(self) -> nn.Module:
         """The model, not wrapped for distributed training."""
-        model: nn.Module = self._trainer.accelerator.unwrap_model(self._trainer.model_wrapped, keep_torch_compile=False)
-        return model
+        return self._trainer._unwrapped_model
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -60,7 +59,7 @@ class SideRuns:
     @property
     def is_cut_by_tokens(self) -> bool:
         """Whether micro-batches are limited in tokens, so that ranks may differ in a stream's micro-batches."""
-        return getattr(self._trainer, "_max_tokens", None) is not None
+        return self._trainer._max_tokens is not None
 
     def load(self, plan: Plan) -> StepBatch:
         """Loads this rank's micro-batches of a plan."""
@@ -103,15 +102,10 @@ class SideRuns:
         Returns:
             A scalar; 0 if there are no items.
         """
-        trainer = self._trainer
-        first = micro.first_stream
-        normalization = trainer._normalization_of(first)
-        inputs = trainer._prepare_inputs(dict(micro.inputs))
+        normalization = self._trainer._normalization_of(micro.first_stream)
         num_items = max(int(self.items(micro).sum()), 1)
-        with metrics_restored(trainer), trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
-            count = torch.tensor(num_items, device=trainer.args.device) if normalization.counts_items else None
-            run: Any = trainer.model_wrapped if model is None else model
-            loss: Any = trainer.compute_loss(run, inputs, num_items_in_batch=count)
+        run: Any = self._trainer.model_wrapped if model is None else model
+        loss = self._loss(micro, run, num_items if normalization.counts_items else None)
         divisor = normalization.factor if normalization.counts_items else num_items if normalization.is_plain_sum else 1
         return torch.as_tensor(loss / divisor)
 
@@ -122,13 +116,16 @@ class SideRuns:
             micro: The micro-batch.
             model: The model; it need not take numbers of items.
         """
-        trainer, first = self._trainer, int(micro.stream_ids[0])
-        normalization, count = trainer._normalization_of(first), None
+        trainer, first = self._trainer, micro.first_stream
+        counts_items = trainer._computes_own_loss(first) and trainer._normalization_of(first).counts_items
+        self._loss(micro, model, max(int(self.items(micro).sum()), 1) if counts_items else None)
+
+    def _loss(self, micro: MicroBatch, model: nn.Module, num_items: int | None) -> Any:
+        trainer, first = self._trainer, micro.first_stream
         inputs = trainer._prepare_inputs(dict(micro.inputs))
+        count = None if num_items is None else torch.tensor(num_items, device=trainer.args.device)
         with metrics_restored(trainer), trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
-            if trainer._has_own_loss and normalization.counts_items:
-                count = torch.tensor(max(int(self.items(micro).sum()), 1), device=trainer.args.device)
-            trainer.compute_loss(model, inputs, num_items_in_batch=count)
+            return trainer.compute_loss(model, inputs, num_items_in_batch=count)
 
     def mean_and_row_losses(self, micro: MicroBatch) -> tuple[Tensor, Tensor | None]:
         """Computes the losses of a micro-batch.
@@ -137,8 +134,7 @@ class SideRuns:
             A scalar, the mean loss per item; and `[num_rows]`, the sum of each sample's loss terms, or `None` if rows
             cannot be separated.
         """
-        trainer, tracker = self._trainer, self._trainer._row_losses
-        assert tracker is not None, "the tracker is attached before the first step is trained"  # noqa: S101
+        trainer, tracker = self._trainer, self._trainer._tracker
         tracker.listen(micro.inputs)
         try:
             mean = self.mean_loss(micro)
@@ -166,12 +162,10 @@ class SideRuns:
         Raises:
             ValueError: If the model's rows cannot be separated.
         """
-        tracker = self._trainer._row_losses
-        assert tracker is not None, "the tracker is attached before the first step is trained"  # noqa: S101
         losses: list[tuple[MicroBatch, Tensor]] = []
         with self._aside(training=False), torch.no_grad():
             for micro in batch.micro_batches:
-                tracker.listen(micro.inputs)
+                self._trainer._tracker.listen(micro.inputs)
                 self.mean_loss(micro)
                 rows = self._trainer._row_terms(micro)
                 if micro.is_padding:

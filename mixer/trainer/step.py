@@ -15,19 +15,19 @@ from mixer.distributed.collectives import OtherRankError, RankSync
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import StepResult
 from mixer.loading.batching import STREAMS_IN_TURN
+from mixer.loading.build import MixtureOptions
 from mixer.loading.collate import StreamSpecifics, batch_mapping
 from mixer.loading.iterable.feed import Feed
-from mixer.loading.loader import MixingLoader
 from mixer.loading.step import MicroBatch, StepBatch, StepCounts, confirm
 from mixer.mixture.bad_samples import Skipping
 from mixer.mixture.controller import Mixing
 from mixer.mixture.learning_rate import LearningRate
-from mixer.mixture.plan import Plan
 from mixer.models.loss_normalization import LossNormalization, counts_other_items, decide, needs_kind
 from mixer.models.row_losses import items_per_row, tokens_per_row
+from mixer.policies import Policy
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.trainer.checkpointing.choose import write_error
-from mixer.trainer.losses import LossesMixin
+from mixer.trainer.losses import LossesMixin, factor_of
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import WriteError
 
@@ -48,6 +48,10 @@ class StepMixin(LossesMixin):
     """The steps of a Trainer whose batches are whole steps; `MixingMixin` sets it up."""
 
     ledger: Ledger
+    _policy: Policy
+    _mixture: MixtureOptions
+    _max_tokens: int | None = None
+    _allow_inexact: bool = False
     _rank_sync: RankSync
     _nonfinite: NonFinite
     _skipping: Skipping = Skipping()
@@ -56,8 +60,8 @@ class StepMixin(LossesMixin):
     _recovers: bool = False  # whether a step may be repeated in smaller micro-batches
     _keeps_samples: bool = False  # whether a method needs the samples of a step
     _load_counts: dict[str, int]
+    _items_in_batch: Tensor | int | None = None  # number of items as the Trainer counts them
     _mixing: Mixing | None = None
-    _loader: MixingLoader | None = None
     _feed: Feed | None = None
     _specifics: Mapping[int, StreamSpecifics] = {}  # collators and heads of single streams
     _finished: StepResult | None = None
@@ -82,28 +86,33 @@ class StepMixin(LossesMixin):
             raise ValueError("This trainer has no train_dataset and therefore no mixture.")
         return self._mixing
 
-    @property
-    def _present_loader(self) -> MixingLoader:
-        assert self._loader is not None, "there is a loader in every run"  # noqa: S101
-        return self._loader
-
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | int | None]:
         """Loads the next step and checks that all ranks agree on it; see `Trainer.get_batch_samples`."""
-        if self._mixing is None:
-            return super().get_batch_samples(epoch_iterator, num_batches, device)
         self._load_started = time.perf_counter()
-        batch = self._load_and_confirm(lambda: next(epoch_iterator, None))
-        if batch is None:
+        if (batch := self._load_and_confirm(lambda: next(epoch_iterator, None))) is None:
             return [], None
-        hits, misses = self._present_loader.hits_and_misses
+        self._load_counts = dict(zip(("hits", "misses"), self._present_loader.hits_and_misses, strict=True))
         if unknown := self._unknown_kinds(batch.plan):
             batch = self._learn_normalizations(batch, unknown)
         batch = self._before_training(batch)
-        self._load_counts = {"hits": hits, "misses": misses}
         self._train_started = time.perf_counter()
         return [batch], torch.tensor(self._num_items_told, device=device)
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self._prepare_run()
+        return prepared
+
+    def _prepare_run(self) -> None:
+        """Called when the model is wrapped and the optimizer and the learning-rate schedule exist."""
+
+    def _release_run(self) -> None:
+        """Releases, after `train`, what only the run needs."""
+        self._detach_tracker()
+        if self._loader is not None:
+            self._loader.stop()
 
     def _before_training(self, batch: StepBatch) -> StepBatch:
         """Returns the step to train after all ranks have confirmed one: by default the same."""
@@ -111,22 +120,22 @@ class StepMixin(LossesMixin):
 
     def _load_and_confirm(self, load: Callable[[], StepBatch | None]) -> StepBatch | None:
         """Loads a step, or catches an error, and reports it to the other ranks before anything else happens."""
-        batch, contents = None, None
+        batch, counts = None, None
         error = self._explained(self._method_error or self._policy_error or self.ledger.error)
         try:
             if self._can_load(error):
                 batch = load()
-                contents = None if batch is None else self._contents(batch)
+                counts = None if batch is None else self._contents(batch)
         except OtherRankError:
             batch = None
         except Exception as caught:  # sent to all ranks before it is raised
             error = caught
         plan = None if batch is None else batch.plan
-        self._step_counts = confirm(self._rank_sync, len(self.streams), plan, contents, error)
+        self._step_counts = counts = confirm(self._rank_sync, len(self.streams), plan, counts, error)
         if batch is not None:
-            contents = self._step_counts
-            self.mixing.check_tokens(batch.plan, contents.tokens, contents.skipped)
-            self._log_broken_samples(batch, contents.skipped)
+            self._plan = batch.plan
+            self.mixing.check_tokens(batch.plan, counts.tokens, counts.skipped)
+            self._log_broken_samples(batch, counts.skipped)
         return batch
 
     def _log_broken_samples(self, batch: StepBatch, skipped: Int64Array | None) -> None:
@@ -156,7 +165,7 @@ class StepMixin(LossesMixin):
 
     def _contents(self, batch: StepBatch) -> StepCounts:
         num_streams = len(self.streams)
-        items, tokens = np.zeros(num_streams), np.zeros(num_streams)
+        items, tokens = np.zeros((2, num_streams), dtype=np.int64)
         self._micro_items = []
         num_first = num_rows = squared_items = 0
         for micro in batch.micro_batches:
@@ -171,12 +180,7 @@ class StepMixin(LossesMixin):
                 squared_items += int(per_row.square().sum())
         skipped = np.bincount([stream_id for stream_id, _ in batch.broken], minlength=num_streams)
         return StepCounts(
-            items.astype(np.int64),
-            tokens.astype(np.int64),
-            num_first=num_first,
-            skipped=skipped.astype(np.int64),
-            num_rows=num_rows,
-            squared_items=squared_items,
+            items, tokens, num_first=num_first, skipped=skipped, num_rows=num_rows, squared_items=squared_items
         )
 
     def _num_first_labels(self, micro: MicroBatch, per_row: Tensor) -> int:
@@ -189,26 +193,21 @@ class StepMixin(LossesMixin):
     def _learn_normalizations(self, batch: StepBatch, kinds: Sequence[int]) -> StepBatch:
         """Determines how losses are normalised; reloads the step by stream if rows cannot be separated."""
         if self._row_losses is None:
-            model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
-            self._row_losses = self._new_tracker(model, not self.args.torch_compile, self._keeps_output)
+            self._row_losses = self._new_tracker(self._unwrapped_model, not self.args.torch_compile, self._keeps_output)
             self._row_losses.attach()
         items_were = [self._normalization_of(kind).counts_rows for kind in kinds]
         for kind in kinds:
             batch, normalization = self._learn_normalization(batch, kind)
             if normalization is not None:
                 self._normalizations[kind] = normalization
-        self._present_loader.keeps_samples = (
-            self._recovers
-            or self._keeps_samples
-            or any(normalization.is_tentative for normalization in self._normalizations.values())
-        )
-        are_known = all(normalization.rows_known for normalization in self._normalizations.values())
-        if are_known or self._present_loader.by_stream or self._present_loader.in_turns:
+        loader, known = self._present_loader, self._normalizations.values()
+        loader.keeps_samples = self._recovers or self._keeps_samples or any(one.is_tentative for one in known)
+        if all(one.rows_known for one in known) or loader.by_stream or loader.in_turns:
             if items_were == [self._normalization_of(kind).counts_rows for kind in kinds]:
                 return batch
             return self._load_and_confirm(lambda: batch) or batch  # its items have changed
         self._part_streams()
-        return self._load_and_confirm(lambda: self._present_loader.load(batch.plan)) or batch
+        return self._load_and_confirm(lambda: loader.load(batch.plan)) or batch
 
     def _part_streams(self) -> None:
         """Separates streams into micro-batches of their own: all streams, or some in turns."""
@@ -233,19 +232,15 @@ class StepMixin(LossesMixin):
             batch, own = self._vote(batch, kind, self._try_kind)
             of_kind = self._rank_sync.add_up(own.to(self.args.device)).cpu()
             if counts_other_items(of_kind) and not (self._has_recounted_labels or self._losses_differ):
-                return self._learn_normalization(self._recount_labels(batch), kind)
+                # Count the first label of each row from now on, or stop counting it.
+                self._has_recounted_labels = True
+                vars(self)["_shifts_labels"] = not self._shifts_labels
+                self._tracker.shift_labels(self._shifts_labels)
+                return self._learn_normalization(self._load_and_confirm(lambda: batch) or batch, kind)
         normalization = decide(votes, self.args.world_size, of_kind)
         if normalization is not None and normalization.kind == "other" and self.is_world_process_zero():
             self._warn_of_other_loss(kind, normalization)
         return batch, normalization
-
-    def _recount_labels(self, batch: StepBatch) -> StepBatch:
-        """Counts the first label of each row from now on, or stops counting it."""
-        self._has_recounted_labels = True
-        vars(self)["_shifts_labels"] = not self._shifts_labels
-        assert self._row_losses is not None, "the tracker is attached before a loss is tried"  # noqa: S101
-        self._row_losses.shift_labels(self._shifts_labels)
-        return self._load_and_confirm(lambda: batch) or batch
 
     def _warn_of_other_loss(self, kind: int, normalization: LossNormalization) -> None:
         """Warns of a loss whose gradient on the whole batch cannot be computed from micro-batches."""
@@ -262,10 +257,11 @@ class StepMixin(LossesMixin):
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Runs all micro-batches of a step, with gradients synchronised once; see `Trainer.training_step`."""
         if not isinstance(inputs, StepBatch):
-            if self._mixing is not None and self.is_in_train:
+            if self.is_in_train:
                 raise self._refused_step(f", but a {type(inputs).__name__}")
             return super().training_step(model, inputs, num_items_in_batch)
-        loss, sums = self._train_step(model, inputs, num_items_in_batch)
+        self._items_in_batch = num_items_in_batch
+        loss, sums = self._train_step(model, inputs)
         self._finished = StepResult(
             inputs.plan,
             self._step_counts,
@@ -273,7 +269,7 @@ class StepMixin(LossesMixin):
             learning_rate=float("nan") if self._learning_rate is None else self._learning_rate.value,
             learning_rate_factor=1.0 if self._learning_rate is None else self._learning_rate.factor,
             gradients=self._gradient_statistics,
-            item_factors=self._item_factors(inputs.plan),
+            item_factors=self._item_factors,
             measured=self._present_loader.measured(inputs.plan),
         )
         if self._nonfinite != "warn":
@@ -297,14 +293,10 @@ class StepMixin(LossesMixin):
             "each micro-batch."
         )
 
-    def _train_step(
-        self, model: nn.Module, batch: StepBatch, num_items: Any, is_synchronised: bool = True
-    ) -> tuple[Tensor, Tensor]:
+    def _train_step(self, model: nn.Module, batch: StepBatch, is_synchronised: bool = True) -> tuple[Tensor, Tensor]:
         """Runs the micro-batches; returns the loss and, per stream, the sums for `StepResult.loss_sums`."""
-        device = self.args.device
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        sums = torch.zeros(len(self.streams) + 1, dtype=dtype, device=device)
-        loss = torch.zeros((), device=device)
+        sums = torch.zeros(len(self.streams) + 1, dtype=self._sum_dtype, device=self.args.device)
+        loss = torch.zeros((), device=self.args.device)
         gradient_state = self.accelerator.gradient_state
         always = gradient_state.plugin_kwargs.get("sync_each_batch", False)
         self._begin_step(model, batch)
@@ -313,9 +305,12 @@ class StepMixin(LossesMixin):
             micro, last = batch.micro_batches[number], order[-1]
             gradient_state._set_sync_gradients(number == last)  # noqa: SLF001 accelerate
             with self._synchronised(model, is_synchronised and (always or number == last)):
-                own_items = self._micro_items[number]
-                loss = loss + self._train_micro_batch(model, micro, own_items, batch.plan, num_items, sums)
+                loss = loss + self._train_micro_batch(model, micro, self._micro_items[number], sums)
         return loss, sums
+
+    @property
+    def _sum_dtype(self) -> torch.dtype:
+        return torch.float32 if self.args.device.type == "mps" else torch.float64
 
     def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
         """Called before the micro-batches run, again if the step is repeated."""
@@ -324,30 +319,23 @@ class StepMixin(LossesMixin):
         """Returns the order of the micro-batches; the same on every rank."""
         return list(range(len(batch.micro_batches)))
 
-    @contextlib.contextmanager
-    def _synchronised(self, model: nn.Module, is_synchronised: bool) -> Iterator[None]:
-        if is_synchronised:
-            yield
-        else:
-            with self.accelerator.no_sync(model=model):
-                yield
+    def _synchronised(self, model: nn.Module, is_synchronised: bool) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if is_synchronised else self.accelerator.no_sync(model=model)
 
-    def _train_micro_batch(
-        self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
-    ) -> Tensor:
+    def _train_micro_batch(self, model: nn.Module, micro: MicroBatch, own_items: int, sums: Tensor) -> Tensor:
         """Runs the forward and backward of a micro-batch and adds the streams' losses to `sums`."""
-        first, tracker = int(micro.stream_ids[0]), self._row_losses
-        normalization, factor = self._normalization_of(first), self._factor(plan, first)
-        assert tracker is not None, "the tracker is attached before the first step"  # noqa: S101
-        total, world_size, counting = self._num_divided_by, self.args.world_size, self._item_factor(plan, first)
+        first, tracker = int(micro.stream_ids[0]), self._tracker
+        normalization, factor = self._normalization_of(first), self._factor(first)
+        total, world_size, counting = self._num_divided_by, self.args.world_size, factor_of(self._item_factors, first)
         divisor = normalization.divisor(total, own_items, world_size)
         # The Trainer's own division does the scaling, for any compute_loss of a subclass: by infinity for weight 0.
         self.loss_is_scaled_for_ga = False
         divide_by: Any = divisor / factor if factor and own_items else float("inf")
         self.current_gradient_accumulation_steps = divide_by
         tracker.listen(micro.inputs)
+        num_items = self._items_in_batch if normalization.counts_items else None
         with self._with_loss_of(first), self._naming_streams(micro):
-            loss = super().training_step(model, micro.inputs, num_items if normalization.counts_items else None)
+            loss = super().training_step(model, micro.inputs, num_items)
         self._last_rows = self._row_terms(micro)
         if not own_items:
             return torch.zeros_like(loss)
@@ -375,13 +363,12 @@ class StepMixin(LossesMixin):
         are_rows = self._normalization_of(first).rows_known and rows is not None and len(rows) == len(ids)
         if are_rows and rows is not None and not (is_single and self._computes_own_loss(first)):
             sums[:-1].index_add_(0, ids, rows.to(sums.dtype))
-            if not factor or unweighted.dtype in _HALF:
-                of_rows = rows.sum() * per_item
-                return _unrounded(unweighted, of_rows) if factor else of_rows
-            return unweighted
+            if factor and unweighted.dtype not in _HALF:
+                return unweighted
+            of_rows = rows.sum() * per_item
+            return _unrounded(unweighted, of_rows) if factor else of_rows
         # A loss of several streams whose rows cannot be separated belongs to none of them. If its kind is still
-        # unknown, it
-        # is 0 or not finite.
+        # unknown, it is 0 or not finite.
         is_unknown = factor > 0 and (self._kind(first) not in self._normalizations or self._present_loader.in_turns)
         sums[ids] += unweighted * (1 / per_item if is_single else 0.0 if is_unknown else float("nan"))
         return unweighted
@@ -401,8 +388,8 @@ def _unrounded(loss: Tensor, of_rows: Tensor) -> Tensor:
     return torch.where(is_rounded, of_rows, loss.to(of_rows.dtype))
 
 
-def _by_stream(per_row: Tensor, micro: MicroBatch, num_streams: int) -> np.ndarray:
-    ids = micro.stream_ids
-    if len(per_row) != len(ids):  # packed rows of one stream, or the run will separate streams
-        return np.bincount(ids[:1], weights=[int(per_row.sum())], minlength=num_streams)
-    return np.bincount(ids, weights=per_row.cpu().numpy(), minlength=num_streams)
+def _by_stream(per_row: Tensor, micro: MicroBatch, num_streams: int) -> Int64Array:
+    ids, numbers = micro.stream_ids, per_row.cpu().numpy()
+    if len(numbers) != len(ids):  # packed rows of one stream, or the run will separate streams
+        ids, numbers = ids[:1], numbers.sum(keepdims=True)
+    return np.bincount(ids, weights=numbers, minlength=num_streams).astype(np.int64)

@@ -1,12 +1,13 @@
 """Streams that differ: collators, preprocessing, labels, losses and heads of their own."""
 
+import contextlib
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
@@ -31,9 +32,8 @@ class StreamSpecificsMixin(LoadingMixin):
 
     def _take_specifics(self) -> None:
         """Finds the streams' own options; raises a `ValueError` for those that the model cannot use."""
-        model, streams = self.model, self.streams
-        assert model is not None, "the Trainer has made its model"  # noqa: S101
-        self._tasks = tasks_of(model, streams)
+        streams = self.streams
+        self._tasks = tasks_of(self._own_model, streams)
         self._normalizations = {}  # needed by a score before the first run
         _check_unused_heads(self, self._tasks)
         self._check_smoothing()
@@ -53,10 +53,9 @@ class StreamSpecificsMixin(LoadingMixin):
 
     def _take_classes(self) -> None:
         """Finds the number of classes of each stream's head, if that head computes the loss."""
-        model, are_own = self.model, [self._computes_own_loss(number) for number in range(len(self.streams))]
-        assert model is not None, "the Trainer has made its model"  # noqa: S101
         self._num_classes = tuple(
-            None if is_own else num_classes_of(model, task) for task, is_own in zip(self._tasks, are_own, strict=True)
+            None if self._computes_own_loss(number) else num_classes_of(self._own_model, task)
+            for number, task in enumerate(self._tasks)
         )
         for stream, task, number in zip(self.streams, self._tasks, self._num_classes, strict=True):
             collator = stream.data_collator or self.data_collator
@@ -67,8 +66,7 @@ class StreamSpecificsMixin(LoadingMixin):
 
     def _check_smoothing(self) -> None:
         """Refuses label smoothing if labels are no classes: the Trainer treats all labels as classes."""
-        assert self.model is not None, "the Trainer has made its model"  # noqa: S101
-        heads = heads_of(self.model) or {}
+        heads = heads_of(self._own_model) or {}
         for number, task in enumerate(self._tasks):
             problem = getattr(heads.get(task or ""), "problem_type", "")
             is_smoothed = self.args.label_smoothing_factor and not self._computes_own_loss(number)
@@ -91,29 +89,24 @@ class StreamSpecificsMixin(LoadingMixin):
         """Reads the first sample of each map-style stream; one that cannot be read is reported when it is used."""
         samples: dict[int, Any] = {}
         for number, (stream, dataset) in enumerate(zip(self.streams, self._datasets(), strict=True)):
-            if stream.is_iterable or stream.is_memory:
-                continue
-            with seeded(0):  # random numbers drawn here must not change the run
-                try:
+            if not (stream.is_iterable or stream.is_memory):
+                with tried(f"The first sample of stream {stream.name!r} cannot be read."):
                     samples[number] = dataset[0]
-                except Exception:
-                    logger.debug("The first sample of stream %r cannot be read.", stream.name, exc_info=True)
         return samples
 
     def _check_columns(self, samples: Mapping[int, Any]) -> None:
-        model, own = self.model, (type(self).compute_loss, type(self)._prepare_inputs)  # noqa: SLF001
-        if model is None or own != (Trainer.compute_loss, Trainer._prepare_inputs):  # noqa: SLF001
+        own = type(self).compute_loss, type(self)._prepare_inputs  # noqa: SLF001
+        if own != (Trainer.compute_loss, Trainer._prepare_inputs):  # noqa: SLF001
             return  # the user's code decides what happens to the columns
         for number, sample in samples.items():
-            inputs = self._collated(number, sample)
-            if inputs is not None:
+            if (inputs := self._collated(number, sample)) is not None:
                 to_loss = {"labels"} if self._computes_own_loss(number) else set()
                 columns = {column: value for column, value in inputs.items() if column not in to_loss}
-                check_columns(model, self.streams[number].name, columns)
-                self._check_labels(model, number, sample, inputs)
+                check_columns(self._own_model, self.streams[number].name, columns)
+                self._check_labels(number, sample, inputs)
 
-    def _check_labels(self, model: nn.Module, number: int, sample: Any, inputs: Mapping[str, Any]) -> None:
-        stream = self.streams[number]
+    def _check_labels(self, number: int, sample: Any, inputs: Mapping[str, Any]) -> None:
+        stream, model = self.streams[number], self._own_model
         lack = None if self._computes_own_loss(number) else find_lack_of_labels(model, inputs, stream.dataset, sample)
         if lack is not None and needs_labels(model):
             raise ValueError(f"Stream {stream.name!r}: {lack}")
@@ -123,13 +116,9 @@ class StreamSpecificsMixin(LoadingMixin):
     def _collated(self, number: int, sample: Any) -> Mapping[str, Any] | None:
         """Makes a micro-batch of one sample; `None` if that fails, which is reported when the sample is used."""
         form = self._specifics.get(number, StreamSpecifics())
-        collator = form.collator or self._common_collator
-        with seeded(0):
-            try:
-                inputs: Any = collator([copy.copy(sample)])  # some collators remove columns from their input
-            except Exception:
-                logger.debug("A sample of stream %r cannot be collated.", self.streams[number].name, exc_info=True)
-                return None
+        collator, inputs = form.collator or self._common_collator, None
+        with tried(f"A sample of stream {self.streams[number].name!r} cannot be collated."):
+            inputs = collator([copy.copy(sample)])  # some collators remove columns from their input
         if not isinstance(inputs, Mapping):
             return None
         return inputs if form.task is None else {**inputs, TASK: form.task}
@@ -140,10 +129,8 @@ class StreamSpecificsMixin(LoadingMixin):
             return True
         self._set_signature_columns_if_needed()
         known: Any = self._signature_columns
-        columns = [getattr(dataset, "column_names", None) for dataset in self._datasets()]
-        if not self._removes_columns:
-            return len({frozenset(names) for names in columns if names}) <= 1
-        return len({frozenset(names) & frozenset(known) for names in columns if names}) <= 1
+        columns = [frozenset(getattr(dataset, "column_names", None) or ()) for dataset in self._datasets()]
+        return len({names & frozenset(known) if self._removes_columns else names for names in columns if names}) <= 1
 
     def _are_alike(self, samples: Mapping[int, Any]) -> bool:
         """Compares the collated first samples; `False` if one of them cannot be read or collated."""
@@ -151,12 +138,10 @@ class StreamSpecificsMixin(LoadingMixin):
             return False
         if len(samples) < 2:
             return True
-        alone = [self._collated(number, sample) for number, sample in samples.items()]
-        known = [inputs for inputs in alone if inputs is not None]
-        if len(known) < len(alone):
-            return False
+        collated = (self._collated(number, sample) for number, sample in samples.items())
+        known = [inputs for inputs in collated if inputs is not None]
         with seeded(0):
-            return can_share_batch(self._common_collator, list(samples.values()), known)
+            return len(known) == len(samples) and can_share_batch(self._common_collator, [*samples.values()], known)
 
     def _set_signature_columns_if_needed(self) -> None:
         known: Any = self._signature_columns
@@ -175,11 +160,20 @@ class StreamSpecificsMixin(LoadingMixin):
 
     def _check_classes(self, labels: Any, stream_ids: Int64Array) -> None:
         for stream_id in np.unique(stream_ids).tolist():
-            number = self._num_classes[stream_id]
-            if number is not None and isinstance(labels, Tensor):
+            if (number := self._num_classes[stream_id]) is not None and isinstance(labels, Tensor):
                 are_rows = labels.dim() > 0 and len(labels) == len(stream_ids)
                 own = labels[torch.from_numpy(stream_ids == stream_id)] if are_rows else labels
                 check_labels(self.streams[stream_id].name, own, number, _head(self._tasks[stream_id]))
+
+
+@contextlib.contextmanager
+def tried(failure: str) -> Iterator[None]:
+    """Tries the user's code, without a change of the random numbers of the run; only logs a failure."""
+    with seeded(0):
+        try:
+            yield
+        except Exception:
+            logger.debug(failure, exc_info=True)
 
 
 def _check_unused_heads(trainer: Trainer, tasks: tuple[str | None, ...]) -> None:

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 from torch import nn
-from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.distributed.collectives import RankSync
 from mixer.ledger.description import describe_run
-from mixer.ledger.evaluated_losses import check_eval_weights, mean_loss, metrics_by_set, worst_loss
+from mixer.ledger.evaluated_losses import check_eval_weights
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.progress.bar import take_bars
 from mixer.ledger.recorder import Recorder
@@ -40,11 +39,10 @@ from mixer.mixture.resolve import (
 from mixer.mixture.stream import Stream, as_streams, describe, skipping_of
 from mixer.policies import Policy
 from mixer.schedules import Schedule, as_schedule
-from mixer.trainer.callback import MixingCallback
 from mixer.trainer.checkpointing.choose import write_error
-from mixer.trainer.checkpointing.files import read_state
-from mixer.trainer.checkpointing.progress import Progress
+from mixer.trainer.checkpointing.files import annotate, read_state
 from mixer.trainer.checkpointing.resume import ResumingMixin
+from mixer.trainer.checkpointing.save import Progress
 from mixer.trainer.checks import (
     check_arguments,
     check_budget,
@@ -57,6 +55,7 @@ from mixer.trainer.engines import EngineRequest, check_engine
 from mixer.trainer.evaluation import EvaluatingMixin, check_best_metric
 from mixer.trainer.failures import made_among_others
 from mixer.trainer.gradient_aggregation import check_conflict, with_conflict
+from mixer.trainer.loop import MixingCallback
 from mixer.trainer.method import Method
 from mixer.trainer.observers.gradient_options import Probing
 from mixer.trainer.observers.reference import ComparingMixin, compared_in
@@ -72,14 +71,7 @@ logger = logging.get_logger(__name__)
 MOST_STREAMS_IN_HISTORY = 256
 
 
-class MixingMixin(
-    PreparingMixin,
-    TRLStepsMixin,
-    EvaluatingMixin,
-    SearchingMixin,
-    ComparingMixin,
-    ResumingMixin,
-):
+class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, SearchingMixin, ComparingMixin, ResumingMixin):
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
 
     `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
@@ -230,14 +222,7 @@ class MixingMixin(
         take_bars(handler.callbacks, lambda: self.mixing)
         self._reporting = Reporting(self, self._settle_ledger)
         self._reporting.hook()
-        own = MixingCallback(
-            self._take_up_progress,
-            self._close_step,
-            self._show_place,
-            lambda: self.mixing,
-            self._take_stop_back,
-            lambda: handler.callbacks,
-        )
+        own = MixingCallback(self._take_up_progress, self._close_step, self._take_stop_back, self.mixing, handler)
         handler.callbacks.insert(0, own)
 
     def _check_options(self) -> None:
@@ -276,7 +261,10 @@ class MixingMixin(
 
     def _begin_run(self, resume_from: str | None) -> None:
         mixing, progress = self.mixing, None
-        self._take_seed()
+        # The seed of the arguments may have changed since construction.
+        self._mixture = replace(self._mixture, seed=self._data_seed)
+        if self._run_probe is not None:
+            self._run_probe.seed = self.args.seed
         # The first samples of one rank decide for all ranks.
         self._wants_one_stream_each = bool(self._rank_sync.most(int(self._wants_one_stream_each)))
         if resume_from is None:
@@ -285,12 +273,8 @@ class MixingMixin(
             self._load_methods(resume_from)
             progress = self._resume(mixing, resume_from)
         resume_step = None if progress is None else mixing.clock.step
-        description = {
-            "streams": list(mixing.names),
-            "policy": self._policy.name,
-            "batch_size": self._mixture.schedule.name,
-            "run": self.describe_run(),
-        }
+        names = {"streams": list(mixing.names), "policy": self._policy.name, "batch_size": self._mixture.schedule.name}
+        description = {**names, "run": self.describe_run()}
         self._rank_sync.run_on_all(partial(self._begin_progress, progress))
         self._rank_sync.run_on_all(partial(self._begin_ledger, resume_step, description))
         self._recorder = self._new_recorder(mixing)
@@ -302,12 +286,6 @@ class MixingMixin(
         self._rows_from = None if resume_from is None else Path(resume_from)
         self._detach_tracker()
         self._reporting.hook()  # callbacks may have been added
-
-    def _take_seed(self) -> None:
-        """Uses the present seed of the arguments: it may have changed since construction."""
-        self._mixture = replace(self._mixture, seed=self._data_seed)
-        if self._run_probe is not None:
-            self._run_probe.seed = self.args.seed
 
     def _resume(self, mixing: Mixing, checkpoint: str) -> Progress:
         state, manual, manual_size = read_state(Path(checkpoint)), mixing.manual_weights, mixing.manual_batch_size
@@ -344,31 +322,27 @@ class MixingMixin(
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Trains on the mixture; see `Trainer.train`."""
+        self._check_train_dataset()
         try:
             return super().train(resume_from_checkpoint, *args, **kwargs)
         except BaseException as error:
-            if self._mixing is not None and self.is_in_train:  # keep the records
+            if self.is_in_train:  # keep the records
                 self._end_ledger(error)
                 self.is_in_train = False
             raise
         finally:
-            self._detach_tracker()
-            if self._loader is not None:
-                self._loader.stop()
+            self._release_run()
 
     def _end_ledger(self, error: BaseException) -> None:
-        # After a device error losses cannot be read, and the disk may be full.
-        with contextlib.suppress(RuntimeError, OSError):
-            self._recorder.settle()
-        with contextlib.suppress(OSError):
-            self.ledger.flush()
-        with contextlib.suppress(OSError):
-            self.ledger.end("stopped", shortened(f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")))
+        reason = shortened(f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": "))
+        for work in (self._recorder.settle, self.ledger.flush, partial(self.ledger.end, "stopped", reason)):
+            # After a device error losses cannot be read, and the disk may be full.
+            with contextlib.suppress(RuntimeError, OSError):
+                work()
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
-        if self._mixing is not None:
-            self._begin_run(kwargs.get("resume_from_checkpoint"))
-            self._is_beginning = True
+        self._begin_run(kwargs.get("resume_from_checkpoint"))
+        self._is_beginning = True
         with self._arguments_held(**({"eval_on_start": False} if self._progress else {})):  # only at the start
             result = super()._inner_training_loop(*args, **kwargs)
         self._raise_method_error()
@@ -387,13 +361,15 @@ class MixingMixin(
             raise write_error("The end of the ledger", error, Path(str(self.args.output_dir))) from error
         if self._stopped_by is None:
             self.ledger.end("finished")
-            self._note_end()
+            if self.args.should_save and self._last_checkpoint is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    annotate(self._last_checkpoint, ended=True)
         else:
             self.ledger.end("stopped", self._stopped_by.name)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """Ends all ranks if a policy failed on one of them: the state would lack a decision."""
-        if self._mixing is not None and self.state.global_step < self.state.max_steps:
+        if self.state.global_step < self.state.max_steps:
             error = self._policy_error
             if self._rank_sync.most(int(error is not None)):
                 self._rank_sync.raise_on_all(error)
@@ -404,14 +380,12 @@ class MixingMixin(
         self.ledger.flush()
 
     def _close_step(self) -> None:
-        batch = self._finished
-        if batch is None:
+        if (batch := self._finished) is None:
             raise self._refused_step()
         self._finished = None
         self._close_methods()
-        losses = np.full(len(self.streams), np.nan)
-        if "loss" in self._policy.needs:
-            losses = np.where(np.isfinite(batch.losses), batch.losses, np.nan)
+        is_seen = np.isfinite(batch.losses) if "loss" in self._policy.needs else False
+        losses = np.where(is_seen, batch.losses, np.nan)
         observed = self._observed_by_policy(batch)  # uses collectives, so errors are not deferred
         compared = compared_in(observed)
         try:
@@ -431,6 +405,7 @@ class MixingMixin(
         if self._learning_rate is not None:
             self._learning_rate.moved()
             self._set_learning_rate()
+        self._show_place()
 
     # ---- Logs, evaluation, checkpoints ----
 
@@ -468,37 +443,6 @@ class MixingMixin(
             names, history = frozenset(self.mixing.names), self.state.log_history
             of_streams = {entry for entry in entries if entry.partition("/")[2] in names}
             history[place] = {entry: value for entry, value in history[place].items() if entry not in of_streams}
-
-    def evaluate(
-        self,
-        eval_dataset: Dataset[Any] | dict[str, Dataset[Any]] | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-        **options: Any,
-    ) -> dict[str, float]:
-        """Evaluates, and averages over several evaluation sets; see `Trainer.evaluate`.
-
-        For a dict of sets it also returns `eval_loss`, the mean of their losses (weighted by `eval_weights`, which must
-        then name all sets), and `eval_worst_loss`.
-        """
-        metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **options)
-        sets = self.eval_dataset if eval_dataset is None else eval_dataset
-        if self._mixing is None or not isinstance(sets, dict):
-            return metrics
-        by_set = metrics_by_set(metrics, metric_key_prefix, sets)
-        keys = {name: f"{metric_key_prefix}_{name}_loss" for name in sets}
-        losses = {name: metrics[key] for name, key in keys.items() if key in metrics}
-        if losses:
-            mean, worst = mean_loss(losses, self._mixture.eval_weights), worst_loss(losses)
-            summary = {f"{metric_key_prefix}_loss": mean, f"{metric_key_prefix}_worst_loss": worst}
-            self.log(dict(summary))
-            metrics.update(summary)
-            # Callbacks such as early stopping have seen each set, but not yet these summaries.
-            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, summary)
-        if self.is_in_train:
-            self.mixing.observe_evaluation(losses)
-            self.ledger.record_evaluation(self.state.global_step, losses, by_set)
-        return metrics
 
 
 class MixingTrainer(MixingMixin, Trainer):

@@ -15,9 +15,8 @@ from transformers.trainer_utils import unwrap_peft_model
 from mixer.gradients.probe.plain_forward import is_fused
 from mixer.loading.preprocessing import Preprocess, preprocessed_now
 from mixer.loading.step import MicroBatch, StepBatch
-from mixer.mixture.plan import Plan
 from mixer.mixture.stream import Stream, combine
-from mixer.models.trl import gathering, metrics_restored, rows_of_ranks
+from mixer.models.trl import gathering, rows_of_ranks
 from mixer.trainer.checks import check_loss, check_prepared_elsewhere
 from mixer.trainer.observers.reference import ComparingMixin
 
@@ -64,6 +63,8 @@ def check_sft(stream: Stream, args: Any, formats: bool) -> None:
     Raises:
         ValueError: With the stream, its columns and the required ones.
     """
+    from trl.data_utils import is_conversational, is_conversational_from_value
+
     sample = first_sample(stream)
     columns, text = set(sample), args.dataset_text_field
     if not formats and not any(needed <= columns for needed in (*_SFT_FORMATS, {text})):
@@ -72,7 +73,7 @@ def check_sft(stream: Stream, args: Any, formats: bool) -> None:
             f"'completion', {text!r} (dataset_text_field) or 'input_ids'. Rename its columns, or pass a "
             f"formatting_func."
         )
-    if args.assistant_only_loss and not _is_conversational(sample):
+    if args.assistant_only_loss and not (is_conversational(sample) or is_conversational_from_value(sample)):
         raise ValueError(
             f"assistant_only_loss=True: stream {stream.name!r} is no conversation (its columns are {sorted(columns)}), "
             f"so its whole text would count for the loss. Convert it to 'messages', or leave assistant_only_loss at "
@@ -92,12 +93,6 @@ def first_sample(stream: Stream) -> dict[str, Any]:
     return sample
 
 
-def _is_conversational(sample: dict[str, Any]) -> bool:
-    from trl.data_utils import is_conversational, is_conversational_from_value
-
-    return bool(is_conversational(sample) or is_conversational_from_value(sample))
-
-
 class TRLStepsMixin(ComparingMixin):
     """A Trainer that keeps TRL's own metrics as they would be without micro-batches and padding."""
 
@@ -108,11 +103,10 @@ class TRLStepsMixin(ComparingMixin):
         """Whether this is one of TRL's trainers, or keeps metrics in the same way."""
         return isinstance(getattr(self, "_metrics", None), dict)
 
-    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        prepared = super()._prepare_for_training(*args, **kwargs)
+    def _prepare_run(self) -> None:
+        super()._prepare_run()
         if self._has_metrics and self.args.world_size > 1 and self._obstacle is None:
             self._obstacle = f"{type(self).__name__} gathers metrics from all ranks in every loss"
-        return prepared
 
     def _take_reference(self, reference: nn.Module | None) -> None:
         super()._take_reference(reference)
@@ -121,11 +115,6 @@ class TRLStepsMixin(ComparingMixin):
             from trl.trainer.utils import add_fused_lm_head
 
             add_fused_lm_head(other, outputs=("log_probs", "entropy", "is_top1"))  # as in SFTTrainer
-
-    @contextlib.contextmanager
-    def _trying(self) -> Iterator[None]:
-        with metrics_restored(self), super()._trying():
-            yield
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
         """Averages an auxiliary loss over a step's micro-batches; see `Trainer.compute_loss_context_manager`."""
@@ -137,19 +126,15 @@ class TRLStepsMixin(ComparingMixin):
             stack.callback(setattr, self, "current_gradient_accumulation_steps", divide_by)
         return stack
 
-    def _train_micro_batch(
-        self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
-    ) -> Tensor:
-        if not self._has_metrics or self.args.world_size == 1:
-            return super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
-        with gathering(self, rows_of_ranks(self.accelerator, not micro.is_padding)):
-            return super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
+    def _train_micro_batch(self, model: nn.Module, micro: MicroBatch, own_items: int, sums: Tensor) -> Tensor:
+        gathers = self._has_metrics and self.args.world_size > 1
+        rows = rows_of_ranks(self.accelerator, not micro.is_padding)
+        with gathering(self, rows) if gathers else contextlib.nullcontext():
+            return super()._train_micro_batch(model, micro, own_items, sums)
 
-    def _train_step(
-        self, model: nn.Module, batch: StepBatch, num_items: Any, is_synchronised: bool = True
-    ) -> tuple[Tensor, Tensor]:
+    def _train_step(self, model: nn.Module, batch: StepBatch, is_synchronised: bool = True) -> tuple[Tensor, Tensor]:
         before = getattr(self, "_total_train_tokens", 0)
-        result = super()._train_step(model, batch, num_items, is_synchronised)
+        result = super()._train_step(model, batch, is_synchronised)
         if self._has_metrics:  # not those of ranks without samples, or of repeated steps
             self._total_train_tokens = before + int(self._step_counts.tokens.sum())
             vars(self)["_metrics"]["train"]["num_tokens"] = [self._total_train_tokens]
@@ -183,13 +168,13 @@ class PreparingMixin(Trainer):
         self._epoch_length = epoch_length
         if not self.streams:
             return None
-        if not hasattr(super(), "_prepare_dataset"):
+        if hasattr(super(), "_prepare_dataset"):
+            lasting = [stream for stream in self.streams if not stream.is_memory]
+            check_kinds(lasting, type(self).__name__)
+            self._stand_in = lasting[0].dataset
+        else:
             check_prepared_elsewhere(type(self))
             self._stand_in = self._combined = self._combine()
-            return self._combined
-        lasting = [stream for stream in self.streams if not stream.is_memory]
-        check_kinds(lasting, type(self).__name__)
-        self._stand_in = lasting[0].dataset
         return self._stand_in
 
     def _combine(self) -> Any:
@@ -212,12 +197,15 @@ class PreparingMixin(Trainer):
             name = call.arguments.get("dataset_name")
             if isinstance(dataset, datasets.Dataset) and not len(dataset):
                 raise ValueError(f"eval_dataset: the data set {name!r} is empty. Leave it out, or add samples.")
-            with _named_in_errors(f"evaluation set {name!r}"):
+            try:
                 return prepare(preprocessed_now(dataset, self._preprocess_of.get(str(name))), *args, **kwargs)
+            except Exception as error:
+                error.add_note(f"While preparing the evaluation set {name!r}.")
+                raise
         check_loss(self)
         self._stand_in = None  # an evaluation set may be the same object
         self._preprocess_of = {stream.name: stream.preprocess for stream in self.streams}
-        self._replace_streams(_preprocessed)
+        self._replace_streams(lambda stream: preprocessed_now(stream.dataset, stream.preprocess))
         self._replace_streams(partial(self._prepare_stream, call, prepare))
         return self._combined
 
@@ -283,16 +271,3 @@ class PreparingMixin(Trainer):
             for stream in self.streams
         ]
         self._combined = self._combine()
-
-
-def _preprocessed(stream: Stream) -> Any:
-    return preprocessed_now(stream.dataset, stream.preprocess)
-
-
-@contextlib.contextmanager
-def _named_in_errors(what: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"While preparing the {what}.")
-        raise

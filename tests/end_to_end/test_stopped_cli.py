@@ -9,8 +9,8 @@ import pytest
 
 from mixer.cli.entry import main
 from mixer.ledger.folder import read_note
-from mixer.trainer.callback import MixingCallback
 from mixer.trainer.checkpointing.files import list_checkpoints
+from mixer.trainer.loop import MixingCallback
 
 ROOT = Path(__file__).parents[2]
 

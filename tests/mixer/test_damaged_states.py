@@ -13,7 +13,7 @@ from mixer.mixture.stream import Stream
 from mixer.policies import Floor, GroupDRO
 from mixer.policies.contract import Policy
 from mixer.schedules import Constant
-from mixer.trainer.checkpointing.progress import Progress
+from mixer.trainer.checkpointing.save import Progress
 from mixer.utils.validation import MOST_COUNT
 from tests.mixer.test_controller import make_mixing, one_step
 

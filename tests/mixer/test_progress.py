@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from mixer.trainer.checkpointing.progress import Progress
+from mixer.trainer.checkpointing.save import Progress
 
 
 def _progress(**changes: object) -> Progress:

@@ -55,9 +55,8 @@ def newest_complete(output_dir: Path, among: Collection[str] | None = None, allo
 
 
 def _chosen(checkpoint: str, passed_over: dict[str, str], allow_inexact: bool) -> Choice:
-    marker, inexact = read_marker(Path(checkpoint)) or {}, None
-    if allow_inexact:
-        inexact = find_problem(Path(checkpoint))
+    marker = read_marker(Path(checkpoint)) or {}
+    inexact = find_problem(Path(checkpoint)) if allow_inexact else None
     return Choice(checkpoint, passed_over, bool(marker.get("ended", False)), inexact=inexact)
 
 
@@ -91,22 +90,22 @@ def _why_not(checkpoint: Path, allow_inexact: bool) -> str | None:
 
 
 def choose(
-    output_dir: Path, requested: str | bool, among: Collection[str] | None = None, allow_inexact: bool = False
+    output_dir: Path, requested: str | bool | None, among: Collection[str] | None = None, allow_inexact: bool = False
 ) -> Choice:
     """Chooses the checkpoint that was requested from `Trainer.train`.
 
     Args:
         output_dir: The run's output folder.
-        requested: A checkpoint's folder, or `True` for the newest.
+        requested: A checkpoint's folder, or `True` for the newest; `None` for the newest, if any.
         among: As for `newest_complete`.
         allow_inexact: See `find_problem`.
 
     Returns:
         The choice; its `error` is set if the request cannot be met.
     """
-    if isinstance(requested, bool):
+    if requested is None or isinstance(requested, bool):
         choice = newest_complete(output_dir, among, allow_inexact)
-        if choice.checkpoint is not None:
+        if choice.checkpoint is not None or requested is None:
             return choice
         wrong = "; ".join(f"{path}: {problem}" for path, problem in choice.passed_over.items())
         reason = f": no checkpoint there can be resumed from ({wrong})" if wrong else ""
@@ -115,8 +114,7 @@ def choose(
             "without resume_from_checkpoint; `mixer train --resume auto` does so if there is no checkpoint."
         )
     put_back(Path(requested).parent)
-    problem = find_problem(Path(requested), allow_inexact)
-    if problem is None:
+    if (problem := find_problem(Path(requested), allow_inexact)) is None:
         return _chosen(requested, {}, allow_inexact)
     other = newest_complete(Path(requested).parent, among, allow_inexact).checkpoint
     way_out = (

@@ -143,15 +143,13 @@ def find_problem(checkpoint: Path, allow_inexact: bool = False) -> str | None:
     """
     if not checkpoint.is_dir():
         return "the folder does not exist"
-    marker = read_marker(checkpoint)
-    if marker is None:
+    if (marker := read_marker(checkpoint)) is None:
         state = "is torn" if (checkpoint / MARKER_FILE).is_file() else "is missing"
         return f"{MARKER_FILE} {state}, so it is incomplete or was written by another trainer"
     version = marker.get("format")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         return newer_version(MARKER_FILE, version, FORMAT_VERSION)
-    problem = _find_damage(checkpoint, marker, allow_inexact)
-    if problem is not None:
+    if (problem := _find_damage(checkpoint, marker, allow_inexact)) is not None:
         return problem
     if STATE_FILE not in marker["files"]:
         return f"it has no {STATE_FILE}, because it was saved with save_only_model=True"
@@ -168,8 +166,7 @@ def _find_damage(checkpoint: Path, marker: Mapping[str, Any], allow_inexact: boo
     for name in (*files, *digests):
         if ".." in Path(name).parts or Path(name).is_absolute():
             return f"{MARKER_FILE} is damaged: it lists {name!r}, which is not in the checkpoint"
-    again = find_saved_again(checkpoint, files)
-    if again is not None and not allow_inexact:
+    if (again := find_saved_again(checkpoint, files)) is not None and not allow_inexact:
         return f"its weights were saved again, as {again}; allow_inexact=True uses those"
     if again is not None:
         files, digests = ({name: one for name, one in of.items() if not is_of_model(name)} for of in (files, digests))
@@ -179,8 +176,7 @@ def _find_damage(checkpoint: Path, marker: Mapping[str, Any], allow_inexact: boo
             return f"{name} is missing"
         if path.stat().st_size != size:
             return f"{name} is torn: it has {path.stat().st_size} bytes instead of {size}"
-    damaged = find_damaged(checkpoint, digests)
-    if damaged is not None:
+    if (damaged := find_damaged(checkpoint, digests)) is not None:
         return f"{damaged} is damaged: its content has changed"
     return None
 

@@ -46,7 +46,7 @@ class FolderLock:
         if self._path in self._own:
             raise ValueError(_in_use(self.folder, f"process {os.getpid()}, this one"))
         try:
-            descriptor = self._opened()
+            self._descriptor = self._opened()
         except OSError as error:
             raise OSError(
                 error.errno,
@@ -55,7 +55,6 @@ class FolderLock:
                 str(self.folder),
             ) from error
         self._own.add(self._path)
-        self._descriptor = descriptor
 
     def release(self) -> None:
         """Releases the lock, if held, and removes its file."""
@@ -71,18 +70,16 @@ class FolderLock:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         while True:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
+            with contextlib.ExitStack() as stack, contextlib.suppress(FileNotFoundError):
+                stack.callback(os.close, descriptor)
                 self._lock(descriptor)
-                if _is_at(self._path, descriptor):  # otherwise its holder has just removed it
+                if os.path.samestat(os.fstat(descriptor), self._path.stat()):  # else its holder has just removed it
                     now = datetime.now(UTC).isoformat(timespec="seconds")
                     owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
                     os.ftruncate(descriptor, 0)
                     os.write(descriptor, json.dumps(owner).encode())
+                    stack.pop_all()
                     return descriptor
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)
 
     def _lock(self, descriptor: int) -> None:
         try:
@@ -101,13 +98,6 @@ class FolderLock:
                 self.folder,
                 error.strerror,
             )
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _owner(descriptor: int) -> str:

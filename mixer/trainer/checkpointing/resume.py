@@ -11,20 +11,12 @@ from typing import Any
 from transformers.utils import logging
 
 from mixer.distributed.consistency import check_same, check_shared, shared_options
-from mixer.trainer.checkpointing.choose import (
-    Choice,
-    agree,
-    choose,
-    newest_complete,
-    none_in_common,
-    usable_names,
-    warn_of_passed_over,
-)
-from mixer.trainer.checkpointing.files import annotate, supersede
+from mixer.trainer.checkpointing.choose import Choice, agree, choose, none_in_common, usable_names, warn_of_passed_over
+from mixer.trainer.checkpointing.files import supersede
 from mixer.trainer.checkpointing.lock import FolderLock
-from mixer.trainer.checkpointing.progress import Progress
+from mixer.trainer.checkpointing.save import Progress
 from mixer.trainer.checkpointing.trainer_files import check_trainer_state, naming_unreadable
-from mixer.trainer.loop import StoppingMixin
+from mixer.trainer.loop import LoopMixin
 from mixer.utils.validation import refusing_damage
 
 logger = logging.get_logger(__name__)
@@ -36,10 +28,9 @@ _UNSEEN = (
 _CROWDED = "Set save_on_each_node=False, because they share a file system, or set an output_dir per node."
 
 
-class ResumingMixin(StoppingMixin):
+class ResumingMixin(LoopMixin):
     """A Trainer that chooses a complete checkpoint, the same on all ranks, and continues exactly after it."""
 
-    _allow_inexact: bool
     _choice: Choice | None = None
     _progress: Progress | None = None  # of the checkpoint that the run resumes from
     _ends_saved_epoch: bool = False
@@ -58,8 +49,6 @@ class ResumingMixin(StoppingMixin):
             ValueError: On all ranks, if there is no such checkpoint or it is incomplete or damaged; with the file.
         """
         self._choice = None
-        if self._mixing is None:
-            return super().train(resume_from_checkpoint, *args, **kwargs)
         with self.holding_output(args[0] if args else kwargs.get("trial")):
             resumes = resume_from_checkpoint is not None and resume_from_checkpoint is not False
             uses_folder = resumes or self.args.save_strategy != "no"
@@ -67,8 +56,7 @@ class ResumingMixin(StoppingMixin):
             if not resumes:
                 return super().train(resume_from_checkpoint, *args, **kwargs)
             self._choice = self._choose(True if resume_from_checkpoint is True else str(resume_from_checkpoint))
-            checkpoint = self._choice.checkpoint
-            if checkpoint is not None:
+            if (checkpoint := self._choice.checkpoint) is not None:
                 self._rank_sync.run_on_all(lambda: check_trainer_state(Path(checkpoint)))
             return super().train(checkpoint, *args, **kwargs)
 
@@ -105,9 +93,8 @@ class ResumingMixin(StoppingMixin):
         """Refuses ranks that are about to do different things, and folders that cannot be resumed from."""
         if self.args.world_size == 1:
             return
-        check_same(
-            {"streams": list(self.mixing.names)}, self._rank_sync
-        )  # in order, which decides how ranks share them
+        names = {"streams": list(self.mixing.names)}  # their order decides how ranks share them
+        check_same(names, self._rank_sync)
         training = shared_options(self.args.to_dict())  # type: ignore[no-untyped-call]
         skipping = {"streams": sorted(self._skipping.stream_ids), "max_skipped_share": self._skipping.max_share}
         run = {"train()": does, "training": training, "mixture": self.mixing.state_dict(), "on_sample_error": skipping}
@@ -121,12 +108,9 @@ class ResumingMixin(StoppingMixin):
         folder, saves = Path(str(self.args.output_dir)), self.args.should_save
         among = self._usable_on_all_nodes(folder) if self.args.save_on_each_node else None
 
-        def choose_own() -> Choice:
-            if requested is None:
-                return newest_complete(folder, among, self._allow_inexact)
-            return choose(folder, requested, among, self._allow_inexact)
-
-        own = self._rank_sync.run_on_all(lambda: choose_own() if saves else None)
+        own = self._rank_sync.run_on_all(
+            lambda: choose(folder, requested, among, self._allow_inexact) if saves else None
+        )
         choice = agree(own, self._rank_sync.gather_bytes)
         if self.is_world_process_zero():
             warn_of_passed_over(choice)
@@ -199,8 +183,7 @@ class ResumingMixin(StoppingMixin):
         """Restores the progress of the loop, which the Trainer has just reset."""
         self._started = time.monotonic()
         self._show_length()
-        progress = self._progress
-        if progress is None:
+        if (progress := self._progress) is None:
             return
         self._started -= progress.seconds
         self._initial_global_step, self._initial_num_input_tokens_seen = 0, 0
@@ -276,23 +259,10 @@ class ResumingMixin(StoppingMixin):
         control.should_training_stop = clock.step >= self.state.max_steps or self._was_stopped(progress)
         self._last_step = (self.state.global_step, progress.gradient_norm, progress.learning_rate)
         self.control = self.callback_handler.on_epoch_end(self.args, self.state, control)
-        self._maybe_log_save_evaluate(
-            self._tr_loss,
-            progress.gradient_norm,
-            model,
-            trial,
-            epoch,
-            ignore_keys_for_eval,
-            self._start_time,
-            learning_rate=progress.learning_rate,
-        )
+        options = (model, trial, epoch, ignore_keys_for_eval, self._start_time)
+        norm, rate = progress.gradient_norm, progress.learning_rate
+        self._maybe_log_save_evaluate(self._tr_loss, norm, *options, learning_rate=rate)
 
     def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> Any:
         """Summarises the whole run, including the part before the checkpoint; see `Trainer._finalize_training`."""
         return super()._finalize_training(trial, num_train_samples, self._start_time)
-
-    def _note_end(self) -> None:
-        """Marks the last checkpoint as that of a finished run."""
-        if self.args.should_save and self._last_checkpoint is not None:
-            with contextlib.suppress(FileNotFoundError):
-                annotate(self._last_checkpoint, ended=True)

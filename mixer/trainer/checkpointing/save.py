@@ -1,9 +1,10 @@
 """Writing checkpoints from which a run resumes exactly."""
 
 import contextlib
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,83 @@ from mixer.trainer.checkpointing.files import (
     complete,
     rotate,
 )
-from mixer.trainer.checkpointing.progress import Progress
+from mixer.trainer.losses import attributes_held
 from mixer.trainer.step import StepMixin
 from mixer.utils.files import write_json
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The position of the training loop when a checkpoint is written.
+
+    Args:
+        seconds: Training time so far.
+        running_losses: For each rank, the sum of the losses since the last log entry.
+        logged_loss: The sum of the losses of all log entries.
+        last_logged_step: Step of the last log entry.
+        gradient_norm: Gradient norm of the last step, if known.
+        learning_rate: Learning rate of the last step.
+        learning_rate_factor: Factor of the batch-size schedule on the learning rate.
+        epoch_end_is_left: Whether the checkpoint was written right after a step: if that step ended its epoch, the
+            Trainer's work at the end of the epoch is still to be done.
+        epoch_stops: Whether a callback requested the end of the epoch.
+        training_stops: Whether a callback requested the end of the run.
+        num_evaluations: Rows of the ledger on evaluations at this very step.
+        recorder: State of the next log entry for the streams; see `Recorder.state_dict`.
+        methods: State of the next log entry for the methods.
+        ledger_rows: Rows of each table of the ledger, on the rank that writes it.
+        num_metrics: Rows of the ledger on metrics at this very step.
+    """
+
+    seconds: float
+    running_losses: list[float]
+    logged_loss: float
+    last_logged_step: int
+    gradient_norm: float | None
+    learning_rate: float | None
+    learning_rate_factor: float
+    epoch_end_is_left: bool
+    epoch_stops: bool
+    training_stops: bool
+    num_evaluations: int
+    recorder: dict[str, Any]
+    methods: dict[str, Any]
+    num_metrics: int
+    ledger_rows: dict[str, int] = field(default_factory=dict)
+
+    def running_loss(self, rank: int, world_size: int) -> float:
+        """Returns a rank's sum of losses; the mean over the saved ranks if their number has changed."""
+        losses = self.running_losses
+        return losses[rank] if len(losses) == world_size else math.fsum(losses) / len(losses)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state as plain data; numbers that JSON cannot represent become text."""
+        return {name: _to_json(value) for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Progress":
+        """Restores a saved state.
+
+        Raises:
+            ValueError: If a field is missing or unknown.
+        """
+        names = {one.name for one in fields(cls)}
+        missing, unknown = names - state.keys(), state.keys() - names
+        if missing or unknown:
+            raise ValueError(f"the saved progress lacks {sorted(missing)} and has the unknown fields {sorted(unknown)}")
+        return cls(**{name: _from_json(value) for name, value in state.items()})
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_to_json(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_json(item) for item in value]
+    return float(value) if isinstance(value, str) else value
 
 
 class SavingMixin(StepMixin):
@@ -43,8 +118,7 @@ class SavingMixin(StepMixin):
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Saves the model, and the arguments as the user set them; see `Trainer.save_model`."""
-        is_part = self._num_parts > 0
-        put_off = self._putting_errors_off("its model") if is_part else contextlib.nullcontext()
+        put_off = self._putting_errors_off("its model") if self._num_parts else contextlib.nullcontext()
         with put_off, self._arguments_held(**self._user_arguments):
             super().save_model(*args, **kwargs)
 
@@ -67,18 +141,9 @@ class SavingMixin(StepMixin):
     @contextlib.contextmanager
     def _arguments_held(self, **values: Any) -> Iterator[None]:
         """Shows other arguments to the Trainer temporarily; `_user_arguments` are the hidden ones."""
-        own, outer = {name: getattr(self.args, name) for name in values}, self._user_arguments
-        self._user_arguments = {**own, **outer}
-        self._set_arguments(values)
-        try:
+        hidden = {**{name: getattr(self.args, name) for name in values}, **self._user_arguments}
+        with attributes_held(self, _user_arguments=hidden), attributes_held(self.args, **values):
             yield
-        finally:
-            self._set_arguments(own)
-            self._user_arguments = outer
-
-    def _set_arguments(self, values: Mapping[str, Any]) -> None:
-        for name, value in values.items():
-            setattr(self.args, name, value)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Writes a checkpoint, marks it complete after all ranks have written, and then removes older ones."""
@@ -91,7 +156,7 @@ class SavingMixin(StepMixin):
         self.accelerator.wait_for_everyone()
         with self._putting_errors_off("it"), self._arguments_held(save_total_limit=None, push_to_hub=False):
             super()._save_checkpoint(model, trial)
-        if self.args.save_on_each_node and self._mixing is not None:
+        if self.args.save_on_each_node:
             # A rank may run on another node after a resume.
             names = (f"rng_state_{self.args.process_index}.pth", rows_file(self.args.process_index))
             share_files(checkpoint, names, self.args.should_save, self._rank_sync)
@@ -121,36 +186,29 @@ class SavingMixin(StepMixin):
 
     def _end_if_unwritten(self, checkpoint: Path) -> None:
         unsaved, self._unsaved = self._unsaved, None
+
+        def raise_unsaved() -> None:
+            if unsaved is not None:
+                what, error = unsaved
+                raise write_error(f"{checkpoint}, {what},", error, checkpoint.parent) from error
+
         try:
-            self._together(lambda: self._raise_unsaved(unsaved, checkpoint))
+            self._rank_sync.run_on_all(raise_unsaved)
         except Exception:
             with contextlib.suppress(OSError):
                 if self.args.should_save:
                     abandon(checkpoint)
             raise
 
-    def _raise_unsaved(self, unsaved: tuple[str, Exception] | None, checkpoint: Path) -> None:
-        if unsaved is not None:
-            what, error = unsaved
-            raise write_error(f"{checkpoint}, {what},", error, checkpoint.parent) from error
-
-    def _together(self, work: Callable[[], None]) -> None:
-        if self._mixing is None:
-            work()
-        else:
-            self._rank_sync.run_on_all(work)
-
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Seals the ledger first: the push runs in the background and would upload a growing file in part."""
-        if self._mixing is not None and self.args.hub_strategy != HubStrategy.END:
+        if self.args.hub_strategy != HubStrategy.END:
             self.ledger.finish()
         super()._push_from_checkpoint(checkpoint_folder)
 
     def _save_rng_state(self, output_dir: str) -> None:
         with self._putting_errors_off("its random state"):
             super()._save_rng_state(output_dir)
-        if self._mixing is None:
-            return
         ledger_rows: dict[str, int] = {}
         with self._putting_errors_off("the ledger it refers to"):
             self._recorder.settle()
@@ -161,7 +219,7 @@ class SavingMixin(StepMixin):
             if self.args.should_save:
                 loader = self._present_loader
                 cap = loader.cap.state_dict(loader.configured_cap)
-                state = {**self._mixing.state_dict(), "progress": progress.state_dict(), CAP_ENTRY: cap}
+                state = {**self.mixing.state_dict(), "progress": progress.state_dict(), CAP_ENTRY: cap}
                 state[METHODS_ENTRY] = self._method_settings()
                 write_json(Path(output_dir) / STATE_FILE, state)
             if self._feed is not None:

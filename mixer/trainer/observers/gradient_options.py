@@ -146,23 +146,19 @@ def check_exact(
     """
     if not options.needs_one_micro_batch:
         return
-    if args.world_size > 1:
-        raise exact_refusal(f"there are {args.world_size} ranks")
-    if options.homogeneous:
-        raise exact_refusal("homogeneous=True makes at least one micro-batch per stream")
-    if max_tokens is not None:
-        raise exact_refusal("max_tokens_per_micro_batch splits a step by the lengths of its samples")
-    cap, limits = args.train_batch_size, size.schedule.limits
-    largest = size.value if size.is_constant else limits.maximum
-    if largest is None:
-        raise exact_refusal(
-            f"batch_size={size.schedule.name} may grow beyond per_device_train_batch_size={cap}; set maximum={cap} if "
-            "the schedule has it"
-        )
-    if largest > cap:
-        raise exact_refusal(f"steps have up to {largest} samples and per_device_train_batch_size={cap}")
+    cap = args.train_batch_size
+    largest = size.value if size.is_constant else size.schedule.limits.maximum
     weighed = [stream.name for stream in streams if stream.loss_weight != 1]
-    if weighed:
-        raise exact_refusal(f"loss_weight of {weighed} needs micro-batches of one stream each")
+    may_grow = f"batch_size={size.schedule.name} may grow beyond per_device_train_batch_size={cap}; set maximum={cap}"
+    reasons = {
+        f"there are {args.world_size} ranks": args.world_size > 1,
+        "homogeneous=True makes at least one micro-batch per stream": options.homogeneous,
+        "max_tokens_per_micro_batch splits a step by the lengths of its samples": max_tokens is not None,
+        f"{may_grow} if the schedule has it": largest is None,
+        f"steps have up to {largest} samples and per_device_train_batch_size={cap}": (largest or 0) > cap,
+        f"loss_weight of {weighed} needs micro-batches of one stream each": bool(weighed),
+    }
+    for reason in (reason for reason, applies in reasons.items() if applies):
+        raise exact_refusal(reason)
     if len(streams) > 1 and policy.start(describe(streams)).loss_weights is not None:
         raise exact_refusal(f"mixing={policy.name} weights losses, which needs micro-batches of one stream each")

@@ -14,11 +14,8 @@ from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
 from mixer.gradients.probe import GradientProbe
 from mixer.gradients.update_norm import UpdateNorm
 from mixer.ledger.recorder import StepResult
-from mixer.loading.build import MixtureOptions
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.plan import Plan
-from mixer.policies import Policy
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.schedules import GradientNoise
 from mixer.trainer.observers.gradient_options import Probing, check_exact, exact_refusal, resolve_probing
@@ -86,12 +83,10 @@ class RunProbe:
         self.cancel()
         self._homogeneous = homogeneous = self.options.homogeneous or is_packed
         mode = self._mode(2 if homogeneous else num_micro_batches)
-        if self.options.needs_one_micro_batch and (homogeneous or num_micro_batches > 1):
-            raise exact_refusal(
-                "samples are packed into rows, so that micro-batches are of one stream each"
-                if homogeneous
-                else f"this step has {num_micro_batches} micro-batches"
-            )
+        if self.options.needs_one_micro_batch and homogeneous:
+            raise exact_refusal("samples are packed into rows, so that micro-batches are of one stream each")
+        if self.options.needs_one_micro_batch and num_micro_batches > 1:
+            raise exact_refusal(f"this step has {num_micro_batches} micro-batches")
         if (mode, homogeneous) not in self._probes:
             self._probes[mode, homogeneous] = self._make(model, mode, homogeneous)
         self._present = self._probes[mode, homogeneous]
@@ -182,9 +177,6 @@ class RunProbe:
 class MeasuringMixin(RecoveryMixin):
     """A Trainer that measures its gradients: with a probe at intervals, and the noise between ranks."""
 
-    _policy: Policy
-    _mixture: MixtureOptions
-    _max_tokens: int | None
     _run_probe: RunProbe | None = None
     _rank_noise: RankNoise | None = None
     _rank_sums: Tensor | None = None  # of the last step, float64 `[4]`; see `RankNoise.measure`
@@ -193,53 +185,43 @@ class MeasuringMixin(RecoveryMixin):
 
     def _new_probe(self, options: Probing | None, size: BatchSize) -> RunProbe | None:
         world_size = self.args.world_size
-        resolved = resolve_probing(options, self._policy, size.schedule, world_size)
-        if resolved is None:
+        if (resolved := resolve_probing(options, self._policy, size.schedule, world_size)) is None:
             return None
         check_exact(resolved[0], self.args, size, self._max_tokens, self._policy, self.streams)
         if resolved[0].needs_one_micro_batch and self._wants_one_stream_each and len(self.streams) > 1:
             raise exact_refusal("streams that differ have micro-batches of their own")
         names = [stream.name for stream in self.streams]
         probe = RunProbe(*resolved, names, world_size, self.args.seed)
-        assert self.model is not None, "the Trainer has made its model"  # noqa: S101
-        probe.check(self.model)
+        probe.check(self._own_model)
         self._wants_one_stream_each |= probe.options.homogeneous
         return probe
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Trains, and releases the measurements; see `Trainer.train`."""
-        try:
-            return super().train(*args, **kwargs)
-        finally:
-            self._rank_noise = self._rank_sums = self._update_norm = None
-            if self._run_probe is not None:
-                self._run_probe.forget_model()
-
-    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        prepared = super()._prepare_for_training(*args, **kwargs)
+    def _release_run(self) -> None:
+        super()._release_run()
+        self._rank_noise = self._rank_sums = self._update_norm = None
         if self._run_probe is not None:
             self._run_probe.forget_model()
-        if self._mixing is not None and self.args.world_size > 1 and "gradient_noise" in self._mixing.schedule.needs:
-            self._rank_noise = RankNoise(self.model_wrapped)
-        if self._mixing is not None and "update_norm" in self._policy.needs:
-            self._update_norm = UpdateNorm(self.model_wrapped)
-        return prepared
 
-    def _train_step(
-        self, model: nn.Module, batch: StepBatch, num_items: Any, is_synchronised: bool = True
-    ) -> tuple[Tensor, Tensor]:
+    def _prepare_run(self) -> None:
+        super()._prepare_run()
+        if self._run_probe is not None:
+            self._run_probe.forget_model()
+        if self.args.world_size > 1 and "gradient_noise" in self._mixture.schedule.needs:
+            self._rank_noise = RankNoise(self.model_wrapped)
+        if "update_norm" in self._policy.needs:
+            self._update_norm = UpdateNorm(self.model_wrapped)
+
+    def _train_step(self, model: nn.Module, batch: StepBatch, is_synchronised: bool = True) -> tuple[Tensor, Tensor]:
         probe = self._run_probe
         try:
-            result = super()._train_step(model, batch, num_items, is_synchronised)
+            result = super()._train_step(model, batch, is_synchronised)
             if probe is not None:
                 scale = float(self._loss_scale) if probe.is_due(batch.plan.step) else 1.0  # read from the device
                 scale *= self._num_items / self._num_divided_by
-                measured = probe.finish(scale, self._loss_factors(batch.plan))
-                self._gradient_statistics, self._probe_seconds = measured
-        except BaseException:
+                self._gradient_statistics, self._probe_seconds = probe.finish(scale, self._loss_factors)
+        finally:
             if probe is not None:
-                probe.cancel()
-            raise
+                probe.cancel()  # unless it has finished
         if self._rank_noise is not None:  # the gradient is averaged, but not yet clipped or discarded
             noise = self._rank_noise.measure(sum(self._micro_items), self._loss_scale, self.args.device)
             self._rank_sums = self._rank_sync.add_up(noise)
@@ -259,13 +241,11 @@ class MeasuringMixin(RecoveryMixin):
         own = any(len(self._items_per_row(micro)) != len(micro.stream_ids) for micro in batch.micro_batches)
         return bool(self._rank_sync.most(int(own)))
 
-    def _train_micro_batch(
-        self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
-    ) -> Tensor:
+    def _train_micro_batch(self, model: nn.Module, micro: MicroBatch, own_items: int, sums: Tensor) -> Tensor:
         probe = self._run_probe
-        if probe is not None and probe.is_due(plan.step):
+        if probe is not None and probe.is_due(self._plan.step):
             probe.start(micro.stream_ids, self._items_per_row(micro), counts=own_items > 0)
-        return super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
+        return super()._train_micro_batch(model, micro, own_items, sums)
 
     def _halve(self, *args: Any) -> None:
         if self._run_probe is not None:
@@ -279,10 +259,9 @@ class MeasuringMixin(RecoveryMixin):
         with listening, super()._synchronised(model, is_synchronised):
             yield
 
-    def _average_gradients(self, model: nn.Module) -> None:
+    def _before_averaging(self) -> None:
         if self._rank_noise is not None:
             self._rank_noise.take_local()
-        super()._average_gradients(model)
 
     @property
     def _loss_scale(self) -> Tensor | float:
@@ -303,14 +282,14 @@ class MeasuringMixin(RecoveryMixin):
 
     def _observed_by_schedule(self, batch: StepResult) -> dict[str, Any]:
         """Measures only what the batch-size schedule needs: reading from a GPU waits for it."""
-        needs = self._mixture.schedule.needs
+        needs, norm, rate = self._mixture.schedule.needs, self._gradient_norm, self._learning_rate
         observed: dict[str, Any] = {}
         if "loss" in needs:
             observed["loss"] = float(batch.loss_sums[-1])
-        if "gradient_norm" in needs and self._gradient_norm is not None:
-            observed["gradient_norm"] = float(self._gradient_norm)
-        if "learning_rate" in needs and self._learning_rate is not None:
-            observed["learning_rate"] = self._learning_rate.at
+        if "gradient_norm" in needs and norm is not None:
+            observed["gradient_norm"] = float(norm)
+        if "learning_rate" in needs and rate is not None:
+            observed["learning_rate"] = rate.at
         if "gradient_noise" in needs:
             observed["noise"] = self._gradient_noise()
         return observed

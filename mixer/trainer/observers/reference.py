@@ -11,12 +11,11 @@ from transformers.utils import logging
 from mixer.distributed.gradient_sync import shards_of
 from mixer.ledger.recorder import StepResult
 from mixer.loading.step import MicroBatch, StepBatch
-from mixer.mixture.plan import Plan
 from mixer.models.loss_normalization import LARGEST_OTHER_SHARE
 from mixer.models.row_losses import RowLossReader
 from mixer.models.side_state import Snapshot
+from mixer.trainer.losses import factor_of
 from mixer.trainer.observers.gradients import MeasuringMixin
-from mixer.trainer.observers.loss_after import LossesAfter
 from mixer.trainer.side_runs import SideRuns
 from mixer.utils.arrays import FloatArray, Int64Array
 
@@ -105,8 +104,7 @@ def check_reference(reference: object, model: nn.Module | None) -> None:
             f"reference_model must be a model (an nn.Module), got a {type(reference).__name__}: load it first, with "
             f"AutoModelForCausalLM.from_pretrained(...) or its own class."
         )
-    sharded = shards_of(reference)
-    if sharded is not None:
+    if (sharded := shards_of(reference)) is not None:
         raise ValueError(
             f"reference_model: {sharded} has sharded its weights, so it cannot run alone. Load it before "
             f"TrainingArguments are created, or use stage 2, FSDP2 or DDP."
@@ -225,6 +223,62 @@ def _is_other(actual: Tensor, expected: Tensor) -> Tensor:
     return both_finite & ((actual - expected).abs() > LARGEST_OTHER_SHARE * expected.abs())
 
 
+class LossesAfter:
+    """Runs the micro-batches of a step a second time after its optimizer step, without gradients.
+
+    Both losses of FAMO (arXiv 2306.03792, Algorithm 1) are of the same batch. The second forward repeats the first as
+    closely as possible: in training mode and with the same random numbers, so that dropout drops the same activations
+    and only the step makes a difference. In evaluation mode every loss would fall by the effect of dropout, more in
+    some streams than in others. Random states and running statistics are restored afterwards.
+
+    Until then the inputs of the step are kept, and the state of the random generators for each micro-batch.
+
+    Args:
+        runs: Runs of the model outside of training.
+        device: The device of the model.
+        dtype: The type of the sums.
+    """
+
+    def __init__(self, runs: SideRuns, device: torch.device, dtype: torch.dtype):
+        self._runs, self._device, self._dtype = runs, device, dtype
+        self._kept: list[tuple[MicroBatch, Snapshot]] = []
+
+    def begin(self) -> None:
+        """Begins a step, or repeats it."""
+        self._kept = []
+
+    def keep(self, micro: MicroBatch) -> None:
+        """Keeps a micro-batch and the random state; called right before it is trained."""
+        self._kept.append((micro, Snapshot(None, self._device)))
+
+    def measure(self, num_streams: int) -> Tensor:
+        """Runs the kept micro-batches and releases them; all ranks have to call it.
+
+        Returns:
+            `[num_streams]`: this rank's sums of the item losses of each stream, on the device; NaN if those of several
+            streams cannot be separated.
+        """
+        sums = torch.zeros(num_streams, dtype=self._dtype, device=self._device)
+        kept, self._kept = self._kept, []
+        with self._runs.without_gradients(training=True):
+            for micro, start in kept:
+                start.restore()
+                items = self._runs.items(micro)
+                mean, rows = self._runs.mean_and_row_losses(micro)
+                if not micro.is_padding and int(items.sum()):
+                    _add(sums, micro, int(items.sum()), mean, rows)
+        return sums
+
+
+def _add(sums: Tensor, micro: MicroBatch, num_items: int, mean: Tensor, rows: Tensor | None) -> None:
+    ids = torch.from_numpy(micro.stream_ids).to(sums.device)
+    if rows is not None:
+        sums.index_add_(0, ids, rows.to(sums))
+        return
+    is_single = bool((micro.stream_ids == micro.stream_ids[0]).all())
+    sums[ids] += mean.to(sums) * num_items if is_single else float("nan")
+
+
 class ComparingMixin(MeasuringMixin):
     """A Trainer that compares losses if the policy needs it."""
 
@@ -252,21 +306,15 @@ class ComparingMixin(MeasuringMixin):
         self._reference_model = reference if is_needed else None
         self._keeps_items = is_needed
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Trains, and releases the comparisons; see `Trainer.train`."""
-        try:
-            return super().train(*args, **kwargs)
-        finally:
-            if self._excess is not None:
-                self._excess.reference.detach()
-            self._excess = self._excess_sums = self._after = None
+    def _release_run(self) -> None:
+        super()._release_run()
+        if self._excess is not None:
+            self._excess.reference.detach()
+        self._excess = self._excess_sums = self._after = None
 
-    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        prepared = super()._prepare_for_training(*args, **kwargs)
-        if self._mixing is None:
-            return prepared
-        device, runs = self.args.device, SideRuns(self)
-        dtype = torch.float32 if device.type == "mps" else torch.float64
+    def _prepare_run(self) -> None:
+        super()._prepare_run()
+        device, dtype, runs = self.args.device, self._sum_dtype, SideRuns(self)
         if self._reference_model is not None:
             self._check_ranks_have_reference(self._reference_model)
             autocast = self.accelerator.autocast
@@ -274,7 +322,6 @@ class ComparingMixin(MeasuringMixin):
             self._excess = ExcessLoss(len(self.streams), reference, device, dtype)
         if "loss_after" in self._policy.needs:
             self._after = LossesAfter(runs, device, dtype)
-        return prepared
 
     def _check_ranks_have_reference(self, reference: nn.Module) -> None:
         """Refuses a reference loaded on the first rank only, as engines that save memory do."""
@@ -298,31 +345,27 @@ class ComparingMixin(MeasuringMixin):
             if comparison is not None:
                 comparison.begin()
 
-    def _train_micro_batch(
-        self, model: nn.Module, micro: MicroBatch, own_items: int, plan: Plan, num_items: Any, sums: Tensor
-    ) -> Tensor:
+    def _train_micro_batch(self, model: nn.Module, micro: MicroBatch, own_items: int, sums: Tensor) -> Tensor:
         if self._after is not None:
             self._after.keep(micro)
-        loss = super()._train_micro_batch(model, micro, own_items, plan, num_items, sums)
-        if self._excess is not None and self._row_losses is not None:
-            items, self._row_losses.item_losses = self._row_losses.item_losses, None
+        loss = super()._train_micro_batch(model, micro, own_items, sums)
+        if self._excess is not None:
+            items, self._tracker.item_losses = self._tracker.item_losses, None
             if own_items:
-                self._excess.add(micro, items, self._loss_sum_to_check(micro, plan, loss))
+                self._excess.add(micro, items, self._loss_sum_to_check(micro, loss))
         return loss
 
-    def _loss_sum_to_check(self, micro: MicroBatch, plan: Plan, loss: Tensor) -> Tensor | None:
+    def _loss_sum_to_check(self, micro: MicroBatch, loss: Tensor) -> Tensor | None:
         """Returns the sum of a micro-batch's item losses by its loss, unless rows are known to be its terms."""
         first = int(micro.stream_ids[0])
-        if self._normalization_of(first).rows_known or not self._factor(plan, first):  # weight 0 leaves no loss
+        if self._normalization_of(first).rows_known or not self._factor(first):  # weight 0 leaves no loss
             return None
-        counting = self._item_factor(plan, first)
+        counting = factor_of(self._item_factors, first)
         loss_sum: Tensor = loss * (self._num_divided_by / (counting * self.args.world_size))
         return loss_sum
 
-    def _train_step(
-        self, model: nn.Module, batch: StepBatch, num_items: Any, is_synchronised: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        result = super()._train_step(model, batch, num_items, is_synchronised)
+    def _train_step(self, model: nn.Module, batch: StepBatch, is_synchronised: bool = True) -> tuple[Tensor, Tensor]:
+        result = super()._train_step(model, batch, is_synchronised)
         if self._excess is not None:
             self._excess_sums = self._rank_sync.add_up(self._excess.sums)
         return result
