@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from tasks.sequences.parts import check_seed, class_labels, groups_of, pick_where
-from tasks.task import Task, TaskSequence
+from tasks.sequences.parts import check_seed, class_labels, groups_of, new_task
+from tasks.task import TaskSequence
 
 
 def blurry(train: Any, evaluation: Any, num_tasks: int, overlap: float, seed: int) -> TaskSequence:
@@ -39,12 +39,12 @@ def blurry(train: Any, evaluation: Any, num_tasks: int, overlap: float, seed: in
             own = np.flatnonzero(labels == label)
             place[own] = _spread(len(own), number, num_tasks, overlap, generator)
     tasks = (
-        Task(
+        new_task(
             name,
-            pick_where(train, place == number),
-            pick_where(evaluation, np.isin(evaluated, group)),
-            tuple(group),
+            (train, evaluation),
+            (place == number, np.isin(evaluated, group)),
             f"classes {', '.join(map(str, group))}, {overlap:g} of them in other tasks",
+            group,
         )
         for number, (name, group) in enumerate(groups.items())
     )

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from tasks.sequences.data_sets import relabel
-from tasks.sequences.parts import check_between, check_seed, class_labels, in_order, listed, named, pick_where
-from tasks.task import Scenario, Task, TaskSequence
+from tasks.sequences.parts import check_between, check_seed, class_labels, in_order, listed, named, new_task
+from tasks.task import Scenario, TaskSequence
 
 Groups = Mapping[str, Sequence[int]] | Sequence[Sequence[int]]
 
@@ -44,12 +44,12 @@ def by_class(
         new_numbers = {label: number for group in partition.values() for number, label in enumerate(group)}
         train, evaluation = relabel(train, new_numbers), relabel(evaluation, new_numbers)
     tasks = (
-        Task(
+        new_task(
             name,
-            pick_where(train, np.isin(labels, group)),
-            pick_where(evaluation, np.isin(evaluated, group)),
-            tuple(new_numbers[label] for label in group),
+            (train, evaluation),
+            (np.isin(labels, group), np.isin(evaluated, group)),
             f"classes {', '.join(map(str, group))}",
+            [new_numbers[label] for label in group],
         )
         for name, group in partition.items()
     )

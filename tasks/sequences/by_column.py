@@ -6,9 +6,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tasks.sequences.number_apart import number_apart
-from tasks.sequences.parts import check_known, listed, pick_where
+from tasks.sequences.parts import check_known, listed, new_task
 from tasks.sources.labels import require_column
-from tasks.task import Scenario, Task, TaskSequence
+from tasks.task import Scenario, TaskSequence
 
 
 def by_column(
@@ -42,13 +42,9 @@ def by_column(
     ordered = found if order is None else listed("by_column: order", order, str(found[:3]))
     if len(ordered) != len(found) or set(ordered) != set(found):
         raise ValueError(f"by_column: order must name each value of {column!r} once, {found}, got {ordered}.")
+    splits = train, evaluation
     tasks = (
-        Task(
-            name,
-            pick_where(train, values == value),
-            pick_where(evaluation, evaluated == value),
-            description=f"{column} = {value}",
-        )
+        new_task(name, splits, (values == value, evaluated == value), f"{column} = {value}")
         for name, value in zip(_names(column, ordered), ordered, strict=True)
     )
     return number_apart(TaskSequence(tuple(tasks), "free"), scenario) if apart else TaskSequence(tuple(tasks), scenario)

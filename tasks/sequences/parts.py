@@ -10,6 +10,7 @@ from mixer.utils.arrays import BoolArray, Int64Array
 from tasks.sequences.data_sets import pick
 from tasks.sources.checks import check_map_style
 from tasks.sources.labels import require_labels
+from tasks.task import Task
 
 
 def check_between(name: str, value: Any, most: int, of_what: str) -> None:
@@ -33,9 +34,16 @@ def listed(name: str, given: Any, example: str) -> list[Any]:
     return list(given)
 
 
-def pick_where(dataset: Any, is_picked: BoolArray) -> Any:
-    """Selects samples by a mask, bool `[num_samples]`, in their order; see `pick`."""
-    return pick(dataset, np.flatnonzero(is_picked))
+def new_task(
+    name: str,
+    splits: tuple[Any, Any],
+    masks: tuple[BoolArray, BoolArray],
+    description: str,
+    classes: Sequence[int] | None = None,
+) -> Task:
+    """Makes a task of the samples of two data sets, for training and for evaluation, that two masks select."""
+    train, evaluation = (pick(part, np.flatnonzero(mask)) for part, mask in zip(splits, masks, strict=True))
+    return Task(name, train, evaluation, None if classes is None else tuple(classes), description)
 
 
 def pick_some(dataset: Any, num_samples: int | None, seed: Sequence[int]) -> Any:

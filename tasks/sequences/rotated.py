@@ -132,10 +132,7 @@ def rotated(
         own = pick_some(train, samples_per_task, (seed, number, 1))
         turned = [Transformed(part, rotation, column) for part in (own, evaluation)]
         return Task(
-            f"rotated_{_shown(angle)}",
-            turned[0],
-            turned[1],
-            description=f"{column} turned by {_shown(angle)} degrees",
+            f"rotated_{_shown(angle)}", turned[0], turned[1], description=f"{column} turned by {_shown(angle)} degrees"
         )
 
     return TaskSequence(tuple(make(number, angle) for number, angle in enumerate(angles)), "domain")
