@@ -25,7 +25,6 @@ _CLEARLY = 3.0
 _COUNTS, _IGNORES, _SCALED, _UNKNOWN, _NEEDS_KIND = range(5)
 _ROW_MEANS, _TENTATIVE, _ROWS_UNKNOWN, _OTHER_ITEMS = range(len(_KINDS), len(_KINDS) + 4)
 UNDECIDED = torch.zeros(5, dtype=torch.float64)
-NO_KIND = torch.zeros(len(_KINDS) + 4, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -163,14 +162,10 @@ def find_kind(whole: Seen, parts: Sequence[Seen], tolerance: float = TOLERANCE) 
     items = np.array([part.items.sum() for part in parts])
     rows = np.array([len(part.items) for part in parts])
     of_parts = losses[1:]
-    errors = {
-        "sum": abs(of_parts.sum() - whole.loss),
-        "item mean": abs((of_parts * items).sum() / max(items.sum(), 1) - whole.loss),
-        "row mean": abs((of_parts * rows).sum() / rows.sum() - whole.loss),
-    }
-    if errors["sum"] <= close:
+    if abs(of_parts.sum() - whole.loss) <= close:
         return KindFound("sum")
-    by_item, by_row = errors["item mean"], errors["row mean"]
+    by_item = abs((of_parts * items).sum() / max(items.sum(), 1) - whole.loss)
+    by_row = abs((of_parts * rows).sum() / rows.sum() - whole.loss)
     if min(by_item, by_row) > close:
         return KindFound("other")
     # If all rows have equal items, or all parts the same loss, any mean would be this one.
@@ -243,11 +238,11 @@ def vote_on_kind(found: KindFound | None, has_other_items: bool = False) -> Tens
     Returns:
         float64 `[8]`, to sum over ranks.
     """
-    votes = NO_KIND.clone()
-    votes[_OTHER_ITEMS] = float(has_other_items)
+    votes = torch.zeros(len(_KINDS) + 4, dtype=torch.float64)
+    votes[_OTHER_ITEMS] = has_other_items
     if found is not None:
         votes[_KINDS.index(found.kind)] = not found.is_tentative
-        votes[_ROW_MEANS], votes[_TENTATIVE] = float(found.has_row_means), float(found.is_tentative)
+        votes[_ROW_MEANS], votes[_TENTATIVE] = found.has_row_means, found.is_tentative
         votes[_ROWS_UNKNOWN] = not found.rows_known
     return votes
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from tasks.sequences.parts import check_seed, class_labels, groups_of, new_task
+from tasks.sequences.parts import check_between, check_seed, class_labels, in_order, named, new_task
 from tasks.task import TaskSequence
 
 
@@ -31,7 +31,8 @@ def blurry(train: Any, evaluation: Any, num_tasks: int, overlap: float, seed: in
     if not isinstance(overlap, (int, float, np.number)) or not 0.0 <= overlap < 1.0:
         raise ValueError(f"blurry: overlap must be a share, at least 0 and below 1, got {overlap!r}.")
     labels, evaluated, classes = class_labels(train, evaluation)
-    groups = groups_of(classes, num_tasks, seed, "blurry")
+    check_between("blurry: num_tasks", num_tasks, len(classes), "classes there are")
+    groups = named(part.tolist() for part in np.array_split(in_order(classes, seed), num_tasks))
     generator = np.random.default_rng((seed, 1))
     place = np.empty(len(labels), dtype=np.int64)
     for number, group in enumerate(groups.values()):

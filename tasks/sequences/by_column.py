@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from numpy.typing import NDArray
-
 from tasks.sequences.number_apart import number_apart
 from tasks.sequences.parts import check_known, listed, new_task
 from tasks.sources.labels import require_column
@@ -36,7 +34,10 @@ def by_column(
     Raises:
         ValueError: If the column is missing, order does not name each value once, or the scenario does not fit.
     """
-    values, evaluated = _values(train, column, "train"), _values(evaluation, column, "evaluation")
+    values, evaluated = (
+        values.astype(str) if values.dtype.kind == "M" else values  # moments have no names of their own
+        for values in (require_column(train, column, "train"), require_column(evaluation, column, "evaluation"))
+    )
     check_known(column, values.tolist(), evaluated.tolist())
     found = sorted(set(values.tolist()))
     ordered = found if order is None else listed("by_column: order", order, str(found[:3]))
@@ -60,11 +61,6 @@ def _names(column: str, values: Sequence[Any]) -> list[str]:
             safe += "_"
         names.append(safe)
     return names
-
-
-def _values(dataset: Any, column: str, called: str) -> NDArray[Any]:
-    values = require_column(dataset, column, called)
-    return values.astype(str) if values.dtype.kind == "M" else values  # moments have no names of their own
 
 
 by_domain = by_column

@@ -110,25 +110,6 @@ def check_known(what: str, train: Iterable[Any], evaluation: Iterable[Any]) -> N
         )
 
 
-def groups_of(classes: Sequence[int], num_tasks: int, seed: int | None, called: str) -> dict[str, list[int]]:
-    """Shares classes out over tasks, as evenly as can be.
-
-    Args:
-        classes: The classes.
-        num_tasks: Number of tasks.
-        seed: Seed of the order of classes; `None` leaves it.
-        called: What asks for it, for errors.
-
-    Returns:
-        The classes of each task, by its name.
-
-    Raises:
-        ValueError: If there are more tasks than classes.
-    """
-    check_between(f"{called}: num_tasks", num_tasks, len(classes), "classes there are")
-    return named(part.tolist() for part in np.array_split(in_order(classes, seed), num_tasks))
-
-
 def in_order(classes: Sequence[int], seed: int | None) -> Int64Array:
     """Returns the classes, int64 `[num_classes]`, shuffled by a seed; `None` keeps the order."""
     given = np.asarray(classes, dtype=np.int64)

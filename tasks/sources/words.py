@@ -143,10 +143,9 @@ def _encoded(dataset: Any, texts: Sequence[str], text_column: str, called: str, 
     ids = np.array([one.ids for one in encoded], dtype=np.int64)
     mask = np.array([one.attention_mask for one in encoded], dtype=np.int64)
     labels = require_labels(dataset, called)
-    kept = [
-        name
+    columns = {
+        name: np.asarray(dataset.with_format("numpy", columns=[name])[:][name])
         for name, kind in dataset.features.items()
         if isinstance(kind, (datasets.Value, datasets.ClassLabel)) and name != text_column
-    ]
-    columns = {name: np.asarray(dataset.with_format("numpy", columns=[name])[:][name]) for name in kept}
+    }
     return Words(ids, mask, labels, columns, tokenizer)
