@@ -1,7 +1,7 @@
 """Task heads of a model, and the head of each stream."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -18,7 +18,6 @@ _PROBLEM_TYPES = {
     "regression": "regression",
     "token_classification": "single_label_classification",
 }
-_POOLINGS = ("mean", "first", "last")
 _IGNORED = -100
 
 
@@ -47,8 +46,8 @@ class Head:
     def __post_init__(self) -> None:
         if self.kind not in _PROBLEM_TYPES:
             raise ValueError(f"kind of a head must be one of {list(_PROBLEM_TYPES)}, got {self.kind!r}.")
-        if self.pooling not in _POOLINGS:
-            raise ValueError(f"pooling of a head must be one of {list(_POOLINGS)}, got {self.pooling!r}.")
+        if self.pooling not in get_args(Pooling):
+            raise ValueError(f"pooling of a head must be one of {list(get_args(Pooling))}, got {self.pooling!r}.")
         is_whole = isinstance(self.num_labels, int) and not isinstance(self.num_labels, bool)
         least = 1 if self.kind in ("multi_label", "regression") else 2
         if not is_whole or self.num_labels < least:
