@@ -25,6 +25,7 @@ _CLEARLY = 3.0
 _COUNTS, _IGNORES, _SCALED, _UNKNOWN, _NEEDS_KIND = range(5)
 _ROW_MEANS, _TENTATIVE, _ROWS_UNKNOWN, _OTHER_ITEMS = range(len(_KINDS), len(_KINDS) + 4)
 UNDECIDED = torch.zeros(5, dtype=torch.float64)
+NO_KIND = torch.zeros(len(_KINDS) + 4, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -238,11 +239,11 @@ def vote_on_kind(found: KindFound | None, has_other_items: bool = False) -> Tens
     Returns:
         float64 `[8]`, to sum over ranks.
     """
-    votes = torch.zeros(len(_KINDS) + 4, dtype=torch.float64)
-    votes[_OTHER_ITEMS] = has_other_items
+    votes = NO_KIND.clone()
+    votes[_OTHER_ITEMS] = float(has_other_items)
     if found is not None:
         votes[_KINDS.index(found.kind)] = not found.is_tentative
-        votes[_ROW_MEANS], votes[_TENTATIVE] = found.has_row_means, found.is_tentative
+        votes[_ROW_MEANS], votes[_TENTATIVE] = float(found.has_row_means), float(found.is_tentative)
         votes[_ROWS_UNKNOWN] = not found.rows_known
     return votes
 
