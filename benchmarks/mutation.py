@@ -37,7 +37,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "mixer.mixture.weights": _CONTROLLER,
     "mixer.mixture.batch_size": ("tests/mixer/test_batch_size.py", *_CONTROLLER),
     "mixer.mixture.clock": (*_CLOCK, *_CONTROLLER),
-    "tasks.metrics.formulas": _METRICS,
     "tasks.metrics.metrics": _METRICS,
     "tasks.metrics.score_matrix": _METRICS,
 }

@@ -54,21 +54,17 @@ class MLPForImageClassification(PreTrainedModel):
     def __init__(self, config: MLPConfig):
         super().__init__(config)
         sizes = [config.num_features, *config.hidden_sizes]
-        layers = [nn.Linear(size, following) for size, following in itertools.pairwise(sizes)]
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(sizes))
         self.head = nn.Linear(sizes[-1], int(config.num_labels or 0))
         self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
-        config = self.config
-        if not isinstance(module, nn.Linear):
-            return
-        if config.initial_deviation is None:
+        deviation = self.config.initial_deviation
+        if isinstance(module, nn.Linear) and deviation is None:
             module.reset_parameters()
-            return
-        deviation = config.initial_deviation
-        nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
-        nn.init.constant_(module.bias, config.initial_bias)
+        elif isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+            nn.init.constant_(module.bias, self.config.initial_bias)
 
     def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> SequenceClassifierOutput:
         """Classifies.

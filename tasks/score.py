@@ -202,7 +202,11 @@ def score_of(score: Score, trainer: MixingTrainer, task: Task, when: str) -> tup
     Returns:
         The score, or NaN and the reason; the same on every rank.
     """
-    value, why = _attempt(score, trainer, task)
+    value, why = math.nan, None
+    try:
+        value = _number(score.measure(trainer, task))
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
     parts = [json.loads(part) for part in trainer._rank_sync.gather_bytes(json.dumps([repr(value), why]).encode())]  # noqa: SLF001 the Trainer's and ours, until its parts are public
     reasons = {rank: reason for rank, (_, reason) in enumerate(parts) if reason is not None}
     if reasons:
@@ -217,13 +221,10 @@ def score_of(score: Score, trainer: MixingTrainer, task: Task, when: str) -> tup
     return math.nan, why
 
 
-def _attempt(score: Score, trainer: MixingTrainer, task: Task) -> tuple[float, str | None]:
-    try:
-        value: Any = score.measure(trainer, task)  # a function of the user's may give anything
-        if isinstance(value, Tensor) and value.dim() == 0:
-            value = value.item()
-        if not isinstance(value, Real):
-            raise TypeError(f"the score must be a number, got {value!r}")
-        return float(value), None
-    except Exception as error:
-        return math.nan, f"{type(error).__name__}: {error}"
+def _number(value: Any) -> float:
+    """Converts a score; a function of the user's may give anything."""
+    if isinstance(value, Tensor) and value.dim() == 0:
+        value = value.item()
+    if not isinstance(value, Real):
+        raise TypeError(f"the score must be a number, got {value!r}")
+    return float(value)

@@ -42,13 +42,12 @@ class Task:
             raise ValueError(f"Task name {self.name!r}: it is shown on terminals, use printable characters.")
         for part in ("train", "evaluation"):
             self._check_data(part, getattr(self, part))
-        found = self.labels_trained_on
+        classes = self.labels_trained_on if self.classes is None else tuple(int(label) for label in self.classes)
         if self.classes is not None:
-            found = tuple(int(label) for label in self.classes)
-            self._check_promise(found)
-        object.__setattr__(self, "classes", found)
-        if found and min(found) < 0:
-            raise ValueError(f"Task {self.name!r}: classes are numbered from 0, got {min(found)}.")
+            self._check_promise(classes or ())
+        object.__setattr__(self, "classes", classes)
+        if classes and min(classes) < 0:
+            raise ValueError(f"Task {self.name!r}: classes are numbered from 0, got {min(classes)}.")
 
     @cached_property
     def labels_trained_on(self) -> tuple[int, ...] | None:
@@ -71,8 +70,7 @@ class Task:
     def _check_promise(self, promised: tuple[int, ...]) -> None:
         if not promised or len(set(promised)) < len(promised):
             raise ValueError(f"Task {self.name!r}: classes must name each label once, at least one, got {promised}.")
-        for part in ("train", "evaluation"):
-            labels = self.labels_trained_on if part == "train" else labels_in(self.evaluation)
+        for part, labels in (("train", self.labels_trained_on), ("evaluation", labels_in(self.evaluation))):
             if labels is None:
                 raise ValueError(
                     f"Task {self.name!r}: classes={promised} are promised, but {part} has no whole number as a label. "

@@ -48,9 +48,10 @@ class ByteBlocks(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": ids, "labels": ids.clone()}
 
 
-def python_source(
-    num_samples: int = 2_000, num_validation_samples: int = 100, block_length: int = 128
-) -> dict[str, ByteBlocks]:
+Blocks = dict[str, ByteBlocks]  # by split
+
+
+def python_source(num_samples: int = 2_000, num_validation_samples: int = 100, block_length: int = 128) -> Blocks:
     """Python source code of the standard library.
 
     Args:
@@ -64,13 +65,11 @@ def python_source(
     Raises:
         ValueError: If there is less text than that.
     """
-    texts = _read(_python_files([Path(sysconfig.get_paths()["stdlib"])]), _whole)
+    texts = _read(_python_files([Path(sysconfig.get_paths()["stdlib"])]), str)
     return _split("Python source", texts, num_samples, num_validation_samples, block_length)
 
 
-def cpp_headers(
-    num_samples: int = 2_000, num_validation_samples: int = 100, block_length: int = 128
-) -> dict[str, ByteBlocks]:
+def cpp_headers(num_samples: int = 2_000, num_validation_samples: int = 100, block_length: int = 128) -> Blocks:
     """C++ headers of the torch package.
 
     Args:
@@ -85,13 +84,11 @@ def cpp_headers(
         ValueError: If there is less text than that.
     """
     root = Path(torch.__file__).parent / "include"
-    texts = _read(_in_key_order(root, [path for path in root.rglob("*.h") if path.is_file()]), _whole)
+    texts = _read(_in_key_order(root, [path for path in root.rglob("*.h") if path.is_file()]), str)
     return _split("C++ headers", texts, num_samples, num_validation_samples, block_length)
 
 
-def english_docstrings(
-    num_samples: int = 2_000, num_validation_samples: int = 100, block_length: int = 128
-) -> dict[str, ByteBlocks]:
+def english_docstrings(num_samples: int = 2_000, num_validation_samples: int = 100, block_length: int = 128) -> Blocks:
     """English prose: the docstrings of the standard library, NumPy, pandas and torch.
 
     Args:
@@ -105,20 +102,19 @@ def english_docstrings(
     Raises:
         ValueError: If there is less text than that.
     """
-    roots = [
-        Path(sysconfig.get_paths()["stdlib"]),
-        *(Path(str(package.__file__)).parent for package in (np, pd, torch)),
-    ]
+    packages = (Path(str(package.__file__)).parent for package in (np, pd, torch))
+    roots = [Path(sysconfig.get_paths()["stdlib"]), *packages]
     texts = _read(_python_files(roots), _docstrings)
     return _split("English docstrings", texts, num_samples, num_validation_samples, block_length)
 
 
 def _python_files(roots: Iterable[Path]) -> list[tuple[float, Path]]:
-    files: list[tuple[float, Path]] = []
-    for root in roots:
-        inside = [path for path in root.rglob("*.py") if not _TEST_FOLDERS & set(path.relative_to(root).parts)]
-        files += _in_key_order(root, inside)
-    return sorted(files)
+    return sorted(
+        keyed
+        for root in roots
+        for keyed in _in_key_order(root, root.rglob("*.py"))
+        if not _TEST_FOLDERS & set(keyed[1].relative_to(root).parts)
+    )
 
 
 def _in_key_order(root: Path, paths: Iterable[Path]) -> list[tuple[float, Path]]:
@@ -141,20 +137,15 @@ def _read(files: Iterable[tuple[float, Path]], extract: Callable[[str], str]) ->
             yield key, text.encode()
 
 
-def _whole(text: str) -> str:
-    return text
-
-
 def _docstrings(text: str) -> str:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
-    found = [ast.get_docstring(node) or "" for node in nodes]
+    found = (ast.get_docstring(node) or "" for node in ast.walk(ast.parse(text)) if isinstance(node, kinds))
     return "\n\n".join(docstring for docstring in found if len(docstring) > 80)
 
 
 def _split(
     what: str, texts: Iterable[tuple[float, bytes]], num_samples: int, num_validation_samples: int, block_length: int
-) -> dict[str, ByteBlocks]:
+) -> Blocks:
     wanted = {"train": num_samples * block_length, "validation": num_validation_samples * block_length}
     buffers = {split: bytearray() for split in wanted}
     for key, text in texts:

@@ -1,8 +1,7 @@
 """Task heads of a model, and the head of each stream."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -19,7 +18,6 @@ _PROBLEM_TYPES = {
     "regression": "regression",
     "token_classification": "single_label_classification",
 }
-_POOLINGS = ("mean", "first", "last")
 _IGNORED = -100
 
 
@@ -48,8 +46,8 @@ class Head:
     def __post_init__(self) -> None:
         if self.kind not in _PROBLEM_TYPES:
             raise ValueError(f"kind of a head must be one of {list(_PROBLEM_TYPES)}, got {self.kind!r}.")
-        if self.pooling not in _POOLINGS:
-            raise ValueError(f"pooling of a head must be one of {list(_POOLINGS)}, got {self.pooling!r}.")
+        if self.pooling not in get_args(Pooling):
+            raise ValueError(f"pooling of a head must be one of {list(get_args(Pooling))}, got {self.pooling!r}.")
         is_whole = isinstance(self.num_labels, int) and not isinstance(self.num_labels, bool)
         least = 1 if self.kind in ("multi_label", "regression") else 2
         if not is_whole or self.num_labels < least:
@@ -148,10 +146,8 @@ def _pool(states: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:
     places = torch.arange(mask.shape[1], device=mask.device)
     # Padding may be on either side.
     is_token = mask.bool()
-    if pooling == "first":
-        place = torch.where(is_token, places, mask.shape[1] - 1).amin(dim=1)
-    else:
-        place = torch.where(is_token, places, 0).amax(dim=1)
+    first, last = torch.where(is_token, places, mask.shape[1] - 1).amin(dim=1), (is_token * places).amax(dim=1)
+    place = first if pooling == "first" else last
     return states[torch.arange(len(states), device=states.device), place]
 
 
@@ -178,19 +174,13 @@ def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
                 f"Stream {stream.name!r}: name the head of its samples: Stream({stream.name!r}, buffer, head=...), one "
                 "buffer per head."
             )
-    tasks = tuple(stream.head or stream.name for stream in streams)
-    _check_heads(heads_of(model), streams, tasks)
-    return tasks
-
-
-def _check_heads(heads: Mapping[str, Any] | None, streams: list[Stream], tasks: tuple[str, ...]) -> None:
-    """Refuses streams with a head that the model does not have, if its heads are known."""
-    if heads is None:
-        return
-    without = {stream.name: task for stream, task in zip(streams, tasks, strict=True) if task not in heads}
-    if without:
+    tasks = {stream.name: stream.head or stream.name for stream in streams}
+    heads = heads_of(model)
+    without = {name: task for name, task in tasks.items() if heads is not None and task not in heads}
+    if heads is not None and without:
         raise ValueError(
             f"The model has the heads {list(heads)}, but none for {list(dict.fromkeys(without.values()))} of the "
             f"streams {list(without)}. Add them, or name the head of such a stream: "
             f"Stream({next(iter(without))!r}, data_set, head={next(iter(heads), None)!r})."
         )
+    return tuple(tasks.values())

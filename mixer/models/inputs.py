@@ -59,12 +59,11 @@ def check_columns(model: nn.Module, name: str, inputs: Mapping[str, Any]) -> Non
                 f"Stream {name!r}: its samples have the columns {unknown}, which {forward} does not take; it takes "
                 f"{list(parameters)}. Rename or remove them, or let remove_unused_columns=True do so."
             )
-    needed = [
-        parameter.name
-        for parameter in parameters.values()
-        if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    missing = [
+        name
+        for name, own in parameters.items()
+        if own.default is own.empty and own.kind is own.POSITIONAL_OR_KEYWORD and name not in inputs
     ]
-    missing = [column for column in needed if column not in inputs]
     if missing:
         raise ValueError(
             f"Stream {name!r}: {forward} needs {missing}, but a micro-batch of it has {list(inputs)}. Add the columns, "

@@ -163,14 +163,10 @@ def find_kind(whole: Seen, parts: Sequence[Seen], tolerance: float = TOLERANCE) 
     items = np.array([part.items.sum() for part in parts])
     rows = np.array([len(part.items) for part in parts])
     of_parts = losses[1:]
-    errors = {
-        "sum": abs(of_parts.sum() - whole.loss),
-        "item mean": abs((of_parts * items).sum() / max(items.sum(), 1) - whole.loss),
-        "row mean": abs((of_parts * rows).sum() / rows.sum() - whole.loss),
-    }
-    if errors["sum"] <= close:
+    if abs(of_parts.sum() - whole.loss) <= close:
         return KindFound("sum")
-    by_item, by_row = errors["item mean"], errors["row mean"]
+    by_item = abs((of_parts * items).sum() / max(items.sum(), 1) - whole.loss)
+    by_row = abs((of_parts * rows).sum() / rows.sum() - whole.loss)
     if min(by_item, by_row) > close:
         return KindFound("other")
     # If all rows have equal items, or all parts the same loss, any mean would be this one.

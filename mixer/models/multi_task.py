@@ -91,16 +91,20 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
             ValueError: If a name cannot be that of a module, such as `"train"` or `"type"`.
             TypeError: If a value is no `Head`, or the encoder is another model than `AutoModel` gives.
         """
-        _check_encoder(encoder)
+        expected = cast(Any, MODEL_MAPPING).get(type(getattr(encoder, "config", None)), PreTrainedModel)
+        if not isinstance(encoder, expected):
+            raise TypeError(
+                f"encoder must be a model without a head, as from AutoModel, got {type(encoder).__name__}. Adapters "
+                "wrap the MultiTaskModel, with its heads' names as modules_to_save."
+            )
         for name, head in heads.items():
             if not isinstance(head, Head):
                 raise TypeError(f"heads[{name!r}] must be a Head, such as Head(num_labels=6), got {head!r}.")
             _check_name(name)
         if getattr(encoder, "pooler", None) is not None:
-            encoder.pooler = None  # type: ignore[assignment]  # no head uses it
+            encoder.pooler = None  # no head uses it
         described = {name: head.to_dict() for name, head in heads.items()}
-        config = MultiTaskConfig(encoder.config.to_dict(), described)
-        return cls(config, encoder)
+        return cls(MultiTaskConfig(encoder.config.to_dict(), described), encoder)
 
     def _init_weights(self, module: nn.Module) -> None:
         """Leaves the encoder's weights alone; heads start like torch's linear layers."""
@@ -109,8 +113,7 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 
     def get_input_embeddings(self) -> nn.Module:
         """Returns the encoder's embeddings; see `PreTrainedModel`."""
-        embeddings: nn.Module = self.encoder.get_input_embeddings()
-        return embeddings
+        return cast(nn.Module, self.encoder.get_input_embeddings())
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Sets the encoder's embeddings; see `PreTrainedModel`."""
@@ -173,24 +176,12 @@ def _check_name(name: Any) -> None:
         )
 
 
-def _check_encoder(encoder: Any) -> None:
-    known = cast(Any, MODEL_MAPPING)
-    config = getattr(encoder, "config", None)
-    expected = known.get(type(config), PreTrainedModel)
-    if not isinstance(encoder, expected):
-        raise TypeError(
-            f"encoder must be a model without a head, as from AutoModel, got {type(encoder).__name__}. Adapters wrap "
-            "the MultiTaskModel, with its heads' names as modules_to_save."
-        )
-
-
 def _new_encoder(description: Mapping[str, Any]) -> nn.Module:
     """Creates an encoder without the pooling layer, which no head here uses."""
     config = AutoConfig.for_model(**description)
-    model_class, auto = cast(Any, MODEL_MAPPING[type(config)]), cast(Any, AutoModel)
-    has_choice = "add_pooling_layer" in inspect.signature(model_class).parameters
-    encoder: nn.Module = auto.from_config(config, **({"add_pooling_layer": False} if has_choice else {}))
-    return encoder
+    has_choice = "add_pooling_layer" in inspect.signature(cast(Any, MODEL_MAPPING[type(config)])).parameters
+    options = {"add_pooling_layer": False} if has_choice else {}
+    return cast(nn.Module, cast(Any, AutoModel).from_config(config, **options))
 
 
 AutoConfig.register(MultiTaskConfig.model_type, MultiTaskConfig)

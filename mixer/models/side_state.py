@@ -34,21 +34,10 @@ class Snapshot:
         self._generators = RandomState.capture()
         self._device: Any = None if device.type == "cpu" else torch.get_device_module(device)
         self._device_generator = None if self._device is None else self._device.get_rng_state()
-        self._model = None if model is None else _ModelState(model)
+        self._copy(nn.Module() if model is None else model)
 
-    def restore(self) -> None:
-        """Restores the copied state."""
-        self._generators.restore()
-        if self._device is not None:
-            self._device.set_rng_state(self._device_generator)
-        if self._model is not None:
-            self._model.restore()
-
-
-class _ModelState:
-    """The buffers and attributes of a model's modules."""
-
-    def __init__(self, model: nn.Module):
+    def _copy(self, model: nn.Module) -> None:
+        """Copies the buffers and attributes of a model's modules."""
         modules = list(model.modules())
         self._bound = [(module, dict(_buffers(module))) for module in modules]
         own = [module for module in modules if not type(module).__module__.startswith(_KEEP_THEIR_OWN)]
@@ -67,7 +56,10 @@ class _ModelState:
                 self._watched.append((name, tensor, _version(tensor)))
 
     def restore(self) -> None:
-        """Restores buffers and attributes."""
+        """Restores the copied state."""
+        self._generators.restore()
+        if self._device is not None:
+            self._device.set_rng_state(self._device_generator)
         for module, buffers in self._bound:
             _buffers(module).clear()
             _buffers(module).update(buffers)

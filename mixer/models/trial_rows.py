@@ -35,12 +35,12 @@ def rows_to_try(
     if num_rows(inputs) != num_samples or not num_samples:
         return None
     places = np.arange(num_samples) if num_samples > 1 else np.zeros(2, dtype=np.int64)
-    items = count_items(inputs).cpu().numpy()[places]
-    by_items = np.argsort(items, kind="stable")
+    items = count_items(inputs).cpu().numpy()
     if len(places) > _MOST_ROWS:
-        chosen = np.sort(np.concatenate([by_items[: _MOST_ROWS // 2], by_items[-(_MOST_ROWS // 2) :]]))
-        places, items = places[chosen], items[chosen]
         by_items = np.argsort(items, kind="stable")
+        places = np.sort(np.concatenate([by_items[: _MOST_ROWS // 2], by_items[-(_MOST_ROWS // 2) :]]))
+    items = items[places]
+    by_items = np.argsort(items, kind="stable")
     whole = _rows_of(inputs, places, num_samples)
     fewer, more = np.sort(by_items[: len(places) // 2]), np.sort(by_items[len(places) // 2 :])
     if (items == items[0]).all():

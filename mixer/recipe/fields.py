@@ -183,27 +183,27 @@ def _check_arguments(
     known = _parameters(kind)
     if known is None:
         return
+    for name, part in content.items():
+        if name not in known:
+            raise ValueError(_unknown_field(_joined(field, str(name)), str(name), [*known, *more]))
+        check_fields(known[name], part, _joined(field, name), in_mapping)
+
+
+def _parameters(kind: type) -> dict[str, Any] | None:
+    """Returns the types of a class's arguments by name; `None` if it takes any."""
     try:
         hints = typing.get_type_hints(kind.__init__)  # type: ignore[misc]
     except (NameError, TypeError):  # annotations of other packages may not resolve
         hints = {}
-    for name, part in content.items():
-        if name not in known:
-            raise ValueError(_unknown_field(_joined(field, str(name)), str(name), [*known, *more]))
-        check_fields(hints.get(name, Any), part, _joined(field, name), in_mapping)
-
-
-def _parameters(kind: type) -> list[str] | None:
-    """Lists the names of a class's arguments; `None` if it takes any."""
-    names: list[str] = []
-    for parameter in inspect.signature(kind).parameters.values():
+    known: dict[str, Any] = {}
+    for name, parameter in inspect.signature(kind).parameters.items():
         if parameter.kind is not parameter.VAR_KEYWORD:
-            names.append(parameter.name)
+            known[name] = hints.get(name, Any)
         elif typing.get_origin(parameter.annotation) is typing.Unpack:
-            names += typing.get_type_hints(typing.get_args(parameter.annotation)[0])
+            known |= dict.fromkeys(typing.get_type_hints(typing.get_args(parameter.annotation)[0]), Any)
         else:
             return None
-    return names
+    return known
 
 
 def _unknown_field(field: str, name: str, known: Sequence[str]) -> str:
@@ -296,8 +296,7 @@ def explained(error: ArgumentError, recipe_class: type, content: Mapping[str, An
 def _in_short(error: ArgumentError) -> str:
     """Shortens a nested error to the field, the causes and the value."""
     lines = [line.strip().removeprefix("- ") for line in str(error).splitlines()]
-    causes = [
-        shortened(line.partition("; Given value: NestedArg")[0]) for line in lines if not line.startswith(_FRAMES)
-    ]
+    lines = [line.partition("; Given value: NestedArg")[0] for line in lines if not line.startswith(_FRAMES)]
+    causes = "; ".join(shortened(line) for line in lines)
     field = ".".join(re.findall(r'Parser key "(.+?)"', str(error)))
-    return f"{field}: {'; '.join(causes)}" if field else "; ".join(causes)
+    return f"{field}: {causes}" if field else causes

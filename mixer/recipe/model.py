@@ -1,6 +1,7 @@
 """A recipe's model: loaded or new, with heads or adapters, and with the names of its classes."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +10,7 @@ import huggingface_hub
 import torch
 import transformers
 from torch import nn
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
 from mixer.models.heads import Head
 from mixer.models.inputs import heads_of, inner_model, takes_task
@@ -18,20 +19,14 @@ from mixer.utils.text import did_you_mean
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification", "encoder"]
 
-_AUTO_CLASSES: dict[str, str] = {
-    "causal-lm": "AutoModelForCausalLM",
-    "masked-lm": "AutoModelForMaskedLM",
-    "seq2seq-lm": "AutoModelForSeq2SeqLM",
-    "sequence-classification": "AutoModelForSequenceClassification",
-    "token-classification": "AutoModelForTokenClassification",
-    "encoder": "AutoModel",
-}
-# peft's names of tasks; it has none for the other tasks.
-_PEFT_TASKS = {
-    "causal-lm": "CAUSAL_LM",
-    "seq2seq-lm": "SEQ_2_SEQ_LM",
-    "sequence-classification": "SEQ_CLS",
-    "token-classification": "TOKEN_CLS",
+# The class of transformers, and peft's name, of each task.
+_AUTO_CLASSES: dict[str, tuple[str, str | None]] = {
+    "causal-lm": ("AutoModelForCausalLM", "CAUSAL_LM"),
+    "masked-lm": ("AutoModelForMaskedLM", None),
+    "seq2seq-lm": ("AutoModelForSeq2SeqLM", "SEQ_2_SEQ_LM"),
+    "sequence-classification": ("AutoModelForSequenceClassification", "SEQ_CLS"),
+    "token-classification": ("AutoModelForTokenClassification", "TOKEN_CLS"),
+    "encoder": ("AutoModel", None),
 }
 
 
@@ -56,35 +51,31 @@ class ModelRecipe:
     heads: dict[str, Head] = field(default_factory=dict)
     lora: dict[str, Any] | None = None
 
-    def build(self) -> PreTrainedModel:
+    def build(self, has_weights: bool = True) -> PreTrainedModel:
         """Loads the model, or creates a new one.
+
+        Args:
+            has_weights: `False` creates it from its configuration on torch's meta device: without weights, memory or
+                adapters.
 
         Raises:
             ValueError: If neither a model nor the type of a new one is named, heads and task do not fit, or the
                 arguments of the adapters are wrong.
         """
-        model = self._with_heads(self._build)
-        if self.lora is None:
+        with contextlib.nullcontext() if has_weights else torch.device("meta"):
+            model = self._with_heads(has_weights)
+        if self.lora is None or not has_weights:
             return model
         # The heads of several tasks are trained fully, beside the adapters.
         heads = [f"heads.{name}" for name in heads_of(model) or ()]
         return with_lora(model, {**({"modules_to_save": heads} if heads else {}), **self.lora}, self.task)
 
-    def build_empty(self) -> PreTrainedModel:
-        """Creates the model from its configuration on torch's meta device: without weights, memory or adapters.
-
-        Raises:
-            ValueError: As `build`.
-        """
-        with torch.device("meta"):
-            return self._with_heads(self._new)
-
-    def _with_heads(self, build: Callable[[], PreTrainedModel]) -> PreTrainedModel:
+    def _with_heads(self, has_weights: bool) -> PreTrainedModel:
         if self.heads and self.task != "encoder":
             raise ValueError(
                 f"heads are for an encoder, and the task {self.task!r} has a head of its own: set task to encoder."
             )
-        model = build()
+        model = self._build(has_weights)
         if self.heads:
             return MultiTaskModel.from_encoder(model, self.heads)
         if self.task == "encoder" and not takes_task(model):
@@ -94,24 +85,17 @@ class ModelRecipe:
             )
         return model
 
-    def _build(self) -> PreTrainedModel:
-        if self.name_or_path is None:
-            return self._new()
-        return load_pretrained(self._auto, self.name_or_path, **self.config)  # type: ignore[no-any-return]
-
-    def _new(self) -> PreTrainedModel:
-        return self._auto.from_config(self._configuration())  # type: ignore[no-any-return]
-
-    def _configuration(self) -> PreTrainedConfig:
+    def _build(self, has_weights: bool) -> PreTrainedModel:
+        auto: Any = getattr(transformers, _AUTO_CLASSES[self.task][0])
+        if self.name_or_path is not None and has_weights:
+            return load_pretrained(auto, self.name_or_path, **self.config)  # type: ignore[no-any-return]
         if self.name_or_path is not None:
-            return load_pretrained(AutoConfig, self.name_or_path, **self.config)  # type: ignore[no-any-return]
-        if "model_type" not in self.config:
+            config = load_pretrained(AutoConfig, self.name_or_path, **self.config)
+        elif "model_type" in self.config:
+            config = AutoConfig.for_model(**self.config)
+        else:
             raise ValueError("give name_or_path, or a config with a model_type (such as 'llama') for a new model.")
-        return AutoConfig.for_model(**self.config)
-
-    @property
-    def _auto(self) -> Any:
-        return getattr(transformers, _AUTO_CLASSES[self.task])
+        return auto.from_config(config)  # type: ignore[no-any-return]
 
 
 def load_pretrained(kind: Any, name: str, **options: Any) -> Any:
@@ -158,7 +142,7 @@ def with_lora(model: PreTrainedModel, arguments: Mapping[str, Any], task: Task) 
         if name not in known:
             raise ValueError(f"lora: {name!r} is no argument of peft.LoraConfig.{did_you_mean(name, known)}")
     try:
-        adapted: Any = peft.get_peft_model(model, peft.LoraConfig(**{"task_type": _PEFT_TASKS.get(task), **arguments}))
+        adapted: Any = peft.get_peft_model(model, peft.LoraConfig(**{"task_type": _AUTO_CLASSES[task][1], **arguments}))
     except (ValueError, TypeError) as error:
         raise ValueError(f"lora: {error}") from error
     return adapted  # type: ignore[no-any-return]

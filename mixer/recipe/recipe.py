@@ -1,11 +1,11 @@
 """A recipe: a whole training run as typed data, from which model, streams and trainer are built."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from transformers import AutoTokenizer, PreTrainedModel, TrainingArguments, set_seed
+from transformers import AutoTokenizer, TrainingArguments, set_seed
 
 from mixer.distributed.collectives import RankSync, RemoteError
 from mixer.mixture.bad_samples import OnSampleError
@@ -27,11 +27,8 @@ from mixer.trainer.variants import WeightlessTrainer
 
 # Fields with a name or a class: after an error they are built one at a time to find the wrong one.
 RECIPE_FIELDS = ("mixing", "batch_size", "budget", "probe", "methods", "conflict", "groupings", "streams", "model")
-# Fields that are passed on to the trainer.
-_TRAINER_OPTIONS = (
-    *("mixing", "batch_size", "budget", "epoch_size", "groupings", "drawing", "max_tokens_per_micro_batch", "probe"),
-    *("methods", "conflict", "nonfinite", "on_sample_error", "max_skipped_share", "allow_inexact", "eval_weights"),
-)
+# Fields that are built or loaded; all others are passed on to the trainer.
+_BUILT = ("model", "streams", "training", "reference_model", "tokenizer")
 
 
 class BuiltRecipe(NamedTuple):
@@ -120,7 +117,10 @@ class Recipe:
         """
         check_streams(self.streams, self.mixing)
         # Loading may draw random numbers, so it comes before the seed is set.
-        reference = _load("reference_model", partial(self._reference, has_weights))
+        reference = None
+        if self.reference_model is not None:
+            with _naming("reference_model"):
+                reference = ModelRecipe(self.model.task, self.reference_model).build(has_weights)
         tokenizer = self.load_tokenizer()
         set_seed(self.training.seed)
         built = self.build_streams(tokenizer)
@@ -130,7 +130,8 @@ class Recipe:
                     check_lengths(one.stream.dataset, f"streams.{name}")
         evaluation = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
         check_evaluation(self.streams, evaluation, self.training)
-        model = _load(model_field, self.model.build if has_weights else self.model.build_empty)
+        with _naming(model_field):
+            model = self.model.build(has_weights)
         heads = {name: one.stream.head or name for name, one in built.items()}
         note_class_names(model, heads, {name: one.class_names for name, one in built.items() if one.class_names})
         collator = None if tokenizer is None or not self._reads_rows else collator_for(self.model.task, tokenizer)
@@ -142,7 +143,7 @@ class Recipe:
             eval_dataset=evaluation or None,
             processing_class=tokenizer,
             reference_model=reference,
-            **{option: getattr(self, option) for option in _TRAINER_OPTIONS},
+            **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in _BUILT},
         )
         return BuiltRecipe(trainer, built)
 
@@ -168,34 +169,28 @@ class Recipe:
         Raises:
             ValueError: If it cannot be loaded.
         """
-        return _load("tokenizer", self._tokenizer)
+        if self.tokenizer is None:
+            return None
+        with _naming("tokenizer"):
+            if isinstance(self.tokenizer, Factory):
+                tokenizer = call_by_name("factory", self.tokenizer.factory, self.tokenizer.arguments)
+            else:
+                tokenizer = load_pretrained(AutoTokenizer, self.tokenizer)
+            if self._reads_rows:
+                ensure_pad_token(tokenizer, self.model.task)
+        return tokenizer
 
     @property
     def _reads_rows(self) -> bool:
         """Whether the recipe itself reads or formats rows of some stream, beside data sets from functions."""
         return any(stream.data is not None or stream.format is not None for stream in self.streams.values())
 
-    def _reference(self, has_weights: bool) -> PreTrainedModel | None:
-        if self.reference_model is None:
-            return None
-        reference = ModelRecipe(self.model.task, self.reference_model)
-        return reference.build() if has_weights else reference.build_empty()
 
-    def _tokenizer(self) -> Any:
-        if self.tokenizer is None:
-            return None
-        if isinstance(self.tokenizer, Factory):
-            tokenizer = call_by_name("factory", self.tokenizer.factory, self.tokenizer.arguments)
-        else:
-            tokenizer = load_pretrained(AutoTokenizer, self.tokenizer)
-        if self._reads_rows:
-            ensure_pad_token(tokenizer, self.model.task)
-        return tokenizer
-
-
-def _load(field_name: str, build: Callable[[], Any]) -> Any:
+@contextlib.contextmanager
+def _naming(field_name: str) -> Iterator[None]:
+    """Names a field in errors."""
     try:
-        return build()
+        yield
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{field_name}: {error}") from error
 

@@ -3,7 +3,7 @@
 import inspect
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import datasets
@@ -15,11 +15,8 @@ from mixer.recipe.data.formatting import column_names, content_of, fitted, forma
 from mixer.recipe.data.source import DataSource
 from mixer.recipe.data.validation import Validation
 
-# Fields that are passed on to `Stream`.
-_STREAM_OPTIONS = (
-    *("weight", "max_epochs", "shuffle", "seed", "enters_at", "leaves_at", "is_random", "groups"),
-    *("head", "loss_weight", "on_sample_error"),
-)
+# Fields of the data; all others are passed on to `Stream`.
+_OF_DATA = ("factory", "arguments", "train_split", "validation_split", "data", "format", "validation")
 
 
 @dataclass
@@ -158,12 +155,15 @@ class StreamRecipe:
             names, train = chosen.class_names(train), formatted(train, chosen, tokenizer, task, called)
             if evaluation is not None:
                 evaluation = formatted(evaluation, chosen, tokenizer, task, f"{called} (validation)")
-        elif self.data is not None:
-            _check_is_tokenized(train, called)
+        elif self.data is not None and "input_ids" not in (columns := column_names(train)):
+            raise ValueError(
+                f"{called}: the data have the columns {columns} and no tokens (input_ids): give format, one of Text, "
+                "Prompt, Chat and Labelled."
+            )
         is_own = self.data is not None or self.format is not None or self.validation is not None
         content = content_of(train) if is_own and isinstance(train, datasets.Dataset) and len(train) else None
-        stream = Stream(name, train, content=content, **{option: getattr(self, option) for option in _STREAM_OPTIONS})
-        return BuiltStream(stream, evaluation, names, *rows, chosen)
+        options = {option.name: getattr(self, option.name) for option in fields(self) if option.name not in _OF_DATA}
+        return BuiltStream(Stream(name, train, content=content, **options), evaluation, names, *rows, chosen)
 
     def _load(self, called: str) -> tuple[Any, Any]:
         if (self.factory is None) == (self.data is None):
@@ -186,12 +186,3 @@ class StreamRecipe:
                 f"{called}.train_split: {self.factory} gives the splits {list(splits)}, not {self.train_split!r}."
             )
         return splits[self.train_split], splits.get(self.validation_split)
-
-
-def _check_is_tokenized(dataset: Any, called: str) -> None:
-    columns = column_names(dataset)
-    if "input_ids" not in columns:
-        raise ValueError(
-            f"{called}: the data have the columns {columns} and no tokens (input_ids): give format, one of Text, "
-            "Prompt, Chat and Labelled."
-        )

@@ -7,11 +7,6 @@ from mixer.utils.lazy_imports import lazy_names
 if TYPE_CHECKING:
     from tasks.continual.continual import ContinualRun
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "tasks.continual.continual": ["ContinualRun"],
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__, {"tasks.continual.continual": ["ContinualRun"]})
 
 __all__ = ["ContinualRun"]

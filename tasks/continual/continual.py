@@ -30,6 +30,8 @@ from tasks.report.results import PAGE_FILE, write_metrics, write_page
 from tasks.score import Score, as_score, score_of
 from tasks.task import Task, TaskSequence
 
+# Training arguments that may change when a run resumes.
+_SETTINGS = ("learning_rate", "num_train_epochs", "max_steps", "weight_decay", "per_device_train_batch_size", "seed")
 _UNSEEN = "A continual run is kept by rank 0 and read by all: put output_dir on a file system that all nodes share."
 
 
@@ -271,15 +273,7 @@ class ContinualRun:
     @property
     def _settings(self) -> dict[str, Any]:
         """Settings that may change on resume; changes are logged."""
-        names = (
-            "learning_rate",
-            "num_train_epochs",
-            "max_steps",
-            "weight_decay",
-            "per_device_train_batch_size",
-            "seed",
-        )
-        of_arguments = {name: getattr(self.args, name) for name in names}
+        of_arguments = {name: getattr(self.args, name) for name in _SETTINGS}
         return {**of_arguments, "batch_size": self._batch_size, "curve_steps": self._curve_steps}
 
     def _take_up(self, num_done: int) -> None:

@@ -17,10 +17,8 @@ Optimizer = Literal["fresh", "kept"]
 def check_types(model: Any, sequence: Any, args: Any, memory: Any, methods: Any, trainer_class: Any) -> None:
     """Raises a `TypeError` for an argument of the wrong type."""
     kinds = {"model": (model, nn.Module), "sequence": (sequence, TaskSequence), "args": (args, TrainingArguments)}
-    if memory is not None:
-        kinds["memory"] = (memory, ReplayBuffer)
-    for name, (found, kind) in kinds.items():
-        if not isinstance(found, kind):
+    for name, (found, kind) in {**kinds, "memory": (memory, ReplayBuffer)}.items():
+        if not isinstance(found, kind) and not (name == "memory" and found is None):
             raise TypeError(f"{name} must be a {kind.__name__}, got a {type(found).__name__}.")
     if not callable(methods):
         as_methods(methods or ())

@@ -27,15 +27,11 @@ class Ends:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        task_names: Sequence[str],
-        description: Mapping[str, Any],
-        settings: Mapping[str, Any] | None = None,
+        self, folder: Path, task_names: Sequence[str], description: Mapping[str, Any], settings: Mapping[str, Any]
     ):
         self.folder, self._task_names = folder, tuple(task_names)
         self._description = {"format": FORMAT_VERSION, "tasks": list(task_names), **description}
-        self._settings = dict(settings or {})
+        self._settings = dict(settings)
 
     def folder_of(self, number: int) -> Path:
         """Returns the training folder of a task, numbered from 0."""

@@ -30,12 +30,7 @@ def read_pace(folder: str | Path, task_names: Sequence[str], first: int = 0, las
         ledger_folder = folder_of_task(Path(folder), number, name) / "ledger"
         batches = Ledger(ledger_folder).timings() if ledger_folder.exists() else pd.DataFrame()
         if len(batches):
-            seconds = batches["load_seconds"] + batches["train_seconds"]
-            rate = float(np.median(batches["total"] / seconds))
-            rows[name] = {
-                "num_samples": int(batches["total"].sum()),
-                "seconds": float(seconds.sum()),
-                "samples_per_second": rate,
-            }
+            samples, seconds = batches["total"], batches["load_seconds"] + batches["train_seconds"]
+            rows[name] = [int(samples.sum()), float(seconds.sum()), float(np.median(samples / seconds))]
     columns = ["num_samples", "seconds", "samples_per_second"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("task")

@@ -45,11 +45,7 @@ class Growing(Head):
         keeps_logits: bool = False,
     ) -> None:
         """Refuses tasks without classes, and methods for which logits must not change in number; see `Head.check`."""
-        without = [task.name for task in sequence if task.classes is None]
-        if without:
-            raise ValueError(
-                f"head='growing' grows by the classes of tasks, but the tasks {without} have none. Say head='whole'."
-            )
+        self._require_classes(sequence, "grows")
         _, layer = find_output_layer(model, "head='growing'")
         first = max(layer.out_features, self.sizes[0])
         if keeps_logits and self.sizes[-1] > first:

@@ -52,6 +52,14 @@ class Head:
                 "head='growing', which adds outputs before each task."
             )
 
+    def _require_classes(self, sequence: TaskSequence, verb: str) -> None:
+        without = [task.name for task in sequence if task.classes is None]
+        if without:
+            raise ValueError(
+                f"head={self.kind!r} {verb} by the classes of tasks, but the tasks {without} have none. Say "
+                "head='whole'."
+            )
+
     def begin(self, model: nn.Module, number: int) -> None:
         """Makes the model ready for a task; a second call for the same task changes nothing.
 

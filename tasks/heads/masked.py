@@ -1,6 +1,7 @@
 """A head per task within one layer: in training, only the classes of the task of a row compete."""
 
 import inspect
+import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -43,19 +44,13 @@ class Masked(Head):
         keeps_logits: bool = False,
     ) -> None:
         """Refuses tasks that a label does not tell apart, and losses that take labels away; see `Head.check`."""
-        without = [task.name for task in sequence if task.classes is None]
-        if without:
-            raise ValueError(
-                f"head='masked' masks by the classes of tasks, but the tasks {without} have none. Say head='whole'."
-            )
+        self._require_classes(sequence, "masks")
         _check_apart(sequence)
         find_output_layer(model, "head='masked'")
         super().check(model, sequence, args, options, keeps_logits)
-        taken = {
-            "label_smoothing_factor": args.label_smoothing_factor > 0,
-            "compute_loss_func": options.get("compute_loss_func") is not None,
-        }
-        for name in (name for name, is_given in taken.items() if is_given):
+        has_own = options.get("compute_loss_func") is not None
+        name = "label_smoothing_factor" if args.label_smoothing_factor > 0 else "compute_loss_func" if has_own else None
+        if name is not None:
             raise ValueError(
                 f"head='masked' reads the labels that the model is called with, but with {name} the Trainer keeps them "
                 f"from it. Leave {name} out, or say head='whole'."
@@ -72,15 +67,12 @@ class Masked(Head):
             raise ValueError("head='masked': call begin(model, number) before training().")
         _, layer = find_output_layer(self._model, "head='masked'")
         mask = _Mask(self._model, self._groups, layer.out_features)
-        handles = (
+        # The handles of hooks are contexts that remove them.
+        with (
             self._model.register_forward_pre_hook(mask.take_labels, with_kwargs=True),
             layer.register_forward_hook(mask.apply),
-        )
-        try:
+        ):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
 
 class _Mask:
@@ -140,13 +132,11 @@ class _Mask:
 
 def _check_apart(sequence: TaskSequence) -> None:
     """Makes sure that the classes of two tasks are the same, or have none in common."""
-    for number, task in enumerate(sequence):
-        for earlier in sequence.tasks[:number]:
-            own, other = set(task.classes or ()), set(earlier.classes or ())
-            if own != other and own & other:
-                raise ValueError(
-                    f"head='masked' tells the task of a row by its label, but the tasks {earlier.name!r}, of classes "
-                    f"{sorted(other)}, and {task.name!r}, of {sorted(own)}, have {sorted(own & other)} in common. "
-                    "Number the classes of each task apart, tasks.sequences.number_apart(sequence), or say "
-                    "head='whole'."
-                )
+    for earlier, task in itertools.combinations(sequence, 2):
+        own, other = set(task.classes or ()), set(earlier.classes or ())
+        if own != other and own & other:
+            raise ValueError(
+                f"head='masked' tells the task of a row by its label, but the tasks {earlier.name!r}, of classes "
+                f"{sorted(other)}, and {task.name!r}, of {sorted(own)}, have {sorted(own & other)} in common. "
+                "Number the classes of each task apart, tasks.sequences.number_apart(sequence), or say head='whole'."
+            )

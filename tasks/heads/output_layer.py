@@ -5,6 +5,8 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
+from mixer.models.inputs import inner_model
+
 
 def output_layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
     """Finds the layer that gives the logits of classes.
@@ -33,7 +35,7 @@ def output_layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
         return found
     count = num_labels_of(model)
     fitting = [(name, layer) for name, layer in linear if count is None or layer.out_features == count]
-    is_ordered = count is not None and isinstance(_without_adapters(model), PreTrainedModel)
+    is_ordered = count is not None and isinstance(inner_model(model), PreTrainedModel)
     return fitting[-1:] if is_ordered or len(fitting) == 1 else []
 
 
@@ -71,11 +73,8 @@ def num_labels_of(model: nn.Module) -> int | None:
     Returns:
         That of its configuration, else its own `num_labels`; `None` if it says nothing.
     """
-    for place in (getattr(model, "config", None), model):
-        count = getattr(place, "num_labels", None)
-        if isinstance(count, int):
-            return count
-    return None
+    counts = (getattr(place, "num_labels", None) for place in (getattr(model, "config", None), model))
+    return next((count for count in counts if isinstance(count, int)), None)
 
 
 def owners(model: nn.Module, name: str) -> list[nn.Module]:
@@ -100,20 +99,13 @@ def set_num_labels(model: nn.Module, name: str, count: int) -> None:
         name: Name of its output layer.
         count: Number of outputs it has now.
     """
-    configs: dict[int, Any] = {}
     for module in owners(model, name):
-        config = getattr(module, "config", None)
-        if isinstance(getattr(config, "num_labels", None), int):
-            configs[id(config)] = config
         if isinstance(vars(module).get("num_labels"), int):
             vars(module)["num_labels"] = count
-    for config in configs.values():
+        config: Any = getattr(module, "config", None)
+        if not isinstance(getattr(config, "num_labels", None), int):
+            continue
         names = {number: f"LABEL_{number}" for number in range(count)} | dict(getattr(config, "id2label", None) or {})
         config.num_labels = count  # names all classes anew
         if getattr(config, "id2label", None) is not None:
             config.id2label, config.label2id = names, {label: number for number, label in names.items()}
-
-
-def _without_adapters(model: nn.Module) -> Any:
-    inner = getattr(model, "get_base_model", None)  # of peft
-    return model if inner is None else inner()

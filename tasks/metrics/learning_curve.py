@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState
 
 from mixer.utils.random_state import RandomState
 
@@ -21,14 +21,12 @@ class LearningCurve(TrainerCallback):
     def __init__(self, num_steps: int, record: Callable[[int], None]):
         self._num_steps, self._record = num_steps, record
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Scores a task that begins, unless it goes on from a checkpoint."""
         if state.global_step == 0:
             self._score(0)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Scores the task after a step."""
         if state.global_step <= self._num_steps:
             self._score(state.global_step)

@@ -1,47 +1,91 @@
-"""Metrics of continual learning by name."""
+"""Metrics of continual learning by name, with their published formulas.
+
+R `[T + 1, T]` belongs to a `ScoreMatrix`: R[i, j] is the score on task j after training on task i, both counted from 1.
+b_j = R[0, j] is the score before the first task. Higher scores are better: negate losses. `after=k` computes the metric
+of the first k tasks and ignores all rows and columns beyond; `None` takes all T. A metric is NaN if a score that it
+reads is missing, and a difference between tasks is NaN for a single task.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
-from tasks.metrics.formulas import (
-    average_accuracy,
-    backward_transfer,
-    before_learning,
-    forgetting,
-    forgetting_first_minus_last,
-    forward_transfer,
-    learning_accuracy,
-    learning_curve_area,
-    of_all_rows,
-    of_curves,
-    of_diagonal,
-    of_diagonal_and_last_row,
-    of_last_row,
-)
 from tasks.metrics.score_matrix import NOT_RECORDED, ScoreMatrix
-
-__all__ = [
-    "METRICS",
-    "Metric",
-    "all_metrics",
-    "average_accuracy",
-    "backward_transfer",
-    "forgetting",
-    "forgetting_first_minus_last",
-    "forward_transfer",
-    "learning_accuracy",
-    "learning_curve_area",
-    "title_of",
-]
 
 GEM = "Lopez-Paz and Ranzato 2017 (1706.08840)"
 RIEMANNIAN_WALK = "Chaudhry et al. 2018 (1801.10112)"
 A_GEM = "Chaudhry et al. 2019 (1812.00420), section 3"
 _MOST_NAMED = 4
+
+
+def average_accuracy(scores: FloatArray, after: int | None = None) -> float:
+    """ACC = (1/T) Σ_j R[T, j]: the mean score at the end (Lopez-Paz and Ranzato 2017, equation 2)."""
+    return _mean(_first_tasks(scores, after)[-1])
+
+
+def learning_accuracy(scores: FloatArray, after: int | None = None) -> float:
+    """LA = (1/T) Σ_j R[j, j]: the mean score on a task right after learning it (Riemer et al. 2019)."""
+    return _mean(np.diagonal(_first_tasks(scores, after)[1:]))
+
+
+def backward_transfer(scores: FloatArray, after: int | None = None) -> float:
+    """BWT = 1/(T-1) Σ_{j<T} (R[T, j] - R[j, j]): the effect of later tasks (Lopez-Paz and Ranzato 2017, equation 3)."""
+    first = _first_tasks(scores, after)
+    return _mean((first[-1] - np.diagonal(first[1:]))[:-1])
+
+
+def forward_transfer(scores: FloatArray, after: int | None = None) -> float:
+    """FWT = 1/(T-1) Σ_{j≥2} (R[j-1, j] - b_j): the effect of earlier tasks (Lopez-Paz and Ranzato 2017, equation 4)."""
+    first = _first_tasks(scores, after)
+    return _mean((np.diagonal(first) - first[0])[1:])  # row j - 1, since row 0 comes before the first task
+
+
+def forgetting(scores: FloatArray, after: int | None = None) -> float:
+    """FGT = 1/(T-1) Σ_{j<T} (max_{1≤l<T} R[l, j] - R[T, j]): drop from the best (Chaudhry et al. 2018, equation 3).
+
+    The maximum leaves out row 0 and the last row, so a task that is best at the end contributes a negative value.
+    Positive values mean that tasks got worse.
+    """
+    first = _first_tasks(scores, after)[1:, :-1]
+    return _mean(first[:-1].max(axis=0, initial=-np.inf) - first[-1])
+
+
+def forgetting_first_minus_last(scores: FloatArray, after: int | None = None) -> float:
+    """1/(T-1) Σ_{j<T} (R[j, j] - R[T, j]) = -BWT: called forgetting in some libraries (Avalanche's `Forgetting`)."""
+    first = _first_tasks(scores, after)
+    return _mean((np.diagonal(first[1:]) - first[-1])[:-1])
+
+
+def learning_curve_area(curves: FloatArray, after: int | None = None) -> float:
+    """LCA_β = 1/(β+1) Σ_{i≤β} Z_i, Z_i the mean over tasks of the score after i batches of each (Chaudhry et al. 2019).
+
+    Args:
+        curves: `[T, β + 1]`: the score on each task after 0, 1, ... β batches of its own training.
+        after: See the module.
+    """
+    if curves.ndim != 2 or 0 in curves.shape:
+        raise ValueError(f"curves must have the shape [num_tasks, beta + 1], but have {list(curves.shape)}.")
+    return _mean(curves[: _last_task(len(curves), after)].mean(axis=0))
+
+
+def _last_task(num_tasks: int, after: int | None) -> int:
+    if after is not None and not 1 <= after <= num_tasks:
+        raise ValueError(f"after must be a task from 1 to {num_tasks}, but is {after}.")
+    return num_tasks if after is None else after
+
+
+def _first_tasks(scores: FloatArray, after: int | None) -> FloatArray:
+    """Cuts R to the first k tasks: `[k + 1, k]`."""
+    if scores.ndim != 2 or scores.shape[0] != scores.shape[1] + 1 or scores.shape[1] == 0:
+        raise ValueError(f"scores must have the shape [num_tasks + 1, num_tasks], but have {list(scores.shape)}.")
+    last = _last_task(scores.shape[1], after)
+    return scores[: last + 1, :last]
+
+
+def _mean(values: FloatArray) -> float:
+    return float(values.mean()) if len(values) else float("nan")
 
 
 @dataclass(frozen=True)
@@ -52,7 +96,6 @@ class Metric:
         measure: Computes it from R, or from the learning curves, and the number of the last task.
         formula: Its formula.
         source: The paper, with the number of the equation.
-        reads: The scores that it reads, as a mask over row, column and the number of the last task.
         is_difference: Whether it is a difference of scores, so its sign flips if lower scores are better.
         is_of_curves: Whether it is computed from the learning curves instead of R.
     """
@@ -60,7 +103,6 @@ class Metric:
     measure: Callable[[FloatArray, int | None], float]
     formula: str
     source: str
-    reads: Callable[[Any, Any, int], Any]
     is_difference: bool = False
     is_of_curves: bool = False
 
@@ -72,37 +114,27 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {
-    "average_accuracy": Metric(average_accuracy, "(1/T) Σ_j R[T, j]", f"{GEM}, equation 2", of_last_row),
-    "learning_accuracy": Metric(learning_accuracy, "(1/T) Σ_j R[j, j]", "Riemer et al. 2019 (1810.11910)", of_diagonal),
+    "average_accuracy": Metric(average_accuracy, "(1/T) Σ_j R[T, j]", f"{GEM}, equation 2"),
+    "learning_accuracy": Metric(learning_accuracy, "(1/T) Σ_j R[j, j]", "Riemer et al. 2019 (1810.11910)"),
     "backward_transfer": Metric(
-        backward_transfer,
-        "1/(T-1) Σ_{j<T} (R[T, j] - R[j, j])",
-        f"{GEM}, equation 3",
-        of_diagonal_and_last_row,
-        is_difference=True,
+        backward_transfer, "1/(T-1) Σ_{j<T} (R[T, j] - R[j, j])", f"{GEM}, equation 3", is_difference=True
     ),
     "forward_transfer": Metric(
-        forward_transfer,
-        "1/(T-1) Σ_{j≥2} (R[j-1, j] - b_j)",
-        f"{GEM}, equation 4",
-        before_learning,
-        is_difference=True,
+        forward_transfer, "1/(T-1) Σ_{j≥2} (R[j-1, j] - b_j)", f"{GEM}, equation 4", is_difference=True
     ),
     "forgetting": Metric(
         forgetting,
         "1/(T-1) Σ_{j<T} (max_{1≤l<T} R[l, j] - R[T, j])",
         f"{RIEMANNIAN_WALK}, equation 3",
-        of_all_rows,
         is_difference=True,
     ),
     "forgetting_first_minus_last": Metric(
         forgetting_first_minus_last,
         "1/(T-1) Σ_{j<T} (R[j, j] - R[T, j])",
         "Avalanche's Forgetting; -BWT",
-        of_diagonal_and_last_row,
         is_difference=True,
     ),
-    "learning_curve_area": Metric(learning_curve_area, "1/(β+1) Σ_{i≤β} Z_i", A_GEM, of_curves, is_of_curves=True),
+    "learning_curve_area": Metric(learning_curve_area, "1/(β+1) Σ_{i≤β} Z_i", A_GEM, is_of_curves=True),
 }
 
 
@@ -159,10 +191,13 @@ def missing_entries(metric: Metric, table: FloatArray, after: int | None = None)
     """
     if np.isnan(metric.measure(np.zeros_like(table), after)):
         return []
-    num_tasks = table.shape[0 if metric.is_of_curves else 1]
-    row, column = np.indices(table.shape)
-    is_missing = np.isnan(table) & metric.reads(row, column, num_tasks if after is None else after)
-    return [(row, column) for row, column in np.argwhere(is_missing).tolist()]
+    missing = []
+    for row, column in np.argwhere(np.isnan(table)).tolist():
+        probe = np.zeros_like(table)
+        probe[row, column] = np.nan
+        if np.isnan(metric.measure(probe, after)):
+            missing.append((row, column))
+    return missing
 
 
 def _reason(matrix: ScoreMatrix, metric: Metric, table: FloatArray, after: int | None) -> str:

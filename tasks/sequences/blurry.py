@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from tasks.sequences.parts import check_seed, class_labels, groups_of, pick_where
-from tasks.task import Task, TaskSequence
+from tasks.sequences.parts import check_between, check_seed, class_labels, in_order, named, new_task
+from tasks.task import TaskSequence
 
 
 def blurry(train: Any, evaluation: Any, num_tasks: int, overlap: float, seed: int) -> TaskSequence:
@@ -31,7 +31,8 @@ def blurry(train: Any, evaluation: Any, num_tasks: int, overlap: float, seed: in
     if not isinstance(overlap, (int, float, np.number)) or not 0.0 <= overlap < 1.0:
         raise ValueError(f"blurry: overlap must be a share, at least 0 and below 1, got {overlap!r}.")
     labels, evaluated, classes = class_labels(train, evaluation)
-    groups = groups_of(classes, num_tasks, seed, "blurry")
+    check_between("blurry: num_tasks", num_tasks, len(classes), "classes there are")
+    groups = named(part.tolist() for part in np.array_split(in_order(classes, seed), num_tasks))
     generator = np.random.default_rng((seed, 1))
     place = np.empty(len(labels), dtype=np.int64)
     for number, group in enumerate(groups.values()):
@@ -39,12 +40,12 @@ def blurry(train: Any, evaluation: Any, num_tasks: int, overlap: float, seed: in
             own = np.flatnonzero(labels == label)
             place[own] = _spread(len(own), number, num_tasks, overlap, generator)
     tasks = (
-        Task(
+        new_task(
             name,
-            pick_where(train, place == number),
-            pick_where(evaluation, np.isin(evaluated, group)),
-            tuple(group),
+            (train, evaluation),
+            (place == number, np.isin(evaluated, group)),
             f"classes {', '.join(map(str, group))}, {overlap:g} of them in other tasks",
+            group,
         )
         for number, (name, group) in enumerate(groups.items())
     )

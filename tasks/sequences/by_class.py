@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from tasks.sequences.data_sets import relabel
-from tasks.sequences.parts import check_between, check_seed, class_labels, in_order, listed, named, pick_where
-from tasks.task import Scenario, Task, TaskSequence
+from tasks.sequences.parts import check_between, check_seed, class_labels, in_order, listed, named, new_task
+from tasks.task import Scenario, TaskSequence
 
 Groups = Mapping[str, Sequence[int]] | Sequence[Sequence[int]]
 
@@ -44,12 +44,12 @@ def by_class(
         new_numbers = {label: number for group in partition.values() for number, label in enumerate(group)}
         train, evaluation = relabel(train, new_numbers), relabel(evaluation, new_numbers)
     tasks = (
-        Task(
+        new_task(
             name,
-            pick_where(train, np.isin(labels, group)),
-            pick_where(evaluation, np.isin(evaluated, group)),
-            tuple(new_numbers[label] for label in group),
+            (train, evaluation),
+            (np.isin(labels, group), np.isin(evaluated, group)),
             f"classes {', '.join(map(str, group))}",
+            [new_numbers[label] for label in group],
         )
         for name, group in partition.items()
     )
@@ -72,21 +72,16 @@ def _partition(
         return named(ordered[start : start + classes_per_task] for start in starts)
     if seed is not None:
         raise ValueError(f"by_class: groups have an order already; leave out seed={seed}.")
-    found = _as_lists(groups)
-    _check_partition(classes, [label for group in found.values() for label in group])
-    return found
-
-
-def _as_lists(groups: Any) -> dict[str, list[int]]:
     example = "[[0, 1], [2, 3]]"
     found = named(groups if isinstance(groups, Mapping) else listed("by_class: groups", groups, example))
-    for name, group in found.items():
-        strange = [label for label in group if not isinstance(label, (int, np.integer))]
-        if strange:
+    labels = [(name, label) for name, group in found.items() for label in group]
+    for name, label in labels:
+        if not isinstance(label, (int, np.integer)):
             raise ValueError(
-                f"by_class: groups must hold classes, which are whole numbers, as {example} does, got {strange[0]!r} "
-                f"in {name!r}."
+                f"by_class: groups must hold classes, which are whole numbers, as {example} does, got {label!r} in "
+                f"{name!r}."
             )
+    _check_partition(classes, [label for _, label in labels])
     return found
 
 

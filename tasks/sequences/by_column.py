@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from numpy.typing import NDArray
-
 from tasks.sequences.number_apart import number_apart
-from tasks.sequences.parts import check_known, listed, pick_where
+from tasks.sequences.parts import check_known, listed, new_task
 from tasks.sources.labels import require_column
-from tasks.task import Scenario, Task, TaskSequence
+from tasks.task import Scenario, TaskSequence
 
 
 def by_column(
@@ -36,19 +34,18 @@ def by_column(
     Raises:
         ValueError: If the column is missing, order does not name each value once, or the scenario does not fit.
     """
-    values, evaluated = _values(train, column, "train"), _values(evaluation, column, "evaluation")
+    values, evaluated = (
+        values.astype(str) if values.dtype.kind == "M" else values  # moments have no names of their own
+        for values in (require_column(train, column, "train"), require_column(evaluation, column, "evaluation"))
+    )
     check_known(column, values.tolist(), evaluated.tolist())
     found = sorted(set(values.tolist()))
     ordered = found if order is None else listed("by_column: order", order, str(found[:3]))
     if len(ordered) != len(found) or set(ordered) != set(found):
         raise ValueError(f"by_column: order must name each value of {column!r} once, {found}, got {ordered}.")
+    splits = train, evaluation
     tasks = (
-        Task(
-            name,
-            pick_where(train, values == value),
-            pick_where(evaluation, evaluated == value),
-            description=f"{column} = {value}",
-        )
+        new_task(name, splits, (values == value, evaluated == value), f"{column} = {value}")
         for name, value in zip(_names(column, ordered), ordered, strict=True)
     )
     return number_apart(TaskSequence(tuple(tasks), "free"), scenario) if apart else TaskSequence(tuple(tasks), scenario)
@@ -64,11 +61,6 @@ def _names(column: str, values: Sequence[Any]) -> list[str]:
             safe += "_"
         names.append(safe)
     return names
-
-
-def _values(dataset: Any, column: str, called: str) -> NDArray[Any]:
-    values = require_column(dataset, column, called)
-    return values.astype(str) if values.dtype.kind == "M" else values  # moments have no names of their own
 
 
 by_domain = by_column

@@ -3,23 +3,22 @@
 import datetime
 import decimal
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tasks.sequences.parts import check_between, listed, pick_where
+from tasks.sequences.parts import check_between, listed, new_task
 from tasks.sources.labels import require_column
-from tasks.task import Scenario, Task, TaskSequence
+from tasks.task import Scenario, TaskSequence
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "text": (str,),
     "dates": (datetime.date, np.datetime64),
     "numbers": (int, float, decimal.Decimal, np.number, np.bool_),
 }
-_OF_ARRAYS = {"b": "numbers", "i": "numbers", "u": "numbers", "f": "numbers", "M": "dates", "U": "text"}
 
 
 def read_moments(
@@ -41,7 +40,8 @@ def read_moments(
     Raises:
         ValueError: If the column is missing, kinds do not go together, or text is no date.
     """
-    found: dict[str, Any] = {called: require_column(part, column, called) for called, part in _parts(train, evaluation)}
+    splits = {"train": train, "evaluation": evaluation}
+    found: dict[str, Any] = {called: require_column(part, column, called) for called, part in splits.items()}
     if boundaries is not None:
         found["boundaries"] = boundaries
     kinds = {name: _kinds_of(moments) for name, moments in found.items()}
@@ -60,18 +60,10 @@ def read_moments(
     return found["train"], found["evaluation"], found.get("boundaries")
 
 
-def _parts(train: Any, evaluation: Any) -> Iterable[tuple[str, Any]]:
-    return ("train", train), ("evaluation", evaluation)
-
-
 def _kinds_of(moments: NDArray[Any] | Sequence[Any]) -> set[str]:
-    known = _OF_ARRAYS.get(moments.dtype.kind) if isinstance(moments, np.ndarray) else None
-    if known is not None:
-        return {known} if len(moments) else set()
-    types = {type(moment) for moment in moments}
     return {
         next((kind for kind, bases in _KINDS.items() if issubclass(one, bases)), f"values of type {one.__name__}")
-        for one in types
+        for one in {type(moment) for moment in moments}
     }
 
 
@@ -120,29 +112,21 @@ def by_time(
         raise ValueError(f"by_time: give boundaries or num_tasks, one of them, got {boundaries} and {num_tasks}.")
     given = None if boundaries is None else listed("by_time: boundaries", boundaries, "['2023-01-01', '2024-01-01']")
     moments, evaluated_at, cuts = read_moments(train, evaluation, column, given)
-    starts = _even_starts(moments, num_tasks) if cuts is None else cuts
+    if num_tasks is not None:
+        check_between("by_time: num_tasks", num_tasks, len(moments), "samples")
+        cuts = np.sort(moments)[np.arange(1, num_tasks) * len(moments) // num_tasks]
+    starts: Any = cuts
     if np.any(starts[1:] <= starts[:-1]):
         hint = " Too few different moments for so many tasks: lower num_tasks." if boundaries is None else ""
         raise ValueError(f"by_time: boundaries must ascend, got {starts.tolist()}.{hint}")
     periods = np.searchsorted(starts, moments, side="right")
     evaluated = np.searchsorted(starts, evaluated_at, side="right")
+    splits = train, evaluation
     tasks = (
-        Task(
-            f"task_{number + 1}",
-            pick_where(train, periods == number),
-            pick_where(evaluation, evaluated == number),
-            description=_describe(column, starts, number),
-        )
-        for number in range(len(starts) + 1)
+        new_task(f"task_{n + 1}", splits, (periods == n, evaluated == n), _describe(column, starts, n))
+        for n in range(len(starts) + 1)
     )
     return TaskSequence(tuple(tasks), scenario)
-
-
-def _even_starts(moments: NDArray[Any], num_tasks: Any) -> NDArray[Any]:
-    check_between("by_time: num_tasks", num_tasks, len(moments), "samples")
-    cuts = np.arange(1, num_tasks) * len(moments) // num_tasks
-    starts: NDArray[Any] = np.sort(moments)[cuts]
-    return starts
 
 
 def _describe(column: str, starts: NDArray[Any], number: int) -> str:

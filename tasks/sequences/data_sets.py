@@ -1,8 +1,8 @@
 """Views of a data set: selected samples, renumbered classes, transformed inputs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import datasets
 import numpy as np
@@ -20,21 +20,25 @@ from tasks.sources.labels import label_column, require_labels
 _LABELS = ("label", "labels")
 
 
-class Transform(Protocol):
-    """What is done to inputs: always the same, since all that it needs was drawn when it was made."""
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """Transforms each sample by itself.
-
-        Args:
-            inputs: `[count, ...]`.
-
-        Returns:
-            `[count, ...]`.
-        """
+# Changes inputs `[count, ...]`, each sample by itself and always in the same way: all random numbers are drawn before.
+Transform = Callable[[Tensor], Tensor]
 
 
-class Transformed(ByColumns):
+class _View(ByColumns):
+    """Samples of a data set that is read by columns, `base`."""
+
+    base: Any
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    @cached_property
+    def labels(self) -> Int64Array | None:
+        """The classes, int64 `[num_samples]`; `None` where samples have none."""
+        return read_labels(self.base)
+
+
+class Transformed(_View):
     """A data set with transformed inputs.
 
     Args:
@@ -50,14 +54,6 @@ class Transformed(ByColumns):
     def __init__(self, base: Any, transform: Transform, input_name: str | None = None):
         self.base, self.transform = base, transform
         self.input_name = find_inputs(base, input_name)
-
-    def __len__(self) -> int:
-        return len(self.base)
-
-    @cached_property
-    def labels(self) -> Int64Array | None:
-        """The classes, int64 `[num_samples]`; `None` where samples have none."""
-        return read_labels(self.base)
 
     def read_columns(self, indices: Int64Array) -> Sample:
         """Reads several samples at once; see `ByColumns.read_columns`."""
@@ -95,7 +91,7 @@ def first_row(dataset: Any) -> Mapping[str, Tensor]:
     return row
 
 
-class Relabelled(ByColumns):
+class Relabelled(_View):
     """A data set with classes of its own.
 
     Args:
@@ -104,20 +100,13 @@ class Relabelled(ByColumns):
     """
 
     def __init__(self, base: Any, labels: Int64Array):
-        self.base, self._labels, self._column = base, labels, label_column(base)
-
-    def __len__(self) -> int:
-        return len(self.base)
-
-    @property
-    def labels(self) -> Int64Array:
-        """The classes, int64 `[num_samples]`."""
-        return self._labels
+        self.base, self.numbers, self._column = base, labels, label_column(base)
+        self.labels = labels
 
     def read_columns(self, indices: Int64Array) -> Sample:
         """Reads several samples at once; see `ByColumns.read_columns`."""
         columns = dict(self.base.read_columns(indices))
-        columns[self._column] = torch.from_numpy(self._labels[indices])
+        columns[self._column] = torch.from_numpy(self.numbers[indices])
         return columns
 
 
@@ -151,7 +140,7 @@ def relabel(dataset: Any, numbers: Mapping[int, int]) -> Any:
     )
 
 
-class Picked(ByColumns):
+class Picked(_View):
     """Samples of a data set, by one flat array of indices however often it was picked from.
 
     Args:
@@ -163,10 +152,9 @@ class Picked(ByColumns):
     """
 
     def __init__(self, base: Any, indices: npt.ArrayLike):
-        picked = _checked(base, indices)
-        is_picked = isinstance(base, Picked)
-        self.base: Any = base.base if is_picked else base
-        self.indices: Int64Array = base.indices[picked] if is_picked else picked
+        self.base, self.indices = base, _checked(base, indices)
+        if isinstance(base, Picked):
+            self.base, self.indices = base.base, base.indices[self.indices]
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -201,7 +189,7 @@ def pick(dataset: Any, indices: npt.ArrayLike) -> Any:
     if isinstance(dataset, Transformed):
         return Transformed(pick(dataset.base, picked), dataset.transform, dataset.input_name)
     if isinstance(dataset, Relabelled):
-        return Relabelled(pick(dataset.base, picked), dataset.labels[picked])
+        return Relabelled(pick(dataset.base, picked), dataset.numbers[picked])
     if isinstance(dataset, ColumnReader):
         return Picked(dataset, picked)
     if type(dataset) is Subset:

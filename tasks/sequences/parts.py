@@ -10,6 +10,7 @@ from mixer.utils.arrays import BoolArray, Int64Array
 from tasks.sequences.data_sets import pick
 from tasks.sources.checks import check_map_style
 from tasks.sources.labels import require_labels
+from tasks.task import Task
 
 
 def check_between(name: str, value: Any, most: int, of_what: str) -> None:
@@ -33,9 +34,16 @@ def listed(name: str, given: Any, example: str) -> list[Any]:
     return list(given)
 
 
-def pick_where(dataset: Any, is_picked: BoolArray) -> Any:
-    """Selects samples by a mask, bool `[num_samples]`, in their order; see `pick`."""
-    return pick(dataset, np.flatnonzero(is_picked))
+def new_task(
+    name: str,
+    splits: tuple[Any, Any],
+    masks: tuple[BoolArray, BoolArray],
+    description: str,
+    classes: Sequence[int] | None = None,
+) -> Task:
+    """Makes a task of the samples of two data sets, for training and for evaluation, that two masks select."""
+    train, evaluation = (pick(part, np.flatnonzero(mask)) for part, mask in zip(splits, masks, strict=True))
+    return Task(name, train, evaluation, None if classes is None else tuple(classes), description)
 
 
 def pick_some(dataset: Any, num_samples: int | None, seed: Sequence[int]) -> Any:
@@ -100,25 +108,6 @@ def check_known(what: str, train: Iterable[Any], evaluation: Iterable[Any]) -> N
             f"evaluation has samples of {what} {strange[:10]}, of which train has none: they would be in no task. "
             "Leave them out of evaluation, or add some to train."
         )
-
-
-def groups_of(classes: Sequence[int], num_tasks: int, seed: int | None, called: str) -> dict[str, list[int]]:
-    """Shares classes out over tasks, as evenly as can be.
-
-    Args:
-        classes: The classes.
-        num_tasks: Number of tasks.
-        seed: Seed of the order of classes; `None` leaves it.
-        called: What asks for it, for errors.
-
-    Returns:
-        The classes of each task, by its name.
-
-    Raises:
-        ValueError: If there are more tasks than classes.
-    """
-    check_between(f"{called}: num_tasks", num_tasks, len(classes), "classes there are")
-    return named(part.tolist() for part in np.array_split(in_order(classes, seed), num_tasks))
 
 
 def in_order(classes: Sequence[int], seed: int | None) -> Int64Array:

@@ -64,11 +64,8 @@ class Rotation:
 
 def _interpolation(angle: float, height: int, width: int) -> tuple[Tensor, Tensor]:
     """Finds which four pixels each pixel is mixed of, int64 `[4, num_pixels]`, and their shares, of the same shape."""
-    down, right = torch.meshgrid(
-        torch.arange(height, dtype=torch.float64) - (height - 1) / 2,
-        torch.arange(width, dtype=torch.float64) - (width - 1) / 2,
-        indexing="ij",
-    )
+    axes = (torch.arange(size, dtype=torch.float64) - (size - 1) / 2 for size in (height, width))
+    down, right = torch.meshgrid(*axes, indexing="ij")
     cosine, sine = math.cos(angle), math.sin(angle)
     row = (cosine * down + sine * right + (height - 1) / 2).flatten()
     column = (cosine * right - sine * down + (width - 1) / 2).flatten()
@@ -128,14 +125,11 @@ def rotated(
     height, width = size or _size(tuple(first_row(train)[column].shape[1:]))
 
     def make(number: int, angle: float) -> Task:
-        rotation = Rotation(angle, height, width)
         own = pick_some(train, samples_per_task, (seed, number, 1))
+        rotation = Rotation(angle, height, width)
         turned = [Transformed(part, rotation, column) for part in (own, evaluation)]
         return Task(
-            f"rotated_{_shown(angle)}",
-            turned[0],
-            turned[1],
-            description=f"{column} turned by {_shown(angle)} degrees",
+            f"rotated_{_shown(angle)}", turned[0], turned[1], description=f"{column} turned by {_shown(angle)} degrees"
         )
 
     return TaskSequence(tuple(make(number, angle) for number, angle in enumerate(angles)), "domain")

@@ -46,7 +46,31 @@ class ByColumns(Dataset[Sample], ABC):
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-class Arrays(ByColumns):
+class InMemory(ByColumns):
+    """Columns in memory, `labels` among them.
+
+    Args:
+        columns: Tensors `[num_samples, ...]` by name.
+    """
+
+    def __init__(self, columns: Sample):
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns["labels"])
+
+    @property
+    def labels(self) -> Int64Array:
+        """The classes, int64 `[num_samples]`."""
+        return self._columns["labels"].numpy()
+
+    def read_columns(self, indices: Int64Array) -> Sample:
+        """Reads several samples at once; see `ByColumns.read_columns`."""
+        picked = torch.from_numpy(indices)
+        return {name: values.index_select(0, picked) for name, values in self._columns.items()}
+
+
+class Arrays(InMemory):
     """A labelled data set in memory: columns `input_name` and `labels`.
 
     Args:
@@ -80,17 +104,4 @@ class Arrays(ByColumns):
             raise ValueError(f"Arrays: inputs need one row a label, got shape {shape} for {len(own)} labels.")
         if input_name == "labels":
             raise ValueError("Arrays: input_name='labels' is the name of the classes: give the inputs another.")
-        self._labels = torch.from_numpy(own.astype(np.int64))
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    @property
-    def labels(self) -> Int64Array:
-        """The classes, int64 `[num_samples]`."""
-        return self._labels.numpy()
-
-    def read_columns(self, indices: Int64Array) -> Sample:
-        """Reads several samples at once; see `ByColumns.read_columns`."""
-        picked = torch.from_numpy(indices)
-        return {self.input_name: self.inputs.index_select(0, picked), "labels": self._labels.index_select(0, picked)}
+        super().__init__({input_name: self.inputs, "labels": torch.from_numpy(own.astype(np.int64))})

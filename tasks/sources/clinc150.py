@@ -46,14 +46,7 @@ def _as_dataset(requests: Sequence[tuple[str, str]], domain_of: dict[str, str]) 
     unknown = sorted({intent for _, intent in requests} - set(domain_of))
     if unknown:
         raise ValueError(f"clinc150: the intents {unknown[:5]} belong to no domain of domains.json.")
-    intents = datasets.ClassLabel(names=list(domain_of))
-    return datasets.Dataset.from_dict(
-        {
-            "text": [text for text, _ in requests],
-            "label": [intents.str2int(intent) for _, intent in requests],
-            "domain": [domain_of[intent] for _, intent in requests],
-        },
-        features=datasets.Features(
-            {"text": datasets.Value("string"), "label": intents, "domain": datasets.Value("string")}
-        ),
-    )
+    text, intents = datasets.Value("string"), datasets.ClassLabel(names=list(domain_of))
+    features = datasets.Features({"text": text, "label": intents, "domain": text})
+    rows = [{"text": request, "label": intent, "domain": domain_of[intent]} for request, intent in requests]
+    return datasets.Dataset.from_list(rows, features=features)

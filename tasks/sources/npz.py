@@ -39,7 +39,7 @@ def npz(
     if not Path(path).is_file():
         raise FileNotFoundError(f"npz: there is no file {str(path)!r}. Give the path of an archive of np.savez.")
     known, stored = _read(path, [*train, *evaluation])
-    missing = [name for name in (*train, *evaluation) if name not in known]
+    missing = [name for name in (*train, *evaluation) if name not in stored]
     if missing:
         raise ValueError(
             f"npz: {str(path)!r} has no arrays {missing}, it has {known}. Name them: "

@@ -74,10 +74,8 @@ def with_numbered_labels(splits: Splits, column: str | None) -> Splits:
 
 
 def _with_words(dataset: datasets.Dataset, words: list[str], names: list[str]) -> datasets.Dataset:
-    place = {name: number for number, name in enumerate(names)}
     kind = datasets.ClassLabel(names=names)
-    numbers = [place[word] for word in words]
-    numbered = dataset.add_column("label, numbered", numbers).remove_columns("label")
+    numbered = dataset.add_column("label, numbered", kind.str2int(words)).remove_columns("label")
     return numbered.rename_column("label, numbered", "label").cast_column("label", kind)
 
 

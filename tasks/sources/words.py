@@ -17,14 +17,14 @@ from tokenizers.trainers import WordLevelTrainer
 from mixer.policies.shared.ranges import check_count
 from mixer.recipe.streams import call_by_name
 from mixer.utils.arrays import Int64Array
-from tasks.sources.arrays import ByColumns, Sample
+from tasks.sources.arrays import InMemory
 from tasks.sources.labels import require_column, require_labels
 from tasks.sources.splits import Splits
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]")  # their ids are 0, 1 and 2
 
 
-class Words(ByColumns):
+class Words(InMemory):
     """Labelled text in memory: columns `input_ids`, `attention_mask` and `labels`.
 
     Args:
@@ -44,28 +44,15 @@ class Words(ByColumns):
         columns: Mapping[str, NDArray[Any]],
         tokenizer: Tokenizer,
     ):
-        self._labels, self.columns, self.tokenizer = labels, dict(columns), tokenizer
         read = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
-        self._read = {name: torch.from_numpy(values) for name, values in read.items()}
-
-    def __len__(self) -> int:
-        return len(self._labels)
+        super().__init__({name: torch.from_numpy(values) for name, values in read.items()})
+        self.columns, self.tokenizer = dict(columns), tokenizer
 
     def __getattr__(self, name: str) -> NDArray[Any]:
         columns: dict[str, NDArray[Any]] = self.__dict__.get("columns", {})  # none yet while a copy is being made
         if name not in columns:
             raise AttributeError(f"{type(self).__name__} has no column {name!r}; there are {list(columns)}.")
         return columns[name]
-
-    @property
-    def labels(self) -> Int64Array:
-        """The classes, int64 `[num_samples]`."""
-        return self._labels
-
-    def read_columns(self, indices: Int64Array) -> Sample:
-        """Reads several samples at once; see `ByColumns.read_columns`."""
-        picked = torch.from_numpy(indices)
-        return {name: values.index_select(0, picked) for name, values in self._read.items()}
 
 
 def words(
@@ -103,11 +90,13 @@ def words(
     if vocabulary_size is not None:
         check_count("words: vocabulary_size", vocabulary_size, len(SPECIAL) + 1, f"{SPECIAL} are among the ids")
     splits = _splits_of(source, arguments or {})
-    texts = {called: _texts(part, text_column, called) for called, part in splits._asdict().items()}
-    tokenizer = _learned(texts["train"], vocabulary_size, min_count, max_length)
-    return Splits(
-        *(_encoded(part, texts[called], text_column, called, tokenizer) for called, part in splits._asdict().items())
+    parts = [(f"words: {called}", part) for called, part in splits._asdict().items()]
+    texts = [_texts(part, text_column, called) for called, part in parts]
+    tokenizer = _learned(texts[0], vocabulary_size, min_count, max_length)
+    encoded = (
+        _encoded(part, own, text_column, called, tokenizer) for (called, part), own in zip(parts, texts, strict=True)
     )
+    return Splits(*encoded)
 
 
 def _splits_of(source: Splits | str, arguments: Mapping[str, Any]) -> Splits:
@@ -125,28 +114,23 @@ def _splits_of(source: Splits | str, arguments: Mapping[str, Any]) -> Splits:
 def _texts(dataset: Any, column: str, called: str) -> list[str]:
     if not isinstance(dataset, datasets.Dataset):
         raise ValueError(
-            f"words: {called} must be a Hugging Face data set, got a {type(dataset).__name__}. Text in memory becomes "
+            f"{called} must be a Hugging Face data set, got a {type(dataset).__name__}. Text in memory becomes "
             "one by datasets.Dataset.from_dict({'text': TEXTS, 'label': LABELS})."
         )
-    texts: list[str] = require_column(dataset, column, f"words: {called}").tolist()
+    texts: list[str] = require_column(dataset, column, called).tolist()
     strange = next((text for text in texts if not isinstance(text, str)), None)
     if strange is not None:
-        raise ValueError(f"words: {called}: {column!r} must hold text, got {strange!r}. Name another by text_column.")
+        raise ValueError(f"{called}: {column!r} must hold text, got {strange!r}. Name another by text_column.")
     return texts
 
 
 def _learned(texts: Sequence[str], vocabulary_size: int | None, min_count: int, max_length: int) -> Tokenizer:
     tokenizer = Tokenizer(WordLevel(unk_token="[UNK]"))  # noqa: S106 - no password
     tokenizer.normalizer, tokenizer.pre_tokenizer = Lowercase(), BertPreTokenizer()
-    tokenizer.train_from_iterator(
-        texts,
-        WordLevelTrainer(
-            vocab_size=2**31 if vocabulary_size is None else vocabulary_size,
-            min_frequency=min_count,
-            special_tokens=list(SPECIAL),
-            show_progress=False,
-        ),
+    trainer = WordLevelTrainer(
+        vocab_size=vocabulary_size or 2**31, min_frequency=min_count, special_tokens=list(SPECIAL), show_progress=False
     )
+    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", 2)])
     tokenizer.encode_special_tokens = True  # a text that says [PAD] is no padding
     tokenizer.enable_truncation(max_length)
@@ -156,15 +140,12 @@ def _learned(texts: Sequence[str], vocabulary_size: int | None, min_count: int, 
 
 def _encoded(dataset: Any, texts: Sequence[str], text_column: str, called: str, tokenizer: Tokenizer) -> Words:
     encoded = tokenizer.encode_batch(texts)
-    ids, mask = (
-        np.array(values, dtype=np.int64)
-        for values in ([one.ids for one in encoded], [one.attention_mask for one in encoded])
-    )
-    labels = require_labels(dataset, f"words: {called}")
-    kept = [
-        name
+    ids = np.array([one.ids for one in encoded], dtype=np.int64)
+    mask = np.array([one.attention_mask for one in encoded], dtype=np.int64)
+    labels = require_labels(dataset, called)
+    columns = {
+        name: np.asarray(dataset.with_format("numpy", columns=[name])[:][name])
         for name, kind in dataset.features.items()
         if isinstance(kind, (datasets.Value, datasets.ClassLabel)) and name != text_column
-    ]
-    columns = {name: np.asarray(dataset.with_format("numpy", columns=[name])[:][name]) for name in kept}
+    }
     return Words(ids, mask, labels, columns, tokenizer)

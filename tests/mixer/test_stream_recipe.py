@@ -152,7 +152,7 @@ def test_adapters_without_peft_name_the_extra(monkeypatch: pytest.MonkeyPatch) -
 def test_a_tokenizer_by_a_function_is_made_with_its_arguments(tmp_path: Path) -> None:
     factory = Factory("tests.mixer.data.small_tokenizers.byte_level", {"pad_token": "<|im_end|>"})
     recipe = Recipe(ModelRecipe(), {}, TrainingArguments(**plain_options(tmp_path)), tokenizer=factory)
-    assert recipe._tokenizer().pad_token == "<|im_end|>"  # noqa: S105
+    assert recipe.load_tokenizer().pad_token == "<|im_end|>"  # noqa: S105
     assert byte_level().pad_token == "<pad>"  # noqa: S105
 
 

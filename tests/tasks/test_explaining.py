@@ -1,10 +1,5 @@
-import dataclasses
-from typing import Any
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tasks.metrics.metrics import METRICS, all_metrics, explain, missing_entries
 from tasks.metrics.score_matrix import ScoreMatrix
@@ -29,43 +24,6 @@ def test_a_missing_score_is_never_left_out(name: str) -> None:
         assert np.isnan(METRICS[name].measure(scores, None)) == (place in NEEDED[name])
         expected = [place] if place in NEEDED[name] else []
         assert missing_entries(METRICS[name], scores) == expected
-
-
-def tried_one_by_one(measure: Any, table: np.ndarray, after: int | None) -> list[tuple[int, int]]:
-    """Leaves out one score at a time, whatever the metric."""
-    if np.isnan(measure(np.zeros_like(table), after)):
-        return []
-    found = []
-    for row, column in np.argwhere(np.isnan(table)).tolist():
-        probe = np.zeros_like(table)
-        probe[row, column] = np.nan
-        if np.isnan(measure(probe, after)):
-            found.append((row, column))
-    return found
-
-
-@given(st.sampled_from(sorted(METRICS)), st.integers(1, 6), st.floats(0, 1), st.integers(0, 999), st.data())
-def test_they_are_those_that_are_found_one_by_one(
-    name: str, num_tasks: int, share: float, seed: int, drawn: st.DataObject
-) -> None:
-    random, metric = np.random.default_rng(seed), METRICS[name]
-    shape = (num_tasks, 1 + seed % 4) if metric.is_of_curves else (num_tasks + 1, num_tasks)
-    table = np.where(random.random(shape) < share, np.nan, random.random(shape))
-    after = drawn.draw(st.none() | st.integers(1, num_tasks))
-    assert missing_entries(metric, table, after) == tried_one_by_one(metric.measure, table, after)
-
-
-@pytest.mark.parametrize("name", OF_SCORES)
-def test_a_metric_of_many_tasks_is_measured_once(name: str) -> None:
-    measured = []
-
-    def measure(table: np.ndarray, after: int | None) -> float:
-        measured.append(after)
-        return METRICS[name].measure(table, after)
-
-    metric = dataclasses.replace(METRICS[name], measure=measure)
-    assert missing_entries(metric, np.full((101, 100), np.nan), 90)
-    assert measured == [90]
 
 
 def test_the_reason_names_the_scores_and_what_failed() -> None:

@@ -1,4 +1,4 @@
-"""Collators of formatted or tokenized rows, by the model's task."""
+"""Collators of formatted or tokenized rows, by the model's task; those of transformers pad labels by -100."""
 
 from typing import Any
 
@@ -9,8 +9,6 @@ from transformers import (
     DataCollatorWithPadding,
 )
 from transformers.utils import logging
-
-from mixer.recipe.data.formats.tokens import IGNORED
 
 logger = logging.get_logger(__name__)
 
@@ -28,8 +26,7 @@ class _MaskingCollator(DataCollatorForLanguageModeling):
     def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> Any:
         if "labels" not in features[0]:
             return super().__call__(features, return_tensors)
-        padding = DataCollatorForTokenClassification(self.tokenizer, label_pad_token_id=IGNORED)
-        return padding(features, return_tensors)
+        return DataCollatorForTokenClassification(self.tokenizer)(features, return_tensors)
 
 
 def collator_for(task: str, tokenizer: Any) -> Any:
@@ -39,16 +36,13 @@ def collator_for(task: str, tokenizer: Any) -> Any:
         task: The model's task.
         tokenizer: A tokenizer with a pad token.
     """
-    if task == "masked-lm":
-        return _MaskingCollator(tokenizer)
     collators: dict[str, Any] = {
         "causal-lm": _CausalCollator,
         "seq2seq-lm": DataCollatorForSeq2Seq,
         "token-classification": DataCollatorForTokenClassification,
+        "masked-lm": _MaskingCollator,
     }
-    if task in collators:
-        return collators[task](tokenizer, label_pad_token_id=IGNORED)
-    return DataCollatorWithPadding(tokenizer)
+    return collators.get(task, DataCollatorWithPadding)(tokenizer)
 
 
 def ensure_pad_token(tokenizer: Any, task: str) -> None:

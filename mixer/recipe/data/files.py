@@ -118,16 +118,13 @@ def _find_broken(
 
 
 def _in_words(columns: Mapping[str, Any]) -> str:
-    kinds = {name: getattr(feature, "dtype", type(feature).__name__) for name, feature in columns.items()}
-    return ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+    return ", ".join(f"{name} ({getattr(kind, 'dtype', type(kind).__name__)})" for name, kind in columns.items())
 
 
 def _read(files: Sequence[Path], suffix: str, streaming: bool, rows: TextRows = "line") -> Any:
     options = {"sample_by": rows} if suffix == ".txt" else _OPTIONS.get(suffix, {})
-    names = [str(file) for file in files]
-    table: Any = datasets.load_dataset(
-        _BUILDERS[suffix], data_files=names, split="train", streaming=streaming, **options
-    )
+    options = {**options, "data_files": [str(file) for file in files], "streaming": streaming}
+    table: Any = datasets.load_dataset(_BUILDERS[suffix], split="train", **options)
     return _with_whole_numbers(table) if suffix in (".csv", ".tsv") and not streaming else table
 
 

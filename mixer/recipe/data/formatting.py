@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,32 +56,22 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
     """
     chosen = fitted(dataset, chosen, tokenizer, task, called)
     encode = _Encoding(chosen, tokenizer, task, called)
-    options = {
-        "batched": True,
-        "with_indices": True,
-        "batch_size": ROWS_AT_ONCE,
-        "remove_columns": column_names(dataset),
-    }
+    options = {"batch_size": ROWS_AT_ONCE, "remove_columns": column_names(dataset)}
+    encode_all = partial(dataset.map, encode, batched=True, with_indices=True, **options)
     if isinstance(dataset, datasets.IterableDataset):
-        return dataset.map(encode, **options)
+        return encode_all()
     fingerprint = fingerprint_of(dataset, chosen, tokenizer, task)
     path = Path(datasets.config.HF_DATASETS_CACHE) / "adaptive_mixer" / f"{fingerprint}.arrow"
     path.parent.mkdir(parents=True, exist_ok=True)
-    samples = dataset.map(
-        encode, **options, new_fingerprint=fingerprint, cache_file_name=str(path), desc=f"{called}: {_name(chosen)}"
-    )
+    samples = encode_all(new_fingerprint=fingerprint, cache_file_name=str(path), desc=f"{called}: {_name(chosen)}")
     if not len(samples):
         raise ValueError(
             f"{called}: {_name(chosen)} leaves nothing of {len(dataset)} rows: "
             f"{chosen.why_nothing(dataset.select(range(min(ROWS_AT_ONCE, len(dataset)))).to_list())}."
         )
     if not chosen.packs and len(samples) < len(dataset):
-        logger.warning(
-            "%s: %d of %d rows are left out: they have no token, or no label to learn within max_length.",
-            called,
-            len(dataset) - len(samples),
-            len(dataset),
-        )
+        text = "%s: %d of %d rows are left out: they have no token, or no label to learn within max_length."
+        logger.warning(text, called, len(dataset) - len(samples), len(dataset))
     return samples
 
 

@@ -69,23 +69,19 @@ def _load_saved(folder: Path, called: str, streaming: bool) -> dict[str, Any]:
 
 
 def _files_by_split(path: str, called: str) -> dict[str, list[Path]]:
-    if Path(path).is_file():
-        return {"train": [Path(path)]}
-    if not Path(path).is_dir():
-        matched = sorted(Path(name) for name in glob.glob(path, recursive=True))
-        files = [file for file in matched if file.is_file()]
+    place, shown = Path(path), repr(str(Path(path).absolute()))
+    if place.is_dir():
+        files = files_in(place, recursive=True)
         if not files:
             raise FileNotFoundError(
-                f"{called}: the pattern {str(Path(path).absolute())!r} matches no file. '**' matches subfolders."
+                f"{called}: the folder {shown} has no file that ends in {KNOWN}, and is none of save_to_disk."
             )
-        return {"train": files}
-    files = files_in(Path(path), recursive=True)
+        return _by_names(files, place, called)
+    matched = [place] if place.is_file() else sorted(Path(name) for name in glob.glob(path, recursive=True))
+    files = [file for file in matched if file.is_file()]
     if not files:
-        raise FileNotFoundError(
-            f"{called}: the folder {str(Path(path).absolute())!r} has no file that ends in {KNOWN}, and is none of "
-            "save_to_disk."
-        )
-    return _by_names(files, Path(path), called)
+        raise FileNotFoundError(f"{called}: the pattern {shown} matches no file. '**' matches subfolders.")
+    return {"train": files}
 
 
 def _by_names(files: Sequence[Path], folder: Path, called: str) -> dict[str, list[Path]]:

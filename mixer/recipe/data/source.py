@@ -68,7 +68,12 @@ class DataSource:
         splits = [split for split in (self.split, self.validation_split) if split is not None]
         path = os.path.expanduser(self.path)
         if Path(path).exists() or is_pattern(path):
-            self._refuse_hub_options(called)
+            for option, value in (("name", self.name), ("revision", self.revision)):
+                if value is not None:
+                    raise ValueError(
+                        f"{called}: {option}={value!r} is for data on the hub, and {self.path!r} is a path on this "
+                        "machine. Leave it out, or give the right file or folder."
+                    )
             loaded = load_local(path, splits, called, self.streaming, self.rows)
         elif not _HUB_NAME.fullmatch(path) or suffix_of(Path(path)) is not None:
             raise FileNotFoundError(
@@ -81,23 +86,9 @@ class DataSource:
             loaded = load_hub(self.path, splits, called, self.name, self.revision, self.streaming)
         return loaded[0], loaded[1] if self.validation_split is not None else None
 
-    def _refuse_hub_options(self, called: str) -> None:
-        for option in ("name", "revision"):
-            value = getattr(self, option)
-            if value is not None:
-                raise ValueError(
-                    f"{called}: {option}={value!r} is for data on the hub, and {self.path!r} is a path on this "
-                    "machine. Leave it out, or give the right file or folder."
-                )
-
 
 def load_hub(
-    path: str,
-    splits: Sequence[str],
-    called: str,
-    name: str | None = None,
-    revision: str | None = None,
-    streaming: bool = False,
+    path: str, splits: Sequence[str], called: str, name: str | None, revision: str | None, streaming: bool = False
 ) -> list[Any]:
     """Loads splits of a data set by its name on the hub, or from a folder with the same layout.
 
@@ -119,10 +110,9 @@ def load_hub(
     """
     for split in splits:
         check_slices(split, called, streaming)
+    options: dict[str, Any] = {"revision": revision, "streaming": streaming}
     try:
-        return [
-            datasets.load_dataset(path, name, split=split, revision=revision, streaming=streaming) for split in splits
-        ]
+        return [datasets.load_dataset(path, name, split=split, **options) for split in splits]
     except DatasetNotFoundError as error:
         raise FileNotFoundError(
             f"{called}: {error} Nor is there a file or folder {str(Path(path).absolute())!r}. Look the name up "
@@ -140,11 +130,8 @@ def load_hub(
 
 def _unreachable(path: str, called: str, error: Exception) -> str:
     offline = huggingface_hub.constants.is_offline_mode() or datasets.config.HF_HUB_OFFLINE
-    why = (
-        "HF_HUB_OFFLINE is set, so the hub is not searched"
-        if offline
-        else f"the hub cannot be reached ({type(error).__name__})"
-    )
+    reached = f"the hub cannot be reached ({type(error).__name__})"
+    why = "HF_HUB_OFFLINE is set, so the hub is not searched" if offline else reached
     return (
         f"{called}: there is no file or folder {str(Path(path).absolute())!r}, and {why}; {path!r} is not in this "
         "machine's cache either. Give the path of a file or folder, or download it on a machine with a network: "

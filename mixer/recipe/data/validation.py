@@ -101,19 +101,16 @@ def hold_out(
     if strata is None:
         held = order[:num_held]
     else:
-        num_parts = len(np.unique(strata))
+        sizes = np.bincount(strata)
+        num_parts = np.count_nonzero(sizes)
         if num_held > num_samples - num_parts:
             raise ValueError(
                 f"{num_held} of {num_samples} rows with {num_parts} different values cannot be held out, since one of "
                 "each must stay for training: hold out fewer, or leave out stratify_by."
             )
-        quotas = _quotas(np.bincount(strata), num_held)
-        by_stratum = order[np.argsort(strata[order], kind="stable")]
-        starts = np.cumsum(np.bincount(strata)) - np.bincount(strata)
-        held = np.concatenate([by_stratum[start : start + quota] for start, quota in zip(starts, quotas, strict=True)])
-    is_held = np.zeros(num_samples, dtype=bool)
-    is_held[held] = True
-    return np.flatnonzero(~is_held), np.flatnonzero(is_held)
+        by_stratum = np.split(order[np.argsort(strata[order], kind="stable")], np.cumsum(sizes))
+        held = np.concatenate([part[:quota] for part, quota in zip(by_stratum, _quotas(sizes, num_held), strict=False)])
+    return np.setdiff1d(order, held), np.sort(held)
 
 
 def _quotas(sizes: Int64Array, total: int) -> Int64Array:

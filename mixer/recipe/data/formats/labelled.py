@@ -97,9 +97,8 @@ def in_order(names: Iterable[str]) -> list[str]:
         >>> in_order(["10", "9"]), in_order(["10", "9", "none"])
         (['9', '10'], ['10', '9', 'none'])
     """
-    distinct = set(names)
+    distinct = sorted(set(names))
     try:
-        numbers = {name: float(name) for name in distinct}
+        return sorted(distinct, key=float)
     except ValueError:
-        return sorted(distinct)
-    return sorted(distinct, key=lambda name: (numbers[name], name))
+        return distinct
