@@ -92,7 +92,16 @@ class MixingDataLoader(Standalone):
         world_size: int | None = None,
     ):
         super().__init__(
-            data, batch_size, mixing, shuffle, seed, drop_last, epoch_size, budget, rank=rank, world_size=world_size
+            data,
+            batch_size,
+            mixing=mixing,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            epoch_size=epoch_size,
+            budget=budget,
+            rank=rank,
+            world_size=world_size,
         )
         if micro_batch_size is not None:
             check_whole("micro_batch_size", micro_batch_size)
