@@ -8,7 +8,6 @@ from torch.utils.data import Sampler
 
 from mixer.loading.batching import ids_of
 from mixer.loading.standalone import Standalone
-from mixer.mixture.plan import Plan
 from mixer.utils.arrays import Int64Array
 
 
@@ -63,19 +62,15 @@ class AdaptiveBatchSampler(Standalone, Sampler[list[int]]):
                 f"The streams {memories} are replay buffers, whose samples have no index: use MixingDataLoader."
             )
 
-    def __iter__(self) -> Iterator[list[int]]:
-        for plan in self._plans():
-            yield self._indices(plan)
-
     @cached_property
     def _offsets(self) -> Int64Array:
-        return np.cumsum([0, *(len(stream.dataset) for stream in self.streams)])
+        return np.cumsum([0, *(len(stream.dataset) for stream in self.streams)], dtype=np.int64)
 
-    def _indices(self, plan: Plan) -> list[int]:
-        planner = self.mixing.planner
-        share = planner.rank_share(plan, self.rank, self.world_size)
-        self.is_padding = not share
-        share = share or [planner.example(plan, plan.first_stream)]
-        self.stream_ids = ids_of(share)
-        indices: list[int] = np.concatenate([part.indices + self._offsets[part.stream_id] for part in share]).tolist()
-        return indices
+    def __iter__(self) -> Iterator[list[int]]:
+        for plan in self._plans():
+            planner = self.mixing.planner
+            share = planner.rank_share(plan, self.rank, self.world_size)
+            self.is_padding = not share
+            share = share or [planner.example(plan, plan.first_stream)]
+            self.stream_ids = ids_of(share)
+            yield np.concatenate([part.indices + self._offsets[part.stream_id] for part in share]).tolist()

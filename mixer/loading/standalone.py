@@ -13,21 +13,24 @@ from mixer.loading.report import ByStream, find_missing, make_report
 from mixer.loading.standalone_options import (
     BatchSizeLike,
     MixingLike,
-    resolve_clock,
+    check_no_progress,
     resolve_ranks,
     resolve_size,
     resolve_streams,
 )
-from mixer.mixture.clock import Budget
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
-from mixer.mixture.stream import combine
-from mixer.policies.contract import Weights
+from mixer.mixture.resolve import resolve_epoch_size
+from mixer.mixture.stream import combine, total_max_samples
+from mixer.policies.contract import Policy, Weights
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import Int64Array
 
 logger = logging.get_logger(__name__)
+_ENDLESS = Budget(epochs=1e12)
 
 
 class Standalone:
@@ -76,7 +79,7 @@ class Standalone:
         self._drop_last = drop_last
         size = resolve_size(batch_size, self.world_size)
         policy = resolve_policy(mixing, self.streams)
-        clock = resolve_clock(size, self.streams, policy, budget, epoch_size, drop_last, self.world_size)
+        clock = self._new_clock(size, policy, budget, epoch_size)
         self.mixing = Mixing(Planner(self.streams, seed), policy, clock, size)
         self._followers = [
             stream.dataset.follow(stream.name, self.streams, lambda: self.mixing.planner)
@@ -89,6 +92,28 @@ class Standalone:
         self._uncounted: Plan | None = None
         self._has_warned = False
         self._check_streams()
+
+    def _new_clock(self, size: BatchSize, policy: Policy, budget: Budget | None, epoch_size: int | None) -> Clock:
+        """Returns a clock that counts samples from the start: even a constant size may be set by hand at any time."""
+        if budget is not None and not isinstance(budget, Budget):
+            raise TypeError(f"budget must be a Budget, such as Budget(epochs=3), got {budget!r}.")
+        max_samples = total_max_samples(self.streams)
+        if budget is None:
+            budget = _ENDLESS
+            if max_samples is None:
+                check_no_progress(self.streams, size.schedule, policy)
+        num_samples = resolve_epoch_size(budget, self.streams, size.value, epoch_size)
+        if self._drop_last and num_samples < size.value:
+            raise ValueError(
+                f"drop_last=True leaves nothing of an epoch of {num_samples} samples: batch_size is {size.value}. "
+                "Reduce it, or keep the last batch."
+            )
+        if num_samples < self.world_size:
+            raise ValueError(
+                f"data: an epoch of {num_samples} samples is fewer than the world_size={self.world_size} ranks. Start "
+                "fewer ranks, or set epoch_size."
+            )
+        return Clock(size.value, num_samples, budget, int(self._drop_last), max_samples, is_constant=False)
 
     def _check_streams(self) -> None:
         """Refuses streams that the class does not support."""

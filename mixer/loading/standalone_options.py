@@ -6,16 +6,14 @@ from typing import Any
 import torch
 
 from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.clock import Budget, Clock
-from mixer.mixture.resolve import check_schedule, resolve_epoch_size
-from mixer.mixture.stream import Stream, as_streams, total_max_samples
+from mixer.mixture.resolve import check_schedule
+from mixer.mixture.stream import Stream, as_streams
 from mixer.policies import Policy, Scheduled, Wrapper
 from mixer.schedules import AdaBatch, CriticalBatchWarmup, Function, Ramp, Schedule, as_schedule
 from mixer.schedules.limits import check_whole
 
 BatchSizeLike = Schedule | str | int | Callable[[int, int], int]
 MixingLike = Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any]
-_ENDLESS = Budget(epochs=1e12)
 _TRAINED_BY = ("preprocess", "data_collator", "label_names", "compute_loss_func", "head")
 
 
@@ -93,53 +91,7 @@ def resolve_size(batch_size: BatchSizeLike, world_size: int) -> BatchSize:
     return BatchSize(schedule, world_size, world_size)
 
 
-def resolve_clock(
-    size: BatchSize,
-    streams: Sequence[Stream],
-    policy: Policy,
-    budget: Budget | None,
-    epoch_size: int | None,
-    drop_last: bool,
-    world_size: int,
-) -> Clock:
-    """Returns a clock that counts samples from the start: even a constant size may be set by hand at any time.
-
-    Args:
-        size: Batch size.
-        streams: Streams.
-        policy: Mixing policy.
-        budget: Length of the run, or `None` for no end.
-        epoch_size: Samples per epoch, or `None` for the total of all streams.
-        drop_last: Whether to drop the incomplete last batch of an epoch.
-        world_size: Number of ranks.
-
-    Raises:
-        ValueError: If an epoch has too few samples, or a stream, schedule or policy depends on the progress of a run
-            without end.
-        TypeError: If the budget or the epoch size has the wrong type.
-    """
-    if budget is not None and not isinstance(budget, Budget):
-        raise TypeError(f"budget must be a Budget, such as Budget(epochs=3), got {budget!r}.")
-    max_samples = total_max_samples(streams)
-    if budget is None:
-        budget = _ENDLESS
-        if max_samples is None:
-            _check_no_progress(streams, size.schedule, policy)
-    num_samples = resolve_epoch_size(budget, streams, size.value, epoch_size)
-    if drop_last and num_samples < size.value:
-        raise ValueError(
-            f"drop_last=True leaves nothing of an epoch of {num_samples} samples: batch_size is {size.value}. Reduce "
-            "it, or keep the last batch."
-        )
-    if num_samples < world_size:
-        raise ValueError(
-            f"data: an epoch of {num_samples} samples is fewer than the world_size={world_size} ranks. Start fewer "
-            "ranks, or set epoch_size."
-        )
-    return Clock(size.value, num_samples, budget, int(drop_last), max_samples, is_constant=False)
-
-
-def _check_no_progress(streams: Sequence[Stream], schedule: Schedule, policy: Policy) -> None:
+def check_no_progress(streams: Sequence[Stream], schedule: Schedule, policy: Policy) -> None:
     """Refuses what depends on the progress of a run without end."""
     for stream in streams:
         if (stream.enters_at, stream.leaves_at) != (0.0, 1.0):
