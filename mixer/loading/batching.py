@@ -131,7 +131,7 @@ class MicroBatcher:
         """
         options, order = self.options, None
         lengths = stream_ids if options.lengths is None else options.lengths.measure(share, loaded)
-        are_alone = np.broadcast_to(is_by_stream, len(plan.counts))
+        are_alone = np.full(len(plan.counts), is_by_stream)
         if not isinstance(is_by_stream, bool):  # streams with separate micro-batches come first
             order = np.argsort(~are_alone[stream_ids], kind="stable")
         elif options.groups_by_length:

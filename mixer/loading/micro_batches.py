@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from mixer.utils.arrays import BoolArray, Int64Array
 
 MostOnARank = Callable[[int, int], int]
@@ -48,8 +46,10 @@ def split_evenly(
         max_size: Maximum samples per micro-batch.
         most_on_a_rank: Maximum samples per rank, given the total and the number of ranks.
     """
-    parts = [(number, int(counts[number]), int(own_counts[number])) for number in np.flatnonzero(are_alone).tolist()]
-    parts.append((-1, int(counts[~are_alone].sum()), int(own_counts[~are_alone].sum())))
+    streams = zip(counts.tolist(), own_counts.tolist(), are_alone.tolist(), strict=True)
+    parts = [(number, count, own) for number, (count, own, is_alone) in enumerate(streams) if is_alone]
+    num_mixed = int(counts.sum()) - sum(count for _, count, _ in parts)
+    parts.append((-1, num_mixed, int(own_counts.sum()) - sum(own for _, _, own in parts)))
     slices: list[MicroBatchSlice] = []
     start = 0
     for stream_id, count, own in parts:
