@@ -74,7 +74,7 @@ class RankSync:
     """
 
     def __init__(self, world_size: int, timeout: timedelta | None = None):
-        self.world_size = self._world_size = world_size
+        self.world_size = world_size
         self._group: dist.ProcessGroup | None = None
         if world_size > 1 and dist.get_backend() != "gloo":
             self._group = dist.new_group(backend="gloo", timeout=timeout)
@@ -100,15 +100,14 @@ class RankSync:
 
     def gather_bytes(self, content: bytes) -> list[bytes]:
         """Gathers bytes of any length from all ranks, in order, through the CPU."""
-        if self._world_size == 1:
+        if self.world_size == 1:
             return [content]
-        lengths = np.zeros(self._world_size, dtype=np.int64)
+        lengths = np.zeros(self.world_size, dtype=np.int64)
         lengths[dist.get_rank()] = len(content)
         lengths = self.total(lengths)
         room = int(lengths.max())
-        own = torch.zeros(room, dtype=torch.uint8)
-        own[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else own[:0]
-        parts = [torch.empty(room, dtype=torch.uint8) for _ in range(self._world_size)]
+        own = torch.from_numpy(np.frombuffer(bytearray(content.ljust(room, b"\0")), dtype=np.uint8))
+        parts = [torch.empty(room, dtype=torch.uint8) for _ in range(self.world_size)]
         if room:
             held_until_let_go(own, *parts)
             dist.all_gather(parts, own, group=self._group)
@@ -116,20 +115,16 @@ class RankSync:
 
     def from_first(self, content: bytes) -> bytes:
         """Broadcasts bytes of any length from the first rank, through the CPU."""
-        if self._world_size == 1:
+        if self.world_size == 1:
             return content
         is_first = dist.get_rank() == 0
-        room = int(self.total(np.array([len(content) if is_first else 0]))[0])
-        message = torch.zeros(room, dtype=torch.uint8)
-        if is_first and room:
-            message = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        if room:
-            held_until_let_go(message)
-            dist.broadcast(message, src=0, group=self._group)
-        return message.numpy().tobytes()
+        numbers = np.zeros(self.most(len(content) * is_first), dtype=np.int64)
+        if is_first:
+            numbers[:] = np.frombuffer(content, dtype=np.uint8)
+        return self.total(numbers).astype(np.uint8).tobytes()
 
     def _reduce(self, numbers: Int64Array, operation: Any) -> Int64Array:
-        if self._world_size == 1:
+        if self.world_size == 1 or not numbers.size:
             return numbers
         message = torch.from_numpy(numbers.astype(np.int64))
         held_until_let_go(message)
@@ -139,7 +134,7 @@ class RankSync:
 
     def add_up(self, values: Tensor) -> Tensor:
         """Sums a small tensor over ranks in place, on its device, and returns it."""
-        if self._world_size > 1:
+        if self.world_size > 1:
             message = values.detach().clone()
             held_until_let_go(message)
             dist.all_reduce(message)
@@ -176,7 +171,7 @@ class RankSync:
         Raises:
             RemoteError: With other ranks' errors; a failed rank raises its own.
         """
-        if error is not None and self._world_size == 1:
+        if error is not None and self.world_size == 1:
             raise error
         # The text of an error is never empty: it includes the type.
         messages = self.gather_bytes(b"" if error is None else in_words(error).encode(errors="replace"))

@@ -1,7 +1,6 @@
 """Averages gradients over ranks that DDP did not synchronise."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,16 +10,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from mixer.utils.arrays import Int64Array
+from mixer.distributed.collectives import RankSync
 
 _BUCKET_BYTES = 25 * 2**20
-
-
-class Ranks(Protocol):
-    """Collectives over the ranks."""
-
-    def total(self, numbers: Int64Array) -> Int64Array:
-        """Returns the elementwise sum over ranks."""
 
 
 def obstacle(model: nn.Module, world_size: int) -> str | None:
@@ -72,7 +64,7 @@ def averaged_parameters(model: nn.Module) -> tuple[list[nn.Parameter], bool]:
     return _averaged(ddp), bool(ddp.find_unused_parameters)
 
 
-def average_gradients(model: nn.Module, ranks: Ranks, world_size: int) -> None:
+def average_gradients(model: nn.Module, ranks: RankSync, world_size: int) -> None:
     """Averages a model's gradients over ranks, in place of the last backward pass of a step.
 
     A gradient present on some ranks only counts as zero on the others; one present on none stays `None`. DDP

@@ -70,52 +70,49 @@ class Meeting:
         try:
             built = build()
         except Exception as error:
-            self._leave(f"{type(error).__name__}: {error}")
+            self._exchange("build", f"{type(error).__name__}: {error}", waits=False)
             raise
         failed = self._exchange("build", "")
         if failed:
             raise ValueError(f"another rank could not start: {failed}")
         return built
 
-    def _exchange(self, topic: str, own: str) -> str:
-        """Exchanges messages of all ranks; returns them by rank, or an empty string if there are none."""
+    def _exchange(self, topic: str, own: str, waits: bool = True) -> str:
+        """Exchanges messages of all ranks.
+
+        Args:
+            topic: Topic of the messages.
+            own: This rank's message.
+            waits: Whether to wait for those of the others.
+
+        Returns:
+            Messages by rank; an empty string if there are none.
+        """
         self._store.set(f"{topic}/{self._rank}", own)
         if self._rank > 0:
-            message = self._get(f"{topic}/all")
+            message = self._get(f"{topic}/all") if waits else ""
             self._store.set(f"{topic}/{self._rank}/read", "")
             return message
         end = time.monotonic() + self._timeout_seconds
-        texts = [self._receive(topic, rank, end) for rank in range(self.world_size)]
+        texts = [own, *(self._receive(topic, rank, end) for rank in range(1, self.world_size) if waits)]
         message = "; ".join(f"on rank {rank} {text}" for rank, text in enumerate(texts) if text)
-        self._announce(topic, message)
-        return message
-
-    def _announce(self, topic: str, message: str) -> None:
-        """Sends a message to all ranks, and waits until they have read it: the store may end with this process."""
         self._store.set(f"{topic}/all", message)
-        if message:
+        if message:  # wait until all have read it: the store may end with this process
             keys = [f"{topic}/{rank}/read" for rank in range(1, self.world_size)]
             with contextlib.suppress(dist.DistError):
                 self._store.wait(keys, timedelta(seconds=_SECONDS_TO_BE_READ))
-
-    def _leave(self, error: str) -> None:
-        """Sends the reason for this rank's end to the others, without waiting for them."""
-        self._store.set(f"build/{self._rank}", error)
-        self._store.set(f"build/{self._rank}/read", "")
-        if self._rank == 0:
-            self._announce("build", f"on rank 0 {error}")
+        return message
 
     def _receive(self, topic: str, rank: int, end: float) -> str:
-        key = f"{topic}/{rank}"
         try:
-            self._store.wait([key], timedelta(seconds=max(end - time.monotonic(), _LEAST_SECONDS)))
+            return self._get(f"{topic}/{rank}", max(end - time.monotonic(), _LEAST_SECONDS))
         except dist.DistStoreError:
             return f"there was no answer within {self._timeout_seconds:g} seconds"
-        return str(self._store.get(key).decode())
 
-    def _get(self, key: str) -> str:
+    def _get(self, key: str, seconds: float | None = None) -> str:
         # Twice the first rank's timeout, so that its message about the others arrives.
-        self._store.wait([key], timedelta(seconds=2 * self._timeout_seconds + _LEAST_SECONDS))
+        limit = 2 * self._timeout_seconds + _LEAST_SECONDS if seconds is None else seconds
+        self._store.wait([key], timedelta(seconds=limit))
         return str(self._store.get(key).decode())
 
 
@@ -139,7 +136,13 @@ def meet(timeout_seconds: float) -> Meeting:
     try:
         store, rank, world_size = next(rendezvous("env://", timeout=timedelta(seconds=timeout_seconds)))
     except (dist.DistError, RuntimeError) as error:
-        raise TimeoutError(_not_met(world_size, timeout_seconds, error)) from None
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise TimeoutError(
+            f"rank {os.environ['RANK']} waited {timeout_seconds:g} seconds for {world_size} ranks at {place}, but not "
+            f"all connected ({str(error).splitlines()[0]}). Check that all were started, with the same WORLD_SIZE, "
+            "MASTER_ADDR and MASTER_PORT, and that every node can reach that address and port. training.ddp_timeout "
+            "sets the timeout in seconds."
+        ) from None
     return Meeting(PrefixStore("mixer", store), rank, world_size, timeout_seconds)
 
 
@@ -165,16 +168,6 @@ def _check_environment(world_size: int) -> None:
             "WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID, and MASTER_ADDR and MASTER_PORT of the first node; or "
             "let srun start one torchrun per node (--ntasks-per-node=1)."
         )
-
-
-def _not_met(world_size: int, timeout_seconds: float, error: Exception) -> str:
-    place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    return (
-        f"rank {os.environ['RANK']} waited {timeout_seconds:g} seconds for {world_size} ranks at {place}, but not all "
-        f"connected ({str(error).splitlines()[0]}). Check that all were started, with the same WORLD_SIZE, MASTER_ADDR "
-        "and MASTER_PORT, and that every node can reach that address and port. training.ddp_timeout sets the timeout "
-        "in seconds."
-    )
 
 
 def build_together(

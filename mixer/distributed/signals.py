@@ -68,7 +68,9 @@ class StopSignals:
     def record(self, number: int, frame: FrameType | None) -> None:
         """Records a signal, as its handler; a second SIGINT interrupts at once."""
         if os.getpid() != self._process:
-            _outlive_the_step(number)
+            if number != signal.SIGINT:  # in a forked worker: let the run, which still needs it, end first
+                signal.signal(number, signal.SIG_DFL)
+                signal.alarm(_SECONDS_LEFT_TO_WORKERS)
             return
         now, first = time.monotonic(), self._received.setdefault(number, time.monotonic())
         if number == signal.SIGINT and now - first >= _SECONDS_TO_BE_ANOTHER:
@@ -111,13 +113,6 @@ def begin_worker(then: Callable[[int], None] | None, worker_id: int) -> None:
             signal.signal(number, handler)
     if then is not None:
         then(worker_id)
-
-
-def _outlive_the_step(number: int) -> None:
-    """In a forked worker: lets the run, which still needs it, end first."""
-    if number != signal.SIGINT:
-        signal.signal(number, signal.SIG_DFL)
-        signal.alarm(_SECONDS_LEFT_TO_WORKERS)
 
 
 def _tell(number: int) -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixer.distributed.gradient_sync import Ranks, add_up
+from mixer.distributed.collectives import RankSync
+from mixer.distributed.gradient_sync import add_up
 from mixer.utils.arrays import FloatArray
 
 
@@ -37,7 +38,7 @@ class StreamGradients:
                 # DDP expects a gradient for each parameter that a forward has used.
                 parameter.grad = torch.zeros_like(parameter.grad) if self._world_size > 1 else None
 
-    def complete(self, stream_id: int, ranks: Ranks) -> None:
+    def complete(self, stream_id: int, ranks: RankSync) -> None:
         """Averages the stashed gradients over ranks and adds the last one in `.grad`, which is averaged already.
 
         Args:
@@ -48,7 +49,7 @@ class StreamGradients:
             self._average(ranks)
         self._rows[stream_id] = [parameter.grad for parameter in self._parameters]
 
-    def _average(self, ranks: Ranks) -> None:
+    def _average(self, ranks: RankSync) -> None:
         """Averages over ranks; a gradient that only some ranks have counts as zero on the others."""
         rows = list(self._rows.values())
         are_present = np.array([[gradient is not None for gradient in row] for row in rows], dtype=np.int64)

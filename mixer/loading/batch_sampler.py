@@ -1,16 +1,14 @@
 """Batch sampler with a variable batch size, for your own PyTorch training loop."""
 
 from collections.abc import Iterator
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from mixer.loading.batching import ids_of
 from mixer.loading.standalone import Standalone
-from mixer.loading.standalone_options import BatchSizeLike, MixingLike
-from mixer.mixture.clock import Budget
-from mixer.mixture.plan import Plan
+from mixer.utils.arrays import Int64Array
 
 
 class AdaptiveBatchSampler(Standalone, Sampler[list[int]]):
@@ -57,40 +55,22 @@ class AdaptiveBatchSampler(Standalone, Sampler[list[int]]):
     # No attribute `batch_size`: accelerate would take an integer of that name as the size of all batches and drop
     # others.
 
-    def __init__(
-        self,
-        data: Any,
-        batch_size: BatchSizeLike,
-        *,
-        mixing: MixingLike | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-        epoch_size: int | None = None,
-        budget: Budget | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-    ):
-        super().__init__(
-            data, batch_size, mixing, shuffle, seed, drop_last, epoch_size, budget, rank=rank, world_size=world_size
-        )
+    def _check_streams(self) -> None:
         memories = [stream.name for stream in self.streams if stream.is_memory]
         if memories:
             raise ValueError(
                 f"The streams {memories} are replay buffers, whose samples have no index: use MixingDataLoader."
             )
-        ends = np.cumsum([len(stream.dataset) for stream in self.streams])
-        self._offsets = np.concatenate([[0], ends[:-1]])
+
+    @cached_property
+    def _offsets(self) -> Int64Array:
+        return np.cumsum([0, *(len(stream.dataset) for stream in self.streams)], dtype=np.int64)
 
     def __iter__(self) -> Iterator[list[int]]:
         for plan in self._plans():
-            yield self._indices(plan)
-
-    def _indices(self, plan: Plan) -> list[int]:
-        planner = self.mixing.planner
-        share = planner.rank_share(plan, self.rank, self.world_size)
-        self.is_padding = not share
-        share = share or [planner.example(plan, plan.first_stream)]
-        self.stream_ids = ids_of(share)
-        indices: list[int] = np.concatenate([part.indices + self._offsets[part.stream_id] for part in share]).tolist()
-        return indices
+            planner = self.mixing.planner
+            share = planner.rank_share(plan, self.rank, self.world_size)
+            self.is_padding = not share
+            share = share or [planner.example(plan, plan.first_stream)]
+            self.stream_ids = ids_of(share)
+            yield np.concatenate([part.indices + self._offsets[part.stream_id] for part in share]).tolist()

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from mixer.loading.collate import Loaded
 from mixer.loading.lengths import Lengths, deal_by_length, most_dealt, sort_by_length, split_by_tokens
 from mixer.loading.memory import MicroBatchCap
-from mixer.loading.micro_batches import MicroBatchSlice, MostOnARank, deal_evenly, split_by_stream, split_mixed
+from mixer.loading.micro_batches import MicroBatchSlice, deal_evenly, split_evenly
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
@@ -62,8 +62,8 @@ class MicroBatchOptions:
 class MicroBatcher:
     """Distributes steps over ranks and splits them into micro-batches.
 
-    The current `cap` limits the micro-batches. Samples are assigned to ranks by the configured options instead, so that
-    lowering the cap mid-step does not change which samples a rank trains on.
+    A cap limits the micro-batches. Samples are assigned to ranks by the configured options instead, so that lowering
+    the cap mid-step does not change which samples a rank trains on.
 
     Args:
         planner: Returns the planner.
@@ -74,13 +74,12 @@ class MicroBatcher:
 
     def __init__(self, planner: Callable[[], Planner], options: MicroBatchOptions, rank: int, world_size: int):
         self.options = options
-        self.cap = MicroBatchCap(options.max_samples, options.max_tokens)
         self._planner, self._rank, self._world_size = planner, rank, world_size
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether a subset of the streams can have separate micro-batches while the others share theirs."""
-        return self.options.lengths is None
+        knows_all = options.groups_by_length and options.lengths is not None and options.lengths.are_known
+        self._deals_by_length = knows_all and world_size > 1
+        self._most_on_a_rank = deal_evenly
+        if self._deals_by_length:
+            self._most_on_a_rank = functools.partial(most_dealt, max_samples=options.max_samples)
 
     def share(self, plan: Plan, is_by_stream: bool | BoolArray) -> list[StreamShare]:
         """Returns this rank's samples of a plan, per stream.
@@ -98,35 +97,12 @@ class MicroBatcher:
             # Without balancing, every rank has equally many micro-batches of each stream.
             return planner.rank_share(plan, self._rank, self._world_size, is_balanced=not is_by_stream)
         whole = planner.rank_share(plan, 0, 1)
-        own = deal_by_length(
-            ids_of(whole),
-            lengths.look_up(whole),
-            self._rank,
-            self._world_size,
-            self.options.max_samples,
-            is_by_stream,
-        )
+        dealing = (self._rank, self._world_size, self.options.max_samples, is_by_stream)
+        stream_ids = ids_of(whole)
+        are_own = np.zeros(len(stream_ids), dtype=np.bool_)
+        are_own[deal_by_length(stream_ids, lengths.look_up(whole), *dealing)] = True
         ends = np.cumsum([len(part.indices) for part in whole])
-        own_parts = np.split(own, np.searchsorted(own, ends[:-1]))
-        picked = []
-        for part, end, places in zip(whole, ends.tolist(), own_parts, strict=True):
-            if len(places):
-                places = places - (end - len(part.indices))
-                positions = np.asarray(part.positions, dtype=np.int64)[places]
-                picked.append(StreamShare(part.stream_id, positions, part.indices[places]))
-        return picked
-
-    @property
-    def _deals_by_length(self) -> bool:
-        lengths = self.options.lengths
-        knows_all = self.options.groups_by_length and lengths is not None and lengths.are_known
-        return knows_all and self._world_size > 1
-
-    @property
-    def _most_on_a_rank(self) -> MostOnARank:
-        if self._deals_by_length:
-            return functools.partial(most_dealt, max_samples=self.options.max_samples)
-        return deal_evenly
+        return pick(whole, np.split(are_own, ends[:-1]))
 
     def split(
         self,
@@ -135,6 +111,7 @@ class MicroBatcher:
         stream_ids: Int64Array,
         loaded: Loaded,
         is_by_stream: bool | BoolArray,
+        cap: MicroBatchCap,
     ) -> tuple[Int64Array | None, list[MicroBatchSlice]]:
         """Splits this rank's samples into micro-batches, ordered by length where lengths matter.
 
@@ -144,6 +121,7 @@ class MicroBatcher:
             stream_ids: int64 `[num_samples]`: stream of each sample.
             loaded: The same samples, loaded.
             is_by_stream: Whether each micro-batch holds one stream only; bool `[num_streams]` selects these streams.
+            cap: Maximum size of a micro-batch.
 
         Returns:
             int64 `[num_samples]`, the order of the samples (`None` for unchanged), and the micro-batches in that order.
@@ -151,32 +129,19 @@ class MicroBatcher:
         Raises:
             ValueError: If a required sample length is missing.
         """
-        if not isinstance(is_by_stream, bool):
-            return self._split_in_turns(plan, stream_ids, is_by_stream)
-        options, cap, order = self.options, self.cap, None
+        options, order = self.options, None
         lengths = stream_ids if options.lengths is None else options.lengths.measure(share, loaded)
-        if options.groups_by_length:
+        are_alone = np.full(len(plan.counts), is_by_stream)
+        if not isinstance(is_by_stream, bool):  # streams with separate micro-batches come first
+            order = np.argsort(~are_alone[stream_ids], kind="stable")
+        elif options.groups_by_length:
             order = sort_by_length(stream_ids, lengths, is_by_stream)
             lengths, stream_ids = lengths[order], stream_ids[order]
         if cap.max_tokens is not None:
-            return order, split_by_tokens(stream_ids, lengths, cap.max_tokens, is_by_stream)
+            return order, split_by_tokens(stream_ids, lengths, cap.max_tokens, bool(is_by_stream))
+        own_counts = np.bincount(stream_ids, minlength=len(plan.counts))
         dealing = (self._world_size, cap.max_samples, self._most_on_a_rank)
-        if is_by_stream:
-            own_counts = np.bincount(stream_ids, minlength=len(plan.counts)).tolist()
-            return order, split_by_stream(plan, own_counts, *dealing)
-        return order, split_mixed(plan, len(stream_ids), *dealing)
-
-    def _split_in_turns(
-        self, plan: Plan, stream_ids: Int64Array, are_alone: BoolArray
-    ) -> tuple[Int64Array, list[MicroBatchSlice]]:
-        """Puts the streams with separate micro-batches first."""
-        order = np.argsort(~are_alone[stream_ids], kind="stable")
-        alone, rest = plan.only(are_alone), plan.only(~are_alone)
-        own_counts = np.bincount(stream_ids, minlength=len(plan.counts)) * are_alone
-        num_alone, dealing = int(own_counts.sum()), (self._world_size, self.cap.max_samples)
-        mixed = split_mixed(rest, len(stream_ids) - num_alone, *dealing) if rest.total else []
-        shifted = [MicroBatchSlice(cut.start + num_alone, cut.stop + num_alone) for cut in mixed]
-        return order, split_by_stream(alone, own_counts.tolist(), *dealing) + shifted
+        return order, split_evenly(plan.counts, own_counts, are_alone, *dealing)
 
     @contextlib.contextmanager
     def share_errors(self) -> Iterator[None]:
@@ -205,6 +170,18 @@ class MicroBatcher:
         return slices + [MicroBatchSlice(num_samples, num_samples)] * num_missing
 
 
+def pick(share: Sequence[StreamShare], masks: Iterable[Sequence[bool] | BoolArray]) -> list[StreamShare]:
+    """Selects samples of a share, with one mask for each of its streams."""
+    picked = []
+    for part, mask in zip(share, masks, strict=True):
+        if all(mask):
+            picked.append(part)
+        elif any(mask):
+            positions = np.asarray(part.positions, dtype=np.int64)
+            picked.append(StreamShare(part.stream_id, positions[mask], part.indices[mask]))
+    return picked
+
+
 def ids_of(share: Sequence[StreamShare]) -> Int64Array:
     """Returns the stream of each sample of a share, int64 `[num_samples]`, ascending."""
     counts = np.array([len(part.indices) for part in share], dtype=np.int64)
@@ -213,8 +190,7 @@ def ids_of(share: Sequence[StreamShare]) -> Int64Array:
 
 def positions_of(share: Sequence[StreamShare]) -> Int64Array:
     """Returns each sample's position in its stream, int64 `[num_samples]`."""
-    parts = [np.asarray(part.positions, dtype=np.int64) for part in share]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    return np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(part.positions) for part in share)])
 
 
 def indices_of(share: Sequence[StreamShare]) -> Int64Array:

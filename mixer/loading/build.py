@@ -11,7 +11,7 @@ from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing, Planner
-from mixer.mixture.resolve import check_needs, check_schedule, resolve_batch_size, resolve_epoch_size
+from mixer.mixture.resolve import resolve_batch_size, resolve_epoch_size
 from mixer.mixture.stream import Stream, total_max_samples
 from mixer.policies import Fixed, Policy, Proportional, as_policy
 from mixer.schedules import Schedule
@@ -79,31 +79,6 @@ def assemble(
         is_constant=size.is_constant,
     )
     return Planner(streams, options.seed, options.groupings, options.drawing), clock, size
-
-
-def check_mixture(
-    policy: Policy,
-    streams: Sequence[Stream],
-    args: TrainingArguments,
-    options: MixtureOptions,
-    eval_dataset: Any,
-    scheduler: Any = None,
-) -> None:
-    """Refuses mixtures that cannot be planned or that need observations the run does not make.
-
-    Args:
-        policy: Mixing policy.
-        streams: Streams.
-        args: Training arguments.
-        options: Mixture settings.
-        eval_dataset: Evaluation data.
-        scheduler: The user's own learning-rate schedule, or `None` for one created by the Trainer.
-
-    Raises:
-        ValueError: If the mixture is refused.
-    """
-    check_needs(policy, streams, args, eval_dataset)
-    check_schedule(options.schedule, scheduler)
 
 
 def resolve_policy(mixing: Any, streams: Sequence[Stream]) -> Policy:

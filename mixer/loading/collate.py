@@ -2,8 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mixer.loading.reader import collates_without_randomness
-from mixer.loading.transport import Columns, Row, stack_rows
+from mixer.loading.transport import Columns, Row, Samples, stack_rows
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.models.inputs import TASK
 from mixer.utils.random_state import seeded
@@ -21,46 +20,44 @@ Selection = slice | NDArray[Any]
 
 
 class Loaded:
-    """A rank's samples of a step, in the form in which they were loaded: exactly one of the three.
+    """A rank's samples of a step: loaded together, or references to samples that workers loaded.
 
     Args:
-        columns: Samples as columns.
-        samples: Individual samples.
-        rows: Samples as references: the `Samples` they were loaded with and their number in it.
+        together: Samples loaded together.
+        rows: References, in place of them.
     """
 
-    def __init__(self, columns: Columns | None = None, samples: Sequence[Any] = (), rows: Sequence[Row] | None = None):
-        self._columns, self._samples, self._rows = columns, samples, rows
+    def __init__(self, together: Samples | None = None, rows: Sequence[Row] = ()):
+        self._together, self._rows = together, rows
 
     @property
     def is_stacked(self) -> bool:
         """Whether all samples have the same shapes, and hence the same length."""
-        return self._columns is not None
+        return self._together is not None and self._together.has_columns
 
     def broken(self) -> dict[int, BrokenSample]:
         """Returns the samples that could not be loaded, by their place."""
-        if self._columns is not None:
-            return {}
-        if self._rows is None:
-            samples: Iterable[Any] = self._samples
+        if self._together is not None:
+            samples: Iterable[Any] = self._together.rows
         else:  # rows of columns are never broken
-            samples = (None if rows.has_columns else rows[number] for rows, number in self._rows)
+            samples = (None if samples.has_columns else samples[number] for samples, number in self._rows)
         return {place: sample for place, sample in enumerate(samples) if isinstance(sample, BrokenSample)}
 
     def columns(self, selection: Selection) -> Columns | None:
         """Selects samples as columns `[num_samples, ...]`; `None` if the samples are not tensors of equal shapes."""
-        if self._columns is not None:
-            return {name: values[selection] for name, values in self._columns.items()}
-        return None if self._rows is None else stack_rows(_pick(self._rows, selection))
+        if self._together is None:
+            return stack_rows(_pick(self._rows, selection))
+        tensors = self._together.tensors
+        return None if tensors is None else {name: values[selection] for name, values in tensors.items()}
 
     def samples(self, selection: Selection) -> list[Any]:
         """Selects individual samples."""
-        if self._rows is not None:
+        if self._together is None:
             return [samples[number] for samples, number in _pick(self._rows, selection)]
-        if self._columns is not None:
-            columns = self.columns(selection) or {}
-            return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        return _pick(self._samples, selection)
+        columns = self.columns(selection)
+        if columns is None:
+            return _pick(self._together.rows, selection)
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -76,6 +73,10 @@ class StreamSpecifics:
     task: str | None = None
 
 
+_COMMON = StreamSpecifics()
+
+
+@dataclass
 class Collation:
     """Collates micro-batches reproducibly: a collator that draws random numbers draws the same ones in every run.
 
@@ -87,26 +88,21 @@ class Collation:
         pin_memory: Whether to copy micro-batches into pinned memory.
         specifics: Stream-specific settings, by stream id.
         names: Stream names, for errors.
+        compared: Streams whose samples may differ in columns; -1 for mixed micro-batches.
+        taken: Columns that are not removed; `None` for all.
+        removed: Dataset columns removed before loading.
     """
 
-    def __init__(
-        self,
-        collator: Collator,
-        stack_columns: Callable[[Columns], Any] | None,
-        seed: int,
-        rank: int,
-        pin_memory: bool,
-        specifics: Mapping[int, StreamSpecifics] = MappingProxyType({}),
-        names: Sequence[str] = (),
-    ):
-        self._collator, self._stack_columns = collator, stack_columns
-        self._seed, self._rank, self._pin_memory, self._names = seed, rank, pin_memory, names
-        self._own = {k: own.collator for k, own in specifics.items() if own.collator is not None}
-        self._deterministic = {id(own) for own in (collator, *self._own.values()) if collates_without_randomness(own)}
-        self._tasks = {k: own.task for k, own in specifics.items() if own.task is not None}
-        self.compared: frozenset[int] = frozenset()  # streams whose samples may differ in columns; -1: mixed
-        self.taken: frozenset[str] | None = None  # columns that are not removed; `None` for all
-        self.removed: frozenset[str] = frozenset()  # dataset columns removed before loading
+    collator: Collator
+    stack_columns: Callable[[Columns], Any] | None
+    seed: int
+    rank: int
+    pin_memory: bool
+    specifics: Mapping[int, StreamSpecifics] = field(default_factory=dict)
+    names: Sequence[str] = ()
+    compared: frozenset[int] = frozenset()
+    taken: frozenset[str] | None = None
+    removed: frozenset[str] = frozenset()
 
     def collate(self, loaded: Loaded, selection: Selection, step: int, number: int, stream_id: int = -1) -> Any:
         """Collates a micro-batch.
@@ -123,19 +119,19 @@ class Collation:
         """
         try:
             inputs = self._pinned(self._make(loaded, selection, step, number, stream_id))
-            task = self._tasks.get(stream_id)
+            task = self.specifics.get(stream_id, _COMMON).task
             return inputs if task is None else {**batch_mapping(inputs), TASK: task}
         except Exception as error:
-            which = f" All its samples belong to stream {self._names[stream_id]!r}." if stream_id >= 0 else ""
+            which = f" All its samples belong to stream {self.names[stream_id]!r}." if stream_id >= 0 else ""
             error.add_note(f"While collating micro-batch {number} of step {step}.{which}")
-            if isinstance(error, KeyError) and (removed := self._removed(loaded, selection)):
+            if isinstance(error, KeyError) and (removed := self._removed_columns(loaded, selection)):
                 error.add_note(
                     f"remove_unused_columns=True removed the columns {removed}, which the model's forward does not "
                     "accept, before the data_collator: set it to False if the collator needs one of them."
                 )
             raise
 
-    def _removed(self, loaded: Loaded, selection: Selection) -> list[str]:
+    def _removed_columns(self, loaded: Loaded, selection: Selection) -> list[str]:
         """Names the removed columns; memories and preprocessing functions can yield samples with any columns."""
         if self.taken is None:
             return []
@@ -143,22 +139,27 @@ class Collation:
         return sorted((self.removed | {str(name) for sample in samples for name in sample}) - self.taken)
 
     def _make(self, loaded: Loaded, selection: Selection, step: int, number: int, stream_id: int) -> Any:
-        own = self._own.get(stream_id)
-        columns = None if self._stack_columns is None or own is not None else loaded.columns(selection)
-        if columns is not None and self._stack_columns is not None:
-            return self._stack_columns(columns)
-        collator, samples = own or self._collator, loaded.samples(selection)
+        own = self.specifics.get(stream_id, _COMMON).collator
+        columns = None if self.stack_columns is None or own is not None else loaded.columns(selection)
+        if columns is not None and self.stack_columns is not None:
+            return self.stack_columns(columns)
+        collator, samples = own or self.collator, loaded.samples(selection)
         if stream_id in self.compared:
             _check_same_columns(samples, self.taken)
-        if id(collator) in self._deterministic:
+        if collates_without_randomness(collator):
             return collator(samples)
-        with seeded(self._seed, step - 1, self._rank, number):
+        with seeded(self.seed, step - 1, self.rank, number):
             return collator(samples)
 
     def _pinned(self, inputs: Any) -> Any:
-        if not self._pin_memory or not isinstance(inputs, Mapping):
+        if not self.pin_memory or not isinstance(inputs, Mapping):
             return inputs
-        return {name: value.pin_memory() if _is_pinnable(value) else value for name, value in inputs.items()}
+        return {
+            name: value.pin_memory()
+            if isinstance(value, Tensor) and value.device.type == "cpu" and value.layout is torch.strided
+            else value
+            for name, value in inputs.items()
+        }
 
 
 def batch_mapping(inputs: Any) -> Mapping[str, Any]:
@@ -186,10 +187,6 @@ def _pick(values: Sequence[Any], selection: Selection) -> list[Any]:
     return [values[place] for place in selection.tolist()]
 
 
-def _is_pinnable(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.layout is torch.strided
-
-
 def can_share_batch(collator: Collator, samples: Sequence[Any], alone: Sequence[Mapping[str, Any]]) -> bool:
     """Checks whether a collator can mix samples of several streams in one batch without loss.
 
@@ -213,14 +210,10 @@ def can_share_batch(collator: Collator, samples: Sequence[Any], alone: Sequence[
         return False
     if not isinstance(together, Mapping) or _kinds(together) != kinds[0]:
         return False
-    return all(_has_room(value, [inputs[name] for inputs in alone]) for name, value in together.items())
-
-
-def _has_room(together: Any, alone: Sequence[Any]) -> bool:
-    """Whether no stream's values were truncated: no dimension is smaller than for a stream alone."""
-    if not isinstance(together, Tensor):
-        return True
-    return all(size >= own for one in alone for size, own in zip(together.shape[1:], one.shape[1:], strict=True))
+    # No stream's values may be truncated: no dimension is smaller than for a stream alone.
+    tensors = [(name, value) for name, value in together.items() if isinstance(value, Tensor)]
+    pairs = [(value.shape[1:], inputs[name].shape[1:]) for name, value in tensors for inputs in alone]
+    return all(size >= own for both in pairs for size, own in zip(*both, strict=True))
 
 
 def _kinds(inputs: Mapping[str, Any]) -> dict[str, Any]:

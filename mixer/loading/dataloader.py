@@ -92,7 +92,16 @@ class MixingDataLoader(Standalone):
         world_size: int | None = None,
     ):
         super().__init__(
-            data, batch_size, mixing, shuffle, seed, drop_last, epoch_size, budget, rank=rank, world_size=world_size
+            data,
+            batch_size,
+            mixing=mixing,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            epoch_size=epoch_size,
+            budget=budget,
+            rank=rank,
+            world_size=world_size,
         )
         if micro_batch_size is not None:
             check_whole("micro_batch_size", micro_batch_size)
@@ -103,9 +112,10 @@ class MixingDataLoader(Standalone):
         self._workers = WorkerOptions(
             num_workers, prefetch_factor, persistent_workers, worker_init_fn, job_size=micro_batch_size or own_size
         )
+        lasting = {s.name: preprocessed(s.dataset, s.preprocess) for s in self.streams if not s.is_memory}
         self._loader = MixingLoader(
             self.mixing,
-            read_from(self.streams, self._preprocessed()),
+            read_from(self.streams, lasting),
             default_collate if collate_fn is None else collate_fn,
             self.rank,
             self.world_size,
@@ -119,10 +129,6 @@ class MixingDataLoader(Standalone):
         self._loader.by_stream = bool(specifics)
         if collate_fn is None and len(self.streams) > 1:
             self._loader.compare_columns([-1])
-
-    def _preprocessed(self) -> dict[str, Any]:
-        lasting = [stream for stream in self.streams if not stream.is_memory]
-        return {stream.name: preprocessed(stream.dataset, stream.preprocess) for stream in lasting}
 
     def _specifics(self) -> dict[int, StreamSpecifics]:
         own = {

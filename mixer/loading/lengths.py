@@ -61,11 +61,11 @@ class Lengths:
     def _length(self, sample: Any) -> int:
         if isinstance(sample, BrokenSample):  # skipped
             return 0
-        if isinstance(sample, Mapping):
-            if self._length_column in sample:
-                return int(sample[self._length_column])
-            if self._input_name in sample:
-                return len(sample[self._input_name])
+        columns = sample if isinstance(sample, Mapping) else {}
+        if self._length_column in columns:
+            return int(columns[self._length_column])
+        if self._input_name in columns:
+            return len(columns[self._input_name])
         description = f"has {list(sample)}" if isinstance(sample, Mapping) else f"is a {type(sample).__name__}"
         raise ValueError(
             f"Micro-batches by length need samples with {self._input_name!r} or a column {self._length_column!r} "

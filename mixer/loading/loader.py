@@ -1,5 +1,6 @@
 """Loads the samples of a plan, prefetched by workers if there are any, and collates one rank's micro-batches."""
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -81,10 +82,19 @@ class MixingLoader:
         self._in_place = {number for number, dataset in enumerate(datasets) if getattr(dataset, "is_in_place", False)}
         self._feed, self.keeps_samples = feed, keeps_samples
         self._collation = Collation(collator, stack_columns, seed, rank, pin_memory, specifics or {}, mixing.names)
-        self._rank, self._world_size, self._seed = rank, world_size, seed
-        self._batcher = MicroBatcher(lambda: mixing.planner, micro_batches or MicroBatchOptions(), rank, world_size)
+        self._world_size = world_size
+        options = micro_batches or MicroBatchOptions()
+        self._batcher = MicroBatcher(lambda: mixing.planner, options, rank, world_size)
+        self.cap = self.configured_cap = MicroBatchCap(options.max_samples, options.max_tokens)  # equal on all ranks
+        self.takes_turns = options.lengths is None  # whether `in_turns` can be set
+        # Whether loading involves collectives, which no rank may omit.
+        self.is_talkative = feed is not None or options.max_tokens is not None
         self._workers = workers or WorkerOptions()
-        self._prefetcher = self._new_prefetcher() if self._workers.num_workers else None
+        self._prefetcher: Prefetcher | None = None
+        if self._workers.num_workers:
+            job_size = self._workers.job_size or options.max_samples
+            processes = Workers(self._reader, self._reads_columns, self._workers, seed)
+            self._prefetcher = Prefetcher(processes, self, job_size, has_others=world_size > 1)
 
     def __len__(self) -> int:
         return self.mixing.clock.steps_per_epoch
@@ -112,31 +122,6 @@ class MixingLoader:
     def hits_and_misses(self) -> tuple[int, int]:
         """Prefetched and not prefetched samples of the last step."""
         return (0, 0) if self._prefetcher is None else (self._prefetcher.hits, self._prefetcher.misses)
-
-    @property
-    def is_talkative(self) -> bool:
-        """Whether loading involves collectives, which no rank may omit."""
-        return self._feed is not None or self._batcher.options.max_tokens is not None
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether `in_turns` can be set."""
-        return self._batcher.takes_turns
-
-    @property
-    def configured_cap(self) -> MicroBatchCap:
-        """Micro-batch cap set by the options."""
-        options = self._batcher.options
-        return MicroBatchCap(options.max_samples, options.max_tokens)
-
-    @property
-    def cap(self) -> MicroBatchCap:
-        """Current micro-batch cap; must be equal on all ranks."""
-        return self._batcher.cap
-
-    @cap.setter
-    def cap(self, cap: MicroBatchCap) -> None:
-        self._batcher.cap = cap
 
     def compare_columns(
         self, stream_ids: Iterable[int], taken: Collection[str] | None = None, removed: Collection[str] = ()
@@ -212,9 +197,9 @@ class MixingLoader:
         if batch.samples is None:
             return None
         share, loaded = batch.samples
-        stream_ids, broken = ids_of(share), list(self._find_broken(ids_of(share), loaded))
-        fits = ~np.isin(np.arange(len(stream_ids)), broken)
-        places = np.flatnonzero(fits if stream_id is None else fits & (stream_ids == stream_id))
+        stream_ids = ids_of(share)
+        places = np.arange(len(stream_ids)) if stream_id is None else np.flatnonzero(stream_ids == stream_id)
+        places = _without(places, self._find_broken(stream_ids, loaded))
         if len(places) < 2:
             return None
         places = places[np.linspace(0, len(places) - 1, min(most, len(places))).astype(np.int64)]
@@ -226,15 +211,15 @@ class MixingLoader:
         with self._batcher.share_errors():
             loaded = load()
             broken = self._find_broken(stream_ids, loaded)
-            order, slices = self._batcher.split(plan, share, stream_ids, loaded, self._is_by_stream(plan))
+            order, slices = self._batcher.split(plan, share, stream_ids, loaded, self._is_by_stream(plan), self.cap)
         slices = self._batcher.padded_to_other_ranks(slices, len(stream_ids))
         positions = positions_of(share) if self.keeps_positions else None
         micro_batches = []
         for number, cut in enumerate(slices):
             place = slice(cut.start, cut.stop)
-            selection = place if order is None else order[place]
+            selection: Selection = place if order is None else order[place]
             if broken:
-                selection = _without(selection, broken, len(stream_ids))
+                selection = _without(np.arange(len(stream_ids))[selection], broken)
             ids = stream_ids[selection]
             if len(ids):
                 with naming_rows(self.mixing.planner.streams, ids, indices[selection]):
@@ -256,18 +241,19 @@ class MixingLoader:
                 raise SampleError(sample.message)
         return broken
 
-    def forecast(self) -> Iterator[Plan]:
-        """Plans the following steps; see `Mixing.forecast`."""
-        return self.mixing.forecast()
-
     def share(self, plan: Plan) -> list[StreamShare]:
         """Returns this rank's samples of a plan that workers can load; see `MicroBatcher.share`."""
         return self._for_workers(self._batcher.share(plan, self._is_by_stream(plan)))
 
     def read(self, share: Sequence[StreamShare]) -> Samples:
         """Loads samples in this process; see `StreamReader.read`."""
-        columns = self._read_columns(share)
-        return Samples(None, self._reader.read(share)) if columns is None else Samples(dict(columns))
+        if self._reads_columns and share:
+            try:
+                return Samples(dict(self._reader.read_columns(share)))
+            except SampleError:
+                if not self._skipping:
+                    raise
+        return Samples(None, self._reader.read(share))
 
     def read_samples(self, share: Sequence[StreamShare]) -> list[Any]:
         """Loads individual samples in this process, skipping none; see `StreamReader.read`."""
@@ -277,28 +263,14 @@ class MixingLoader:
                 raise SampleError(sample.message)
         return samples
 
-    def _read_columns(self, share: Sequence[StreamShare]) -> Columns | None:
-        """Loads samples by column; `None` if they must be loaded individually."""
-        if not (self._reads_columns and share):
-            return None
-        try:
-            return self._reader.read_columns(share)
-        except SampleError:
-            if not self._skipping:
-                raise
-            return None
-
     def _is_by_stream(self, plan: Plan) -> bool | BoolArray:
-        if self.by_stream or plan.loss_weights is not None:
-            return True
         measured = self.measured(plan)
-        return False if measured is None else measured
+        return (self.by_stream or plan.loss_weights is not None) if measured is None else measured
 
     def measured(self, plan: Plan) -> BoolArray | None:
         """Returns the streams whose losses a step shows, bool `[num_streams]`; `None` for all."""
-        if not self.in_turns or self.by_stream or plan.loss_weights is not None:
-            return None
-        return streams_in_turn(plan)
+        is_in_turns = self.in_turns and not self.by_stream and plan.loss_weights is None
+        return streams_in_turn(plan) if is_in_turns else None
 
     def _for_workers(self, share: list[StreamShare]) -> list[StreamShare]:
         if self._feed is None and not self._in_place:
@@ -311,8 +283,7 @@ class MixingLoader:
             return self._load_in_parts(plan, share)
         if self._prefetcher is not None:
             return Loaded(rows=self._prefetcher.take(plan, share, self._last_step(plan)))
-        columns = self._read_columns(share)
-        return Loaded(samples=self._reader.read(share)) if columns is None else Loaded(columns=columns)
+        return Loaded(self.read(share))
 
     def _load_in_parts(self, plan: Plan, share: list[StreamShare]) -> Loaded:
         """Combines samples from workers, rows of iterable streams, and samples that only this process can read."""
@@ -320,14 +291,13 @@ class MixingLoader:
         if self._prefetcher is not None:
             loaded = iter(self._prefetcher.take(plan, indexed, self._last_step(plan)))
         else:
-            samples = self.read(indexed)
-            loaded = iter([(samples, number) for number in range(sum(len(part.indices) for part in indexed))])
-        rows: list[Row] = []
+            loaded = zip(itertools.repeat(self.read(indexed)), itertools.count())
         own = {} if self._feed is None else dict(self._feed.take(plan, share))
         own |= {part.stream_id: self._reader.read([part]) for part in share if part.stream_id in self._in_place}
+        rows: list[Row] = []
         for part in share:
-            stream = Samples(None, own[part.stream_id]) if part.stream_id in own else None
-            rows += [next(loaded) if stream is None else (stream, number) for number in range(len(part.indices))]
+            stream = zip(itertools.repeat(Samples(None, own.get(part.stream_id, ()))), itertools.count())
+            rows += itertools.islice(stream if part.stream_id in own else loaded, len(part.indices))
         return Loaded(rows=rows)
 
     def _padding(self, plan: Plan, cut: MicroBatchSlice, number: int) -> MicroBatch:
@@ -335,7 +305,7 @@ class MixingLoader:
         stream_id = cut.stream_id if cut.stream_id >= 0 else plan.first_stream
         if self._feed is not None and self.mixing.planner.streams[stream_id].is_iterable:
             stream_id, row = self._feed.example()
-            loaded = Loaded(samples=[row])
+            loaded = Loaded(Samples(None, [row]))
         else:
             loaded = Loaded(rows=[self._example(plan, stream_id)])
         inputs = self._collation.collate(loaded, slice(0, 1), plan.step, number, stream_id)
@@ -359,12 +329,6 @@ class MixingLoader:
             return clock.max_steps
         return plan.step + clock.steps_left_in_epoch - 1
 
-    def _new_prefetcher(self) -> Prefetcher:
-        workers = Workers(self._reader, self._reads_columns, self._workers, self._seed)
-        job_size = self._workers.job_size or self._batcher.options.max_samples
-        return Prefetcher(workers, self, job_size, has_others=self._world_size > 1)
 
-
-def _without(selection: Selection, broken: Mapping[int, BrokenSample], num_samples: int) -> Int64Array:
-    places = np.arange(num_samples)[selection]
+def _without(places: Int64Array, broken: Iterable[int]) -> Int64Array:
     return places[~np.isin(places, list(broken))]

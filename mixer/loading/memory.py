@@ -89,12 +89,11 @@ class MicroBatchCap:
         if not state or not state["was_halved"]:
             return self
         with refusing_damage("the saved micro-batch cap"):
-            saved = {name: state[name] for name in ("max_samples", "max_tokens") if state[name] is not None}
-            counts = {name: whole_number(number, name, 1) for name, number in saved.items()}
-        max_tokens = (
-            None if self.max_tokens is None else min(self.max_tokens, counts.get("max_tokens", self.max_tokens))
-        )
-        return MicroBatchCap(min(self.max_samples, counts["max_samples"]), max_tokens)
+            max_samples = whole_number(state["max_samples"], "max_samples", 1)
+            max_tokens = self.max_tokens
+            if max_tokens is not None and state["max_tokens"] is not None:
+                max_tokens = min(max_tokens, whole_number(state["max_tokens"], "max_tokens", 1))
+        return MicroBatchCap(min(self.max_samples, max_samples), max_tokens)
 
 
 class Window:

@@ -1,9 +1,9 @@
 """Splits a rank's samples of a step into micro-batches, equally many on every rank."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from mixer.mixture.plan import Plan
+from mixer.utils.arrays import BoolArray, Int64Array
 
 MostOnARank = Callable[[int, int], int]
 
@@ -28,47 +28,33 @@ def deal_evenly(count: int, world_size: int) -> int:
     return -(-count // world_size)
 
 
-def split_mixed(
-    plan: Plan, num_own: int, world_size: int, max_size: int, most_on_a_rank: MostOnARank = deal_evenly
-) -> list[MicroBatchSlice]:
-    """Splits a rank's share into mixed micro-batches, equally many on every rank, full ones first.
-
-    Args:
-        plan: Plan of the step.
-        num_own: Samples of this rank.
-        world_size: Number of ranks.
-        max_size: Maximum samples per micro-batch.
-        most_on_a_rank: Maximum samples per rank, given the total and the number of ranks.
-    """
-    return _split(0, num_own, most_on_a_rank(plan.total, world_size), max_size, -1)
-
-
-def split_by_stream(
-    plan: Plan,
-    own_counts: Sequence[int],
+def split_evenly(
+    counts: Int64Array,
+    own_counts: Int64Array,
+    are_alone: BoolArray,
     world_size: int,
     max_size: int,
     most_on_a_rank: MostOnARank = deal_evenly,
 ) -> list[MicroBatchSlice]:
-    """Splits a rank's share into micro-batches of one stream each, equally many per stream on every rank.
+    """Splits a rank's samples into micro-batches, equally many on every rank, full ones first.
 
     Args:
-        plan: Plan of the step.
-        own_counts: `[num_streams]`: samples of each stream on this rank.
+        counts: int64 `[num_streams]`: samples of the step over all ranks.
+        own_counts: int64 `[num_streams]`: samples of this rank.
+        are_alone: bool `[num_streams]`: streams with separate micro-batches; those come first, in order.
         world_size: Number of ranks.
         max_size: Maximum samples per micro-batch.
         most_on_a_rank: Maximum samples per rank, given the total and the number of ranks.
     """
+    streams = zip(counts.tolist(), own_counts.tolist(), are_alone.tolist(), strict=True)
+    parts = [(number, count, own) for number, (count, own, is_alone) in enumerate(streams) if is_alone]
+    num_mixed = int(counts.sum()) - sum(count for _, count, _ in parts)
+    parts.append((-1, num_mixed, int(own_counts.sum()) - sum(own for _, _, own in parts)))
     slices: list[MicroBatchSlice] = []
-    done = 0
-    for stream_id, (count, own) in enumerate(zip(plan.counts.tolist(), own_counts, strict=True)):
-        slices += _split(done, done + own, most_on_a_rank(count, world_size), max_size, stream_id)
-        done += own
+    start = 0
+    for stream_id, count, own in parts:
+        stop = start + own
+        places = range(start, start + most_on_a_rank(count, world_size), max_size)
+        slices += [MicroBatchSlice(min(place, stop), min(place + max_size, stop), stream_id) for place in places]
+        start = stop
     return slices
-
-
-def _split(start: int, stop: int, most_on_a_rank: int, max_size: int, stream_id: int) -> list[MicroBatchSlice]:
-    return [
-        MicroBatchSlice(min(start + offset, stop), min(start + offset + max_size, stop), stream_id)
-        for offset in range(0, most_on_a_rank, max_size)
-    ]

@@ -6,14 +6,16 @@ loaded on the spot. A wrong prediction costs time, never correctness. Hits do no
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import Protocol, cast
 
 import numpy as np
 
+from mixer.loading.batching import pick
 from mixer.loading.transport import Row, Samples
 from mixer.loading.workers import Job, Workers
 from mixer.mixture.bad_samples import BrokenSample
+from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.plan import Plan
 
@@ -26,8 +28,7 @@ _MOST_KEPT = 10  # times the samples that workers prefetch
 class Outlook(Protocol):
     """The mixture as the prefetcher sees it."""
 
-    def forecast(self) -> Iterator[Plan]:
-        """Plans the following steps."""
+    mixing: Mixing
 
     def share(self, plan: Plan) -> list[StreamShare]:
         """Returns this rank's samples of a plan."""
@@ -50,7 +51,7 @@ class Prefetcher:
         self.hits = self.misses = 0
         self._workers, self._outlook = workers, outlook
         self._job_size, self._has_others = job_size, has_others
-        self._pool: dict[Key, Row | BrokenSample | None] = {}
+        self._pool: dict[Key, Row | None] = {}
         self._plans: Iterator[Plan] = iter(())
         self._coming: deque[Plan] = deque()
         self._last_due = -1
@@ -71,23 +72,23 @@ class Prefetcher:
             SampleError: If a worker died, or a sample cannot be loaded in this process.
         """
         self._receive(plan.step)
-        missing = self._missing(share)
-        num_missing = sum(len(part.indices) for part in missing)
+        missing, num_own = self._missing(share), _num_samples(share)
+        self.misses = _num_samples(missing)
+        self.hits = num_own - self.misses
         self._pool.update(dict.fromkeys(_keys(missing), _PENDING))
-        self.misses, self.hits = num_missing, sum(len(part.indices) for part in share) - num_missing
-        is_much = num_missing > self._job_size
+        is_much = self.misses > self._job_size
         if is_much:
             self._request(missing, plan.step, is_urgent=True)
-        self._look_ahead(plan, sum(len(part.indices) for part in share), last_step)
+        self._look_ahead(plan, num_own, last_step)
         self._workers.start()
         if is_much:
             self._receive(plan.step)
             missing = self._missing(share)
         if missing:
             self._keep(_keys(missing), self._outlook.read(missing))
-        samples = list(map(self._pool.pop, _keys(share)))
-        self._drop_needless(plan, len(samples))
-        return [_as_row(sample) for sample in samples]
+        rows = list(map(self._pool.pop, _keys(share)))
+        self._drop_needless(plan, num_own)
+        return cast("list[Row]", rows)
 
     def stop(self) -> None:
         """Stops the workers and discards their samples."""
@@ -101,13 +102,13 @@ class Prefetcher:
             self._keep(_keys(job.share), samples)
 
     def _keep(self, keys: list[Key], samples: Samples | BrokenSample) -> None:
-        pool = self._pool
+        pool, loaded = self._pool, Samples(None, [samples]) if isinstance(samples, BrokenSample) else samples
         for number, key in enumerate(keys):
-            if pool.get(key, samples) is _PENDING:  # else it was taken or went to another rank
-                pool[key] = samples if isinstance(samples, BrokenSample) else (samples, number)
+            if pool.get(key, loaded) is _PENDING:  # else it was taken or went to another rank
+                pool[key] = loaded, number
 
     def _missing(self, share: Sequence[StreamShare]) -> list[StreamShare]:
-        return _filter(share, lambda keys: [row is _PENDING for row in map(self._pool.get, keys)])
+        return pick(share, ([row is _PENDING for row in map(self._pool.get, _part_keys(part))] for part in share))
 
     def _look_ahead(self, plan: Plan, num_own: int, last_step: int) -> None:
         jobs_per_step = max(1, -(-num_own // self._job_size))
@@ -119,13 +120,14 @@ class Prefetcher:
             first_new = len(self._coming)
         else:
             self._coming.clear()
-            self._plans = self._outlook.forecast()
+            self._plans = self._outlook.mixing.forecast()
         while len(self._coming) < horizon and (coming := next(self._plans, None)) is not None:
             self._coming.append(coming)
         for number, coming in enumerate(self._coming):
             # New jobs are queued behind the others: those due earlier would come too late.
             if number >= first_new and self._last_due <= coming.step <= last_step:
-                unrequested = _filter(self._outlook.share(coming), lambda keys: [key not in self._pool for key in keys])
+                own = self._outlook.share(coming)
+                unrequested = pick(own, ([key not in self._pool for key in _part_keys(part)] for part in own))
                 self._request(unrequested, coming.step - 1)
                 if unrequested:
                     self._last_due = coming.step
@@ -135,8 +137,6 @@ class Prefetcher:
         jobs = [Job(due, part) for part in _cut(share, self._job_size)]
         for job in reversed(jobs) if is_urgent else jobs:
             self._workers.submit(job, is_urgent)
-        if jobs and not is_urgent:
-            self._last_due = due
 
     def _drop_needless(self, plan: Plan, num_own: int) -> None:
         """Discards samples that went to another rank, and the oldest leftovers of an erratic policy."""
@@ -152,9 +152,8 @@ class Prefetcher:
                 del self._pool[key]
 
 
-def _as_row(sample: Row | BrokenSample | None) -> Row:
-    assert sample is not None, "samples are received before they are taken"  # noqa: S101
-    return (Samples(None, [sample]), 0) if isinstance(sample, BrokenSample) else sample
+def _num_samples(share: Sequence[StreamShare]) -> int:
+    return sum(len(part.indices) for part in share)
 
 
 def _keys(share: Sequence[StreamShare]) -> list[Key]:
@@ -164,18 +163,6 @@ def _keys(share: Sequence[StreamShare]) -> list[Key]:
 def _part_keys(part: StreamShare) -> Iterator[Key]:
     positions = part.positions if isinstance(part.positions, range) else part.positions.tolist()
     return zip(itertools.repeat(part.stream_id), positions, part.indices.tolist(), strict=False)
-
-
-def _filter(share: Sequence[StreamShare], are_wanted: Callable[[Iterator[Key]], list[bool]]) -> list[StreamShare]:
-    wanted = []
-    for part in share:
-        mask = are_wanted(_part_keys(part))
-        if all(mask):
-            wanted.append(part)
-        elif any(mask):
-            positions = np.asarray(part.positions, dtype=np.int64)
-            wanted.append(StreamShare(part.stream_id, positions[mask], part.indices[mask]))
-    return wanted
 
 
 def _cut(share: Sequence[StreamShare], size: int) -> Iterator[tuple[StreamShare, ...]]:
@@ -197,8 +184,5 @@ def _cut(share: Sequence[StreamShare], size: int) -> Iterator[tuple[StreamShare,
 
 
 def _is_same(predicted: Plan, plan: Plan) -> bool:
-    return (
-        np.array_equal(predicted.counts, plan.counts)
-        and np.array_equal(predicted.starts, plan.starts)
-        and np.array_equal(predicted.weights, plan.weights)
-    )
+    names = ("counts", "starts", "weights")
+    return all(np.array_equal(getattr(predicted, name), getattr(plan, name)) for name in names)

@@ -30,8 +30,7 @@ def preprocessed(dataset: Any, preprocess: Preprocess | None) -> Any:
         return dataset.map(partial(_made_anew, preprocess), remove_columns=columns)
     if not is_iterable(dataset):
         return _Preprocessed(dataset, preprocess)
-    has_state = all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))
-    return (_StatefulRows if has_state else _PreprocessedRows)(dataset, preprocess)
+    return _PreprocessedRows(dataset, preprocess)
 
 
 def preprocessed_now(dataset: Any, preprocess: Preprocess | None) -> Any:
@@ -47,6 +46,11 @@ def preprocessed_now(dataset: Any, preprocess: Preprocess | None) -> Any:
     if preprocess is None or not isinstance(dataset, datasets.Dataset):
         return preprocessed(dataset, preprocess)
     return dataset.map(partial(_made_anew, preprocess), remove_columns=dataset.column_names)
+
+
+def is_stateful(dataset: Any) -> bool:
+    """Whether a dataset has `state_dict` and `load_state_dict`."""
+    return callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None))
 
 
 def _made_anew(preprocess: Preprocess, sample: Any) -> dict[str, Any]:
@@ -73,7 +77,7 @@ class _Preprocessed(Dataset[Any]):
 
 
 class _PreprocessedRows(IterableDataset[Any]):
-    """Iterable dataset with preprocessing."""
+    """Iterable dataset with preprocessing, which adds no state."""
 
     def __init__(self, dataset: Any, preprocess: Preprocess):
         self.dataset, self.preprocess = dataset, preprocess
@@ -81,16 +85,7 @@ class _PreprocessedRows(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         return map(self.preprocess, self.dataset)
 
-    def set_epoch(self, epoch: int) -> None:
-        if hasattr(self.dataset, "set_epoch"):
-            self.dataset.set_epoch(epoch)
-
-
-class _StatefulRows(_PreprocessedRows):
-    """Iterable dataset with a state; preprocessing adds none."""
-
-    def state_dict(self) -> Any:
-        return self.dataset.state_dict()
-
-    def load_state_dict(self, state: Any) -> None:
-        self.dataset.load_state_dict(state)
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("set_epoch", "state_dict", "load_state_dict"):
+            raise AttributeError(name)
+        return getattr(self.dataset, name)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import datasets
+import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset, default_collate
 from transformers import (
@@ -23,12 +24,7 @@ from mixer.utils.arrays import Int64Array
 from mixer.utils.random_state import RandomState, seed_generators
 
 _FUNCTIONS = (default_data_collator, default_collate)
-_COLLATORS = (
-    DataCollatorWithPadding,
-    DataCollatorForSeq2Seq,
-    DataCollatorForTokenClassification,
-    DefaultDataCollator,
-)
+_COLLATORS = (DataCollatorWithPadding, DataCollatorForSeq2Seq, DataCollatorForTokenClassification, DefaultDataCollator)
 
 
 def reads_without_randomness(dataset: Any) -> bool:
@@ -49,11 +45,6 @@ def collates_without_randomness(collator: Any) -> bool:
     if type(collator) is DataCollatorForLanguageModeling:
         return not collator.mlm
     return collator in _FUNCTIONS or type(collator) in _COLLATORS
-
-
-@runtime_checkable
-class _BatchReader(Protocol):
-    def __getitems__(self, indices: list[int]) -> Sequence[Any]: ...
 
 
 @runtime_checkable
@@ -105,28 +96,16 @@ class StreamReader:
         self._names, self._datasets, self._keys = tuple(names), tuple(datasets), tuple(keys)
         self._skipped = frozenset(skipped)
         self._lengths = [_length(dataset) for dataset in datasets]
-        self._batch_readers = [dataset if isinstance(dataset, _BatchReader) else None for dataset in datasets]
-        self._column_readers = [dataset for dataset in datasets if isinstance(dataset, ColumnReader)]
+        self._reads_batches = [hasattr(type(dataset), "__getitems__") for dataset in datasets]
+        self.has_columns = all(isinstance(dataset, ColumnReader) for dataset in datasets)
         declared = list(are_random or [None] * len(datasets))
         self._is_plain = [
-            is_random is False or (is_random is None and _is_plain(dataset))
+            _is_plain(dataset) if is_random is None else not is_random
             for dataset, is_random in zip(datasets, declared, strict=True)
         ]
         self._draws = [is_random is True for is_random in declared]
-        self._place: Int64Array | None = None
-
-    @property
-    def has_columns(self) -> bool:
-        """Whether all datasets can be read by column."""
-        return len(self._column_readers) == len(self._datasets)
-
-    def note_place(self, place: Int64Array) -> None:
-        """Records the current sample in shared memory, for observers in other processes.
-
-        Args:
-            place: int64 `[2]`: overwritten with stream and index, -1 for several samples at once.
-        """
-        self._place = place
+        # Stream and index of the current sample, -1 for several at once; workers keep them in shared memory.
+        self.place: Int64Array = np.full(2, -1)
 
     def describe(self, share: Sequence[StreamShare]) -> str:
         """Returns the stream names and dataset indices of a share as text."""
@@ -146,11 +125,11 @@ class StreamReader:
             SampleError: If a sample cannot be loaded and may not be skipped.
         """
         if all(self._is_plain[part.stream_id] for part in share):
-            return [sample for part in share for sample in self._read_or_skip(part)]
+            return [sample for part in share for sample in self._read_together(part)]
         state = RandomState.capture()
         is_changed = True
         try:
-            parts = [() if self._draws[part.stream_id] else self._read_if_plain(part) for part in share]
+            parts = [() if self._draws[part.stream_id] else self._read_together(part) for part in share]
             if not state.is_current():  # read them again, each sample with its own key
                 for part in share:
                     self._draws[part.stream_id] = not self._is_plain[part.stream_id]
@@ -183,67 +162,51 @@ class StreamReader:
             raise SampleError(f"The columns of the streams {names} cannot be stacked: {error}") from error
 
     def _read_stream_columns(self, part: StreamShare) -> Columns:
-        self._note(part.stream_id, -1)
+        self.place[:] = part.stream_id, -1
         try:
-            return self._column_readers[part.stream_id].read_columns(part.indices)
+            columns: Columns = self._datasets[part.stream_id].read_columns(part.indices)
         except Exception as error:  # any error of a user's dataset is passed on with its sample
-            raise self._sample_error(part, error) from error
+            self._read_again(part)
+            raise self._error(part.stream_id, f"one of the samples {part.indices.tolist()}", error) from error
+        return columns
 
-    def _read_or_skip(self, part: StreamShare) -> Sequence[Any]:
-        """Reads samples in one call, or one by one if one fails that may be skipped."""
-        if part.stream_id not in self._skipped:
-            return self._read_at_once(part)
+    def _read_together(self, part: StreamShare) -> Sequence[Any]:
+        """Reads samples in one call; after a failure one by one, if they may be skipped or may draw random numbers."""
         try:
             return self._read_at_once(part)
-        except SampleError:
-            state = RandomState.capture()
-            try:
-                return self._read_one_by_one(part)
-            finally:
-                state.restore()
+        except Exception as error:  # any error of a user's dataset is passed on with its sample
+            samples, stream_id = self._read_again(part), part.stream_id
+            is_final = self._is_plain[stream_id] or self._reads_batches[stream_id]
+            if not is_final or stream_id in self._skipped:
+                return samples
+            if isinstance(error, SampleError):
+                raise
+            raise self._error(stream_id, f"one of the samples {part.indices.tolist()}", error) from error
 
     def _read_at_once(self, part: StreamShare) -> Sequence[Any]:
-        reader, indices = self._batch_readers[part.stream_id], part.indices.tolist()
-        if reader is None and self._place is not None:
-            return self._read_noting(part, self._place)
-        self._note(part.stream_id, -1)
-        try:
-            if reader is None:
-                dataset = self._datasets[part.stream_id]
-                samples: Sequence[Any] = [dataset[index] for index in indices]
-            else:
-                samples = reader.__getitems__(indices)
-        except Exception as error:  # any error of a user's dataset is passed on with its sample
-            raise self._sample_error(part, error) from error
-        if len(samples) != len(part.indices):
-            counts = f"{len(samples)} samples for {len(part.indices)} indices"
-            raise SampleError(f"Stream {self._names[part.stream_id]!r}: __getitems__ returned {counts}.")
-        for index, sample in zip(indices, samples, strict=True):
-            self._check_not_none(part.stream_id, index, sample)
-        return samples
-
-    def _read_noting(self, part: StreamShare, place: Int64Array) -> list[Any]:
-        """Reads samples one by one, recording each before: if a worker dies, the record remains."""
-        dataset, samples = self._datasets[part.stream_id], []
-        place[0], index = part.stream_id, -1
-        try:
-            for index in part.indices.tolist():
+        dataset, indices, place = self._datasets[part.stream_id], part.indices.tolist(), self.place
+        place[:] = part.stream_id, -1
+        samples: list[Any] = []
+        if self._reads_batches[part.stream_id]:
+            samples = dataset.__getitems__(indices)
+        else:
+            for index in indices:
                 place[1] = index
                 samples.append(dataset[index])
-        except Exception as error:  # any error of a user's dataset is passed on with its sample
-            raise self._error(part.stream_id, f"sample {index}", error) from error
-        for index, sample in zip(part.indices.tolist(), samples, strict=True):
-            self._check_not_none(part.stream_id, index, sample)
+        if len(samples) != len(indices):
+            counts = f"{len(samples)} samples for {len(indices)} indices"
+            raise SampleError(f"Stream {self._names[part.stream_id]!r}: __getitems__ returned {counts}.")
+        if any(sample is None for sample in samples):
+            raise ValueError("a sample is None")
         return samples
 
-    def _read_if_plain(self, part: StreamShare) -> Sequence[Any]:
-        """Reads samples that may draw random numbers; after a failure, reads each with its own random key."""
+    def _read_again(self, part: StreamShare) -> list[Any]:
+        """Reads samples one by one after a failure, which names the one that fails."""
+        state = RandomState.capture()
         try:
-            return self._read_or_skip(part)
-        except SampleError:
-            if self._is_plain[part.stream_id] or self._batch_readers[part.stream_id] is not None:
-                raise
             return self._read_one_by_one(part)
+        finally:
+            state.restore()
 
     def _read_one_by_one(self, part: StreamShare) -> list[Any]:
         samples: list[Any] = []
@@ -258,41 +221,22 @@ class StreamReader:
         return samples
 
     def _read_sample(self, stream_id: int, index: int) -> Any:
-        self._note(stream_id, index)
+        self.place[:] = stream_id, index
         try:
             sample = self._datasets[stream_id][index]
         except Exception as error:  # any error of a user's dataset is passed on with its sample
             raise self._error(stream_id, f"sample {index}", error) from error
-        self._check_not_none(stream_id, index, sample)
-        return sample
-
-    def _check_not_none(self, stream_id: int, index: int, sample: Any) -> None:
         if sample is None:
             raise SampleError(
                 f"Stream {self._names[stream_id]!r}: sample {index} is None. Remove it from the dataset, or skip such "
                 "samples with on_sample_error='skip'."
             )
-
-    def _sample_error(self, part: StreamShare, error: Exception) -> SampleError:
-        """Determines which of several samples failed."""
-        if part.stream_id not in self._skipped:  # else the caller reads them one by one
-            state = RandomState.capture()
-            try:
-                self._read_one_by_one(part)
-            except SampleError as single:
-                return single
-            finally:
-                state.restore()
-        return self._error(part.stream_id, f"one of the samples {part.indices.tolist()}", error)
+        return sample
 
     def _error(self, stream_id: int, which: str, error: Exception) -> SampleError:
         name, before, now = self._names[stream_id], self._lengths[stream_id], _length(self._datasets[stream_id])
         changed = "" if before == now else f" (its dataset had {before} samples when the run began and has {now} now)"
         return SampleError(f"Stream {name!r}: {which} could not be loaded: {type(error).__name__}: {error}{changed}")
-
-    def _note(self, stream_id: int, index: int) -> None:
-        if self._place is not None:
-            self._place[:] = stream_id, index
 
 
 def _length(dataset: Any) -> int | None:

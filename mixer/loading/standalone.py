@@ -9,26 +9,28 @@ import numpy as np
 from transformers.utils import logging
 
 from mixer.loading.build import resolve_policy
-from mixer.loading.report import ByStream, StepReport, make_report
+from mixer.loading.report import ByStream, find_missing, make_report
 from mixer.loading.standalone_options import (
     BatchSizeLike,
     MixingLike,
-    check_progress,
-    resolve_clock,
+    check_no_progress,
     resolve_ranks,
     resolve_size,
     resolve_streams,
 )
-from mixer.mixture.clock import Budget
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
+from mixer.mixture.resolve import resolve_epoch_size
 from mixer.mixture.stream import combine, total_max_samples
-from mixer.policies.contract import Weights
+from mixer.policies.contract import Policy, Weights
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import Int64Array
 
 logger = logging.get_logger(__name__)
+_ENDLESS = Budget(epochs=1e12)
 
 
 class Standalone:
@@ -60,14 +62,15 @@ class Standalone:
         self,
         data: Any,
         batch_size: BatchSizeLike,
-        mixing: MixingLike | None,
-        shuffle: bool,
-        seed: int,
-        drop_last: bool,
-        epoch_size: int | None,
-        budget: Budget | None,
-        rank: int | None,
-        world_size: int | None,
+        *,
+        mixing: MixingLike | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        epoch_size: int | None = None,
+        budget: Budget | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
     ):
         self.rank, self.world_size = resolve_ranks(rank, world_size)
         streams = resolve_streams(data, self._supported)
@@ -75,10 +78,8 @@ class Standalone:
         self.streams = streams if shuffle else [replace(stream, shuffle=False) for stream in streams]
         self._drop_last = drop_last
         size = resolve_size(batch_size, self.world_size)
-        clock = resolve_clock(size.value, self.streams, budget, epoch_size, drop_last, self.world_size)
         policy = resolve_policy(mixing, self.streams)
-        if budget is None and total_max_samples(streams) is None:
-            check_progress(size.schedule, policy)
+        clock = self._new_clock(size, policy, budget, epoch_size)
         self.mixing = Mixing(Planner(self.streams, seed), policy, clock, size)
         self._followers = [
             stream.dataset.follow(stream.name, self.streams, lambda: self.mixing.planner)
@@ -90,6 +91,32 @@ class Standalone:
         self.is_padding = False
         self._uncounted: Plan | None = None
         self._has_warned = False
+        self._check_streams()
+
+    def _new_clock(self, size: BatchSize, policy: Policy, budget: Budget | None, epoch_size: int | None) -> Clock:
+        """Returns a clock that counts samples from the start: even a constant size may be set by hand at any time."""
+        if budget is not None and not isinstance(budget, Budget):
+            raise TypeError(f"budget must be a Budget, such as Budget(epochs=3), got {budget!r}.")
+        max_samples = total_max_samples(self.streams)
+        if budget is None:
+            budget = _ENDLESS
+            if max_samples is None:
+                check_no_progress(self.streams, size.schedule, policy)
+        num_samples = resolve_epoch_size(budget, self.streams, size.value, epoch_size)
+        if self._drop_last and num_samples < size.value:
+            raise ValueError(
+                f"drop_last=True leaves nothing of an epoch of {num_samples} samples: batch_size is {size.value}. "
+                "Reduce it, or keep the last batch."
+            )
+        if num_samples < self.world_size:
+            raise ValueError(
+                f"data: an epoch of {num_samples} samples is fewer than the world_size={self.world_size} ranks. Start "
+                "fewer ranks, or set epoch_size."
+            )
+        return Clock(size.value, num_samples, budget, int(self._drop_last), max_samples, is_constant=False)
+
+    def _check_streams(self) -> None:
+        """Refuses streams that the class does not support."""
 
     def __len__(self) -> int:
         size, epoch_size = self.mixing.batch_size, self.mixing.clock.epoch_size
@@ -177,19 +204,10 @@ class Standalone:
                 "observe: no batch waits for a report. Report each batch once, before the next batch or the state is "
                 "requested."
             )
-        report = make_report(
-            self.mixing.names,
-            losses,
-            tokens,
-            loss,
-            gradient_norm,
-            learning_rate,
-            gradients,
-            update_norm,
-            excess_losses,
-            losses_after,
-        )
-        self._count(self._uncounted, report)
+        by_stream = {"losses": losses, "tokens": tokens, "excess_losses": excess_losses, "losses_after": losses_after}
+        numbers = {"loss": loss, "gradient_norm": gradient_norm, "update_norm": update_norm}
+        numbers["learning_rate"] = learning_rate
+        self._count(self._uncounted, make_report(self.mixing.names, by_stream, numbers, gradients))
 
     # ---- State ----
 
@@ -237,22 +255,19 @@ class Standalone:
 
     def _count_last(self) -> None:
         if self._uncounted is not None:
-            self._count(self._uncounted, make_report(self.mixing.names))
+            self.observe()
 
-    def _count(self, plan: Plan, report: StepReport) -> None:
+    def _count(self, plan: Plan, report: dict[str, Any]) -> None:
         mixing = self.mixing
         try:
-            mixing.check_tokens(plan, report.tokens)
+            mixing.check_tokens(plan, report["tokens"])
         except ValueError as error:
             raise ValueError(f"{error} Report them after each batch: observe(tokens=...).") from None
-        is_due = [not plan.step % control.interval_steps for control in (mixing.policy, mixing.schedule)]
-        missing = report.missing_for(mixing.policy.needs, mixing.schedule.needs, *is_due)
+        missing = find_missing(report, plan.step, mixing.policy, mixing.schedule)
         if missing and not self._has_warned:
             self._has_warned = True
             logger.warning("The mixture depends on %s, which no observe(...) call has reported.", missing)
         self._uncounted = None
         for follow in self._followers:
             follow(plan)
-        measured = dict(vars(report))
-        learning_rate = measured.pop("learning_rate")
-        mixing.observe(plan, **measured, learning_rate=lambda _position: learning_rate)
+        mixing.observe(plan, **{**report, "learning_rate": lambda _position: report["learning_rate"]})

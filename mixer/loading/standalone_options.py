@@ -6,16 +6,14 @@ from typing import Any
 import torch
 
 from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.clock import Budget, Clock
-from mixer.mixture.resolve import check_schedule, resolve_epoch_size
-from mixer.mixture.stream import Stream, as_streams, total_max_samples
+from mixer.mixture.resolve import check_schedule
+from mixer.mixture.stream import Stream, as_streams
 from mixer.policies import Policy, Scheduled, Wrapper
 from mixer.schedules import AdaBatch, CriticalBatchWarmup, Function, Ramp, Schedule, as_schedule
 from mixer.schedules.limits import check_whole
 
 BatchSizeLike = Schedule | str | int | Callable[[int, int], int]
 MixingLike = Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any]
-_ENDLESS = Budget(epochs=1e12)
 _TRAINED_BY = ("preprocess", "data_collator", "label_names", "compute_loss_func", "head")
 
 
@@ -93,65 +91,19 @@ def resolve_size(batch_size: BatchSizeLike, world_size: int) -> BatchSize:
     return BatchSize(schedule, world_size, world_size)
 
 
-def check_progress(schedule: Schedule, policy: Policy) -> None:
-    """Refuses a schedule or policy that depends on the progress of a run without end."""
-    while isinstance(policy, Wrapper):
-        policy = policy.policy
-    uses_progress = isinstance(schedule, AdaBatch | Ramp | CriticalBatchWarmup) and schedule.unit == "progress"
-    name = schedule.name if uses_progress else policy.name if isinstance(policy, Scheduled) else None
-    if name is not None:
-        raise ValueError(
-            f"{name} depends on the progress of the run, which is undefined without a budget: set "
-            "budget=Budget(epochs=3) or use a schedule in another unit."
-        )
-
-
-def resolve_clock(
-    batch_size: int,
-    streams: Sequence[Stream],
-    budget: Budget | None,
-    epoch_size: int | None,
-    drop_last: bool,
-    world_size: int,
-) -> Clock:
-    """Returns a clock that counts samples from the start: even a constant size may be set by hand at any time.
-
-    Args:
-        batch_size: Samples of the first batch over all ranks.
-        streams: Streams.
-        budget: Length of the run, or `None` for no end.
-        epoch_size: Samples per epoch, or `None` for the total of all streams.
-        drop_last: Whether to drop the incomplete last batch of an epoch.
-        world_size: Number of ranks.
-
-    Raises:
-        ValueError: If an epoch has too few samples, or a stream enters or leaves a run without end.
-        TypeError: If the budget or the epoch size has the wrong type.
-    """
-    if budget is not None and not isinstance(budget, Budget):
-        raise TypeError(f"budget must be a Budget, such as Budget(epochs=3), got {budget!r}.")
-    max_samples = total_max_samples(streams)
-    if budget is None and max_samples is None:
-        _check_always_active(streams)
-    budget = _ENDLESS if budget is None else budget
-    size = resolve_epoch_size(budget, streams, batch_size, epoch_size)
-    if drop_last and size < batch_size:
-        raise ValueError(
-            f"drop_last=True leaves nothing of an epoch of {size} samples: batch_size is {batch_size}. Reduce it, or "
-            "keep the last batch."
-        )
-    if size < world_size:
-        raise ValueError(
-            f"data: an epoch of {size} samples is fewer than the world_size={world_size} ranks. Start fewer ranks, or "
-            "set epoch_size."
-        )
-    return Clock(batch_size, size, budget, int(drop_last), max_samples, is_constant=False)
-
-
-def _check_always_active(streams: Sequence[Stream]) -> None:
+def check_no_progress(streams: Sequence[Stream], schedule: Schedule, policy: Policy) -> None:
+    """Refuses what depends on the progress of a run without end."""
     for stream in streams:
         if (stream.enters_at, stream.leaves_at) != (0.0, 1.0):
             raise ValueError(
                 f"Stream {stream.name!r} enters or leaves at a fraction of the run, but the run has no end: set "
                 "budget, such as Budget(epochs=3)."
             )
+    while isinstance(policy, Wrapper):
+        policy = policy.policy
+    uses_progress = isinstance(schedule, AdaBatch | Ramp | CriticalBatchWarmup) and schedule.unit == "progress"
+    if uses_progress or isinstance(policy, Scheduled):
+        raise ValueError(
+            f"{(schedule if uses_progress else policy).name} depends on the progress of the run, which is undefined "
+            "without a budget: set budget=Budget(epochs=3) or use a schedule in another unit."
+        )

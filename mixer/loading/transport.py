@@ -1,5 +1,6 @@
 """Transport of samples between processes: one tensor per column, everything else pickled."""
 
+import contextlib
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,11 +29,11 @@ class Samples:
     """
 
     def __init__(self, columns: Mapping[Any, Tensor | list[Any]] | None, rows: Sequence[Any] = ()):
-        self._columns, self._rows = columns, rows
+        self._columns, self.rows = columns, rows
 
     def __getitem__(self, number: int) -> Any:
         if self._columns is None:
-            return self._rows[number]
+            return self.rows[number]
         return {name: values[number] for name, values in self._columns.items()}
 
     @property
@@ -82,41 +83,10 @@ def _fit(first: Columns, other: Columns) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class _RaggedColumn:
-    """Tensors of several samples in one: each tensor that crosses a process boundary costs a file descriptor."""
-
-    flat: Tensor
-    shapes: list[torch.Size]
-
-    def unpack(self) -> list[Any]:
-        parts = torch.split(self.flat, [shape.numel() for shape in self.shapes])
-        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
-
-
-@dataclass(frozen=True)
-class _StackedColumn:
-    values: Tensor | NDArray[Any]
-
-    @classmethod
-    def of(cls, values: Tensor) -> "_StackedColumn":
-        """Stores small tensors as arrays: those go through the pipe, which is faster than setting up shared memory."""
-        is_small = values.nbytes <= _MAX_PIPED_BYTES and values.dtype in _ARRAY_DTYPES
-        return cls(values.detach().numpy() if is_small else values)
-
-    def unpack(self) -> Tensor:
-        return self.values if isinstance(self.values, Tensor) else torch.from_numpy(self.values)
-
-
-@dataclass(frozen=True)
-class _PickledColumn:
-    content: bytes
-
-    def unpack(self) -> list[Any]:
-        return pickle.loads(self.content)  # type: ignore[no-any-return]  # noqa: S301  # from our own worker
-
-
-_Column = _RaggedColumn | _StackedColumn | _PickledColumn
+# Tensors of equal shapes, stacked, or of unequal ones, flat in one tensor with their shapes: each tensor that crosses a
+# process boundary costs a file descriptor. Small ones go as arrays: those go through the pipe, which is faster than
+# setting up shared memory. Anything else is pickled.
+_Column = Tensor | NDArray[Any] | tuple[Tensor, list[torch.Size]] | bytes
 
 
 @dataclass(frozen=True)
@@ -134,8 +104,8 @@ class Packed:
     def unpack(self) -> Samples:
         """Returns the samples; tensors of a column share memory."""
         if self.columns is not None:
-            return Samples({name: column.unpack() for name, column in self.columns.items()})
-        return Samples(None, () if self.rows is None else self.rows.unpack())  # type: ignore[arg-type]
+            return Samples({name: _unpack(column) for name, column in self.columns.items()})
+        return Samples(None, () if self.rows is None else _unpack(self.rows))  # type: ignore[arg-type]
 
 
 def pack(samples: Sequence[Any]) -> Packed:
@@ -148,31 +118,38 @@ def pack(samples: Sequence[Any]) -> Packed:
 
 def pack_columns(columns: Columns) -> Packed:
     """Packs samples that were read by column, each a tensor `[num_samples, ...]`."""
-    return Packed({name: _StackedColumn.of(values) for name, values in columns.items()})
+    return Packed({name: _stacked(values) for name, values in columns.items()})
+
+
+def _stacked(values: Tensor) -> Tensor | NDArray[Any]:
+    is_small = values.nbytes <= _MAX_PIPED_BYTES and values.dtype in _ARRAY_DTYPES
+    return values.detach().numpy() if is_small else values
 
 
 def _pack_column(values: list[Any]) -> _Column:
     if set(map(type, values)) == {Tensor} and len({value.dtype for value in values}) == 1:
-        try:
+        with contextlib.suppress(RuntimeError):  # unequal shapes, or not all on one device
             stacked = torch.stack(values)
-        except RuntimeError:  # unequal shapes, or not all on one device
-            stacked = None
-        if stacked is not None:
-            return _StackedColumn.of(stacked) if _is_plain_tensor(stacked) else _pickled(values)
+            return _stacked(stacked) if _is_plain_tensor(stacked) else _pickled(values)
         if all(map(_is_plain_tensor, values)):
-            return _RaggedColumn(torch.cat([value.reshape(-1) for value in values]), [value.shape for value in values])
+            return torch.cat([value.reshape(-1) for value in values]), [value.shape for value in values]
     return _pickled(values)
 
 
-def _pickled(values: list[Any]) -> _PickledColumn:
-    return _PickledColumn(pickle.dumps(values, protocol=pickle.HIGHEST_PROTOCOL))
+def _pickled(values: list[Any]) -> bytes:
+    return pickle.dumps(values, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def _is_plain_tensor(value: Any) -> bool:
-    return (
-        type(value) is Tensor
-        and value.device.type == "cpu"
-        and value.layout is torch.strided
-        and not value.is_nested
-        and not value.requires_grad
-    )
+def _unpack(column: _Column) -> Tensor | list[Any]:
+    if isinstance(column, bytes):
+        return pickle.loads(column)  # type: ignore[no-any-return]  # noqa: S301  # from our own worker
+    if isinstance(column, tuple):
+        flat, shapes = column
+        parts = torch.split(flat, [shape.numel() for shape in shapes])
+        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+    return column if isinstance(column, Tensor) else torch.from_numpy(column)
+
+
+def _is_plain_tensor(value: Tensor) -> bool:
+    is_dense = value.layout is torch.strided and not value.is_nested
+    return is_dense and value.device.type == "cpu" and not value.requires_grad

@@ -57,7 +57,6 @@ class WorkerOptions:
         """Returns the arguments of a DataLoader that returns results as they are; `seed` seeds the workers."""
         return {
             "batch_size": None,
-            "collate_fn": _unchanged,
             "num_workers": self.num_workers,
             "prefetch_factor": self.prefetch_factor,
             "worker_init_fn": partial(begin_worker, self.worker_init_fn),
@@ -66,16 +65,12 @@ class WorkerOptions:
         }
 
 
-def _unchanged(result: Any) -> Any:
-    return result
-
-
 class WorkerTimeoutError(RuntimeError):
     """A worker did not answer in time."""
 
 
-class Patience:
-    """Timeout for workers that do not answer, without delaying torch's detection of dead workers.
+class Answers:
+    """Results of a DataLoader's workers, with a timeout that does not delay torch's detection of dead workers.
 
     A DataLoader's own `timeout` would detect a dead worker no sooner than a hanging one.
 
@@ -83,17 +78,16 @@ class Patience:
         limit_seconds: Timeout; `None` waits indefinitely.
     """
 
-    def __init__(self, limit_seconds: float | None = None):
-        self.limit_seconds = limit_seconds
-        self._started = 0.0
+    def __init__(self, limit_seconds: float | None):
+        self._limit_seconds = limit_seconds
+        self.results: Any = None
 
-    def begin(self) -> None:
-        """Starts the timer."""
+    def start(self, loader: DataLoader[Any]) -> None:
+        """Starts the workers; live ones begin anew."""
         self._started = time.monotonic()
-
-    def watch(self, results: Any) -> None:
-        """Checks the timer whenever the DataLoader iterator `results` polls for dead workers."""
-        poll, limit_seconds = getattr(results, "_try_get_data", None), self.limit_seconds
+        self.results = iter(loader)
+        keep_errors_out_of_training()
+        poll, limit_seconds = getattr(self.results, "_try_get_data", None), self._limit_seconds
         if poll is None or limit_seconds is None:
             return
 
@@ -103,14 +97,24 @@ class Patience:
                 raise WorkerTimeoutError(f"no answer for {limit_seconds:g} seconds, nine tenths of ddp_timeout")
             return result
 
-        results._try_get_data = poll_in_time  # noqa: SLF001  # no public hook
+        self.results._try_get_data = poll_in_time  # noqa: SLF001  # no public hook
+
+    def __next__(self) -> Any:
+        self._started = time.monotonic()
+        return next(self.results)
+
+    def stop(self) -> None:
+        """Stops the workers."""
+        # A live traceback would keep the iterator, and with it the workers, alive.
+        getattr(self.results, "_shutdown_workers", lambda: None)()
+        self.results = None
 
 
 def likely_cause(error: Exception, results: Any = None) -> str:
     """Explains why a worker may have died or not answered: a sentence, or an empty string.
 
     Args:
-        error: Error raised by torch or by `Patience`.
+        error: Error raised by torch or by `Answers`.
         results: The DataLoader's iterator, which knows its workers' exit codes.
     """
     if isinstance(error, WorkerTimeoutError):
@@ -159,28 +163,25 @@ class _JobReader(Dataset[Packed | list[Packed | BrokenSample]]):
         assert worker is not None, "jobs are for workers"  # noqa: S101
         place = self._places[worker.id].numpy()
         place[0] = os.getpid()
-        self._reader.note_place(place[1:])
+        self._reader.place = place[1:]
         result = self._load(share, worker.id) if share else Packed(None)
         if isinstance(result, Packed):
             return result
         # Other samples of a failed job may be fine: retry them one by one.
-        return [result] if _num_samples(share) == 1 else [self._load(single, worker.id) for single in _singles(share)]
+        singles = _singles(share)
+        return [result] if len(singles) == 1 else [self._load(single, worker.id) for single in singles]
 
     def _load(self, share: Share, worker_id: int) -> Packed | BrokenSample:
         try:
-            return (
-                pack_columns(self._reader.read_columns(share)) if self._by_columns else pack(self._reader.read(share))
-            )
+            if self._by_columns:
+                return pack_columns(self._reader.read_columns(share))
+            return pack(self._reader.read(share))
         except SampleError as error:
             cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
             return BrokenSample(f"{error}\n\nIn worker {worker_id}:\n{cause}")
         except Exception as error:  # a sample that cannot be sent to another process, say
             samples = self._reader.describe(share)
             return BrokenSample(f"worker {worker_id} could not send {samples}: {type(error).__name__}: {error}")
-
-
-def _num_samples(share: Share) -> int:
-    return sum(len(part.indices) for part in share)
 
 
 def _singles(share: Share) -> list[Share]:
@@ -202,29 +203,23 @@ class Workers:
     """
 
     def __init__(self, reader: StreamReader, by_columns: bool, options: WorkerOptions, seed: int = 0):
-        self._patience = Patience(options.limit_seconds)
+        self._answers = Answers(options.limit_seconds)
         self.num_jobs = options.num_workers * options.prefetch_factor
         self._reader, self._line = reader, _Line()
         self._places = torch.zeros(options.num_workers, 3, dtype=torch.int64)
         self._places.share_memory_()  # type: ignore[no-untyped-call]
         jobs = _JobReader(reader, by_columns, self._places)
         self._loader: DataLoader[Any] = DataLoader(jobs, sampler=self._line, **options.data_loader_arguments(seed))
-        self._results: Iterator[Packed | list[Packed | BrokenSample]] | None = None
 
     def submit(self, job: Job, is_urgent: bool = False) -> None:
         """Queues a job; an urgent one precedes jobs that no worker has yet."""
-        if is_urgent:
-            self._line.waiting.appendleft(job)
-        else:
-            self._line.waiting.append(job)
+        (self._line.waiting.appendleft if is_urgent else self._line.waiting.append)(job)
 
     def start(self) -> None:
         """Starts the workers with the first queued jobs, unless they run already."""
-        if self._results is None:
-            self._results = iter(self._loader)
-            _widen(self._results)
-            self._patience.watch(self._results)
-            keep_errors_out_of_training()
+        if self._answers.results is None:
+            self._answers.start(self._loader)
+            _widen(self._answers.results)
 
     def receive(self, step: int) -> Iterator[tuple[Job, Samples | BrokenSample]]:
         """Waits for all jobs due at a step or earlier.
@@ -240,11 +235,9 @@ class Workers:
             SampleError: If a worker died or timed out.
         """
         while any(job.due <= step for job in itertools.chain(self._line.in_flight, self._line.waiting)):
-            assert self._results is not None, "workers must be started first"  # noqa: S101
             job = self._line.in_flight[0]
-            self._patience.begin()
             try:
-                result = next(self._results)
+                result: Packed | list[Packed | BrokenSample] = next(self._answers)
             except RuntimeError as error:
                 raise SampleError(self._describe_death(error, job)) from error
             self._line.in_flight.popleft()
@@ -256,9 +249,7 @@ class Workers:
 
     def stop(self) -> None:
         """Stops the workers and discards their jobs."""
-        # A live traceback would keep the iterator, and with it the workers, alive.
-        getattr(self._results, "_shutdown_workers", lambda: None)()
-        self._results = None
+        self._answers.stop()
         self._line.in_flight.clear()
         self._line.waiting.clear()
 
@@ -270,7 +261,7 @@ class Workers:
         return (
             f"{'Worker processes do not answer' if is_late else 'A worker process died'}; current or last sample: "
             f"{where}. Requested: {self._reader.describe(job.share) or 'nothing'}. ({error}) "
-            f"{likely_cause(error, self._results)}".rstrip()
+            f"{likely_cause(error, self._answers.results)}".rstrip()
         )
 
 
@@ -289,16 +280,13 @@ def keep_errors_out_of_training() -> None:
     Torch raises wherever the training process is, possibly inside a collective, which would leave other ranks waiting.
     """
     handler = signal.getsignal(signal.SIGCHLD)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        return
-    if getattr(handler, "is_quiet", False):
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not callable(handler) or getattr(handler, "is_quiet", False):
         return
 
     def quiet(number: int, frame: Any) -> None:
-        try:
+        with contextlib.suppress(RuntimeError):
             handler(number, frame)
-        except RuntimeError:
-            return
 
     quiet.is_quiet = True  # type: ignore[attr-defined]
     signal.signal(signal.SIGCHLD, quiet)

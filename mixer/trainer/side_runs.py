@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mixer.distributed.gradient_sync import average_gradients, settle
 from mixer.loading.collate import Loaded
 from mixer.loading.step import MicroBatch, StepBatch
+from mixer.loading.transport import Samples
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.plan import Plan
 from mixer.models.side_state import gradients_stashed, model_restored
@@ -84,7 +85,7 @@ class SideRuns:
                 "Samples of a memory are collated with those of other streams here, but streams have collators or "
                 "heads of their own. Use a selection that needs no gradients, or one collator and head for all."
             )
-        loaded = Loaded(samples=list(samples))
+        loaded = Loaded(Samples(None, list(samples)))
         inputs = self._trainer._present_loader._collation.collate(loaded, slice(None), plan.step, 0)
         return MicroBatch(inputs, np.zeros(len(samples), dtype=np.int64), False)
 

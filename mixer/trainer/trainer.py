@@ -20,7 +20,7 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.progress.bar import take_bars
 from mixer.ledger.recorder import Recorder
 from mixer.ledger.trackers.reporting import Reporting
-from mixer.loading.build import MixtureOptions, assemble, check_mixture, resolve_budget, resolve_policy
+from mixer.loading.build import MixtureOptions, assemble, resolve_budget, resolve_policy
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
@@ -32,8 +32,10 @@ from mixer.mixture.resolve import (
     check_gradient_noise,
     check_max_tokens,
     check_metrics,
+    check_needs,
     check_own_weights,
     check_samples,
+    check_schedule,
     warn_of_forwards,
 )
 from mixer.mixture.stream import Stream, as_streams, describe, skipping_of
@@ -229,7 +231,8 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, SearchingMixin
         schedule = self._mixture.schedule
         check_arguments(self, self.streams, schedule, self._max_tokens)
         check_budget(self.args, resolve_budget(self.args, self._mixture.budget))
-        check_mixture(self._policy, self.streams, self.args, self._mixture, self.eval_dataset, self.lr_scheduler)
+        check_needs(self._policy, self.streams, self.args, self.eval_dataset)
+        check_schedule(self._mixture.schedule, self.lr_scheduler)
         check_gradient_noise(self, schedule)
         check_evaluation_names(self.eval_dataset)
         check_best_metric(self)

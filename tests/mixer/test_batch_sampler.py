@@ -242,9 +242,9 @@ def test_a_batch_is_reported_on_once() -> None:
 
 @pytest.mark.parametrize("losses", [{"b": 2.0}, [math.inf, 2.0], torch.tensor([math.nan, 2.0])])
 def test_losses_come_by_name_or_in_order(losses: Any) -> None:
-    report = make_report(["a", "b"], losses)
-    np.testing.assert_array_equal(report.losses, [math.nan, 2.0])
-    assert math.isnan(report.loss)
+    report = make_report(["a", "b"], {"losses": losses}, {"loss": math.nan})
+    np.testing.assert_array_equal(report["losses"], [math.nan, 2.0])
+    assert math.isnan(report["loss"])
 
 
 @pytest.mark.parametrize("losses", [{"c": 1.0}, [1.0], 1.0, [1.0, 2.0, 3.0]])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mixer.loading.collate import Collation, Loaded, StreamSpecifics, batch_mapping
+from mixer.loading.transport import Samples
 from mixer.models.inputs import TASK
 
 
@@ -27,7 +28,7 @@ def _collation(own: dict[int, StreamSpecifics], collator: Any = _stack, seed: in
     return Collation(collator, None, seed, rank, False, own, ("first", "second", "third", "fourth"))
 
 
-_LOADED = Loaded(samples=[1, 2, 3, 4])
+_LOADED = Loaded(Samples(None, [1, 2, 3, 4]))
 
 
 def test_a_stream_has_its_own_collator_and_task() -> None:
@@ -43,7 +44,7 @@ def test_columns_go_to_a_collator_of_ones_own_as_samples() -> None:
     def seen(samples: list[Any]) -> dict[str, Any]:
         return {"rows": [int(sample["x"]) for sample in samples]}
 
-    loaded = Loaded(columns={"x": torch.arange(4)})
+    loaded = Loaded(Samples({"x": torch.arange(4)}))
     collation = Collation(_stack, lambda columns: {"stacked": columns["x"]}, 0, 0, False, {1: StreamSpecifics(seen)})
     assert collation.collate(loaded, np.array([2, 0]), 0, 0, 0)["stacked"].tolist() == [2, 0]
     assert collation.collate(loaded, np.array([2, 0]), 0, 0, 1)["rows"] == [2, 0]

@@ -17,6 +17,7 @@ from mixer.loading.loader import MixingLoader
 from mixer.loading.memory import MicroBatchCap
 from mixer.loading.reader import SampleError
 from mixer.loading.step import StepBatch
+from mixer.loading.transport import Samples
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
@@ -233,19 +234,19 @@ class TestLoader:
     def test_samples_without_a_length_are_refused(self) -> None:
         lengths = Lengths([range(3)], "length", "pixels")
         with pytest.raises(ValueError, match=r"need samples with 'pixels' or a column 'length' .* \['a'\]"):
-            lengths.measure(_share(1), Loaded(samples=[{"a": 1}]))
+            lengths.measure(_share(1), Loaded(Samples(None, [{"a": 1}])))
 
     def test_a_length_column_counts_before_the_input(self) -> None:
         lengths = Lengths([[]], "size")
-        loaded = Loaded(samples=[{"size": 7, "input_ids": [1]}, {"input_ids": [1, 2]}])
+        loaded = Loaded(Samples(None, [{"size": 7, "input_ids": [1]}, {"input_ids": [1, 2]}]))
         assert lengths.measure(_share(2), loaded).tolist() == [7, 2]
 
     def test_a_column_that_is_not_loaded_counts_too(self) -> None:
         lengths = Lengths([datasets.Dataset.from_dict({"length": [5, 9, 2]})])
-        assert lengths.measure(_share(3), Loaded(samples=[{"pixels": 1}] * 3)).tolist() == [5, 9, 2]
+        assert lengths.measure(_share(3), Loaded(Samples(None, [{"pixels": 1}] * 3))).tolist() == [5, 9, 2]
 
     def test_stacked_samples_are_equally_long(self) -> None:
-        loaded = Loaded(columns={"input_ids": torch.zeros(3, 5)})
+        loaded = Loaded(Samples({"input_ids": torch.zeros(3, 5)}))
         assert Lengths([[]]).measure(_share(3), loaded).tolist() == [5, 5, 5]
 
 

@@ -15,6 +15,8 @@ from transformers import TrainerCallback, default_data_collator
 from mixer import LossChange, MixingTrainer, Stream
 from mixer.loading.batching import MicroBatcher, MicroBatchOptions, ids_of, positions_of, streams_in_turn
 from mixer.loading.collate import Loaded
+from mixer.loading.memory import MicroBatchCap
+from mixer.loading.transport import Samples
 from mixer.mixture.planner import Planner
 from mixer.trainer.trainer import MOST_STREAMS_IN_HISTORY
 from tests.helpers import Tokens, arguments, build_model
@@ -74,7 +76,9 @@ def test_micro_batches_in_turns_hold_every_sample_once(counts: list[int], world_
         cutter = MicroBatcher(lambda: planner, MicroBatchOptions(max_samples), rank, world_size)
         share = cutter.share(plan, are_alone)
         ids, positions = ids_of(share), positions_of(share)
-        order, slices = cutter.split(plan, share, ids, Loaded(samples=ids), are_alone)
+        order, slices = cutter.split(
+            plan, share, ids, Loaded(Samples(None, ids)), are_alone, MicroBatchCap(max_samples)
+        )
         assert order is not None
         num_micro_batches.add(len(slices))
         for cut in slices:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.loading.micro_batches import MicroBatchSlice, split_by_stream, split_mixed
+from mixer.loading.micro_batches import MicroBatchSlice, split_evenly
 from mixer.mixture.plan import Plan
 from tests.mixer.plans import all_samples, make_plan, samples_of
 
@@ -16,14 +16,29 @@ max_sizes = st.integers(1, 20)
 Split = Callable[[Plan, int, int, int], list[MicroBatchSlice]]
 
 
+def own_counts(plan: Plan, rank: int, world_size: int, is_balanced: bool) -> np.ndarray:
+    ids = [stream_id for stream_id, _ in samples_of(plan, rank, world_size, is_balanced)]
+    return np.bincount(np.array(ids, np.int64), minlength=len(plan.counts))
+
+
 def mixed(plan: Plan, rank: int, world_size: int, max_size: int) -> list[MicroBatchSlice]:
-    return split_mixed(plan, len(samples_of(plan, rank, world_size)), world_size, max_size)
+    return split_evenly(
+        plan.counts,
+        own_counts(plan, rank, world_size, True),
+        np.zeros(len(plan.counts), np.bool_),
+        world_size,
+        max_size,
+    )
 
 
 def by_stream(plan: Plan, rank: int, world_size: int, max_size: int) -> list[MicroBatchSlice]:
-    ids = [stream_id for stream_id, _ in samples_of(plan, rank, world_size, is_balanced=False)]
-    own_counts = np.bincount(ids, minlength=len(plan.counts)).tolist() if ids else [0] * len(plan.counts)
-    return split_by_stream(plan, own_counts, world_size, max_size)
+    return split_evenly(
+        plan.counts,
+        own_counts(plan, rank, world_size, False),
+        np.ones(len(plan.counts), np.bool_),
+        world_size,
+        max_size,
+    )
 
 
 @pytest.mark.parametrize("split", [mixed, by_stream])
@@ -71,7 +86,8 @@ class TestSplitMixed:
         assert [(part.start, part.stop, part.stream_id) for part in parts] == [(0, 4, -1), (4, 8, -1), (8, 10, -1)]
 
     def test_a_rank_without_samples_has_empty_ones(self) -> None:
-        assert [(part.start, part.stop) for part in split_mixed(make_plan([1]), 0, 2, 4)] == [(0, 0)]
+        counts, none = np.array([1]), np.array([0])
+        assert split_evenly(counts, none, counts < 0, 2, 4) == [MicroBatchSlice(0, 0)]
 
 
 class TestSplitByStream:

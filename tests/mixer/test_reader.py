@@ -276,7 +276,7 @@ class TestPlace:
                 return indices
 
         reader = StreamReader(["a", "b"], [Looking(), LookingBatches()], [1, 2])
-        reader.note_place(place)
+        reader.place = place
         reader.read([share_of(0, [1, 2]), share_of(1, [1, 2])])
         assert places == [[0, 3], [0, 6], [1, -1]]
         assert reader.describe_place(0, 6) == "stream 'a', sample 6"

@@ -11,12 +11,12 @@ import torch
 from transformers import TrainingArguments, get_scheduler, set_seed
 
 from mixer.ledger.evaluated_losses import check_eval_weights
-from mixer.loading.build import MixtureOptions, assemble, check_mixture, resolve_budget, resolve_policy
+from mixer.loading.build import MixtureOptions, assemble, resolve_budget, resolve_policy
 from mixer.mixture.clock import Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.learning_rate import LearningRate
 from mixer.mixture.plan import Plan
-from mixer.mixture.resolve import check_own_weights, check_samples
+from mixer.mixture.resolve import check_needs, check_own_weights, check_samples, check_schedule
 from mixer.mixture.stream import Stream, as_streams, describe
 from mixer.recipe.checks import check_evaluation, check_streams
 from mixer.recipe.recipe import Recipe
@@ -80,7 +80,8 @@ def parts_of(recipe: Recipe, num_ranks: int) -> Parts:
     )
     policy = copy.copy(resolve_policy(recipe.mixing, streams))
     check_budget(args, resolve_budget(args, options.budget))
-    check_mixture(policy, streams, args, options, evaluation)
+    check_needs(policy, streams, args, evaluation)
+    check_schedule(options.schedule, None)
     planner, clock, size = assemble(args, streams, options)
     check_samples(policy, len(streams), size.value)
     mixing = Mixing(planner, policy, clock, size)

@@ -1,13 +1,13 @@
 """Feeds rows of iterable streams to the loader; a stream ends on all ranks at the same step."""
 
-import re
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from mixer.distributed.collectives import OtherRankError
+from mixer.distributed.collectives import OtherRankError, RankSync
 from mixer.loading.iterable.passes import ENDLESS, ChainedRows
 from mixer.loading.iterable.source import RowSource
 from mixer.mixture.controller import Mixing
@@ -18,22 +18,11 @@ from mixer.utils.files import read_json, write_json
 from mixer.utils.validation import refusing_damage
 
 _FAILED = -1
-_ROWS_FILE = re.compile(r"rows-\d{1,9}\.json")
 
 
 def rows_file(rank: int) -> str:
     """Returns the name of a checkpoint's file with a rank's position in its rows."""
     return f"rows-{rank}.json"
-
-
-class Ranks(Protocol):
-    """Collectives over the ranks."""
-
-    def least(self, numbers: Int64Array) -> Int64Array:
-        """Returns the elementwise minimum over ranks."""
-
-    def total(self, numbers: Int64Array) -> Int64Array:
-        """Returns the elementwise sum over ranks."""
 
 
 class Feed:
@@ -49,7 +38,7 @@ class Feed:
         world_size: Number of ranks.
     """
 
-    def __init__(self, sources: Mapping[int, RowSource], mixing: Mixing, ranks: Ranks, world_size: int):
+    def __init__(self, sources: Mapping[int, RowSource], mixing: Mixing, ranks: RankSync, world_size: int):
         self._rows = {stream_id: ChainedRows(source) for stream_id, source in sources.items()}
         self._mixing, self._ranks, self._world_size = mixing, ranks, world_size
         self._last: tuple[Plan | None, dict[int, list[Any]]] = (None, {})
@@ -86,12 +75,12 @@ class Feed:
             active = began = [stream_id for stream_id, _ in ending if not cursors[stream_id].is_over]
 
     def _end_pass(self, stream_id: int, num_kept: int) -> None:
-        rows, rest, failure = self._rows[stream_id], 0, None
+        ended, failure = (0, 0), None
         try:
-            rest = rows.end_pass(num_kept)
+            ended = self._rows[stream_id].end_pass(num_kept)
         except Exception as error:  # raised after the collective, so that no rank is left waiting
             failure = error
-        numbers = np.array([rows.num_kept, rest, failure is not None], dtype=np.int64)
+        numbers = np.array([*ended, failure is not None], dtype=np.int64)
         kept, undelivered, num_failed = self._ranks.total(numbers).tolist()
         if num_failed:
             raise failure or OtherRankError("Another rank could not end a pass over its rows.")
@@ -107,12 +96,8 @@ class Feed:
         if not any(part.stream_id in self._rows for part in share):
             return {}  # keep the rows of the current step
         if self._last[0] is not plan:
-            rows = {
-                part.stream_id: self._rows[part.stream_id].take(len(part.indices))
-                for part in share
-                if part.stream_id in self._rows
-            }
-            self._last = (plan, rows)
+            own = [part for part in share if part.stream_id in self._rows]
+            self._last = plan, {part.stream_id: self._rows[part.stream_id].take(len(part.indices)) for part in own}
         return self._last[1]
 
     def example(self) -> tuple[int, Any]:
@@ -122,8 +107,7 @@ class Feed:
             ValueError: If no row is left.
         """
         for stream_id, rows in self._rows.items():
-            row = rows.peek()
-            if row is not None:
+            if (row := rows.peek()) is not None:
                 return stream_id, row
         raise ValueError("This rank has no row left to repeat in a step without samples for it.")
 
@@ -144,8 +128,8 @@ class Feed:
         Raises:
             ValueError: If a file is missing or damaged, or the rows cannot be recovered.
         """
-        paths = [path for path in folder.glob("rows-*.json") if _ROWS_FILE.fullmatch(path.name)]
-        states = [read_json(path) for path in sorted(paths, key=lambda path: int(path.stem.split("-")[1]))]
+        paths = (folder / rows_file(number) for number in itertools.count())
+        states = [read_json(path) for path in itertools.takewhile(Path.is_file, paths)]
         for stream_id, rows in self._rows.items():
             name = self._mixing.names[stream_id]
             saved = [state[name] for state in states if name in state]

@@ -29,11 +29,6 @@ class ChainedRows:
         self._drains: list[int] = []
         self._num_delivered = 0
 
-    @property
-    def num_kept(self) -> int:
-        """Rows left from finished passes."""
-        return len(self._tail)
-
     def fill(self, num_rows: int) -> tuple[int, int]:
         """Reads ahead.
 
@@ -50,20 +45,20 @@ class ChainedRows:
         left = self._source.remaining
         return (ENDLESS, ENDLESS) if left is None else (len(self._tail) + left, left)
 
-    def end_pass(self, num_rows: int) -> int:
+    def end_pass(self, num_rows: int) -> tuple[int, int]:
         """Ends the current pass, keeps its last rows and starts the next pass.
 
         Args:
             num_rows: Rows to keep, equal on every rank.
 
         Returns:
-            Rows of this rank that are discarded.
+            Rows of this rank that are left from finished passes, and that are discarded.
         """
         if self._anchor is None:
             self._anchor = self._source.state_dict()
         self._drains.append(num_rows)
         self._tail.extend(self._source.take(num_rows))
-        return self._source.end_pass(_MOST_COUNTED)
+        return len(self._tail), self._source.end_pass(_MOST_COUNTED)
 
     def take(self, num_rows: int) -> list[Any]:
         """Takes the next `num_rows` rows, at most as many as are ready."""

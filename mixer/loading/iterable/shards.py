@@ -5,12 +5,13 @@ import copy
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import datasets
 from datasets.distributed import split_dataset_by_node
 
 from mixer.loading.iterable.one_thread import calls_functions_in_threads, in_one_thread, nodes_of, reads_sources
+from mixer.loading.preprocessing import is_stateful
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.utils.random_state import RandomState, seed_generators
 
@@ -58,14 +59,7 @@ class Chunk:
     problem: str | None = None
 
 
-class _ShardRows(Protocol):
-    def read(self, row: int) -> Any:
-        """Reads row number `row`, the next one; a `StopIteration` ends the shard."""
-
-    def state_dict(self) -> Any:
-        """Returns the state after the last row, or `None`; raises a `ValueError` if the state is unusable."""
-
-
+@dataclass
 class ShardReader:
     """Reads shards of an iterable dataset.
 
@@ -84,21 +78,18 @@ class ShardReader:
         preprocess: Converts a row to a sample; `None` if the dataset does.
     """
 
-    def __init__(
-        self,
-        name: str,
-        dataset: Any,
-        key: int,
-        rank: int,
-        world_size: int,
-        shards_per_rank: int,
-        skips: bool = False,
-        preprocess: Callable[[Any], Any] | None = None,
-    ):
-        self.name, self.dataset, self._key = name, dataset, key
-        self._skips, self._preprocess = skips, preprocess
-        self._per_rank, self._num_shards = shards_per_rank, world_size * shards_per_rank
-        self.first_shard = rank * shards_per_rank
+    name: str
+    dataset: Any
+    key: int
+    rank: int
+    world_size: int
+    shards_per_rank: int
+    skips: bool = False
+    preprocess: Callable[[Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.first_shard = self.rank * self.shards_per_rank
+        self._num_shards = self.world_size * self.shards_per_rank
         self._beginning: Any = None
         self._is_under_way = False
 
@@ -145,11 +136,11 @@ class ShardReader:
 
     def _made(self, row: Any, shard: int, number: int) -> Any:
         try:
-            sample = row if self._preprocess is None or row is None else self._preprocess(row)
+            sample = row if self.preprocess is None or row is None else self.preprocess(row)
             if sample is None:
                 raise ValueError("it is None")
         except Exception as error:
-            if not self._skips:
+            if not self.skips:
                 raise
             return BrokenSample(self._describe(shard, number, error))
         return sample
@@ -158,14 +149,14 @@ class ShardReader:
         place = f"Stream {self.name!r}: row {row} of shard {self.first_shard + shard}"
         return f"{place} could not be read: {type(error).__name__}: {error}"
 
-    def _open(self, shard: int, pass_number: int, start: ShardPosition, chunk_size: int) -> _ShardRows:
+    def _open(self, shard: int, pass_number: int, start: ShardPosition, chunk_size: int) -> "_ShardRows":
         state = None if start.state is None else json.loads(start.state)
         if isinstance(self.dataset, datasets.IterableDataset):
             part = self._split(shard)
             part.set_epoch(pass_number)
             if state is not None:
                 part.load_state_dict(state)
-            return _HuggingFaceRows(part, (self._key, pass_number, self.first_shard + shard), chunk_size)
+            return _HuggingFaceRows(part, (self.key, pass_number, self.first_shard + shard), chunk_size)
         has_state = is_stateful(self.dataset)
         if has_state and self._beginning is None:
             self._beginning = copy.deepcopy(self.dataset.state_dict())
@@ -177,12 +168,12 @@ class ShardReader:
             self.dataset.load_state_dict(state)
         self._is_under_way = True
         place = (self.first_shard + shard, self._num_shards)
-        return _EveryNthRow(self.dataset, (self._key, pass_number), place, start.state_row)
+        return _EveryNthRow(self.dataset, (self.key, pass_number), place, start.state_row)
 
     def _split(self, shard: int) -> Any:
         if self.dataset._distributed is None:  # noqa: SLF001  # no public equivalent
             return split_dataset_by_node(self.dataset, self.first_shard + shard, self._num_shards)
-        return split_dataset_by_node(self.dataset, shard, self._per_rank)  # the user has sharded it over ranks
+        return split_dataset_by_node(self.dataset, shard, self.shards_per_rank)  # the user has sharded it over ranks
 
 
 class _HuggingFaceRows:
@@ -219,28 +210,23 @@ class _EveryNthRow:
     def __init__(self, dataset: Any, key: tuple[int, int], place: tuple[int, int], row: int):
         self._dataset, self._key = dataset, key
         self._shard, self._num_shards = place
-        self._number = self._number_of(row - 1) + 1 if row else 0
+        self._next = (row - 1) * self._num_shards + self._shard + 1 if row else 0
         seed_generators(*key)
         self._rows = iter(dataset)
 
     def read(self, row: int) -> Any:
         value = None
-        for number in range(self._number, self._number_of(row) + 1):
-            seed_generators(*self._key, number)
+        while self._next <= row * self._num_shards + self._shard:
+            seed_generators(*self._key, self._next)
             value = next(self._rows)
-        self._number = self._number_of(row) + 1
+            self._next += 1
         return value
 
     def state_dict(self) -> Any:
         return self._dataset.state_dict() if is_stateful(self._dataset) else None
 
-    def _number_of(self, row: int) -> int:
-        return row * self._num_shards + self._shard
 
-
-def is_stateful(dataset: Any) -> bool:
-    """Whether a dataset has `state_dict` and `load_state_dict`."""
-    return callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None))
+_ShardRows = _HuggingFaceRows | _EveryNthRow
 
 
 def has_shuffle_buffer(dataset: Any) -> bool:

@@ -3,13 +3,14 @@
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from transformers.utils import logging
 
-from mixer.loading.iterable.shards import Chunk, ShardPosition, ShardReader, has_shuffle_buffer, is_stateful
+from mixer.loading.iterable.shards import Chunk, ShardPosition, ShardReader, has_shuffle_buffer
 from mixer.loading.iterable.workers import ShardWorkers
+from mixer.loading.preprocessing import is_stateful
 from mixer.loading.reader import SampleError
 from mixer.loading.workers import WorkerOptions, WorkerTimeoutError, likely_cause
 from mixer.mixture.bad_samples import first_whole
@@ -17,19 +18,6 @@ from mixer.utils.random_state import RandomState
 
 logger = logging.get_logger(__name__)
 _IN_PROCESS = WorkerOptions()
-
-
-@dataclass
-class _ShardProgress:
-    """Progress in a shard.
-
-    Args:
-        taken: Position after the last row taken; its state is that of the oldest chunk not fully taken.
-        received: Position after the last row read.
-    """
-
-    taken: ShardPosition = field(default_factory=ShardPosition)
-    received: ShardPosition = field(default_factory=ShardPosition)
 
 
 class RowSource:
@@ -71,11 +59,16 @@ class RowSource:
         self._has_buffer, self._is_inexact = has_shuffle_buffer(dataset), False
         self._last_row: Any = None
         self._has_warned = False
+        self._begin([ShardPosition()] * self._num_shards, 0)
+
+    def _begin(self, points: Sequence[ShardPosition], next_shard: int) -> None:
+        # Positions after the last row taken, with the state of the oldest chunk not fully taken, and the last row read.
+        self._taken, self._received = list(points), list(points)
         self._queue: deque[Chunk] = deque()
         self.num_ready = self._num_used = 0  # rows left in the queue; rows taken from its first chunk
+        self._next_shard = next_shard
         self._chunks: Iterator[Chunk] | None = None
         self._failure: Chunk | None = None
-        self._begin([ShardPosition()] * self._num_shards, 0)
 
     @property
     def remaining(self) -> int | None:
@@ -88,7 +81,14 @@ class RowSource:
         Raises:
             SampleError: If a required row cannot be read, or a worker died.
         """
-        self._read_until(lambda: self.num_ready >= num_rows)
+        if self.num_ready >= num_rows or not self._is_open:
+            return
+        state = RandomState.capture()
+        try:
+            while self._is_open and self.num_ready < num_rows:
+                self._receive()
+        finally:
+            state.restore()
 
     def peek(self) -> Any:
         """Returns an unbroken row without consuming it: the next one if ready, else the last one taken, else `None`."""
@@ -100,11 +100,12 @@ class RowSource:
         assert num_rows <= self.num_ready, "rows are filled before they are taken"  # noqa: S101
         rows: list[Any] = []
         while len(rows) < num_rows:
-            chunk, shard = self._queue[0], self._shards[self._queue[0].shard]
+            chunk = self._queue[0]
             part = chunk.rows[self._num_used : self._num_used + num_rows - len(rows)]
             rows += part
             self._num_used += len(part)
-            shard.taken = replace(shard.taken, row=shard.taken.row + len(part))
+            taken = self._taken[chunk.shard]
+            self._taken[chunk.shard] = replace(taken, row=taken.row + len(part))
             self._drop_taken()
         self.num_ready -= num_rows
         self.num_taken += num_rows
@@ -125,14 +126,13 @@ class RowSource:
         try:
             while self._is_open and num_read < most:
                 self.take(self.num_ready)
-                self._read_until(lambda: self.num_ready > 0)
+                self.fill(1)
                 num_read += self.num_ready
         except SampleError as error:
             logger.warning("Stream %r: not all rows left at the end of the pass were counted: %s", self._name, error)
             self.stop()
         self.pass_number += 1
-        self.num_taken = 0
-        self._is_inexact = False
+        self.num_taken, self._is_inexact = 0, False
         self._begin([ShardPosition()] * self._num_shards, 0)
         return num_left + min(num_read, most)
 
@@ -146,7 +146,7 @@ class RowSource:
             "num_lanes": self._num_shards,
             "chunk_size": self._chunk_size,
             "next_lane": self._queue[0].shard if self._queue else self._next_shard,
-            "lanes": [_as_data(shard.taken) for shard in self._shards],
+            "lanes": [_as_data(point) for point in self._taken],
         }
 
     def load_state_dict(self, states: Sequence[Mapping[str, Any]], allow_inexact: bool = False) -> None:
@@ -159,21 +159,28 @@ class RowSource:
         Raises:
             ValueError: If the next rows cannot be recovered.
         """
-        problems = self._find_problems(states)
-        if problems and not allow_inexact:
-            reasons = "; ".join(problem for problem, _ in problems)
-            raise ValueError(f"Stream {self._name!r}: {reasons}. To resume approximately, set allow_inexact=True.")
-        for problem, consequence in problems:
+        is_same = self._is_same_sharing(states)
+        num_rows = sum(int(state["num_taken"]) for state in states) // (self._world_size * self._num_shards)
+        problem, consequence = "", ""
+        if not is_same:
+            saved = f"{states[0]['world_size']} ranks with {states[0]['num_lanes']} readers each"
+            now = f"{self._world_size} with {self._num_shards}"
+            problem = f"its rows were distributed over {saved} when it was saved, and now over {now}"
+            consequence = f"Each skips {num_rows} rows."
+        elif self._has_buffer and any(shard["row"] for state in states for shard in state["lanes"]):
+            problem, consequence = "the shuffle buffer of its dataset was not saved", "The rows in it are lost."
+        if problem and not allow_inexact:
+            raise ValueError(f"Stream {self._name!r}: {problem}. To resume approximately, set allow_inexact=True.")
+        if problem:
             logger.warning("Stream %r: %s. %s", self._name, problem, consequence)
         self.stop()
-        own = states[self._rank if self._is_same_sharing(states) else 0]
-        self._is_inexact = bool(problems)
+        own = states[self._rank if is_same else 0]
+        self._is_inexact = bool(problem)
         self.pass_number, self._chunk_size = int(own["pass_number"]), int(own["chunk_size"])
-        if self._is_same_sharing(states):
+        if is_same:
             self.num_taken = int(own["num_taken"])
             self._begin([_as_point(shard) for shard in own["lanes"]], int(own["next_lane"]))
         else:
-            num_rows = _num_taken(states) // (self._world_size * self._num_shards)
             self.num_taken = num_rows * self._num_shards
             self._begin([ShardPosition(num_rows)] * self._num_shards, 0)
 
@@ -186,25 +193,7 @@ class RowSource:
 
     @property
     def _is_open(self) -> bool:
-        return not all(shard.received.has_ended for shard in self._shards)
-
-    def _begin(self, points: Sequence[ShardPosition], next_shard: int) -> None:
-        self._shards = [_ShardProgress(point, point) for point in points]
-        self._queue.clear()
-        self.num_ready = self._num_used = 0
-        self._next_shard = next_shard
-        self._chunks = self._failure = None
-
-    def _read_until(self, is_enough: Callable[[], bool]) -> None:
-        if is_enough() or not self._is_open:
-            return
-        state = RandomState.capture() if self._workers is None else None
-        try:
-            while self._is_open and not is_enough():
-                self._receive()
-        finally:
-            if state is not None:
-                state.restore()
+        return not all(point.has_ended for point in self._received)
 
     def _receive(self) -> None:
         if self._failure is not None:
@@ -218,16 +207,22 @@ class RowSource:
             fault = "does not answer" if isinstance(error, WorkerTimeoutError) else "failed or died"
             text = f"Stream {self._name!r}: a worker process {fault}: {error}. {likely_cause(error)}"
             raise SampleError(text.rstrip()) from error
-        self._warn_of(chunk)
+        if chunk.problem is not None and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "Stream %r: the state of its dataset cannot be used (%s). On a resume, the rows already taken in the "
+                "pass are read again and skipped.",
+                *(self._name, chunk.problem),
+            )
         self._failure = chunk if chunk.failure else None
         self._next_shard = chunk.shard if chunk.failure else (chunk.shard + 1) % self._num_shards
-        self._shards[chunk.shard].received = chunk.end
+        self._received[chunk.shard] = chunk.end
         self._queue.append(chunk)
         self.num_ready += chunk.num_rows
         self._drop_taken()
 
     def _start(self) -> Iterator[Chunk]:
-        points = [shard.received for shard in self._shards]
+        points = self._received
         if self._has_buffer and not self._is_inexact:
             points = [ShardPosition(point.row, has_ended=point.has_ended) for point in points]
         replayed = [point.row for point in points if point.state is None and not point.has_ended]
@@ -237,9 +232,7 @@ class RowSource:
             logger.warning(
                 "Stream %r cannot resume at its position: the first %d rows of this pass on rank %d are read again "
                 "and skipped.",
-                self._name,
-                num_again,
-                self._rank,
+                *(self._name, num_again, self._rank),
             )
         if self._workers is None:
             return self._reader.read(0, self.pass_number, points[0], self._chunk_size)
@@ -248,41 +241,16 @@ class RowSource:
     def _drop_taken(self) -> None:
         while self._queue and self._num_used == self._queue[0].num_rows:
             chunk = self._queue.popleft()
-            self._shards[chunk.shard].taken = chunk.end
+            self._taken[chunk.shard] = chunk.end
             self._num_used = 0
-
-    def _warn_of(self, chunk: Chunk) -> None:
-        if chunk.problem is not None and not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "Stream %r: the state of its dataset cannot be used (%s). On a resume, the rows already taken in the "
-                "pass are read again and skipped.",
-                self._name,
-                chunk.problem,
-            )
 
     def _is_same_sharing(self, states: Sequence[Mapping[str, Any]]) -> bool:
         saved = {(int(state["world_size"]), int(state["num_lanes"])) for state in states}
         return saved == {(self._world_size, self._num_shards)} and len(states) == self._world_size
 
-    def _find_problems(self, states: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-        if not self._is_same_sharing(states):
-            saved = f"{states[0]['world_size']} ranks with {states[0]['num_lanes']} readers each"
-            now = f"{self._world_size} with {self._num_shards}"
-            consequence = f"Each skips {_num_taken(states) // (self._world_size * self._num_shards)} rows."
-            return [(f"its rows were distributed over {saved} when it was saved, and now over {now}", consequence)]
-        if self._has_buffer and any(shard["row"] for state in states for shard in state["lanes"]):
-            return [("the shuffle buffer of its dataset was not saved", "The rows in it are lost.")]
-        return []
-
-
-def _num_taken(states: Sequence[Mapping[str, Any]]) -> int:
-    return sum(int(state["num_taken"]) for state in states)
-
 
 def _as_data(point: ShardPosition) -> dict[str, Any]:
-    state = None if point.state is None else json.loads(point.state)
-    return {"row": point.row, "state": state, "state_row": point.state_row, "has_ended": point.has_ended}
+    return asdict(point) | {"state": None if point.state is None else json.loads(point.state)}
 
 
 def _as_point(shard: Mapping[str, Any]) -> ShardPosition:

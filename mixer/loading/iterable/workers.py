@@ -2,8 +2,7 @@
 
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import fsspec.asyn  # type: ignore[import-untyped]
 import torch
@@ -12,26 +11,18 @@ from torch.utils.data._utils import worker as torch_worker
 
 from mixer.loading.iterable.shards import Chunk, ShardPosition, ShardReader
 from mixer.loading.transport import Packed, pack
-from mixer.loading.workers import Patience, WorkerOptions, keep_errors_out_of_training
-
-
-@dataclass(frozen=True)
-class _Start:
-    """Start positions; the first worker reads the shard whose turn is next."""
-
-    pass_number: int
-    points: Sequence[ShardPosition]
-    next_shard: int
-    chunk_size: int
+from mixer.loading.workers import Answers, WorkerOptions
 
 
 class _ShardDataset(IterableDataset[Chunk]):
-    """The dataset that runs in the workers; each reads one shard."""
+    """The dataset that runs in the workers; each reads one shard, the first one that whose turn is next."""
 
-    def __init__(self, reader: ShardReader, start: _Start):
-        self._reader, self._start = reader, start
-        self._worker = 0
-        self.pass_number = torch.tensor(start.pass_number)
+    def __init__(
+        self, reader: ShardReader, pass_number: int, points: Sequence[ShardPosition], next_shard: int, size: int
+    ):
+        self._reader, self._points, self._next_shard, self._chunk_size = reader, points, next_shard, size
+        self._first_pass, self._worker = pass_number, 0
+        self.pass_number = torch.tensor(pass_number)
         self.pass_number.share_memory_()  # type: ignore[no-untyped-call]
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -39,13 +30,11 @@ class _ShardDataset(IterableDataset[Chunk]):
         if info is not None:
             self._worker = info.id
             _hide_worker_info()
-        start, number = self._start, int(self.pass_number)
-        if number == start.pass_number:
-            shard = (start.next_shard + self._worker) % len(start.points)
-            point = start.points[shard]
-        else:
-            shard, point = self._worker, ShardPosition()
-        for chunk in self._reader.read(shard, number, point, start.chunk_size):
+        number, shard, point = int(self.pass_number), self._worker, ShardPosition()
+        if number == self._first_pass:
+            shard = (self._next_shard + shard) % len(self._points)
+            point = self._points[shard]
+        for chunk in self._reader.read(shard, number, point, self._chunk_size):
             yield self._pack(chunk, point)
             point = chunk.end
 
@@ -75,11 +64,10 @@ class ShardWorkers:
     """
 
     def __init__(self, reader: ShardReader, options: WorkerOptions, seed: int):
-        self._reader, self._patience = reader, Patience(options.limit_seconds)
+        self._reader, self._answers = reader, Answers(options.limit_seconds)
         self._options = options.data_loader_arguments(seed)
         self._shards: _ShardDataset | None = None
         self._loader: DataLoader[Chunk] | None = None
-        self._results: Any = None
 
     def start(
         self, pass_number: int, points: Sequence[ShardPosition], next_shard: int, chunk_size: int
@@ -95,29 +83,20 @@ class ShardWorkers:
         Yields:
             Chunks of the shards in turn, skipping shards that have ended.
         """
-        start = _Start(pass_number, tuple(points), next_shard, chunk_size)
         if self._shards is None or set(points) != {ShardPosition()} or next_shard:
             self.stop()
-            self._shards = _ShardDataset(self._reader, start)
+            self._shards = _ShardDataset(self._reader, pass_number, tuple(points), next_shard, chunk_size)
             self._loader = DataLoader(self._shards, persistent_workers=True, **self._options)
         self._shards.pass_number.fill_(pass_number)
-        self._results = iter(self._loader)  # type: ignore[arg-type]
-        keep_errors_out_of_training()
-        results = self._results
-        self._patience.watch(results)
-        while True:
-            self._patience.begin()
-            chunk = next(results, None)
-            if chunk is None:
-                return
+        self._answers.start(self._loader)  # type: ignore[arg-type]
+        while (chunk := next(self._answers, None)) is not None:
             samples = chunk.rows.unpack()
             yield replace(chunk, rows=[samples[number] for number in range(chunk.num_rows)])
 
     def stop(self) -> None:
         """Stops the workers."""
-        # A live traceback would keep the iterator, and with it the workers, alive.
-        getattr(self._results, "_shutdown_workers", lambda: None)()
-        self._results = self._loader = self._shards = None
+        self._answers.stop()
+        self._loader = self._shards = None
 
 
 def _hide_worker_info() -> None:
