@@ -120,12 +120,7 @@ class Planner:
         return not lasting.all() and bool(weights[lasting].any()) and not shares[lasting].any()
 
     def draw(
-        self,
-        shares: FloatArray,
-        available: FloatArray,
-        total: int,
-        step: int,
-        additional: FloatArray | None = None,
+        self, shares: FloatArray, available: FloatArray, total: int, step: int, additional: FloatArray | None = None
     ) -> tuple[Int64Array, Int64Array]:
         """Draws the samples of a step from the streams.
 

@@ -75,14 +75,7 @@ class Reading:
         has_seen: Whether any gradient arrived.
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        sums: Taker,
-        squares: Tensor | None,
-        stopwatch: Stopwatch,
-        workspace: Workspace,
-    ):
+    def __init__(self, rows: Rows, sums: Taker, squares: Tensor | None, stopwatch: Stopwatch, workspace: Workspace):
         self.rows = rows
         self.failed: set[int] = set()
         self.has_seen = False

@@ -25,12 +25,7 @@ class WholeReading:
     """
 
     def __init__(
-        self,
-        parameters: Sequence[nn.Parameter],
-        rows: Rows,
-        sums: Sums,
-        squares: Tensor | None,
-        stopwatch: Stopwatch,
+        self, parameters: Sequence[nn.Parameter], rows: Rows, sums: Sums, squares: Tensor | None, stopwatch: Stopwatch
     ):
         self.rows = rows
         self.failed: set[int] = set()
