@@ -1,5 +1,6 @@
 """The gradients of all streams from the backward pass that training runs anyway."""
 
+import sys
 from collections.abc import Sequence
 from typing import Literal
 
@@ -95,7 +96,8 @@ class GradientProbe:
         self._covered = discover(model, layers, self._desk, any_kind=homogeneous, warned=warned)
         targets = self._covered.targets
         self._device = targets[0].device
-        self._projections = projections_of(targets, sketch_size, seed) if mode == "sketch" else None
+        size = sketch_size if mode == "sketch" else sys.maxsize  # without a fold: whole gradients
+        self._projections = projections_of(targets, size, seed) if self._accumulates else None
         self._plain_forward = PlainForward(model, homogeneous)
         self._check = PieceCheck(() if homogeneous else self._covered.parameters, targets, num_streams)
         self._stopwatch, self._workspace = Stopwatch(), Workspace()
@@ -143,9 +145,7 @@ class GradientProbe:
     def _begin(self, draw: int) -> Totals:
         for projection in self._projections or ():
             projection.draw(draw)
-        self._totals = Totals.empty(
-            self._covered.targets, self.num_streams, self._projections, self._accumulates, self._variance
-        )
+        self._totals = Totals(self._covered.targets, self.num_streams, self._projections, self._variance)
         for capture in self._covered.captures:
             capture.install()
         self._plain_forward.begin()

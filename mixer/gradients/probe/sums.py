@@ -1,6 +1,5 @@
 """Sums of the streams' gradients per parameter, whole or projected, and their products."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mixer.gradients.probe.products import products
-from mixer.gradients.probe.sketch import Projection, as_matrix
+from mixer.gradients.probe.sketch import Projection
 
 
 @dataclass(frozen=True)
@@ -60,133 +59,68 @@ class Taker(Protocol):
         """
 
 
-class Sums(ABC):
-    """The gradients of all parameters by stream, summed over micro-batches.
+class ExactSums:
+    """Multiplies at once and keeps only the products: correct for one micro-batch with the whole gradient.
 
-    Args:
-        targets: The parameters.
-        num_streams: Number of streams.
+    Attributes:
+        kept: Tensors to sum over ranks, in place; none, as products of parts of a gradient do not add up.
+        relative_variances: float64 `[num_parameters]`; see `LinearSums`.
     """
 
     def __init__(self, targets: Sequence[Target], num_streams: int):
-        self._targets = targets
-        self._num_streams = num_streams
+        self.kept: list[Tensor] = []
+        self.relative_variances = torch.zeros(len(targets), dtype=torch.float64)
+        shape = (len(targets), num_streams, num_streams)
+        self._products = torch.zeros(shape, dtype=torch.float64, device=targets[0].device)
 
-    @abstractmethod
     def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
         """See `Taker.add`."""
+        self.add_rows(index, torch.empty(0), pieces, present, None)  # which rows they are does not matter here
 
-    @abstractmethod
     def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
         """See `Taker.add_rows`."""
+        flat = pieces.flatten(1)
+        added = products(flat, flat)
+        if others is not None:
+            crossed = products(flat, others.flatten(1))
+            added = added + crossed + crossed.T
+        self._products[index, present[:, None], present] += added.to(self._products.device)
 
-    @abstractmethod
-    def travelling(self) -> list[Tensor]:
-        """Returns the tensors to sum over ranks, in place, before `products` is called."""
-
-    @abstractmethod
     def products(self) -> Tensor:
         """Returns the products of the streams' gradients, float64 `[num_parameters, num_streams, num_streams]`."""
-
-    def relative_variances(self) -> Tensor:
-        """Bounds the variance of a product relative to both squared norms, float64 `[num_parameters]`."""
-        return torch.zeros(len(self._targets), dtype=torch.float64)
-
-
-class ExactSums(Sums):
-    """Multiplies at once and keeps only the products: correct for one micro-batch with the whole gradient."""
-
-    def __init__(self, targets: Sequence[Target], num_streams: int):
-        super().__init__(targets, num_streams)
-        device = targets[0].device
-        shape = (len(targets), num_streams, num_streams)
-        self._products = torch.zeros(shape, dtype=torch.float64, device=device)
-
-    def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
-        """See `Taker.add`."""
-        flat = pieces.reshape(len(pieces), -1)
-        self._add(index, products(flat, flat), present)
-
-    def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
-        """See `Taker.add_rows`."""
-        flat = pieces.reshape(len(pieces), -1)
-        found = products(flat, flat)
-        if others is not None:
-            crossed = products(flat, others.reshape(len(others), -1))
-            found = found + crossed + crossed.T
-        self._add(index, found, present)
-
-    def _add(self, index: int, found: Tensor, present: Tensor) -> None:
-        self._products[index, present[:, None], present] += found.to(self._products.device)
-
-    def travelling(self) -> list[Tensor]:
-        """See `Sums.travelling`; empty, as products of parts of a gradient do not add up."""
-        return []
-
-    def products(self) -> Tensor:
-        """See `Sums.products`."""
         return self._products.cpu()
 
 
-class LinearSums(Sums):
-    """Keeps linear functions of the gradients, which add up over micro-batches and ranks, and multiplies at the end."""
-
-    _kept: list[Tensor]  # for each parameter `[num_streams, height, width]`
-
-    def travelling(self) -> list[Tensor]:
-        """See `Sums.travelling`."""
-        return self._kept
-
-    def products(self) -> Tensor:
-        """See `Sums.products`."""
-        flat = [kept.reshape(self._num_streams, -1) for kept in self._kept]
-        return torch.stack([products(kept, kept).cpu() for kept in flat])
-
-
-class HeldSums(LinearSums):
-    """Keeps every stream's whole gradient: `num_streams` times the memory of the parameters."""
-
-    def __init__(self, targets: Sequence[Target], num_streams: int):
-        super().__init__(targets, num_streams)
-        self._kept = [
-            torch.zeros(num_streams, *as_matrix(target.shape), dtype=target.dtype, device=target.device)
-            for target in targets
-        ]
-
-    def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
-        """See `Taker.add`."""
-        self._kept[index].index_add_(0, present, pieces)
-
-    def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
-        """See `Taker.add_rows`."""
-        self._kept[index].index_put_((present[:, None], rows), pieces, accumulate=True)
-
-
-class SketchSums(LinearSums):
-    """Keeps projections of the gradients.
+class LinearSums:
+    """Keeps projections of the gradients, which add up over micro-batches and ranks, and multiplies at the end.
 
     Args:
         targets: The parameters.
         num_streams: Number of streams.
-        projections: One projection per parameter.
+        projections: One projection per parameter; without a fold it keeps the whole gradients.
+
+    Attributes:
+        kept: For each parameter `[num_streams, height, width]`: to sum over ranks, in place, before `products`.
+        relative_variances: float64 `[num_parameters]`: bounds of the variance of a product relative to both squared
+            norms.
     """
 
     def __init__(self, targets: Sequence[Target], num_streams: int, projections: Sequence[Projection]):
-        super().__init__(targets, num_streams)
         self._projections = projections
-        self._kept = [
+        self.relative_variances = torch.tensor([one.relative_variance for one in projections], dtype=torch.float64)
+        self.kept = [
             torch.zeros(num_streams, *projection.shape, dtype=target.dtype, device=target.device)
             for target, projection in zip(targets, projections, strict=True)
         ]
 
     def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
         """See `Taker.add`."""
-        self._kept[index].index_add_(0, present, self._projections[index].fold(pieces))
+        self.kept[index].index_add_(0, present, self._projections[index].fold(pieces))
 
     def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
         """See `Taker.add_rows`."""
-        self._kept[index].index_add_(0, present, self._projections[index].fold_some_rows(rows, pieces))
+        self._projections[index].add_rows(self.kept[index], present, rows, pieces)
 
-    def relative_variances(self) -> Tensor:
-        """See `Sums.relative_variances`."""
-        return torch.tensor([projection.relative_variance for projection in self._projections], dtype=torch.float64)
+    def products(self) -> Tensor:
+        """See `ExactSums.products`."""
+        return torch.stack([products(kept.flatten(1), kept.flatten(1)).cpu() for kept in self.kept])

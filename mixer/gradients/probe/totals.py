@@ -1,26 +1,28 @@
 """Totals over micro-batches and ranks, and the statistics that follow from them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from mixer.distributed.gradient_sync import add_up
 from mixer.gradients.probe.rows import Rows
 from mixer.gradients.probe.sketch import Projection
-from mixer.gradients.probe.sums import ExactSums, HeldSums, SketchSums, Sums, Target
+from mixer.gradients.probe.sums import ExactSums, LinearSums, Target
 from mixer.policies.gradient_statistics import GradientStatistics, signal_and_noise
 from mixer.utils.arrays import FloatArray
 
 
-@dataclass
 class Totals:
     """Sums over the micro-batches since the start of a measurement.
 
     Args:
+        targets: The parameters.
+        num_streams: Number of streams.
+        projections: One projection per parameter, for several micro-batches or ranks; `None` for exact products.
+        wants_squares: Whether squared norms are needed.
+
+    Attributes:
         sums: The streams' gradients.
         squares: float64 `[num_parameters, num_streams]`: squared norms of the gradients of the groups (samples, or
             micro-batches) behind the variance; `None` if it is not needed.
@@ -28,37 +30,15 @@ class Totals:
         counts: `[3, num_streams]`: samples, items, and the sum of the squares of the groups' items.
     """
 
-    sums: Sums
-    squares: Tensor | None
-    failures: FloatArray
-    counts: FloatArray
-
-    @classmethod
-    def empty(
-        cls,
-        targets: Sequence[Target],
-        num_streams: int,
-        projections: Sequence[Projection] | None,
-        accumulates: bool,
-        wants_squares: bool,
-    ) -> "Totals":
-        """Creates empty totals.
-
-        Args:
-            targets: The parameters.
-            num_streams: Number of streams.
-            projections: One projection per parameter; `None` for exact products.
-            accumulates: Whether there is more than one micro-batch or rank.
-            wants_squares: Whether squared norms are needed.
-        """
-        sums: Sums
+    def __init__(
+        self, targets: Sequence[Target], num_streams: int, projections: Sequence[Projection] | None, wants_squares: bool
+    ):
+        self.sums: ExactSums | LinearSums = ExactSums(targets, num_streams)
         if projections is not None:
-            sums = SketchSums(targets, num_streams, projections)
-        else:
-            sums = (HeldSums if accumulates else ExactSums)(targets, num_streams)
-        shape = (len(targets), num_streams)
-        squares = torch.zeros(shape, dtype=torch.float64, device=targets[0].device) if wants_squares else None
-        return cls(sums, squares, np.zeros(len(targets)), np.zeros((3, num_streams)))
+            self.sums = LinearSums(targets, num_streams, projections)
+        shape, device = (len(targets), num_streams), targets[0].device
+        self.squares = torch.zeros(shape, dtype=torch.float64, device=device) if wants_squares else None
+        self.failures, self.counts = np.zeros(len(targets)), np.zeros((3, num_streams))
 
     def count(self, rows: Rows, is_one_group: bool) -> None:
         """Counts the rows of a micro-batch.
@@ -76,16 +56,10 @@ class Totals:
         Args:
             device: Device of the collective.
         """
-        add_up(self.sums.travelling())
-        parts = [torch.from_numpy(part.reshape(-1)).to(device) for part in (self.failures, self.counts)]
-        if self.squares is not None:
-            parts.append(self.squares.reshape(-1))
-        message = torch.cat(parts)
-        dist.all_reduce(message)
-        failures, counts, *squares = torch.split(message, [len(part) for part in parts])
-        self.failures, self.counts = failures.cpu().numpy(), counts.cpu().numpy().reshape(self.counts.shape)
-        if self.squares is not None:
-            self.squares = squares[0].view_as(self.squares)
+        add_up(self.sums.kept)
+        numbers = [torch.from_numpy(part).to(device) for part in (self.failures, self.counts)]
+        add_up(numbers if self.squares is None else [*numbers, self.squares])
+        self.failures, self.counts = (part.cpu().numpy() for part in numbers)
 
     def statistics(self, read: Sequence[int], loss_factors: FloatArray) -> GradientStatistics:
         """Computes the statistics.
@@ -114,7 +88,7 @@ class Totals:
                 squared_norm=squared_norm,
                 counts=counts.astype(np.int64),
                 shares=items * loss_factors / (items * loss_factors).sum(),
-                gram_error=_error(products, self.sums.relative_variances().numpy()[chosen]) * np.abs(scale),
+                gram_error=_error(products, self.sums.relative_variances.numpy()[chosen]) * np.abs(scale),
             )
 
 
