@@ -4,17 +4,17 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
+import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from mixer.gradients.probe.check import PieceCheck
-from mixer.gradients.probe.discovery import discover
-from mixer.gradients.probe.inputs import check_arguments, check_ranks, check_rows, factors_of, num_ranks, refusal
+from mixer.gradients.probe.discovery import Covered
+from mixer.gradients.probe.inputs import check_arguments, check_rows, factors_of, is_distributed, refusal
 from mixer.gradients.probe.plain_forward import PlainForward
 from mixer.gradients.probe.reading import Desk, Reading, Stopwatch, Workspace
 from mixer.gradients.probe.rows import Rows
-from mixer.gradients.probe.sums import projections_of
-from mixer.gradients.probe.totals import Totals
+from mixer.gradients.probe.sums import Totals, projections_of
 from mixer.gradients.probe.whole import WholeReading
 from mixer.policies.gradient_statistics import GradientStatistics
 
@@ -84,16 +84,16 @@ class GradientProbe:
         world_size: int | None = None,
         warned: set[str] | None = None,
     ):
-        world_size = num_ranks() if world_size is None else world_size
+        if world_size is None:
+            world_size = dist.get_world_size() if is_distributed() else 1
         check_arguments(model, num_streams, mode, layers, sketch_size, world_size)
         self._accumulates = mode == "sketch" or exact_accumulate
         if not self._accumulates and (world_size > 1 or homogeneous):
             raise refusal(f"a world_size of {world_size}" if world_size > 1 else "homogeneous=True")
-        check_ranks(world_size)
         self.model, self.num_streams, self.mode = model, num_streams, mode
         self._homogeneous, self._world_size, self._variance = homogeneous, world_size, variance
         self._desk = Desk()
-        self._covered = discover(model, layers, self._desk, any_kind=homogeneous, warned=warned)
+        self._covered = Covered(model, layers, self._desk, any_kind=homogeneous, warned=warned)
         targets = self._covered.targets
         self._device = targets[0].device
         size = sketch_size if mode == "sketch" else sys.maxsize  # without a fold: whole gradients

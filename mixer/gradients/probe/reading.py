@@ -1,6 +1,7 @@
 """One micro-batch's gradients by stream, collected parameter by parameter during its backward pass."""
 
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -8,9 +9,49 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mixer.gradients.probe.products import is_short, multiply, product, products, squares_of_products
 from mixer.gradients.probe.rows import Rows, at_least_float32
-from mixer.gradients.probe.sums import Taker
+from mixer.gradients.probe.sums import Taker, products
+
+
+def product(inputs: Tensor, gradients: Tensor) -> Tensor:
+    """Computes the whole gradient of a matrix from its factors.
+
+    Args:
+        inputs: `[num_rows, length, width]`.
+        gradients: `[num_rows, length, height]`.
+
+    Returns:
+        `[height, width]`, at least float32.
+    """
+    return (gradients.flatten(0, 1).T @ inputs.flatten(0, 1)).to(at_least_float32(inputs.dtype))
+
+
+def multiply(gradients: Tensor, inputs: Tensor, target: Tensor) -> None:
+    """Writes `gradientsᵀ inputs`; in half precision a product is rounded once, and sums are in float32."""
+    if target.dtype == inputs.dtype:
+        torch.mm(gradients.T, inputs, out=target)
+    else:
+        target.copy_(gradients.T @ inputs)
+
+
+def squares_of_products(inputs: Tensor, gradients: Tensor) -> Tensor:
+    """Squared norms of the samples, `Σ_st <inputs_s, inputs_t> <gradients_s, gradients_t>`, float64 `[num_rows]`.
+
+    In float16 the products of gradients with a loss scale would overflow.
+    """
+    wide = [one.to(at_least_float32(one.dtype)) for one in (inputs, gradients)]
+    left, right = (torch.bmm(one, one.mT).double() for one in wide)
+    return (left * right).sum((1, 2))
+
+
+def is_short(inputs: Tensor, gradients: Tensor) -> bool:
+    """Whether rows have so few tokens that the norm of a sample's gradient is cheaper from products of its tokens.
+
+    Those take `2 length² (width + height)` operations. Building the gradient takes no more operations than the plain
+    backward pass, but writes and reads each of its `width · height` numbers: about as long as 8 operations.
+    """
+    length, width, height = inputs.shape[1], inputs.shape[2], gradients.shape[2]
+    return length * length * (width + height) < 4 * width * height
 
 
 class Stopwatch:
@@ -175,6 +216,7 @@ class Reading:
     Attributes:
         failed: Numbers of the parameters that cannot be read.
         has_seen: Whether any gradient arrived.
+        lookups: The uses of each embedding in this forward pass so far.
     """
 
     def __init__(self, rows: Rows, sums: Taker, squares: Tensor | None, stopwatch: Stopwatch, workspace: Workspace):
@@ -184,16 +226,16 @@ class Reading:
         self._sums, self._squares = sums, squares
         self._stopwatch, self._workspace = stopwatch, workspace
         self._vectors: dict[int, Tensor] = {}
-        self._lookups: dict[int, Lookups] = {}
+        self.lookups: defaultdict[int, Lookups] = defaultdict(Lookups)
         self._postponed: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        self._num_uses: dict[int, int] = {}
+        self._num_uses: Counter[int] = Counter()
 
     # ---- Matrices ----
 
     def note_use(self, index: int) -> None:
         """Counts a use of a matrix in the forward pass; recomputation by checkpointing does not count."""
         if not is_in_backward():
-            self._num_uses[index] = self._num_uses.get(index, 0) + 1
+            self._num_uses[index] += 1
 
     def matrix(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Records the gradient of a matrix, `Σ_t gradients_t inputs_tᵀ`, from the factors of one use.
@@ -207,7 +249,7 @@ class Reading:
             `[height, width]`: the gradient of all streams, at least float32.
         """
         self.has_seen = True
-        if self._num_uses.get(index, 1) > 1:  # the pieces of all uses are added up before they are multiplied
+        if self._num_uses[index] > 1:  # the pieces of all uses are added up before they are multiplied
             self._postponed.setdefault(index, []).append((inputs, gradients))
             return product(inputs, gradients)
         return self._take_matrix(index, inputs, gradients)
@@ -219,8 +261,8 @@ class Reading:
             self._sums.add(index, pieces, self.rows.present)
             if self._squares is not None and not by_sample:
                 self._add_squares(index, squares_of_products(inputs, gradients))
-            if index in self._lookups:
-                self._lookups[index].keep_head(inputs, gradients, pieces, self._squares is not None)
+            if index in self.lookups:
+                self.lookups[index].keep_head(inputs, gradients, pieces, self._squares is not None)
         return pieces[0].clone() if len(pieces) == 1 else pieces.sum(0)
 
     def _room(self, count: int, inputs: Tensor, gradients: Tensor) -> Tensor:
@@ -264,10 +306,6 @@ class Reading:
         self.has_seen = True
         self._vectors[index] = self._vectors[index] + per_row if index in self._vectors else per_row
 
-    def lookups(self, index: int) -> Lookups:
-        """Returns the uses of an embedding in this forward pass so far."""
-        return self._lookups.setdefault(index, Lookups())
-
     # ---- The end of the backward ----
 
     def close(self) -> None:
@@ -279,7 +317,7 @@ class Reading:
             for index, per_row in self._vectors.items():
                 self._sums.add(index, self.rows.add_up(per_row)[:, :, None], self.rows.present)
                 self._add_squares(index, per_row.double().square().sum(1))
-            for index, lookups in self._lookups.items():
+            for index, lookups in self.lookups.items():
                 if lookups.gradients:
                     self.has_seen = True
                     unique, pieces = lookups.by_stream(self.rows)
@@ -290,9 +328,9 @@ class Reading:
 
     def clear(self) -> None:
         """Releases all tensors: the graph of the loss holds this object, and a caller may hold the loss."""
-        for lookups in self._lookups.values():
+        for lookups in self.lookups.values():
             lookups.clear()
-        self._lookups.clear()
+        self.lookups.clear()
         self._postponed.clear()
         self._vectors.clear()
 

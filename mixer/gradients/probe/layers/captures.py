@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from transformers.pytorch_utils import Conv1D
 
-from mixer.gradients.probe.products import product
-from mixer.gradients.probe.reading import Desk, Reading
+from mixer.gradients.probe.reading import Desk, Reading, product
 from mixer.gradients.probe.rows import at_least_float32
 
 

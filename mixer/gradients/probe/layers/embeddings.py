@@ -23,7 +23,7 @@ class EmbeddingCapture(Capture):
     def _foresee(self, inputs: Tensor | None, reading: Reading) -> None:
         ids = None if inputs is None else _by_row(inputs, reading.rows)
         if ids is not None and not is_in_backward():
-            reading.lookups(self.indices["weight"]).note(ids.flatten(1), is_repeated=False)
+            reading.lookups[self.indices["weight"]].note(ids.flatten(1), is_repeated=False)
 
     def _read(self, module: Any, inputs: Tensor, reading: Reading) -> Tensor | None:
         ids = _by_row(inputs, reading.rows)
@@ -32,10 +32,10 @@ class EmbeddingCapture(Capture):
         if ids is None or not self._is_alike or list(self.indices) != ["weight"]:
             return None
         flat = ids.flatten(1)
-        reading.rows.note_length(flat.shape[1])
+        reading.rows.lengths.add(flat.shape[1])
         found: Tensor = nn.Embedding.forward(module, ids)
         if found.requires_grad:
-            take = reading.lookups(self.indices["weight"]).note(flat, is_in_backward())
+            take = reading.lookups[self.indices["weight"]].note(flat, is_in_backward())
 
             def take_gradient(gradient: Tensor) -> None:
                 rows = gradient.reshape(*flat.shape, -1)
