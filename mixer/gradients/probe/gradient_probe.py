@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mixer.gradients.probe.check import PieceCheck
 from mixer.gradients.probe.discovery import Covered
-from mixer.gradients.probe.inputs import check_arguments, check_rows, factors_of, is_distributed, refusal
+from mixer.gradients.probe.inputs import check_arguments, check_ranks, check_rows, factors_of, is_distributed, refusal
 from mixer.gradients.probe.plain_forward import PlainForward
 from mixer.gradients.probe.reading import Desk, Reading, Stopwatch, Workspace
 from mixer.gradients.probe.rows import Rows
@@ -90,6 +90,7 @@ class GradientProbe:
         self._accumulates = mode == "sketch" or exact_accumulate
         if not self._accumulates and (world_size > 1 or homogeneous):
             raise refusal(f"a world_size of {world_size}" if world_size > 1 else "homogeneous=True")
+        check_ranks(world_size)
         self.model, self.num_streams, self.mode = model, num_streams, mode
         self._homogeneous, self._world_size, self._variance = homogeneous, world_size, variance
         self._desk = Desk()

@@ -29,6 +29,10 @@ def check_arguments(
         raise ValueError(f"mode must be 'exact' or 'sketch', got {mode!r}.")
     if isinstance(layers, str):
         raise ValueError(f"layers must be a list of patterns, got the text {layers!r}: write [{layers!r}].")
+
+
+def check_ranks(world_size: int) -> None:
+    """Raises a `ValueError` for several ranks without a process group."""
     if world_size > 1 and not is_distributed():
         raise ValueError(
             f"world_size={world_size} ranks need a process group, and there is none: call "
