@@ -261,7 +261,9 @@ class Mixing:
         return not self._shares()[0].any()
 
     def _shares(self) -> tuple[FloatArray, FloatArray]:
-        return self.planner.shares(self._weights.in_samples(self.seen, self.num_tokens), self.clock.progress)
+        lengths = self._weights.tokens_per_sample(self.seen, self.num_tokens)
+        weights = self._weights.value if lengths is None else self._weights.value / lengths
+        return self.planner.shares(weights, self.clock.progress)
 
     # ---- Observing ----
 
@@ -345,29 +347,28 @@ class Mixing:
             self._batch_size.update(seen)
             clock.resize(self._batch_size.value)
         self.drop_rest()
+        by_stream = {"losses": losses, "excess_losses": excess_losses, "losses_after": losses_after, "tokens": tokens}
+        self._update_weights(plan, **by_stream, gradients=gradients, update_norm=update_norm)
+
+    def _update_weights(self, plan: Plan, **measured: Any) -> None:
         if self.policy.is_static:
-            self._weights.num_observed = clock.step
+            self._weights.num_observed = self.clock.step
             return
         lengths = self._weights.tokens_per_sample(self.seen, self.num_tokens)
         observation = Observation(
-            step=clock.step,
-            progress=clock.progress,
+            step=self.clock.step,
+            progress=self.clock.progress,
             weights=plan.policy_weights,
             counts=plan.counts,
-            losses=losses,
-            tokens=tokens,
             seen=self.seen.copy(),
             evaluation_losses=self._weights.take_evaluation_losses(),
-            gradients=gradients,
             shares=plan.weights if lengths is None else plan.weights * lengths / (plan.weights @ lengths),
             batch_size=plan.batch_size,
-            update_norm=update_norm,
-            excess_losses=excess_losses,
-            losses_after=losses_after,
-            active=self.planner.active(clock.progress),
+            active=self.planner.active(self.clock.progress),
             tokens_per_sample=lengths,
+            **measured,
         )
-        self._weights.update(observation, clock.step)
+        self._weights.update(observation, self.clock.step)
 
     def observe_evaluation(self, losses: Mapping[str, float]) -> None:
         """Stores evaluation losses for the policy; see `MixtureWeights.observe_evaluation`."""

@@ -90,19 +90,6 @@ class MixtureWeights:
         losses, self._evaluation_losses = self._evaluation_losses, None
         return losses
 
-    def in_samples(self, seen: Int64Array, num_tokens: Int64Array) -> FloatArray:
-        """Turns shares of tokens into shares of samples by the tokens per sample so far.
-
-        Args:
-            seen: int64 `[num_streams]`: samples so far.
-            num_tokens: int64 `[num_streams]`: tokens so far.
-
-        Returns:
-            `[num_streams]`: weights of samples.
-        """
-        lengths = self.tokens_per_sample(seen, num_tokens)
-        return self.value if lengths is None else self.value / lengths
-
     def tokens_per_sample(self, seen: Int64Array, num_tokens: Int64Array) -> FloatArray | None:
         """Gives the tokens per sample of each stream so far, if the policy's unit is tokens.
 
