@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mixer.distributed.collectives import RankSync
 from mixer.distributed.gradient_sync import add_up
+from mixer.gradients.probe.rows import at_least_float32
 from mixer.utils.arrays import FloatArray
 
 
@@ -71,13 +72,12 @@ class StreamGradients:
             0.
         """
         rows = list(self._rows.values())
-        places = [(one, other) for one in range(len(rows)) for other in range(one + 1)]
-        products = [_product(rows[one], rows[other]) for one, other in places]
+        lower = np.tril_indices(len(rows))
+        products = [_product(rows[one], rows[other]) for one, other in zip(*lower, strict=True)]
         device = next((product.device for product in products if product.device.type != "cpu"), torch.device("cpu"))
         flat = torch.stack([product.to(device) for product in products]).cpu().double().numpy()
         gramian = np.zeros((len(rows), len(rows)))
-        for (one, other), product in zip(places, flat.tolist(), strict=True):
-            gramian[one, other] = gramian[other, one] = product
+        gramian[lower] = gramian.T[lower] = flat
         return gramian
 
     def combine(self, weights: FloatArray) -> None:
@@ -94,7 +94,7 @@ class StreamGradients:
                 gradient, row[number] = row[number], None
                 if gradient is None:
                     continue
-                wide = gradient.to(_wide(gradient))
+                wide = gradient.to(at_least_float32(gradient.dtype))
                 total = wide * weight if total is None else total.add_(wide, alpha=weight)
             if total is None:
                 continue
@@ -107,12 +107,10 @@ def _product(left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> T
     parts: list[Tensor] = []
     for one, other in zip(left, right, strict=True):
         if one is not None and other is not None:
-            part = torch.dot(one.reshape(-1).to(_wide(one)), other.reshape(-1).to(_wide(other)))
+            part = torch.dot(
+                one.reshape(-1).to(at_least_float32(one.dtype)), other.reshape(-1).to(at_least_float32(other.dtype))
+            )
             # The sum is in double precision if the device supports it.
             part = part if part.device.type == "mps" else part.double()
             parts.append(part.to(parts[0]) if parts else part)
     return torch.stack(parts).sum() if parts else torch.zeros(())
-
-
-def _wide(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)

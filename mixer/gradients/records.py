@@ -62,21 +62,19 @@ def cosines_of(rows: pd.DataFrame) -> pd.DataFrame:
     Returns:
         One row per measurement and pair: step, stream, other (a later stream), cosine.
     """
-    steps, streams, others, cosines = [], [], [], []
-    for step, names, statistics in measurements_in(rows):
-        pairs = list(itertools.combinations(names, 2))
-        steps.append(np.full(len(pairs), step))
-        streams += [stream for stream, _ in pairs]
-        others += [other for _, other in pairs]
-        cosines.append(statistics.cosines[np.triu_indices(len(names), 1)])
-    return pd.DataFrame(
-        {
-            "step": np.concatenate([np.empty(0, np.int64), *steps]),
-            "stream": np.array(streams, dtype=object),
-            "other": np.array(others, dtype=object),
-            "cosine": np.concatenate([np.empty(0), *cosines]),
-        }
-    )
+    cosines = [
+        (step, stream, other, cosine)
+        for step, names, statistics in measurements_in(rows)
+        for (stream, other), cosine in zip(itertools.combinations(names, 2), _pairs(statistics), strict=True)
+    ]
+    kinds = {"step": np.int64, "stream": object, "other": object, "cosine": np.float64}
+    return pd.DataFrame(cosines, columns=list(kinds)).astype(kinds)
+
+
+def _pairs(statistics: GradientStatistics) -> list[float]:
+    """Cosines of all pairs of streams, in the order of `itertools.combinations`."""
+    cosines: list[float] = statistics.cosines[np.triu_indices(len(statistics.counts), 1)].tolist()
+    return cosines
 
 
 def gradient_entries(names: Sequence[str], statistics: GradientStatistics) -> dict[str, float]:
@@ -95,18 +93,11 @@ def gradient_entries(names: Sequence[str], statistics: GradientStatistics) -> di
         mixture = np.divide(noise, signal)
     entries = {f"gradient_norm/{name}": float(norm) for name, norm in zip(names, norms, strict=True)}
     entries |= {f"gradient_noise/{name}": float(scale) for name, scale in zip(names, scales, strict=True) if scale > 0}
-    entries |= _cosines(names, statistics)
+    cosines = dict(zip(itertools.combinations(names, 2), _pairs(statistics), strict=True))
+    if len(cosines) <= _MOST_PAIRS:
+        entries |= {f"gradient_cosine/{one}/{other}": cosine for (one, other), cosine in cosines.items()}
+    elif known := [cosine for cosine in cosines.values() if np.isfinite(cosine)]:
+        entries |= {"gradient_cosine/min": min(known), "gradient_cosine/mean": float(np.mean(known))}
     if mixture > 0:
         entries["gradient_noise_scale"] = float(mixture)
     return {name: value for name, value in entries.items() if np.isfinite(value)}
-
-
-def _cosines(names: Sequence[str], statistics: GradientStatistics) -> dict[str, float]:
-    cosines = statistics.cosines[np.triu_indices(len(names), 1)]
-    if len(cosines) <= _MOST_PAIRS:
-        pairs = zip(itertools.combinations(names, 2), cosines, strict=True)
-        return {f"gradient_cosine/{one}/{other}": float(cosine) for (one, other), cosine in pairs}
-    known = cosines[np.isfinite(cosines)]
-    if not len(known):
-        return {}
-    return {"gradient_cosine/min": float(known.min()), "gradient_cosine/mean": float(known.mean())}

@@ -30,7 +30,14 @@ class UpdateNorm:
 
     def __init__(self, model: nn.Module):
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        _check(model, self._parameters)
+        sharded = shards_of(model)
+        if sharded is not None:
+            raise ValueError(
+                f"model must have whole parameters on every rank, but {sharded} has them in shards, so no rank can "
+                "measure the length of a step: train with DDP, or choose a policy that does not need 'update_norm'."
+            )
+        if not self._parameters:
+            raise ValueError("model has no trainable parameter; unfreeze the parameters to train first.")
         self._before = [parameter.detach().clone() for parameter in self._parameters]
 
     @torch.no_grad()
@@ -67,14 +74,3 @@ def _squared_norms(before: list[Tensor], parameters: list[Tensor]) -> Tensor:
     stacked = torch.stack(norms)
     # Squares of small numbers underflow in float32; some devices have no wider type.
     return (stacked if stacked.device.type == "mps" else stacked.double()).square()
-
-
-def _check(model: nn.Module, parameters: list[nn.Parameter]) -> None:
-    sharded = shards_of(model)
-    if sharded is not None:
-        raise ValueError(
-            f"model must have whole parameters on every rank, but {sharded} has them in shards, so no rank can measure "
-            "the length of a step: train with DDP, or choose a policy that does not need 'update_norm'."
-        )
-    if not parameters:
-        raise ValueError("model has no trainable parameter; unfreeze the parameters to train first.")

@@ -37,7 +37,7 @@ def apportion(shares: FloatArray, total: int, deficit: FloatArray) -> tuple[Int6
     if not shares.all():
         return _apportion_nonzero(shares, total, deficit)
     due = deficit + shares * total
-    slack = _slack(len(shares))
+    slack = 1.0 - 1.0 / (2 * len(shares) - 2) if len(shares) > 1 else 0.5
     counts = np.maximum(np.ceil(due - slack - _TOLERANCE), 0.0)
     missing = total - int(counts.sum())
     if missing > 0:
@@ -73,7 +73,3 @@ def _apportion_nonzero(shares: FloatArray, total: int, deficit: FloatArray) -> t
         shares[positive], total, deficit[positive] + left * shares[positive]
     )
     return counts, new_deficit
-
-
-def _slack(num_streams: int) -> float:
-    return 1.0 - 1.0 / (2 * num_streams - 2) if num_streams > 1 else 0.5

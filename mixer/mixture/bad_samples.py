@@ -77,25 +77,6 @@ class Skipping:
             )
 
 
-def new_skipping(on_sample_error: str, max_share: float, by_stream: Sequence[str | None]) -> Skipping:
-    """Combines the settings for all streams and for individual ones.
-
-    Args:
-        on_sample_error: Default for streams without their own setting.
-        max_share: Maximum fraction of a stream's samples that may be skipped.
-        by_stream: Setting of each stream, or `None`.
-
-    Raises:
-        ValueError: If a value is invalid.
-    """
-    check_choice(on_sample_error, "on_sample_error")
-    is_number = isinstance(max_share, (int, float)) and not isinstance(max_share, bool)
-    if not (is_number and 0.0 <= max_share <= 1.0):
-        raise ValueError(f"max_skipped_share must be a share from 0 to 1, got {max_share!r}.")
-    chosen = [on_sample_error if own is None else own for own in by_stream]
-    return Skipping(frozenset(k for k, choice in enumerate(chosen) if choice == "skip"), float(max_share))
-
-
 def check_choice(value: object, where: str) -> None:
     """Raises a `ValueError` unless `value` is a valid `on_sample_error`; `where` names it in the error."""
     if value not in ("raise", "skip"):

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from mixer.mixture.state import check_form, is_known
+from mixer.mixture.state import check_form, is_known, naming
 from mixer.policies.contract import Terms, terms_of
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.limits import check_whole
-from mixer.utils.text import in_words
 from mixer.utils.validation import MAX_SAMPLES_PER_STEP, finite_number, whole_number
 
 
@@ -60,9 +59,8 @@ class BatchSize:
     @property
     def learning_rate_factor(self) -> float:
         """Factor on the run's learning rate in the next step."""
-        own: float | None = self._own_factor
-        if self.manual is None and own is not None:
-            return own
+        if self.manual is None and self._own_factor is not None:
+            return self._own_factor
         return self.schedule.learning_rate_factor(self.value, self.initial)
 
     def set(self, batch_size: int | None) -> None:
@@ -89,12 +87,8 @@ class BatchSize:
         Raises:
             ValueError: If the decision is no size; the message names the step.
         """
-        try:
+        with naming(f"batch-size schedule {self.schedule.name}", observation.step):
             decision = self.schedule.update(observation)
-        except Exception as error:
-            if f"at step {observation.step}" not in in_words(error):
-                error.add_note(f"Raised by the batch-size schedule {self.schedule.name} at step {observation.step}.")
-            raise
         self._take(decision, observation.step, previous=observation.batch_size)
 
     def explain(self) -> Terms:
@@ -147,9 +141,9 @@ class BatchSize:
         if self.schedule.is_exact and asked > MAX_SAMPLES_PER_STEP and self._limits.maximum is None:
             # No list of samples is longer; a function of the user's that asks for more has gone astray.
             raise ValueError(f"{where} asks for {asked:.3g} samples; a step has at most {MAX_SAMPLES_PER_STEP}.")
-        if not (math.isfinite(asked) and asked > 0):
+        if not 0 < asked < math.inf:
             raise ValueError(f"{where} asks for {asked} samples; it must be finite and above 0.")
-        if factor is not None and not (math.isfinite(factor) and factor >= 0):
+        if factor is not None and not 0 <= factor < math.inf:
             raise ValueError(f"{where} multiplies the learning rate by {factor}; it must be finite and 0 or more.")
         scheduled = int(self._limits.apply(asked, previous))
         self._check_ranks(scheduled, where)

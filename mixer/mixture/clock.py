@@ -93,7 +93,7 @@ class Clock:
     ):
         if epoch_size < 1:
             raise ValueError(f"epoch_size must be at least 1 sample, got {epoch_size}.")
-        self.budget, self.batch_size, self._initial = budget, batch_size, batch_size
+        self.budget, self.batch_size, self.initial = budget, batch_size, batch_size
         self._drops = drop_unit > 0
         self.counts_steps = is_constant and budget.is_in_steps  # whether it is the Trainer's own count of steps
         self.epoch_size = epoch_size - (epoch_size % drop_unit if drop_unit and self.counts_steps else 0)
@@ -126,7 +126,10 @@ class Clock:
     @property
     def epoch(self) -> float:
         """Completed epochs; while the clock counts steps, as the Trainer counts them."""
-        return self.num_epochs_done + self._epoch_share()
+        if not self.counts_steps:
+            return self.num_epochs_done + self.samples_in_epoch / self.epoch_size
+        num_samples = min(self.step_in_epoch * self.batch_size, self.epoch_size)
+        return self.num_epochs_done + -(-num_samples // self._pass_size) / -(-self.epoch_size // self._pass_size)
 
     @property
     def epoch_coverage(self) -> float:
@@ -209,11 +212,8 @@ class Clock:
         self.num_samples += num_samples
         self.samples_in_epoch += num_samples
         self.num_tokens += num_tokens
-        if self.counts_steps:
-            is_end = self.step_in_epoch == self.steps_per_epoch
-        else:
-            is_end = self.samples_in_epoch >= self.epoch_size
-        if is_end:
+        by_steps, by_samples = self.step_in_epoch == self.steps_per_epoch, self.samples_in_epoch >= self.epoch_size
+        if by_steps if self.counts_steps else by_samples:
             self.end_epoch()
         if self.step == self._num_warmup_steps:
             self._warmup_share = self.progress
@@ -250,7 +250,7 @@ class Clock:
         return {
             **{name: getattr(self, name) for name in _COUNTS},
             "batch_size": self.batch_size,
-            "initial_batch_size": self._initial,
+            "initial_batch_size": self.initial,
             "epoch_size": self._laid_out,
             "counts_steps": self.counts_steps,
             "dropped_samples": self.dropped_samples,
@@ -270,18 +270,17 @@ class Clock:
             ValueError: If initial batch size or epoch size differ, or the position is beyond the epoch's end.
         """
         own = self.state_dict()
-        is_same = True
-        for field, name in (("initial_batch_size", "batch_size"), ("epoch_size", "epoch_size")):
-            if state[field] != own[field]:
-                if not allow_inexact:
-                    raise ValueError(f"{name} was {state[field]} when the run was saved and is {own[field]} now")
-                is_same = False
+        changed = [field for field in ("initial_batch_size", "epoch_size") if state[field] != own[field]]
+        if changed and not allow_inexact:
+            field = changed[0]
+            name = field.removeprefix("initial_")
+            raise ValueError(f"{name} was {state[field]} when the run was saved and is {own[field]} now")
         for name in _COUNTS:
             setattr(self, name, whole_number(state[name], name, most=MOST_COUNT))
-        self._warmup_share = finite_number(state["warmup_share"], "warmup_share", 0.0)
-        self._least_progress = finite_number(state["least_progress"], "least_progress", 0.0)
-        self._last_coverage = finite_number(state.get("last_coverage", 1.0), "last_coverage", 0.0)  # optional
-        if is_same:
+        self._warmup_share, self._least_progress, self._last_coverage = (
+            finite_number(state[name], name, 0.0) for name in ("warmup_share", "least_progress", "last_coverage")
+        )
+        if not changed:
             self.counts_steps = self.counts_steps and bool(state["counts_steps"])
             self.batch_size = whole_number(state["batch_size"], "batch_size", 1, MAX_SAMPLES_PER_STEP)
             self.dropped_samples = whole_number(state["dropped_samples"], "dropped_samples", most=self.epoch_size)
@@ -301,12 +300,6 @@ class Clock:
     def _left_in_epoch(self) -> int:
         done = self.step_in_epoch * self.batch_size if self.counts_steps else self.samples_in_epoch
         return self.epoch_size - done
-
-    def _epoch_share(self) -> float:
-        if not self.counts_steps:
-            return self.samples_in_epoch / self.epoch_size
-        num_samples = min(self.step_in_epoch * self.batch_size, self.epoch_size)
-        return -(-num_samples // self._pass_size) / -(-self.epoch_size // self._pass_size)
 
     def _budgets(self) -> list[tuple[float, float]]:
         """Returns pairs of completed and total amounts."""
@@ -343,11 +336,10 @@ class Clock:
             # Later, smaller batches may outlast a warm-up longer than this: the schedule must still have an end.
             has_end = steps > self._num_warmup_steps or self.budget.steps is not None
             return steps if has_end else steps + self._num_warmup_steps
-        limits = []
-        if self.budget.steps is not None:
-            limits.append(self.budget.steps)
-        if self.budget.epochs is not None:
-            limits.append(math.ceil(self.budget.epochs * self.steps_per_epoch))
+        budget = self.budget
+        limits = [] if budget.steps is None else [budget.steps]
+        if budget.epochs is not None:
+            limits.append(math.ceil(budget.epochs * self.steps_per_epoch))
         if self._max_samples is not None:
             epochs, rest = divmod(self._max_samples, self.epoch_size + self.dropped_samples)
             limits.append(epochs * self.steps_per_epoch + self._steps_of(min(rest, self.epoch_size)))

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,10 +83,7 @@ class Mixing:
     def stream_epochs(self) -> FloatArray:
         """`[num_streams]`: epochs of each stream so far, `seen / n`; NaN if `n` is unknown."""
         sizes = self._mixture.num_samples
-        if sizes.all():
-            epochs: FloatArray = self.seen / sizes
-        else:
-            epochs = np.divide(self.seen, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0)
+        epochs: FloatArray = self.seen / np.where(sizes > 0, sizes, np.nan)
         return epochs
 
     @property
@@ -215,7 +211,7 @@ class Mixing:
             policy_weights=weights.value,
             loss_weights=self.planner.weigh_losses(weights.loss_weights),
             batch_size=clock.batch_size,
-            staleness=weights.staleness(clock.step),
+            staleness=clock.step - weights.num_observed,
             are_additional=None if additional is None else additional > 0,
         )
 
@@ -265,7 +261,9 @@ class Mixing:
         return not self._shares()[0].any()
 
     def _shares(self) -> tuple[FloatArray, FloatArray]:
-        return self.planner.shares(self._weights.in_samples(self.seen, self.num_tokens), self.clock.progress)
+        lengths = self._weights.tokens_per_sample(self.seen, self.num_tokens)
+        weights = self._weights.value if lengths is None else self._weights.value / lengths
+        return self.planner.shares(weights, self.clock.progress)
 
     # ---- Observing ----
 
@@ -290,7 +288,7 @@ class Mixing:
         }
         user = next((user for user, counts_tokens in users.items() if counts_tokens), None)
         if user is not None:
-            names = [name for name, bad in zip(self.names, has_samples & (tokens == 0), strict=True) if bad]
+            names = [self.names[number] for number in np.flatnonzero(has_samples & (tokens == 0))]
             raise ValueError(f"{user} needs token counts, but samples of {names} have no tokens and no mask.")
 
     def observe(
@@ -349,36 +347,28 @@ class Mixing:
             self._batch_size.update(seen)
             clock.resize(self._batch_size.value)
         self.drop_rest()
-        by_stream = {"losses": losses, "excess_losses": excess_losses, "losses_after": losses_after}
-        self._weights.update(partial(self._observation, plan, tokens, by_stream, gradients, update_norm), clock.step)
+        by_stream = {"losses": losses, "excess_losses": excess_losses, "losses_after": losses_after, "tokens": tokens}
+        self._update_weights(plan, **by_stream, gradients=gradients, update_norm=update_norm)
 
-    def _observation(
-        self,
-        plan: Plan,
-        tokens: Int64Array,
-        by_stream: Mapping[str, Any],
-        gradients: GradientStatistics | None,
-        update_norm: float,
-        evaluation_losses: FloatArray | None,
-    ) -> Observation:
+    def _update_weights(self, plan: Plan, **measured: Any) -> None:
+        if self.policy.is_static:
+            self._weights.num_observed = self.clock.step
+            return
         lengths = self._weights.tokens_per_sample(self.seen, self.num_tokens)
-        shares = plan.weights if lengths is None else plan.weights * lengths / (plan.weights @ lengths)
-        return Observation(
+        observation = Observation(
             step=self.clock.step,
             progress=self.clock.progress,
             weights=plan.policy_weights,
             counts=plan.counts,
-            tokens=tokens,
             seen=self.seen.copy(),
-            evaluation_losses=evaluation_losses,
-            gradients=gradients,
-            shares=shares,
+            evaluation_losses=self._weights.take_evaluation_losses(),
+            shares=plan.weights if lengths is None else plan.weights * lengths / (plan.weights @ lengths),
             batch_size=plan.batch_size,
-            update_norm=update_norm,
             active=self.planner.active(self.clock.progress),
             tokens_per_sample=lengths,
-            **by_stream,
+            **measured,
         )
+        self._weights.update(observation, self.clock.step)
 
     def observe_evaluation(self, losses: Mapping[str, float]) -> None:
         """Stores evaluation losses for the policy; see `MixtureWeights.observe_evaluation`."""
@@ -429,18 +419,18 @@ class Mixing:
 
     def _restore(self, state: Mapping[str, Any], allow_inexact: bool) -> None:
         weights, streams = state["weights"], list(state["planner"]["streams"])
-        if not allow_inexact:
-            self._weights.check_policy(weights)
+        policy = weights["policy"]["name"]
+        if policy != self.policy.name and not allow_inexact:
+            raise ValueError(f"the policy was {policy} and is {self.policy.name} now")
         self.planner.load_state_dict(state["planner"], allow_inexact)
         self.clock.load_state_dict(state["clock"], allow_inexact)
-        own = self.clock.state_dict()["initial_batch_size"]
-        if state["clock"]["initial_batch_size"] == own:  # else start with the size configured now
+        if state["clock"]["initial_batch_size"] == self.clock.initial:  # else start with the size configured now
             self._batch_size.load_state_dict(state["batch_size"], allow_inexact)
         self.clock.resize(self._batch_size.value)
         self.num_tokens = self._counts(state["num_tokens"], streams, "the tokens of a stream")
         self.skipped = self._counts(state["skipped"], streams, "the skipped samples of a stream")
-        self._weights.skip_to(self.clock.step)
-        if weights["policy"]["name"] == self.policy.name and streams == list(self.names):
+        self._weights.num_observed = self.clock.step
+        if policy == self.policy.name and streams == list(self.names):
             self._weights.load_state_dict(weights, self.clock.step, allow_inexact)
 
     def _counts(self, saved: Sequence[Any], streams: Sequence[str], name: str) -> Int64Array:

@@ -14,6 +14,7 @@ from mixer.mixture.stream import Stream
 from mixer.utils.arrays import Int64Array
 from mixer.utils.validation import MOST_COUNT, whole_number
 
+_STATE = ("position", "passes", "pass_start", "longest_pass", "left", "undelivered")  # of an iterable stream
 _FEW_STREAMS = 32  # above, all streams' positions are mapped in one vectorised call
 
 
@@ -28,33 +29,33 @@ class IterableCursor:
 
     def __init__(self, stream: Stream):
         self._max_passes = None if stream.max_epochs is None else int(stream.max_epochs)
-        self._position = self._num_passes = self._pass_start = self._longest_pass = 0
-        self._left: int | None = None
+        self.position = self.passes = self.pass_start = self.longest_pass = 0
         self.undelivered = 0
+        self.left: int | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether the last pass has ended."""
-        return self._num_passes == self._max_passes
+        return self.passes == self._max_passes
 
     @property
     def is_in_last_pass(self) -> bool:
         """Whether the current pass is the last."""
-        return self._max_passes is not None and self._num_passes + 1 >= self._max_passes
+        return self._max_passes is not None and self.passes + 1 >= self._max_passes
 
     @property
     def available(self) -> int | None:
         """Rows left, or `None` until the end of the last pass is known."""
-        return self._left
+        return self.left
 
     @property
     def num_unique(self) -> int:
         """Distinct rows drawn: those of the longest pass."""
-        return min(self._position, max(self._longest_pass, self._position - self._pass_start))
+        return min(self.position, max(self.longest_pass, self.position - self.pass_start))
 
     def limit(self, num_left: int | None) -> None:
         """Sets the rows left over all ranks; `None` if no rank has reached the end of the last pass."""
-        self._left = num_left
+        self.left = num_left
 
     def end_pass(self, num_kept: int, num_undelivered: int) -> None:
         """Records the end of a pass.
@@ -63,20 +64,20 @@ class IterableCursor:
             num_kept: Rows over all ranks left from this and earlier passes, drawn if another pass follows.
             num_undelivered: Rows over all ranks that remained when one rank had none.
         """
-        self._num_passes += 1
+        self.passes += 1
         to_draw = 0 if self.is_over else num_kept
-        end = self._position + to_draw
-        self._longest_pass = max(self._longest_pass, end - self._pass_start)
-        self._pass_start = end
+        end = self.position + to_draw
+        self.longest_pass = max(self.longest_pass, end - self.pass_start)
+        self.pass_start = end
         self.undelivered += num_undelivered + num_kept - to_draw
-        self._left = 0 if self.is_over else None
+        self.left = 0 if self.is_over else None
 
     def advance(self, count: int) -> int:
         """Reserves the next rows; see `Cursor.advance`."""
-        start = self._position
-        self._position += count
-        if self._left is not None:
-            self._left -= count
+        start = self.position
+        self.position += count
+        if self.left is not None:
+            self.left -= count
         return start
 
     def references(self, positions: range | Int64Array) -> Int64Array:
@@ -89,14 +90,7 @@ class IterableCursor:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position of all ranks together; see `Cursor.state_dict`."""
-        return {
-            "position": self._position,
-            "passes": self._num_passes,
-            "pass_start": self._pass_start,
-            "longest_pass": self._longest_pass,
-            "left": self._left,
-            "undelivered": self.undelivered,
-        }
+        return {name: getattr(self, name) for name in _STATE}
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
         """Restores the position of all ranks together.
@@ -112,12 +106,9 @@ class IterableCursor:
             if allow_inexact:
                 return
             raise ValueError("the dataset had a length when the run was saved and is iterable now")
-        names = ("position", "passes", "pass_start", "longest_pass", "undelivered")
-        counts = {name: whole_number(state[name], name, most=MOST_COUNT) for name in names}
-        self._position, self._num_passes = counts["position"], counts["passes"]
-        self._pass_start, self._longest_pass = counts["pass_start"], counts["longest_pass"]
-        self._left = None if state["left"] is None else whole_number(state["left"], "left", most=MOST_COUNT)
-        self.undelivered = counts["undelivered"]
+        for name in _STATE:
+            is_unknown = name == "left" and state[name] is None
+            setattr(self, name, None if is_unknown else whole_number(state[name], name, most=MOST_COUNT))
 
 
 class StreamShare(NamedTuple):
@@ -184,9 +175,7 @@ class ShuffledCursor:
             ValueError: If dataset, seed or shuffling have changed.
         """
         own = self.state_dict()
-        fields = ["length", "key", "shuffle"]
-        if "content" in state and "content" in own:
-            fields.append("content")
+        fields = ["length", "key", "shuffle", *({"content"} & state.keys() & own.keys())]
         self._position = whole_number(state["position"], "position", most=MOST_COUNT)
         for field in fields:
             if state.get(field) != own[field]:

@@ -48,7 +48,11 @@ class LearningRate:
         if self._placed == (position, factor):
             return
         if isinstance(self._scheduler, LambdaLR):
-            self._evaluate(self._scheduler, position, factor)
+            functions, bases = self._scheduler.lr_lambdas, self._scheduler.base_lrs
+            places = [_place(function, position) for function in functions]
+            self._scheduler.last_epoch = places[0]
+            rates = zip(bases, functions, places, strict=True)
+            _set(self._scheduler, [base * function(place) * factor for base, function, place in rates])
         elif not follows_metric(self._scheduler):
             logger.warning_once(
                 f"A {type(self._scheduler).__name__} can only step, although the batch size has changed: the learning "
@@ -62,13 +66,6 @@ class LearningRate:
     def moved(self) -> None:
         """Records that the Trainer has advanced the schedule."""
         self._placed = None
-
-    def _evaluate(self, scheduler: LambdaLR, position: float, factor: float) -> None:
-        functions, bases = scheduler.lr_lambdas, scheduler.base_lrs
-        places = [_place(function, position) for function in functions]
-        scheduler.last_epoch = places[0]
-        rates = zip(bases, functions, places, strict=True)
-        _set(scheduler, [base * function(place) * factor for base, function, place in rates])
 
 
 def follows_metric(scheduler: Any) -> bool:

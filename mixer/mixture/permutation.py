@@ -57,7 +57,7 @@ class Permutation:
             raise ValueError(f"length must be between 1 and 2**62, got {lengths.min()} to {lengths.max()}.")
         self._lengths = lengths
         self._keys = mix_bits(seeds + _GOLDEN)
-        self._rows = np.array([_ceil_sqrt(int(n)) for n in lengths], dtype=np.uint64)
+        self._rows = np.array([isqrt(int(n) - 1) + 1 for n in lengths], dtype=np.uint64)  # rounded up
         # An even number of columns: with two odd sides every round is an even permutation, and odd ones would be rarer.
         self._columns = 2 * -(-lengths // (2 * self._rows.astype(np.int64)))
         self._small = lengths < _SMALL
@@ -114,10 +114,6 @@ class Permutation:
             left = np.minimum(left, left - left_size)
             left, right, left_size, right_size = right, left, right_size, left_size
         return (left * columns.view(np.uint64) + right).view(np.int64)
-
-
-def _ceil_sqrt(value: int) -> int:
-    return isqrt(value - 1) + 1
 
 
 class PermutationBlock:

@@ -82,7 +82,8 @@ class Planner:
             return weights / weights.sum(), self._endlessly
         available = self._groups.limit(self._available(progress), weights, self.seen)
         shares = np.where(available > 0, weights, 0.0)
-        if self._only_memories_are_left(weights, shares):
+        lasting = ~self._are_memories
+        if not lasting.all() and weights[lasting].any() and not shares[lasting].any():  # only memories are left
             return np.zeros_like(shares), available
         if shares.sum() > 0:
             shares = self._groups.fit(shares / shares.sum())
@@ -115,17 +116,8 @@ class Planner:
         present = (self._enters <= progress) & ((progress < self._leaves) | (self._leaves == 1.0))
         return np.where(present, available, 0.0)
 
-    def _only_memories_are_left(self, weights: FloatArray, shares: FloatArray) -> bool:
-        lasting = ~self._are_memories
-        return not lasting.all() and bool(weights[lasting].any()) and not shares[lasting].any()
-
     def draw(
-        self,
-        shares: FloatArray,
-        available: FloatArray,
-        total: int,
-        step: int,
-        additional: FloatArray | None = None,
+        self, shares: FloatArray, available: FloatArray, total: int, step: int, additional: FloatArray | None = None
     ) -> tuple[Int64Array, Int64Array]:
         """Draws the samples of a step from the streams.
 
@@ -227,25 +219,13 @@ class Planner:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns every stream's state and deficit as plain data."""
-        return {
-            "seed": self.seed,
-            "streams": {
-                stream.name: {
-                    **cursor.state_dict(),
-                    "seen": int(seen),
-                    "deficit": deficit,
-                    "additional_deficit": additional,
-                }
-                for stream, cursor, seen, deficit, additional in zip(
-                    self.streams,
-                    self.cursors,
-                    self.seen,
-                    self.deficit.tolist(),
-                    self._additional_deficit.tolist(),
-                    strict=True,
-                )
-            },
-        }
+        numbers = (self.seen, self.deficit, self._additional_deficit)
+        states = zip(self.cursors, *(values.tolist() for values in numbers), strict=True)
+        own = [
+            {**cursor.state_dict(), "seen": seen, "deficit": deficit, "additional_deficit": additional}
+            for cursor, seen, deficit, additional in states
+        ]
+        return {"seed": self.seed, "streams": dict(zip((stream.name for stream in self.streams), own, strict=True))}
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
         """Restores a saved state.
@@ -263,27 +243,24 @@ class Planner:
             raise ValueError(f"the streams were {list(saved)} when the run was saved and are {names} now")
         if state["seed"] != self.seed and not allow_inexact:
             raise ValueError(f"the data seed was {state['seed']} when the run was saved and is {self.seed} now")
-        for name, cursor in zip(names, self.cursors, strict=True):
-            try:
-                if name in saved:
+        seen = np.zeros(len(names), dtype=np.int64)
+        for number, (name, cursor) in enumerate(zip(names, self.cursors, strict=True)):
+            if name in saved:
+                try:
                     cursor.load_state_dict(saved[name], allow_inexact)
-            except ValueError as error:
-                raise ValueError(f"stream {name!r}: {error}") from None
-        seen = [
-            whole_number(saved[name]["seen"], f"the samples seen of {name!r}", most=MOST_COUNT) if name in saved else 0
-            for name in names
-        ]
-        self.seen = np.array(seen, dtype=np.int64)
+                except ValueError as error:
+                    raise ValueError(f"stream {name!r}: {error}") from None
+                seen[number] = whole_number(saved[name]["seen"], f"the samples seen of {name!r}", most=MOST_COUNT)
+        self.seen = seen
         if is_same:
             self.deficit, self._additional_deficit = (
-                np.array(
-                    [
-                        finite_number(saved[name][field], f"the deficit of {name!r}", -_MAX_DEFICIT, _MAX_DEFICIT)
-                        for name in names
-                    ]
-                )
+                np.array([_deficit(saved[name][field], name) for name in names])
                 for field in ("deficit", "additional_deficit")
             )
+
+
+def _deficit(saved: Any, name: str) -> float:
+    return finite_number(saved, f"the deficit of {name!r}", -_MAX_DEFICIT, _MAX_DEFICIT)
 
 
 def _cursor(stream: Stream, seed: int) -> Cursor:
@@ -296,9 +273,8 @@ def _cursor(stream: Stream, seed: int) -> Cursor:
 def _check_presence(streams: Sequence[Stream]) -> None:
     """Refuses streams that leave a part of the run without any."""
     covered = 0.0
-    for stream in sorted(streams, key=lambda stream: stream.enters_at):
-        if stream.is_memory:
-            continue
+    lasting = [stream for stream in streams if not stream.is_memory]
+    for stream in sorted(lasting, key=lambda stream: stream.enters_at):
         if stream.enters_at > covered:
             break
         covered = max(covered, stream.leaves_at)

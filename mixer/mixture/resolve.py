@@ -82,9 +82,8 @@ def resolve_epoch_size(budget: Budget, streams: Sequence[Stream], batch_size: in
     known = sum(stream.num_samples for stream in streams)
     if known:
         return known
-    limits = [] if budget.samples is None else [budget.samples]
-    if budget.steps is not None:
-        limits.append(budget.steps * batch_size)
+    by_steps = None if budget.steps is None else budget.steps * batch_size
+    limits = [limit for limit in (budget.samples, by_steps) if limit is not None]
     if not limits:
         raise ValueError(
             "All streams are iterable, so the length of an epoch is unknown: set max_steps in the training arguments, "
@@ -106,9 +105,7 @@ def check_needs(policy: Policy, streams: Sequence[Stream], args: TrainingArgumen
         ValueError: If the policy has unknown needs, or needs evaluation losses that will be missing.
     """
     name = type(policy).__name__
-    unknown = sorted(policy.needs - OBSERVABLE)
-    if unknown:
-        raise ValueError(f"Policy {name} needs {unknown}, but a run only observes {sorted(OBSERVABLE)}.")
+    _check_observable(f"Policy {name}", policy.needs, OBSERVABLE)
     if "evaluation_loss" not in policy.needs:
         return
     missing = [s.name for s in streams if not isinstance(eval_dataset, dict) or s.name not in eval_dataset]
@@ -119,6 +116,11 @@ def check_needs(policy: Policy, streams: Sequence[Stream], args: TrainingArgumen
         )
     if args.eval_strategy == "no":
         raise ValueError(f"Policy {name} needs evaluation losses: set eval_strategy to 'steps' or 'epoch'.")
+
+
+def _check_observable(rule: str, needs: frozenset[str], observable: frozenset[str]) -> None:
+    if not needs <= observable:
+        raise ValueError(f"{rule} needs {sorted(needs - observable)}, but a run only observes {sorted(observable)}.")
 
 
 def check_samples(policy: Policy, num_streams: int, batch_size: int) -> None:
@@ -173,11 +175,7 @@ def check_schedule(schedule: Schedule, scheduler: Any) -> None:
     Raises:
         ValueError: If it has unknown needs, or the learning rate cannot follow the batch size.
     """
-    unknown = sorted(schedule.needs - OBSERVABLE_BY_SCHEDULE)
-    if unknown:
-        raise ValueError(
-            f"batch_size={schedule.name} needs {unknown}, but a run only observes {sorted(OBSERVABLE_BY_SCHEDULE)}."
-        )
+    _check_observable(f"batch_size={schedule.name}", schedule.needs, OBSERVABLE_BY_SCHEDULE)
     if not schedule.is_constant:
         check_scheduler(scheduler)
 

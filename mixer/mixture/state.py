@@ -1,5 +1,6 @@
-"""Checks the form of a saved policy or schedule state."""
+"""Checks of policies and schedules: the form of a saved state, and their names in errors."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -7,10 +8,21 @@ import numpy as np
 
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
-from mixer.utils.text import shortened
+from mixer.utils.text import in_words, shortened
 
 _MOST_LEVELS, _LONGEST = 8, 80
 _OWN = ("mixer", "replay", "tasks")
+
+
+@contextlib.contextmanager
+def naming(rule: str, step: int) -> Iterator[None]:
+    """Adds a note with the rule and the step to errors in the context that lack the step."""
+    try:
+        yield
+    except Exception as error:
+        if f"at step {step}" not in in_words(error):
+            error.add_note(f"Raised by the {rule} at step {step}.")
+        raise
 
 
 def is_known(rule: Any) -> bool:
@@ -57,23 +69,22 @@ def _check_mapping(saved: Any, own: Mapping[str, Any], name: str) -> None:
         check_form(saved[key], part, f"{name}: {key}")
 
 
-def arrays_of(rule: Any, length: int) -> dict[str, tuple[int, ...]]:
+def arrays_of(rule: Any, length: int, levels: int = _MOST_LEVELS) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of per-stream arrays in a policy or schedule, including its parts, by attribute path.
 
     Args:
         rule: Policy or schedule.
         length: Number of streams.
+        levels: Levels of parts to look into.
     """
-    return dict(_arrays(rule, length, "", _MOST_LEVELS))
-
-
-def _arrays(rule: Any, length: int, path: str, levels: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    shapes: dict[str, tuple[int, ...]] = {}
     for name, value in vars(rule).items():
-        if isinstance(value, np.ndarray):
-            if value.ndim and value.shape[0] == length:
-                yield path + name, value.shape[:1]
+        if isinstance(value, np.ndarray) and value.ndim and value.shape[0] == length:
+            shapes[name] = value.shape[:1]
         elif levels and hasattr(value, "__dict__") and type(value).__module__.split(".")[0] in _OWN:
-            yield from _arrays(value, length, f"{path}{name}.", levels - 1)
+            parts = arrays_of(value, length, levels - 1)
+            shapes |= {f"{name}.{path}": shape for path, shape in parts.items()}
+    return shapes
 
 
 def _kind(value: Any) -> str:

@@ -10,7 +10,7 @@ import datasets
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset
 
-from mixer.mixture.bad_samples import OnSampleError, Skipping, check_choice, new_skipping
+from mixer.mixture.bad_samples import OnSampleError, Skipping, check_choice
 from mixer.mixture.cursor import GrowingDataset
 from mixer.policies.contract import Mixture
 
@@ -81,17 +81,13 @@ class Stream:
         self._check_name()
         if self.on_sample_error is not None:
             check_choice(self.on_sample_error, f"Stream {self.name!r}: on_sample_error")
-        _check_dataset(self)
-        self._check_numbers()
-        self._check_specifics()
-        if self.weight is not None and not (math.isfinite(self.weight) and self.weight >= 0):
-            raise ValueError(f"Stream {self.name!r}: weight must be a finite number of 0 or more, got {self.weight}.")
+        self._check_dataset()
+        self._check_types()
+        self._check_values()
         self._check_epochs()
-        if not 0.0 <= self.enters_at < self.leaves_at <= 1.0:
-            raise ValueError(
-                f"Stream {self.name!r}: 0 <= enters_at < leaves_at <= 1 must hold (shares of the run), "
-                f"got {self.enters_at} and {self.leaves_at}."
-            )
+
+    def _error(self, message: str, kind: type[Exception] = ValueError) -> Exception:
+        return kind(f"Stream {self.name!r}: {message}")
 
     def _check_name(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
@@ -101,51 +97,72 @@ class Stream:
         if "/" in self.name:
             raise ValueError(f"Stream name {self.name!r} must not contain '/', which separates parts of log keys.")
 
-    def _check_epochs(self) -> None:
-        if self.is_memory and self.max_epochs is not None:
-            raise ValueError(
-                f"Stream {self.name!r}: a memory has no epochs, so max_epochs={self.max_epochs} is meaningless. Set "
-                "the amount of replay by the policy, such as ReplayRatio(0.1)."
+    def _check_dataset(self) -> None:
+        if hasattr(self.dataset, "__next__"):
+            raise self._error(
+                "an iterator can be read only once, neither repeated nor resumed. Use a dataset whose __iter__ "
+                "restarts, such as IterableDataset.from_generator(function).",
+                TypeError,
             )
-        if self.is_iterable:
-            if self.max_epochs is not None and not (self.max_epochs >= 1 and float(self.max_epochs).is_integer()):
-                raise ValueError(
-                    f"Stream {self.name!r}: max_epochs of an iterable dataset must be a whole number of passes, 1 or "
-                    f"more, got {self.max_epochs}. Use None to repeat it without end."
-                )
-        elif self.max_epochs is not None and not (math.isfinite(self.max_epochs) and self.max_samples):
-            raise ValueError(
-                f"Stream {self.name!r}: max_epochs must leave at least one of its {len(self.dataset)} samples, "
-                f"got {self.max_epochs}. Use None to repeat it without end."
-            )
+        if self.is_iterable or self.is_memory:
+            return
+        try:
+            length = len(self.dataset)
+            self.dataset.__getitem__  # noqa: B018
+        except (TypeError, AttributeError):
+            kind = type(self.dataset).__name__
+            text = f"a dataset needs __len__ and __getitem__, or __iter__ alone; {kind} has neither."
+            raise self._error(text, TypeError) from None
+        if length == 0:
+            raise self._error("the dataset is empty.")
 
-    def _check_numbers(self) -> None:
-        for field_name in ("weight", "max_epochs", "enters_at", "leaves_at", "loss_weight"):
-            value = getattr(self, field_name)
+    def _check_types(self) -> None:
+        for name in ("weight", "max_epochs", "enters_at", "leaves_at", "loss_weight"):
+            value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float, np.number))):
-                raise TypeError(f"Stream {self.name!r}: {field_name} must be a number, got {value!r}.")
+                raise self._error(f"{name} must be a number, got {value!r}.", TypeError)
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer))):
-            raise TypeError(f"Stream {self.name!r}: seed must be a whole number, got {self.seed!r}.")
-
-    def _check_specifics(self) -> None:
-        if self.loss_weight is None or not (math.isfinite(self.loss_weight) and self.loss_weight >= 0):
-            raise ValueError(
-                f"Stream {self.name!r}: loss_weight must be a finite number of 0 or more, got {self.loss_weight}."
-            )
-        for field_name in ("preprocess", "data_collator", "compute_loss_func"):
-            value = getattr(self, field_name)
+            raise self._error(f"seed must be a whole number, got {self.seed!r}.", TypeError)
+        for name in ("preprocess", "data_collator", "compute_loss_func"):
+            value = getattr(self, name)
             if value is not None and not callable(value):
-                raise TypeError(f"Stream {self.name!r}: {field_name} must be a function or None, got {value!r}.")
+                raise self._error(f"{name} must be a function or None, got {value!r}.", TypeError)
         names = self.label_names
         is_list = isinstance(names, Sequence) and not isinstance(names, str)
         if names is not None and not (is_list and all(isinstance(name, str) for name in names)):
-            raise TypeError(f"Stream {self.name!r}: label_names must be a list of column names or None, got {names!r}.")
+            raise self._error(f"label_names must be a list of column names or None, got {names!r}.", TypeError)
         if self.head is not None and not (isinstance(self.head, str) and self.head):
-            raise TypeError(f"Stream {self.name!r}: head must be the name of a head or None, got {self.head!r}.")
+            raise self._error(f"head must be the name of a head or None, got {self.head!r}.", TypeError)
+
+    def _check_values(self) -> None:
+        for name, value in (("loss_weight", self.loss_weight), ("weight", 0 if self.weight is None else self.weight)):
+            if value is None or not (math.isfinite(value) and value >= 0):
+                raise self._error(f"{name} must be a finite number of 0 or more, got {value}.")
         if self.is_memory and self.preprocess is not None:
-            raise ValueError(
-                f"Stream {self.name!r}: a memory holds preprocessed samples, so preprocess must not be set."
+            raise self._error("a memory holds preprocessed samples, so preprocess must not be set.")
+        if not 0.0 <= self.enters_at < self.leaves_at <= 1.0:
+            raise self._error(
+                "0 <= enters_at < leaves_at <= 1 must hold (shares of the run), "
+                f"got {self.enters_at} and {self.leaves_at}."
             )
+
+    def _check_epochs(self) -> None:
+        epochs = self.max_epochs
+        if epochs is None:
+            return
+        if self.is_memory:
+            raise self._error(
+                f"a memory has no epochs, so max_epochs={epochs} is meaningless. Set the amount of replay by the "
+                "policy, such as ReplayRatio(0.1)."
+            )
+        if self.is_iterable:
+            needs, is_valid = "of an iterable dataset must be a whole number of passes, 1 or more", epochs >= 1
+            is_valid = is_valid and float(epochs).is_integer()
+        else:
+            needs = f"must leave at least one of its {self.num_samples} samples"
+            is_valid = math.isfinite(epochs) and bool(self.max_samples)
+        if not is_valid:
+            raise self._error(f"max_epochs {needs}, got {epochs}. Use None to repeat it without end.")
 
     @property
     def is_iterable(self) -> bool:
@@ -186,27 +203,6 @@ def is_iterable(dataset: Any) -> bool:
     """Whether a dataset is iterable only, so that it cannot be indexed."""
     has_rows_only = hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
     return isinstance(dataset, (IterableDataset, datasets.IterableDataset)) or has_rows_only
-
-
-def _check_dataset(stream: Stream) -> None:
-    name, dataset = stream.name, stream.dataset
-    if hasattr(dataset, "__next__"):
-        raise TypeError(
-            f"Stream {name!r}: an iterator can be read only once, neither repeated nor resumed. Use a dataset whose "
-            "__iter__ restarts, such as IterableDataset.from_generator(function)."
-        )
-    if stream.is_iterable or stream.is_memory:
-        return
-    try:
-        length = len(dataset)
-        dataset.__getitem__  # noqa: B018
-    except (TypeError, AttributeError):
-        raise TypeError(
-            f"Stream {name!r}: a dataset needs __len__ and __getitem__, or __iter__ alone; {type(dataset).__name__} "
-            "has neither."
-        ) from None
-    if length == 0:
-        raise ValueError(f"Stream {name!r}: the dataset is empty.")
 
 
 def as_streams(train_dataset: Any, called: str = "train_dataset") -> list[Stream]:
@@ -325,11 +321,14 @@ def skipping_of(streams: Sequence[Stream], on_sample_error: str, max_skipped_sha
     Raises:
         ValueError: If a value is invalid.
     """
-    skipping = new_skipping(on_sample_error, max_skipped_share, [stream.on_sample_error for stream in streams])
-    if not skipping:
-        return skipping
-    memories = {k for k, stream in enumerate(streams) if stream.is_memory and stream.on_sample_error is None}
-    return replace(skipping, stream_ids=skipping.stream_ids | memories)
+    check_choice(on_sample_error, "on_sample_error")
+    is_number = isinstance(max_skipped_share, (int, float)) and not isinstance(max_skipped_share, bool)
+    if not (is_number and 0.0 <= max_skipped_share <= 1.0):
+        raise ValueError(f"max_skipped_share must be a share from 0 to 1, got {max_skipped_share!r}.")
+    chosen = [stream.on_sample_error or (None if stream.is_memory else on_sample_error) for stream in streams]
+    default = "skip" if "skip" in chosen else on_sample_error
+    ids = frozenset(k for k, choice in enumerate(chosen) if (choice or default) == "skip")
+    return Skipping(ids, float(max_skipped_share))
 
 
 def is_dataset(value: Any) -> bool:

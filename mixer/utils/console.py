@@ -27,11 +27,8 @@ class _Screen(Console):
             if segment.control or segment.text.isprintable():
                 yield segment
             else:
-                yield segment._replace(text="".join(map(_shown, segment.text)))
-
-
-def _shown(character: str) -> str:
-    return character if character.isprintable() or character == "\n" else _NOT_PRINTABLE
+                shown = (one if one.isprintable() or one == "\n" else _NOT_PRINTABLE for one in segment.text)
+                yield segment._replace(text="".join(shown))
 
 
 def console() -> Console:
@@ -72,11 +69,9 @@ def _plain(value: Any) -> Any:
         return _plain(value.tolist())
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is pd.NA:
+    if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return None
-    if value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Path):
         return str(value)

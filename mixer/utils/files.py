@@ -15,7 +15,6 @@ from mixer.utils.validation import load_json
 
 _DIGEST_ENTRY = "crc32"
 _MAX_BYTES = 64 * 2**20
-_BYTES_AT_A_TIME = 2**20
 # Device names of Windows, with any extension.
 _RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
 _REFUSED = '<>:"/\\|?*%'
@@ -129,11 +128,7 @@ def find_damaged(folder: Path, digests: Mapping[str, int]) -> str | None:
 
 
 def _digest(path: Path) -> int:
-    digest = 0
-    with path.open("rb") as file:
-        while piece := file.read(_BYTES_AT_A_TIME):
-            digest = zlib.crc32(piece, digest)
-    return digest
+    return zlib.crc32(path.read_bytes())
 
 
 def folder_name(name: str) -> str:

@@ -59,11 +59,7 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
         ValueError: If it is not a regular file, or larger.
     """
     check_plain(path, most_bytes)
-    with path.open("rb") as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise ValueError(_too_large(most_bytes))
-    return content
+    return path.read_bytes()
 
 
 def check_plain(path: Path, most_bytes: int | None = None) -> None:
@@ -77,11 +73,7 @@ def check_plain(path: Path, most_bytes: int | None = None) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("it is not a regular file")
     if most_bytes is not None and status.st_size > most_bytes:
-        raise ValueError(_too_large(most_bytes))
-
-
-def _too_large(most_bytes: int) -> str:
-    return f"it is larger than the limit of {most_bytes:,} bytes"
+        raise ValueError(f"it is larger than the limit of {most_bytes:,} bytes")
 
 
 @contextlib.contextmanager

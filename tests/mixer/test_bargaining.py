@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mixer.gradients.bargaining import bargain
+from mixer.gradients.conflict import bargain
 
 # Two gradients of length 1 / sqrt(2) at a right angle: both gain alike with weights that are equal.
 GRAMIAN = torch.eye(2, dtype=torch.float64) / 2

@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-import pytest
-
 from mixer.utils.files import digests_of, find_damaged
 
 
@@ -17,13 +15,6 @@ def test_a_changed_file_is_found_and_a_missing_one_is_not_spoken_of(tmp_path: Pa
     assert find_damaged(tmp_path, digests) == "b"
     (tmp_path / "b").unlink()
     assert find_damaged(tmp_path, digests) is None
-
-
-def test_a_file_of_several_pieces_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a").write_bytes(bytes(range(100)))
-    whole = digests_of(tmp_path, ["a"])
-    monkeypatch.setattr("mixer.utils.files._BYTES_AT_A_TIME", 7)
-    assert digests_of(tmp_path, ["a"]) == whole
 
 
 def test_large_files_and_those_with_a_second_name_have_none(tmp_path: Path) -> None:

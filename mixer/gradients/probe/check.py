@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from mixer.gradients.probe.sketch import Projection, as_matrix
-from mixer.gradients.probe.sums import SketchSums, Taker, Target, projections_of
+from mixer.gradients.probe.sums import LinearSums, Taker, Target, projections_of
 
 _TOLERANCE = 0.05  # half precision rounds pieces and the whole differently
 _SIZE = 8  # rows and columns of the compared projections
@@ -30,9 +30,10 @@ class PieceCheck:
     def __init__(self, parameters: Sequence[nn.Parameter], targets: Sequence[Target], num_streams: int):
         self._parameters, self._targets, self._num_streams = parameters, targets, num_streams
         # The gradient of a sharded parameter is not this rank's own.
-        self._waiting = [number for number, one in enumerate(parameters) if not isinstance(one, DTensor)]
+        self._waiting = {number for number, one in enumerate(parameters) if not isinstance(one, DTensor)}
         self._incomplete: set[int] = set()
-        self._sums: SketchSums | None = None
+        self._sums: LinearSums | None = None
+        self._takers: list[Taker] = []
         self._handles: list[RemovableHandle] = []
 
     def begin(self, sums: Taker) -> Taker:
@@ -46,18 +47,30 @@ class PieceCheck:
         """
         if not self._waiting:
             return sums
-        self._sums = SketchSums(self._targets, self._num_streams + 1, self._projections)  # the whole gradient is last
+        # The whole gradient is the last stream.
+        self._sums = LinearSums(self._targets, self._num_streams + 1, self._projections)
+        self._takers = [sums, self._sums]
         for index in self._waiting:
             if self._parameters[index].requires_grad:  # it may have been frozen
                 take = self._taker(index, self._sums)
                 self._handles.append(self._parameters[index].register_hook(take))  # type: ignore[no-untyped-call]
-        return _Both(sums, self._sums, frozenset(self._waiting))
+        return self
+
+    def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
+        """See `Taker.add`."""
+        for taker in self._takers[: 1 + (index in self._waiting)]:
+            taker.add(index, pieces, present)
+
+    def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
+        """See `Taker.add_rows`."""
+        for taker in self._takers[: 1 + (index in self._waiting)]:
+            taker.add_rows(index, rows, pieces, present, others)
 
     @cached_property
     def _projections(self) -> list[Projection]:
         return projections_of(self._targets, _SIZE, seed=0)
 
-    def _taker(self, index: int, sums: SketchSums) -> Callable[[Tensor], None]:
+    def _taker(self, index: int, sums: LinearSums) -> Callable[[Tensor], None]:
         dtype = self._targets[index].dtype
 
         def take(gradient: Tensor) -> None:
@@ -78,19 +91,17 @@ class PieceCheck:
         self.cancel()
         if sums is None:
             return list(self._incomplete)
-        compared = torch.stack([_compare(sums.travelling()[index]).cpu() for index in self._waiting])
-        waiting = []
-        for index, (distance, whole, parts) in zip(self._waiting, compared.tolist(), strict=True):
-            if not 0.0 < whole < float("inf"):
-                waiting.append(index)
-            elif not distance <= _TOLERANCE**2 * max(whole, parts):
-                self._incomplete.add(index)
-        self._waiting = waiting
+        compared = torch.stack([_compare(sums.kept[index]).cpu() for index in self._waiting])
+        for index, (distance, whole, parts) in zip(list(self._waiting), compared.tolist(), strict=True):
+            if 0.0 < whole < float("inf"):
+                self._waiting.remove(index)
+                if not distance <= _TOLERANCE**2 * max(whole, parts):
+                    self._incomplete.add(index)
         return list(self._incomplete)
 
     def cancel(self) -> None:
         """Ends the check without a result."""
-        self._sums = None
+        self._sums, self._takers = None, []
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -103,22 +114,3 @@ def _compare(kept: Tensor) -> Tensor:
     """
     pieces, whole = kept[:-1].double(), kept[-1].double()
     return torch.stack([part.square().sum() for part in (pieces.sum(0) - whole, whole, pieces)])
-
-
-class _Both:
-    """Passes pieces on, and those of some parameters to second sums too."""
-
-    def __init__(self, sums: Taker, others: Taker, indices: frozenset[int]):
-        self._sums, self._others, self._indices = sums, others, indices
-
-    def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
-        """See `Taker.add`."""
-        self._sums.add(index, pieces, present)
-        if index in self._indices:
-            self._others.add(index, pieces, present)
-
-    def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
-        """See `Taker.add_rows`."""
-        self._sums.add_rows(index, rows, pieces, present, others)
-        if index in self._indices:
-            self._others.add_rows(index, rows, pieces, present, None)

@@ -1,7 +1,7 @@
 """Discovery of the parameters that a probe can read, and of those it has to leave out."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatch
 
 import numpy as np
@@ -26,25 +26,49 @@ _WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module")  # added to na
 _NOT_BY_ROW = ("relative_attention_bias",)  # embeddings that the rows of a batch share (T5)
 
 
-@dataclass
 class Covered:
-    """The probed part of a model.
+    """The probed part of a model: the parameters that can be read; it warns of the others.
 
     Args:
+        model: The model, wrapped or not.
+        layers: Patterns of names of layers (`"*.mlp.*"`); `None` for all.
+        desk: Access to the reading of the present micro-batch, for the layers.
+        any_kind: Whether whole gradients are read, which works for any kind of layer.
+        warned: Names of parameters that a warning has named; new ones are added.
+
+    Attributes:
         parameters: The parameters, in the order of the targets.
         targets: Their descriptions.
         captures: The layers that hold them; empty if whole gradients are read.
-        num_elements: Number of elements of all trainable parameters.
-        warned: Names of parameters that a warning has named.
         left_out: Numbers of the parameters that could not be read in the last measurement.
+
+    Raises:
+        ValueError: If no layer matches, no matching layer can be read, or the model is sharded in an unsupported way.
     """
 
-    parameters: tuple[nn.Parameter, ...]
-    targets: tuple[Target, ...]
-    captures: tuple[Capture, ...]
-    num_elements: int
-    warned: set[str]
-    left_out: set[int] = field(default_factory=set)
+    def __init__(
+        self, model: nn.Module, layers: Sequence[str] | None, desk: Desk, any_kind: bool, warned: set[str] | None = None
+    ):
+        owners = {one: own for one, own in _owners_of(model).items() if one.requires_grad}
+        wanted = {one: own for one, own in owners.items() if layers is None or _matches(own, layers)}
+        _check(model, owners, wanted, layers, any_kind)
+        kinds = {module: _kind(name, module) for own in wanted.values() for name, module in own.modules}
+        self.parameters = tuple(one for one, own in wanted.items() if any_kind or _is_readable(one, own, kinds))
+        reason = _replaced(kinds)
+        if not self.parameters:
+            kinds_here = sorted({type(module).__name__ for module in kinds})
+            raise ValueError(
+                f"None of the layers can be read: they are of kinds {kinds_here}; supported are Linear, Conv1D, "
+                f"Embedding, LayerNorm and RMSNorm. {reason}Use homogeneous=True, with micro-batches of one stream "
+                "each."
+            )
+        self.targets = tuple(_target(index, wanted[one].name, one) for index, one in enumerate(self.parameters))
+        self.captures = () if any_kind else _captures(kinds, self.parameters, desk)
+        self.left_out: set[int] = set()
+        self._num_elements = sum(one.numel() for one in owners)  # of all trainable parameters
+        self._warned = set() if warned is None else warned
+        readable = set(self.parameters)
+        self.warn(((own.name, one) for one, own in wanted.items() if one not in readable), reason)
 
     @property
     def read(self) -> list[int]:
@@ -54,7 +78,7 @@ class Covered:
     @property
     def share(self) -> float:
         """Probed share of the elements of all trainable parameters."""
-        return sum(self.parameters[index].numel() for index in self.read) / self.num_elements
+        return sum(self.parameters[index].numel() for index in self.read) / self._num_elements
 
     def leave_out(self, failures: FloatArray) -> None:
         """Leaves parameters out of this measurement, and warns of new ones.
@@ -84,17 +108,17 @@ class Covered:
             missed: Names and parameters.
             reason: A possible reason, besides the kind of the layer.
         """
-        sizes = {name: parameter.numel() for name, parameter in missed if name not in self.warned}
+        sizes = {name: parameter.numel() for name, parameter in missed if name not in self._warned}
         if not sizes:
             return
-        self.warned.update(sizes)
+        self._warned.update(sizes)
         names = sorted(sizes, key=lambda name: -sizes[name])
         logger.warning(
             "The gradient probe cannot tell the streams apart in %s%s: %.1f %% of the trainable parameters, left out "
             "of its statistics. %shomogeneous=True reads any kind of layer.",
             ", ".join(names[:5]),
             f" and {len(names) - 5} more" if len(names) > 5 else "",
-            100.0 * sum(sizes.values()) / self.num_elements,
+            100.0 * sum(sizes.values()) / self._num_elements,
             reason,
         )
 
@@ -103,44 +127,6 @@ class Covered:
 class _Owners:
     name: str
     modules: list[tuple[str, nn.Module]]
-
-
-def discover(
-    model: nn.Module, layers: Sequence[str] | None, desk: Desk, any_kind: bool, warned: set[str] | None = None
-) -> Covered:
-    """Finds the parameters that can be read, and warns of the others.
-
-    Args:
-        model: The model, wrapped or not.
-        layers: Patterns of names of layers (`"*.mlp.*"`); `None` for all.
-        desk: Access to the reading of the present micro-batch, for the layers.
-        any_kind: Whether whole gradients are read, which works for any kind of layer.
-        warned: Names of parameters that a warning has named; new ones are added.
-
-    Returns:
-        The probed part of the model.
-
-    Raises:
-        ValueError: If no layer matches, no matching layer can be read, or the model is sharded in an unsupported way.
-    """
-    owners = {one: own for one, own in _owners_of(model).items() if one.requires_grad}
-    wanted = {one: own for one, own in owners.items() if layers is None or _matches(own, layers)}
-    _check(model, owners, wanted, layers, any_kind)
-    kinds = {module: _kind(name, module) for own in wanted.values() for name, module in own.modules}
-    readable = [one for one, own in wanted.items() if any_kind or _is_readable(one, own, kinds)]
-    reason = _replaced(kinds)
-    if not readable:
-        kinds_here = sorted({type(module).__name__ for own in wanted.values() for _, module in own.modules})
-        raise ValueError(
-            f"None of the layers can be read: they are of kinds {kinds_here}; supported are Linear, Conv1D, Embedding, "
-            f"LayerNorm and RMSNorm. {reason}Use homogeneous=True, with micro-batches of one stream each."
-        )
-    targets = tuple(_target(index, wanted[one].name, one) for index, one in enumerate(readable))
-    captures = () if any_kind else _captures(kinds, readable, desk)
-    num_elements = sum(one.numel() for one in owners)
-    covered = Covered(tuple(readable), targets, captures, num_elements, set() if warned is None else warned)
-    covered.warn(((own.name, one) for one, own in wanted.items() if one not in set(readable)), reason)
-    return covered
 
 
 def _check(

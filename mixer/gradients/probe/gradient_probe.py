@@ -1,19 +1,20 @@
 """The gradients of all streams from the backward pass that training runs anyway."""
 
+import sys
 from collections.abc import Sequence
 from typing import Literal
 
+import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from mixer.gradients.probe.check import PieceCheck
-from mixer.gradients.probe.discovery import discover
-from mixer.gradients.probe.inputs import check_arguments, check_ranks, check_rows, factors_of, num_ranks, refusal
+from mixer.gradients.probe.discovery import Covered
+from mixer.gradients.probe.inputs import check_arguments, check_ranks, check_rows, factors_of, is_distributed, refusal
 from mixer.gradients.probe.plain_forward import PlainForward
 from mixer.gradients.probe.reading import Desk, Reading, Stopwatch, Workspace
 from mixer.gradients.probe.rows import Rows
-from mixer.gradients.probe.sums import projections_of
-from mixer.gradients.probe.totals import Totals
+from mixer.gradients.probe.sums import Totals, projections_of
 from mixer.gradients.probe.whole import WholeReading
 from mixer.policies.gradient_statistics import GradientStatistics
 
@@ -83,7 +84,8 @@ class GradientProbe:
         world_size: int | None = None,
         warned: set[str] | None = None,
     ):
-        world_size = num_ranks() if world_size is None else world_size
+        if world_size is None:
+            world_size = dist.get_world_size() if is_distributed() else 1
         check_arguments(model, num_streams, mode, layers, sketch_size, world_size)
         self._accumulates = mode == "sketch" or exact_accumulate
         if not self._accumulates and (world_size > 1 or homogeneous):
@@ -92,10 +94,11 @@ class GradientProbe:
         self.model, self.num_streams, self.mode = model, num_streams, mode
         self._homogeneous, self._world_size, self._variance = homogeneous, world_size, variance
         self._desk = Desk()
-        self._covered = discover(model, layers, self._desk, any_kind=homogeneous, warned=warned)
+        self._covered = Covered(model, layers, self._desk, any_kind=homogeneous, warned=warned)
         targets = self._covered.targets
         self._device = targets[0].device
-        self._projections = projections_of(targets, sketch_size, seed) if mode == "sketch" else None
+        size = sketch_size if mode == "sketch" else sys.maxsize  # without a fold: whole gradients
+        self._projections = projections_of(targets, size, seed) if self._accumulates else None
         self._plain_forward = PlainForward(model, homogeneous)
         self._check = PieceCheck(() if homogeneous else self._covered.parameters, targets, num_streams)
         self._stopwatch, self._workspace = Stopwatch(), Workspace()
@@ -143,9 +146,7 @@ class GradientProbe:
     def _begin(self, draw: int) -> Totals:
         for projection in self._projections or ():
             projection.draw(draw)
-        self._totals = Totals.empty(
-            self._covered.targets, self.num_streams, self._projections, self._accumulates, self._variance
-        )
+        self._totals = Totals(self._covered.targets, self.num_streams, self._projections, self._variance)
         for capture in self._covered.captures:
             capture.install()
         self._plain_forward.begin()

@@ -31,22 +31,18 @@ def check_arguments(
         raise ValueError(f"layers must be a list of patterns, got the text {layers!r}: write [{layers!r}].")
 
 
-def num_ranks() -> int:
-    """Returns the number of ranks of torch's process group, 1 without one."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
 def check_ranks(world_size: int) -> None:
-    """Refuses several ranks without a process group.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    if world_size > 1 and not (dist.is_available() and dist.is_initialized()):
+    """Raises a `ValueError` for several ranks without a process group."""
+    if world_size > 1 and not is_distributed():
         raise ValueError(
             f"world_size={world_size} ranks need a process group, and there is none: call "
             "torch.distributed.init_process_group first, or leave world_size out."
         )
+
+
+def is_distributed() -> bool:
+    """Whether torch has a process group."""
+    return dist.is_available() and dist.is_initialized()
 
 
 def refusal(what: str) -> ValueError:

@@ -35,7 +35,8 @@ class PlainForward:
     def begin(self) -> None:
         """Starts to run uncompiled and with logits."""
         modules = list(self._model.modules())
-        if any(isinstance(one, OptimizedModule) or _is_compiled(one) for one in modules):
+        # torch has no public question for a module that is compiled in place.
+        if any(isinstance(one, OptimizedModule) or one._compiled_call_impl is not None for one in modules):  # noqa: SLF001
             logger.warning_once("The model is compiled; the steps in which its gradients are probed run uncompiled.")
             self._stack.enter_context(torch.compiler.set_stance("force_eager"))
         for module in [] if self._is_homogeneous else modules:
@@ -53,10 +54,6 @@ class PlainForward:
         for module, forward in self._fused:
             module.__dict__["forward"] = forward
         self._fused.clear()
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return module._compiled_call_impl is not None  # noqa: SLF001  # torch has no public question for it
 
 
 def is_fused(forward: Callable[..., Any]) -> bool:
@@ -84,26 +81,16 @@ class _Unfused:
     def __init__(self, forward: Callable[..., Any]):
         self._forward = forward
 
-    def __call__(
-        self,
-        *args: Any,
-        fused_lm_head: bool = False,
-        labels: Tensor | None = None,
-        shift_labels: Tensor | None = None,
-        num_items_in_batch: Any = None,
-        **kwargs: Any,
-    ) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model."""
-        if not fused_lm_head:
-            labels_by_name = {"labels": labels, "shift_labels": shift_labels, "num_items_in_batch": num_items_in_batch}
-            kwargs |= {name: one for name, one in labels_by_name.items() if one is not None}
+        if not kwargs.pop("fused_lm_head", False):
             return self._forward(*args, **kwargs)
+        labels, targets, num_items = (kwargs.pop(one, None) for one in ("labels", "shift_labels", "num_items_in_batch"))
         output = self._forward(*args, **{**kwargs, "use_cache": False})
-        logits, targets = output.logits, shift_labels
+        logits = output.logits
         if targets is None:
-            assert labels is not None, "a fused head needs labels for its log-probabilities"  # noqa: S101
             logits, targets = logits[:, :-1], labels[:, 1:]
-        return _fused_output(logits, targets.to(logits.device), num_items_in_batch, getattr(output, "aux_loss", None))
+        return _fused_output(logits, targets.to(logits.device), num_items, getattr(output, "aux_loss", None))
 
 
 def _fused_output(logits: Tensor, targets: Tensor, num_items: Any, aux_loss: Tensor | None) -> Any:

@@ -1,17 +1,57 @@
 """One micro-batch's gradients by stream, collected parameter by parameter during its backward pass."""
 
 import time
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from mixer.gradients.probe.layers.lookups import Lookups
-from mixer.gradients.probe.products import is_short, multiply, product, products, squares_of_products
 from mixer.gradients.probe.rows import Rows, at_least_float32
-from mixer.gradients.probe.sums import Taker
+from mixer.gradients.probe.sums import Taker, products
+
+
+def product(inputs: Tensor, gradients: Tensor) -> Tensor:
+    """Computes the whole gradient of a matrix from its factors.
+
+    Args:
+        inputs: `[num_rows, length, width]`.
+        gradients: `[num_rows, length, height]`.
+
+    Returns:
+        `[height, width]`, at least float32.
+    """
+    return (gradients.flatten(0, 1).T @ inputs.flatten(0, 1)).to(at_least_float32(inputs.dtype))
+
+
+def multiply(gradients: Tensor, inputs: Tensor, target: Tensor) -> None:
+    """Writes `gradientsᵀ inputs`; in half precision a product is rounded once, and sums are in float32."""
+    if target.dtype == inputs.dtype:
+        torch.mm(gradients.T, inputs, out=target)
+    else:
+        target.copy_(gradients.T @ inputs)
+
+
+def squares_of_products(inputs: Tensor, gradients: Tensor) -> Tensor:
+    """Squared norms of the samples, `Σ_st <inputs_s, inputs_t> <gradients_s, gradients_t>`, float64 `[num_rows]`.
+
+    In float16 the products of gradients with a loss scale would overflow.
+    """
+    wide = [one.to(at_least_float32(one.dtype)) for one in (inputs, gradients)]
+    left, right = (torch.bmm(one, one.mT).double() for one in wide)
+    return (left * right).sum((1, 2))
+
+
+def is_short(inputs: Tensor, gradients: Tensor) -> bool:
+    """Whether rows have so few tokens that the norm of a sample's gradient is cheaper from products of its tokens.
+
+    Those take `2 length² (width + height)` operations. Building the gradient takes no more operations than the plain
+    backward pass, but writes and reads each of its `width · height` numbers: about as long as 8 operations.
+    """
+    length, width, height = inputs.shape[1], inputs.shape[2], gradients.shape[2]
+    return length * length * (width + height) < 4 * width * height
 
 
 class Stopwatch:
@@ -59,6 +99,109 @@ class Workspace:
         return room[:size].view(shape)
 
 
+@dataclass
+class Lookups:
+    """The uses of an embedding in one forward pass, and their gradients.
+
+    Args:
+        ids: int64 `[num_rows, length]` for each use: the looked-up rows.
+        gradients: `[num_rows, length, width]` for each use with a gradient.
+        head: `[num_present, num_unique, width]`: these rows of the streams' gradients of a tied head; `None` without
+            one.
+        head_rows: `[num_rows, length, width]`: for each token of all uses, its row of its sample's gradient of the
+            head.
+    """
+
+    ids: list[Tensor] = field(default_factory=list)
+    gradients: dict[int, Tensor] = field(default_factory=dict)
+    head: Tensor | None = None
+    head_rows: Tensor | None = None
+
+    def note(self, ids: Tensor, is_repeated: bool) -> Callable[[Tensor], None]:
+        """Records a use.
+
+        Args:
+            ids: int64 `[num_rows, length]`: the looked-up rows.
+            is_repeated: Whether it is a recomputation by checkpointing.
+
+        Returns:
+            A function that takes the gradient of the result, `[num_rows, length, width]`.
+        """
+        number = self._number_of(ids) if is_repeated else len(self.ids)
+        if number == len(self.ids):
+            self.ids.append(ids)
+
+        def take(gradient: Tensor) -> None:
+            known = self.gradients.get(number)
+            self.gradients[number] = gradient if known is None else known + gradient
+
+        return take
+
+    def _number_of(self, ids: Tensor) -> int:
+        same = (number for number, known in enumerate(self.ids) if known is ids or torch.equal(known, ids))
+        return next(same, len(self.ids))
+
+    def keep_head(self, inputs: Tensor, gradients: Tensor, pieces: Tensor, wants_rows: bool) -> None:
+        """Stores the parts of a tied head's gradient for cross terms; in a backward pass the embedding comes last.
+
+        Args:
+            inputs: `[num_rows, length, width]`: inputs of the head.
+            gradients: `[num_rows, length, height]`: gradients of its outputs.
+            pieces: `[num_present, height, width]`: its gradient from each stream.
+            wants_rows: Whether the norm of every sample's gradient is needed.
+        """
+        ids = torch.cat(self.ids, dim=1)
+        self.head = pieces[:, torch.unique(ids)]
+        if wants_rows:
+            chosen = gradients.gather(2, ids[:, None, :].expand(-1, gradients.shape[1], -1))
+            self.head_rows = torch.bmm(chosen.mT, inputs).to(pieces.dtype)
+
+    def by_stream(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Sums the gradients by stream.
+
+        Args:
+            rows: The rows of the micro-batch.
+
+        Returns:
+            int64 `[num_unique]`, rows of the table, and `[num_present, num_unique, width]`, their gradients.
+        """
+        gradients, (unique, places) = self._gradients(), self._places()
+        sums = gradients.new_zeros(rows.num_present * len(unique), gradients.shape[2])
+        places = rows.local_ids[:, None] * len(unique) + places
+        sums.index_add_(0, places.reshape(-1), gradients.flatten(0, 1))
+        return unique, sums.view(rows.num_present, len(unique), -1)
+
+    def squares(self, rows: Rows) -> Tensor:
+        """Squared norms, float64 `[num_rows]`, plus twice the products with the head's gradient."""
+        gradients, (unique, places) = self._gradients(), self._places()
+        cells = torch.arange(rows.num_rows, device=places.device)[:, None] * len(unique) + places
+        keys, segments = torch.unique(cells, return_inverse=True)
+        by_cell = gradients.new_zeros(len(keys), gradients.shape[2])
+        by_cell.index_add_(0, segments.reshape(-1), gradients.flatten(0, 1))
+        squares = torch.zeros(rows.num_rows, dtype=torch.float64, device=places.device)
+        squares.index_add_(0, keys // len(unique), by_cell.double().square().sum(1))
+        if self.head_rows is not None:
+            parts = torch.split(self.head_rows, [part.shape[1] for part in self.ids], dim=1)
+            crossed = gradients * torch.cat([parts[use] for use in sorted(self.gradients)], dim=1)
+            squares += 2.0 * crossed.double().sum((1, 2))
+        return squares
+
+    def _gradients(self) -> Tensor:
+        gradients = torch.cat([self.gradients[use] for use in sorted(self.gradients)], dim=1)
+        return gradients.to(at_least_float32(gradients.dtype))
+
+    def _places(self) -> tuple[Tensor, Tensor]:
+        """Rows of the table that any use looks up, and the position among them of each lookup with a gradient."""
+        unique = torch.unique(torch.cat(self.ids, dim=1))
+        return unique, torch.searchsorted(unique, torch.cat([self.ids[use] for use in sorted(self.gradients)], dim=1))
+
+    def clear(self) -> None:
+        """Releases all tensors, which the graph of the loss would keep."""
+        self.ids.clear()
+        self.gradients.clear()
+        self.head = self.head_rows = None
+
+
 class Reading:
     """Separates the gradients of one micro-batch by stream during its backward pass.
 
@@ -73,32 +216,26 @@ class Reading:
     Attributes:
         failed: Numbers of the parameters that cannot be read.
         has_seen: Whether any gradient arrived.
+        lookups: The uses of each embedding in this forward pass so far.
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        sums: Taker,
-        squares: Tensor | None,
-        stopwatch: Stopwatch,
-        workspace: Workspace,
-    ):
+    def __init__(self, rows: Rows, sums: Taker, squares: Tensor | None, stopwatch: Stopwatch, workspace: Workspace):
         self.rows = rows
         self.failed: set[int] = set()
         self.has_seen = False
         self._sums, self._squares = sums, squares
         self._stopwatch, self._workspace = stopwatch, workspace
         self._vectors: dict[int, Tensor] = {}
-        self._lookups: dict[int, Lookups] = {}
+        self.lookups: defaultdict[int, Lookups] = defaultdict(Lookups)
         self._postponed: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        self._num_uses: dict[int, int] = {}
+        self._num_uses: Counter[int] = Counter()
 
     # ---- Matrices ----
 
     def note_use(self, index: int) -> None:
         """Counts a use of a matrix in the forward pass; recomputation by checkpointing does not count."""
         if not is_in_backward():
-            self._num_uses[index] = self._num_uses.get(index, 0) + 1
+            self._num_uses[index] += 1
 
     def matrix(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Records the gradient of a matrix, `Σ_t gradients_t inputs_tᵀ`, from the factors of one use.
@@ -112,7 +249,7 @@ class Reading:
             `[height, width]`: the gradient of all streams, at least float32.
         """
         self.has_seen = True
-        if self._num_uses.get(index, 1) > 1:  # the pieces of all uses are added up before they are multiplied
+        if self._num_uses[index] > 1:  # the pieces of all uses are added up before they are multiplied
             self._postponed.setdefault(index, []).append((inputs, gradients))
             return product(inputs, gradients)
         return self._take_matrix(index, inputs, gradients)
@@ -124,8 +261,8 @@ class Reading:
             self._sums.add(index, pieces, self.rows.present)
             if self._squares is not None and not by_sample:
                 self._add_squares(index, squares_of_products(inputs, gradients))
-            if index in self._lookups:
-                self._lookups[index].keep_head(inputs, gradients, pieces, self._squares is not None)
+            if index in self.lookups:
+                self.lookups[index].keep_head(inputs, gradients, pieces, self._squares is not None)
         return pieces[0].clone() if len(pieces) == 1 else pieces.sum(0)
 
     def _room(self, count: int, inputs: Tensor, gradients: Tensor) -> Tensor:
@@ -169,10 +306,6 @@ class Reading:
         self.has_seen = True
         self._vectors[index] = self._vectors[index] + per_row if index in self._vectors else per_row
 
-    def lookups(self, index: int) -> Lookups:
-        """Returns the uses of an embedding in this forward pass so far."""
-        return self._lookups.setdefault(index, Lookups())
-
     # ---- The end of the backward ----
 
     def close(self) -> None:
@@ -184,7 +317,7 @@ class Reading:
             for index, per_row in self._vectors.items():
                 self._sums.add(index, self.rows.add_up(per_row)[:, :, None], self.rows.present)
                 self._add_squares(index, per_row.double().square().sum(1))
-            for index, lookups in self._lookups.items():
+            for index, lookups in self.lookups.items():
                 if lookups.gradients:
                     self.has_seen = True
                     unique, pieces = lookups.by_stream(self.rows)
@@ -195,9 +328,9 @@ class Reading:
 
     def clear(self) -> None:
         """Releases all tensors: the graph of the loss holds this object, and a caller may hold the loss."""
-        for lookups in self._lookups.values():
+        for lookups in self.lookups.values():
             lookups.clear()
-        self._lookups.clear()
+        self.lookups.clear()
         self._postponed.clear()
         self._vectors.clear()
 

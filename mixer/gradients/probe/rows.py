@@ -17,6 +17,9 @@ class Rows:
         num_items: int64 `[num_rows]`: terms of the loss in each row.
         num_streams: Number of streams of the run.
         device: Device of the model.
+
+    Attributes:
+        lengths: Numbers of tokens per row of the tensors so far, padding included.
     """
 
     def __init__(self, stream_ids: Int64Array, num_items: Int64Array, num_streams: int, device: torch.device):
@@ -33,8 +36,8 @@ class Rows:
         order = np.argsort(local, kind="stable")
         is_sorted = bool((order[1:] > order[:-1]).all())
         self._order = None if is_sorted else torch.from_numpy(order).to(device)
-        self._ends: list[int] = np.bincount(local).cumsum().tolist()
-        self._lengths: set[int] = set()
+        self._sizes: list[int] = np.bincount(local).tolist()
+        self.lengths: set[int] = set()
 
     def split(self, values: Tensor) -> Tensor | None:
         """Reshapes a layer's tensor to rows.
@@ -50,16 +53,12 @@ class Rows:
             return None
         if values.shape[0] == self.num_rows:
             rows = values.reshape(self.num_rows, -1, values.shape[-1])
-            self._lengths.add(rows.shape[1])
+            self.lengths.add(rows.shape[1])
             return rows
         length, rest = divmod(values.shape[0], self.num_rows)
-        if values.dim() == 2 and not rest and length in self._lengths:
+        if values.dim() == 2 and not rest and length in self.lengths:
             return values.reshape(self.num_rows, length, values.shape[-1])
         return None
-
-    def note_length(self, length: int) -> None:
-        """Records a number of tokens per row, padding included."""
-        self._lengths.add(length)
 
     def by_stream(self, values: Tensor) -> Sequence[Tensor]:
         """Groups values by stream.
@@ -72,9 +71,7 @@ class Rows:
         """
         if self._order is not None:
             values = values.index_select(0, self._order)
-        flat, length = values.reshape(-1, values.shape[-1]), values.shape[1]
-        starts = [0, *self._ends[:-1]]
-        return [flat[start * length : end * length] for start, end in zip(starts, self._ends, strict=True)]
+        return torch.split(values.flatten(0, 1), [size * values.shape[1] for size in self._sizes])
 
     def add_up(self, per_row: Tensor) -> Tensor:
         """Sums rows by stream.

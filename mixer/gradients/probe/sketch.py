@@ -141,22 +141,21 @@ class Projection:
             matrices = self._rows.rows(matrices)
         return matrices if self._columns is None else self._columns.columns(matrices)
 
-    def fold_some_rows(self, indices: Tensor, matrices: Tensor) -> Tensor:
-        """Projects gradients with few rows that are not 0.
+    def add_rows(self, kept: Tensor, streams: Tensor, indices: Tensor, matrices: Tensor) -> None:
+        """Projects gradients with few rows that are not 0, and adds them to those of their streams.
 
         Args:
+            kept: `[num_streams, *shape]`: updated here.
+            streams: int64 `[count]`: the streams.
             indices: int64 `[num_given]`: numbers of these rows.
             matrices: `[count, num_given, width]`.
-
-        Returns:
-            `[count, *shape]`.
         """
         if self._rows is not None:
-            folded = self._rows.some_rows(indices, matrices)
-        else:
-            folded = matrices.new_zeros(len(matrices), self.shape[0], matrices.shape[2])
-            folded.index_add_(1, indices, matrices)
-        return folded if self._columns is None else self._columns.columns(folded)
+            matrices = self._rows.some_rows(indices, matrices)
+            indices = torch.arange(self.shape[0], device=indices.device)
+        if self._columns is not None:
+            matrices = self._columns.columns(matrices)
+        kept.index_put_((streams[:, None], indices), matrices, accumulate=True)
 
 
 def as_matrix(shape: Sequence[int]) -> tuple[int, int]:

@@ -1,15 +1,20 @@
-"""Sums of the streams' gradients per parameter, whole or projected, and their products."""
+"""Sums of the streams' gradients over micro-batches and ranks, and the statistics that follow from them."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mixer.gradients.probe.products import products
-from mixer.gradients.probe.sketch import Projection, as_matrix
+from mixer.distributed.gradient_sync import add_up
+from mixer.gradients.probe.rows import Rows
+from mixer.gradients.probe.sketch import Projection
+from mixer.policies.gradient_statistics import GradientStatistics, signal_and_noise
+from mixer.utils.arrays import FloatArray
+
+_BLOCK = 8192  # longer float32 vectors are multiplied in blocks, or products lose digits
 
 
 @dataclass(frozen=True)
@@ -60,133 +65,173 @@ class Taker(Protocol):
         """
 
 
-class Sums(ABC):
-    """The gradients of all parameters by stream, summed over micro-batches.
+def products(left: Tensor, right: Tensor) -> Tensor:
+    """Multiplies all pairs of two sets of vectors.
 
     Args:
-        targets: The parameters.
-        num_streams: Number of streams.
+        left: `[num_left, size]`.
+        right: `[num_right, size]`.
+
+    Returns:
+        float64 `[num_left, num_right]`.
+    """
+    size = left.shape[1]
+    whole = size - size % _BLOCK
+    result = left[:, whole:].double() @ right[:, whole:].double().T
+    if whole:
+        blocks = [part[:, :whole].reshape(len(part), -1, _BLOCK).transpose(0, 1) for part in (left, right)]
+        result = result + torch.bmm(blocks[0], blocks[1].transpose(1, 2)).sum(0, dtype=torch.float64)
+    return result
+
+
+class ExactSums:
+    """Multiplies at once and keeps only the products: correct for one micro-batch with the whole gradient.
+
+    Attributes:
+        kept: Tensors to sum over ranks, in place; none, as products of parts of a gradient do not add up.
+        relative_variances: float64 `[num_parameters]`; see `LinearSums`.
     """
 
     def __init__(self, targets: Sequence[Target], num_streams: int):
-        self._targets = targets
-        self._num_streams = num_streams
+        self.kept: list[Tensor] = []
+        self.relative_variances = torch.zeros(len(targets), dtype=torch.float64)
+        shape = (len(targets), num_streams, num_streams)
+        self._products = torch.zeros(shape, dtype=torch.float64, device=targets[0].device)
 
-    @abstractmethod
     def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
         """See `Taker.add`."""
+        self.add_rows(index, torch.empty(0), pieces, present, None)  # which rows they are does not matter here
 
-    @abstractmethod
     def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
         """See `Taker.add_rows`."""
+        flat = pieces.flatten(1)
+        added = products(flat, flat)
+        if others is not None:
+            crossed = products(flat, others.flatten(1))
+            added = added + crossed + crossed.T
+        self._products[index, present[:, None], present] += added.to(self._products.device)
 
-    @abstractmethod
-    def travelling(self) -> list[Tensor]:
-        """Returns the tensors to sum over ranks, in place, before `products` is called."""
-
-    @abstractmethod
     def products(self) -> Tensor:
         """Returns the products of the streams' gradients, float64 `[num_parameters, num_streams, num_streams]`."""
-
-    def relative_variances(self) -> Tensor:
-        """Bounds the variance of a product relative to both squared norms, float64 `[num_parameters]`."""
-        return torch.zeros(len(self._targets), dtype=torch.float64)
-
-
-class ExactSums(Sums):
-    """Multiplies at once and keeps only the products: correct for one micro-batch with the whole gradient."""
-
-    def __init__(self, targets: Sequence[Target], num_streams: int):
-        super().__init__(targets, num_streams)
-        device = targets[0].device
-        shape = (len(targets), num_streams, num_streams)
-        self._products = torch.zeros(shape, dtype=torch.float64, device=device)
-
-    def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
-        """See `Taker.add`."""
-        flat = pieces.reshape(len(pieces), -1)
-        self._add(index, products(flat, flat), present)
-
-    def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
-        """See `Taker.add_rows`."""
-        flat = pieces.reshape(len(pieces), -1)
-        found = products(flat, flat)
-        if others is not None:
-            crossed = products(flat, others.reshape(len(others), -1))
-            found = found + crossed + crossed.T
-        self._add(index, found, present)
-
-    def _add(self, index: int, found: Tensor, present: Tensor) -> None:
-        self._products[index, present[:, None], present] += found.to(self._products.device)
-
-    def travelling(self) -> list[Tensor]:
-        """See `Sums.travelling`; empty, as products of parts of a gradient do not add up."""
-        return []
-
-    def products(self) -> Tensor:
-        """See `Sums.products`."""
         return self._products.cpu()
 
 
-class LinearSums(Sums):
-    """Keeps linear functions of the gradients, which add up over micro-batches and ranks, and multiplies at the end."""
-
-    _kept: list[Tensor]  # for each parameter `[num_streams, height, width]`
-
-    def travelling(self) -> list[Tensor]:
-        """See `Sums.travelling`."""
-        return self._kept
-
-    def products(self) -> Tensor:
-        """See `Sums.products`."""
-        flat = [kept.reshape(self._num_streams, -1) for kept in self._kept]
-        return torch.stack([products(kept, kept).cpu() for kept in flat])
-
-
-class HeldSums(LinearSums):
-    """Keeps every stream's whole gradient: `num_streams` times the memory of the parameters."""
-
-    def __init__(self, targets: Sequence[Target], num_streams: int):
-        super().__init__(targets, num_streams)
-        self._kept = [
-            torch.zeros(num_streams, *as_matrix(target.shape), dtype=target.dtype, device=target.device)
-            for target in targets
-        ]
-
-    def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
-        """See `Taker.add`."""
-        self._kept[index].index_add_(0, present, pieces)
-
-    def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
-        """See `Taker.add_rows`."""
-        self._kept[index].index_put_((present[:, None], rows), pieces, accumulate=True)
-
-
-class SketchSums(LinearSums):
-    """Keeps projections of the gradients.
+class LinearSums:
+    """Keeps projections of the gradients, which add up over micro-batches and ranks, and multiplies at the end.
 
     Args:
         targets: The parameters.
         num_streams: Number of streams.
-        projections: One projection per parameter.
+        projections: One projection per parameter; without a fold it keeps the whole gradients.
+
+    Attributes:
+        kept: For each parameter `[num_streams, height, width]`: to sum over ranks, in place, before `products`.
+        relative_variances: float64 `[num_parameters]`: bounds of the variance of a product relative to both squared
+            norms.
     """
 
     def __init__(self, targets: Sequence[Target], num_streams: int, projections: Sequence[Projection]):
-        super().__init__(targets, num_streams)
         self._projections = projections
-        self._kept = [
+        self.relative_variances = torch.tensor([one.relative_variance for one in projections], dtype=torch.float64)
+        self.kept = [
             torch.zeros(num_streams, *projection.shape, dtype=target.dtype, device=target.device)
             for target, projection in zip(targets, projections, strict=True)
         ]
 
     def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
         """See `Taker.add`."""
-        self._kept[index].index_add_(0, present, self._projections[index].fold(pieces))
+        self.kept[index].index_add_(0, present, self._projections[index].fold(pieces))
 
     def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
         """See `Taker.add_rows`."""
-        self._kept[index].index_add_(0, present, self._projections[index].fold_some_rows(rows, pieces))
+        self._projections[index].add_rows(self.kept[index], present, rows, pieces)
 
-    def relative_variances(self) -> Tensor:
-        """See `Sums.relative_variances`."""
-        return torch.tensor([projection.relative_variance for projection in self._projections], dtype=torch.float64)
+    def products(self) -> Tensor:
+        """See `ExactSums.products`."""
+        return torch.stack([products(kept.flatten(1), kept.flatten(1)).cpu() for kept in self.kept])
+
+
+class Totals:
+    """Sums over the micro-batches since the start of a measurement.
+
+    Args:
+        targets: The parameters.
+        num_streams: Number of streams.
+        projections: One projection per parameter, for several micro-batches or ranks; `None` for exact products.
+        wants_squares: Whether squared norms are needed.
+
+    Attributes:
+        sums: The streams' gradients.
+        squares: float64 `[num_parameters, num_streams]`: squared norms of the gradients of the groups (samples, or
+            micro-batches) behind the variance; `None` if it is not needed.
+        failures: `[num_parameters]`: number of failures to read a parameter.
+        counts: `[3, num_streams]`: samples, items, and the sum of the squares of the groups' items.
+    """
+
+    def __init__(
+        self, targets: Sequence[Target], num_streams: int, projections: Sequence[Projection] | None, wants_squares: bool
+    ):
+        self.sums: ExactSums | LinearSums = ExactSums(targets, num_streams)
+        if projections is not None:
+            self.sums = LinearSums(targets, num_streams, projections)
+        shape, device = (len(targets), num_streams), targets[0].device
+        self.squares = torch.zeros(shape, dtype=torch.float64, device=device) if wants_squares else None
+        self.failures, self.counts = np.zeros(len(targets)), np.zeros((3, num_streams))
+
+    def count(self, rows: Rows, is_one_group: bool) -> None:
+        """Counts the rows of a micro-batch.
+
+        Args:
+            rows: The rows.
+            is_one_group: Whether the variance is of micro-batches rather than samples.
+        """
+        squared = rows.num_items**2 if is_one_group else rows.num_squared
+        self.counts += np.stack([rows.counts, rows.num_items, squared])
+
+    def add_up(self, device: torch.device) -> None:
+        """Sums the totals over ranks.
+
+        Args:
+            device: Device of the collective.
+        """
+        add_up(self.sums.kept)
+        numbers = [torch.from_numpy(part).to(device) for part in (self.failures, self.counts)]
+        add_up(numbers if self.squares is None else [*numbers, self.squares])
+        self.failures, self.counts = (part.cpu().numpy() for part in numbers)
+
+    def statistics(self, read: Sequence[int], loss_factors: FloatArray) -> GradientStatistics:
+        """Computes the statistics.
+
+        Args:
+            read: Numbers of the parameters that count.
+            loss_factors: `[num_streams]`: factors on the streams' losses.
+
+        Returns:
+            The statistics; NaN for a stream without items, and wherever gradients were not finite.
+        """
+        chosen = list(read)
+        counts, items, num_squared = self.counts
+        with np.errstate(all="ignore"):
+            to_mean = items.sum() / items / loss_factors  # from the share of the whole loss to the stream's mean loss
+            products, scale = self.sums.products().numpy()[chosen], np.outer(to_mean, to_mean)
+            gram = products.sum(0) * scale
+            squared_norm, variance = np.full((2, len(counts)), np.nan)
+            if self.squares is not None:
+                own = self.squares.cpu().numpy()[chosen].sum(0) * (to_mean * items) ** 2
+                squared_norm, of_item = signal_and_noise(np.diagonal(gram) * items**2, own, items, num_squared)
+                variance = of_item * counts / items  # a sample is a mean over several items
+            return GradientStatistics(
+                gram=gram,
+                variance=variance,
+                squared_norm=squared_norm,
+                counts=counts.astype(np.int64),
+                shares=items * loss_factors / (items * loss_factors).sum(),
+                gram_error=_error(products, self.sums.relative_variances.numpy()[chosen]) * np.abs(scale),
+            )
+
+
+def _error(products: FloatArray, relative_variances: FloatArray) -> FloatArray:
+    """Bounds the standard deviation of sums of products with independent errors."""
+    norms = np.diagonal(products, axis1=1, axis2=2)
+    error: FloatArray = np.sqrt(np.einsum("p,pi,pj->ij", relative_variances, norms, norms))
+    return error

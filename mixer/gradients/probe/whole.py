@@ -9,7 +9,7 @@ from torch.utils.hooks import RemovableHandle
 from mixer.gradients.probe.reading import Stopwatch
 from mixer.gradients.probe.rows import Rows, at_least_float32
 from mixer.gradients.probe.sketch import as_matrix
-from mixer.gradients.probe.sums import Sums
+from mixer.gradients.probe.sums import Taker
 
 
 class WholeReading:
@@ -25,12 +25,7 @@ class WholeReading:
     """
 
     def __init__(
-        self,
-        parameters: Sequence[nn.Parameter],
-        rows: Rows,
-        sums: Sums,
-        squares: Tensor | None,
-        stopwatch: Stopwatch,
+        self, parameters: Sequence[nn.Parameter], rows: Rows, sums: Taker, squares: Tensor | None, stopwatch: Stopwatch
     ):
         self.rows = rows
         self.failed: set[int] = set()

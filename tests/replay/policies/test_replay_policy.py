@@ -258,7 +258,7 @@ class TestWrappedItself:
         random, num_on_top = np.random.default_rng(0), 0
         for step in range(1, 21):
             decision = Decision(weights.value, None, weights.additional)
-            weights.update(lambda _, step=step, last=decision: random_step(random, step, last), step)  # it checks
+            weights.update(random_step(random, step, decision), step)  # it checks
             assert weights.value.sum() == pytest.approx(1.0)
             num_on_top += bool(weights.additional.any())
         assert num_on_top

@@ -1,33 +1,29 @@
 """Embeddings, run so that the gradients of the looked-up rows are separated by row of the batch."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mixer.gradients.probe.layers.captures import Capture
-from mixer.gradients.probe.reading import Desk, Reading, is_in_backward
+from mixer.gradients.probe.layers.captures import Capture, gives, run_with
+from mixer.gradients.probe.reading import Reading, is_in_backward
 from mixer.gradients.probe.rows import Rows
 
 
 class EmbeddingCapture(Capture):
     """`nn.Embedding`, and layers that transform the result (scale it, as Gemma's does)."""
 
+    plain = (nn.Embedding.forward,)
+
     @staticmethod
     def knows(module: nn.Module) -> bool:
         """See `Capture.knows`."""
         return isinstance(module, nn.Embedding) and module.max_norm is None and not module.scale_grad_by_freq
 
-    def __init__(self, module: nn.Module, indices: Mapping[str, int], desk: Desk):
-        super().__init__(module, indices, desk)
-        # Whether it only needs the rows that it looks up; for layers other than torch's own, known after a trial.
-        self._is_alike = True if type(module).forward is nn.Embedding.forward else None
-
     def _foresee(self, inputs: Tensor | None, reading: Reading) -> None:
         ids = None if inputs is None else _by_row(inputs, reading.rows)
         if ids is not None and not is_in_backward():
-            reading.lookups(self.indices["weight"]).note(ids.flatten(1), is_repeated=False)
+            reading.lookups[self.indices["weight"]].note(ids.flatten(1), is_repeated=False)
 
     def _read(self, module: Any, inputs: Tensor, reading: Reading) -> Tensor | None:
         ids = _by_row(inputs, reading.rows)
@@ -36,10 +32,10 @@ class EmbeddingCapture(Capture):
         if ids is None or not self._is_alike or list(self.indices) != ["weight"]:
             return None
         flat = ids.flatten(1)
-        reading.rows.note_length(flat.shape[1])
+        reading.rows.lengths.add(flat.shape[1])
         found: Tensor = nn.Embedding.forward(module, ids)
         if found.requires_grad:
-            take = reading.lookups(self.indices["weight"]).note(flat, is_in_backward())
+            take = reading.lookups[self.indices["weight"]].note(flat, is_in_backward())
 
             def take_gradient(gradient: Tensor) -> None:
                 rows = gradient.reshape(*flat.shape, -1)
@@ -60,14 +56,11 @@ def _by_row(ids: Tensor, rows: Rows) -> Tensor | None:
 def _with(module: Any, found: Tensor) -> Tensor:
     """Runs a layer's own forward with the looked-up rows as its table."""
     places = torch.arange(found[..., 0].numel(), device=found.device).view(found.shape[:-1])
-    parameters = module._parameters  # noqa: SLF001  # to set a tensor that is no parameter
-    own, padding = parameters["weight"], module.padding_idx
+    padding, module.padding_idx = module.padding_idx, None
     try:
-        parameters["weight"], module.padding_idx = found.flatten(0, -2), None
-        result: Tensor = type(module).forward(module, places)
+        return run_with(module, {"weight": found.flatten(0, -2)}, places)
     finally:
-        parameters["weight"], module.padding_idx = own, padding
-    return result
+        module.padding_idx = padding
 
 
 def _try(module: nn.Embedding, ids: Tensor) -> bool:
@@ -75,8 +68,4 @@ def _try(module: nn.Embedding, ids: Tensor) -> bool:
         return False
     with torch.no_grad():
         expected = type(module).forward(module, ids)
-        try:
-            found = _with(module, nn.Embedding.forward(module, ids))
-        except (RuntimeError, ValueError, TypeError, IndexError):
-            return False
-    return found.shape == expected.shape and torch.allclose(found, expected, equal_nan=True)
+        return gives(lambda: _with(module, nn.Embedding.forward(module, ids)), expected)

@@ -1,22 +1,22 @@
 """Normalisation layers, run so that the gradients of their vectors are separated by row."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.autograd import Function
 
-from mixer.gradients.probe.layers.captures import Capture
-from mixer.gradients.probe.layers.functions import VectorByRow
-from mixer.gradients.probe.reading import Desk, Reading
+from mixer.gradients.probe.layers.captures import Capture, check_once, gives, run_with
+from mixer.gradients.probe.reading import Reading
 from mixer.gradients.probe.rows import at_least_float32
-
-_FUSED = (nn.LayerNorm.forward, nn.RMSNorm.forward)
 
 
 class NormCapture(Capture):
     """`nn.LayerNorm`, `nn.RMSNorm`, and layers of similar names that apply their vectors element by element."""
+
+    plain = (nn.LayerNorm.forward, nn.RMSNorm.forward)
 
     @staticmethod
     def knows(module: nn.Module) -> bool:
@@ -24,11 +24,6 @@ class NormCapture(Capture):
         own = dict(module.named_parameters(recurse=False))
         is_named = any(name in type(module).__name__ for name in ("LayerNorm", "RMSNorm"))
         return is_named and next(module.children(), None) is None and all(one.dim() == 1 for one in own.values())
-
-    def __init__(self, module: nn.Module, indices: Mapping[str, int], desk: Desk):
-        super().__init__(module, indices, desk)
-        # Whether a vector per row gives the same result; for layers other than torch's own, known after a trial.
-        self._is_alike = True if type(module).forward in _FUSED else None
 
     def _read(self, module: Any, inputs: Tensor, reading: Reading) -> Tensor | None:
         num_rows = reading.rows.num_rows
@@ -43,8 +38,8 @@ class NormCapture(Capture):
             )
             for name, index in self.indices.items()
         }
-        is_known = type(module).forward in _FUSED
-        result = _fused(module, by_row, rows) if is_known else _with(module, by_row, rows)
+        run = _fused if type(module).forward in self.plain else run_with
+        result = run(module, by_row, rows)
         return result.reshape(inputs.shape)
 
 
@@ -63,18 +58,6 @@ def _fused(module: Any, vectors: Mapping[str, Tensor], inputs: Tensor) -> Tensor
     return result.to(type(module).forward(module, inputs[:0]).dtype)  # the type that autocast chooses
 
 
-def _with(module: nn.Module, vectors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-    """Runs a layer's own forward with other vectors."""
-    parameters: dict[str, Any] = module._parameters  # noqa: SLF001  # to set tensors that are no parameters
-    own = {name: parameters[name] for name in vectors}
-    try:
-        parameters.update(vectors)
-        result: Tensor = type(module).forward(module, inputs)
-    finally:
-        parameters.update(own)
-    return result
-
-
 def _try(module: nn.Module, names: Sequence[str], inputs: Tensor) -> bool:
     """Whether a layer of a similar name applies its vectors element by element."""
     shape = (len(inputs), *[1] * (inputs.dim() - 2), -1)
@@ -83,9 +66,36 @@ def _try(module: nn.Module, names: Sequence[str], inputs: Tensor) -> bool:
         name: torch.linspace(0.5, 1.5, len(one), dtype=one.dtype, device=one.device) for name, one in own.items()
     }
     with torch.no_grad():
-        expected = _with(module, vectors, inputs)
-        try:
-            found = _with(module, {name: vector.expand(shape) for name, vector in vectors.items()}, inputs)
-        except (RuntimeError, ValueError, TypeError, IndexError):
-            return False
-    return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-2, atol=1e-3, equal_nan=True)
+        expected = run_with(module, vectors, inputs)
+        by_row = {name: vector.expand(shape) for name, vector in vectors.items()}
+        return gives(lambda: run_with(module, by_row, inputs), expected, rtol=1e-2, atol=1e-3)
+
+
+class VectorByRow(Function):
+    """A vector repeated for each row: element-wise uses then have a gradient by row."""
+
+    @staticmethod
+    def forward(ctx: Any, vector: Tensor, num_rows: int, num_axes: int, take: Callable[[Tensor], None]) -> Tensor:
+        """Repeats the vector, without copies.
+
+        Args:
+            ctx: Values for the backward pass.
+            vector: `[size]`.
+            num_rows: Rows of the batch.
+            num_axes: Axes of the other operand; the first are the rows.
+            take: Takes the rows' gradients, `[num_rows, size]`.
+
+        Returns:
+            `[num_rows, 1, ..., size]`.
+        """
+        ctx.take = take
+        return vector.view(*[1] * (num_axes - 1), -1).expand(num_rows, *[-1] * (num_axes - 1))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Returns the vector's gradient, and passes on those of the rows."""
+        check_once()
+        rows = gradient.reshape(len(gradient), -1)
+        per_row = rows.to(at_least_float32(rows.dtype))
+        ctx.take(per_row)
+        return per_row.sum(0).to(gradient.dtype), None, None, None
