@@ -64,14 +64,10 @@ class Writer:
         """
         is_known = np.isfinite(seen.losses)
         items = np.where(is_known, tokens if tokens.any() else plan.counts, 0)
-        sums = np.append(np.where(is_known, seen.losses, 0.0) * items, seen.loss)
-        compared = {"excess_loss": seen.excess_losses, "loss_after": seen.losses_after}
-        result = StepResult(
-            plan, StepCounts(items, tokens), torch.from_numpy(sums), learning_rate, factor, seen.gradients
-        )
+        sums = torch.from_numpy(np.append(np.where(is_known, seen.losses, 0.0) * items, seen.loss))
+        result = StepResult(plan, StepCounts(items, tokens), sums, learning_rate, factor, seen.gradients)
         norm = None if math.isnan(seen.gradient_norm) else seen.gradient_norm
-        known = {name: values for name, values in compared.items() if values is not None}
-        self._recorder.record(result, known, norm, seen.update_norm)
+        self._recorder.record(result, seen.compared, norm, seen.update_norm)
 
     def record_evaluation(self, step: int, losses: Mapping[str, float]) -> None:
         """Writes the losses of an evaluation after a step, by stream."""
