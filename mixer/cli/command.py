@@ -1,8 +1,8 @@
 """The commands of the command line, plug-ins of other packages included."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from importlib.metadata import EntryPoint
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -65,11 +65,8 @@ def plugged_in_commands(taken: Sequence[str]) -> dict[str, Command]:
     Args:
         taken: Names that are reserved.
     """
-    return load_plug_ins(PLUG_IN_GROUP, "command", _load, taken, stacklevel=2)
-
-
-def _load(entry: EntryPoint, taken: Collection[str]) -> tuple[str, Command]:
-    return made_by(entry, taken, "command", Command)
+    load = partial(made_by, kind="command", expected=Command)
+    return load_plug_ins(PLUG_IN_GROUP, "command", load, taken, stacklevel=2)
 
 
 def recipe_command(

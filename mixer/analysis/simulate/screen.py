@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from mixer.analysis.simulate.simulated import Simulated, StreamPlan
+from mixer.analysis.simulate.simulated import Simulated
 
 
 def screen(simulated: Simulated, every: float) -> RenderableType:
@@ -43,23 +43,18 @@ def _streams(simulated: Simulated) -> Table:
     table = _table("Streams", "stream", "samples", "share", "of", "coverage", "passes", "tokens", "first", "last")
     table.columns[0].justify = "left"
     for stream in simulated.streams:
-        table.add_row(*_stream(stream, stream.name in simulated.estimated_tokens))
+        table.add_row(
+            stream.name,
+            f"{stream.samples:,}",
+            f"{stream.share:.1%}",
+            f"{stream.num_samples:,}" if stream.num_samples else "-",
+            "-" if math.isnan(stream.coverage) else f"{stream.coverage:.1%}",
+            "-" if math.isnan(stream.passes) else f"{stream.passes:.2f}",
+            f"{'~' if stream.name in simulated.estimated_tokens else ''}{stream.tokens:,}",
+            _place(stream.first_step, stream.first_progress),
+            _place(stream.last_step, stream.last_progress) + (", runs out" if stream.runs_out else ""),
+        )
     return table
-
-
-def _stream(stream: StreamPlan, is_estimated: bool) -> tuple[str, ...]:
-    out = ", runs out" if stream.runs_out else ""
-    return (
-        stream.name,
-        f"{stream.samples:,}",
-        f"{stream.share:.1%}",
-        f"{stream.num_samples:,}" if stream.num_samples else "-",
-        "-" if math.isnan(stream.coverage) else f"{stream.coverage:.1%}",
-        "-" if math.isnan(stream.passes) else f"{stream.passes:.2f}",
-        f"{'~' if is_estimated else ''}{stream.tokens:,}",
-        _place(stream.first_step, stream.first_progress),
-        _place(stream.last_step, stream.last_progress) + out,
-    )
 
 
 def _place(step: int, progress: float) -> str:
