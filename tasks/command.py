@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pandas as pd
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from mixer.cli.command import Command, build_recipe
+from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.distributed.launch import build_together
 from mixer.utils.console import add_json, console, only_json, print_json
 from mixer.utils.files import write_text
@@ -24,36 +23,28 @@ from tasks.recipe import ContinualRecipe
 from tasks.report.compared import read_matrices
 from tasks.report.results import METRICS_FILE, PAGE_FILE, write_page
 
-_FIELDS = tuple(field.name for field in fields(ContinualRecipe) if field.name != "training")
 _RESUME = ("auto", "must", "never")
 
 
 def continual() -> Command:
     """Returns the command that trains on a sequence of tasks."""
-    parser = ArgumentParser(
+    return recipe_command(
+        ContinualRecipe,
+        _train,
+        "train on a sequence of tasks from a recipe",
         description="Trains on a sequence of tasks from a recipe and evaluates all tasks after each. Any field can be "
         "overridden: --training.learning_rate 1e-3.",
-        usage="mixer continual RECIPE.yaml [--resume auto|must|never] [--json] [--FIELD VALUE ...]",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
-    parser.add_argument(
-        "--resume",
-        type=str,
-        default=None,
-        metavar="auto|must|never",
-        help="Resume the run in training.output_dir; if there is none, start a new one (auto) or fail (must). never: "
-        "start a new one in any case, which removes the state of the old one. Default: start a new one, and fail if "
-        "there is a run already.",
-    )
-    add_json(parser)
-    parser.add_class_arguments(ContinualRecipe)
-    return Command(
-        parser,
-        lambda config: _train(parser, config),
-        "train on a sequence of tasks from a recipe",
-        recipe_class=ContinualRecipe,
+        usage="[--resume auto|must|never] [--json]",
         example="mixer continual recipes/continual.yaml --training.output_dir runs/digits",
+        options={
+            "--resume": {
+                "type": str,
+                "metavar": "auto|must|never",
+                "help": "Resume the run in training.output_dir; if there is none, start a new one (auto) or fail "
+                "(must). never: start a new one in any case, which removes the state of the old one. Default: start a "
+                "new one, and fail if there is a run already.",
+            }
+        },
     )
 
 
@@ -64,41 +55,30 @@ def continual_compare() -> Command:
     )
     parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
     parser.add_argument(
-        "--output",
-        type=str,
-        default=None,
-        metavar="PATH",
-        help="Path of the page. Default: compared.html of the first.",
+        "--output", type=str, metavar="PATH", help="Path of the page. Default: compared.html of the first."
     )
     add_json(parser)
-    return Command(
-        parser,
-        _compare,
-        "compare continual runs",
-        example="mixer continual-compare runs/continual/without-memory runs/continual/memory",
-    )
+    example = "mixer continual-compare runs/continual/without-memory runs/continual/memory"
+    return Command(parser, _compare, "compare continual runs", example=example)
 
 
-def _train(parser: ArgumentParser, config: Namespace) -> None:
-    # How it was launched, and what is printed, are no part of what is trained.
-    resume, prints_json = config.pop("resume"), config.pop("json")
-
+def _train(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     def build() -> ContinualRun:
-        run = build_recipe(ContinualRecipe, parser, config, _FIELDS, otherwise="training").build()
+        run = build_recipe(ContinualRecipe, parser, config).build()
         run.check()  # before anything that is there is touched
         return run
 
-    with only_json(prints_json):
-        run = build_together(parser, config, resume, build)
+    with only_json(own.json):
+        run = build_together(parser, config, own.resume, build)
         run.hold_output()
         try:
-            matrix = _train_run(run, resume, parser.dump(config, skip_validation=True))
+            matrix = _train_run(run, own.resume, parser.dump(config, skip_validation=True))
         finally:
             run.release_output()
-    folder, args = run.folder, run.args
-    if args.should_save:
+    folder = run.folder
+    if run.args.should_save:
         page = folder / PAGE_FILE if (folder / PAGE_FILE).exists() else None
-        _show({folder.name: matrix}, page, prints_json, [_scores_table(matrix, read_pace(folder, matrix.task_names))])
+        _show({folder.name: matrix}, page, own.json, [_scores_table(matrix, read_pace(folder, matrix.task_names))])
 
 
 def _train_run(run: ContinualRun, resume: str | None, recipe: str) -> ScoreMatrix:

@@ -19,6 +19,10 @@ from tasks.continual.continual_checks import Optimizer
 from tasks.heads import HeadKind
 from tasks.task import TaskSequence
 
+# Fields that are passed on to the run.
+_RUN_OPTIONS = ("head", "second_draw", "batch_size", "optimizer", "scores_before", "curve_steps", "score")
+_TWO_DATA_SETS = "not two data sets: for training and for evaluation."
+
 
 @dataclass
 class ClassifierRecipe(ModelRecipe):
@@ -52,9 +56,8 @@ class ClassifierRecipe(ModelRecipe):
                 raise ValueError(f"model: {error}") from error
         if self.name_or_path is not None or self.config:
             raise ValueError("model: give a factory, or name_or_path and config, not both.")
-        model = call_by_name("model.factory", self.factory, self.arguments)
-        if not isinstance(model, nn.Module):
-            raise ValueError(f"model.factory: {self.factory} gives a {type(model).__name__}, not a torch.nn.Module.")
+        factory = Factory(self.factory, self.arguments)
+        model: nn.Module = _made("model", factory, nn.Module, "not a torch.nn.Module.")
         return model
 
 
@@ -108,45 +111,30 @@ class ContinualRecipe:
         sequence = self._tasks()
         set_seed(self.training.seed)
         model = self.model.make()
-        methods = self.methods
+        memory, methods = self.memory, self.methods
         return ContinualRun(
             model,
             sequence,
             self.training,
-            head=self.head,
-            memory=self._buffer(),
-            second_draw=self.second_draw,
+            memory=None if memory is None else _made("memory", memory, ReplayBuffer, "no ReplayBuffer."),
             mixing=None if self.mixing is None else as_policy(self.mixing),
             methods=(lambda: copy.deepcopy(methods)) if methods else None,
-            batch_size=self.batch_size,
-            optimizer=self.optimizer,
-            scores_before=self.scores_before,
-            curve_steps=self.curve_steps,
-            score=self.score,
+            **{option: getattr(self, option) for option in _RUN_OPTIONS},
         )
 
     def _tasks(self) -> TaskSequence:
         data: tuple[Any, ...] = ()
         if self.source is not None:
-            splits = call_by_name("source.factory", self.source.factory, self.source.arguments)
-            if not isinstance(splits, tuple) or len(splits) != 2:
-                raise ValueError(
-                    f"source.factory: {self.source.factory} gives a {type(splits).__name__}, not two data sets: for "
-                    "training and for evaluation."
-                )
-            data = splits
-        sequence = call_by_name("sequence.factory", self.sequence.factory, self.sequence.arguments, *data)
-        if not isinstance(sequence, TaskSequence):
-            raise ValueError(
-                f"sequence.factory: {self.sequence.factory} gives a {type(sequence).__name__}, not a TaskSequence; "
-                "tasks.sequences has functions that do, such as tasks.sequences.by_class."
-            )
+            data = _made("source", self.source, tuple, _TWO_DATA_SETS)
+            if len(data) != 2:
+                raise ValueError(f"source.factory: {self.source.factory} gives a tuple, {_TWO_DATA_SETS}")
+        expected = "not a TaskSequence; tasks.sequences has functions that do, such as tasks.sequences.by_class."
+        sequence: TaskSequence = _made("sequence", self.sequence, TaskSequence, expected, *data)
         return sequence
 
-    def _buffer(self) -> ReplayBuffer | None:
-        if self.memory is None:
-            return None
-        memory = call_by_name("memory.factory", self.memory.factory, self.memory.arguments)
-        if not isinstance(memory, ReplayBuffer):
-            raise ValueError(f"memory.factory: {self.memory.factory} gives a {type(memory).__name__}, no ReplayBuffer.")
-        return memory
+
+def _made(field_name: str, factory: Factory, kind: type, expected: str, *data: Any) -> Any:
+    made = call_by_name(f"{field_name}.factory", factory.factory, factory.arguments, *data)
+    if not isinstance(made, kind):
+        raise ValueError(f"{field_name}.factory: {factory.factory} gives a {type(made).__name__}, {expected}")
+    return made

@@ -1,14 +1,15 @@
 """The commands of the command line, plug-ins of other packages included."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.metadata import EntryPoint
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
 from mixer.recipe.fields import check_written_classes
+from mixer.utils.console import add_json
 from mixer.utils.entry_points import load_plug_ins, made_by
 
 # Exit status of a command that is done, with findings that `--strict` does not allow.
@@ -64,19 +65,49 @@ def plugged_in_commands(taken: Sequence[str]) -> dict[str, Command]:
     Args:
         taken: Names that are reserved.
     """
-    return load_plug_ins(PLUG_IN_GROUP, "command", _load, taken, stacklevel=2)
+    load = partial(made_by, kind="command", expected=Command)
+    return load_plug_ins(PLUG_IN_GROUP, "command", load, taken, stacklevel=2)
 
 
-def _load(entry: EntryPoint, taken: Collection[str]) -> tuple[str, Command]:
-    return made_by(entry, taken, "command", Command)
+def recipe_command(
+    recipe_class: type,
+    run: Callable[[ArgumentParser, Namespace, Namespace], int | None],
+    summary: str,
+    description: str,
+    usage: str,
+    example: str,
+    options: Mapping[str, Mapping[str, Any]],
+) -> Command:
+    """Creates a command whose first argument is the path of a recipe.
+
+    Args:
+        recipe_class: The recipe's dataclass.
+        run: Runs the command with its parser, the recipe's fields, and its other options with `json`.
+        summary: See `Command`.
+        description: Description for the command's help.
+        usage: Usage after `mixer NAME RECIPE.yaml`, without `[--FIELD VALUE ...]`.
+        example: See `Command`.
+        options: Arguments of `add_argument`, by option.
+    """
+    name = example.split()[1]
+    usage = f"mixer {name} RECIPE.yaml {usage} [--FIELD VALUE ...]"
+    parser = ArgumentParser(description=description, usage=usage, allow_abbrev=False)
+    parser.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
+    own = [parser.add_argument(option, **arguments).dest for option, arguments in options.items()]
+    add_json(parser)
+    parser.add_class_arguments(recipe_class)
+
+    def split(config: Namespace) -> int | None:
+        options: Any = {option: config.pop(option) for option in (*own, "json")}
+        return run(parser, config, Namespace(options))  # type: ignore[no-untyped-call]
+
+    return Command(parser, split, summary, recipe_class, example)
 
 
 def build_recipe(
     recipe_class: type[_Recipe],
     parser: ArgumentParser,
     config: Namespace,
-    fields: Sequence[str],
-    otherwise: str,
     given_as: Mapping[str, str] = MappingProxyType({}),
 ) -> _Recipe:
     """Builds a recipe from parsed arguments.
@@ -85,35 +116,30 @@ def build_recipe(
         recipe_class: The recipe's dataclass.
         parser: The parser of the recipe's fields.
         config: The parsed arguments: the fields, and `recipe`.
-        fields: Fields to build one at a time after an error, to find the wrong one.
-        otherwise: The field to name if the error comes from none of `fields`.
         given_as: Names of the options that set fields of another name, for errors.
 
     Raises:
         ValueError: If a field is wrong; names it.
     """
     check_written_classes(recipe_class, config, given_as)
+    names = [field.name for field in fields(recipe_class) if field.name != "training"]  # type: ignore[arg-type]
     try:
         built = parser.instantiate(config)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{_failing_field(parser, config, fields, otherwise, given_as)}: {_cause(error)}") from None
+        wrong = next((name for name in names if _fails(parser, config, name)), "training")
+        raise ValueError(f"{given_as.get(wrong, wrong)}: {_cause(error)}") from None
     return recipe_class(**{name: value for name, value in vars(built).items() if name != "recipe"})
 
 
 def _cause(error: Exception) -> str:
     """Extracts the causes from an error that lists all types of a union."""
     lines = [line.strip().removeprefix("- ") for line in str(error).splitlines() if line.strip().startswith("- ")]
-    causes = [line for line in lines if not line.startswith("Expected a")]
-    return "; ".join(causes) if causes else str(error)
+    return "; ".join(line for line in lines if not line.startswith("Expected a")) or str(error)
 
 
-def _failing_field(
-    parser: ArgumentParser, config: Namespace, fields: Sequence[str], otherwise: str, given_as: Mapping[str, str]
-) -> str:
-    for name in fields:
-        one: Any = {name: config[name]}
-        try:
-            parser.instantiate(Namespace(one))  # type: ignore[no-untyped-call]
-        except (ValueError, TypeError):
-            return given_as.get(name, name)
-    return otherwise
+def _fails(parser: ArgumentParser, config: Namespace, field: str) -> bool:
+    try:
+        parser.instantiate(Namespace({field: config[field]}))  # type: ignore[no-untyped-call]
+    except (ValueError, TypeError):
+        return True
+    return False

@@ -14,9 +14,8 @@ def compare() -> Command:
     parser = ArgumentParser(description="Compares runs side by side, finished or not.")
     parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
     add_json(parser)
-    return Command(
-        parser, _compare, "compare runs side by side", example="mixer compare runs/demo/adaptive runs/demo/uniform"
-    )
+    example = "mixer compare runs/demo/adaptive runs/demo/uniform"
+    return Command(parser, _compare, "compare runs side by side", example=example)
 
 
 def _compare(config: Namespace) -> None:

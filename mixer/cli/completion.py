@@ -19,9 +19,8 @@ _PATHS = ("recipe", "run", "runs", "output", "losses", "pictures", "tables", "tr
 
 def completion() -> Command:
     """Creates the command `mixer completion`. `mixer.cli.entry` prints the script: it alone knows all commands."""
-    parser = ArgumentParser(
-        description="Prints a script that lets a shell complete commands, options and their choices."
-    )
+    description = "Prints a script that lets a shell complete commands, options and their choices."
+    parser = ArgumentParser(description=description)
     parser.add_argument("shell", choices=SHELLS, help="The shell.")
     example = "mixer completion bash > ~/.local/share/bash-completion/completions/mixer"
     return Command(parser, _refuse, "complete commands in a shell", example=example)

@@ -10,17 +10,16 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
 from mixer.analysis.doremi.runs import POLICY, ProxyWeights, Step, find_weights, finish, on_main
-from mixer.cli.command import Command, build_recipe
+from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.distributed.launch import build_together
 from mixer.policies import Policy
 from mixer.recipe.files import mixing_of
 from mixer.recipe.model import Task
-from mixer.recipe.recipe import RECIPE_FIELDS, Recipe
-from mixer.utils.console import add_json, console, only_json, print_json
+from mixer.recipe.recipe import Recipe
+from mixer.utils.console import console, only_json, print_json
 from mixer.utils.files import write_json
 
 WEIGHTS_FILE = "weights.json"
-_OWN = ("train", "reference_mixing", "proxy_model", "json")  # options that are no fields of a recipe
 _DESCRIPTION = (
     "Finds mixture weights by DoReMi: trains a reference model (OUTPUT/reference) and a proxy (OUTPUT/proxy) with the "
     "recipe, and writes the proxy's average weights (OUTPUT/weights.json) in the form of --mixing. Finished runs are "
@@ -47,35 +46,32 @@ class ProxyModel:
 
 def doremi() -> Command:
     """Returns the command `mixer doremi`."""
-    parser = ArgumentParser(
+    return recipe_command(
+        Recipe,
+        _run,
+        "find mixture weights by DoReMi",
         description=_DESCRIPTION,
-        usage="mixer doremi RECIPE.yaml [--train] [--reference_mixing MIXING] [--proxy_model.FIELD VALUE ...] "
-        "[--json] [--FIELD VALUE ...]",
-        allow_abbrev=False,
+        usage="[--train] [--reference_mixing MIXING] [--proxy_model.FIELD VALUE ...] [--json]",
+        example=f"mixer doremi recipes/demo.yaml --mixing {POLICY} --training.output_dir runs/doremi",
+        options={
+            "--train": {
+                "action": "store_true",
+                "help": "Also train the recipe's model with these weights, in OUTPUT/main.",
+            },
+            "--reference_mixing": {
+                "type": Policy | dict[str, float] | str | None,
+                "help": "Mixture of the reference. Default: the weights of the streams; without weights, proportional "
+                "to size.",
+            },
+            "--proxy_model": {
+                "type": ProxyModel | None,
+                "help": "A smaller model for the reference and the proxy. Default: the recipe's model.",
+            },
+        },
     )
-    add = parser.add_argument
-    add("--recipe", action="config", help="Path of the recipe, a YAML file.")
-    add("--train", action="store_true", help="Also train the recipe's model with these weights, in OUTPUT/main.")
-    add(
-        "--reference_mixing",
-        type=Policy | dict[str, float] | str | None,
-        default=None,
-        help="Mixture of the reference. Default: the weights of the streams; without weights, proportional to size.",
-    )
-    add(
-        "--proxy_model",
-        type=ProxyModel | None,
-        default=None,
-        help="A smaller model for the reference and the proxy. Default: the recipe's model.",
-    )
-    add_json(parser)
-    parser.add_class_arguments(Recipe)
-    example = f"mixer doremi recipes/demo.yaml --mixing {POLICY} --training.output_dir runs/doremi"
-    run, summary = partial(_run, parser), "find mixture weights by DoReMi"
-    return Command(parser, run, summary, recipe_class=Recipe, example=example)
 
 
-def _run(parser: ArgumentParser, config: Namespace) -> None:
+def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     if config.reference_model is not None:
         raise ValueError(
             f"reference_model={config.reference_model}: mixer doremi trains the reference itself. Remove the field; to "
@@ -85,49 +81,49 @@ def _run(parser: ArgumentParser, config: Namespace) -> None:
         raise ValueError("training.resume_from_checkpoint: mixer doremi resumes by itself. Remove the field.")
     folder = Path(str(config.training.output_dir or "trainer_output"))
     path = folder / WEIGHTS_FILE
-    make = partial(_make, parser, config, folder)
+    make = partial(_make, parser, config, own, folder)
     # Fails on all ranks together if one cannot build the run, or builds another one.
-    build_together(parser, config, None, partial(make, "reference", {}))
-    with only_json(config.json):  # training may print to stdout
+    every_option = Namespace(**vars(config), **vars(own))  # type: ignore[no-untyped-call]
+    build_together(parser, every_option, None, partial(make, "reference", {}))
+    with only_json(own.json):  # training may print to stdout
         result = find_weights(make)
         mixing = mixing_of(result.weights, result.unit)
         main = make("main", {"mixing": mixing})
         on_main(main.recipe.training, lambda: write_json(path, mixing))
     if main.recipe.training.process_index == 0:
-        _show(result, mixing, path, config.json)
-    if config.train:
-        with only_json(config.json):
+        _show(result, mixing, path, own.json)
+    if own.train:
+        with only_json(own.json):
             finish(main)
 
 
-def _make(parser: ArgumentParser, config: Namespace, folder: Path, name: str, changes: Mapping[str, Any]) -> Step:
+def _make(
+    parser: ArgumentParser, options: Namespace, own: Namespace, folder: Path, name: str, changes: Mapping[str, Any]
+) -> Step:
     """Makes a run from the parsed options; runs share no objects."""
-    own: Any = config.clone()
-    options = {option: own.pop(option) for option in _OWN}
-    own.training.output_dir = str(folder / name)
+    config: Any = options.clone()
+    config.training.output_dir = str(folder / name)
     given_as = {}
     if name == "reference":
-        own.mixing, given_as["mixing"] = options["reference_mixing"], "reference_mixing"
-    elif name == "proxy" and own.mixing is None:
-        own.mixing = POLICY
-    if name != "main" and options["proxy_model"] is not None:
-        task = own.model.task
-        own.model, given_as["model"] = options["proxy_model"], "proxy_model"
-        own.model.task = own.model.task or task
+        config.mixing, given_as["mixing"] = own.clone().reference_mixing, "reference_mixing"
+    elif name == "proxy" and config.mixing is None:
+        config.mixing = POLICY
+    if name != "main" and own.proxy_model is not None:
+        task = config.model.task
+        config.model, given_as["model"] = own.clone().proxy_model, "proxy_model"
+        config.model.task = config.model.task or task
     for option, value in changes.items():
-        own[option] = value
-    recipe = build_recipe(Recipe, parser, own, RECIPE_FIELDS, "training", given_as)
-    own.pop("recipe", None)
-    return Step(recipe, parser.dump(own, skip_validation=True), given_as)
+        config[option] = value
+    recipe = build_recipe(Recipe, parser, config, given_as)
+    config.pop("recipe", None)
+    return Step(recipe, parser.dump(config, skip_validation=True), given_as)
 
 
 def _show(result: ProxyWeights, mixing: Mapping[str, Any], path: Path, is_json: bool) -> None:
     if is_json:
         print_json({"weights": result.weights, "unit": result.unit, "mixing": mixing, "path": path})
         return
-    table = Table()
-    for column in ("stream", f"weight (share of {result.unit})"):
-        table.add_column(column)
+    table = Table("stream", f"weight (share of {result.unit})")
     for name, weight in result.weights.items():
         table.add_row(name, f"{weight:.4f}")
     console().print(table)

@@ -17,7 +17,7 @@ def explain() -> Command:
         "batch size."
     )
     parser.add_argument("run", type=str, help="Output folder of a run.")
-    parser.add_argument("--step", type=int, default=None, metavar="N", help="Number of the step, from 1.")
+    parser.add_argument("--step", type=int, metavar="N", help="Number of the step, from 1.")
     add_json(parser)
 
     def run(config: Namespace) -> None:
@@ -30,9 +30,4 @@ def explain() -> Command:
         else:
             console().print(screen(explanation))
 
-    return Command(
-        parser,
-        run,
-        "explain the mixture of a step",
-        example="mixer explain runs/demo/adaptive --step 120",
-    )
+    return Command(parser, run, "explain the mixture of a step", example="mixer explain runs/demo/adaptive --step 120")

@@ -16,6 +16,11 @@ from mixer.recipe.files import mixing_of
 from mixer.utils.console import add_json, console, print_json
 from mixer.utils.files import write_json
 
+_FIGURES = (
+    *("weights", "objective", "expected_loss", "expected_losses", "error", "rank_correlation", "regressor", "errors"),
+    *("constant_error", "warnings"),
+)
+
 
 def fit() -> Command:
     """Gives the command that fits the losses of runs to their mixtures."""
@@ -28,51 +33,27 @@ def fit() -> Command:
     )
     add = parser.add_argument
     add("runs", nargs="+", type=str, help="Output folders of runs that differ in their mixture alone.")
-    add(
-        "--objective",
-        type=str,
-        default="average",
-        metavar="average|worst|NAME=weight,...",
-        help="The objective to minimise, made of the losses of streams. A NAME may also be another evaluation set.",
-    )
-    add(
-        "--loss",
-        choices=["evaluation", "train"],
-        default="evaluation",
-        help="Losses of the last evaluation, or of training over the last tenth of the steps.",
-    )
+    objective = "The objective to minimise, made of the losses of streams. A NAME may also be another evaluation set."
+    add("--objective", type=str, default="average", metavar="average|worst|NAME=weight,...", help=objective)
+    loss = "Losses of the last evaluation, or of training over the last tenth of the steps."
+    add("--loss", choices=["evaluation", "train"], default="evaluation", help=loss)
     add("--unit", choices=["samples", "tokens"], default="samples", help="Unit of the shares.")
-    add(
-        "--regressor",
-        choices=[AUTO, *REGRESSORS],
-        default=AUTO,
-        help="The regression; auto takes the one with the least error on runs left out.",
-    )
+    regressor = "The regression; auto takes the one with the least error on runs left out."
+    add("--regressor", choices=[AUTO, *REGRESSORS], default=AUTO, help=regressor)
     add("--least-share", type=float, default=0.0, metavar="SHARE", help="Least share of every stream.")
-    add(
-        "--allow-different-budgets",
-        action="store_true",
-        help="Also fit runs that differ in their length or last evaluation, or stopped early.",
-    )
-    add(
-        "--allow-different-recipes",
-        action="store_true",
-        help="Also fit runs of mixer train whose recipes differ in more than mixture, seeds, length and reporting.",
-    )
-    add("--output", type=str, default=None, metavar="PATH", help="Where to write the mixture (JSON).")
+    budgets = "Also fit runs that differ in their length or last evaluation, or stopped early."
+    add("--allow-different-budgets", action="store_true", help=budgets)
+    recipes = "Also fit runs of mixer train whose recipes differ in more than mixture, seeds, length and reporting."
+    add("--allow-different-recipes", action="store_true", help=recipes)
+    add("--output", type=str, metavar="PATH", help="Where to write the mixture (JSON).")
     add_json(parser)
     example = "mixer fit runs/a runs/b runs/c runs/d --objective worst --output weights.json"
     return Command(parser, _run, "find the best fixed mixture by a fit to finished runs", example=example)
 
 
 def _run(config: Namespace) -> None:
-    recorded = read_recorded_runs(
-        [Path(run) for run in config.runs],
-        config.unit,
-        config.loss,
-        config.allow_different_budgets,
-        config.allow_different_recipes,
-    )
+    allowed = config.allow_different_budgets, config.allow_different_recipes
+    recorded = read_recorded_runs([Path(run) for run in config.runs], config.unit, config.loss, *allowed)
     fitted = fit_mixture(
         recorded.mixtures,
         recorded.losses,
@@ -93,8 +74,7 @@ def _run(config: Namespace) -> None:
     screen = console()
     screen.print(share_table(fitted))
     screen.print(error_table(fitted))
-    warnings = [f"Warning: {warning}" for warning in fitted.warnings]
-    for sentence in (*summary(fitted), *recorded.notes, *warnings):
+    for sentence in (*summary(fitted), *recorded.notes, *(f"Warning: {warning}" for warning in fitted.warnings)):
         screen.print(sentence, markup=False, highlight=False)
     value = shlex.quote(json.dumps(mixing)) if config.output is None else f'"$(cat {shlex.quote(config.output)})"'
     # Not wrapped, so that it can be copied.
@@ -102,21 +82,12 @@ def _run(config: Namespace) -> None:
 
 
 def _document(fitted: FittedMixture) -> dict[str, Any]:
-    losses = fitted.left_out.seen.tolist()
+    runs = zip(fitted.runs, fitted.mixtures.tolist(), fitted.left_out.seen.tolist(), strict=True)
     return {
-        "weights": fitted.weights,
-        "objective": fitted.objective,
-        "expected_loss": fitted.expected_loss,
-        "expected_losses": fitted.expected_losses,
-        "error": fitted.error,
-        "rank_correlation": fitted.rank_correlation,
-        "regressor": fitted.regressor,
-        "errors": fitted.errors,
-        "constant_error": fitted.constant_error,
+        **{name: getattr(fitted, name) for name in _FIGURES},
         "best_run": fitted.runs[fitted.best_run],
         "runs": [
             {"name": name, "shares": dict(zip(fitted.streams, shares, strict=True)), "loss": loss}
-            for name, shares, loss in zip(fitted.runs, fitted.mixtures.tolist(), losses, strict=True)
+            for name, shares, loss in runs
         ],
-        "warnings": fitted.warnings,
     }

@@ -35,9 +35,7 @@ def _listing(title: str, example: str, classes: Callable[[], _Classes]) -> Comma
         if config.json:
             print_json(rows)
             return
-        table = Table(title=title)
-        for column in ("name", "needs", "costs", "what it does"):
-            table.add_column(column)
+        table = Table("name", "needs", "costs", "what it does", title=title)
         for row in rows:
             needs = row["needs"] if isinstance(row["needs"], str) else ", ".join(row["needs"]) or "nothing"
             table.add_row(row["name"], needs, row["costs"], row["summary"])

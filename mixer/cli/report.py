@@ -12,26 +12,16 @@ from mixer.utils.console import add_json, print_json
 def report() -> Command:
     """Gives the command that writes the page about runs."""
     parser = ArgumentParser(description="Writes one page on finished or running runs: findings, tables and plots.")
-    parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
-    parser.add_argument(
-        "--output", type=str, default=None, metavar="PATH", help="Path of the page. Default: report.html of the first."
-    )
-    parser.add_argument(
-        "--pictures",
-        type=str,
-        default=None,
-        metavar="FOLDER",
-        help="Write each plot as a picture into this folder, too.",
-    )
-    parser.add_argument("--picture_format", type=str, default="png", metavar="{png,svg,pdf}", help="Default: png.")
-    parser.add_argument(
-        "--tables", type=str, default=None, metavar="FOLDER", help="Write each table as a file into this folder, too."
-    )
-    parser.add_argument("--table_format", type=str, default="csv", metavar="{csv,parquet}", help="Default: csv.")
+    add = parser.add_argument
+    add("runs", nargs="+", type=str, help="Output folders of runs.")
+    add("--output", type=str, metavar="PATH", help="Path of the page. Default: report.html of the first.")
+    add("--pictures", type=str, metavar="FOLDER", help="Write each plot as a picture into this folder, too.")
+    add("--picture_format", type=str, default="png", metavar="{png,svg,pdf}", help="Default: png.")
+    add("--tables", type=str, metavar="FOLDER", help="Write each table as a file into this folder, too.")
+    add("--table_format", type=str, default="csv", metavar="{csv,parquet}", help="Default: csv.")
     add_json(parser)
-    return Command(
-        parser, _report, "write a page with plots of runs", example="mixer report runs/demo/adaptive runs/demo/uniform"
-    )
+    example = "mixer report runs/demo/adaptive runs/demo/uniform"
+    return Command(parser, _report, "write a page with plots of runs", example=example)
 
 
 def _report(config: Namespace) -> None:

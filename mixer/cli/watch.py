@@ -24,12 +24,8 @@ def watch() -> Command:
         "terminal, the run is shown once."
     )
     parser.add_argument("run", type=str, help="Output folder of a run; for a continual run, the newest task is shown.")
-    parser.add_argument(
-        "--interval_seconds",
-        type=float,
-        default=2.0,
-        help="Seconds between updates of the view. Default: 2, as often as runs write.",
-    )
+    interval = "Seconds between updates of the view. Default: 2, as often as runs write."
+    parser.add_argument("--interval_seconds", type=float, default=2.0, help=interval)
     parser.add_argument("--once", action="store_true", help="Show the run once and exit.")
     parser.add_argument("--wait", action="store_true", help="Wait for a run that has not started.")
     add_json(parser)

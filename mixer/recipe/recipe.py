@@ -25,8 +25,6 @@ from mixer.trainer.step import NonFinite
 from mixer.trainer.trainer import MixingTrainer
 from mixer.trainer.variants import WeightlessTrainer
 
-# Fields with a name or a class: after an error they are built one at a time to find the wrong one.
-RECIPE_FIELDS = ("mixing", "batch_size", "budget", "probe", "methods", "conflict", "groupings", "streams", "model")
 # Fields that are built or loaded; all others are passed on to the trainer.
 _BUILT = ("model", "streams", "training", "reference_model", "tokenizer")
 

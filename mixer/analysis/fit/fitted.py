@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from rich.table import Table
+from rich.table import Column, Table
 
 from mixer.analysis.fit.regressors import LeftOut
 from mixer.utils.arrays import FloatArray
@@ -152,12 +152,9 @@ def share_table(fitted: FittedMixture) -> Table:
     compared = {"best run": fitted.best_run}
     if fitted.uniform_runs:
         compared["uniform run"] = fitted.uniform_runs[0]
-    table = Table(title=f"Best fixed mixture by {len(fitted.runs)} runs ({fitted.objective} loss)")
-    table.add_column("stream")
-    table.add_column("share", justify="right")
-    table.add_column("range\nof the runs", justify="right")
-    for title, run in compared.items():
-        table.add_column(f"{title}\n{fitted.runs[run]}", justify="right")
+    titles = ["share", "range\nof the runs", *(f"{title}\n{fitted.runs[run]}" for title, run in compared.items())]
+    columns = [Column(title, justify="right") for title in titles]
+    table = Table("stream", *columns, title=f"Best fixed mixture by {len(fitted.runs)} runs ({fitted.objective} loss)")
     least, most = fitted.mixtures.min(axis=0), fitted.mixtures.max(axis=0)
     for number, (name, share) in enumerate(fitted.weights.items()):
         others = [f"{fitted.mixtures[run, number]:.3f}" for run in compared.values()]
@@ -171,9 +168,7 @@ def share_table(fitted: FittedMixture) -> Table:
 
 def error_table(fitted: FittedMixture) -> Table:
     """Makes a table of the root mean squared error of each regression on runs left out."""
-    table = Table(title="Error on runs left out")
-    table.add_column("regression")
-    table.add_column("error", justify="right")
+    table = Table("regression", Column("error", justify="right"), title="Error on runs left out")
     for name, error in fitted.errors.items():
         table.add_row(f"{name} (chosen)" if name == fitted.regressor else name, f"{error:.4f}")
     table.add_row("mean of the other runs", f"{fitted.constant_error:.4f}")

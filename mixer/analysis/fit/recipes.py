@@ -47,8 +47,8 @@ def check_recipes(folders: Mapping[str, Path], allow_different: bool) -> list[st
             f"The recipe of {which} was not compared: the folder has no {_FILE}, which only mixer train writes."
         )
     differing = _differences(recipes)
-    more = len(differing) - _MOST_NAMED
-    fields = "; ".join(differing[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
+    more = [f"and {len(differing) - _MOST_NAMED} more"] if len(differing) > _MOST_NAMED else []
+    fields = "; ".join([*differing[:_MOST_NAMED], *more])
     if differing and not allow_different:
         raise ValueError(
             f"Runs must differ in their mixture alone, but their recipes differ in: {fields}. Leave these runs out, or "

@@ -1,18 +1,17 @@
-"""Mixtures and losses of recorded runs."""
+"""Mixtures and losses of recorded runs that can be compared."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from mixer.analysis.fit.comparable import Run, check_budgets, check_evaluated, common_streams
 from mixer.analysis.fit.mixture import group_runs
 from mixer.analysis.fit.recipes import check_recipes
 from mixer.analysis.fit.regressors import Groups
-from mixer.ledger.ledger import Ledger
+from mixer.ledger.recorded_run import RecordedRun
 from mixer.policies.contract import Unit
 from mixer.utils.arrays import FloatArray
 
@@ -20,6 +19,39 @@ LossKind = Literal["evaluation", "train"]
 
 _LAST_PART = 0.1
 _STEADY = 0.02
+_TOLERANCE = 0.05
+_WAY_OUT = "Leave these runs out, or allow it with --allow-different-budgets."
+_EVALUATE = (
+    "Record runs that evaluate at their end (training.eval_strategy: steps, with eval_steps that divide the run), or "
+    "take the losses of training (--loss train)."
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The record of a run.
+
+    Args:
+        name: Its name in messages.
+        folder: Its output folder.
+        amounts: Samples or tokens that it trained on, by stream.
+        losses: Losses by name; NaN where one is not finite.
+        budget: Samples or tokens in all.
+        evaluated_at: Samples or tokens before the evaluation of the losses.
+        progress: Fraction of its budget that is done.
+        requested: Mean shares that the policy requested, a row for each stream, in columns for samples and tokens.
+        is_steady: Whether its mixture stayed the same, in samples or in tokens.
+    """
+
+    name: str
+    folder: Path
+    amounts: pd.Series
+    losses: pd.Series
+    budget: float
+    evaluated_at: float
+    progress: float
+    requested: pd.DataFrame
+    is_steady: bool
 
 
 @dataclass(frozen=True)
@@ -65,15 +97,12 @@ def read_recorded_runs(
         ValueError: If a folder holds no run or appears twice, runs differ in streams, budgets or recipes, or were not
             evaluated at their end.
     """
-    for option, value, known in (("unit", unit, get_args(Unit)), ("loss", loss, get_args(LossKind))):
-        if value not in known:
-            raise ValueError(f"{option} must be one of {list(known)}, got {value!r}.")
     runs = [read_run(folder, name, unit, loss) for name, folder in _by_name(folders).items()]
-    streams = common_streams(runs)
+    streams = _common_streams(runs)
     if not allow_different_budgets:
-        check_budgets(runs, unit)
+        _check_budgets(runs, unit)
     if loss == "evaluation":
-        check_evaluated(runs, allow_early=allow_different_budgets)
+        _check_evaluated(runs, allow_early=allow_different_budgets)
     recipe_notes = check_recipes({run.name: run.folder for run in runs}, allow_different_recipes)
     loss_names = _common_losses(runs, streams)
     requested = [np.array([run.requested.loc[list(streams), name] for run in runs]) for name in ("samples", "tokens")]
@@ -103,64 +132,56 @@ def read_run(folder: Path, name: str, unit: Unit, loss: LossKind) -> Run:
     Raises:
         ValueError: If the folder holds no run, or the run has no step or counted nothing of the unit.
     """
-    if not (folder / "ledger" / "ledger.json").is_file():
-        raise ValueError(
-            f"{folder} is not the folder of a run: it has no ledger/ledger.json. Give the output folder of a run "
-            "(training.output_dir)."
-        )
-    ledger = Ledger(folder / "ledger")
-    rows, clock = ledger.to_pandas(), ledger.clock().set_index("step")
-    if rows.empty or clock.empty:
-        raise ValueError(f"The ledger of {folder} has no step: let the run train, or leave it out.")
-    rows = rows[rows["step"] <= clock.index[-1]]
-    amounts = rows.groupby("stream", sort=False)["count" if unit == "samples" else "tokens"].sum()
+    run = RecordedRun(folder)
+    amounts = pd.Series(run.streams["count" if unit == "samples" else "tokens"].sum(axis=0), run.names)
     if not amounts.sum() > 0:
         raise ValueError(f"{folder} has counted no {unit}: take --unit samples, or leave it out.")
-    losses, step = _evaluated(ledger.evaluations(), amounts.index) if loss == "evaluation" else _trained(rows)
-    requested = _requested_shares(rows)
+    losses, step = _evaluated(run) if loss == "evaluation" else _trained(run)
+    requested = _requested_shares(run)
     return Run(
         name,
         folder,
         amounts,
         losses,
-        budget=float(clock[unit].iloc[-1]),
-        evaluated_at=float(clock[unit][clock.index <= step].max()) if (clock.index <= step).any() else 0.0,
-        progress=float(clock["progress"].iloc[-1]),
-        requested=pd.DataFrame({counted: shares.mean() for counted, shares in requested.items()}),
-        is_steady=any(bool((shares.max() - shares.min()).max() <= _STEADY) for shares in requested.values()),
+        budget=float(run.clock[unit][-1]),
+        evaluated_at=float(run.clock[unit][run.steps <= step].max(initial=0.0)),
+        progress=float(run.clock["progress"][-1]),
+        requested=pd.DataFrame({counted: shares.mean(axis=0) for counted, shares in requested.items()}, run.names),
+        is_steady=any(bool(np.ptp(shares, axis=0).max() <= _STEADY) for shares in requested.values()),
     )
 
 
-def _requested_shares(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def _requested_shares(run: RecordedRun) -> dict[str, FloatArray]:
     """Gives the requested shares of samples and tokens by step and stream, which are the same for every seed.
 
     A policy with `unit="tokens"` requests shares of tokens, which the mean length of each stream's samples so far turns
     into shares of samples. The same lengths turn them back, to rounding.
     """
-    weights, counts, tokens = (
-        rows.pivot(index="step", columns="stream", values=name).fillna(0) for name in ("weight", "count", "tokens")
-    )
-    samples_before, tokens_before = counts.cumsum() - counts, tokens.cumsum() - tokens
-    lengths = (tokens_before / samples_before).where(tokens_before > 0)
-    means = lengths.mean(axis=1).fillna(1.0)  # for streams without tokens so far
-    of_tokens = weights * lengths.apply(lambda column: column.fillna(means))
-    return {"samples": weights, "tokens": of_tokens.div(of_tokens.sum(axis=1), axis=0).fillna(0.0)}
+    weights, counts, tokens = (np.nan_to_num(run.streams[name]) for name in ("weight", "count", "tokens"))
+    samples_before, tokens_before = np.cumsum(counts, axis=0) - counts, run.num_tokens - tokens
+    is_known = tokens_before > 0
+    lengths = np.where(is_known, tokens_before / np.maximum(samples_before, 1), 0.0)
+    means = np.where(is_known.any(axis=1), lengths.sum(axis=1) / np.maximum(is_known.sum(axis=1), 1), 1.0)
+    of_tokens = weights * np.where(is_known, lengths, means[:, None])  # the mean for streams without tokens so far
+    totals = of_tokens.sum(axis=1, keepdims=True)
+    return {"samples": weights, "tokens": of_tokens / np.where(totals > 0.0, totals, 1.0)}
 
 
-def _evaluated(evaluations: pd.DataFrame, streams: pd.Index) -> tuple[pd.Series, int]:
+def _evaluated(run: RecordedRun) -> tuple[pd.Series, int]:
     """Gives the losses of each set's last evaluation and the earliest step of those of streams (or of all sets)."""
-    last = evaluations.drop_duplicates("stream", keep="last").set_index("stream")
-    steps = last["step"][last.index.isin(streams)]
-    steps = last["step"] if steps.empty else steps
-    return last["loss"], 0 if steps.empty else int(steps.min())
+    last = {name: (step, loss) for step, own in sorted(run.evaluations.items()) for name, loss in own}
+    losses = pd.Series({name: loss for name, (_, loss) in last.items()}, dtype=np.float64)
+    of_streams = [step for name, (step, _) in last.items() if name in run.names]
+    return losses, min(of_streams or [step for step, _ in last.values()], default=0)
 
 
-def _trained(rows: pd.DataFrame) -> tuple[pd.Series, int]:
+def _trained(run: RecordedRun) -> tuple[pd.Series, int]:
     """Gives the mean loss of an item over the last tenth of the steps; NaN for a stream without any, or with a NaN."""
-    last_step = int(rows["step"].max())
-    late = rows[(rows["step"] > (1.0 - _LAST_PART) * last_step) & (rows["items"] > 0)]
-    sums = (late["loss"] * late["items"]).groupby(late["stream"]).agg(lambda terms: terms.sum(skipna=False))
-    return (sums / late.groupby("stream")["items"].sum()).reindex(pd.unique(rows["stream"])), last_step
+    late = run.steps > (1.0 - _LAST_PART) * run.steps[-1]
+    items = np.nan_to_num(run.streams["items"][late])
+    sums = np.where(items > 0, run.streams["loss"][late] * items, 0.0).sum(axis=0)
+    totals = items.sum(axis=0)
+    return pd.Series(np.where(totals > 0, sums / np.maximum(totals, 1), np.nan), run.names), int(run.steps[-1])
 
 
 def _common_losses(runs: Sequence[Run], streams: Sequence[str]) -> list[str]:
@@ -188,3 +209,47 @@ def _notes(runs: Sequence[Run], streams: Sequence[str], loss_names: Sequence[str
             "may reach other losses, and runs of one policy count as several mixtures unless their means agree."
         )
     return notes
+
+
+def _common_streams(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Gives the names of the streams, in the order of the first run."""
+    streams = tuple(str(name) for name in runs[0].amounts.index)
+    others = [f"{run.name} has {sorted(run.amounts.index)}" for run in runs if set(run.amounts.index) != set(streams)]
+    if others:
+        raise ValueError(
+            f"Runs must have the same streams by name: {runs[0].name} has {sorted(streams)}, but {'; '.join(others)}. "
+            "Leave these runs out."
+        )
+    return streams
+
+
+def _check_budgets(runs: Sequence[Run], unit: Unit) -> None:
+    """Refuses runs that stopped before their budget or differ in length."""
+    short = [f"{run.name} ({run.progress:.0%})" for run in runs if run.progress < 1.0 - 1e-9]
+    if short:
+        raise ValueError(f"Runs must complete their budget, but these stopped early: {', '.join(short)}. {_WAY_OUT}")
+    usual = float(np.median([run.budget for run in runs]))
+    others = [f"{run.name} ({run.budget:,.0f})" for run in runs if abs(run.budget - usual) > _TOLERANCE * usual]
+    if others:
+        raise ValueError(
+            f"Runs must have trained on as many {unit}, to {_TOLERANCE:.0%}; the median is {usual:,.0f}, but: "
+            f"{', '.join(others)}. {_WAY_OUT}"
+        )
+
+
+def _check_evaluated(runs: Sequence[Run], allow_early: bool) -> None:
+    """Refuses runs without an evaluation in the last 5 % of the run, or (`allow_early`) after the first step."""
+    evaluated = [run for run in runs if len(run.losses)]
+    untrained = [run.name for run in evaluated if run.evaluated_at == 0.0]
+    if untrained:
+        raise ValueError(
+            f"The last evaluation of {', '.join(untrained)} was before the first step, and says nothing of the "
+            f"mixture. {_EVALUATE}"
+        )
+    parts = {run.name: run.evaluated_at / run.budget for run in evaluated}
+    early = [f"{name} ({part:.0%})" for name, part in parts.items() if part < 1.0 - _TOLERANCE]
+    if early and not allow_early:
+        raise ValueError(
+            f"Runs must be evaluated at their end, but the last evaluation of these came before {1.0 - _TOLERANCE:.0%} "
+            f"of the run: {', '.join(early)}. {_EVALUATE} Or allow it with --allow-different-budgets."
+        )

@@ -57,27 +57,26 @@ class SampleReading:
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         with seeded(self._seed):  # random transforms repeat, and do not disturb the caller's generators
-            yield from self._rows() if self.size is None else self._samples(self.size)
+            if self.size is None:
+                yield from self._rows()
+                return
+            indices = sorted(random.Random(self._seed).sample(range(self.size), min(self.size, self._most)))
+            for start in range(0, len(indices), _BLOCK_SIZE):
+                yield from self._samples(indices[start : start + _BLOCK_SIZE])
 
-    def _samples(self, size: int) -> Iterator[tuple[int, Any]]:
-        indices = sorted(random.Random(self._seed).sample(range(size), min(size, self._most)))
-        for start in range(0, len(indices), _BLOCK_SIZE):
-            block = indices[start : start + _BLOCK_SIZE]
-            try:
-                samples = _read(self._dataset, block)
-            except Exception:
-                yield from self._one_by_one(block)
-            else:
-                yield from zip(block, samples, strict=True)
-
-    def _one_by_one(self, indices: Sequence[int]) -> Iterator[tuple[int, Any]]:
-        for index in indices:
-            try:
-                sample = self._dataset[index]
-            except Exception as error:
-                self.broken.add(index, _short(error))
-            else:
-                yield index, sample
+    def _samples(self, indices: list[int]) -> Iterator[tuple[int, Any]]:
+        """Reads samples together, or after an error one by one."""
+        try:
+            read = getattr(self._dataset, "__getitems__", None) if len(indices) > 1 else None
+            samples = [self._dataset[index] for index in indices] if read is None else read(indices)
+        except Exception as error:
+            if len(indices) == 1:
+                self.broken.add(indices[0], _short(error))
+                return
+            for index in indices:
+                yield from self._samples([index])
+        else:
+            yield from zip(indices, samples, strict=True)
 
     def _rows(self) -> Iterator[tuple[int, Any]]:
         position = 0
@@ -100,11 +99,6 @@ def readable(stream: Stream) -> Any:
 
 def _short(error: Exception) -> str:
     return shortened(in_words(error), 300)
-
-
-def _read(dataset: Any, indices: list[int]) -> Sequence[Any]:
-    read = getattr(dataset, "__getitems__", None)
-    return [dataset[index] for index in indices] if read is None else read(indices)
 
 
 def _with_columns(dataset: Any, columns: Sequence[str]) -> Any:

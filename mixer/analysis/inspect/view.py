@@ -12,11 +12,9 @@ from rich.text import Text
 from mixer.analysis.inspect.duplicates import Overlap
 from mixer.analysis.inspect.examples import Decoder
 from mixer.analysis.inspect.findings import Finding, count
-from mixer.analysis.inspect.first_batch import Batch
-from mixer.analysis.inspect.inspection import InspectedStream, Inspection
-from mixer.analysis.inspect.measures import Lengths, Limits, Measures, measure
+from mixer.analysis.inspect.inspection import Batch, InspectedStream, Inspection
+from mixer.analysis.inspect.measures import Lengths, Limits, Measures, Truncation, measure
 from mixer.analysis.inspect.reading import readable
-from mixer.analysis.inspect.tokens import Truncation
 from mixer.mixture.stream import Stream
 from mixer.utils.text import printable
 

@@ -1,8 +1,9 @@
 """Losses and gradients for a simulated run: those that another run recorded, or none."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from mixer.mixture.plan import Plan
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import FloatArray, Int64Array
 
+_Course = Callable[[float], float]
 # Observations that are planned and need no model.
 _PLANNED = frozenset({"tokens", "learning_rate"})
 
@@ -27,19 +29,17 @@ class Seen:
         losses: `[num_streams]`: mean loss per item, NaN if there is none.
         loss: Mean loss over all streams.
         gradient_norm: Norm of the gradient before clipping.
-        gradients: The streams' gradients, if they are measured.
         update_norm: Distance by which the step moves the parameters.
-        excess_losses: `[num_streams]`: losses above those of a reference model, or `None`.
-        losses_after: `[num_streams]`: losses after the optimizer step, or `None`.
+        gradients: The streams' gradients, if they are measured.
+        compared: `[num_streams]` by column of the ledger's `comparisons`, if losses are compared.
     """
 
     losses: FloatArray
     loss: float = math.nan
     gradient_norm: float = math.nan
-    gradients: GradientStatistics | None = None
     update_norm: float = math.nan
-    excess_losses: FloatArray | None = None
-    losses_after: FloatArray | None = None
+    gradients: GradientStatistics | None = None
+    compared: Mapping[str, FloatArray] = field(default_factory=dict)
 
 
 class NoLosses:
@@ -106,11 +106,11 @@ class RecordedLosses:
             name: values[:, order] for name, values in {"loss": run.streams["loss"], **run.compared}.items()
         }
         self._courses = {
-            name: [_Course(seen, own) for seen, own in zip(run.streams["seen"][:, order].T, values.T, strict=True)]
+            name: [_course(seen, own) for seen, own in zip(run.streams["seen"][:, order].T, values.T, strict=True)]
             for name, values in self._columns.items()
         }
         samples = run.clock["samples"].astype(np.float64)
-        self._norms = {name: _Course(samples, run.clock[name]) for name in ("gradient_norm", "update_norm")}
+        self._norms = {name: _course(samples, run.clock[name]) for name in ("gradient_norm", "update_norm")}
         self._evaluated = {name: self._evaluations_of(number) for name, number in zip(names, order, strict=True)}
         self._measured = np.array(sorted(run.gradients), dtype=np.int64)
         self._measured_at = samples[np.searchsorted(run.steps, self._measured)]
@@ -136,14 +136,12 @@ class RecordedLosses:
                 names |= {"gradient_variance", "gradient_noise"}
         return names
 
-    def _evaluations_of(self, number: int) -> "_Course":
-        run, name = self._run, self._run.names[number]
-        points = [
-            (step, loss) for step in sorted(run.evaluations) for own, loss in run.evaluations[step] if own == name
-        ]
-        rows = np.searchsorted(run.steps, [step for step, _ in points], side="right") - 1
-        seen = np.where(rows < 0, 0, run.streams["seen"][rows, number])
-        return _Course(seen, np.array([loss for _, loss in points], dtype=np.float64))
+    def _evaluations_of(self, number: int) -> _Course:
+        run, evaluations = self._run, sorted(self._run.evaluations.items())
+        points = [(step, loss) for step, own in evaluations for name, loss in own if name == run.names[number]]
+        steps, losses = np.array(points, dtype=np.float64).reshape(-1, 2).T
+        seen = np.append(0, run.streams["seen"][:, number])
+        return _course(seen[np.searchsorted(run.steps, steps, side="right")], losses)
 
     @property
     def note(self) -> str:
@@ -176,7 +174,7 @@ class RecordedLosses:
         recorded = self._run.evaluations
         if self._differs_from is None and step in recorded:
             return dict(recorded[step])
-        losses = {name: self._evaluated[name].at(count) for name, count in zip(self._names, seen.tolist(), strict=True)}
+        losses = {name: self._evaluated[name](count) for name, count in zip(self._names, seen.tolist(), strict=True)}
         return {name: loss for name, loss in losses.items() if math.isfinite(loss)}
 
     def _has(self, plan: Plan, seen: Int64Array) -> bool:
@@ -187,17 +185,21 @@ class RecordedLosses:
 
     def _same(self, row: int) -> Seen:
         columns = {name: values[row].copy() for name, values in self._columns.items()}
-        clock = {name: float(self._run.clock[name][row]) for name in ("loss", "gradient_norm", "update_norm")}
-        return _seen(columns, self._run.gradients.get(row + 1), clock)
+        numbers = {name: float(self._run.clock[name][row]) for name in ("loss", "gradient_norm", "update_norm")}
+        gradients = self._run.gradients.get(row + 1)
+        return Seen(columns.pop("loss"), **numbers, gradients=gradients, compared=columns)
 
     def _nearby(self, plan: Plan, seen: Int64Array, tokens: Int64Array) -> Seen:
-        columns = {name: np.full(len(seen), np.nan) for name in self._columns}
-        for name, values in columns.items():
-            for number in np.flatnonzero(plan.counts):
-                values[number] = self._courses[name][number].at(int(seen[number]))
-        clock = {name: course.at(int(seen.sum())) for name, course in self._norms.items()}
-        clock["loss"] = _mean_loss(columns["loss"], plan.counts, tokens)
-        return _seen(columns, self._gradients(plan, int(seen.sum())), clock)
+        num_samples = int(seen.sum())
+        places = np.where(plan.counts > 0, seen, np.nan)
+        columns = {
+            name: np.array([course(place) for course, place in zip(courses, places, strict=True)])
+            for name, courses in self._courses.items()
+        }
+        losses, gradients = columns.pop("loss"), self._gradients(plan, num_samples)
+        numbers = {name: course(num_samples) for name, course in self._norms.items()}
+        numbers["loss"] = _mean_loss(losses, plan.counts, tokens)
+        return Seen(losses, **numbers, gradients=gradients, compared=columns)
 
     def _gradients(self, plan: Plan, num_samples: int) -> GradientStatistics | None:
         """The nearest measurement, as if it were of this plan's samples; `None` if none is due."""
@@ -218,30 +220,15 @@ class RecordedLosses:
         )
 
 
-def _seen(columns: Mapping[str, FloatArray], gradients: GradientStatistics | None, clock: Mapping[str, float]) -> Seen:
-    return Seen(
-        columns["loss"],
-        loss=clock["loss"],
-        gradient_norm=clock["gradient_norm"],
-        gradients=gradients,
-        update_norm=clock["update_norm"],
-        excess_losses=columns.get("excess_loss"),
-        losses_after=columns.get("loss_after"),
-    )
-
-
 def _mean_loss(losses: FloatArray, counts: Int64Array, tokens: Int64Array) -> float:
     """Mean loss per token, or per sample without tokens; NaN if no loss is known."""
     amounts = np.where(np.isfinite(losses), tokens if tokens.any() else counts, 0)
     return float(np.nansum(losses * amounts) / amounts.sum()) if amounts.any() else math.nan
 
 
-class _Course:
-    """Values over the number of samples before, interpolated between the known ones; NaN if none is known."""
-
-    def __init__(self, seen: NDArray[Any], values: FloatArray):
-        known = np.isfinite(values)
-        self._seen, self._values = seen[known].astype(np.float64), values[known]
-
-    def at(self, seen: int) -> float:
-        return float(np.interp(seen, self._seen, self._values)) if len(self._values) else math.nan
+def _course(seen: NDArray[Any], values: FloatArray) -> _Course:
+    """Interpolates values over the number of samples before; NaN if none is known, or for a NaN."""
+    known = np.isfinite(values)
+    if not known.any():
+        return lambda _: math.nan
+    return partial(np.interp, xp=seen[known].astype(np.float64), fp=values[known])

@@ -112,12 +112,8 @@ def _stand_ins(streams: list[Stream]) -> tuple[list[Stream], tuple[str, ...]]:
 class _Launched:
     def __init__(self, args: TrainingArguments, num_ranks: int):
         self._args, self.world_size = args, num_ranks
-
-    @property
-    def train_batch_size(self) -> int:
-        """Samples of a micro-batch: each of several processes has one device."""
-        own = self._args
-        return own.per_device_train_batch_size if self.world_size > 1 else own.train_batch_size
+        # Each of several processes has one device.
+        self.train_batch_size = args.per_device_train_batch_size if num_ranks > 1 else args.train_batch_size
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._args, name)
@@ -126,88 +122,38 @@ class _Launched:
 def of_ranks(args: TrainingArguments, num_ranks: int) -> TrainingArguments:
     """Gives the training arguments that each of several processes would have.
 
-    Args:
-        args: The arguments.
-        num_ranks: Number of processes.
-
-    Returns:
-        An object that stands for them.
-
     Raises:
-        ValueError: If the number is below 1.
+        ValueError: If the number of processes is below 1.
     """
     if num_ranks < 1:
         raise ValueError(f"num_ranks must be at least 1, got {num_ranks}.")
     return cast(TrainingArguments, _Launched(args, num_ranks))
 
 
-class PlannedLearningRate:
-    """The learning rate of planned steps.
-
-    Args:
-        args: The training arguments.
-        planned_steps: Number of steps of its schedule.
-    """
-
-    def __init__(self, args: TrainingArguments, planned_steps: int):
-        self._peak = args.learning_rate
-        options: Any = args.lr_scheduler_kwargs
-        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=args.learning_rate)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # nothing is stepped here
-            scheduler = get_scheduler(
-                args.lr_scheduler_type,
-                optimizer=optimizer,
-                num_warmup_steps=args.get_warmup_steps(planned_steps),
-                num_training_steps=planned_steps,
-                scheduler_specific_kwargs=options,
-            )
-        self._schedule = LearningRate(scheduler)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it is a function of the step, and does not follow a metric."""
-        return not math.isnan(self.at(0.0))
-
-    def at(self, position: float) -> float:
-        """Gives the schedule's factor at a step, 1 at its peak; see `LearningRate.at`."""
-        return self._schedule.at(position)
-
-    def of(self, mixing: Mixing) -> float:
-        """Gives the learning rate of the controller's next step; NaN if it is not known."""
-        factor = 1.0 if mixing.clock.counts_steps else mixing.learning_rate_factor
-        return self._peak * self.at(mixing.clock.schedule_position) * factor
+def learning_rate_of(args: TrainingArguments, planned_steps: int) -> LearningRate:
+    """Gives the learning-rate schedule of a run with so many steps."""
+    options: Any = args.lr_scheduler_kwargs
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=args.learning_rate)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nothing is stepped here
+        num_warmup_steps = args.get_warmup_steps(planned_steps)
+        scheduler = get_scheduler(args.lr_scheduler_type, optimizer, num_warmup_steps, planned_steps, options)
+    return LearningRate(scheduler)
 
 
-class Evaluations:
-    """The steps after which the Trainer evaluates.
+def evaluates(args: TrainingArguments, clock: Clock, progress_before: float) -> bool:
+    """Whether the Trainer evaluates after the step that the clock has just counted.
 
     Args:
         args: The training arguments.
         clock: The clock of the run.
+        progress_before: Progress after the step before.
     """
-
-    def __init__(self, args: TrainingArguments, clock: Clock):
-        self._args, self._clock = args, clock
-        self._strategy = str(getattr(args.eval_strategy, "value", args.eval_strategy))
-        self._progress = 0.0
-
-    @property
-    def at_start(self) -> bool:
-        """Whether it evaluates before the first step."""
-        return bool(self._args.eval_on_start)
-
-    def is_due(self) -> bool:
-        """Whether it evaluates after the step that the clock has just counted; call it once after each step."""
-        clock, before = self._clock, self._progress
-        self._progress = clock.progress
-        if self._strategy == "epoch":
-            return clock.at_epoch_end and self._args.eval_delay <= clock.epoch
-        if self._strategy != "steps" or clock.step < self._args.eval_delay:
-            return False
-        steps = float(self._args.eval_steps or self._args.logging_steps)
-        if steps >= 1.0:
-            return clock.step % int(steps) == 0
-        if clock.counts_steps:
-            return clock.step % math.ceil(clock.planned_steps * steps) == 0
-        return math.floor(clock.progress / steps + 1e-9) > math.floor(before / steps + 1e-9)
+    if args.eval_strategy == "epoch":
+        return clock.at_epoch_end and args.eval_delay <= clock.epoch
+    if args.eval_strategy != "steps" or clock.step < args.eval_delay:
+        return False
+    steps = float(args.eval_steps or args.logging_steps)
+    if steps < 1.0 and not clock.counts_steps:
+        return math.floor(clock.progress / steps + 1e-9) > math.floor(progress_before / steps + 1e-9)
+    return clock.step % (int(steps) if steps >= 1.0 else math.ceil(clock.planned_steps * steps)) == 0

@@ -3,10 +3,10 @@
 import math
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from mixer.analysis.simulate.simulated import Simulated, StreamPlan
+from mixer.analysis.simulate.simulated import Simulated
 
 
 def screen(simulated: Simulated, every: float) -> RenderableType:
@@ -40,28 +40,21 @@ def _run(simulated: Simulated) -> Table:
 
 
 def _streams(simulated: Simulated) -> Table:
-    table = Table(title="Streams")
-    table.add_column("stream")
-    for name in ("samples", "share", "of", "coverage", "passes", "tokens", "first", "last"):
-        table.add_column(name, justify="right")
+    table = _table("Streams", "stream", "samples", "share", "of", "coverage", "passes", "tokens", "first", "last")
+    table.columns[0].justify = "left"
     for stream in simulated.streams:
-        table.add_row(*_stream(stream, stream.name in simulated.estimated_tokens))
+        table.add_row(
+            stream.name,
+            f"{stream.samples:,}",
+            f"{stream.share:.1%}",
+            f"{stream.num_samples:,}" if stream.num_samples else "-",
+            "-" if math.isnan(stream.coverage) else f"{stream.coverage:.1%}",
+            "-" if math.isnan(stream.passes) else f"{stream.passes:.2f}",
+            f"{'~' if stream.name in simulated.estimated_tokens else ''}{stream.tokens:,}",
+            _place(stream.first_step, stream.first_progress),
+            _place(stream.last_step, stream.last_progress) + (", runs out" if stream.runs_out else ""),
+        )
     return table
-
-
-def _stream(stream: StreamPlan, is_estimated: bool) -> tuple[str, ...]:
-    out = ", runs out" if stream.runs_out else ""
-    return (
-        stream.name,
-        f"{stream.samples:,}",
-        f"{stream.share:.1%}",
-        f"{stream.num_samples:,}" if stream.num_samples else "-",
-        "-" if math.isnan(stream.coverage) else f"{stream.coverage:.1%}",
-        "-" if math.isnan(stream.passes) else f"{stream.passes:.2f}",
-        f"{'~' if is_estimated else ''}{stream.tokens:,}",
-        _place(stream.first_step, stream.first_progress),
-        _place(stream.last_step, stream.last_progress) + out,
-    )
 
 
 def _place(step: int, progress: float) -> str:
@@ -69,12 +62,12 @@ def _place(step: int, progress: float) -> str:
 
 
 def _mixture(simulated: Simulated, every: float) -> Table:
-    table = Table(title="Realised mixture, by parts of the run")
-    table.add_column("to step", justify="right")
-    table.add_column("progress", justify="right")
-    table.add_column("mean batch", justify="right")
-    for stream in simulated.streams:
-        table.add_column(stream.name, justify="right")
+    names = [stream.name for stream in simulated.streams]
+    table = _table("Realised mixture, by parts of the run", "to step", "progress", "mean batch", *names)
     for step, progress, shares, size in simulated.mixture(every):
         table.add_row(f"{step:,}", f"{progress:.1%}", f"{size:.1f}", *(f"{share:.3f}" for share in shares))
     return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    return Table(*(Column(name, justify="right") for name in columns), title=title)

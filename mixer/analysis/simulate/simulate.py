@@ -1,18 +1,24 @@
 """Plans a whole run, one plan after the other, as the trainer's loop does."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from mixer.analysis.simulate.losses import NoLosses, RecordedLosses, Seen
-from mixer.analysis.simulate.parts import Evaluations, Parts, PlannedLearningRate, parts_of
-from mixer.analysis.simulate.simulated import Columns, Simulated, summed_up
+from mixer.analysis.simulate.parts import Parts, evaluates, learning_rate_of, parts_of
+from mixer.analysis.simulate.simulated import Row, Simulated, summed_up
 from mixer.analysis.simulate.tokens import PlannedTokens
-from mixer.analysis.simulate.writer import Writer
+from mixer.ledger.description import describe_run
+from mixer.ledger.ledger import Ledger
+from mixer.ledger.recorder import Recorder, StepResult
+from mixer.loading.step import StepCounts
 from mixer.mixture.plan import Plan
 from mixer.recipe.recipe import Recipe
 from mixer.utils.arrays import Int64Array
+from mixer.utils.files import read_json, write_json
 
 
 def simulate(
@@ -36,9 +42,7 @@ def simulate(
     """
     parts = parts_of(recipe, num_ranks)
     source = NoLosses(parts.mixing) if losses is None else RecordedLosses(losses, parts.mixing)
-    run = PlannedRun(parts, source, output)
-    run.plan_all()
-    return summed_up(parts, run.columns, run.tokens.estimated, run.learning_rate.is_known, source.note)
+    return PlannedRun(parts, source, output).planned()
 
 
 class PlannedRun:
@@ -48,33 +52,33 @@ class PlannedRun:
         parts: The objects that plan it.
         source: Source of the observations.
         output: A folder for a ledger; `None` writes none.
-
-    Attributes:
-        columns: The plans so far.
-        tokens: Counts the tokens of plans.
-        learning_rate: The planned learning rate.
     """
 
     def __init__(self, parts: Parts, source: NoLosses | RecordedLosses, output: str | Path | None):
         self._parts, self._source = parts, source
         mixing = self._mixing = parts.mixing
         is_needed = mixing.policy.unit == "tokens" or mixing.clock.budget.tokens is not None
-        self.tokens = PlannedTokens(parts.streams, mixing.planner, is_needed or "tokens" in mixing.schedule.needs)
-        self.learning_rate = PlannedLearningRate(parts.args, mixing.clock.planned_steps)
-        self.columns = Columns()
-        self._evaluations = Evaluations(parts.args, mixing.clock)
-        self._writer = None if output is None else Writer(Path(output), parts, source.note)
+        self._tokens = PlannedTokens(parts.streams, mixing.planner, is_needed or "tokens" in mixing.schedule.needs)
+        self._rate_factor = learning_rate_of(parts.args, mixing.clock.planned_steps).at
+        self._rows: list[Row] = []
+        self._evaluation_steps: list[int] = []
+        self._writer = None if output is None else _Writer(Path(output), parts, source.note)
 
-    def plan_all(self) -> None:
-        """Plans the run to its end."""
-        if self._evaluations.at_start:
+    def planned(self) -> Simulated:
+        """Plans the run to its end and sums it up."""
+        if self._parts.args.eval_on_start:
             self._evaluate()
+        progress = 0.0
         for plan in self._plans():
             self._count(plan)
-            if self._evaluations.is_due():
+            if evaluates(self._parts.args, self._mixing.clock, progress):
                 self._evaluate()
+            progress = self._mixing.clock.progress
         if self._writer is not None:
             self._writer.finish(self._source.note)
+        is_rate_known = not math.isnan(self._rate_factor(0.0))
+        rows, estimated = self._rows, self._tokens.estimated
+        return summed_up(self._parts, rows, self._evaluation_steps, estimated, is_rate_known, self._source.note)
 
     def _plans(self) -> Iterator[Plan]:
         """Gives the plans up to the end of the budget or of the streams."""
@@ -87,39 +91,95 @@ class PlannedRun:
                 yield plan
 
     def _count(self, plan: Plan) -> None:
-        mixing = self._mixing
-        rate, factor = self.learning_rate.of(mixing), mixing.learning_rate_factor
-        tokens = self.tokens.of(plan)
+        mixing, factor = self._mixing, self._mixing.learning_rate_factor
+        rate = self._parts.args.learning_rate * self._rate_factor(mixing.clock.schedule_position)
+        rate *= 1.0 if mixing.clock.counts_steps else factor
+        tokens = self._tokens.of(plan)
         mixing.check_tokens(plan, tokens)
         seen = self._source.after(plan, mixing.seen, tokens)
         for follow in self._parts.followers:
             follow(plan)
-        self._observe(plan, tokens, seen)
-        self.columns.append(plan, mixing.clock.progress, rate)
-        if self._writer is not None:
-            self._writer.record(plan, tokens, seen, rate, factor)
-
-    def _observe(self, plan: Plan, tokens: Int64Array, seen: Seen) -> None:
-        is_seen = "loss" in self._mixing.policy.needs
-        self._mixing.observe(
+        mixing.observe(
             plan,
-            seen.losses if is_seen else np.full(len(tokens), np.nan),
+            seen.losses if "loss" in mixing.policy.needs else np.full(len(tokens), np.nan),
             tokens,
             seen.loss,
             seen.gradient_norm,
-            self.learning_rate.at,
+            self._rate_factor,
             gradients=seen.gradients,
             update_norm=seen.update_norm,
-            excess_losses=seen.excess_losses,
-            losses_after=seen.losses_after,
+            excess_losses=seen.compared.get("excess_loss"),
+            losses_after=seen.compared.get("loss_after"),
         )
+        self._rows.append((plan.counts, plan.weights, plan.batch_size, mixing.clock.progress, rate))
+        if self._writer is not None:
+            self._writer.record(plan, tokens, seen, rate, factor)
 
     def _evaluate(self) -> None:
         step = self._mixing.clock.step
-        self.columns.evaluation_steps.append(step)
+        self._evaluation_steps.append(step)
         losses = self._source.evaluation(step, self._mixing.seen)
         losses = {name: loss for name, loss in losses.items() if name in self._parts.evaluated}
         if losses:
             self._mixing.observe_evaluation(losses)
             if self._writer is not None:
-                self._writer.record_evaluation(step, losses)
+                self._writer.ledger.record_evaluation(step, losses)
+
+
+class _Writer:
+    """Writes planned steps as a trainer writes trained ones.
+
+    Items of the loss are known of collated batches only: tokens stand for them, or samples if there are no tokens.
+
+    Args:
+        folder: The output folder.
+        parts: The objects that plan the run.
+        source: A sentence on the source of the losses, for `simulated` in `ledger.json`.
+
+    Raises:
+        ValueError: If the folder holds a trained run.
+    """
+
+    def __init__(self, folder: Path, parts: Parts, source: str):
+        note = folder / "ledger" / "ledger.json"
+        if note.is_file() and "simulated" not in read_json(note):
+            raise ValueError(
+                f"output: {folder} holds a run that was trained, whose ledger would make way for the simulation's. "
+                "Give another folder."
+            )
+        mixing = parts.mixing
+        self.ledger = Ledger(folder / "ledger", is_writer=True)
+        description = {
+            "streams": list(mixing.names),
+            "policy": mixing.policy.name,
+            "batch_size": mixing.schedule.name,
+            "run": describe_run(parts.streams, mixing, parts.options, parts.args.world_size),
+            "simulated": source,
+        }
+        self.ledger.begin(None, description)
+        self._recorder = Recorder(mixing, self.ledger, reads_at_once=True)
+        self._recorder.record_start()
+
+    def record(self, plan: Plan, tokens: Int64Array, seen: Seen, learning_rate: float, factor: float) -> None:
+        """Writes a step, after the controller has observed it.
+
+        Args:
+            plan: Its plan.
+            tokens: int64 `[num_streams]`: its tokens.
+            seen: Its observations.
+            learning_rate: Its learning rate.
+            factor: Factor of its batch size on the learning rate.
+        """
+        is_known = np.isfinite(seen.losses)
+        items = np.where(is_known, tokens if tokens.any() else plan.counts, 0)
+        sums = torch.from_numpy(np.append(np.where(is_known, seen.losses, 0.0) * items, seen.loss))
+        result = StepResult(plan, StepCounts(items, tokens), sums, learning_rate, factor, seen.gradients)
+        norm = None if math.isnan(seen.gradient_norm) else seen.gradient_norm
+        self._recorder.record(result, seen.compared, norm, seen.update_norm)
+
+    def finish(self, source: str) -> None:
+        """Seals the ledger and notes the source of the losses, which says by now how far the plans were the same."""
+        self._recorder.settle()
+        self.ledger.finish()
+        path = self.ledger.folder / "ledger.json"
+        write_json(path, {**read_json(path), "simulated": source})

@@ -1,14 +1,13 @@
 """A planned run, summed up."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mixer.analysis.simulate.parts import Parts
-from mixer.mixture.plan import Plan
 from mixer.utils.arrays import FloatArray, Int64Array
 
 _MOST_PASSES = 4.0
@@ -46,6 +45,22 @@ class StreamPlan:
     last_step: int
     last_progress: float
     runs_out: bool
+
+
+class MixturePart(NamedTuple):
+    """The realised mixture of a part of the run.
+
+    Attributes:
+        step: Its last step.
+        progress: Progress after that step.
+        shares: `[num_streams]`: shares of its samples.
+        mean_batch_size: Mean batch size of its steps.
+    """
+
+    step: int
+    progress: float
+    shares: FloatArray
+    mean_batch_size: float
 
 
 @dataclass(frozen=True)
@@ -90,48 +105,29 @@ class Simulated:
     source: str
     warnings: Sequence[str]
 
-    def mixture(self, every: float) -> list[tuple[int, float, FloatArray, float]]:
-        """Gives the realised mixture in parts of the run.
-
-        Args:
-            every: Share of the run that a part has, in (0, 1].
-
-        Returns:
-            For each part the last step, the progress after it, `[num_streams]` shares of its samples, and the mean
-            batch size.
-
-        Raises:
-            ValueError: If the share is outside (0, 1].
-        """
+    def mixture(self, every: float) -> list[MixturePart]:
+        """Gives the realised mixture in parts of the run, each with the share `every` of it, in (0, 1]."""
         check_every(every)
-        part_of = np.ceil(self.positions / every - 1e-9).astype(np.int64)
-        ends = [int(end) for end in np.flatnonzero(np.diff(part_of, append=part_of[-1:] + 1))]
-        parts, start = [], 0
-        for end in ends:
-            counts = self.counts[start : end + 1].sum(axis=0)
-            mean = float(self.batch_sizes[start : end + 1].mean())
-            parts.append((end + 1, float(self.positions[end]), counts / counts.sum(), mean))
-            start = end + 1
-        return parts
+        part_of = np.ceil(self.positions / every - 1e-9)
+        ends = np.flatnonzero(np.diff(part_of, append=np.inf))
+        starts = np.append(0, ends[:-1] + 1)
+        counts = np.add.reduceat(self.counts, starts)
+        shares = counts / counts.sum(axis=1, keepdims=True)
+        sizes = np.add.reduceat(self.batch_sizes, starts) / (ends + 1 - starts)
+        columns = (ends + 1).tolist(), self.positions[ends].tolist(), shares, sizes.tolist()
+        return [MixturePart(*values) for values in zip(*columns, strict=True)]
 
     def summary(self, every: float) -> dict[str, Any]:
         """Gives the run as plain data for `print_json`, with the mixture in parts (see `mixture`)."""
         arrays = ("counts", "weights", "positions", "batch_sizes", "learning_rates")
         names = [stream.name for stream in self.streams]  # any text, so in a mapping of their own
+        parts = self.mixture(every)
         return {
             **{name: value for name, value in vars(self).items() if name not in arrays},
             "streams": [vars(stream) for stream in self.streams],
             "batch_size": _ends(self.batch_sizes),
             "learning_rate": _ends(self.learning_rates),
-            "mixture": [
-                {
-                    "step": step,
-                    "progress": progress,
-                    "mean_batch_size": size,
-                    "shares": dict(zip(names, shares, strict=True)),
-                }
-                for step, progress, shares, size in self.mixture(every)
-            ],
+            "mixture": [{**part._asdict(), "shares": dict(zip(names, part.shares, strict=True))} for part in parts],
         }
 
 
@@ -145,53 +141,40 @@ def _ends(values: NDArray[Any]) -> dict[str, float | int]:
     return {"first": values[0], "last": values[-1], "least": values.min(), "greatest": values.max()}
 
 
-@dataclass
-class Columns:
-    """Plans, one entry a step, and the steps after which the run evaluates."""
-
-    counts: list[Int64Array] = field(default_factory=list)
-    weights: list[FloatArray] = field(default_factory=list)
-    batch_sizes: list[int] = field(default_factory=list)
-    positions: list[float] = field(default_factory=list)
-    learning_rates: list[float] = field(default_factory=list)
-    evaluation_steps: list[int] = field(default_factory=list)
-
-    def append(self, plan: Plan, position: float, learning_rate: float) -> None:
-        """Adds a plan, the progress after it and its learning rate."""
-        self.counts.append(plan.counts)
-        self.weights.append(plan.weights)
-        self.batch_sizes.append(plan.batch_size)
-        self.positions.append(position)
-        self.learning_rates.append(learning_rate)
+# Of a step: counts, weights, batch size, the progress after it, and its learning rate.
+Row = tuple[Int64Array, FloatArray, int, float, float]
 
 
-def summed_up(parts: Parts, columns: Columns, estimated: Sequence[str], is_rate_known: bool, source: str) -> Simulated:
+def summed_up(
+    parts: Parts,
+    rows: Sequence[Row],
+    evaluation_steps: Sequence[int],
+    estimated: Sequence[str],
+    is_rate_known: bool,
+    source: str,
+) -> Simulated:
     """Sums a run up that is planned to its end.
 
     Args:
         parts: The objects that planned it.
-        columns: Its plans.
+        rows: Its steps.
+        evaluation_steps: Steps after which it evaluates.
         estimated: Names of the streams whose tokens are estimated.
         is_rate_known: Whether its learning rate is known before the run.
         source: A sentence on the source of the losses.
-
-    Returns:
-        The sum.
     """
-    mixing, num_streams = parts.mixing, len(parts.mixing.names)
-    clock, positions = mixing.clock, np.array(columns.positions)
-    counts = np.array(columns.counts).reshape(-1, num_streams)
-    streams = [_stream_plan(parts, number, counts[:, number], positions) for number in range(num_streams)]
+    clock = parts.mixing.clock
+    counts, weights, batch_sizes, positions, learning_rates = map(np.array, zip(*rows, strict=True))
+    places = np.array([np.nan, 0.0, *positions])
+    streams = [_stream_plan(parts, number, own, places) for number, own in enumerate(counts.T)]
     estimated = [*estimated, *parts.stand_ins]
-    warnings = list(_warnings(streams, clock.step, clock.progress))
-    if iterable := [stream.name for stream in parts.streams if stream.is_iterable]:
-        warnings.append(f"The number of rows in {', '.join(iterable)} is not known: assumed never to run out.")
-    if parts.stand_ins:
-        warnings.append(f"Entries of the buffers {', '.join(parts.stand_ins)} are planned as if chosen by nothing.")
-    if estimated:
-        warnings.append(f"Tokens of {', '.join(estimated)} are estimated from some of the samples.")
-    if not is_rate_known:
-        warnings.append("The learning rate follows a metric: it is not known before the run.")
+    iterable = [stream.name for stream in parts.streams if stream.is_iterable]
+    remarks = {
+        f"The number of rows in {', '.join(iterable)} is not known: assumed never to run out.": iterable,
+        f"Entries of the buffers {', '.join(parts.stand_ins)} are planned as if chosen by nothing.": parts.stand_ins,
+        f"Tokens of {', '.join(estimated)} are estimated from some of the samples.": estimated,
+        "The learning rate follows a metric: it is not known before the run.": not is_rate_known,
+    }
     return Simulated(
         num_ranks=parts.args.world_size,
         streams=streams,
@@ -201,27 +184,26 @@ def summed_up(parts: Parts, columns: Columns, estimated: Sequence[str], is_rate_
         epochs=clock.epoch,
         progress=clock.progress,
         counts=counts,
-        weights=np.array(columns.weights).reshape(-1, num_streams),
-        batch_sizes=np.array(columns.batch_sizes, dtype=np.int64),
+        weights=weights,
+        batch_sizes=batch_sizes,
         positions=positions,
-        learning_rates=np.array(columns.learning_rates),
+        learning_rates=learning_rates,
         planned_steps=clock.planned_steps,
-        evaluation_steps=columns.evaluation_steps,
+        evaluation_steps=evaluation_steps,
         estimated_tokens=estimated,
         source=source,
-        warnings=warnings,
+        warnings=[*_warnings(streams, clock.step, clock.progress), *(text for text, holds in remarks.items() if holds)],
     )
 
 
-def _stream_plan(parts: Parts, number: int, counts: Int64Array, positions: FloatArray) -> StreamPlan:
+def _stream_plan(parts: Parts, number: int, counts: Int64Array, places: FloatArray) -> StreamPlan:
+    """Sums a stream up; `places[step]` is the progress before a step, NaN for step 0."""
     mixing, stream = parts.mixing, parts.streams[number]
-    clock, samples = mixing.clock, int(mixing.seen[number])
-    steps = np.flatnonzero(counts)
-    has_samples = len(steps) > 0
+    clock, samples, passes = mixing.clock, int(mixing.seen[number]), float(mixing.stream_epochs[number])
+    steps = np.flatnonzero(counts) + 1
+    first, last = (int(steps[0]), int(steps[-1])) if len(steps) else (0, 0)
     stays = stream.leaves_at == 1.0 or clock.progress < stream.leaves_at
     is_active = bool(mixing.planner.active(clock.progress)[number])
-    passes = float(mixing.stream_epochs[number])
-    before = float(positions[steps[0] - 1]) if has_samples and steps[0] else 0.0
     return StreamPlan(
         name=stream.name,
         samples=samples,
@@ -230,11 +212,11 @@ def _stream_plan(parts: Parts, number: int, counts: Int64Array, positions: Float
         coverage=min(1.0, passes),
         passes=passes,
         tokens=int(mixing.num_tokens[number]),
-        first_step=int(steps[0]) + 1 if has_samples else 0,
-        first_progress=before if has_samples else np.nan,
-        last_step=int(steps[-1]) + 1 if has_samples else 0,
-        last_progress=float(positions[steps[-1]]) if has_samples else np.nan,
-        runs_out=stays and not is_active and not stream.is_memory and has_samples and steps[-1] + 1 < clock.step,
+        first_step=first,
+        first_progress=float(places[first]),
+        last_step=last,
+        last_progress=float(places[last + 1]) if last else np.nan,
+        runs_out=stays and not is_active and not stream.is_memory and 0 < last < clock.step,
     )
 
 

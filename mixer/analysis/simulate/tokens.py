@@ -8,11 +8,13 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream, read_from
+from mixer.models.row_losses import tokens_per_row
 from mixer.utils.arrays import Int64Array
 from mixer.utils.random_state import seeded
 
@@ -96,13 +98,12 @@ class _Lengths:
 
 
 def tokens_of(sample: Any) -> int:
-    """Counts the tokens of a sample as `tokens_per_row` counts those of a collated one: 0 for one without tokens."""
+    """Counts the tokens of a sample as those of a collated one are counted: 0 for one without tokens."""
     if not isinstance(sample, Mapping):
         return 0
-    mask, ids = sample.get("attention_mask"), sample.get("input_ids")
-    if mask is not None and (np.ndim(mask) == 1 or (ids is not None and np.shape(mask) == np.shape(ids))):
-        return int(np.sum(np.asarray(mask)))
-    return int(np.size(np.asarray(ids))) if ids is not None and np.ndim(ids) in (1, 2) else 0
+    tokens = {name: sample[name] for name in ("attention_mask", "input_ids") if sample.get(name) is not None}
+    counts = tokens_per_row({name: torch.as_tensor(values)[None] for name, values in tokens.items()})
+    return int(counts.sum())
 
 
 def _column_lengths(dataset: Any) -> Int64Array | None:

@@ -9,8 +9,7 @@ import pytest
 from transformers import TrainingArguments
 
 from mixer.analysis.inspect.findings import Finding, findings_of
-from mixer.analysis.inspect.first_batch import first_batch
-from mixer.analysis.inspect.inspection import Inspection, described, inspect_recipe
+from mixer.analysis.inspect.inspection import Inspection, described, first_batch, inspect_recipe
 from mixer.analysis.inspect.view import view_of
 from mixer.cli.entry import main
 from mixer.models.heads import Head

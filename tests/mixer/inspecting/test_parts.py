@@ -14,9 +14,16 @@ from hypothesis import strategies as st
 
 from mixer.analysis.inspect.duplicates import Part, digest, find_overlaps
 from mixer.analysis.inspect.examples import Decoder
-from mixer.analysis.inspect.measures import Limits, distribution_of, measure
+from mixer.analysis.inspect.measures import (
+    Limits,
+    Truncation,
+    distribution_of,
+    measure,
+    num_learned,
+    tokens_of,
+    truncation_of,
+)
 from mixer.analysis.inspect.reading import SampleReading
-from mixer.analysis.inspect.tokens import Truncation, num_learned, tokens_of, truncation_of
 from mixer.analysis.inspect.view import marked
 from mixer.mixture.stream import Stream
 from mixer.recipe.data.formats import Text
