@@ -90,12 +90,12 @@ class Selection(ABC):
             ValueError: If the capacity is invalid or too small for the selection.
         """
         check_count("capacity", capacity, 1, "it is the number of samples that the buffer holds")
-        self._capacity, self._key = capacity, key
+        self._capacity, self._key, self._size = capacity, key, 0
 
     @property
-    @abstractmethod
     def size(self) -> int:
         """Number of occupied slots."""
+        return self._size
 
     @abstractmethod
     def choose(self, offers: Offers) -> Int64Array:

@@ -8,7 +8,7 @@ import numpy as np
 from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import Int64Array
 from replay.selection.base import Offers, Selection, known
-from replay.selection.shared.group_sizes import Group, GroupSizes
+from replay.selection.shared.groups import GroupSizes
 from replay.selection.shared.queues import Queues
 
 
@@ -45,30 +45,16 @@ class Ring(Selection):
         """Begins with an empty buffer; see `Selection.start`."""
         super().start(capacity, key)
         self._check_room(1)
-        self._size = 0
         self._groups = GroupSizes(width=len(self.by))
         self._queues = Queues(capacity)
 
-    @property
-    def size(self) -> int:
-        """Number of slots that are taken."""
-        return self._size
-
     def choose(self, offers: Offers) -> Int64Array:
         """Keeps every sample in the place of an old one; see `Selection.choose`."""
-        names = self._names(offers)
-        if self.slots_per_group is not None:
-            self._check_room(len(self._groups) + self._groups.num_unknown(set(names)))
+        columns = {"task": offers.tasks, "label": offers.labels}
+        names = list(zip(*(known(columns[name], f"{name}s").tolist() for name in self.by), strict=True))
+        self._check_room(self._groups.count_with(set(names)))
         slots = [self._choose_one(self._groups.number_of(name)) for name in names]
         return np.array(slots, dtype=np.int64)
-
-    def _names(self, offers: Offers) -> list[Group]:
-        parts = []
-        if "task" in self.by:
-            parts.append(known(offers.tasks, "tasks").tolist())
-        if "label" in self.by:
-            parts.append(known(offers.labels, "labels").tolist())
-        return list(zip(*parts, strict=True))
 
     def _check_room(self, num_groups: int) -> None:
         if self.slots_per_group is not None and num_groups * self.slots_per_group > self._capacity:
