@@ -44,7 +44,7 @@ class Ring(Selection):
     def start(self, capacity: int, key: int) -> None:
         """Begins with an empty buffer; see `Selection.start`."""
         super().start(capacity, key)
-        self._check_room(1)
+        self.check_room(1, f"groups by {self.by}", "slots_per_group")
         self._groups = GroupSizes(width=len(self.by))
         self._queues = Queues(capacity)
 
@@ -52,17 +52,9 @@ class Ring(Selection):
         """Keeps every sample in the place of an old one; see `Selection.choose`."""
         columns = {"task": offers.tasks, "label": offers.labels}
         names = list(zip(*(known(columns[name], f"{name}s").tolist() for name in self.by), strict=True))
-        self._check_room(self._groups.count_with(set(names)))
+        self.check_room(self._groups.count_with(set(names)), f"groups by {self.by}", "slots_per_group")
         slots = [self._choose_one(self._groups.number_of(name)) for name in names]
         return np.array(slots, dtype=np.int64)
-
-    def _check_room(self, num_groups: int) -> None:
-        if self.slots_per_group is not None and num_groups * self.slots_per_group > self._capacity:
-            raise ValueError(
-                f"capacity must be {num_groups * self.slots_per_group} or more for {num_groups} groups by {self.by} "
-                f"with slots_per_group {self.slots_per_group}, got {self._capacity}; "
-                "slots_per_group=None shares the capacity by the groups there are."
-            )
 
     def _choose_one(self, group: int) -> int:
         loser = self._loser(group)
