@@ -13,7 +13,7 @@ from replay import ReplayBuffer
 from replay.retrieval import Retrieval
 from replay.selection import Offers
 from replay.storage import Row, Storage
-from replay.storage.source import addresses
+from replay.storage.sources import addresses
 
 STEP_SIZE = 32  # samples of a step
 BLOCK = 8  # steps that are timed together

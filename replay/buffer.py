@@ -2,27 +2,28 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
+from mixer.distributed.collectives import RankSync
+from mixer.loading.step import StepBatch
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
-from mixer.trainer.method import Method
+from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import Int64Array
 from replay.feeding.feeding import BufferFeeding
-from replay.feeding.following import follow
 from replay.memory.drawing import BufferCursor
 from replay.memory.memory import Memory
-from replay.memory.reading import RowReader, reference_reader
-from replay.memory.sources import addresses
 from replay.retrieval import Retrieval, as_retrieval
 from replay.second_draw import SecondDraw
 from replay.selection import Offers, Selection, as_selection
 from replay.shared.arguments import as_column, as_names, as_payloads, as_whole_numbers
 from replay.storage import Row, Storage, as_storage
+from replay.storage.sources import addresses
 
 
 class ReplayBuffer(Memory):
@@ -99,17 +100,6 @@ class ReplayBuffer(Memory):
     def __repr__(self) -> str:
         return f"ReplayBuffer({len(self)} of {self.capacity}, {self.selection.name}, {self.storage})"
 
-    @property
-    def entries(self) -> Mapping[str, NDArray[Any]]:
-        """Columns of the entries by slot: `number` (unique, permanent), `task`, `label` (-1: unknown)."""
-        return {name: self._entries[name] for name in ("number", "task", "label")}
-
-    @property
-    def num_samples_by_source(self) -> dict[str, int]:
-        """Number of entries from each stream or data set."""
-        counts = np.bincount(self._entries["task"], minlength=len(self.sources.names))
-        return dict(zip(self.sources.names, counts.tolist(), strict=True))
-
     # ---- Taking in ----
 
     def remember(
@@ -171,27 +161,6 @@ class ReplayBuffer(Memory):
         keeps_rows = self.storage.keeps_contents or bool(given)
         self.offer(offers, lambda numbers: where[numbers], make_rows if keeps_rows else None)
 
-    def read_labels(self, where: Int64Array) -> Int64Array | None:
-        """Reads classes from the column of labels.
-
-        Args:
-            where: int64 `[count]`: addresses of the samples.
-
-        Returns:
-            int64 `[count]`, or `None` if a data set has no label column that can be read on its own.
-
-        Raises:
-            ValueError: If `label_column` names a column that does not exist.
-        """
-        labels = self.sources.labels(where, self.label_column)
-        if labels is None and self.label_column is not None:
-            raise ValueError(
-                f"label_column={self.label_column!r}: some of the data sets {list(self.sources.names)} have no column "
-                "or attribute of that name with a whole number a sample. Name one that all have, leave label_column "
-                "out to take the labels that are trained on, or give labels= to remember(...)."
-            )
-        return labels
-
     def find(self, source: str, indices: Iterable[int]) -> list[int]:
         """Returns the numbers of the entries that hold given samples; samples of iterable streams cannot be found.
 
@@ -219,12 +188,6 @@ class ReplayBuffer(Memory):
         self.start_if_new(key)
         return BufferCursor(self)
 
-    def reader(self, datasets: Mapping[str, Any]) -> Any:
-        """Returns a reader of samples by address; see `mixer.mixture.cursor.GrowingDataset`."""
-        if self.storage.keeps_contents:
-            return RowReader(self)
-        return reference_reader(lambda: self.sources, datasets)
-
     def load(self, folder: Path | str) -> None:
         """Loads a saved buffer in place of the current content; see `Memory.load`."""
         super().load(folder)
@@ -236,8 +199,30 @@ class ReplayBuffer(Memory):
         return SecondDraw(self)
 
     def follow(self, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]) -> Callable[[Plan], None]:
-        """Returns the function that fills the buffer in your own training loop; see `GrowingDataset`."""
-        return follow(self, name, streams, planner)
+        """Returns the function that fills the buffer in your own training loop; see `GrowingDataset`.
+
+        The plan alone tells which samples to offer: no collective is needed.
+
+        Raises:
+            ValueError: If the buffer needs samples, losses, or labels without a column.
+        """
+        feeding = BufferFeeding(self, name)
+        no_runs: Any = SimpleNamespace()
+        feeding.attach(RunContext(streams, 0, 1, True, torch.device("cpu"), RankSync(1), planner, no_runs))
+        if self.is_online and (feeding.asks or self.storage.keeps_contents):
+            what = f"selection={self.selection.name} goes by what a batch shows" if feeding.asks else f"{self.storage}"
+            raise ValueError(
+                f"Stream {name!r}: {what}, which is not available in your own training loop. Use a selection that "
+                "needs no data, or only a column of labels, with storage='references'; or set is_online=False and call "
+                "remember(...)."
+            )
+
+        def take_in(plan: Plan) -> None:
+            batch = StepBatch(plan, ())
+            feeding.begin_step(torch.nn.Identity(), batch)
+            feeding.close(batch)
+
+        return take_in
 
     def stand_in(self) -> "ReplayBuffer":
         """Returns a buffer of the same size and streams that only stores references; see `mixer.analysis.simulate`."""

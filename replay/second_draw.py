@@ -8,7 +8,7 @@ from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from mixer.trainer.method import Method, RunContext
 from replay.memory.drawing import BufferCursor
-from replay.memory.view import BufferView
+from replay.memory.memory import Memory
 from replay.retrieval import Retrieval, Uniform
 
 
@@ -19,7 +19,7 @@ class SecondDraw:
     shares of the mixture. The buffer must be a stream of the same run.
     """
 
-    def __init__(self, buffer: BufferView):
+    def __init__(self, buffer: Memory):
         self.buffer, self.num_drawn = buffer, 0
         self.retrieval: Retrieval = Uniform()
         self.key: int | None = None
@@ -75,20 +75,8 @@ class _SecondCursor(BufferCursor):
     """A cursor with the retrieval and position of a second draw."""
 
     def __init__(self, draw: SecondDraw):
+        super().__init__(draw.buffer, draw)
         self._draw = draw
-        super().__init__(draw.buffer)
-
-    @property
-    def retrieval(self) -> Retrieval:
-        return self._draw.retrieval
-
-    @property
-    def num_drawn(self) -> int:
-        return self._draw.num_drawn
-
-    @num_drawn.setter
-    def num_drawn(self, count: int) -> None:
-        self._draw.num_drawn = count
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "key": self._draw.key}

@@ -1,7 +1,7 @@
 """Features of a model just before its head, for feature-based selection."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -67,7 +67,8 @@ def extract_features(
         )
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     own = range(min(rank, len(dataset) - 1), len(dataset), world_size)  # a rank without a part computes one for nothing
-    features = _features(model, _batches(dataset, own, collator, batch_size), layer)
+    parts_of_own = (own[first : first + batch_size] for first in range(0, len(own), batch_size))
+    features = _features(model, (collator([dataset[index] for index in part]) for part in parts_of_own), layer)
     if world_size == 1:
         return features
     parts: list[Any] = [None] * world_size
@@ -84,11 +85,6 @@ def _parts(trainer_or_model: Trainer | nn.Module, collator: Collator | None) -> 
         model: nn.Module = trainer.accelerator.unwrap_model(trainer.model)
         return model, collator or trainer._get_collator_with_removed_columns(trainer.data_collator)  # transformers  # noqa: SLF001 the Trainer's
     return trainer_or_model, collator or default_data_collator
-
-
-def _batches(dataset: Any, indices: Sequence[int], collator: Collator, batch_size: int) -> Iterator[Any]:
-    for first in range(0, len(indices), batch_size):
-        yield collator([dataset[index] for index in indices[first : first + batch_size]])
 
 
 def _features(model: nn.Module, batches: Iterator[Any], layer: str | None) -> Float32Array:

@@ -18,16 +18,15 @@ from replay.feeding.same_form import check_same_form
 from replay.memory.drawing import BufferCursor
 from replay.memory.held_classes import HeldClasses
 from replay.memory.kept_rows import KeptRows
-from replay.memory.sources import addresses
-from replay.memory.view import BufferView
+from replay.memory.memory import Memory
 from replay.retrieval import MIR
 from replay.selection import Offers
 from replay.shared.offered import Facts, Offered
 from replay.storage import Storage
+from replay.storage.sources import addresses
 
 logger = logging.get_logger(__name__)
 
-_NOTHING: Int64Array = np.zeros(0, dtype=np.int64)
 _UNSEEN = "Give OnDisk a folder that all ranks of a node see."
 _CROWDED = "Give OnDisk a folder on each node's own disk."
 
@@ -44,7 +43,7 @@ class BufferFeeding(Method):
         stream_name: Name of its stream.
     """
 
-    def __init__(self, buffer: BufferView, stream_name: str):
+    def __init__(self, buffer: Memory, stream_name: str):
         self._buffer, self._stream_name = buffer, stream_name
         self.scorer: GradientScores | None = None
         self._classes = HeldClasses()
@@ -53,11 +52,6 @@ class BufferFeeding(Method):
     def name(self) -> str:
         """The name of the buffer's stream."""
         return self._stream_name
-
-    @property
-    def buffer(self) -> BufferView:
-        """The buffer."""
-        return self._buffer
 
     def attach(self, run: RunContext) -> None:
         """Resolves the streams to remember and checks them; see `Method.attach`."""
@@ -79,7 +73,11 @@ class BufferFeeding(Method):
                 raise ValueError(
                     f"Stream {self._stream_name!r}: streams names {stream.name!r}, which is a buffer itself."
                 )
-            self._check_iterable(stream.name, stream.is_iterable)
+            if stream.is_iterable and buffer.is_online and not buffer.storage.keeps_contents:
+                raise ValueError(
+                    f"Stream {self._stream_name!r}: rows of the iterable stream {stream.name!r} cannot be referred to. "
+                    "Keep their contents: storage=InMemory() or OnDisk(folder)."
+                )
         if buffer.is_online:
             check_same_form(run.streams[self._memory_id], [run.streams[stream_id] for stream_id in self._fed])
         self.find_sources()
@@ -89,7 +87,7 @@ class BufferFeeding(Method):
         self.one_stream_each = isinstance(buffer.retrieval, MIR)
         if "gradient" in buffer.selection.needs and buffer.is_online:
             num_compared = getattr(buffer.selection, "num_compared", 10)
-            self.scorer = GradientScores(run, buffer, self._memory_id, num_compared, self.kept.rows_of_iterables)
+            self.scorer = GradientScores(run, buffer, self._memory_id, num_compared, self.kept)
         self.takes_gradients = self.one_stream_each or self.scorer is not None
 
     def prepare(self, model: nn.Module) -> None:
@@ -161,13 +159,6 @@ class BufferFeeding(Method):
                 "selection that asks nothing of them, such as 'Reservoir'."
             )
 
-    def _check_iterable(self, name: str, is_iterable: bool) -> None:
-        if is_iterable and self._buffer.is_online and not self._buffer.storage.keeps_contents:
-            raise ValueError(
-                f"Stream {self._stream_name!r}: rows of the iterable stream {name!r} cannot be referred to. Keep their "
-                "contents: storage=InMemory() or OnDisk(folder)."
-            )
-
     @property
     def asks(self) -> bool:
         """Whether the ranks must exchange data about the samples."""
@@ -192,11 +183,9 @@ class BufferFeeding(Method):
         """Records losses and labels of this rank; see `Method.end_micro_batch`."""
         micro = trained.micro
         for offered, facts in ((self._offered, self._facts), (self._replayed, self._replayed_facts)):
-            numbers = offered.of_micro_batch(micro) if "loss" in facts.names else _NOTHING
-            if (numbers >= 0).any():
+            if "loss" in facts.names and ((numbers := offered.of_micro_batch(micro)) >= 0).any():
                 facts.note("loss", numbers, self._losses(trained))
-        numbers = self._offered.of_micro_batch(micro) if "label" in self._asked else _NOTHING
-        if (numbers >= 0).any():
+        if "label" in self._asked and ((numbers := self._offered.of_micro_batch(micro)) >= 0).any():
             self._note_labels(numbers, micro.inputs.get("labels"))
 
     def _note_labels(self, numbers: Int64Array, labels: Any) -> None:

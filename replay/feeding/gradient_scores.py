@@ -1,6 +1,5 @@
 """Gradient similarity between new samples and the entries of a buffer."""
 
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,8 @@ from mixer.mixture.cursors import StreamShare
 from mixer.mixture.permutation import Permutation
 from mixer.trainer.method import RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
-from replay.memory.view import BufferView
+from replay.memory.kept_rows import KeptRows
+from replay.memory.memory import Memory
 from replay.shared.offered import Facts, Offered
 from replay.shared.random_numbers import RandomNumbers
 
@@ -35,19 +35,19 @@ class GradientScores:
         buffer: The buffer.
         stream_id: Its stream.
         num_compared: Number of entries to compare with each sample.
-        rows_of: Yields this rank's rows of iterable streams in a step, with their numbers.
+        kept: Reads this rank's samples of a step.
     """
 
     def __init__(
         self,
         run: RunContext,
-        buffer: BufferView,
+        buffer: Memory,
         stream_id: int,
         num_compared: int,
-        rows_of: Callable[[StepBatch], Iterator[tuple[int, Any]]],
+        kept: KeptRows,
     ):
         self._run, self._buffer, self._stream_id = run, buffer, stream_id
-        self._num_compared, self._rows_of = num_compared, rows_of
+        self._num_compared, self._kept = num_compared, kept
         self._probe: GradientProbe | None = None
 
     def prepare(self, model: nn.Module) -> None:
@@ -84,7 +84,9 @@ class GradientScores:
     def _own_scores(self, batch: StepBatch, offered: Offered, slots: Int64Array) -> Facts:
         addresses, runs = self._buffer.addresses(slots), self._run.runs
         entries = list(runs.read(StreamShare(self._stream_id, slots, addresses)))
-        own, facts = self._own_samples(batch, offered), Facts(("score",), offered.count)
+        parts = [offered.of_micro_batch(micro) for micro in batch.micro_batches]
+        indexed = self._kept.read_indexed(np.sort(np.concatenate([part[part >= 0] for part in parts])))
+        own, facts = dict(self._kept.rows_of_iterables(batch)) | indexed, Facts(("score",), offered.count)
         numbers = np.array(sorted(own), dtype=np.int64)
         for first in range(0, len(numbers), _MOST_ROWS):
             part = numbers[first : first + _MOST_ROWS]
@@ -99,18 +101,6 @@ class GradientScores:
         words = RandomNumbers(self._buffer.key or 0, _PURPOSE).words(np.array([self._buffer.num_offered]))
         # Readers seed random transforms by ascending positions; the order of entries means nothing.
         return np.sort(Permutation(size, int(words.view(np.int64)[0])).indices(0, min(self._num_compared, size)))
-
-    def _own_samples(self, batch: StepBatch, offered: Offered) -> dict[int, Any]:
-        """Gives this rank's samples, read as they were to be trained on, by number."""
-        own = dict(self._rows_of(batch))
-        parts = [offered.of_micro_batch(micro) for micro in batch.micro_batches]
-        numbers = np.sort(np.concatenate([part[part >= 0] for part in parts]))
-        cursors = self._run.planner().cursors
-        for stream_id, are_own, positions in offered.by_stream(numbers):
-            if not self._run.streams[stream_id].is_iterable:
-                share = StreamShare(stream_id, positions, cursors[stream_id].references(positions))
-                own |= dict(zip(numbers[are_own].tolist(), self._run.runs.read(share), strict=True))
-        return own
 
     def _cosines(self, batch: StepBatch, samples: list[Any], entries: list[Any]) -> FloatArray:
         """Gives `[num_samples, num_entries]`: cosines of their gradients."""

@@ -3,13 +3,20 @@
 import bisect
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from replay.memory.view import BufferView
+from replay.memory.memory import Memory
 from replay.retrieval import Retrieval
+
+
+class Draws(Protocol):
+    """The rule that picks entries, and the number of samples drawn so far: a buffer, or a second draw of one."""
+
+    retrieval: Retrieval
+    num_drawn: int
 
 
 class BufferCursor:
@@ -19,27 +26,14 @@ class BufferCursor:
     drawn together. The slots of a completed draw stay fixed, even if the buffer changes.
     """
 
-    def __init__(self, buffer: BufferView):
-        self._buffer = buffer
-        self._position = self.num_drawn
+    def __init__(self, buffer: Memory, draws: Draws | None = None):
+        self._buffer: Memory = buffer
+        self._draws: Draws = buffer if draws is None else draws
+        self._position = self._draws.num_drawn
         self.is_ahead = False
         self._last: tuple[int, Int64Array, Int64Array] = (0, np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._numbers: Int64Array = np.zeros(0, np.int64)
         self._coming: dict[int, int] = {}  # positions at which draws are predicted to begin, and their counts
-
-    @property
-    def retrieval(self) -> Retrieval:
-        """The rule that picks the entries."""
-        return self._buffer.retrieval
-
-    @property
-    def num_drawn(self) -> int:
-        """Number of samples drawn so far."""
-        return self._buffer.num_drawn
-
-    @num_drawn.setter
-    def num_drawn(self, count: int) -> None:
-        self._buffer.num_drawn = count
 
     @property
     def available(self) -> int | None:
@@ -53,13 +47,13 @@ class BufferCursor:
         if self.is_ahead:
             self._coming[start] = count
         else:
-            self.num_drawn = self._position
+            self._draws.num_drawn = self._position
             for passed in [coming for coming in self._coming if coming < self._position]:
                 del self._coming[passed]
-            slots = self.retrieval.slots(start, count, len(self._buffer)) if count else self._last[1][:0]
+            slots = self._draws.retrieval.slots(start, count, len(self._buffer)) if count else self._last[1][:0]
             self.assign(start, slots)
             if count:
-                self.retrieval.drawn(start, slots)
+                self._draws.retrieval.drawn(start, slots)
         return start
 
     def assign(self, start: int, slots: Int64Array) -> None:
@@ -100,7 +94,7 @@ class BufferCursor:
         count = min(self._coming.get(start, len(positions)), size)
         if not count:  # the buffer was emptied since: what is predicted is not what will be read
             return np.zeros_like(positions)
-        addresses = self._buffer.addresses(self.retrieval.slots(start, count, size))
+        addresses = self._buffer.addresses(self._draws.retrieval.slots(start, count, size))
         return np.take(addresses, positions - start, mode="wrap")
 
     def ahead(self) -> "BufferCursor":
@@ -129,11 +123,11 @@ class BufferCursor:
             raise ValueError("the stream had a data set when the run was saved and is a replay buffer now")
         buffer = self._buffer
         saved = int(state["position"]), int(state.get("num_offered", buffer.num_offered))
-        own = self.num_drawn, buffer.num_offered
+        own = self._draws.num_drawn, buffer.num_offered
         if saved != own and not allow_inexact:
             raise ValueError(
                 f"{saved[0]} samples had been drawn from the buffer and {saved[1]} offered to it when the run was "
                 f"saved, {own[0]} and {own[1]} with the one that is there now (in a loop of one's own, save the buffer "
                 "after state_dict() was called, and load it first)"
             )
-        self._position = self.num_drawn
+        self._position = self._draws.num_drawn

@@ -17,7 +17,7 @@ from mixer.utils.arrays import Int64Array
 _ENTRY = np.dtype(
     [("address", np.int64), ("row", np.int64), ("number", np.int64), ("task", np.int32), ("label", np.int32)]
 )
-_COLUMNS = ("address", "row", "number", "task", "label")
+_COLUMNS = _ENTRY.names or ()
 _FIRST_ROOM = 1_024
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from replay.memory.view import BufferView
+from replay.memory.memory import Memory
 
 # Labels of more values than that are rather numbers than classes, and would fill the ledger.
 _MOST_CLASSES = 1_000
@@ -22,7 +22,7 @@ class HeldClasses:
         self._numbers: Int64Array = np.zeros(0, dtype=np.int64)  # entries whose class was read, ascending
         self._labels: Int64Array = np.zeros(0, dtype=np.int64)
 
-    def count(self, buffer: BufferView) -> dict[int, int]:
+    def count(self, buffer: Memory) -> dict[int, int]:
         """Counts the entries.
 
         Args:
@@ -43,18 +43,16 @@ class HeldClasses:
         self.seen |= by_class.keys()
         return {label: by_class.get(label, 0) for label in sorted(self.seen)}
 
-    def _read(self, buffer: BufferView) -> Int64Array | None:
+    def _read(self, buffer: Memory) -> Int64Array | None:
         """Reads the classes of the entries that came since the last time; `None` where they cannot be read."""
         if buffer.storage.keeps_contents or not self._can_be_read:
             return None
         numbers = buffer.entries["number"].astype(np.int64)
         order = np.argsort(numbers)
         numbers = numbers[order]
-        places = np.searchsorted(self._numbers, numbers)
-        was_read = places < len(self._numbers)
-        was_read[was_read] = self._numbers[places[was_read]] == numbers[was_read]
+        was_read = np.isin(numbers, self._numbers, assume_unique=True)
         labels = np.empty(len(numbers), dtype=np.int64)
-        labels[was_read] = self._labels[places[was_read]]
+        labels[was_read] = self._labels[np.isin(self._numbers, numbers, assume_unique=True)]  # both are ascending
         if not was_read.all():
             read = buffer.sources.labels(buffer.addresses(order[~was_read]), buffer.label_column)
             if read is None:

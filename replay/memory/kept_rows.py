@@ -1,21 +1,23 @@
 """Rows to store for the samples that a buffer accepts: contents and model outputs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from mixer.distributed.collectives import RankSync
 from mixer.loading.batching import ids_of, positions_of
 from mixer.loading.step import StepBatch
 from mixer.mixture.cursors import StreamShare
 from mixer.trainer.method import ForwardResult, RunContext
 from mixer.utils.arrays import Int64Array
-from replay.memory.exchange import gather_rows
 from replay.shared.offered import Offered
 from replay.storage import Row
+from replay.storage.codec import decode, encode
 
+_HEAD = 16  # bytes before each gathered row: its number and its length
 Extract = Callable[[ForwardResult], list[Tensor]]
 
 
@@ -79,7 +81,11 @@ class KeptRows:
             numbers: int64 `[count]`: numbers of the samples, ascending.
         """
         chosen = set(numbers.tolist())
-        own = {number: Row(None, _as_arrays(values)) for number, values in self._payloads.items() if number in chosen}
+        own = {
+            number: Row(None, {name: value.cpu().numpy() for name, value in values.items()})
+            for number, values in self._payloads.items()
+            if number in chosen
+        }
         for number, sample in self.rows_of_iterables(batch):
             if number in chosen:
                 own[number] = Row(sample, own[number].payload if number in own else {})
@@ -87,7 +93,8 @@ class KeptRows:
         if self.are_gathered:
             gathered, num_bytes = gather_rows(self._run.rank_sync, own)
             self.num_gathered_bytes += num_bytes
-        samples = self._read(numbers)  # after the ranks have talked, for it may fail on one of them
+        # After the ranks have talked, for it may fail on one of them.
+        samples = self.read_indexed(numbers) if self._keeps_contents else {}
         rows = []
         for number in numbers.tolist():
             row = gathered.get(number, Row())
@@ -113,17 +120,48 @@ class KeptRows:
             if number >= 0 and self._run.streams[stream_id].is_iterable:
                 yield number, sample
 
-    def _read(self, numbers: Int64Array) -> dict[int, Any]:
-        if not self._keeps_contents:
-            return {}
-        found: dict[int, Any] = {}
+    def read_indexed(self, numbers: Int64Array) -> dict[int, Any]:
+        """Reads samples of indexable streams as they were to be trained on, by their ascending numbers."""
+        samples: dict[int, Any] = {}
         cursors = self._run.planner().cursors
         for stream_id, are_own, positions in self._offered.by_stream(numbers):
             if not self._run.streams[stream_id].is_iterable:
                 share = StreamShare(stream_id, positions, cursors[stream_id].references(positions))
-                found |= dict(zip(numbers[are_own].tolist(), self._run.runs.read(share), strict=True))
-        return found
+                samples |= dict(zip(numbers[are_own].tolist(), self._run.runs.read(share), strict=True))
+        return samples
 
 
-def _as_arrays(values: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    return {name: value.cpu().numpy() for name, value in values.items()}
+def gather_rows(rank_sync: RankSync, own: Mapping[int, Row]) -> tuple[dict[int, Row], int]:
+    """Gathers rows on all ranks; all ranks have to call it.
+
+    Args:
+        rank_sync: The collectives.
+        own: This rank's rows, by number.
+
+    Returns:
+        The rows of all ranks, and the bytes transferred: 0 on a single rank.
+
+    Raises:
+        TypeError: If a row of this rank holds an unsupported type.
+        RemoteError: If another rank failed that way.
+    """
+    if rank_sync.world_size == 1:
+        return dict(own), 0
+    messages = rank_sync.gather_bytes(rank_sync.run_on_all(partial(_message, own)))
+    rows: dict[int, Row] = {}
+    for message in messages:
+        view, place = memoryview(message), 0
+        while place < len(view):
+            number = int.from_bytes(view[place : place + 8], "little")
+            length = int.from_bytes(view[place + 8 : place + _HEAD], "little")
+            rows[number] = decode(view[place + _HEAD : place + _HEAD + length])
+            place += _HEAD + length
+    return rows, sum(map(len, messages))
+
+
+def _message(own: Mapping[int, Row]) -> bytes:
+    parts = []
+    for number, row in own.items():
+        content = encode(row)
+        parts += [number.to_bytes(8, "little"), len(content).to_bytes(8, "little"), content]
+    return b"".join(parts)

@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.files import digests_of, find_damaged
+from mixer.utils.files import digests_of, find_damaged, newer_version
 from mixer.utils.validation import refusing_damage
 from replay.memory.entries import Entries
-from replay.memory.sources import Sources
+from replay.memory.reading import ColumnReferenceReader, ReferenceReader, RowReader
 from replay.retrieval import Retrieval
 from replay.selection import Offers, Selection
 from replay.shared.arguments import as_whole_numbers
 from replay.storage import Row, Rows, Storage
-from replay.storage.saved_state import begin_writing, check_saved, read_state, write_state
+from replay.storage.saved_state import read_state, write_state
+from replay.storage.sources import Sources
 
 FORMAT_VERSION = 1
 _FIELDS = {"task": "tasks", "label": "labels", "loss": "losses", "gradient": "scores", "features": "features"}
@@ -46,6 +47,9 @@ class Memory:
         # Whether this process writes the files that other ranks of its machine read; a run says so too.
         self.is_writer = int(os.environ.get("LOCAL_RANK", "0")) <= 0
         self.key: int | None = None
+        self.is_online = True
+        self.label_column: str | None = None
+        self.stream_names: tuple[str, ...] | None = None
         self._entries = Entries(capacity, storage.working_folder)
         self._rows: Rows | None = None
         self._forgotten: Int64Array = np.zeros(0, dtype=np.int64)  # addresses of samples that must not come back
@@ -53,6 +57,17 @@ class Memory:
 
     def __len__(self) -> int:
         return self._entries.size
+
+    @property
+    def entries(self) -> Mapping[str, NDArray[Any]]:
+        """Columns of the entries by slot: `number` (unique, permanent), `task`, `label` (-1: unknown)."""
+        return {name: self._entries[name] for name in ("number", "task", "label")}
+
+    @property
+    def num_samples_by_source(self) -> dict[str, int]:
+        """Number of entries from each stream or data set."""
+        counts = np.bincount(self._entries["task"], minlength=len(self.sources.names))
+        return dict(zip(self.sources.names, counts.tolist(), strict=True))
 
     @property
     def rows(self) -> Rows:
@@ -79,6 +94,34 @@ class Memory:
         are_taken = slots < len(self)
         numbers[are_taken] = self._entries["number"][slots[are_taken]]
         return numbers
+
+    def read_labels(self, where: Int64Array) -> Int64Array | None:
+        """Reads classes from the column of labels.
+
+        Args:
+            where: int64 `[count]`: addresses of the samples.
+
+        Returns:
+            int64 `[count]`, or `None` if a data set has no label column that can be read on its own.
+
+        Raises:
+            ValueError: If `label_column` names a column that does not exist.
+        """
+        labels = self.sources.labels(where, self.label_column)
+        if labels is None and self.label_column is not None:
+            raise ValueError(
+                f"label_column={self.label_column!r}: some of the data sets {list(self.sources.names)} have no column "
+                "or attribute of that name with a whole number a sample. Name one that all have, leave label_column "
+                "out to take the labels that are trained on, or give labels= to remember(...)."
+            )
+        return labels
+
+    def reader(self, datasets: Mapping[str, Any]) -> Any:
+        """Returns a reader of samples by address; see `mixer.mixture.cursor.GrowingDataset`."""
+        if self.storage.keeps_contents:
+            return RowReader(lambda: self.rows)
+        kind = ColumnReferenceReader if self.sources.has_columns else ReferenceReader
+        return kind(lambda: self.sources, datasets)
 
     def payloads(self, slots: Int64Array, name: str) -> list[NDArray[Any]]:
         """Returns a payload of some entries, one array per entry.
@@ -218,7 +261,7 @@ class Memory:
     def save(self, folder: Path | str) -> None:
         """Writes the buffer into a new folder, without the data sets it refers to; one rank has to call it."""
         folder = Path(folder)
-        begin_writing(folder / "buffer")
+        (folder / "buffer.json").unlink(missing_ok=True)  # new arrays are never taken for those of an old state
         self.rows.save(folder / "rows")
         state = {
             "format": FORMAT_VERSION,
@@ -248,7 +291,11 @@ class Memory:
         """
         folder = Path(folder)
         state, arrays = read_state(folder / "buffer")
-        check_saved(state, self.description, FORMAT_VERSION)
+        if state["format"] != FORMAT_VERSION:
+            raise ValueError(newer_version("the buffer", state["format"], FORMAT_VERSION))
+        for name, own in self.description.items():
+            if state.get(name) != own:
+                raise ValueError(f"the buffer was saved with {name}={state.get(name)!r} and has {name}={own!r} now")
         with refusing_damage(f"{folder / 'buffer.json'}"):
             damaged = find_damaged(folder, state.get("digests", {}))
             if damaged is not None:
@@ -264,19 +311,16 @@ class Memory:
         sources, entries = self.sources.replaced({}), Entries(self.capacity, self.storage.working_folder)
         sources.load_state_dict(state["sources"], is_read=not self.storage.keeps_contents)
         entries.load_state_dict(arrays["entries"])
-        before = copy.copy(self.selection), copy.copy(self.retrieval)  # to begin makes all that they hold anew
-        try:
-            self.selection.start(self.capacity, key or 0)
-            self.selection.load_state_dict(arrays["selection"])
-            if self.selection.size != entries.size:
-                raise ValueError(f"the selection knows {self.selection.size} entries, and there are {entries.size}")
-            if key is not None:
-                self.retrieval.start(self.capacity, key)
-                self.retrieval.load_state_dict(arrays["retrieval"])
-            self.rows.load(rows)
-        except BaseException:
-            self.selection, self.retrieval = before
-            raise
+        selection, retrieval = copy.copy(self.selection), copy.copy(self.retrieval)  # `start` replaces all their state
+        selection.start(self.capacity, key or 0)
+        selection.load_state_dict(arrays["selection"])
+        if selection.size != entries.size:
+            raise ValueError(f"the selection knows {selection.size} entries, and there are {entries.size}")
+        if key is not None:
+            retrieval.start(self.capacity, key)
+            retrieval.load_state_dict(arrays["retrieval"])
+        self.rows.load(rows)
+        self.selection, self.retrieval = selection, retrieval
         self.sources, self._entries, self.key, self._forgotten = sources, entries, key, forgotten
         for name, count in counters.items():
             setattr(self, name, count)

@@ -8,8 +8,8 @@ import torch
 
 from mixer.loading.reader import ColumnReader, reads_without_randomness
 from mixer.utils.arrays import Int64Array
-from replay.memory.sources import Sources
-from replay.memory.view import BufferView
+from replay.storage import Rows
+from replay.storage.sources import Sources
 
 
 class ReferenceReader:
@@ -27,7 +27,9 @@ class ReferenceReader:
         self._datasets = datasets
         self._known: tuple[int, ...] = ()
         self._replaced = Sources()
-        self.draws_nothing = all(map(_draws_nothing, self._sources.datasets))
+        self.draws_nothing = all(
+            isinstance(dataset, ColumnReader) or reads_without_randomness(dataset) for dataset in self._sources.datasets
+        )
 
     @property
     def _sources(self) -> Sources:
@@ -64,38 +66,17 @@ class ColumnReferenceReader(ReferenceReader):
         return self._sources.read_columns(indices)
 
 
-def reference_reader(sources: Callable[[], Sources], datasets: Mapping[str, Any]) -> ReferenceReader:
-    """Gives the reader that suits the data sets.
-
-    Args:
-        sources: Gives the data sets.
-        datasets: Those that are to be read in place of what has their name there.
-
-    Returns:
-        One that reads by columns where all of them can be.
-    """
-    return (ColumnReferenceReader if sources().has_columns else ReferenceReader)(sources, datasets)
-
-
 class RowReader:
-    """Reads contents that a buffer keeps; only the process that keeps them can.
-
-    Args:
-        buffer: The buffer.
-    """
+    """Reads contents that a buffer stores; only the process that stores them can."""
 
     is_in_place = True
     draws_nothing = True
 
-    def __init__(self, buffer: BufferView):
-        self._buffer = buffer
+    def __init__(self, rows: Callable[[], Rows]):
+        self._rows = rows
 
     def __getitem__(self, address: int) -> Any:
         return self.__getitems__([address])[0]
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [row.sample for row in self._buffer.rows.read(np.array(indices, dtype=np.int64))]
-
-
-def _draws_nothing(dataset: Any) -> bool:
-    return isinstance(dataset, ColumnReader) or reads_without_randomness(dataset)
+        return [row.sample for row in self._rows().read(np.array(indices, dtype=np.int64))]

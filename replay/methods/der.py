@@ -44,6 +44,8 @@ class DER(Method):
 
     adds_term = True
     one_stream_each = True
+    second: str | None = None
+    _way_out = "Learn from their labels, DERPlusPlus({!r}, second=...), or leave them out."
 
     def __init__(self, memory: str = "memory", alpha: float = 0.5, top_k: int | None = None):
         check_range("alpha", alpha, 0.0, float("inf"), "0.1 to 1 are usual, and 0 compares no logits")
@@ -55,13 +57,9 @@ class DER(Method):
         """Finds the memory and has the logits of its samples kept; see `Method.attach`."""
         self._run = run
         self._memory_id, self._buffer, feeding = find_memory(run, self.memory, self.name)
-        self._refuse_second_draws(run)
+        refuse_second_draws(run, self.name, self._way_out.format(self.memory), self.second)
         self._logits = Logits(run.runs, self.top_k, self.name)
         feeding.kept.keep(_LOGITS, self._logits.to_keep)
-
-    def _refuse_second_draws(self, run: RunContext) -> None:
-        way_out = f"Learn from their labels, DERPlusPlus({self.memory!r}, second=...), or leave them out."
-        refuse_second_draws(run, self.name, way_out)
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a memory whose oldest or newest place holds a sample without logits; see `Method.prepare`."""

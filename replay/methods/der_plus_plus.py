@@ -5,7 +5,7 @@ from mixer.policies.shared.ranges import check_range
 from mixer.trainer.method import RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.methods.der import DER
-from replay.methods.memories import factors_of_means, refuse_second_draws
+from replay.methods.memories import factors_of_means
 from replay.second_draw import SecondDraw
 
 
@@ -36,6 +36,8 @@ class DERPlusPlus(DER):
         ... )
     """
 
+    _way_out = "Name the one of {!r}, as in second='again', and leave others out."
+
     def __init__(
         self,
         memory: str = "memory",
@@ -55,10 +57,6 @@ class DERPlusPlus(DER):
             self._factors = {self._memory_id: self.beta}
         else:
             self._factors = {self._memory_id: 0.0, self._find_second(run, self.second): self.beta}
-
-    def _refuse_second_draws(self, run: RunContext) -> None:
-        way_out = f"Name the one of {self.memory!r}, as in second='again', and leave others out."
-        refuse_second_draws(run, self.name, way_out, self.second)
 
     def _find_second(self, run: RunContext, name: str) -> int:
         second_id = run.stream_id(name, f"{self.name}(second={name!r})")

@@ -68,13 +68,8 @@ def factors_of_means(items: Int64Array, weights: Mapping[int, float]) -> FloatAr
     Returns:
         `[num_streams]`: what losses are multiplied by, under a division by all items.
     """
-    total = int(items.sum())
-    factors = np.ones(len(items))
-    are_rest = np.ones(len(items), dtype=bool)
-    are_rest[list(weights)] = False
-    rest = int(items[are_rest].sum())
-    if rest:
-        factors[are_rest] = total / rest
-    for stream_id, weight in weights.items():
-        factors[stream_id] = weight * total / max(int(items[stream_id]), 1)
-    return factors
+    factors, are_rest = np.ones(len(items)), np.ones(len(items), dtype=bool)
+    factors[list(weights)], are_rest[list(weights)] = list(weights.values()), False
+    counts = np.where(are_rest, items[are_rest].sum(), items)
+    factors *= items.sum()
+    return factors / np.maximum(counts, 1)

@@ -1,6 +1,5 @@
 """Rules for the replay ratio: constant, over the run, or by the amount of data seen."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -10,32 +9,25 @@ from mixer.policies import Mixture, Observation
 from mixer.utils.arrays import FloatArray
 
 
-class Ratio(ABC):
-    """A rule for `ρ`, the part of the final mix that is replayed. It remembers nothing."""
+class Ratio:
+    """A rule for `ρ`, the share of the final mixture that is replayed. It has no state.
+
+    A rule over the run's progress defines `at`, any other one `start` and `update`.
+    """
 
     is_constant: bool = False
 
-    @abstractmethod
+    def at(self, progress: float) -> float:
+        """Returns `ρ`, in [0, 1), at a progress in [0, 1]."""
+        raise NotImplementedError
+
     def start(self, mixture: Mixture) -> float:
-        """Gives `ρ` for the first step.
+        """Returns `ρ` for the first step."""
+        return self.at(0.0)
 
-        Args:
-            mixture: All streams.
-
-        Returns:
-            `ρ` in [0, 1).
-        """
-
-    @abstractmethod
     def update(self, observation: Observation) -> float:
-        """Gives `ρ` for the next step.
-
-        Args:
-            observation: What the last step showed of all streams.
-
-        Returns:
-            `ρ` in [0, 1).
-        """
+        """Returns `ρ` for the next step, after the observation of the last one."""
+        return self.at(observation.progress)
 
 
 class Constant(Ratio):
@@ -55,12 +47,8 @@ class Constant(Ratio):
     def __init__(self, value: float):
         self.value = check_ratio("ratio", value)
 
-    def start(self, mixture: Mixture) -> float:
-        """Gives the value; see `Ratio.start`."""
-        return self.value
-
-    def update(self, observation: Observation) -> float:
-        """Gives the value; see `Ratio.update`."""
+    def at(self, progress: float) -> float:
+        """Returns the value; see `Ratio.at`."""
         return self.value
 
 
@@ -87,14 +75,6 @@ class OverProgress(Ratio):
     def at(self, progress: float) -> float:
         """Gives `ρ` at a progress in [0, 1]; raises a `ValueError` if it is no ratio."""
         return check_ratio(f"ratio at progress {progress:.4g}", self._function(progress))
-
-    def start(self, mixture: Mixture) -> float:
-        """Gives `ρ` at progress 0; see `Ratio.start`."""
-        return self.at(0.0)
-
-    def update(self, observation: Observation) -> float:
-        """Gives `ρ` at the present progress; see `Ratio.update`."""
-        return self.at(observation.progress)
 
 
 class OfSeen(Ratio):

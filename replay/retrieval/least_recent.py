@@ -40,7 +40,7 @@ class LeastRecent(Retrieval):
         return slots
 
     def _front(self, count: int) -> Int64Array:
-        reach = count
+        reach = max(count, 64)
         while True:
             window = self._line[self._head : min(self._head + reach, self._tail)]
             there = window[window != _GONE]
@@ -69,25 +69,14 @@ class LeastRecent(Retrieval):
         places = self._places[slots]
         self._line[places[places != _GONE]] = _GONE
         if self._tail + len(slots) > len(self._line):
-            self._close_up(slots)
+            self._places[slots] = _GONE
+            self._stand(self._line[self._head : self._tail])
         stop = self._tail + len(slots)
         self._line[self._tail : stop] = slots
         self._places[slots] = np.arange(self._tail, stop)
         self._tail = stop
-        self._head = self._skip_gaps(self._head)
-
-    def _close_up(self, leaving: Int64Array) -> None:
-        self._places[leaving] = _GONE
-        self._stand(self._line[self._head : self._tail])
-
-    def _skip_gaps(self, head: int) -> int:
-        reach = 64
-        while head < self._tail:
-            there = np.flatnonzero(self._line[head : min(head + reach, self._tail)] != _GONE)
-            if len(there):
-                return head + int(there[0])
-            head, reach = min(head + reach, self._tail), 2 * reach
-        return head
+        first = self._front(1)
+        self._head = int(self._places[first[0]]) if len(first) else self._tail
 
     def _stand(self, line: NDArray[np.int32]) -> None:
         there = line[line != _GONE]

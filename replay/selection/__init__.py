@@ -1,5 +1,8 @@
 """Selections: rules for which samples a buffer keeps, one file each."""
 
+import copy
+
+from mixer.utils.registry import as_rule
 from replay.selection.base import Offers, Selection
 from replay.selection.class_balanced import ClassBalanced
 from replay.selection.gradient_diversity import GradientDiversity
@@ -7,11 +10,22 @@ from replay.selection.herding import Herding
 from replay.selection.k_center import KCenter
 from replay.selection.keyed_reservoir import KeyedReservoir, merge_keyed
 from replay.selection.loss_aware import LossAware
-from replay.selection.registry import as_selection, selection_classes
 from replay.selection.reservoir import Reservoir
 from replay.selection.ring import Ring
 from replay.selection.shared.exemplars import Exemplars
 from replay.selection.surprise import Surprise
+
+_SELECTIONS: tuple[type[Selection], ...] = (
+    Reservoir,
+    KeyedReservoir,
+    Ring,
+    ClassBalanced,
+    Surprise,
+    LossAware,
+    GradientDiversity,
+    Herding,
+    KCenter,
+)
 
 __all__ = [
     "ClassBalanced",
@@ -30,3 +44,18 @@ __all__ = [
     "merge_keyed",
     "selection_classes",
 ]
+
+
+def selection_classes() -> dict[str, type[Selection]]:
+    """Returns the selection classes by name."""
+    return {selection.__name__: selection for selection in _SELECTIONS}
+
+
+def as_selection(selection: object) -> Selection:
+    """Converts a user's `selection`, an instance or a name; instances are copied, so that buffers share no state.
+
+    Raises:
+        ValueError: If there is no selection of that name.
+        TypeError: If it is neither.
+    """
+    return copy.deepcopy(as_rule(selection, Selection, selection_classes(), "selection"))

@@ -90,12 +90,12 @@ class Selection(ABC):
             ValueError: If the capacity is invalid or too small for the selection.
         """
         check_count("capacity", capacity, 1, "it is the number of samples that the buffer holds")
-        self._capacity, self._key = capacity, key
+        self._capacity, self._key, self._size = capacity, key, 0
 
     @property
-    @abstractmethod
     def size(self) -> int:
         """Number of occupied slots."""
+        return self._size
 
     @abstractmethod
     def choose(self, offers: Offers) -> Int64Array:
@@ -111,6 +111,15 @@ class Selection(ABC):
         Raises:
             ValueError: If the capacity is too small for the samples.
         """
+
+    def check_room(self, num_groups: int, groups: str, option: str) -> None:
+        """Refuses a capacity below that of `num_groups` groups, of which each has the slots of an option, if set."""
+        each = getattr(self, option)
+        if each is not None and num_groups * each > self._capacity:
+            raise ValueError(
+                f"capacity must be {num_groups * each} or more for {num_groups} {groups} with {option} {each}, got "
+                f"{self._capacity}; {option}=None shares the capacity by the {groups} there are."
+            )
 
     def update_losses(self, slots: ArrayLike, losses: ArrayLike) -> None:
         """Updates the losses of replayed entries; called if `follows_losses` is set.

@@ -1,6 +1,5 @@
 """Equal numbers of entries per class, and a uniform sample within each class."""
 
-from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,8 +7,7 @@ import numpy as np
 
 from mixer.utils.arrays import Int64Array
 from replay.selection.base import Offers, Selection, known
-from replay.selection.shared.bags import Bags
-from replay.selection.shared.group_sizes import GroupSizes
+from replay.selection.shared.groups import Bags, GroupSizes
 from replay.shared.random_numbers import RandomNumbers, scaled
 
 
@@ -33,16 +31,10 @@ class ClassBalanced(Selection):
         """Begins with an empty buffer; see `Selection.start`."""
         super().start(capacity, key)
         self._random = RandomNumbers(key)
-        self._size = 0
         self._classes = GroupSizes(width=1)
         self._slots = Bags()  # of each class
-        self._num_seen = array("q")
-        self._was_largest = bytearray()
-
-    @property
-    def size(self) -> int:
-        """Number of slots that are taken."""
-        return self._size
+        self._num_seen: list[int] = []
+        self._was_largest: list[bool] = []
 
     def choose(self, offers: Offers) -> Int64Array:
         """Gives slots to samples of rare classes first; see `Selection.choose`."""
@@ -81,10 +73,8 @@ class ClassBalanced(Selection):
         self._slots.put(slot, group)
         self._classes.change(group, 1)
 
-    def _take(self, slot: int) -> int:
-        group = self._slots.take(slot)
-        self._classes.change(group, -1)
-        return group
+    def _take(self, slot: int) -> None:
+        self._classes.change(self._slots.take(slot), -1)
 
     def remove(self, slot: int) -> None:
         """Forgets an entry; the next sample takes its room, of whatever class; see `Selection.remove`."""
@@ -112,6 +102,6 @@ class ClassBalanced(Selection):
         self.start(self._capacity, self._key)
         self._classes.load(state["groups"], state["sizes"])
         self._slots.load(state["slots"])
-        self._num_seen = array("q", np.asarray(state["num_seen"]).tolist())
-        self._was_largest = bytearray(np.asarray(state["was_largest"]).tolist())
+        self._num_seen = np.asarray(state["num_seen"]).tolist()
+        self._was_largest = np.asarray(state["was_largest"]).tolist()
         self._size = int(np.asarray(state["slots"]).shape[1])

@@ -1,20 +1,18 @@
 """Samples with diverse gradients."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import Int64Array
-from replay.selection.base import Offers, Selection, known
+from replay.selection.base import Offers, known
 from replay.selection.shared.slot_trees import SumTree
+from replay.selection.shared.slot_values import SlotValues
 from replay.shared.random_numbers import RandomNumbers
 
 _UNKNOWN = 0.1  # what the authors' code gives to the first samples, for which there is nothing to compare with
 
 
-class GradientDiversity(Selection):
+class GradientDiversity(SlotValues):
     """Keeps samples whose gradient is unlike those of others: gradient-based sample selection (GSS-greedy).
 
     Aljundi et al. 2019, "Gradient Based Sample Selection for Online Continual Learning", arXiv:1903.08671, algorithm 2.
@@ -33,6 +31,8 @@ class GradientDiversity(Selection):
     """
 
     needs = frozenset({"gradient"})
+    column = "likeness"
+    _tree: SumTree
 
     def __init__(self, num_compared: int = 10):
         check_count("num_compared", num_compared, 1, "the paper compares with 10")
@@ -42,13 +42,7 @@ class GradientDiversity(Selection):
         """Begins with an empty buffer; see `Selection.start`."""
         super().start(capacity, key)
         self._losers, self._decisions = RandomNumbers(key), RandomNumbers(key, purpose=1)
-        self._likeness = SumTree(capacity)
-        self._size = 0
-
-    @property
-    def size(self) -> int:
-        """Number of slots that are taken."""
-        return self._size
+        self._tree = SumTree(capacity)
 
     def choose(self, offers: Offers) -> Int64Array:
         """Sets samples unlike the others in the place of entries like others; see `Selection.choose`."""
@@ -65,24 +59,9 @@ class GradientDiversity(Selection):
         elif own >= 0.5:
             return -1
         else:
-            slot = self._likeness.find(loser_draw)
-            likeness = self._likeness.get(slot)
+            slot = self._tree.find(loser_draw)
+            likeness = self._tree.get(slot)
             if decision * (likeness + own) >= likeness:
                 return -1
-        self._likeness.set(slot, own)
+        self._tree.set(slot, own)
         return slot
-
-    def remove(self, slot: int) -> None:
-        """Forgets an entry; the next sample takes the room; see `Selection.remove`."""
-        self._size -= 1
-        self._likeness.remove(slot, self._size)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Gives `c` of the entries; see `Selection.state_dict`."""
-        return {"capacity": self._capacity, "likeness": self._likeness.values(self._size)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up `c` of the entries; see `Selection.load_state_dict`."""
-        super().load_state_dict(state)
-        self._likeness.load(np.asarray(state["likeness"], dtype=np.float64))
-        self._size = len(state["likeness"])

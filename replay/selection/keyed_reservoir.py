@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import FloatArray, Int64Array
-from replay.selection.base import Offers, Selection
-from replay.selection.largest import Largest
+from replay.selection.base import Offers
+from replay.selection.shared.slot_values import LargestValues
 from replay.shared.random_numbers import RandomNumbers
 
 
-class KeyedReservoir(Selection):
+class KeyedReservoir(LargestValues):
     """Gives every sample a random number and keeps the `C` largest: a reservoir that can be merged.
 
     `u_n ~ U(0, 1)` is a function of the key and of the sample's number `n`; each of `N` samples is among the `C`
@@ -24,17 +24,13 @@ class KeyedReservoir(Selection):
     evenly.
     """
 
+    column = "keys"
+
     def start(self, capacity: int, key: int) -> None:
         """Begins with an empty buffer; see `Selection.start`."""
         super().start(capacity, key)
         self._random = RandomNumbers(key)
-        self._largest = Largest(capacity)
         self._bar = -1.0
-
-    @property
-    def size(self) -> int:
-        """Number of slots that are taken."""
-        return self._largest.size
 
     @property
     def capacity(self) -> int:
@@ -49,30 +45,29 @@ class KeyedReservoir(Selection):
     @property
     def keys(self) -> FloatArray:
         """float64 `[size]`: the random number of each entry, by slot."""
-        return self._largest.values
+        return self._tree.values(self._size)
 
     def choose(self, offers: Offers) -> Int64Array:
         """Keeps the largest random numbers; see `Selection.choose`."""
         keys = self._random.uniforms(offers.numbers)
         slots = np.full(offers.count, -1, dtype=np.int64)
         above = np.flatnonzero(keys > self._bar)
-        slots[above] = self._largest.offer(keys[above])
+        slots[above] = self.place(keys[above])
         return slots
 
     def remove(self, slot: int) -> None:
         """Forgets an entry and holds the bar where it was; see `Selection.remove`."""
-        if self._largest.is_full:
-            self._bar = max(self._bar, self._largest.least)
-        self._largest.remove(slot)
+        if self._size == self._capacity:
+            self._bar = max(self._bar, self._tree.least)
+        super().remove(slot)
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the random numbers of the entries; see `Selection.state_dict`."""
-        return {"capacity": self._capacity, "bar": self._bar, "keys": self.keys}
+        return {**super().state_dict(), "bar": self._bar}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up the random numbers; see `Selection.load_state_dict`."""
         super().load_state_dict(state)
-        self._largest.load(np.asarray(state["keys"], dtype=np.float64))
         self._bar = float(state["bar"])
 
 

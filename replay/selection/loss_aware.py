@@ -1,20 +1,18 @@
 """A reservoir that evicts low-loss entries first."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mixer.utils.arrays import FloatArray, Int64Array
-from replay.selection.base import Offers, Selection, known
+from replay.selection.base import Offers, known
 from replay.selection.shared.slot_trees import SumTree
+from replay.selection.shared.slot_values import SlotValues
 from replay.shared.random_numbers import RandomNumbers
 
 _LARGEST_LOSS = 50.0  # an entry with more is as good as never drawn, and the sum of the weights is still exact enough
 
 
-class LossAware(Selection):
+class LossAware(SlotValues):
     """Accepts samples as a reservoir does and pushes out entries with a low loss: loss-aware reservoir sampling (LARS).
 
     Buzzega et al. 2020, "Rethinking Experience Replay: a Bag of Tricks for Continual Learning", arXiv:2010.05595:
@@ -29,19 +27,15 @@ class LossAware(Selection):
     """
 
     needs = frozenset({"loss"})
+    column = "weights"
+    _tree: SumTree
     follows_losses = True
 
     def start(self, capacity: int, key: int) -> None:
         """Begins with an empty buffer; see `Selection.start`."""
         super().start(capacity, key)
         self._acceptance, self._losers = RandomNumbers(key), RandomNumbers(key, purpose=1)
-        self._weights = SumTree(capacity)
-        self._size = 0
-
-    @property
-    def size(self) -> int:
-        """Number of slots that are taken."""
-        return self._size
+        self._tree = SumTree(capacity)
 
     def choose(self, offers: Offers) -> Int64Array:
         """Draws which samples are accepted and which entries make room; see `Selection.choose`."""
@@ -55,8 +49,8 @@ class LossAware(Selection):
                 slot = self._size
                 self._size += 1
             else:
-                slot = self._weights.find(uniform)
-            self._weights.set(slot, weight)
+                slot = self._tree.find(uniform)
+            self._tree.set(slot, weight)
             slots[index] = slot
         return slots
 
@@ -64,22 +58,7 @@ class LossAware(Selection):
         """Takes up what the losses of entries are by now; see `Selection.update_losses`."""
         weights = _weights(np.asarray(losses, dtype=np.float64))
         for slot, weight in zip(np.asarray(slots).tolist(), weights.tolist(), strict=True):
-            self._weights.set(slot, weight)
-
-    def remove(self, slot: int) -> None:
-        """Forgets an entry; the next accepted sample takes the room; see `Selection.remove`."""
-        self._size -= 1
-        self._weights.remove(slot, self._size)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Gives the weights of the entries; see `Selection.state_dict`."""
-        return {"capacity": self._capacity, "weights": self._weights.values(self._size)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the weights; see `Selection.load_state_dict`."""
-        super().load_state_dict(state)
-        self._weights.load(np.asarray(state["weights"], dtype=np.float64))
-        self._size = len(state["weights"])
+            self._tree.set(slot, weight)
 
 
 def _weights(losses: FloatArray) -> FloatArray:

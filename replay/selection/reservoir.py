@@ -26,12 +26,6 @@ class Reservoir(Selection):
         """Begins with an empty buffer; see `Selection.start`."""
         super().start(capacity, key)
         self._random = RandomNumbers(key)
-        self._size = 0
-
-    @property
-    def size(self) -> int:
-        """Number of slots that are taken."""
-        return self._size
 
     def choose(self, offers: Offers) -> Int64Array:
         """Draws for each sample whether it is kept and where; see `Selection.choose`."""

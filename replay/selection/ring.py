@@ -8,7 +8,7 @@ import numpy as np
 from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import Int64Array
 from replay.selection.base import Offers, Selection, known
-from replay.selection.shared.group_sizes import Group, GroupSizes
+from replay.selection.shared.groups import GroupSizes
 from replay.selection.shared.queues import Queues
 
 
@@ -44,39 +44,17 @@ class Ring(Selection):
     def start(self, capacity: int, key: int) -> None:
         """Begins with an empty buffer; see `Selection.start`."""
         super().start(capacity, key)
-        self._check_room(1)
-        self._size = 0
+        self.check_room(1, f"groups by {self.by}", "slots_per_group")
         self._groups = GroupSizes(width=len(self.by))
         self._queues = Queues(capacity)
 
-    @property
-    def size(self) -> int:
-        """Number of slots that are taken."""
-        return self._size
-
     def choose(self, offers: Offers) -> Int64Array:
         """Keeps every sample in the place of an old one; see `Selection.choose`."""
-        names = self._names(offers)
-        if self.slots_per_group is not None:
-            self._check_room(len(self._groups) + self._groups.num_unknown(set(names)))
+        columns = {"task": offers.tasks, "label": offers.labels}
+        names = list(zip(*(known(columns[name], f"{name}s").tolist() for name in self.by), strict=True))
+        self.check_room(self._groups.count_with(set(names)), f"groups by {self.by}", "slots_per_group")
         slots = [self._choose_one(self._groups.number_of(name)) for name in names]
         return np.array(slots, dtype=np.int64)
-
-    def _names(self, offers: Offers) -> list[Group]:
-        parts = []
-        if "task" in self.by:
-            parts.append(known(offers.tasks, "tasks").tolist())
-        if "label" in self.by:
-            parts.append(known(offers.labels, "labels").tolist())
-        return list(zip(*parts, strict=True))
-
-    def _check_room(self, num_groups: int) -> None:
-        if self.slots_per_group is not None and num_groups * self.slots_per_group > self._capacity:
-            raise ValueError(
-                f"capacity must be {num_groups * self.slots_per_group} or more for {num_groups} groups by {self.by} "
-                f"with slots_per_group {self.slots_per_group}, got {self._capacity}; "
-                "slots_per_group=None shares the capacity by the groups there are."
-            )
 
     def _choose_one(self, group: int) -> int:
         loser = self._loser(group)

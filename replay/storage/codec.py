@@ -17,9 +17,6 @@ from mixer.utils.validation import DAMAGE
 
 # PNG keeps the pixels of these as they are; it would round or convert those of others, which are kept raw.
 _PNG_MODES = frozenset({"1", "L", "LA", "RGB", "RGBA"})
-# What stands around a value, and how it is reached from there.
-_Place = tuple[Any, str]
-_Buffers = list[bytes]
 _KEPT = (
     "dicts, lists and tuples of torch tensors (dense), numpy arrays and scalars (without objects or fields), PIL "
     "images, and Python's bool, int, float, str, bytes and None can be kept, of just these types (of subclasses only "
@@ -40,12 +37,6 @@ class Row:
 
     sample: Any = None
     payload: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-
-
-def is_image(value: Any) -> bool:
-    """Whether a value is a PIL image that can be stored."""
-    module = sys.modules.get("PIL.Image")
-    return module is not None and isinstance(value, module.Image) and value.mode != "PA"
 
 
 def encode_image(image: Any) -> tuple[Any, bytes]:
@@ -109,27 +100,27 @@ class NodeReader:
             raise ValueError("a key without a value")
         return dict(zip(items[::2], items[1::2], strict=True))
 
+    def take_array(self, shape: Any, bytes_each: int, num_bytes: int) -> bytearray:
+        """Returns a copy of the next bytes, after a check that an array of this shape has as many."""
+        is_shape = all(type(length) is int and length >= 0 for length in shape)
+        if not is_shape or math.prod(shape) * bytes_each != num_bytes:
+            raise ValueError(f"{num_bytes} bytes are no array of shape {shape} with {bytes_each} bytes each")
+        return bytearray(self.take(num_bytes))
+
     def read_array(self, name: str, shape: Any, num_bytes: int) -> NDArray[Any]:
         """Reads a numpy array."""
         dtype = np.dtype(name)
         if dtype.hasobject:  # its bytes would be taken for addresses in memory
             raise ValueError(f"{name!r} is no type of an array that is written")
-        _check_size(shape, dtype.itemsize, num_bytes)
-        return np.ndarray(shape, dtype=dtype, buffer=bytearray(self.take(num_bytes)))
+        return np.ndarray(shape, dtype=dtype, buffer=self.take_array(shape, dtype.itemsize, num_bytes))
 
     def read_tensor(self, name: str, shape: Any, num_bytes: int) -> torch.Tensor:
         """Reads a torch tensor."""
         dtype = _TORCH_DTYPES[name]
-        _check_size(shape, dtype.itemsize, num_bytes)
-        if not num_bytes:
+        content = self.take_array(shape, dtype.itemsize, num_bytes)
+        if not content:
             return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(bytearray(self.take(num_bytes)), dtype=torch.uint8).view(dtype).reshape(shape)
-
-
-def _check_size(shape: Any, bytes_each: int, num_bytes: int) -> None:
-    """Refuses a shape that does not match its bytes."""
-    if not all(type(length) is int and length >= 0 for length in shape) or math.prod(shape) * bytes_each != num_bytes:
-        raise ValueError(f"{num_bytes} bytes are no array of shape {shape} with {bytes_each} bytes each")
+        return torch.frombuffer(content, dtype=torch.uint8).view(dtype).reshape(shape)
 
 
 _READERS: dict[str, Callable[[NodeReader, Any], Any]] = {
@@ -151,6 +142,103 @@ _READERS: dict[str, Callable[[NodeReader, Any], Any]] = {
 }
 
 
+class NodeWriter:
+    """Encodes values as nodes of the header, and collects the bytes that follow it."""
+
+    def __init__(self) -> None:
+        self.buffers: list[bytes] = []
+        self._path: list[str] = []  # of the present value, such as `sample['meta'][0]`
+
+    def write(self, value: Any, step: str) -> Any:
+        """Encodes a value; `step` leads to it from the one around it."""
+        self._path.append(step)
+        write = _WRITERS.get(type(value))
+        node = self._write_other(value) if write is None else write(self, value)
+        self._path.pop()
+        return node
+
+    def add(self, content: bytes) -> int:
+        """Adds bytes, and returns their number."""
+        self.buffers.append(content)
+        return len(content)
+
+    def write_items(self, values: Sequence[Any]) -> list[Any]:
+        """Encodes the items of a sequence."""
+        return [self.write(item, f"[{index}]") for index, item in enumerate(values)]
+
+    def write_list(self, value: list[Any]) -> Any:
+        """Encodes a list; one of numbers, such as token ids, quickly."""
+        types = set(map(type, value))
+        if types == {int} and min(value) >= -(2**63) and max(value) < 2**63:
+            return ["ints", self.add(np.array(value, dtype=np.int64).tobytes())]
+        if types == {float}:
+            return ["floats", self.add(np.array(value, dtype=np.float64).tobytes())]
+        return ["list", *self.write_items(value)]
+
+    def write_dict(self, value: Mapping[Any, Any]) -> Any:
+        """Encodes keys and values, in turn."""
+        node: list[Any] = ["dict"]
+        for key, item in value.items():
+            node += (self.write(key, f"[{key!r}]"), self.write(item, f"[{key!r}]"))
+        return node
+
+    def write_array(self, value: np.ndarray[Any, Any]) -> Any:
+        """Encodes a numpy array."""
+        return ["array", self._name_of(value.dtype), value.shape, self.add(value.tobytes())]
+
+    def write_tensor(self, value: torch.Tensor) -> Any:
+        """Encodes a torch tensor."""
+        if value.layout is not torch.strided or value.is_quantized or value.is_meta:
+            raise self._error("a sparse, quantized or meta tensor")
+        plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        name = str(value.dtype).removeprefix("torch.")
+        content = plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+        return ["tensor", name, tuple(value.shape), self.add(content)]
+
+    def _write_other(self, value: Any) -> Any:
+        if isinstance(value, np.generic):
+            return ["scalar", self._name_of(value.dtype), self.add(value.tobytes())]
+        image = sys.modules.get("PIL.Image")
+        if image is not None and isinstance(value, image.Image) and value.mode != "PA":
+            about, content = encode_image(value)
+            return ["image", about, self.add(content)]
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            return self.write_dict(value)
+        raise self._error(f"a {type(value).__module__}.{type(value).__qualname__}")
+
+    def _name_of(self, dtype: np.dtype[Any]) -> str:
+        if dtype.kind not in "biufcmMSUV" or dtype.hasobject or np.dtype(dtype.str) != dtype:
+            raise self._error(f"numpy's {dtype}")
+        return dtype.str
+
+    def _error(self, found: str) -> TypeError:
+        path = "".join(self._path)
+        return TypeError(f"{path}: {found} cannot be kept in a buffer; {_KEPT}. Have the data set give one of these.")
+
+
+def _utf_8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+_WRITERS: dict[type, Callable[[NodeWriter, Any], Any]] = {
+    type(None): lambda _writer, value: value,
+    bool: lambda _writer, value: value,
+    # Python limits the digits of decimal numbers.
+    int: lambda _writer, value: value if -(2**63) <= value < 2**63 else ["int", hex(value)],
+    float: lambda _writer, value: value if math.isfinite(value) else ["float", struct.pack("<d", value).hex()],
+    str: lambda writer, value: value if value.isascii() else ["text", writer.add(_utf_8(value))],
+    bytes: lambda writer, value: ["bytes", writer.add(value)],
+    list: NodeWriter.write_list,
+    tuple: lambda writer, value: ["tuple", *writer.write_items(value)],
+    dict: NodeWriter.write_dict,
+    np.str_: lambda writer, value: ["numpy text", writer.add(_utf_8(str(value)))],  # an array cuts zeros off its end
+    np.bytes_: lambda writer, value: ["numpy bytes", writer.add(bytes(value))],
+    np.ndarray: NodeWriter.write_array,
+    np.memmap: NodeWriter.write_array,  # what indexing a mapped file gives
+    torch.Tensor: NodeWriter.write_tensor,
+}
+
+
 def encode(row: Row) -> bytes:
     """Encodes a row; the result shares no memory with it.
 
@@ -160,10 +248,9 @@ def encode(row: Row) -> bytes:
     Raises:
         TypeError: If a value has an unsupported type; the message names its place, such as `sample['meta'][0]`.
     """
-    buffers: _Buffers = []
-    nodes = [_encode(row.sample, (None, "sample"), buffers), _encode(dict(row.payload), (None, "payload"), buffers)]
-    header = _to_json(nodes).encode("ascii")
-    return b"".join((len(header).to_bytes(4, "little"), header, *buffers))
+    writer = NodeWriter()
+    header = _to_json([writer.write(row.sample, "sample"), writer.write(dict(row.payload), "payload")]).encode("ascii")
+    return b"".join((len(header).to_bytes(4, "little"), header, *writer.buffers))
 
 
 def decode(content: Any) -> Row:
@@ -183,111 +270,3 @@ def decode(content: Any) -> Row:
         return Row(reader.read(sample), reader.read(payload))
     except (ValueError, RuntimeError, OSError, struct.error, *DAMAGE) as error:
         raise ValueError(f"A row of a buffer is damaged ({error}). Load an earlier checkpoint.") from error
-
-
-def _encode(value: Any, place: _Place, buffers: _Buffers) -> Any:
-    write = _WRITERS.get(type(value))
-    if write is not None:
-        return write(value, place, buffers)
-    if isinstance(value, np.generic):
-        return ["scalar", _name_of(value.dtype, place), _add(value.tobytes(), buffers)]
-    if is_image(value):
-        about, content = encode_image(value)
-        return ["image", about, _add(content, buffers)]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return _encode_dict(value, place, buffers)
-    raise _error(f"a {type(value).__module__}.{type(value).__qualname__}", place)
-
-
-def _encode_int(value: int, _place: _Place, _buffers: _Buffers) -> Any:
-    return value if -(2**63) <= value < 2**63 else ["int", hex(value)]  # Python limits the digits of decimal ones
-
-
-def _encode_float(value: float, _place: _Place, _buffers: _Buffers) -> Any:
-    return value if math.isfinite(value) else ["float", struct.pack("<d", value).hex()]
-
-
-def _encode_text(value: str, _place: _Place, buffers: _Buffers) -> Any:
-    return value if value.isascii() else ["text", _add(value.encode("utf-8", "surrogatepass"), buffers)]
-
-
-def _encode_bytes(value: bytes, _place: _Place, buffers: _Buffers) -> Any:
-    return ["bytes", _add(value, buffers)]
-
-
-def _encode_list(value: list[Any], place: _Place, buffers: _Buffers) -> Any:
-    types = set(map(type, value))
-    if types == {int} and min(value) >= -(2**63) and max(value) < 2**63:  # token ids, and quickly
-        return ["ints", _add(np.array(value, dtype=np.int64).tobytes(), buffers)]
-    if types == {float}:
-        return ["floats", _add(np.array(value, dtype=np.float64).tobytes(), buffers)]
-    return ["list", *(_encode(item, (place, f"[{index}]"), buffers) for index, item in enumerate(value))]
-
-
-def _encode_tuple(value: tuple[Any, ...], place: _Place, buffers: _Buffers) -> Any:
-    return ["tuple", *(_encode(item, (place, f"[{index}]"), buffers) for index, item in enumerate(value))]
-
-
-def _encode_dict(value: Mapping[Any, Any], place: _Place, buffers: _Buffers) -> Any:
-    node: list[Any] = ["dict"]
-    for key, item in value.items():
-        inner = (place, f"[{key!r}]")
-        node += (_encode(key, inner, buffers), _encode(item, inner, buffers))
-    return node
-
-
-def _encode_numpy_text(value: np.str_, _place: _Place, buffers: _Buffers) -> Any:
-    return ["numpy text", _add(str(value).encode("utf-8", "surrogatepass"), buffers)]  # an array cuts zeros off its end
-
-
-def _encode_numpy_bytes(value: np.bytes_, _place: _Place, buffers: _Buffers) -> Any:
-    return ["numpy bytes", _add(bytes(value), buffers)]
-
-
-def _encode_array(value: np.ndarray[Any, Any], place: _Place, buffers: _Buffers) -> Any:
-    return ["array", _name_of(value.dtype, place), value.shape, _add(value.tobytes(), buffers)]
-
-
-def _encode_tensor(value: torch.Tensor, place: _Place, buffers: _Buffers) -> Any:
-    if value.layout is not torch.strided or value.is_quantized or value.is_meta:
-        raise _error("a sparse, quantized or meta tensor", place)
-    plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    name = str(value.dtype).removeprefix("torch.")
-    content = plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b""
-    return ["tensor", name, tuple(value.shape), _add(content, buffers)]
-
-
-_WRITERS: dict[type, Callable[[Any, _Place, _Buffers], Any]] = {
-    type(None): lambda value, _place, _buffers: value,
-    bool: lambda value, _place, _buffers: value,
-    int: _encode_int,
-    float: _encode_float,
-    str: _encode_text,
-    bytes: _encode_bytes,
-    list: _encode_list,
-    tuple: _encode_tuple,
-    dict: _encode_dict,
-    np.str_: _encode_numpy_text,
-    np.bytes_: _encode_numpy_bytes,
-    np.ndarray: _encode_array,
-    np.memmap: _encode_array,  # what indexing a mapped file gives
-    torch.Tensor: _encode_tensor,
-}
-
-
-def _add(content: bytes, buffers: _Buffers) -> int:
-    buffers.append(content)
-    return len(content)
-
-
-def _name_of(dtype: np.dtype[Any], place: _Place) -> str:
-    if dtype.kind not in "biufcmMSUV" or dtype.hasobject or np.dtype(dtype.str) != dtype:
-        raise _error(f"numpy's {dtype}", place)
-    return dtype.str
-
-
-def _error(found: str, place: _Place | None) -> TypeError:
-    path = ""
-    while place is not None:
-        place, path = place[0], place[1] + path
-    return TypeError(f"{path}: {found} cannot be kept in a buffer; {_KEPT}. Have the data set give one of these.")

@@ -37,13 +37,12 @@ class Labels:
     """
 
     def __init__(self, dataset: Any, column: str | None = None):
-        is_part = type(dataset) is Subset
-        self._base = Labels(dataset.dataset, column) if is_part else None
+        self._base = Labels(dataset.dataset, column) if type(dataset) is Subset else None
         self._dataset = dataset
         self._columns: tuple[str, ...] = _COLUMNS if column is None else (column,)
         self._attributes: tuple[str, ...] = _ATTRIBUTES if column is None else (column,)
-        self._reads_columns, self._has_none = False, False
-        if isinstance(dataset, ColumnReader) and not is_part:
+        self._reads_columns = False
+        if isinstance(dataset, ColumnReader):
             self._compare(dataset)
 
     def read(self, indices: Int64Array | None = None) -> Int64Array | None:
@@ -58,8 +57,6 @@ class Labels:
         wanted = np.arange(len(self._dataset), dtype=np.int64) if indices is None else indices
         if self._base is not None:
             return self._base.read(np.asarray(_taken(self._dataset.indices, wanted), dtype=np.int64))
-        if self._has_none:
-            return None
         if isinstance(self._dataset, datasets.Dataset):
             return _first(_of_table(self._dataset, wanted, name) for name in self._columns)
         held = _first(_of_attribute(self._dataset, wanted, name) for name in self._attributes)
@@ -70,12 +67,10 @@ class Labels:
         length = len(self._dataset)
         some = np.unique(np.linspace(0, length - 1, _NUM_COMPARED if length else 0).astype(np.int64))
         read = dataset.read_columns(some)
-        if not any(name in read for name in self._columns):
-            return
         trained_on = {name: _as_whole_numbers(read[name]) for name in self._columns if name in read}
         whole = [(name, numbers) for name, numbers in trained_on.items() if numbers is not None]
         if not whole:
-            self._has_none = True
+            self._attributes = () if trained_on else self._attributes
             return
         column, numbers = whole[0]
         names = [column, *(name for name in self._columns if name not in read)]

@@ -4,8 +4,8 @@ import os
 import shutil
 import uuid
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.files import writing
+from mixer.utils.files import sync_to_disk, writing
 from mixer.utils.validation import check_plain
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -69,33 +69,6 @@ class RowFile:
         return self.read(batch * _ROWS_PER_BATCH + index) if is_here else None
 
 
-class OpenFiles:
-    """Keeps the `most` recently read files open."""
-
-    def __init__(self, most: int = 256):
-        self._most = most
-        self._files: OrderedDict[str, RowFile] = OrderedDict()
-
-    def open(self, path: str) -> RowFile:
-        """Opens a file, or returns the open one, even if another file has its name by now."""
-        file = self._files.get(path)
-        if file is None:
-            file = self._files[path] = RowFile(Path(path))
-            if len(self._files) > self._most:
-                self._files.popitem(last=False)
-        else:
-            self._files.move_to_end(path)
-        return file
-
-    def close(self, path: str) -> None:
-        """Closes a file if it is open."""
-        self._files.pop(path, None)
-
-    def close_all(self) -> None:
-        """Closes all files."""
-        self._files.clear()
-
-
 def write_rows(path: Path, numbers: Int64Array, rows: Sequence[Any], next_number: int = 0) -> None:
     """Writes a file of rows; equal rows give equal files.
 
@@ -106,23 +79,16 @@ def write_rows(path: Path, numbers: Int64Array, rows: Sequence[Any], next_number
         next_number: A number to record in the file.
     """
     schema = _SCHEMA.with_metadata({_NEXT_NUMBER: str(next_number)})
-
-    def write(file: BinaryIO) -> None:
-        with pa.ipc.new_file(file, schema) as writer:
-            for start in range(0, len(rows), _ROWS_PER_BATCH):
-                part = slice(start, start + _ROWS_PER_BATCH)
-                columns = [pa.array(numbers[part]), pa.array([bytes(row) for row in rows[part]], pa.large_binary())]
-                writer.write_batch(pa.record_batch(columns, schema=schema))
-
-    write_whole(path, write)
+    with whole_file(path) as file, pa.ipc.new_file(file, schema) as writer:
+        for start in range(0, len(rows), _ROWS_PER_BATCH):
+            part = slice(start, start + _ROWS_PER_BATCH)
+            columns = [pa.array(numbers[part]), pa.array([bytes(row) for row in rows[part]], pa.large_binary())]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
 
 
-def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Writes a file atomically, even if the machine stops.
-
-    Args:
-        path: The file.
-        write: Writes its content.
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file for writing that gets its name once it is complete, even if the machine stops.
 
     Raises:
         WriteError: If it cannot be written; the path is named.
@@ -132,11 +98,11 @@ def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
     try:
         with writing(path):
             with temporary.open("wb") as file:
-                write(file)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-            sync_folder(path.parent)
+            sync_to_disk(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -148,14 +114,5 @@ def link_or_copy(source: Path, target: Path) -> None:
     except FileExistsError:
         return
     except OSError:  # another disk, or one without links
-        with source.open("rb") as content:
-            write_whole(target, lambda file: shutil.copyfileobj(content, file))
-
-
-def sync_folder(folder: Path) -> None:
-    """Flushes a folder's list of names to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        with source.open("rb") as content, whole_file(target) as file:
+            shutil.copyfileobj(content, file)

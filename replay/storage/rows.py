@@ -14,38 +14,28 @@ from replay.storage.row_file import RowFile, write_rows
 _FILE = "rows.arrow"
 
 
-def as_numbers(numbers: Any, next_number: int) -> Int64Array:
-    """Converts row numbers to int64 `[count]`; raises a `KeyError` for one that was never assigned."""
-    array = np.asarray(numbers, dtype=np.int64).reshape(-1)
-    outside = array[(array < 0) | (array >= next_number)]
-    if outside.size:
-        raise no_such_row(int(outside[0]), next_number)
-    return array
-
-
-def no_such_row(number: int, next_number: int) -> KeyError:
-    """Returns the error for a row that does not exist."""
-    if 0 <= number < next_number:
-        return KeyError(f"Row {number} was dropped. Read rows before they are dropped, or keep them.")
-    return KeyError(f"There is no row {number}: rows 0 to {next_number - 1} were added so far.")
-
-
 class Rows(ABC):
     """Rows that can be read by number.
 
     Numbers are assigned in order, 0, 1, 2, and so on, and never reused. Every rank adds the same rows.
     """
 
-    @property
-    @abstractmethod
-    def next_number(self) -> int:
-        """Number of the next row."""
+    next_number: int = 0  # of the next row
 
-    @abstractmethod
+    def check(self, numbers: Any) -> Int64Array:
+        """Converts row numbers to int64 `[count]`; raises a `KeyError` for one that was never assigned."""
+        array = np.asarray(numbers, dtype=np.int64).reshape(-1)
+        outside = array[(array < 0) | (array >= self.next_number)]
+        if outside.size:
+            raise KeyError(f"There is no row {outside[0]}: rows 0 to {self.next_number - 1} were added so far.")
+        return array
+
     def append(self, rows: Sequence[Row]) -> Int64Array:
         """Adds rows and returns their numbers, int64 `[count]`; raises a `TypeError` for an unsupported field."""
+        first, contents = self.next_number, [encode(row) for row in rows]
+        self.add(contents)
+        return np.arange(first, self.next_number, dtype=np.int64)
 
-    @abstractmethod
     def read(self, numbers: Int64Array) -> list[Row]:
         """Reads rows.
 
@@ -58,6 +48,15 @@ class Rows(ABC):
         Raises:
             KeyError: If a row does not exist or was dropped.
         """
+        return [decode(self.content(number)) for number in self.check(numbers).tolist()]
+
+    @abstractmethod
+    def add(self, contents: Sequence[bytes]) -> None:
+        """Adds encoded rows, and counts `next_number` on."""
+
+    @abstractmethod
+    def content(self, number: int) -> Any:
+        """Returns the bytes of a row, as any buffer; raises a `KeyError` if it was dropped."""
 
     @abstractmethod
     def drop(self, numbers: Int64Array) -> None:
@@ -76,37 +75,31 @@ class Rows(ABC):
         """Loads saved rows in place of the present ones, on every rank; raises a `ValueError` for a damaged file."""
 
 
+def dropped(number: int) -> KeyError:
+    """Returns the error for a row that was dropped."""
+    return KeyError(f"Row {number} was dropped. Read rows before they are dropped, or keep them.")
+
+
 class MemoryRows(Rows):
     """Rows in memory, encoded: they are copied on both ways, and fail exactly as rows on disk do."""
 
     def __init__(self) -> None:
         self._rows: dict[int, bytes] = {}
-        self._next_number = 0
 
-    @property
-    def next_number(self) -> int:
+    def add(self, contents: Sequence[bytes]) -> None:
         """See the base class."""
-        return self._next_number
+        self._rows.update(enumerate(contents, start=self.next_number))
+        self.next_number += len(contents)
 
-    def append(self, rows: Sequence[Row]) -> Int64Array:
+    def content(self, number: int) -> Any:
         """See the base class."""
-        encoded = [encode(row) for row in rows]
-        numbers = np.arange(self._next_number, self._next_number + len(encoded), dtype=np.int64)
-        self._rows.update(zip(numbers.tolist(), encoded, strict=True))
-        self._next_number += len(encoded)
-        return numbers
-
-    def read(self, numbers: Int64Array) -> list[Row]:
-        """See the base class."""
-        wanted = as_numbers(numbers, self._next_number).tolist()
-        try:
-            return [decode(self._rows[number]) for number in wanted]
-        except KeyError as error:
-            raise no_such_row(error.args[0], self._next_number) from None
+        if number not in self._rows:
+            raise dropped(number)
+        return self._rows[number]
 
     def drop(self, numbers: Int64Array) -> None:
         """See the base class."""
-        for number in as_numbers(numbers, self._next_number).tolist():
+        for number in self.check(numbers).tolist():
             self._rows.pop(number, None)
 
     def erase(self, numbers: Int64Array) -> None:
@@ -117,7 +110,7 @@ class MemoryRows(Rows):
         """See the base class."""
         folder.mkdir(parents=True, exist_ok=True)
         numbers = np.fromiter(self._rows, dtype=np.int64, count=len(self._rows))
-        write_rows(folder / _FILE, numbers, list(self._rows.values()), self._next_number)
+        write_rows(folder / _FILE, numbers, list(self._rows.values()), self.next_number)
 
     def load(self, folder: Path) -> None:
         """See the base class."""
@@ -130,4 +123,4 @@ class MemoryRows(Rows):
             reason = f"it has rows beyond its next number, {file.next_number}"
             raise ValueError(f"{path} is torn ({reason}). Load an earlier checkpoint.")
         self._rows = {number: bytes(file.read(index)) for index, number in enumerate(file.numbers.tolist())}
-        self._next_number = file.next_number
+        self.next_number = file.next_number

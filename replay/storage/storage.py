@@ -1,6 +1,5 @@
 """Storage options of a buffer."""
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -9,7 +8,7 @@ from replay.storage.disk_rows import ROWS_PER_SEGMENT, DiskRows
 from replay.storage.rows import MemoryRows, Rows
 
 
-class Storage(ABC):
+class Storage:
     """Where to store the contents of a buffer.
 
     `keeps_contents` says whether samples are copied; otherwise they are read again from their data set, and rows hold
@@ -23,9 +22,9 @@ class Storage(ABC):
         """Folder of the files during the run, or `None` for memory."""
         return None
 
-    @abstractmethod
-    def open(self, is_writer: bool) -> Rows:
+    def open(self, is_writer: bool) -> Rows:  # for rows on disk
         """Opens empty rows; `is_writer` says whether this rank writes files during the run."""
+        return MemoryRows()
 
 
 @dataclass(frozen=True)
@@ -34,20 +33,12 @@ class References(Storage):
 
     keeps_contents = False
 
-    def open(self, is_writer: bool) -> Rows:
-        """See the base class."""
-        return MemoryRows()
-
 
 @dataclass(frozen=True)
 class InMemory(Storage):
     """Samples are copied into memory, on every rank, and into checkpoints."""
 
     keeps_contents = True
-
-    def open(self, is_writer: bool) -> Rows:
-        """See the base class."""
-        return MemoryRows()
 
 
 @dataclass(frozen=True)
@@ -96,9 +87,8 @@ def as_storage(value: Storage | str) -> Storage:
     """
     if isinstance(value, Storage):
         return value
+    if isinstance(value, str) and value in _BY_NAME:
+        return _BY_NAME[value]()
     choices = f"{sorted(_BY_NAME)}, References(), InMemory() or OnDisk(folder)"
-    if not isinstance(value, str):
-        raise TypeError(f"storage has to be one of {choices}, not {value!r}.")
-    if value not in _BY_NAME:
-        raise ValueError(f"storage has to be one of {choices}, not {value!r}.")
-    return _BY_NAME[value]()
+    error = ValueError if isinstance(value, str) else TypeError
+    raise error(f"storage has to be one of {choices}, not {value!r}.")

@@ -17,7 +17,7 @@ from mixer.policies import Policy
 from mixer.trainer.checkpointing.files import step_of
 from mixer.trainer.checkpointing.lock import FolderLock
 from replay import ReplayBuffer
-from replay.storage.source import fingerprint
+from replay.storage.sources import fingerprint
 from tasks.continual.continual_checks import Optimizer, check_types, check_values
 from tasks.continual.ends import Ends
 from tasks.continual.kept_optimizer import KeptOptimizer

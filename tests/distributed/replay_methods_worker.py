@@ -10,7 +10,7 @@ from torch import nn
 from mixer.distributed.collectives import RankSync
 from replay import InMemory, ReplayBuffer, ReplayRatio
 from replay.feeding.features import extract_features
-from replay.memory.exchange import gather_rows
+from replay.memory.kept_rows import gather_rows
 from replay.methods import AGEM, DER, DERPlusPlus
 from replay.retrieval import MIR
 from replay.selection import GradientDiversity

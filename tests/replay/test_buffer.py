@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from mixer.loading.reader import SampleError
 from mixer.utils.files import write_json
 from replay import MIR, InMemory, OnDisk, ReplayBuffer
-from replay.memory.sources import addresses
 from replay.retrieval import LeastRecent
 from replay.selection import GradientDiversity, Offers, Ring
 from replay.shared.random_numbers import RandomNumbers
+from replay.storage.sources import addresses
 from tests.replay.buffers import STORAGES, letters, snapshot
 from tests.replay.selection.offering import BY_TASK, MAKERS
 

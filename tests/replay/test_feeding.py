@@ -12,8 +12,8 @@ import torch
 from mixer import Stream
 from mixer.trainer.method import Method
 from replay import InMemory, OnDisk, ReplayBuffer, ReplayRatio
-from replay.memory.sources import split
 from replay.selection import ClassBalanced, Ring
+from replay.storage.sources import split
 from tests.helpers import MODEL_DATA, Tokens, build_model
 from tests.replay.buffers import Classes, Rows, Watch, arrow, hexadecimal, make, snapshot, train
 

@@ -9,7 +9,7 @@ import pytest
 
 from replay import ReplayBuffer
 from replay.memory.held_classes import HeldClasses
-from replay.memory.sources import Sources
+from replay.storage.sources import Sources
 
 
 def table(labels: list[Any]) -> datasets.Dataset:

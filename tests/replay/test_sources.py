@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Subset, TensorDataset
 
 from mixer.loading.reader import SampleError
-from replay.memory.sources import Sources, addresses, split
+from replay.storage.sources import Sources, addresses, split
 
 
 class Counting:
@@ -182,7 +182,7 @@ def test_the_same_data_set_is_recognised_after_loading(make):
     again = Sources()
     again.add("a", make())
     again.load_state_dict(json.loads(json.dumps(sources.state_dict())))
-    assert again.fingerprints() == sources.fingerprints()
+    assert again.state_dict() == sources.state_dict()
     later = Sources()
     later.load_state_dict(sources.state_dict())
     assert later.add("a", make()) == 0
@@ -254,7 +254,7 @@ def test_samples_that_cannot_be_encoded_or_change_are_recognised_by_length():
 _FINGERPRINTS = """
 import datasets, torch
 from torch.utils.data import TensorDataset
-from replay.storage.source import fingerprint
+from replay.storage.sources import fingerprint
 table = datasets.Dataset.from_dict({"a": list(range(99)), "b": ["x"] * 99})
 found = [fingerprint(table), fingerprint(TensorDataset(torch.arange(30.0).reshape(10, 3)))]
 """
@@ -274,11 +274,9 @@ def test_data_sets_can_be_replaced_by_ones_with_fewer_columns():
     sources.add("a", Counting("a", 6))
     sources.add("b", _table())
     fewer = sources.replaced({"b": _table().remove_columns("text")})
-    assert fewer.fingerprints() == sources.fingerprints()
+    assert fewer.state_dict() == sources.state_dict()
     assert fewer.read(addresses(1, [2])) == [{"label": 12, "score": 0.5}]
     assert sources.read(addresses(1, [2]))[0]["text"] == "c"
-    with pytest.raises(ValueError, match="no source 'x'"):
-        sources.replaced({"x": _table()})
     with pytest.raises(ValueError, match="'b' has 6 samples, what replaces it 5"):
         sources.replaced({"b": _table().select(range(5))})
 

@@ -53,7 +53,7 @@ class Exemplars(Selection):
     def start(self, capacity: int, key: int) -> None:
         """Begins with an empty buffer; see `Selection.start`."""
         super().start(capacity, key)
-        self._check_room(1)
+        self.check_room(1, "classes", "per_class")
         self._num_classes = 0
         self._classes, self._ranks = np.zeros((2, 0), dtype=np.int64)  # of each taken slot
 
@@ -69,7 +69,7 @@ class Exemplars(Selection):
             raise ValueError("Offers.features must be finite, got NaN or infinite values; look at the model's outputs.")
         _, firsts, classes, counts = np.unique(labels, return_index=True, return_inverse=True, return_counts=True)
         order = np.argsort(firsts)  # classes count as older, the earlier they came
-        self._check_room(self._num_classes + len(order))
+        self.check_room(self._num_classes + len(order), "classes", "per_class")
         quotas = self._quotas(counts[order])
         kept = np.full((2, offers.count), -1, dtype=np.int64)  # class and rank of each sample
         for number, own in enumerate(order.tolist(), start=self._num_classes):
@@ -78,13 +78,6 @@ class Exemplars(Selection):
             kept[:, chosen] = np.full(len(chosen), number), np.arange(len(chosen))
         self._num_classes += len(order)
         return self._place(kept, quotas)
-
-    def _check_room(self, num_classes: int) -> None:
-        if self.per_class is not None and num_classes * self.per_class > self._capacity:
-            raise ValueError(
-                f"capacity must be {num_classes * self.per_class} or more for {num_classes} classes with per_class "
-                f"{self.per_class}, got {self._capacity}; per_class=None shares the capacity by the classes there are."
-            )
 
     def _quotas(self, counts: Int64Array) -> Int64Array:
         # Slots of each class, old ones and new: what they have or could have, cut where that is too much.

@@ -5,7 +5,7 @@ import numpy as np
 from mixer.utils.arrays import FloatArray
 
 
-class _SlotTree:
+class SlotTree:
     """A number for each slot, and what combines those below it in each inner node.
 
     Node `i` stands over nodes `2i` and `2i + 1`, and slot `s` is node `num_slots + s`: any number of slots makes a
@@ -74,7 +74,7 @@ class _SlotTree:
         self.set(last, self._empty)
 
 
-class MinimumTree(_SlotTree):
+class MinimumTree(SlotTree):
     """Knows the slot with the least value.
 
     Args:
@@ -99,7 +99,7 @@ class MinimumTree(_SlotTree):
         return node - num_slots
 
     def set(self, slot: int, value: float) -> None:
-        """Changes the value of a slot; see `_SlotTree.set`."""
+        """Changes the value of a slot; see `SlotTree.set`."""
         nodes, node = self._nodes, self._num_slots + slot
         nodes[node] = value
         while node > 1:
@@ -111,7 +111,7 @@ class MinimumTree(_SlotTree):
             nodes[node] = value
 
 
-class SumTree(_SlotTree):
+class SumTree(SlotTree):
     """Draws slots by weight.
 
     Args:
@@ -141,7 +141,7 @@ class SumTree(_SlotTree):
         return node - num_slots
 
     def set(self, slot: int, value: float) -> None:
-        """Changes the weight of a slot; see `_SlotTree.set`."""
+        """Changes the weight of a slot; see `SlotTree.set`."""
         nodes, node = self._nodes, self._num_slots + slot
         nodes[node] = value
         while node > 1:

@@ -16,7 +16,7 @@ from tests.replay.storage.test_rows import row
 
 
 def num_held(rows: DiskRows) -> int:
-    return sum(len(segment.held) for segment in rows._segments)
+    return sum(len(segment.held) for segment in rows.segments)
 
 
 def append(rows: DiskRows, count: int, seed: int = 0) -> None:
@@ -111,7 +111,7 @@ def test_ranks_may_be_two_calls_apart(calls, random):
             first, second = (writer, reader) if random.random() < 0.5 else (reader, writer)
             for kind, argument in batch:
                 call(first, kind, argument)
-            reader._files._open.close_all()  # as if it had read many others since
+            reader._files.open_files.clear()  # as if it had read many others since
             if all(kind != "erase" for kind, _ in batch):  # nobody may read while rows are erased
                 check(reader, before if first is writer else after)
             for kind, argument in batch:

@@ -211,11 +211,6 @@ def test_a_torn_file_is_named_when_it_is_read(tmp_path):
         rows.read(np.array([3]))
 
 
-def test_rows_per_segment_has_to_be_positive(tmp_path):
-    with pytest.raises(ValueError, match="rows_per_segment has to be at least 1, not 0"):
-        DiskRows(tmp_path, rows_per_segment=0)
-
-
 _MUCH = """
 import sys
 from pathlib import Path

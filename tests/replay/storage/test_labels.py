@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.data import Subset
 
-from replay.memory.sources import Sources, addresses
 from replay.storage.labels import Labels, read_labels
+from replay.storage.sources import Sources, addresses
 
 LABELS = np.arange(10_000) % 7
 

@@ -1,0 +1,125 @@
+"""Groups of samples, such as classes: their members and sizes, in O(1) for any number of groups."""
+
+from array import array
+
+import numpy as np
+
+from mixer.utils.arrays import Int64Array
+
+Group = tuple[int, ...]
+
+
+class Bags:
+    """Numbers from 0 on, each in at most one bag; insertion, removal and random access take O(1).
+
+    The last member of a bag fills the gap that another leaves. About 13 bytes per number.
+    """
+
+    def __init__(self) -> None:
+        self._members: dict[int, array[int]] = {}
+        self._bag_of, self._places = array("i"), array("i")
+
+    def count(self, bag: int) -> int:
+        """Returns how many numbers are in a bag."""
+        return len(self._members.get(bag, ()))
+
+    def bag_of(self, number: int) -> int:
+        """Returns the bag of a number."""
+        return self._bag_of[number]
+
+    def pick(self, bag: int, place: int) -> int:
+        """Returns the member of a bag at a place, 0 to `count(bag) - 1`."""
+        return self._members[bag][place]
+
+    def put(self, number: int, bag: int) -> None:
+        """Puts a number that is in no bag into one."""
+        while number >= len(self._bag_of):
+            self._bag_of.append(0)
+            self._places.append(0)
+        members = self._members.setdefault(bag, array("i"))
+        self._bag_of[number], self._places[number] = bag, len(members)
+        members.append(number)
+
+    def take(self, number: int) -> int:
+        """Takes a number out of its bag, and returns the bag."""
+        bag = self._bag_of[number]
+        members = self._members[bag]
+        last = members.pop()
+        if last != number:
+            members[self._places[number]] = last
+            self._places[last] = self._places[number]
+        if not members:
+            del self._members[bag]
+        return bag
+
+    def state(self) -> Int64Array:
+        """Returns int64 `[2, count]`: numbers and their bags, each bag's in its order."""
+        bags = sorted(self._members)
+        numbers = np.concatenate([np.zeros(0, np.int64), *(self._members[bag] for bag in bags)])
+        return np.stack([numbers, np.repeat(np.array(bags, dtype=np.int64), [self.count(bag) for bag in bags])])
+
+    def load(self, state: Int64Array) -> None:
+        """Fills the bags, which are empty, from the result of `state`."""
+        for number, bag in np.asarray(state).T.tolist():
+            self.put(number, bag)
+
+
+class GroupSizes:
+    """Numbers groups in order of first appearance, counts their entries, and knows the largest ones.
+
+    Args:
+        width: Length of a group's name, a tuple of integers.
+    """
+
+    def __init__(self, width: int):
+        self._width = width
+        self._ids: dict[Group, int] = {}
+        self._by_size = Bags()
+        self.largest = 0  # size of the largest groups
+
+    @property
+    def num_largest(self) -> int:
+        """Number of groups of the largest size."""
+        return self._by_size.count(self.largest)
+
+    def pick_largest(self, place: int) -> int:
+        """Returns one of the largest groups, 0 to `num_largest - 1`."""
+        return self._by_size.pick(self.largest, place)
+
+    def size(self, group: int) -> int:
+        """Returns the number of entries of a group."""
+        return self._by_size.bag_of(group)
+
+    def number_of(self, name: Group) -> int:
+        """Returns the number of a group, a new one for a new name."""
+        if name not in self._ids:
+            self._by_size.put(len(self._ids), 0)
+        return self._ids.setdefault(name, len(self._ids))
+
+    def count_with(self, names: set[Group]) -> int:
+        """Returns the number of groups once the groups of these names exist."""
+        return len(self._ids) + len(names - self._ids.keys())
+
+    def change(self, group: int, by: int) -> None:
+        """Changes the size of a group by 1 or -1."""
+        size = self._by_size.take(group) + by
+        self._by_size.put(group, size)
+        if size > self.largest:
+            self.largest = size
+        elif not self.num_largest:
+            self.largest -= 1  # where the group is now
+
+    def state(self) -> dict[str, Int64Array]:
+        """Returns the whole state.
+
+        `"groups"`, int64 `[num_groups, width]`, holds the names by number; `"sizes"`, int64 `[2, num_groups]`, the
+        numbers and sizes in the order in which ties are broken.
+        """
+        names = np.array(list(self._ids), dtype=np.int64).reshape(-1, self._width)
+        return {"groups": names, "sizes": self._by_size.state()}
+
+    def load(self, groups: Int64Array, sizes: Int64Array) -> None:
+        """Loads the entries of a saved `state`, while there are no groups."""
+        self._ids = {tuple(name): number for number, name in enumerate(np.asarray(groups).tolist())}
+        self._by_size.load(sizes)
+        self.largest = int(np.asarray(sizes)[1].max(initial=0))
