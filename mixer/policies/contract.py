@@ -3,13 +3,14 @@
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.options import check_options, with_options
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.saved_state import HasState
 from mixer.utils.validation import finite_numbers
@@ -159,6 +160,8 @@ class Policy(KeepsArguments, HasState, ABC):
         ValueError: If the unit is another word.
     """
 
+    _state_name = "policy state"
+
     needs: frozenset[str] = frozenset()
     is_static: bool = False
     interval_steps: int = 1
@@ -210,19 +213,16 @@ class Policy(KeepsArguments, HasState, ABC):
         """
         return terms_of(self.state_dict())
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads a saved state, after `start`.
 
-        Args:
-            state: The result of `state_dict`.
+@with_options
+class PolicyWithOptions(Policy):
+    """Base class of the policies of this package, which declare their arguments; see `check_options`."""
 
-        Raises:
-            ValueError: If the state is that of another policy.
-        """
-        own = sorted(self.state_dict())
-        if sorted(state) != own:
-            raise ValueError(f"{type(self).__name__} remembers {own}, but the saved policy state has {sorted(state)}.")
-        super().load_state_dict(state)
+    unit: Unit = field(default="samples", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__init__(unit=self.unit)
+        check_options(self)
 
 
 class Wrapped(NamedTuple):

@@ -54,7 +54,7 @@ class DoReMi(GroupDRO):
         super().__init__(step_size, smoothing, acts_on, unit=unit)
         self.reference_losses = reference_losses
         if reference_losses is not None:
-            check_losses(reference_losses, "reference_losses")
+            check_losses("reference_losses", reference_losses)
             self.needs = frozenset({"loss"})
 
     @property

@@ -2,13 +2,16 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, Unpack
+from dataclasses import KW_ONLY, field
+from typing import Any, Literal
 
-from mixer.schedules.base import BatchDecision, BatchObservation, Bounds, LearningRateRule
+from mixer.schedules.base import BatchDecision, BatchObservation
 from mixer.schedules.shared.average import Trend
 from mixer.schedules.shared.multiplied import DecisionUnit, MultipliedSchedule
+from mixer.utils.options import with_options
 
 
+@with_options
 class SmoothedLossChange(MultipliedSchedule):
     """Multiplies the size on a plateau of the smoothed loss, at intervals.
 
@@ -40,32 +43,25 @@ class SmoothedLossChange(MultipliedSchedule):
 
     needs = frozenset({"loss"})
 
-    def __init__(
-        self,
-        threshold: float = 0.01,
-        decay: float = 0.98,
-        interval: int = 100,
-        *,
-        unit: DecisionUnit = "steps",
-        on_plateau: Literal["grow", "shrink"] = "grow",
-        factor: float = 1.25,
-        otherwise: float = 1.0,
-        gradient_norm: bool = False,
-        after_warmup: bool = False,
-        maximum: int,
-        learning_rate: LearningRateRule = "none",
-        **bounds: Unpack[Bounds],
-    ):
-        super().__init__(maximum=maximum, learning_rate=learning_rate, **bounds)
-        self._decide_by(interval, unit)
-        if on_plateau not in ("grow", "shrink"):
-            raise ValueError(f"on_plateau must be 'grow' or 'shrink', got {on_plateau!r}.")
-        if not (1.0 <= factor < math.inf and 0.0 < otherwise < math.inf):
-            raise ValueError(f"factor must be 1 or more and otherwise above 0, got {factor} and {otherwise}.")
-        observed = {"loss": True, "gradient_norm": gradient_norm, "learning_rate": after_warmup}
+    threshold: float = 0.01
+    decay: float = 0.98
+    interval: int = 100
+    _: KW_ONLY
+    unit: DecisionUnit = "steps"
+    on_plateau: Literal["grow", "shrink"] = "grow"
+    factor: float = 1.25
+    otherwise: float = 1.0
+    gradient_norm: bool = False
+    after_warmup: bool = False
+    maximum: int = field()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (1.0 <= self.factor < math.inf and 0.0 < self.otherwise < math.inf):
+            raise ValueError(f"factor must be 1 or more and otherwise above 0, got {self.factor} and {self.otherwise}.")
+        observed = {"loss": True, "gradient_norm": self.gradient_norm, "learning_rate": self.after_warmup}
         self.needs = frozenset(name for name, is_needed in observed.items() if is_needed)
-        self.threshold, self.decay, self.otherwise = threshold, decay, otherwise
-        self.plateau_factor = factor if on_plateau == "grow" else 1.0 / factor
+        self.plateau_factor = self.factor if self.on_plateau == "grow" else 1.0 / self.factor
         self._forget()
 
     def start(self, initial: int) -> BatchDecision:

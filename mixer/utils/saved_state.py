@@ -15,17 +15,24 @@ class HasState:
     """
 
     _remembered: ClassVar[tuple[str, ...]] = ()
+    _state_name: ClassVar[str] = "state"
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state, by attribute without leading underscores."""
         return {name.lstrip("_"): _saved(getattr(self, name)) for name in self._remembered_names()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores a state into attributes of the same kind.
+        """Loads a saved state, after `start`, into attributes of the same kind.
+
+        Args:
+            state: The result of `state_dict`.
 
         Raises:
-            ValueError: If an array is saved as something else.
+            ValueError: If the state is that of another class, or an array is saved as something else.
         """
+        own, kind = sorted(self.state_dict()), self._state_name
+        if sorted(state) != own:
+            raise ValueError(f"{type(self).__name__} remembers {own}, but the saved {kind} has {sorted(state)}.")
         for name in self._remembered_names():
             setattr(self, name, _loaded(getattr(self, name), state[name.lstrip("_")]))
 
@@ -51,8 +58,11 @@ def _loaded(current: Any, saved: Any) -> Any:
 
 def to_plain(values: NDArray[Any]) -> Any:
     """Converts an array to nested lists, with `None` for NaN."""
+    is_missing = np.isnan(values)
+    if not is_missing.any():
+        return values.tolist()
     plain = values.astype(object)
-    plain[np.isnan(values)] = None
+    plain[is_missing] = None
     return plain.tolist()
 
 

@@ -9,12 +9,12 @@ import numpy as np
 from mixer.utils.arrays import FloatArray
 
 
-def check_losses(losses: object, where: str) -> None:
+def check_losses(where: str, losses: object) -> None:
     """Refuses losses that are not finite numbers, before the streams are known.
 
     Args:
-        losses: Loss by the name of the stream.
         where: Name of the losses in an error.
+        losses: Loss by the name of the stream.
 
     Raises:
         ValueError: If they are no mapping, or a loss is no finite number.

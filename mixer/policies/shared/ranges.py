@@ -34,14 +34,14 @@ def check_decay(name: str, value: float, way_out: str) -> None:
         raise ValueError(f"{name} must be in [0, 1), got {_shown(value)}; {way_out}.")
 
 
-def check_temperature(value: float, way_out: str) -> None:
+def check_temperature(name: str, value: float, way_out: str) -> None:
     """Refuses a temperature that is not positive; infinity is valid.
 
     Raises:
         ValueError: If it is not above 0, NaN or no number.
     """
     if not (_is_number(value) and value > 0.0):
-        raise ValueError(f"temperature must be above 0, got {_shown(value)}; {way_out}.")
+        raise ValueError(f"{name} must be above 0, got {_shown(value)}; {way_out}.")
 
 
 def check_count(name: str, value: int, least: int, way_out: str) -> None:
