@@ -5,13 +5,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, with_options
 from mixer.policies.shared.probe_round import ProbeRound, normalised
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import share_out, softmax
 from mixer.policies.shared.slopes import bounded, slopes_of
 from mixer.utils.arrays import BoolArray, FloatArray
-from mixer.utils.options import with_options
 
 
 @with_options

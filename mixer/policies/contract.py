@@ -10,7 +10,8 @@ import numpy as np
 
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
-from mixer.utils.options import check_options, with_options
+from mixer.utils.options import check_options
+from mixer.utils.options import with_options as with_options
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.saved_state import HasState
 from mixer.utils.validation import finite_numbers
@@ -254,13 +255,7 @@ def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatAr
         ValueError: If names or the length do not fit, or a weight is negative, not finite, or all are 0.
     """
     if isinstance(weights, Mapping):
-        missing, unknown = [n for n in names if n not in weights], [n for n in weights if n not in names]
-        if missing or unknown:
-            raise ValueError(
-                f"{where}: weights must name each of the streams {list(names)} once; "
-                f"missing: {missing}, unknown: {unknown}."
-            )
-        weights = [weights[name] for name in names]
+        weights = in_order(weights, names, f"{where}: weights")
     try:
         array = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError):
@@ -272,6 +267,20 @@ def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatAr
         )
     check_weights(array, names, where)
     return array
+
+
+def in_order(values: Mapping[str, float], names: Sequence[str], where: str) -> list[float]:
+    """Sorts values by the name of the stream in the order of the streams.
+
+    Raises:
+        ValueError: If a stream has none, or a name is that of no stream.
+    """
+    missing, unknown = [name for name in names if name not in values], [name for name in values if name not in names]
+    if missing or unknown:
+        raise ValueError(
+            f"{where} must name each of the streams {list(names)} once; missing: {missing}, unknown: {unknown}."
+        )
+    return [values[name] for name in names]
 
 
 def check_weights(weights: FloatArray, names: Sequence[str], where: str) -> None:
@@ -313,12 +322,8 @@ def terms_of(state: Mapping[str, Any]) -> dict[str, FloatArray | float]:
         if isinstance(value, Mapping) and name != "policy":
             inner = terms_of(value)
             terms |= {name if own == "values" else f"{name} {own}": term for own, term in inner.items()}
-        elif _is_number(value):
+        elif isinstance(value, int | float):
             terms[name] = float(value)
-        elif isinstance(value, list) and value and all(entry is None or _is_number(entry) for entry in value):
+        elif isinstance(value, list) and value and all(isinstance(entry, int | float | None) for entry in value):
             terms[name] = np.array(value, dtype=np.float64)
     return terms
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)

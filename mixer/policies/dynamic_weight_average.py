@@ -5,13 +5,12 @@ from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, with_options
 from mixer.policies.shared.decisions import ActsOn, decide
 from mixer.policies.shared.exponentiated import HUGE
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import softmax
 from mixer.utils.arrays import FloatArray
-from mixer.utils.options import with_options
 
 
 @with_options

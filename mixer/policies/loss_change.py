@@ -4,11 +4,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms, with_options
 from mixer.policies.shared.ranges import check_count, check_decay, check_range, check_temperature
 from mixer.policies.shared.shares import resolve_least, softmax
 from mixer.utils.arrays import FloatArray
-from mixer.utils.options import with_options
 
 _USUAL_FLOOR = 0.05
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation
+from mixer.policies.contract import Decision, Mixture, Observation, with_options
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.policies.shared.evidence import Evidence
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients, IntervalSteps, MinSamples
@@ -15,7 +15,6 @@ from mixer.policies.shared.simplex_programme import positive_part, project
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.policies.shared.targets import Targets, among, target_weights
 from mixer.utils.arrays import BoolArray, FloatArray
-from mixer.utils.options import with_options
 
 _LOSSES = {"train": "loss", "evaluation": "evaluation_loss", "excess": "excess_loss"}  # losses and their observations
 _SAME = 1e-9  # largest difference between weights of the same mixture

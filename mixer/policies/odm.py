@@ -5,13 +5,12 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms, with_options
 from mixer.policies.shared.exponentiated import HUGE
 from mixer.policies.shared.ranges import check_count
 from mixer.policies.shared.shares import share_out
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
-from mixer.utils.options import with_options
 
 _LARGEST_EXPONENT = math.log(HUGE)
 

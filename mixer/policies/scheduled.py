@@ -5,9 +5,16 @@ from typing import Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Weights, weights_array
+from mixer.policies.contract import (
+    Decision,
+    Mixture,
+    Observation,
+    PolicyWithOptions,
+    Weights,
+    weights_array,
+    with_options,
+)
 from mixer.utils.arrays import FloatArray
-from mixer.utils.options import with_options
 
 
 @with_options

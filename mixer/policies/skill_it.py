@@ -4,14 +4,13 @@ from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, with_options
 from mixer.policies.shared.decisions import decide
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import softmax
 from mixer.policies.shared.skill_graph import SkillGraph, graph_array
 from mixer.policies.shared.slopes import bounded
 from mixer.utils.arrays import BoolArray, FloatArray
-from mixer.utils.options import with_options
 
 
 @with_options

@@ -5,11 +5,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, in_order, with_options
 from mixer.policies.shared.exponentiated import ExponentiatedWeights
-from mixer.policies.shared.named_losses import check_losses, losses_array
+from mixer.policies.shared.named_losses import check_losses
 from mixer.policies.shared.ranges import check_range
-from mixer.utils.options import with_options
 
 
 @with_options
@@ -54,7 +53,7 @@ class TargetLoss(PolicyWithOptions):
 
     def start(self, mixture: Mixture) -> Decision:
         """Returns the streams' own weights; see `Policy.start`."""
-        self._targets = losses_array(self.target_losses, mixture.names, "TargetLoss: target_losses")
+        self._targets = np.array(in_order(self.target_losses, mixture.names, "TargetLoss: target_losses"))
         self._weights.start(mixture.weights)
         return Decision(mixture.weights)
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from typing import Annotated
 
-from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions, check_above
-from mixer.schedules.limits import LARGEST
+from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions, with_options
+from mixer.schedules.limits import LARGEST, check_above
 from mixer.schedules.shared.position import Unit, check_points, needs_of, position
-from mixer.utils.options import with_options
 
 
 @with_options

@@ -6,7 +6,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal, get_args
 
 from mixer.schedules.limits import Limits
-from mixer.utils.options import check_choice, check_options, with_options
+from mixer.utils.options import check_choice, check_options
+from mixer.utils.options import with_options as with_options
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.saved_state import HasState
 
@@ -185,13 +186,3 @@ class ScheduleWithOptions(Schedule):
             learning_rate=self.learning_rate,
         )
         check_options(self)
-
-
-def check_above(name: str, value: float, least: float) -> None:
-    """Refuses a number that is not above a bound, or infinite.
-
-    Raises:
-        ValueError: If it is.
-    """
-    if not least < value < math.inf:
-        raise ValueError(f"{name} must be above {least}, got {value}.")

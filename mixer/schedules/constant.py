@@ -2,9 +2,8 @@
 
 from dataclasses import field
 
-from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions
+from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions, with_options
 from mixer.schedules.limits import check_whole
-from mixer.utils.options import with_options
 
 
 @with_options

@@ -4,9 +4,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY
 
-from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions
+from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions, with_options
 from mixer.schedules.shared.position import Unit, check_points, needs_of, position
-from mixer.utils.options import with_options
 
 
 @with_options

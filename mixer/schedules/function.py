@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions
-from mixer.utils.options import with_options
+from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions, with_options
 from mixer.utils.validation import check_takes
 
 SizeFunction = Callable[[int, int], int]

@@ -4,9 +4,8 @@ import math
 from dataclasses import KW_ONLY, field
 from itertools import pairwise
 
-from mixer.schedules.base import BatchDecision, BatchObservation
+from mixer.schedules.base import BatchDecision, BatchObservation, with_options
 from mixer.schedules.shared.multiplied import DecisionUnit, MultipliedSchedule
-from mixer.utils.options import with_options
 
 
 @with_options

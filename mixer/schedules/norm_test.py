@@ -4,9 +4,9 @@ import math
 from dataclasses import KW_ONLY
 from typing import Annotated
 
-from mixer.schedules.base import BatchDecision, BatchObservation, check_above
+from mixer.schedules.base import BatchDecision, BatchObservation, with_options
+from mixer.schedules.limits import check_above
 from mixer.schedules.shared.measured import MeasuredSchedule
-from mixer.utils.options import with_options
 
 
 @with_options

@@ -3,9 +3,8 @@
 import math
 from dataclasses import KW_ONLY
 
-from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions
+from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions, with_options
 from mixer.schedules.shared.position import Unit, needs_of, position
-from mixer.utils.options import with_options
 
 
 @with_options

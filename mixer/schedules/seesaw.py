@@ -4,8 +4,8 @@ import math
 from dataclasses import KW_ONLY, field
 from typing import Annotated
 
-from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions, check_above
-from mixer.utils.options import with_options
+from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions, with_options
+from mixer.schedules.limits import check_above
 
 
 @with_options

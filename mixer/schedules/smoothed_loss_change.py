@@ -1,14 +1,12 @@
 """SmoothedLossChange: larger batches on a plateau of the smoothed loss."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, field
-from typing import Any, Literal
+from typing import Literal
 
-from mixer.schedules.base import BatchDecision, BatchObservation
+from mixer.schedules.base import BatchDecision, BatchObservation, with_options
 from mixer.schedules.shared.average import Trend
 from mixer.schedules.shared.multiplied import DecisionUnit, MultipliedSchedule
-from mixer.utils.options import with_options
 
 
 @with_options
@@ -40,6 +38,8 @@ class SmoothedLossChange(MultipliedSchedule):
     Raises:
         ValueError: If a value is outside its range.
     """
+
+    _remembered = ("_trends", "_learning_rate")
 
     needs = frozenset({"loss"})
 
@@ -89,17 +89,3 @@ class SmoothedLossChange(MultipliedSchedule):
         if is_rising or None in still:
             return 1.0
         return self.plateau_factor if all(still) else self.otherwise
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adds the averages; see `Schedule.state_dict`."""
-        trends = {name: trend.state_dict() for name, trend in self._trends.items()}
-        return {**super().state_dict(), "trends": trends, "learning_rate": self._learning_rate}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the averages too; see `Schedule.load_state_dict`."""
-        super().load_state_dict(state)
-        if sorted(state["trends"]) != sorted(self._trends):
-            raise ValueError(f"{self.name} follows {list(self._trends)}, but the saved state {list(state['trends'])}.")
-        for name, trend in self._trends.items():
-            trend.load_state_dict(state["trends"][name])
-        self._learning_rate = state["learning_rate"]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 class HasState:
     """Saves and restores the attributes that a class and its bases name in `_remembered`, as JSON-compatible data.
 
-    Arrays become nested lists with `None` for NaN. An attribute that has a state of its own saves that.
+    Arrays become nested lists with `None` for NaN. An attribute that has a state of its own saves that, as
+    does each value of a dictionary. An attribute of a class with `from_state` is replaced by a new object.
     """
 
     _remembered: ClassVar[tuple[str, ...]] = ()
@@ -42,12 +43,20 @@ class HasState:
 
 
 def _saved(value: Any) -> Any:
-    if isinstance(value, HasState):
+    if isinstance(value, dict):
+        return {name: _saved(part) for name, part in value.items()}
+    if hasattr(value, "state_dict"):
         return value.state_dict()
     return to_plain(value) if isinstance(value, np.ndarray) else value
 
 
 def _loaded(current: Any, saved: Any) -> Any:
+    if isinstance(current, dict):
+        if sorted(saved) != sorted(current):
+            raise ValueError(f"the saved state must have values of {sorted(current)}, got {sorted(saved)}.")
+        return {name: _loaded(part, saved[name]) for name, part in current.items()}
+    if hasattr(current, "from_state"):
+        return current.from_state(saved)
     if isinstance(current, HasState):
         current.load_state_dict(saved)
         return current
