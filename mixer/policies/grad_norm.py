@@ -6,8 +6,8 @@ import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, with_options
 from mixer.policies.shared.decisions import ActsOn, with_mean_one
-from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients, IntervalSteps, MinSamples
-from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
+from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, with_options
 from mixer.policies.shared.exponentiated import exponentiated_step
-from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients, IntervalSteps, MinSamples
-from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
+from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.policies.shared.targets import Targets, among, target_weights
 from mixer.utils.arrays import FloatArray

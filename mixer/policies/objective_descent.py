@@ -8,9 +8,9 @@ import numpy as np
 from mixer.policies.contract import Decision, Mixture, Observation, with_options
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.policies.shared.evidence import Evidence
-from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients, IntervalSteps, MinSamples
+from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
 from mixer.policies.shared.objective_bound import ObjectiveBound, worst_weights
-from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.simplex_programme import positive_part, project
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.policies.shared.targets import Targets, among, target_weights

@@ -9,8 +9,7 @@ import numpy as np
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms, with_options
 from mixer.policies.gradient_statistics import GradientStatistics, alignment_of, conflict_of
 from mixer.policies.shared.descent_bound import Bound, best_weights, bound_factors, log_changes
-from mixer.policies.shared.gradient_policy import IntervalSteps, MinSamples
-from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.shares import share_out
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array

@@ -5,8 +5,8 @@ from typing import Annotated
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, with_options
-from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients, IntervalSteps, MinSamples, scaled_to_one
-from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients, scaled_to_one
+from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.shares import softmax
 from mixer.policies.shared.targets import Targets, among, target_weights
 from mixer.utils.arrays import FloatArray

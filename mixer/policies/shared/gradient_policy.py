@@ -2,19 +2,15 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.policies.shared.ranges import check_count
 from mixer.policies.shared.shares import share_out
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
-
-IntervalSteps = Annotated[int, check_count, 1, "1 decides after every step"]
-MinSamples = Annotated[int, check_count, 0, "with less than 2 a variance may not be measured again"]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Range checks of arguments."""
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -52,6 +52,10 @@ def check_count(name: str, value: int, least: int, way_out: str) -> None:
     """
     if not isinstance(value, (int, np.integer)) or value < least:
         raise ValueError(f"{name} must be a whole number, {least} or more, got {_shown(value)}; {way_out}.")
+
+
+IntervalSteps = Annotated[int, check_count, 1, "1 decides after every step"]
+MinSamples = Annotated[int, check_count, 0, "with less than 2 a variance may not be measured again"]
 
 
 def _is_number(value: Any) -> bool:
