@@ -1,11 +1,11 @@
 """ADO (adaptive data optimization): samples streams by the slope of their scaling laws."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms, with_options
 from mixer.policies.shared.loss_history import LossHistory
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.scaling_law import MIN_POINTS, ScalingLaw, fit_scaling_law
@@ -15,7 +15,8 @@ from mixer.utils.arrays import BoolArray, FloatArray
 _USUAL_FLOOR = 0.01
 
 
-class ADO(Policy):
+@with_options
+class ADO(PolicyWithOptions):
     """Samples a stream by the rate at which a scaling law predicts its loss to fall: adaptive data optimization.
 
     Jiang et al. 2024, "Adaptive Data Optimization: Dynamic Sample Selection with Scaling Laws", arXiv:2410.11820 (ICLR
@@ -56,42 +57,23 @@ class ADO(Policy):
     needs = frozenset({"loss"})
     own_cost = "fits on the CPU"
 
-    def __init__(
-        self,
-        form: Literal["paper", "code"] = "paper",
-        num_warmup_steps: int = 1000,
-        refit_steps: int = 1000,
-        num_ignored_steps: int = 500,
-        floor: float | None = None,
-        credit_decay: float = 0.9,
-        mean_share: float = 0.9,
-        max_points: int = 64,
-        *,
-        unit: Unit = "samples",
-    ):
-        super().__init__(unit=unit)
-        if form not in ("paper", "code"):
-            raise ValueError(f"form must be 'paper' or 'code', got {form!r}.")
-        self.form = form
-        self.num_warmup_steps, self.refit_steps = num_warmup_steps, refit_steps
-        self.num_ignored_steps = num_ignored_steps
-        self.floor, self.credit_decay, self.mean_share = floor, credit_decay, mean_share
-        self._check_ranges()
-        self._history = LossHistory(max_points)
+    form: Literal["paper", "code"] = "paper"
+    num_warmup_steps: Annotated[int, check_count, 1, "a law needs a few losses"] = 1000
+    refit_steps: Annotated[int, check_count, 1, "1 fits after every step"] = 1000
+    num_ignored_steps: Annotated[int, check_count, 0, "0 takes all losses"] = 500
+    floor: Annotated[float | None, check_range, 0, 1, "0 is no floor"] = None
+    credit_decay: Annotated[float, check_range, 0, 1, "0 credits only the last step"] = 0.9
+    mean_share: Annotated[float, check_range, 0, 1, "0 follows only the newest laws"] = 0.9
+    max_points: int = 64
 
-    def _check_ranges(self) -> None:
-        check_count("num_warmup_steps", self.num_warmup_steps, 1, "a law needs a few losses")
-        check_count("refit_steps", self.refit_steps, 1, "1 fits after every step")
-        check_count("num_ignored_steps", self.num_ignored_steps, 0, "0 takes all losses")
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.num_ignored_steps > self.num_warmup_steps:
             raise ValueError(
                 f"num_ignored_steps must be at most num_warmup_steps={self.num_warmup_steps}, got "
                 f"{self.num_ignored_steps}; half of it leaves the first fit the other half."
             )
-        if self.floor is not None:
-            check_range("floor", self.floor, 0, 1, "0 is no floor")
-        check_range("credit_decay", self.credit_decay, 0, 1, "0 credits only the last step")
-        check_range("mean_share", self.mean_share, 0, 1, "0 follows only the newest laws")
+        self._history = LossHistory(self.max_points)
 
     @property
     def laws(self) -> dict[str, ScalingLaw | None]:

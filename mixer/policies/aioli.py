@@ -1,11 +1,11 @@
 """Aioli: weights from the effect of each stream on all losses, measured in short probes."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, with_options
 from mixer.policies.shared.probe_round import ProbeRound, normalised
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import share_out, softmax
@@ -13,7 +13,8 @@ from mixer.policies.shared.slopes import bounded, slopes_of
 from mixer.utils.arrays import BoolArray, FloatArray
 
 
-class Aioli(Policy):
+@with_options
+class Aioli(PolicyWithOptions):
     """Probes each stream in turn and moves weight to those that lower the losses of all.
 
     Aioli of Chen et al. 2024, arXiv:2411.05735, algorithms 1 and 2. A round probes, then trains. Probing visits the
@@ -60,39 +61,22 @@ class Aioli(Policy):
     own_cost = "some of the steps are probes"
     plans_probes = True
 
-    def __init__(
-        self,
-        learning_rate: float = 0.2,
-        probe_steps: int = 10,
-        num_sweeps: int = 2,
-        training_steps: int = 200,
-        probe_share: float = 0.75,
-        normalise: bool = True,
-        num_warmup_steps: int = 0,
-        loss: Literal["train", "evaluation"] = "train",
-        *,
-        unit: Unit = "samples",
-    ):
-        super().__init__(unit=unit)
-        if loss not in ("train", "evaluation"):
-            raise ValueError(f"loss must be 'train' or 'evaluation', got {loss!r}.")
-        self.learning_rate, self.normalise = learning_rate, normalise
-        self.probe_steps, self.num_sweeps, self.probe_share = probe_steps, num_sweeps, probe_share
-        self.training_steps, self.num_warmup_steps = training_steps, num_warmup_steps
-        self.loss = loss
-        self._check_ranges()
-        if loss == "evaluation":
-            self.needs = frozenset({"evaluation_loss"})
+    learning_rate: Annotated[float, check_range, 0, 100, "0.1 to 0.5 are usual, 0 keeps the weights"] = 0.2
+    probe_steps: Annotated[int, check_count, 1, "a slope of training losses needs two"] = 10
+    num_sweeps: Annotated[int, check_count, 1, "2 to 6 are usual"] = 2
+    training_steps: Annotated[int, check_count, 1, "1 does little but probe"] = 200
+    probe_share: Annotated[float, check_range, 0.5 + 1e-6, 1, "0.75 leaves the other streams a quarter"] = 0.75
+    normalise: bool = True
+    num_warmup_steps: Annotated[int, check_count, 0, "0 probes from the start"] = 0
+    loss: Literal["train", "evaluation"] = "train"
 
-    def _check_ranges(self) -> None:
-        is_train = self.loss == "train"
-        check_range("learning_rate", self.learning_rate, 0, 100, "0.1 to 0.5 are usual, 0 keeps the weights")
-        check_count("probe_steps", self.probe_steps, 2 if is_train else 1, "a slope of training losses needs two")
-        check_count("num_sweeps", self.num_sweeps, 1, "2 to 6 are usual")
-        check_count("training_steps", self.training_steps, 1, "1 does little but probe")
-        check_count("num_warmup_steps", self.num_warmup_steps, 0, "0 probes from the start")
-        check_range("probe_share", self.probe_share, 0.5 + 1e-6, 1, "0.75 leaves the other streams a quarter")
-        if is_train and self.probe_share == 1.0:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.loss == "evaluation":
+            self.needs = frozenset({"evaluation_loss"})
+            return
+        check_count("probe_steps", self.probe_steps, 2, "a slope of training losses needs two")
+        if self.probe_share == 1.0:
             raise ValueError(
                 "probe_share=1 shows only the training loss of the probed stream; give less, or loss='evaluation'."
             )

@@ -1,16 +1,19 @@
 """CoBa: streams converge at the same rate, and none diverges."""
 
+from typing import Annotated
+
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.shared.decisions import ActsOn, check_acts_on, decide
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, with_options
+from mixer.policies.shared.decisions import ActsOn, decide
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import at_least, softmax
 from mixer.policies.shared.slopes import LARGEST, slopes_of
 from mixer.utils.arrays import BoolArray, FloatArray
 
 
-class CoBa(Policy):
+@with_options
+class CoBa(PolicyWithOptions):
     """Increases the factor of a stream with a slowly falling evaluation loss, and lowers it once the loss rises.
 
     Gong et al. 2024, "CoBa: Convergence Balancer for Multitask Finetuning of Large Language Models", arXiv:2410.06741
@@ -54,26 +57,12 @@ class CoBa(Policy):
 
     needs = frozenset({"evaluation_loss"})
 
-    def __init__(
-        self,
-        window: int = 20,
-        num_warmup_evaluations: int = 5,
-        tau: float = 5.0,
-        floor: float = 0.1,
-        sharpen: bool = False,
-        acts_on: ActsOn = "sampling",
-        *,
-        unit: Unit = "samples",
-    ):
-        super().__init__(unit=unit)
-        check_count("window", window, 2, "a slope needs two evaluations, the public code's window is 2 to 5 warm-ups")
-        check_count("num_warmup_evaluations", num_warmup_evaluations, 2, "a slope needs two evaluations")
-        check_range("tau", tau, 0, 1e6, "5 is the public code's, 0 is the relative score alone")
-        check_range("floor", floor, 0, 1, "it is a multiple of 1/K, the public code's is 0.1")
-        check_acts_on(acts_on)
-        self.window, self.num_warmup_evaluations = window, num_warmup_evaluations
-        self.tau, self.floor, self.sharpen = tau, floor, sharpen
-        self.acts_on: ActsOn = acts_on
+    window: Annotated[int, check_count, 2, "a slope needs two evaluations, the public code's is 2 to 5 warm-ups"] = 20
+    num_warmup_evaluations: Annotated[int, check_count, 2, "a slope needs two evaluations"] = 5
+    tau: Annotated[float, check_range, 0, 1e6, "5 is the public code's, 0 is the relative score alone"] = 5.0
+    floor: Annotated[float, check_range, 0, 1, "it is a multiple of 1/K, the public code's is 0.1"] = 0.1
+    sharpen: bool = False
+    acts_on: ActsOn = "sampling"
 
     def start(self, mixture: Mixture) -> Decision:
         """Discards all evaluations and returns the streams' own weights; see `Policy.start`."""

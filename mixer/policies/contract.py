@@ -3,13 +3,15 @@
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.options import check_options
+from mixer.utils.options import with_options as with_options
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.saved_state import HasState
 from mixer.utils.validation import finite_numbers
@@ -159,6 +161,8 @@ class Policy(KeepsArguments, HasState, ABC):
         ValueError: If the unit is another word.
     """
 
+    _state_name = "policy state"
+
     needs: frozenset[str] = frozenset()
     is_static: bool = False
     interval_steps: int = 1
@@ -210,19 +214,16 @@ class Policy(KeepsArguments, HasState, ABC):
         """
         return terms_of(self.state_dict())
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads a saved state, after `start`.
 
-        Args:
-            state: The result of `state_dict`.
+@with_options
+class PolicyWithOptions(Policy):
+    """Base class of the policies of this package, which declare their arguments; see `check_options`."""
 
-        Raises:
-            ValueError: If the state is that of another policy.
-        """
-        own = sorted(self.state_dict())
-        if sorted(state) != own:
-            raise ValueError(f"{type(self).__name__} remembers {own}, but the saved policy state has {sorted(state)}.")
-        super().load_state_dict(state)
+    unit: Unit = field(default="samples", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__init__(unit=self.unit)
+        check_options(self)
 
 
 class Wrapped(NamedTuple):
@@ -254,13 +255,7 @@ def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatAr
         ValueError: If names or the length do not fit, or a weight is negative, not finite, or all are 0.
     """
     if isinstance(weights, Mapping):
-        missing, unknown = [n for n in names if n not in weights], [n for n in weights if n not in names]
-        if missing or unknown:
-            raise ValueError(
-                f"{where}: weights must name each of the streams {list(names)} once; "
-                f"missing: {missing}, unknown: {unknown}."
-            )
-        weights = [weights[name] for name in names]
+        weights = in_order(weights, names, f"{where}: weights")
     try:
         array = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError):
@@ -272,6 +267,20 @@ def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatAr
         )
     check_weights(array, names, where)
     return array
+
+
+def in_order(values: Mapping[str, float], names: Sequence[str], where: str) -> list[float]:
+    """Sorts values by the name of the stream in the order of the streams.
+
+    Raises:
+        ValueError: If a stream has none, or a name is that of no stream.
+    """
+    missing, unknown = [name for name in names if name not in values], [name for name in values if name not in names]
+    if missing or unknown:
+        raise ValueError(
+            f"{where} must name each of the streams {list(names)} once; missing: {missing}, unknown: {unknown}."
+        )
+    return [values[name] for name in names]
 
 
 def check_weights(weights: FloatArray, names: Sequence[str], where: str) -> None:
@@ -313,12 +322,8 @@ def terms_of(state: Mapping[str, Any]) -> dict[str, FloatArray | float]:
         if isinstance(value, Mapping) and name != "policy":
             inner = terms_of(value)
             terms |= {name if own == "values" else f"{name} {own}": term for own, term in inner.items()}
-        elif _is_number(value):
+        elif isinstance(value, int | float):
             terms[name] = float(value)
-        elif isinstance(value, list) and value and all(entry is None or _is_number(entry) for entry in value):
+        elif isinstance(value, list) and value and all(isinstance(entry, int | float | None) for entry in value):
             terms[name] = np.array(value, dtype=np.float64)
     return terms
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)

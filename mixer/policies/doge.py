@@ -1,17 +1,19 @@
 """DoGE: more of the streams with gradients that help the others, or the targets."""
 
 import math
+from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Unit
+from mixer.policies.contract import Decision, Mixture, with_options
 from mixer.policies.shared.exponentiated import exponentiated_step
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients, scaled_to_one
-from mixer.policies.shared.ranges import check_range
-from mixer.policies.shared.targets import Targets, among, check_targets, target_weights
+from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
+from mixer.policies.shared.targets import Targets, among, target_weights
 from mixer.utils.arrays import FloatArray
 
 
+@with_options
 class DoGE(GradientPolicy):
     """Increases the weight of a stream with a gradient that helps the other streams (or the targets) to learn: DoGE.
 
@@ -48,24 +50,17 @@ class DoGE(GradientPolicy):
 
     needs = frozenset({"gradient"})
 
-    def __init__(
-        self,
-        targets: Targets = None,
-        interval_steps: int = 10,
-        rate: float = 0.01,
-        max_score: float = 5.0,
-        scale_free: bool = False,
-        min_samples: int = 2,
-        decay: float = 0.9,
-        *,
-        unit: Unit = "samples",
-    ):
-        super().__init__(interval_steps, min_samples, decay, unit=unit)
-        check_range("rate", rate, 0, math.inf, "0.01 is η/μ of the public code")
-        check_range("max_score", max_score, 0, 1e9, "5 is that of the published code")
-        self.targets = check_targets(targets)
-        self.rate, self.max_score, self.scale_free = rate, max_score, scale_free
-        if targets is not None:
+    targets: Targets = None
+    interval_steps: IntervalSteps = 10
+    rate: Annotated[float, check_range, 0, math.inf, "0.01 is η/μ of the public code"] = 0.01
+    max_score: Annotated[float, check_range, 0, 1e9, "5 is that of the published code"] = 5.0
+    scale_free: bool = False
+    min_samples: MinSamples = 2
+    decay: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.targets is not None:
             self.needs = frozenset({"gradient_variance"})
 
     def start(self, mixture: Mixture) -> Decision:

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, Unit, in_order
 from mixer.policies.group_dro import GroupDRO
 from mixer.policies.shared.decisions import ActsOn
-from mixer.policies.shared.named_losses import check_losses, losses_array
+from mixer.policies.shared.named_losses import check_losses
 from mixer.utils.arrays import FloatArray
 
 
@@ -54,7 +54,7 @@ class DoReMi(GroupDRO):
         super().__init__(step_size, smoothing, acts_on, unit=unit)
         self.reference_losses = reference_losses
         if reference_losses is not None:
-            check_losses(reference_losses, "reference_losses")
+            check_losses("reference_losses", reference_losses)
             self.needs = frozenset({"loss"})
 
     @property
@@ -73,7 +73,7 @@ class DoReMi(GroupDRO):
         self._names = mixture.names
         self._references: FloatArray | None = None
         if self.reference_losses is not None:
-            self._references = losses_array(self.reference_losses, mixture.names, "DoReMi: reference_losses")
+            self._references = np.array(in_order(self.reference_losses, mixture.names, "DoReMi: reference_losses"))
         decision = super().start(mixture)
         self._averaged, self._num_steps = self._alpha.weights, 0
         return decision

@@ -1,18 +1,20 @@
 """DWA (dynamic weight average): more of the streams that learn slowly."""
 
 import math
+from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.shared.decisions import ActsOn, check_acts_on, decide
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, with_options
+from mixer.policies.shared.decisions import ActsOn, decide
 from mixer.policies.shared.exponentiated import HUGE
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import softmax
 from mixer.utils.arrays import FloatArray
 
 
-class DWA(Policy):
+@with_options
+class DWA(PolicyWithOptions):
     """Raises the factor of a stream with a slowly falling loss: `K · softmax(r / T)` with `r_k = L_k(t−1) / L_k(t−2)`.
 
     Dynamic weight average of Liu, Johns and Davison 2019, "End-to-End Multi-Task Learning with Attention",
@@ -41,21 +43,9 @@ class DWA(Policy):
 
     needs = frozenset({"loss"})
 
-    def __init__(
-        self,
-        temperature: float = 2.0,
-        window_steps: int = 100,
-        acts_on: ActsOn = "sampling",
-        *,
-        unit: Unit = "samples",
-    ):
-        super().__init__(unit=unit)
-        check_range("temperature", temperature, 1e-9, math.inf, "2 is the paper's, a high one is uniform")
-        check_count("window_steps", window_steps, 1, "an epoch of the smallest stream is in the paper's spirit")
-        check_acts_on(acts_on)
-        self.temperature = temperature
-        self.window_steps = window_steps
-        self.acts_on: ActsOn = acts_on
+    temperature: Annotated[float, check_range, 1e-9, math.inf, "2 is the paper's, a high one is uniform"] = 2.0
+    window_steps: Annotated[int, check_count, 1, "an epoch of the smallest stream is in the paper's spirit"] = 100
+    acts_on: ActsOn = "sampling"
 
     def start(self, mixture: Mixture) -> Decision:
         """Discards all losses and returns the streams' own weights; see `Policy.start`."""

@@ -1,11 +1,12 @@
 """FAMO: streams improve at the same rate."""
 
 import math
+from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
-from mixer.policies.shared.decisions import ActsOn, check_acts_on, decide
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, with_options
+from mixer.policies.shared.decisions import ActsOn, decide
 from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.shares import softmax
 from mixer.policies.shared.stream_average import StreamAverage
@@ -15,7 +16,8 @@ _LEAST = 1e-8  # added to a loss before its logarithm, as in the paper's listing
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8  # Adam's, arXiv:1412.6980, algorithm 1
 
 
-class FAMO(Policy):
+@with_options
+class FAMO(PolicyWithOptions):
     """Lowers the factor of a stream by the last fall of its log loss: `w_k ∝ z_k / L_k` with `z = softmax(ξ)`.
 
     Fast adaptive multitask optimization of Liu, Feng, Stone and Liu 2023, arXiv:2306.03792. With the losses of a step's
@@ -50,25 +52,15 @@ class FAMO(Policy):
 
     needs = frozenset({"loss", "loss_after"})
 
-    def __init__(
-        self,
-        learning_rate: float = 0.025,
-        weight_decay: float = 0.01,
-        lower_bound: float = 0.0,
-        loss_decay: float = 0.9,
-        acts_on: ActsOn = "sampling",
-        *,
-        unit: Unit = "samples",
-    ):
-        super().__init__(unit=unit)
-        check_range("learning_rate", learning_rate, 0, 100, "the paper's is 0.025, 0 keeps the logits even")
-        check_range("weight_decay", weight_decay, 0, 100, "the paper tried 0.0001 to 0.01, 0 forgets nothing")
-        check_range("lower_bound", lower_bound, -math.inf, math.inf, "0 is that of a cross entropy")
-        check_acts_on(acts_on)
-        self.learning_rate, self.weight_decay = learning_rate, weight_decay
-        self.lower_bound = lower_bound
-        self.acts_on: ActsOn = acts_on
-        self._losses = StreamAverage(loss_decay, "loss_decay")
+    learning_rate: Annotated[float, check_range, 0, 100, "the paper's is 0.025, 0 keeps the logits even"] = 0.025
+    weight_decay: Annotated[float, check_range, 0, 100, "the paper tried 0.0001 to 0.01, 0 forgets nothing"] = 0.01
+    lower_bound: Annotated[float, check_range, -math.inf, math.inf, "0 is that of a cross entropy"] = 0.0
+    loss_decay: float = 0.9
+    acts_on: ActsOn = "sampling"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._losses = StreamAverage(self.loss_decay, "loss_decay")
 
     def start(self, mixture: Mixture) -> Decision:
         """Discards all losses and returns the streams' own weights; see `Policy.start`."""

@@ -1,15 +1,18 @@
 """GradNorm: gradients of similar size, larger for the streams that learn slowly."""
 
+from typing import Annotated
+
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Unit
-from mixer.policies.shared.decisions import ActsOn, check_acts_on, with_mean_one
+from mixer.policies.contract import Decision, Mixture, Observation, with_options
+from mixer.policies.shared.decisions import ActsOn, with_mean_one
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
-from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
 
 
+@with_options
 class GradNorm(GradientPolicy):
     """Balances loss weights until gradients have similar norms, larger ones for streams that learn slowly: GradNorm.
 
@@ -48,26 +51,17 @@ class GradNorm(GradientPolicy):
     needs = frozenset({"gradient_variance", "loss"})
     own_cost = "micro-batches of one stream each"
 
-    def __init__(
-        self,
-        alpha: float = 1.5,
-        acts_on: ActsOn = "loss",
-        interval_steps: int = 10,
-        rate: float = 0.5,
-        max_factor: float = 10.0,
-        min_samples: int = 2,
-        decay: float = 0.9,
-        *,
-        unit: Unit = "samples",
-    ):
-        super().__init__(interval_steps, min_samples, decay, unit=unit)
-        check_range("alpha", alpha, 0, 100, "1.5 is the paper's for NYUv2, 0 equalises the norms")
-        check_range("rate", rate, 1e-9, 1, "1 goes to the fixed point at once")
-        check_range("max_factor", max_factor, 1, 1e9, "10 allows factors from a tenth to ten")
-        check_acts_on(acts_on)
-        self.alpha, self.rate, self.max_factor = alpha, rate, max_factor
-        self.acts_on: ActsOn = acts_on
-        self._losses = StreamAverage(decay)
+    alpha: Annotated[float, check_range, 0, 100, "1.5 is the paper's for NYUv2, 0 equalises the norms"] = 1.5
+    acts_on: ActsOn = "loss"
+    interval_steps: IntervalSteps = 10
+    rate: Annotated[float, check_range, 1e-9, 1, "1 goes to the fixed point at once"] = 0.5
+    max_factor: Annotated[float, check_range, 1, 1e9, "10 allows factors from a tenth to ten"] = 10.0
+    min_samples: MinSamples = 2
+    decay: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._losses = StreamAverage(self.decay)
 
     def start(self, mixture: Mixture) -> Decision:
         """Discards losses and factors, and starts as `GradientPolicy`; see `Policy.start`."""

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mixer.utils.arrays import FloatArray, Int64Array
+
+Number = TypeVar("Number", float, FloatArray)
 
 
 @dataclass(frozen=True)
@@ -149,24 +151,9 @@ def _of_worst_pair(products: FloatArray, sizes: FloatArray, most: float) -> floa
     return float(np.clip(quotients.max(initial=0.0), 0.0, most))
 
 
-@overload
 def signal_and_noise(
-    square_of_sum: float, sum_of_squares: float, num_samples: float, num_squared: float
-) -> tuple[float, float]: ...
-
-
-@overload
-def signal_and_noise(
-    square_of_sum: FloatArray, sum_of_squares: FloatArray, num_samples: FloatArray, num_squared: FloatArray
-) -> tuple[FloatArray, FloatArray]: ...
-
-
-def signal_and_noise(
-    square_of_sum: float | FloatArray,
-    sum_of_squares: float | FloatArray,
-    num_samples: float | FloatArray,
-    num_squared: float | FloatArray,
-) -> tuple[float | FloatArray, float | FloatArray]:
+    square_of_sum: Number, sum_of_squares: Number, num_samples: Number, num_squared: Number
+) -> tuple[Number, Number]:
     """Separates signal and noise in the squared norm of a gradient, from the norms of groups of samples.
 
     With `z_j` the sum of the gradients of the `s_j` samples of group j, `E||z_j||² = s_j² ||g||² + s_j σ²`, and the
@@ -191,6 +178,6 @@ def signal_and_noise(
     with np.errstate(invalid="ignore", divide="ignore"):
         signal = np.where(pairs > 0, (np.asarray(square_of_sum) - sum_of_squares) / pairs, np.nan)
         noise = np.asarray(square_of_sum) / num_samples - signal * num_samples
-    if np.ndim(signal):
-        return signal, noise
-    return float(signal), float(noise)
+    separated: Any = (signal, noise) if np.ndim(signal) else (float(signal), float(noise))
+    result: tuple[Number, Number] = separated
+    return result

@@ -1,18 +1,20 @@
 """GRAPE: more of the streams that help the targets with the slowest improvement."""
 
 import math
+from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, with_options
 from mixer.policies.shared.exponentiated import exponentiated_step
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
-from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.stream_average import StreamAverage
-from mixer.policies.shared.targets import Targets, among, check_targets, target_weights
+from mixer.policies.shared.targets import Targets, among, target_weights
 from mixer.utils.arrays import FloatArray
 
 
+@with_options
 class GRAPE(GradientPolicy):
     """Increases the weight of targets that improve slowly, and of the streams that help them: GRAPE.
 
@@ -51,24 +53,17 @@ class GRAPE(GradientPolicy):
 
     needs = frozenset({"gradient_variance", "loss"})
 
-    def __init__(
-        self,
-        targets: Targets = None,
-        interval_steps: int = 100,
-        rate: float = 1.5,
-        task_rate: float = 10.0,
-        scale_free: bool = False,
-        min_samples: int = 2,
-        decay: float = 0.9,
-        *,
-        unit: Unit = "samples",
-    ):
-        super().__init__(interval_steps, min_samples, decay, unit=unit)
-        check_range("rate", rate, 0, math.inf, "1.5 is the paper's")
-        check_range("task_rate", task_rate, 0, math.inf, "10 is the paper's, 0 keeps the targets' weights")
-        self.targets = check_targets(targets)
-        self.rate, self.task_rate, self.scale_free = rate, task_rate, scale_free
-        self._losses = StreamAverage(decay)
+    targets: Targets = None
+    interval_steps: IntervalSteps = 100
+    rate: Annotated[float, check_range, 0, math.inf, "1.5 is the paper's"] = 1.5
+    task_rate: Annotated[float, check_range, 0, math.inf, "10 is the paper's, 0 keeps the targets' weights"] = 10.0
+    scale_free: bool = False
+    min_samples: MinSamples = 2
+    decay: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._losses = StreamAverage(self.decay)
 
     def start(self, mixture: Mixture) -> Decision:
         """Reads the targets, and starts as `GradientPolicy`; see `Policy.start`."""

@@ -1,16 +1,19 @@
 """Group DRO: more weight to the streams with the largest losses."""
 
+from typing import Annotated
+
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, Unit
-from mixer.policies.shared.decisions import ActsOn, check_acts_on, decide
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms, with_options
+from mixer.policies.shared.decisions import ActsOn, decide
 from mixer.policies.shared.exponentiated import ExponentiatedWeights
 from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
 
 
-class GroupDRO(Policy):
+@with_options
+class GroupDRO(PolicyWithOptions):
     """Weights streams for the worst of them: `min_θ max_α Σ_k α_k L_k(θ)`, by alternating steps.
 
     Sagawa et al. 2020, "Distributionally Robust Neural Networks for Group Shifts: On the Importance of Regularization
@@ -47,15 +50,12 @@ class GroupDRO(Policy):
     needs = frozenset({"loss"})
     own_cost = "micro-batches of one stream each"
 
-    def __init__(
-        self, step_size: float = 0.01, smoothing: float = 0.0, acts_on: ActsOn = "loss", *, unit: Unit = "samples"
-    ):
-        super().__init__(unit=unit)
-        check_range("step_size", step_size, 0, np.inf, "0 keeps the weights")
-        check_range("smoothing", smoothing, 0, 1, "0 is no smoothing, 1 is uniform")
-        check_acts_on(acts_on)
-        self.step_size, self.smoothing = step_size, smoothing
-        self.acts_on: ActsOn = acts_on
+    step_size: Annotated[float, check_range, 0, np.inf, "0 keeps the weights"] = 0.01
+    smoothing: Annotated[float, check_range, 0, 1, "0 is no smoothing, 1 is uniform"] = 0.0
+    acts_on: ActsOn = "loss"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._alpha = ExponentiatedWeights()
         self._last_losses = StreamAverage(0.0)  # keeps the last value
 

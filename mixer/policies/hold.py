@@ -1,8 +1,5 @@
 """New weights at intervals."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.shared.decisions import mean_factor, with_mean_factor
 from mixer.policies.shared.ranges import check_count
@@ -19,6 +16,8 @@ class Hold(Wrapper):
     Raises:
         ValueError: If the number is not a whole number of at least 1.
     """
+
+    _remembered = ("_held",)
 
     def __init__(self, policy: Policy, num_steps: int = 20):
         super().__init__(policy)
@@ -37,12 +36,3 @@ class Hold(Wrapper):
             self._held = decision
         # The scale of the loss is the inner policy's, which knows the streams that ended meanwhile.
         return with_mean_factor(self._held, mean_factor(decision, observation.is_active), observation.is_active)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adds the held decision; see `Policy.state_dict`."""
-        return {**super().state_dict(), "held": self._held.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the held decision too; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._held = Decision.from_state(state["held"])

@@ -1,10 +1,10 @@
 """LossChange: more of the streams with a changing loss."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms, with_options
 from mixer.policies.shared.ranges import check_count, check_decay, check_range, check_temperature
 from mixer.policies.shared.shares import resolve_least, softmax
 from mixer.utils.arrays import FloatArray
@@ -12,7 +12,8 @@ from mixer.utils.arrays import FloatArray
 _USUAL_FLOOR = 0.05
 
 
-class LossChange(Policy):
+@with_options
+class LossChange(PolicyWithOptions):
     """Samples a stream by the rate of change of its loss: `w ∝ softmax(progress / T)`, mixed with a floor.
 
     The progress of a stream is the distance between a fast and a slow moving average of its loss, `|fast_k − slow_k|`.
@@ -40,37 +41,23 @@ class LossChange(Policy):
 
     needs = frozenset({"loss"})
 
-    def __init__(
-        self,
-        temperature: float = 1.0,
-        fast_decay: float = 0.9,
-        slow_decay: float = 0.98,
-        floor: float | None = None,
-        num_warmup_observations: int = 10,
-        loss: Literal["train", "evaluation"] = "train",
-        *,
-        unit: Unit = "samples",
-    ):
-        super().__init__(unit=unit)
-        check_temperature(temperature, "a low one selects only the fastest stream, a high one is uniform")
-        check_decay("fast_decay", fast_decay, "0.9 averages over about 10 observations")
-        check_decay("slow_decay", slow_decay, "0.98 averages over about 50 observations")
-        if not fast_decay < slow_decay:
+    temperature: Annotated[
+        float, check_temperature, "a low one selects only the fastest stream, a high one is uniform"
+    ] = 1.0
+    fast_decay: Annotated[float, check_decay, "0.9 averages over about 10 observations"] = 0.9
+    slow_decay: Annotated[float, check_decay, "0.98 averages over about 50 observations"] = 0.98
+    floor: Annotated[float | None, check_range, 0, 1, "0 is no floor"] = None
+    num_warmup_observations: Annotated[int, check_count, 1, "1 starts with the first losses"] = 10
+    loss: Literal["train", "evaluation"] = "train"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.fast_decay < self.slow_decay:
             raise ValueError(
-                f"fast_decay must be below slow_decay, got {fast_decay} and {slow_decay}; 0.9 and 0.98 average over "
-                "about 10 and 50 observations."
+                f"fast_decay must be below slow_decay, got {self.fast_decay} and {self.slow_decay}; 0.9 and 0.98 "
+                "average over about 10 and 50 observations."
             )
-        if floor is not None:
-            check_range("floor", floor, 0, 1, "0 is no floor")
-        check_count("num_warmup_observations", num_warmup_observations, 1, "1 starts with the first losses")
-        if loss not in ("train", "evaluation"):
-            raise ValueError(f"loss must be 'train' or 'evaluation', got {loss!r}.")
-        self.temperature = temperature
-        self.fast_decay, self.slow_decay = fast_decay, slow_decay
-        self.floor = floor
-        self.num_warmup_observations = num_warmup_observations
-        self.loss = loss
-        if loss == "evaluation":
+        if self.loss == "evaluation":
             self.needs = frozenset({"evaluation_loss"})
 
     def start(self, mixture: Mixture) -> Decision:

@@ -1,25 +1,26 @@
 """ObjectiveDescent: the mixture of a chosen objective, or a better one as far as measurements confirm it."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, with_options
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.policies.shared.evidence import Evidence
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
 from mixer.policies.shared.objective_bound import ObjectiveBound, worst_weights
-from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.simplex_programme import positive_part, project
 from mixer.policies.shared.stream_average import StreamAverage
-from mixer.policies.shared.targets import Targets, among, check_targets, target_weights
+from mixer.policies.shared.targets import Targets, among, target_weights
 from mixer.utils.arrays import BoolArray, FloatArray
 
 _LOSSES = {"train": "loss", "evaluation": "evaluation_loss", "excess": "excess_loss"}  # losses and their observations
 _SAME = 1e-9  # largest difference between weights of the same mixture
 
 
+@with_options
 class ObjectiveDescent(GradientPolicy):
     """Samples for a chosen objective, and leaves its own mixture only on evidence.
 
@@ -79,41 +80,25 @@ class ObjectiveDescent(GradientPolicy):
 
     _remembered = ("_base", "_candidate", "_evidence", "_losses")
 
-    def __init__(
-        self,
-        objective: Literal["average", "worst"] = "average",
-        targets: Targets = None,
-        interval_steps: int = 10,
-        max_ratio: float = 2.0,
-        evidence: float = 2.0,
-        criterion: Literal["estimate", "descent"] = "estimate",
-        step_sharpness: float = 0.1,
-        tau: float = 3.0,
-        loss: Literal["train", "evaluation", "excess"] = "train",
-        min_samples: int = 2,
-        decay: float = 0.9,
-        evidence_decay: float = 0.95,
-        *,
-        unit: Unit = "samples",
-    ):
-        super().__init__(interval_steps, min_samples, decay, unit=unit)
-        if objective not in ("average", "worst"):
-            raise ValueError(f"objective must be 'average' or 'worst', got {objective!r}; targets= names streams.")
-        if loss not in _LOSSES:
-            raise ValueError(f"loss must be one of {list(_LOSSES)}, got {loss!r}.")
-        check_range("max_ratio", max_ratio, 1, 1e6, "2 lets a stream have half to twice its own weight")
-        check_range("evidence", evidence, 0, 100, "2 standard errors are usual, 0 trusts every prediction")
-        check_range("step_sharpness", step_sharpness, 1e-9, 1e9, "it has no unit, 1 is the longest safe step")
-        if criterion not in ("estimate", "descent"):
-            raise ValueError(f"criterion must be 'estimate' or 'descent', got {criterion!r}.")
-        check_range("tau", tau, 1e-9, 1e9, "a large one is the maximum, a small one the average")
-        self.objective, self.targets, self.loss = objective, check_targets(targets), loss
-        self.max_ratio, self.tau = max_ratio, tau
-        self.criterion, self.step_sharpness = criterion, step_sharpness
-        self._evidence = Evidence(evidence_decay, evidence)
-        self._losses = StreamAverage(0.0 if loss == "evaluation" else decay)
-        if objective == "worst":
-            self.needs = self.needs | {_LOSSES[loss]}
+    objective: Literal["average", "worst"] = "average"
+    targets: Targets = None
+    interval_steps: IntervalSteps = 10
+    max_ratio: Annotated[float, check_range, 1, 1e6, "2 lets a stream have half to twice its own weight"] = 2.0
+    evidence: Annotated[float, check_range, 0, 100, "2 standard errors are usual, 0 trusts every prediction"] = 2.0
+    criterion: Literal["estimate", "descent"] = "estimate"
+    step_sharpness: Annotated[float, check_range, 1e-9, 1e9, "it has no unit, 1 is the longest safe step"] = 0.1
+    tau: Annotated[float, check_range, 1e-9, 1e9, "a large one is the maximum, a small one the average"] = 3.0
+    loss: Literal["train", "evaluation", "excess"] = "train"
+    min_samples: MinSamples = 2
+    decay: float = 0.9
+    evidence_decay: float = 0.95
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._evidence = Evidence(self.evidence_decay, self.evidence)
+        self._losses = StreamAverage(0.0 if self.loss == "evaluation" else self.decay)
+        if self.objective == "worst":
+            self.needs = self.needs | {_LOSSES[self.loss]}
 
     def start(self, mixture: Mixture) -> Decision:
         """Reads the targets, discards all evidence, and starts as `GradientPolicy`; see `Policy.start`."""

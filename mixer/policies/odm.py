@@ -1,11 +1,11 @@
 """ODM (online data mixing): a bandit on the losses, with less and less exploration."""
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms, with_options
 from mixer.policies.shared.exponentiated import HUGE
 from mixer.policies.shared.ranges import check_count
 from mixer.policies.shared.shares import share_out
@@ -15,7 +15,8 @@ from mixer.utils.arrays import BoolArray, FloatArray
 _LARGEST_EXPONENT = math.log(HUGE)
 
 
-class ODM(Policy):
+@with_options
+class ODM(PolicyWithOptions):
     """Samples a stream by its average loss, as a bandit with exploration `ε_t`: online data mixing.
 
     Albalak et al. 2023, "Efficient Online Data Mixing For Language Model Pre-Training", arXiv:2312.02406. With `ε_t =
@@ -46,21 +47,13 @@ class ODM(Policy):
 
     needs = frozenset({"loss"})
 
-    def __init__(
-        self,
-        form: Literal["paper", "code"] = "paper",
-        decay: float = 0.9,
-        num_warmup_steps: int = 2000,
-        *,
-        unit: Unit = "samples",
-    ):
-        super().__init__(unit=unit)
-        if form not in ("paper", "code"):
-            raise ValueError(f"form must be 'paper' or 'code', got {form!r}.")
-        check_count("num_warmup_steps", num_warmup_steps, 0, "0 begins at once")
-        self.form = form
-        self.num_warmup_steps = num_warmup_steps
-        self._rewards = StreamAverage(decay)
+    form: Literal["paper", "code"] = "paper"
+    decay: float = 0.9
+    num_warmup_steps: Annotated[int, check_count, 0, "0 begins at once"] = 2000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._rewards = StreamAverage(self.decay)
 
     def start(self, mixture: Mixture) -> Decision:
         """Discards all losses and returns the first mixture; see `Policy.start`."""

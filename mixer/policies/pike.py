@@ -2,20 +2,21 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms, with_options
 from mixer.policies.gradient_statistics import GradientStatistics, alignment_of, conflict_of
 from mixer.policies.shared.descent_bound import Bound, best_weights, bound_factors, log_changes
-from mixer.policies.shared.ranges import check_count, check_range
+from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.shares import share_out
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 
-class PiKE(Policy):
+@with_options
+class PiKE(PolicyWithOptions):
     """Increases the weight of a stream with a large gradient and little gradient noise: PiKE.
 
     Li et al. 2025, "PiKE: Adaptive Data Mixing for Large-Scale Multi-Task Learning Under Low Gradient Conflicts",
@@ -65,49 +66,24 @@ class PiKE(Policy):
 
     needs = frozenset({"gradient_variance"})
 
-    def __init__(
-        self,
-        interval_steps: int = 20,
-        mode: Literal["practical", "conceptual"] = "practical",
-        signal_rate: float = 0.1,
-        noise_rate: float = 0.1,
-        scale_free: bool = True,
-        max_log_change: float = 0.5,
-        step_sharpness: float = 1.0,
-        conflict: float | None = None,
-        alignment: float | None = None,
-        bound: Bound = "per_stream",
-        min_samples: int = 2,
-        decay: float = 0.9,
-        *,
-        unit: Unit = "samples",
-    ):
-        super().__init__(unit=unit)
-        if mode not in ("practical", "conceptual"):
-            raise ValueError(f"mode must be 'practical' or 'conceptual', got {mode!r}.")
-        if bound not in ("per_stream", "published"):
-            raise ValueError(f"bound must be 'per_stream' or 'published', got {bound!r}.")
-        self.interval_steps = interval_steps
-        self.mode = mode
-        self.signal_rate, self.noise_rate, self.scale_free = signal_rate, noise_rate, scale_free
-        self.max_log_change = max_log_change
-        self.step_sharpness, self.conflict, self.alignment = step_sharpness, conflict, alignment
-        self.bound: Bound = bound
-        self.min_samples = min_samples
-        self._check_ranges()
-        self._averages = {name: StreamAverage(decay) for name in ("squared_norm", "variance")}
-        if mode == "conceptual":
-            self._averages["gram"] = StreamAverage(decay)
+    interval_steps: IntervalSteps = 20
+    mode: Literal["practical", "conceptual"] = "practical"
+    signal_rate: Annotated[float, check_range, 0, math.inf, "0 ignores the signal"] = 0.1
+    noise_rate: Annotated[float, check_range, 0, math.inf, "0 ignores the noise"] = 0.1
+    scale_free: bool = True
+    max_log_change: Annotated[float, check_range, 0, 100, "0.5 lets a weight grow by two thirds at a decision"] = 0.5
+    step_sharpness: Annotated[float, check_range, 1e-9, 1e9, "it has no unit, 1 is the longest safe step"] = 1.0
+    conflict: Annotated[float | None, check_range, 0, 0.5, "None measures it"] = None
+    alignment: Annotated[float | None, check_range, 0, 1, "None measures it"] = None
+    bound: Bound = "per_stream"
+    min_samples: MinSamples = 2
+    decay: float = 0.9
 
-    def _check_ranges(self) -> None:
-        check_count("interval_steps", self.interval_steps, 1, "1 decides after every step")
-        check_count("min_samples", self.min_samples, 0, "with less than 2 a variance may not be measured again")
-        check_range("signal_rate", self.signal_rate, 0, math.inf, "0 ignores the signal")
-        check_range("noise_rate", self.noise_rate, 0, math.inf, "0 ignores the noise")
-        check_range("max_log_change", self.max_log_change, 0, 100, "0.5 lets a weight grow by two thirds at a decision")
-        check_range("step_sharpness", self.step_sharpness, 1e-9, 1e9, "it has no unit, 1 is the longest safe step")
-        check_range("conflict", self.conflict or 0.0, 0, 0.5, "None measures it")
-        check_range("alignment", self.alignment or 0.0, 0, 1, "None measures it")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._averages = {name: StreamAverage(self.decay) for name in ("squared_norm", "variance")}
+        if self.mode == "conceptual":
+            self._averages["gram"] = StreamAverage(self.decay)
 
     def start(self, mixture: Mixture) -> Decision:
         """Discards all gradients and returns the streams' own weights; see `Policy.start`."""

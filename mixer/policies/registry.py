@@ -3,42 +3,15 @@
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import Any
 
 import numpy as np
 
-from mixer.policies.ado import ADO
-from mixer.policies.aioli import Aioli
-from mixer.policies.balanced_pike import BalancedPiKE
-from mixer.policies.coba import CoBa
 from mixer.policies.contract import Policy
-from mixer.policies.doge import DoGE
-from mixer.policies.doremi import DoReMi
-from mixer.policies.dynamic_weight_average import DWA
-from mixer.policies.famo import FAMO
 from mixer.policies.fixed import Fixed
-from mixer.policies.floor import Floor
 from mixer.policies.function import Function
-from mixer.policies.grad_norm import GradNorm
-from mixer.policies.grape import GRAPE
-from mixer.policies.group_dro import GroupDRO
-from mixer.policies.hold import Hold
-from mixer.policies.loss_change import LossChange
-from mixer.policies.objective_descent import ObjectiveDescent
-from mixer.policies.odm import ODM
-from mixer.policies.pike import PiKE
-from mixer.policies.proportional import Proportional
-from mixer.policies.regularized_balance import RegularizedBalance
-from mixer.policies.scheduled import Scheduled
-from mixer.policies.skill_it import SkillIt
-from mixer.policies.smoothed import Smoothed
-from mixer.policies.target_loss import TargetLoss
-from mixer.policies.temperature import Temperature
-from mixer.policies.trust_region import TrustRegion
-from mixer.policies.uni_max import UniMax
-from mixer.policies.uniform import Uniform
-from mixer.policies.warm_up import WarmUp
 from mixer.schedules import Schedule
 from mixer.utils.entry_points import load_plug_ins
 from mixer.utils.registry import choose, refuse_class
@@ -61,37 +34,11 @@ _IN_WORDS = {
     "update_norm": "a copy of the trained weights, read and written each step",
 }
 PLUG_IN_GROUP = "adaptive_mixer.policies"
-_POLICIES: tuple[type[Policy], ...] = (
-    Uniform,
-    Proportional,
-    Temperature,
-    UniMax,
-    Fixed,
-    Scheduled,
-    LossChange,
-    ODM,
-    ADO,
-    GroupDRO,
-    DoReMi,
-    TargetLoss,
-    PiKE,
-    BalancedPiKE,
-    CoBa,
-    DWA,
-    FAMO,
-    SkillIt,
-    Aioli,
-    DoGE,
-    GRAPE,
-    RegularizedBalance,
-    GradNorm,
-    ObjectiveDescent,
-    Function,
-    Floor,
-    Smoothed,
-    WarmUp,
-    Hold,
-    TrustRegion,
+# In the order of the listing.
+_NAMES = (
+    "Uniform Proportional Temperature UniMax Fixed Scheduled LossChange ODM ADO GroupDRO DoReMi TargetLoss PiKE "
+    "BalancedPiKE CoBa DWA FAMO SkillIt Aioli DoGE GRAPE RegularizedBalance GradNorm ObjectiveDescent Function Floor "
+    "Smoothed WarmUp Hold TrustRegion"
 )
 
 
@@ -127,7 +74,8 @@ def _interval(rule: type[Policy] | type[Schedule]) -> int:
 
 def built_in_policies() -> dict[str, type[Policy]]:
     """Returns the policies and wrappers of this package, by name."""
-    return {policy.__name__: policy for policy in _POLICIES}
+    package = import_module("mixer.policies")
+    return {name: getattr(package, name) for name in _NAMES.split()}
 
 
 def policy_classes() -> dict[str, type[Policy]]:

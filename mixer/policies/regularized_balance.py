@@ -1,15 +1,18 @@
 """R&B's Balance: more of the streams with gradients along that of the evaluated mixture."""
 
+from typing import Annotated
+
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Unit
+from mixer.policies.contract import Decision, Mixture, with_options
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients, scaled_to_one
-from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.shares import softmax
-from mixer.policies.shared.targets import Targets, among, check_targets, target_weights
+from mixer.policies.shared.targets import Targets, among, target_weights
 from mixer.utils.arrays import FloatArray
 
 
+@with_options
 class RegularizedBalance(GradientPolicy):
     """Samples streams by the products of their gradients with that of the evaluated mixture: R&B's Balance.
 
@@ -40,20 +43,11 @@ class RegularizedBalance(GradientPolicy):
         ValueError: If a value is outside its range; at the start of the run if a target is no stream.
     """
 
-    def __init__(
-        self,
-        targets: Targets = None,
-        interval_steps: int = 10,
-        strength: float = 3.0,
-        min_samples: int = 2,
-        decay: float = 0.9,
-        *,
-        unit: Unit = "samples",
-    ):
-        super().__init__(interval_steps, min_samples, decay, unit=unit)
-        check_range("strength", strength, 0, 300, "3 is the paper's, 0 is uniform")
-        self.targets = check_targets(targets)
-        self.strength = strength
+    targets: Targets = None
+    interval_steps: IntervalSteps = 10
+    strength: Annotated[float, check_range, 0, 300, "3 is the paper's, 0 is uniform"] = 3.0
+    min_samples: MinSamples = 2
+    decay: float = 0.9
 
     def start(self, mixture: Mixture) -> Decision:
         """Reads the targets, and starts as `GradientPolicy`; see `Policy.start`."""

@@ -5,11 +5,20 @@ from typing import Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit, Weights, weights_array
+from mixer.policies.contract import (
+    Decision,
+    Mixture,
+    Observation,
+    PolicyWithOptions,
+    Weights,
+    weights_array,
+    with_options,
+)
 from mixer.utils.arrays import FloatArray
 
 
-class Scheduled(Policy):
+@with_options
+class Scheduled(PolicyWithOptions):
     """Interpolates weights between points of the run, linearly or in steps.
 
     Args:
@@ -26,21 +35,14 @@ class Scheduled(Policy):
         >>> policy = Scheduled([(0.0, {"web": 1, "code": 0}), (1.0, {"web": 1, "code": 1})])
     """
 
-    def __init__(
-        self,
-        points: Sequence[tuple[float, Weights]],
-        interpolation: Literal["linear", "step"] = "linear",
-        *,
-        unit: Unit = "samples",
-    ):
-        super().__init__(unit=unit)
-        progresses = _progresses(points)
+    points: Sequence[tuple[float, Weights]]
+    interpolation: Literal["linear", "step"] = "linear"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        progresses = _progresses(self.points)
         if not progresses or progresses != sorted(set(progresses)) or not 0.0 <= progresses[0] <= progresses[-1] <= 1.0:
             raise ValueError(f"points must have ascending progresses in [0, 1], at least one, got {progresses}.")
-        if interpolation not in ("linear", "step"):
-            raise ValueError(f"interpolation must be 'linear' or 'step', got {interpolation!r}.")
-        self.points = points
-        self.interpolation = interpolation
         self._progresses = np.array(progresses)
         self._table: FloatArray = np.zeros((len(progresses), 0))
 

@@ -1,8 +1,10 @@
 """Skill-It: more of the streams that help streams with a high loss."""
 
+from typing import Annotated
+
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, with_options
 from mixer.policies.shared.decisions import decide
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import softmax
@@ -11,7 +13,8 @@ from mixer.policies.shared.slopes import bounded
 from mixer.utils.arrays import BoolArray, FloatArray
 
 
-class SkillIt(Policy):
+@with_options
+class SkillIt(PolicyWithOptions):
     """Increases the weight of a stream by the losses of the streams that it helps: `w_i ∝ exp(η Σ_j A_ij Σ_τ L_j(τ))`.
 
     Skill-It of Chen et al. 2023, arXiv:2307.14430, algorithm 1: `A_ij` is the help of training on stream i for stream
@@ -41,20 +44,9 @@ class SkillIt(Policy):
 
     needs = frozenset({"evaluation_loss"})
 
-    def __init__(
-        self,
-        graph: SkillGraph | None = None,
-        learning_rate: float = 0.2,
-        window: int = 3,
-        *,
-        unit: Unit = "samples",
-    ):
-        super().__init__(unit=unit)
-        check_range("learning_rate", learning_rate, 0, 1e6, "the public scripts try 0.1 to 0.8, 0 keeps the weights")
-        check_count("window", window, 1, "the public scripts use 3, 1 uses only the last evaluation")
-        self.graph = graph
-        self.learning_rate = learning_rate
-        self.window = window
+    graph: SkillGraph | None = None
+    learning_rate: Annotated[float, check_range, 0, 1e6, "the public scripts try 0.1 to 0.8, 0 keeps the weights"] = 0.2
+    window: Annotated[int, check_count, 1, "the public scripts use 3, 1 uses only the last evaluation"] = 3
 
     def start(self, mixture: Mixture) -> Decision:
         """Reads the graph for these streams and discards all losses; see `Policy.start`."""

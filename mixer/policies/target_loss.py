@@ -1,17 +1,18 @@
 """TargetLoss (dynamic batch loading): more of the streams far above their target loss."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, in_order, with_options
 from mixer.policies.shared.exponentiated import ExponentiatedWeights
-from mixer.policies.shared.named_losses import check_losses, losses_array
+from mixer.policies.shared.named_losses import check_losses
 from mixer.policies.shared.ranges import check_range
 
 
-class TargetLoss(Policy):
+@with_options
+class TargetLoss(PolicyWithOptions):
     """Increases the weight of a stream by the gap between its validation loss and a target: dynamic batch loading.
 
     Xia et al. 2023, "Sheared LLaMA: Accelerating Language Model Pre-training via Structured Pruning", arXiv:2310.06694,
@@ -41,28 +42,18 @@ class TargetLoss(Policy):
 
     needs = frozenset({"evaluation_loss"})
 
-    def __init__(
-        self,
-        target_losses: Mapping[str, float],
-        step_size: float = 1.0,
-        form: Literal["paper", "code"] = "paper",
-        smoothing: float = 1e-4,
-        *,
-        unit: Unit = "samples",
-    ):
-        super().__init__(unit=unit)
-        check_losses(target_losses, "target_losses")
-        check_range("step_size", step_size, 0, np.inf, "0 keeps the weights")
-        check_range("smoothing", smoothing, 0, 1, "0 is no smoothing, 1 is uniform")
-        if form not in ("paper", "code"):
-            raise ValueError(f"form must be 'paper' or 'code', got {form!r}.")
-        self.target_losses = target_losses
-        self.step_size, self.form, self.smoothing = step_size, form, smoothing
+    target_losses: Annotated[Mapping[str, float], check_losses]
+    step_size: Annotated[float, check_range, 0, np.inf, "0 keeps the weights"] = 1.0
+    form: Literal["paper", "code"] = "paper"
+    smoothing: Annotated[float, check_range, 0, 1, "0 is no smoothing, 1 is uniform"] = 1e-4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._weights = ExponentiatedWeights()
 
     def start(self, mixture: Mixture) -> Decision:
         """Returns the streams' own weights; see `Policy.start`."""
-        self._targets = losses_array(self.target_losses, mixture.names, "TargetLoss: target_losses")
+        self._targets = np.array(in_order(self.target_losses, mixture.names, "TargetLoss: target_losses"))
         self._weights.start(mixture.weights)
         return Decision(mixture.weights)
 

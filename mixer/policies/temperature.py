@@ -24,7 +24,7 @@ class Temperature(StaticPolicy):
 
     def __init__(self, temperature: float = 3.33, *, unit: Unit = "samples"):
         super().__init__(unit=unit)
-        check_temperature(temperature, "1 is proportional, a large one nearly uniform")
+        check_temperature("temperature", temperature, "1 is proportional, a large one nearly uniform")
         self.temperature = temperature
 
     def mixture_weights(self, mixture: Mixture) -> FloatArray:

@@ -1,9 +1,7 @@
 """A limit on the change of weights per step."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -45,6 +43,8 @@ class TrustRegion(Wrapper):
         ValueError: If a value is outside its range, or there is no limit.
         TypeError: If the inner policy is no policy.
     """
+
+    _remembered = ("_last",)
 
     def __init__(
         self,
@@ -122,15 +122,6 @@ class TrustRegion(Wrapper):
     def _divergence(self, old: FloatArray, new: FloatArray) -> float:
         old, new = np.maximum(old, self.least), np.maximum(new, self.least)
         return float((old * np.log(old / new) - old + new).sum())
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adds the last decision; see `Policy.state_dict`."""
-        return {**super().state_dict(), "last": self._last.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the last decision too; see `Policy.load_state_dict`."""
-        super().load_state_dict(state)
-        self._last = Decision.from_state(state["last"])
 
 
 def _between(old: FloatArray, new: FloatArray, part: float) -> FloatArray:

@@ -3,14 +3,16 @@
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Unpack
+from dataclasses import KW_ONLY
+from typing import Annotated
 
-from mixer.schedules.base import AllBounds, BatchDecision, BatchObservation, LearningRateRule, Schedule
-from mixer.schedules.limits import LARGEST
+from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions, with_options
+from mixer.schedules.limits import LARGEST, check_above
 from mixer.schedules.shared.position import Unit, check_points, needs_of, position
 
 
-class AdaBatch(Schedule):
+@with_options
+class AdaBatch(ScheduleWithOptions):
     """Multiplies the size at fixed points: `b = initial · factor^k` after k of them.
 
     AdaBatch (Devarakonda et al. 2017, arXiv:1712.02029) grows the batch while the learning rate decays, so that the
@@ -33,34 +35,27 @@ class AdaBatch(Schedule):
         >>> schedule = AdaBatch(every=20, initial=128, maximum=2048)
     """
 
-    def __init__(
-        self,
-        points: Sequence[float] | None = None,
-        *,
-        every: float | None = None,
-        unit: Unit = "epochs",
-        factor: float = 2.0,
-        learning_rate: LearningRateRule = "linear",
-        **bounds: Unpack[AllBounds],
-    ):
-        super().__init__(learning_rate=learning_rate, **bounds)
-        self.needs = needs_of(unit)
-        if (points is None) == (every is None):
-            raise ValueError(f"Give points or every, one of them, got points={points} and every={every}.")
-        if every is not None and not 0.0 < every < math.inf:
-            raise ValueError(f"every must be a number of {unit} above 0, got {every}.")
-        if not 1.0 < factor < math.inf:
-            raise ValueError(f"factor must be above 1, got {factor}.")
-        self.points = [] if points is None else check_points(points, unit)
-        self.every = every
-        self.unit: Unit = unit
-        self.factor = factor
+    points: Sequence[float] | None = None
+    _: KW_ONLY
+    every: float | None = None
+    unit: Unit = "epochs"
+    factor: Annotated[float, check_above, 1] = 2.0
+    learning_rate: LearningRateRule = "linear"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.needs = needs_of(self.unit)
+        if (self.points is None) == (self.every is None):
+            raise ValueError(f"Give points or every, one of them, got points={self.points} and every={self.every}.")
+        if self.every is not None and not 0.0 < self.every < math.inf:
+            raise ValueError(f"every must be a number of {self.unit} above 0, got {self.every}.")
+        self._points = [] if self.points is None else check_points(self.points, self.unit)
 
     def update(self, observation: BatchObservation) -> BatchDecision:
         """Counts the passed points; see `Schedule.update`."""
         at = position(observation, self.unit)
         # Three times 0.1 is above 0.3 in floats: an interval that ends here up to rounding counts.
-        num_passed = bisect_right(self.points, at) if self.every is None else math.floor(at / self.every + 1e-9)
+        num_passed = bisect_right(self._points, at) if self.every is None else math.floor(at / self.every + 1e-9)
         # At most the factors from one sample to the largest size, as the power could overflow.
         num_factors = min(num_passed, math.ceil(math.log(LARGEST) / math.log(self.factor)))
         return BatchDecision(self.limits.clamp(self._initial * self.factor**num_factors))

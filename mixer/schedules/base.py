@@ -2,11 +2,12 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypedDict
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Literal, get_args
 
 from mixer.schedules.limits import Limits
+from mixer.utils.options import check_choice, check_options
+from mixer.utils.options import with_options as with_options
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.saved_state import HasState
 
@@ -72,21 +73,6 @@ class BatchDecision:
     learning_rate_factor: float | None = None
 
 
-class Bounds(TypedDict, total=False):
-    """Keyword arguments of `Schedule`, except `maximum`."""
-
-    initial: int | None
-    minimum: int | None
-    granularity: int
-    max_growth: float | None
-
-
-class AllBounds(Bounds, total=False):
-    """Keyword arguments of `Schedule`."""
-
-    maximum: int | None
-
-
 class Schedule(KeepsArguments, HasState, ABC):
     """Base class of batch-size schedules.
 
@@ -113,9 +99,9 @@ class Schedule(KeepsArguments, HasState, ABC):
         TypeError: If a size is no whole number.
     """
 
-    _remembered: ClassVar[tuple[str, ...]] = (
-        "_initial",
-    )  # the first size has another default on other numbers of ranks
+    _state_name = "schedule state"
+    # The first size has another default on other numbers of ranks.
+    _remembered: ClassVar[tuple[str, ...]] = ("_initial",)
 
     needs: frozenset[str] = frozenset()
     is_constant: bool = False
@@ -133,8 +119,7 @@ class Schedule(KeepsArguments, HasState, ABC):
         max_growth: float | None = None,
         learning_rate: LearningRateRule = "none",
     ):
-        if learning_rate not in ("none", "linear", "sqrt"):
-            raise ValueError(f"learning_rate must be 'none', 'linear' or 'sqrt', got {learning_rate!r}.")
+        check_choice("learning_rate", learning_rate, get_args(LearningRateRule))
         self.limits = Limits(minimum, maximum, granularity, max_growth)
         self.limits.check_initial(initial)
         self.initial = None if initial is None else int(initial)
@@ -178,16 +163,26 @@ class Schedule(KeepsArguments, HasState, ABC):
         ratio = batch_size / initial
         return {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.learning_rate]
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads a saved state, after `start`.
 
-        Args:
-            state: The result of `state_dict`.
+@with_options
+class ScheduleWithOptions(Schedule):
+    """Base class of the schedules of this package, which declare their arguments; see `check_options`."""
 
-        Raises:
-            ValueError: If the state is that of another schedule.
-        """
-        own = sorted(self.state_dict())
-        if sorted(state) != own:
-            raise ValueError(f"{self.name} remembers {own}, but the saved schedule state has {sorted(state)}.")
-        super().load_state_dict(state)
+    _: KW_ONLY
+    initial: int | None = None
+    minimum: int | None = None
+    maximum: int | None = None
+    granularity: int = 1
+    max_growth: float | None = None
+    learning_rate: LearningRateRule = "none"
+
+    def __post_init__(self) -> None:
+        super().__init__(
+            initial=self.initial,
+            minimum=self.minimum,
+            maximum=self.maximum,
+            granularity=self.granularity,
+            max_growth=self.max_growth,
+            learning_rate=self.learning_rate,
+        )
+        check_options(self)

@@ -1,10 +1,13 @@
 """A constant batch size."""
 
-from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, Schedule
+from dataclasses import field
+
+from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions, with_options
 from mixer.schedules.limits import check_whole
 
 
-class Constant(Schedule):
+@with_options
+class Constant(ScheduleWithOptions):
     """Keeps one size throughout the run, unless another one is set by hand.
 
     Args:
@@ -23,26 +26,14 @@ class Constant(Schedule):
     is_constant = True
     is_exact = True
 
-    def __init__(
-        self,
-        batch_size: int | None = None,
-        *,
-        learning_rate: LearningRateRule = "none",
-        minimum: int | None = None,
-        maximum: int | None = None,
-        granularity: int = 1,
-        max_growth: float | None = None,
-    ):
-        if batch_size is not None:
-            check_whole("batch_size", batch_size)
-        super().__init__(
-            initial=batch_size,
-            minimum=minimum,
-            maximum=maximum,
-            granularity=granularity,
-            max_growth=max_growth,
-            learning_rate=learning_rate,
-        )
+    batch_size: int | None = None
+    initial: int | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            check_whole("batch_size", self.batch_size)
+        self.initial = self.batch_size
+        super().__post_init__()
 
     def update(self, observation: BatchObservation) -> BatchDecision:
         """Keeps the size; see `Schedule.update`."""

@@ -2,13 +2,14 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Unpack
+from dataclasses import KW_ONLY
 
-from mixer.schedules.base import AllBounds, BatchDecision, BatchObservation, LearningRateRule, Schedule
+from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions, with_options
 from mixer.schedules.shared.position import Unit, check_points, needs_of, position
 
 
-class CriticalBatchWarmup(Schedule):
+@with_options
+class CriticalBatchWarmup(ScheduleWithOptions):
     """Changes to fixed sizes at fixed token counts, at which the critical batch size has reached them.
 
     The critical batch size is near 0 at first and grows fast (Merrill et al. 2025, arXiv:2505.23971): a run that starts
@@ -31,32 +32,29 @@ class CriticalBatchWarmup(Schedule):
         >>> schedule = CriticalBatchWarmup({168e9: 2048, 503e9: 4096}, initial=1024)
     """
 
-    def __init__(
-        self,
-        sizes: Mapping[float, int] | Sequence[tuple[float, int]],
-        *,
-        unit: Unit = "tokens",
-        learning_rate: LearningRateRule = "sqrt",
-        **bounds: Unpack[AllBounds],
-    ):
-        super().__init__(learning_rate=learning_rate, **bounds)
-        self.needs = needs_of(unit)
-        pairs = list(sizes.items() if isinstance(sizes, Mapping) else sizes)
-        self.points = check_points([point for point, _ in pairs], unit)
-        self.sizes = [size for _, size in pairs]
+    sizes: Mapping[float, int] | Sequence[tuple[float, int]]
+    _: KW_ONLY
+    unit: Unit = "tokens"
+    learning_rate: LearningRateRule = "sqrt"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.needs = needs_of(self.unit)
+        pairs = list(self.sizes.items() if isinstance(self.sizes, Mapping) else self.sizes)
+        self._points = check_points([point for point, _ in pairs], self.unit)
+        self._sizes = [size for _, size in pairs]
         for point, size in pairs:
-            self.limits.check_size(f"size at {point:g} {unit}", size)
-        self.unit: Unit = unit
+            self.limits.check_size(f"size at {point:g} {self.unit}", size)
         self._check_growth(self.initial)
 
     def update(self, observation: BatchObservation) -> BatchDecision:
         """Returns the size of the last passed point; see `Schedule.update`."""
         # Not in start(): a run that is resumed on more ranks starts with another default size.
         self._check_growth(self._initial)
-        num_passed = bisect_right(self.points, position(observation, self.unit))
-        return BatchDecision([self._initial, *self.sizes][num_passed])
+        num_passed = bisect_right(self._points, position(observation, self.unit))
+        return BatchDecision([self._initial, *self._sizes][num_passed])
 
     def _check_growth(self, initial: int | None) -> None:
-        sizes = self.sizes if initial is None else [initial, *self.sizes]
+        sizes = self._sizes if initial is None else [initial, *self._sizes]
         if sizes != sorted(set(sizes)):
             raise ValueError(f"sizes must grow from point to point, got {sizes}; initial={initial} is the first one.")

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Callable
-from typing import Unpack
 
 import numpy as np
 
-from mixer.schedules.base import AllBounds, BatchDecision, BatchObservation, LearningRateRule, Schedule
+from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions, with_options
 from mixer.utils.validation import check_takes
 
 SizeFunction = Callable[[int, int], int]
 
 
-class Function(Schedule):
+@with_options
+class Function(ScheduleWithOptions):
     """Calls a user's function before every step: `f(step, batch_size) -> int`.
 
     Args:
@@ -29,14 +29,13 @@ class Function(Schedule):
 
     is_exact = True
 
-    def __init__(
-        self, function: SizeFunction, *, learning_rate: LearningRateRule = "none", **bounds: Unpack[AllBounds]
-    ):
-        super().__init__(learning_rate=learning_rate, **bounds)
-        if not callable(function):
-            raise TypeError(f"function must be callable as f(step, batch_size), got {type(function).__name__}.")
-        check_takes(function, ("step", "batch_size"), "batch_size: a function")
-        self.function = function
+    function: SizeFunction
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.function):
+            raise TypeError(f"function must be callable as f(step, batch_size), got {type(self.function).__name__}.")
+        check_takes(self.function, ("step", "batch_size"), "batch_size: a function")
         self._first: tuple[int, BatchDecision] | None = None
 
     def start(self, initial: int) -> BatchDecision:

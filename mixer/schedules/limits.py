@@ -126,3 +126,13 @@ def check_whole(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a whole number of samples, got {value!r}.")
     if value < 1:
         raise ValueError(f"{name} must be at least 1 sample, got {value}.")
+
+
+def check_above(name: str, value: float, least: float) -> None:
+    """Refuses a number that is not above a bound, or infinite.
+
+    Raises:
+        ValueError: If it is.
+    """
+    if not least < value < math.inf:
+        raise ValueError(f"{name} must be above {least}, got {value}.")

@@ -1,13 +1,14 @@
 """LossChange: smaller batches on a plateau of the loss, larger ones otherwise."""
 
 import math
+from dataclasses import KW_ONLY, field
 from itertools import pairwise
-from typing import Unpack
 
-from mixer.schedules.base import BatchDecision, BatchObservation, Bounds, LearningRateRule
+from mixer.schedules.base import BatchDecision, BatchObservation, with_options
 from mixer.schedules.shared.multiplied import DecisionUnit, MultipliedSchedule
 
 
+@with_options
 class LossChange(MultipliedSchedule):
     """Shrinks the size on a plateau of the loss and grows it otherwise, every few epochs or steps.
 
@@ -44,32 +45,25 @@ class LossChange(MultipliedSchedule):
 
     needs = frozenset({"loss"})
 
-    def __init__(
-        self,
-        window: int = 5,
-        threshold: float = 0.01,
-        shrink: float = 0.5,
-        growth: float = 1.1,
-        *,
-        interval: int = 2,
-        unit: DecisionUnit = "epochs",
-        maximum: int,
-        learning_rate: LearningRateRule = "none",
-        **bounds: Unpack[Bounds],
-    ):
-        super().__init__(maximum=maximum, learning_rate=learning_rate, **bounds)
-        if isinstance(window, bool) or not isinstance(window, int):
-            raise TypeError(f"window must be a whole number of losses, got {window!r}.")
-        if window < 2:
-            raise ValueError(f"window must be at least 2 losses to compute a change, got {window}.")
-        if not 0.0 <= threshold < math.inf:
-            raise ValueError(f"threshold must be a change of 0 or more, got {threshold}.")
-        if not 0.0 < shrink <= 1.0 <= growth < math.inf:
-            raise ValueError(f"0 < shrink <= 1 <= growth must hold, got {shrink} and {growth}.")
-        self._decide_by(interval, unit)
-        self.window = window
-        self.threshold = threshold
-        self.shrink, self.growth = shrink, growth
+    window: int = 5
+    threshold: float = 0.01
+    shrink: float = 0.5
+    growth: float = 1.1
+    _: KW_ONLY
+    interval: int = 2
+    unit: DecisionUnit = "epochs"
+    maximum: int = field()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.window, bool) or not isinstance(self.window, int):
+            raise TypeError(f"window must be a whole number of losses, got {self.window!r}.")
+        if self.window < 2:
+            raise ValueError(f"window must be at least 2 losses to compute a change, got {self.window}.")
+        if not 0.0 <= self.threshold < math.inf:
+            raise ValueError(f"threshold must be a change of 0 or more, got {self.threshold}.")
+        if not 0.0 < self.shrink <= 1.0 <= self.growth < math.inf:
+            raise ValueError(f"0 < shrink <= 1 <= growth must hold, got {self.shrink} and {self.growth}.")
 
     def start(self, initial: int) -> BatchDecision:
         """Discards all losses; see `Schedule.start`."""

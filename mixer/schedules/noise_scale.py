@@ -1,12 +1,15 @@
 """NoiseScale: sizes that follow the gradient noise."""
 
 import math
-from typing import Unpack
+from dataclasses import KW_ONLY
+from typing import Annotated
 
-from mixer.schedules.base import AllBounds, BatchDecision, BatchObservation, LearningRateRule
+from mixer.schedules.base import BatchDecision, BatchObservation, with_options
+from mixer.schedules.limits import check_above
 from mixer.schedules.shared.measured import MeasuredSchedule
 
 
+@with_options
 class NoiseScale(MeasuredSchedule):
     """Follows the simple noise scale: `b = share · tr Σ / ||g||²`.
 
@@ -27,22 +30,12 @@ class NoiseScale(MeasuredSchedule):
         ValueError: If a value is outside its range.
     """
 
-    def __init__(
-        self,
-        share: float = 1.0,
-        decay: float = 0.9,
-        interval_steps: int = 20,
-        *,
-        powers_of_two: bool = True,
-        learning_rate: LearningRateRule = "none",
-        **bounds: Unpack[AllBounds],
-    ):
-        bounds.setdefault("max_growth", 2.0)
-        super().__init__(decay, interval_steps, learning_rate=learning_rate, **bounds)
-        if not 0.0 < share < math.inf:
-            raise ValueError(f"share must be above 0, got {share}.")
-        self.share = share
-        self.powers_of_two = powers_of_two
+    share: Annotated[float, check_above, 0] = 1.0
+    decay: float = 0.9
+    interval_steps: int = 20
+    _: KW_ONLY
+    powers_of_two: bool = True
+    max_growth: float | None = 2.0
 
     def update(self, observation: BatchObservation) -> BatchDecision:
         """Updates the averages and decides when it is due; see `Schedule.update`."""

@@ -1,12 +1,15 @@
 """NormTest: a batch large enough for a reliable gradient."""
 
 import math
-from typing import Unpack
+from dataclasses import KW_ONLY
+from typing import Annotated
 
-from mixer.schedules.base import AllBounds, BatchDecision, BatchObservation, LearningRateRule
+from mixer.schedules.base import BatchDecision, BatchObservation, with_options
+from mixer.schedules.limits import check_above
 from mixer.schedules.shared.measured import MeasuredSchedule
 
 
+@with_options
 class NormTest(MeasuredSchedule):
     """Grows while the batch's gradient is too noisy for its norm: `tr Σ / b > eta² · ||g||²`.
 
@@ -28,20 +31,11 @@ class NormTest(MeasuredSchedule):
         ValueError: If a value is outside its range.
     """
 
-    def __init__(
-        self,
-        eta: float = 0.5,
-        decay: float = 0.0,
-        interval_steps: int = 20,
-        *,
-        learning_rate: LearningRateRule = "none",
-        **bounds: Unpack[AllBounds],
-    ):
-        bounds.setdefault("max_growth", 2.0)
-        super().__init__(decay, interval_steps, learning_rate=learning_rate, **bounds)
-        if not 0.0 < eta < math.inf:
-            raise ValueError(f"eta must be above 0, got {eta}.")
-        self.eta = eta
+    eta: Annotated[float, check_above, 0] = 0.5
+    decay: float = 0.0
+    interval_steps: int = 20
+    _: KW_ONLY
+    max_growth: float | None = 2.0
 
     def update(self, observation: BatchObservation) -> BatchDecision:
         """Tests the last gradient; see `Schedule.update`."""

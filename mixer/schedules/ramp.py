@@ -1,13 +1,14 @@
 """A linear ramp of the batch size."""
 
 import math
-from typing import Unpack
+from dataclasses import KW_ONLY
 
-from mixer.schedules.base import AllBounds, BatchDecision, BatchObservation, LearningRateRule, Schedule
+from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions, with_options
 from mixer.schedules.shared.position import Unit, needs_of, position
 
 
-class Ramp(Schedule):
+@with_options
+class Ramp(ScheduleWithOptions):
     """Changes the size linearly from `initial` to `final`, in multiples of the granularity, and then keeps it.
 
     DeepSeek-V2 (arXiv:2405.04434, sec. 3.1.2) was trained so, from 2304 to 9216 sequences over the first 225 billion
@@ -28,23 +29,17 @@ class Ramp(Schedule):
         >>> schedule = Ramp(9216, 225e9, initial=2304, granularity=256)
     """
 
-    def __init__(
-        self,
-        final: int,
-        over: float,
-        *,
-        unit: Unit = "tokens",
-        learning_rate: LearningRateRule = "none",
-        **bounds: Unpack[AllBounds],
-    ):
-        super().__init__(learning_rate=learning_rate, **bounds)
-        self.needs = needs_of(unit)
-        self.limits.check_size("final", final)
-        if not 0.0 < over < math.inf:
-            raise ValueError(f"over must be a number of {unit} above 0, got {over}.")
-        self.final = final
-        self.over = over
-        self.unit: Unit = unit
+    final: int
+    over: float
+    _: KW_ONLY
+    unit: Unit = "tokens"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.needs = needs_of(self.unit)
+        self.limits.check_size("final", self.final)
+        if not 0.0 < self.over < math.inf:
+            raise ValueError(f"over must be a number of {self.unit} above 0, got {self.over}.")
 
     def update(self, observation: BatchObservation) -> BatchDecision:
         """Returns the size at the present position; see `Schedule.update`."""

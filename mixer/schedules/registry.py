@@ -1,39 +1,23 @@
 """Schedules by name, and the option `batch_size`."""
 
 from collections.abc import Callable
+from importlib import import_module
 
 import numpy as np
 
-from mixer.schedules.ada_batch import AdaBatch
 from mixer.schedules.base import Schedule
 from mixer.schedules.constant import Constant
-from mixer.schedules.critical_batch_warmup import CriticalBatchWarmup
 from mixer.schedules.function import Function
-from mixer.schedules.loss_change import LossChange
-from mixer.schedules.noise_scale import NoiseScale
-from mixer.schedules.norm_test import NormTest
-from mixer.schedules.ramp import Ramp
-from mixer.schedules.seesaw import Seesaw
-from mixer.schedules.smoothed_loss_change import SmoothedLossChange
 from mixer.utils.registry import choose, refuse_class
 
-_SCHEDULES: tuple[type[Schedule], ...] = (
-    Constant,
-    Function,
-    AdaBatch,
-    Ramp,
-    CriticalBatchWarmup,
-    Seesaw,
-    LossChange,
-    SmoothedLossChange,
-    NoiseScale,
-    NormTest,
-)
+# In the order of the listing.
+_NAMES = "Constant Function AdaBatch Ramp CriticalBatchWarmup Seesaw LossChange SmoothedLossChange NoiseScale NormTest"
 
 
 def schedule_classes() -> dict[str, type[Schedule]]:
     """Returns all schedules by name."""
-    return {schedule.__name__: schedule for schedule in _SCHEDULES}
+    package = import_module("mixer.schedules")
+    return {name: getattr(package, name) for name in _NAMES.split()}
 
 
 def as_schedule(batch_size: Schedule | str | int | Callable[[int, int], int] | None) -> Schedule:

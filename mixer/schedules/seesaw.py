@@ -1,12 +1,15 @@
 """Seesaw: a larger batch in place of half of the learning-rate decay."""
 
 import math
-from typing import Unpack
+from dataclasses import KW_ONLY, field
+from typing import Annotated
 
-from mixer.schedules.base import BatchDecision, BatchObservation, Bounds, Schedule
+from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions, with_options
+from mixer.schedules.limits import check_above
 
 
-class Seesaw(Schedule):
+@with_options
+class Seesaw(ScheduleWithOptions):
     """Replaces a fall of the learning rate by `factor` with a fall by its root and a batch larger by `factor`.
 
     Seesaw (Meterez et al. 2025, arXiv:2510.14717, Algorithm 1). With c the run's own learning rate over its peak, the
@@ -35,12 +38,11 @@ class Seesaw(Schedule):
 
     needs = frozenset({"learning_rate"})
 
-    def __init__(self, factor: float = 2.0, *, smooth: bool = False, maximum: int, **bounds: Unpack[Bounds]):
-        super().__init__(maximum=maximum, learning_rate="none", **bounds)
-        if not 1.0 < factor < math.inf:
-            raise ValueError(f"factor must be above 1, got {factor}.")
-        self.factor = factor
-        self.smooth = smooth
+    factor: Annotated[float, check_above, 1] = 2.0
+    _: KW_ONLY
+    smooth: bool = False
+    maximum: int = field()
+    learning_rate: LearningRateRule = field(init=False, default="none")
 
     def start(self, initial: int) -> BatchDecision:
         """Discards the peak and the cuts; see `Schedule.start`."""

@@ -1,14 +1,15 @@
 """SmoothedLossChange: larger batches on a plateau of the smoothed loss."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal, Unpack
+from dataclasses import KW_ONLY, field
+from typing import Literal
 
-from mixer.schedules.base import BatchDecision, BatchObservation, Bounds, LearningRateRule
+from mixer.schedules.base import BatchDecision, BatchObservation, with_options
 from mixer.schedules.shared.average import Trend
 from mixer.schedules.shared.multiplied import DecisionUnit, MultipliedSchedule
 
 
+@with_options
 class SmoothedLossChange(MultipliedSchedule):
     """Multiplies the size on a plateau of the smoothed loss, at intervals.
 
@@ -38,34 +39,29 @@ class SmoothedLossChange(MultipliedSchedule):
         ValueError: If a value is outside its range.
     """
 
+    _remembered = ("_trends", "_learning_rate")
+
     needs = frozenset({"loss"})
 
-    def __init__(
-        self,
-        threshold: float = 0.01,
-        decay: float = 0.98,
-        interval: int = 100,
-        *,
-        unit: DecisionUnit = "steps",
-        on_plateau: Literal["grow", "shrink"] = "grow",
-        factor: float = 1.25,
-        otherwise: float = 1.0,
-        gradient_norm: bool = False,
-        after_warmup: bool = False,
-        maximum: int,
-        learning_rate: LearningRateRule = "none",
-        **bounds: Unpack[Bounds],
-    ):
-        super().__init__(maximum=maximum, learning_rate=learning_rate, **bounds)
-        self._decide_by(interval, unit)
-        if on_plateau not in ("grow", "shrink"):
-            raise ValueError(f"on_plateau must be 'grow' or 'shrink', got {on_plateau!r}.")
-        if not (1.0 <= factor < math.inf and 0.0 < otherwise < math.inf):
-            raise ValueError(f"factor must be 1 or more and otherwise above 0, got {factor} and {otherwise}.")
-        observed = {"loss": True, "gradient_norm": gradient_norm, "learning_rate": after_warmup}
+    threshold: float = 0.01
+    decay: float = 0.98
+    interval: int = 100
+    _: KW_ONLY
+    unit: DecisionUnit = "steps"
+    on_plateau: Literal["grow", "shrink"] = "grow"
+    factor: float = 1.25
+    otherwise: float = 1.0
+    gradient_norm: bool = False
+    after_warmup: bool = False
+    maximum: int = field()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (1.0 <= self.factor < math.inf and 0.0 < self.otherwise < math.inf):
+            raise ValueError(f"factor must be 1 or more and otherwise above 0, got {self.factor} and {self.otherwise}.")
+        observed = {"loss": True, "gradient_norm": self.gradient_norm, "learning_rate": self.after_warmup}
         self.needs = frozenset(name for name, is_needed in observed.items() if is_needed)
-        self.threshold, self.decay, self.otherwise = threshold, decay, otherwise
-        self.plateau_factor = factor if on_plateau == "grow" else 1.0 / factor
+        self.plateau_factor = self.factor if self.on_plateau == "grow" else 1.0 / self.factor
         self._forget()
 
     def start(self, initial: int) -> BatchDecision:
@@ -93,17 +89,3 @@ class SmoothedLossChange(MultipliedSchedule):
         if is_rising or None in still:
             return 1.0
         return self.plateau_factor if all(still) else self.otherwise
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adds the averages; see `Schedule.state_dict`."""
-        trends = {name: trend.state_dict() for name, trend in self._trends.items()}
-        return {**super().state_dict(), "trends": trends, "learning_rate": self._learning_rate}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the averages too; see `Schedule.load_state_dict`."""
-        super().load_state_dict(state)
-        if sorted(state["trends"]) != sorted(self._trends):
-            raise ValueError(f"{self.name} follows {list(self._trends)}, but the saved state {list(state['trends'])}.")
-        for name, trend in self._trends.items():
-            trend.load_state_dict(state["trends"][name])
-        self._learning_rate = state["learning_rate"]

@@ -11,21 +11,29 @@ from numpy.typing import NDArray
 class HasState:
     """Saves and restores the attributes that a class and its bases name in `_remembered`, as JSON-compatible data.
 
-    Arrays become nested lists with `None` for NaN. An attribute that has a state of its own saves that.
+    Arrays become nested lists with `None` for NaN. An attribute that has a state of its own saves that, as
+    does each value of a dictionary. An attribute of a class with `from_state` is replaced by a new object.
     """
 
     _remembered: ClassVar[tuple[str, ...]] = ()
+    _state_name: ClassVar[str] = "state"
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state, by attribute without leading underscores."""
         return {name.lstrip("_"): _saved(getattr(self, name)) for name in self._remembered_names()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores a state into attributes of the same kind.
+        """Loads a saved state, after `start`, into attributes of the same kind.
+
+        Args:
+            state: The result of `state_dict`.
 
         Raises:
-            ValueError: If an array is saved as something else.
+            ValueError: If the state is that of another class, or an array is saved as something else.
         """
+        own, kind = sorted(self.state_dict()), self._state_name
+        if sorted(state) != own:
+            raise ValueError(f"{type(self).__name__} remembers {own}, but the saved {kind} has {sorted(state)}.")
         for name in self._remembered_names():
             setattr(self, name, _loaded(getattr(self, name), state[name.lstrip("_")]))
 
@@ -35,12 +43,20 @@ class HasState:
 
 
 def _saved(value: Any) -> Any:
-    if isinstance(value, HasState):
+    if isinstance(value, dict):
+        return {name: _saved(part) for name, part in value.items()}
+    if hasattr(value, "state_dict"):
         return value.state_dict()
     return to_plain(value) if isinstance(value, np.ndarray) else value
 
 
 def _loaded(current: Any, saved: Any) -> Any:
+    if isinstance(current, dict):
+        if sorted(saved) != sorted(current):
+            raise ValueError(f"the saved state must have values of {sorted(current)}, got {sorted(saved)}.")
+        return {name: _loaded(part, saved[name]) for name, part in current.items()}
+    if hasattr(current, "from_state"):
+        return current.from_state(saved)
     if isinstance(current, HasState):
         current.load_state_dict(saved)
         return current
@@ -51,8 +67,11 @@ def _loaded(current: Any, saved: Any) -> Any:
 
 def to_plain(values: NDArray[Any]) -> Any:
     """Converts an array to nested lists, with `None` for NaN."""
+    is_missing = np.isnan(values)
+    if not is_missing.any():
+        return values.tolist()
     plain = values.astype(object)
-    plain[np.isnan(values)] = None
+    plain[is_missing] = None
     return plain.tolist()
 
 

@@ -1,17 +1,17 @@
 """The interface of a retrieval: which entries of a buffer to replay next."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
 
 from mixer.utils.arrays import Int64Array
+from mixer.utils.saved_state import HasState
 
 
-class Retrieval(ABC):
+class Retrieval(HasState, ABC):
     """A rule for which entries to replay.
 
     Positions count the samples drawn from a buffer, from 0. A draw takes the next `count` positions, at most as many as
-    there are entries, and repeats no entry. It is the same on every rank.
+    there are entries, and repeats no entry. It is the same on every rank. A state is JSON-safe values and numpy arrays,
+    by name, not nested.
     """
 
     @property
@@ -36,25 +36,15 @@ class Retrieval(ABC):
             int64 `[count]`: distinct slots.
         """
 
-    def drawn(self, start: int, slots: Int64Array) -> None:  # noqa: B027  # most rules need not know
+    def drawn(self, start: int, slots: Int64Array) -> None:  # most rules need not know
         """Called after a draw, with its position and the result of `slots`, int64 `[count]`."""
 
-    def placed(self, slots: Int64Array) -> None:  # noqa: B027  # most rules need not know
+    def placed(self, slots: Int64Array) -> None:  # most rules need not know
         """Called after new entries were stored, in new slots or in place of other entries.
 
         Args:
             slots: int64 `[count]`: distinct slots, in the order in which they were filled.
         """
 
-    def removed(self, slot: int, last: int) -> None:  # noqa: B027  # most rules need not know
+    def removed(self, slot: int, last: int) -> None:  # most rules need not know
         """Called after an entry was removed: the entry in slot `last` moved to `slot`."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the whole state: JSON-safe values and numpy arrays, by name, not nested."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads a saved state, after `start`; raises a `ValueError` if it is of another retrieval."""
-        own = sorted(self.state_dict())
-        if sorted(state) != own:
-            raise ValueError(f"{self.name} remembers {own}, but the saved state has {sorted(state)}.")

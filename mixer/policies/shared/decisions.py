@@ -1,15 +1,13 @@
 """Decisions from factors on the streams' losses, and decisions with changed weights."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from mixer.policies.contract import Decision
 from mixer.policies.shared.shares import share_out
 from mixer.utils.arrays import BoolArray, FloatArray
-
-ActsOn = Literal["sampling", "loss"]
 
 
 def with_weights(decision: Decision, weights: FloatArray, active: BoolArray) -> Decision:
@@ -76,16 +74,19 @@ def in_batch(weights: FloatArray, additional: FloatArray | None) -> FloatArray:
     return weights if additional is None else weights * (additional <= 0.0)
 
 
-def check_acts_on(acts_on: str) -> None:
-    """Refuses values of `acts_on` other than `"sampling"` and `"loss"`.
+def check_acts_on(name: str, acts_on: str) -> None:
+    """Refuses values other than `"sampling"` and `"loss"`.
 
     Raises:
         ValueError: For any other value.
     """
     if acts_on not in ("sampling", "loss"):
         raise ValueError(
-            f"acts_on must be 'sampling' (changes the samples) or 'loss' (changes the loss weights), got {acts_on!r}."
+            f"{name} must be 'sampling' (changes the samples) or 'loss' (changes the loss weights), got {acts_on!r}."
         )
+
+
+ActsOn = Annotated[Literal["sampling", "loss"], check_acts_on]
 
 
 def with_mean_one(factors: FloatArray, active: BoolArray) -> FloatArray:

@@ -6,9 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.policies.shared.ranges import check_count
 from mixer.policies.shared.shares import share_out
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
@@ -34,7 +33,7 @@ class Gradients:
     batch_size: int
 
 
-class GradientPolicy(Policy):
+class GradientPolicy(PolicyWithOptions):
     """Averages the products of the streams' gradients and computes new weights every `interval_steps` steps.
 
     A stream without a measurement keeps its share, and an absent one its own weight. Each present stream keeps
@@ -55,12 +54,11 @@ class GradientPolicy(Policy):
 
     needs = frozenset({"gradient_variance"})
 
-    def __init__(self, interval_steps: int, min_samples: int, decay: float, *, unit: Unit = "samples"):
-        super().__init__(unit=unit)
-        check_count("interval_steps", interval_steps, 1, "1 decides after every step")
-        check_count("min_samples", min_samples, 0, "with less than 2 a variance may not be measured again")
-        self.interval_steps, self.min_samples = interval_steps, min_samples
-        self._gram, self._variance = StreamAverage(decay), StreamAverage(decay)
+    decay = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._gram, self._variance = StreamAverage(self.decay), StreamAverage(self.decay)
 
     def start(self, mixture: Mixture) -> Decision:
         """Discards all gradients and returns the streams' own weights; see `Policy.start`."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -56,30 +57,21 @@ def part_of_observation(observation: Observation, ids: Sequence[int]) -> Observa
         part.
     """
     index = np.asarray(ids, dtype=np.int64)
-    weights = observation.weights[index]
-    own_shares = None if observation.shares is None else observation.shares[index]
     part_of_batch = float(_in_samples(observation)[index].sum())
     gradients, batch_size = observation.gradients, observation.batch_size
-
-    def part(values: FloatArray | None) -> FloatArray | None:
-        return None if values is None else values[index]
-
+    parts: dict[str, Any] = {
+        name: values[index] for name, values in vars(observation).items() if isinstance(values, np.ndarray)
+    }
+    if "shares" in parts:
+        parts["shares"] = shares(parts["shares"])
+    # Weights set by hand may leave nothing for them.
+    uniform = np.full(len(index), 1.0 / len(index))
+    parts["weights"] = shares(parts["weights"]) if parts["weights"].sum() > 0.0 else uniform
     return replace(
         observation,
-        # Weights set by hand may leave nothing for them.
-        weights=shares(weights) if weights.sum() > 0.0 else np.full(len(index), 1.0 / len(index)),
-        counts=observation.counts[index],
-        tokens=observation.tokens[index],
-        seen=observation.seen[index],
-        losses=observation.losses[index],
-        evaluation_losses=part(observation.evaluation_losses),
-        excess_losses=part(observation.excess_losses),
-        losses_after=part(observation.losses_after),
         gradients=None if gradients is None else gradients.part(ids),
-        shares=None if own_shares is None else shares(own_shares),
         batch_size=None if batch_size is None else max(1, int(batch_size * part_of_batch + _ROUNDING)),
-        active=None if observation.active is None else observation.active[index],
-        tokens_per_sample=part(observation.tokens_per_sample),
+        **parts,
     )
 
 

@@ -1,7 +1,7 @@
 """Range checks of arguments."""
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -34,14 +34,14 @@ def check_decay(name: str, value: float, way_out: str) -> None:
         raise ValueError(f"{name} must be in [0, 1), got {_shown(value)}; {way_out}.")
 
 
-def check_temperature(value: float, way_out: str) -> None:
+def check_temperature(name: str, value: float, way_out: str) -> None:
     """Refuses a temperature that is not positive; infinity is valid.
 
     Raises:
         ValueError: If it is not above 0, NaN or no number.
     """
     if not (_is_number(value) and value > 0.0):
-        raise ValueError(f"temperature must be above 0, got {_shown(value)}; {way_out}.")
+        raise ValueError(f"{name} must be above 0, got {_shown(value)}; {way_out}.")
 
 
 def check_count(name: str, value: int, least: int, way_out: str) -> None:
@@ -52,6 +52,10 @@ def check_count(name: str, value: int, least: int, way_out: str) -> None:
     """
     if not isinstance(value, (int, np.integer)) or value < least:
         raise ValueError(f"{name} must be a whole number, {least} or more, got {_shown(value)}; {way_out}.")
+
+
+IntervalSteps = Annotated[int, check_count, 1, "1 decides after every step"]
+MinSamples = Annotated[int, check_count, 0, "with less than 2 a variance may not be measured again"]
 
 
 def _is_number(value: Any) -> bool:

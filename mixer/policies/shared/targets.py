@@ -1,6 +1,7 @@
 """Target streams by name: those with the losses to lower."""
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -8,30 +9,25 @@ from mixer.policies.contract import weights_array
 from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray
 
-Targets = Sequence[str] | Mapping[str, float] | None
 
-
-def check_targets(targets: Targets) -> Targets:
+def check_targets(name: str, targets: object) -> None:
     """Refuses targets that cannot name streams, before the streams are known.
-
-    Args:
-        targets: Names, or importance by name; `None` for all streams.
-
-    Returns:
-        The targets.
 
     Raises:
         ValueError: If it is a single text, no collection, or empty.
     """
     if isinstance(targets, str):
-        raise ValueError(f"targets must be a list of names or importance by name, got a text: write [{targets!r}].")
-    if targets is not None and not isinstance(targets, Collection):
+        raise ValueError(f"{name} must be a list of names or importance by name, got a text: write [{targets!r}].")
+    if not isinstance(targets, Collection):
         raise ValueError(
-            f"targets must be a list of names or importance by name, got {targets!r}; None is for all streams."
+            f"{name} must be a list of names or importance by name, got {targets!r}; None is for all streams."
         )
-    if targets is not None and not len(targets):
-        raise ValueError("targets must name at least one stream, got none; None is for all streams.")
-    return targets
+    if not targets:
+        raise ValueError(f"{name} must name at least one stream, got none; None is for all streams.")
+
+
+# Names of streams, or importance by name.
+Targets = Annotated[Sequence[str] | Mapping[str, float] | None, check_targets]
 
 
 def target_weights(targets: Targets, names: Sequence[str], without: FloatArray, where: str) -> FloatArray:

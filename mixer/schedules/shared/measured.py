@@ -1,13 +1,12 @@
 """Base class of schedules that follow the gradient noise."""
 
 import math
-from typing import Unpack
 
-from mixer.schedules.base import AllBounds, BatchDecision, GradientNoise, LearningRateRule, Schedule
+from mixer.schedules.base import BatchDecision, GradientNoise, ScheduleWithOptions
 from mixer.schedules.shared.average import Average
 
 
-class MeasuredSchedule(Schedule):
+class MeasuredSchedule(ScheduleWithOptions):
     """Smooths the measured signal and noise of the gradient, and then divides.
 
     The order matters: the ratio of two noisy estimates is biased, and the unbiased estimate of `||g||²` may be negative
@@ -36,19 +35,12 @@ class MeasuredSchedule(Schedule):
 
     needs = frozenset({"gradient_noise"})
 
-    def __init__(
-        self,
-        decay: float,
-        interval_steps: int,
-        *,
-        learning_rate: LearningRateRule = "none",
-        **bounds: Unpack[AllBounds],
-    ):
-        super().__init__(learning_rate=learning_rate, **bounds)
-        if interval_steps < 1:
-            raise ValueError(f"interval_steps must be at least 1, got {interval_steps}.")
-        self.decay = decay
-        self.interval_steps = interval_steps
+    decay: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.interval_steps < 1:
+            raise ValueError(f"interval_steps must be at least 1, got {self.interval_steps}.")
         self._forget()
 
     def start(self, initial: int) -> BatchDecision:

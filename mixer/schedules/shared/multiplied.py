@@ -1,13 +1,13 @@
 """Base class of schedules that multiply the size repeatedly."""
 
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
-from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
+from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions
 
 DecisionUnit = Literal["steps", "epochs"]
 
 
-class MultipliedSchedule(Schedule):
+class MultipliedSchedule(ScheduleWithOptions):
     """Multiplies the size by factors and keeps the fraction that rounding removes.
 
     Otherwise 4 samples times 1.1 would stay 4 forever. It decides every `interval` steps or epochs, by its `unit`.
@@ -15,18 +15,18 @@ class MultipliedSchedule(Schedule):
 
     _remembered: ClassVar[tuple[str, ...]] = ("_size", "_decided_at")
 
+    interval: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.interval, bool) or not isinstance(self.interval, int) or self.interval < 1:
+            raise ValueError(f"interval must be at least 1 of the {self.unit}, got {self.interval!r}.")
+
     def start(self, initial: int) -> BatchDecision:
         """Starts with a whole size; see `Schedule.start`."""
         self._size = float(initial)
         self._decided_at = 0
         return super().start(initial)
-
-    def _decide_by(self, interval: int, unit: DecisionUnit) -> None:
-        if unit not in get_args(DecisionUnit):
-            raise ValueError(f"unit must be 'steps' or 'epochs', got {unit!r}.")
-        if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
-            raise ValueError(f"interval must be at least 1 of the {unit}, got {interval!r}.")
-        self.interval, self.unit = interval, unit
 
     def _is_due(self, observation: BatchObservation) -> bool:
         at = observation.step if self.unit == "steps" else observation.num_epochs_done

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 from mixer.schedules.base import BatchObservation
 
@@ -22,13 +22,7 @@ def position(observation: BatchObservation, unit: Unit) -> float:
 
 
 def needs_of(unit: Unit) -> frozenset[str]:
-    """Returns the observations that a unit needs, as in `Schedule.needs`.
-
-    Raises:
-        ValueError: If the unit is another word.
-    """
-    if unit not in get_args(Unit):
-        raise ValueError(f"unit must be one of {list(get_args(Unit))}, got {unit!r}.")
+    """Returns the observations that a unit needs, as in `Schedule.needs`."""
     return frozenset({"tokens"}) if unit == "tokens" else frozenset()
 
 

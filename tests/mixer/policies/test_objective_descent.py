@@ -187,9 +187,9 @@ class TestStreams:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"objective": "best"}, "objective must be 'average' or 'worst', got 'best'; targets= names streams"),
+        ({"objective": "best"}, "objective must be 'average' or 'worst', got 'best'"),
         ({"criterion": "greedy"}, "criterion must be 'estimate' or 'descent', got 'greedy'"),
-        ({"loss": "test"}, r"loss must be one of \['train', 'evaluation', 'excess'\], got 'test'"),
+        ({"loss": "test"}, r"loss must be 'train', 'evaluation' or 'excess', got 'test'"),
         ({"max_ratio": 0.5}, r"max_ratio must be in \[1, 1000000.0\], got 0.5"),
         ({"evidence": -1.0}, r"evidence must be in \[0, 100\], got -1.0; 2 standard errors are usual"),
         ({"step_sharpness": 0.0}, "step_sharpness must be in"),
