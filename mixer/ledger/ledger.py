@@ -132,10 +132,7 @@ class Ledger:
             self._append(self._timings, {name: [value] for name, value in columns.items()})
 
     def record_evaluation(
-        self,
-        step: int,
-        losses: Mapping[str, float],
-        metrics: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+        self, step: int, losses: Mapping[str, float], metrics: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     ) -> None:
         """Adds an evaluation.
 

@@ -28,10 +28,7 @@ def compared_losses(runs: Sequence[Run], most_points: int) -> Plot:
     }
     panels = [
         panel(
-            f"{run}: {_TITLES[column]}",
-            lines_by_stream(by_stream, column, colours, most_points),
-            end,
-            **axes[column],
+            f"{run}: {_TITLES[column]}", lines_by_stream(by_stream, column, colours, most_points), end, **axes[column]
         )
         for run, figures in drawn.items()
         for column, by_stream in figures.items()

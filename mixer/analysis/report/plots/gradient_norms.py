@@ -27,12 +27,7 @@ def gradient_norms(runs: Sequence[Run], most_points: int) -> Plot:
         for column in (_TITLES if drawn else ())
     }
     panels = [
-        panel(
-            f"{run}: {title}",
-            lines_by_stream(figures, column, colours, most_points),
-            end,
-            **axes[column],
-        )
+        panel(f"{run}: {title}", lines_by_stream(figures, column, colours, most_points), end, **axes[column])
         for run, figures in drawn.items()
         for column, title in _TITLES.items()
     ]

@@ -22,12 +22,7 @@ def memory(runs: Sequence[Run], most_points: int) -> Plot:
     colours = colours_of(list(dict.fromkeys([*stream_names(runs), *sources])))
     end = max(run.clock["epoch"].max() for run in runs)
     panels = [
-        panel(
-            f"{run.name}: {name}",
-            _lines(rows, colours, most_points),
-            end,
-            rangemode="tozero",
-        )
+        panel(f"{run.name}: {name}", _lines(rows, colours, most_points), end, rangemode="tozero")
         for run in runs
         for name, rows in run.memories.items()
     ]
