@@ -8,11 +8,10 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from mixer.analysis.report.clocked import last_in_words
 from mixer.analysis.report.measurements import pale_and_smooth
 from mixer.analysis.report.plot import Plot, colours_of, panel
 from mixer.analysis.report.plots import PLOTS
-from mixer.analysis.report.plots.losses import losses, smoothed, smoothed_to_last
+from mixer.analysis.report.plots.losses import losses, smoothed_to_last, training_in_words
 from mixer.analysis.report.run import Run, read_run, stream_names
 from mixer.ledger.ledger import Ledger
 from mixer.utils.text import duration
@@ -171,7 +170,7 @@ def training_loss(runs: Sequence[Run], most_points: int) -> Plot:
 
 def _lines(run: Run, stream: str, colour: str, most_points: int) -> list[go.Scatter]:
     rows = run.streams[stream]
-    return pale_and_smooth(rows, smoothed_to_last(rows), "loss", stream, colour, most_points)
+    return pale_and_smooth((rows, smoothed_to_last(rows)), "loss", stream, colour, most_points)
 
 
 def _mark(plot: Plot, epochs: Sequence[float]) -> None:
@@ -181,5 +180,5 @@ def _mark(plot: Plot, epochs: Sequence[float]) -> None:
 
 
 def _in_words(run: Run) -> str:
-    last = last_in_words(run.streams, {name: smoothed(rows) for name, rows in run.streams.items()}, "step")
+    last = training_in_words(run)
     return f"In {run.name} {f'the last loss (smoothed) of a stream is {last}' if last else 'no loss is known'}."

@@ -144,13 +144,12 @@ def not_finite_since(rows: pd.DataFrame) -> int | None:
     return int(there["step"].iloc[int(finite.nonzero()[0].max(initial=-1)) + 1])
 
 
-def last_in_words(rows_by_name: Mapping[str, pd.DataFrame], values: Mapping[str, pd.Series], unit: str) -> str:
+def last_in_words(rows_by_name: Mapping[str, pd.DataFrame], values: Mapping[str, pd.Series]) -> str:
     """Describes the last losses.
 
     Args:
         rows_by_name: Steps or evaluations by name; see `not_finite_since`.
         values: Losses by name, smoothed or not.
-        unit: Name of a row, as in "step 120".
 
     Returns:
         As in "between 1.200 (a) and 1.400 (b), not finite since step 120 (c)"; empty without any loss.
@@ -161,23 +160,5 @@ def last_in_words(rows_by_name: Mapping[str, pd.DataFrame], values: Mapping[str,
         for name, course in values.items()
         if since[name] is None and course.notna().any()
     }
-    bad = [f"not finite since {unit} {step:,} ({name})" for name, step in since.items() if step is not None]
+    bad = [f"not finite since step {step:,} ({name})" for name, step in since.items() if step is not None]
     return ", ".join([*([between(last, "{:.3f}".format)] if last else []), *first_of(bad)])
-
-
-def held(rows: pd.DataFrame, column: str, most: int) -> pd.DataFrame:
-    """Tabulates the entries of a replay buffer.
-
-    Args:
-        rows: One row per log entry and group: step, epoch, samples, entries, and the column.
-        column: The column of the groups, such as `"source"`.
-        most: Greatest number of log entries: each stretch of the data clock keeps its last.
-
-    Returns:
-        Numbers of entries, one row per log entry (the index: step, epoch, samples) and one column per group, in order
-        of first appearance.
-    """
-    table = rows.pivot(index=["step", "epoch", "samples"], columns=column, values="entries").fillna(0)
-    bucket = buckets(table.index.get_level_values("epoch").to_numpy(dtype=np.float64), most)
-    last = np.append(np.flatnonzero(np.diff(bucket)), len(bucket) - 1)
-    return table.iloc[last][list(dict.fromkeys(rows[column]))]

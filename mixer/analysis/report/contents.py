@@ -12,7 +12,7 @@ from mixer.analysis.report.grouping import grouped, main_streams
 from mixer.analysis.report.kinds import kind_of
 from mixer.analysis.report.plot import Plot
 from mixer.analysis.report.plots import PLOTS
-from mixer.analysis.report.plots.metrics import MOST_METRICS
+from mixer.analysis.report.plots.losses import MOST_METRICS
 from mixer.analysis.report.run import Run, read_runs
 from mixer.analysis.report.tables import differing_streams, stream_figures, summary_rows
 

@@ -113,6 +113,11 @@ def stream_names(runs: Sequence[Run]) -> list[str]:
     return sorted(names, key=OTHERS.__eq__)
 
 
+def last_epoch(runs: Sequence[Run]) -> float:
+    """Returns the end of the longest run on the data clock."""
+    return max(float(run.clock["epoch"].max()) for run in runs)
+
+
 def read_run(folder: Path, name: str) -> Run:
     """Reads a finished or running run.
 
