@@ -37,7 +37,8 @@ def grouped(entries: Mapping[str, float]) -> dict[str, float]:
         >>> grouped({"loss/math": 2.0, "batch_size": 64})
         {'loss/math': 2.0, 'clock/batch_size': 64}
     """
-    return {_grouped_name(name): value for name, value in entries.items()}
+    groups = {name: "" if "/" in name else "clock/" if name in _CLOCK else "mixture/" for name in entries}
+    return {f"{groups[name]}{name}": value for name, value in entries.items()}
 
 
 def evaluation_losses(logs: Mapping[str, float], sets: Collection[str]) -> dict[str, float]:
@@ -72,12 +73,6 @@ class Names:
             number += 1
             free = f"{plain[: self._longest - len(str(number)) - 1]}_{number}"
         return free
-
-
-def _grouped_name(name: str) -> str:
-    if "/" in name:
-        return name
-    return f"clock/{name}" if name in _CLOCK else f"mixture/{name}"
 
 
 def redacted(value: Any, name: str = "") -> Any:
