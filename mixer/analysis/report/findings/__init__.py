@@ -2,27 +2,24 @@
 
 from collections.abc import Callable, Sequence
 
+from mixer.analysis.report.findings import learning, rules
 from mixer.analysis.report.findings.changed import changed
-from mixer.analysis.report.findings.conflict import in_conflict
-from mixer.analysis.report.findings.finding import Finding
-from mixer.analysis.report.findings.learning import getting_worse, no_longer_learning, overfitting
-from mixer.analysis.report.findings.streams import not_finite, over_repeated, skipped, starved
-from mixer.analysis.report.findings.time_spent import loading_bound, probing_bound, unforeseen
+from mixer.analysis.report.findings.finding import Finding, Messages, combined
 from mixer.analysis.report.run import Run
 
-# In the order of the page: the gravest first.
-_RULES: tuple[Callable[[Run], Finding | None], ...] = (
-    not_finite,
-    skipped,
-    starved,
-    over_repeated,
-    overfitting,
-    getting_worse,
-    no_longer_learning,
-    in_conflict,
-    loading_bound,
-    unforeseen,
-    probing_bound,
+# Kind, beginning of the sentence, and rule, in the order of the page: the gravest first.
+_RULES: tuple[tuple[str, str, Callable[[Run], Messages]], ...] = (
+    ("not finite", "The loss was not finite: ", rules.not_finite),
+    ("skipped", "Samples could not be loaded and were skipped: ", rules.skipped),
+    ("starved", "Far too few samples of a stream were used: ", rules.starved),
+    ("over-repeated", "Repeated too often: ", rules.over_repeated),
+    ("overfitting", "The validation loss rises while the training loss falls: ", learning.overfitting),
+    ("getting worse", "The validation loss rises: ", learning.getting_worse),
+    ("no longer learning", "A loss has stopped falling: ", learning.no_longer_learning),
+    ("in conflict", "Gradients pull against each other: ", rules.in_conflict),
+    ("loading-bound", "", rules.loading_bound),
+    ("prefetch misses", "", rules.unforeseen),
+    ("costly measuring", "", rules.probing_bound),
 )
 
 __all__ = ["Finding", "changed", "findings_of"]
@@ -34,4 +31,5 @@ def findings_of(runs: Sequence[Run]) -> list[Finding]:
     Returns:
         The findings, run by run; empty if there are no problems.
     """
-    return [found for run in runs for rule in _RULES if (found := rule(run)) is not None]
+    results = [(kind, run, beginning, rule(run)) for run in runs for kind, beginning, rule in _RULES]
+    return [combined(kind, run.name, beginning, messages) for kind, run, beginning, messages in results if messages]
