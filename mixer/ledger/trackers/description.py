@@ -62,17 +62,14 @@ class Names:
     def of(self, name: str) -> str:
         """Returns the tracker's name for a log entry: `_` replaces refused characters, a number resolves conflicts."""
         if name not in self._taken:
-            self._taken[name] = self._free(name)
+            parts = [self._refused.sub("_", part) for part in name.split("/")]
+            plain = "/".join("_" * len(part) if not part.strip(".") else part for part in parts)[: self._longest]
+            free, number, taken = plain, 1, set(self._taken.values())
+            while free in taken:
+                number += 1
+                free = f"{plain[: self._longest - len(str(number)) - 1]}_{number}"
+            self._taken[name] = free
         return self._taken[name]
-
-    def _free(self, name: str) -> str:
-        parts = [self._refused.sub("_", part) for part in name.split("/")]
-        plain = "/".join("_" * len(part) if not part.strip(".") else part for part in parts)[: self._longest]
-        free, number, taken = plain, 1, set(self._taken.values())
-        while free in taken:
-            number += 1
-            free = f"{plain[: self._longest - len(str(number)) - 1]}_{number}"
-        return free
 
 
 def redacted(value: Any, name: str = "") -> Any:
