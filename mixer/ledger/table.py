@@ -18,8 +18,8 @@ _ROWS_IN_MEMORY = 16_384  # with many streams, or without a model, seconds can b
 
 def places_by_stream(rows: pa.Table) -> dict[str, Int64Array]:
     """Gives the places of each stream's rows, ascending, by name in order of first appearance."""
-    names = rows.column("stream").combine_chunks().dictionary_encode()
-    codes = names.indices.to_numpy()
+    names = rows.column("stream").dictionary_encode().combine_chunks()
+    codes = names.indices.to_numpy(zero_copy_only=False)
     order = np.argsort(codes, kind="stable")  # sorting once is faster than looking for each of many streams
     return dict(zip(names.dictionary.to_pylist(), np.split(order, np.cumsum(np.bincount(codes))), strict=False))
 
