@@ -2,24 +2,34 @@
 
 from collections.abc import Callable, Sequence
 
-from mixer.analysis.report.findings import learning, rules
 from mixer.analysis.report.findings.changed import changed
 from mixer.analysis.report.findings.finding import Finding, Messages, combined
+from mixer.analysis.report.findings.learning import getting_worse, no_longer_learning, overfitting
+from mixer.analysis.report.findings.rules import (
+    in_conflict,
+    loading_bound,
+    not_finite,
+    over_repeated,
+    probing_bound,
+    skipped,
+    starved,
+    unforeseen,
+)
 from mixer.analysis.report.run import Run
 
 # Kind, beginning of the sentence, and rule, in the order of the page: the gravest first.
 _RULES: tuple[tuple[str, str, Callable[[Run], Messages]], ...] = (
-    ("not finite", "The loss was not finite: ", rules.not_finite),
-    ("skipped", "Samples could not be loaded and were skipped: ", rules.skipped),
-    ("starved", "Far too few samples of a stream were used: ", rules.starved),
-    ("over-repeated", "Repeated too often: ", rules.over_repeated),
-    ("overfitting", "The validation loss rises while the training loss falls: ", learning.overfitting),
-    ("getting worse", "The validation loss rises: ", learning.getting_worse),
-    ("no longer learning", "A loss has stopped falling: ", learning.no_longer_learning),
-    ("in conflict", "Gradients pull against each other: ", rules.in_conflict),
-    ("loading-bound", "", rules.loading_bound),
-    ("prefetch misses", "", rules.unforeseen),
-    ("costly measuring", "", rules.probing_bound),
+    ("not finite", "The loss was not finite: ", not_finite),
+    ("skipped", "Samples could not be loaded and were skipped: ", skipped),
+    ("starved", "Far too few samples of a stream were used: ", starved),
+    ("over-repeated", "Repeated too often: ", over_repeated),
+    ("overfitting", "The validation loss rises while the training loss falls: ", overfitting),
+    ("getting worse", "The validation loss rises: ", getting_worse),
+    ("no longer learning", "A loss has stopped falling: ", no_longer_learning),
+    ("in conflict", "Gradients pull against each other: ", in_conflict),
+    ("loading-bound", "", loading_bound),
+    ("prefetch misses", "", unforeseen),
+    ("costly measuring", "", probing_bound),
 )
 
 __all__ = ["Finding", "changed", "findings_of"]
