@@ -27,7 +27,7 @@ def report() -> Command:
 def _report(config: Namespace) -> None:
     try:
         from mixer.analysis.report.contents import read_report  # its libraries belong to an extra
-        from mixer.analysis.report.page import page_path, write_contents
+        from mixer.analysis.report.page import page_path, write_page
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("plotly", "jinja2"):
             raise
@@ -42,7 +42,7 @@ def _report(config: Namespace) -> None:
         check_pictures(config.picture_format)
     target = page_path(config.runs, config.output)
     report = read_report(config.runs)
-    written: dict[str, Any] = {"page": write_contents(report, target), "pictures": [], "tables": []}
+    written: dict[str, Any] = {"page": write_page(target, report), "pictures": [], "tables": []}
     if config.pictures is not None:
         written["pictures"] = write_pictures(report.plots, config.pictures, config.picture_format)
     if config.tables is not None:

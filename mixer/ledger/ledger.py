@@ -1,6 +1,7 @@
 """The ledger: the tables that a run records, step by step."""
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -11,18 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mixer.gradients.records import cosines_of, rows_of
-from mixer.ledger.schemas import (
-    CLOCK,
-    COMPARISONS,
-    DECISIONS,
-    EVALUATIONS,
-    GRADIENTS,
-    MEMORIES,
-    MEMORY_CLASSES,
-    METRICS,
-    STREAMS,
-    TIMINGS,
-)
+from mixer.ledger.schemas import COMPARISONS, METRICS, SCHEMAS
 from mixer.ledger.table import Table
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import FloatArray
@@ -48,16 +38,11 @@ class Ledger:
     def __init__(self, folder: str | Path, is_writer: bool = False):
         self.folder = Path(folder)
         self.is_writer = is_writer
-        self._streams = Table(self.folder / "streams", STREAMS)
-        self._clock = Table(self.folder / "clock", CLOCK)
-        self._timings = Table(self.folder / "timings", TIMINGS)
-        self._evaluations = Table(self.folder / "evaluations", EVALUATIONS)
-        self._metrics = Table(self.folder / "metrics", METRICS)
-        self._comparisons = Table(self.folder / "comparisons", COMPARISONS)
-        self._gradients = Table(self.folder / "gradients", GRADIENTS)
-        self._decisions = Table(self.folder / "decisions", DECISIONS, rows_per_part=50_000)  # lists: wide rows
-        self._memories = Table(self.folder / "memories", MEMORIES)
-        self._memory_classes = Table(self.folder / "memory_classes", MEMORY_CLASSES)
+        rows_per_part = {"decisions": 50_000}  # lists: wide rows
+        self._tables = {
+            name: Table(self.folder / name, schema, rows_per_part.get(name, 200_000))
+            for name, schema in SCHEMAS.items()
+        }
         self._evaluated = (-1, 0, 0)  # step of the last evaluation, and its rows of losses and of metrics
         self._note: dict[str, Any] = {}
         self.error: WriteError | None = None  # why a row could not be written: no more are
@@ -83,24 +68,20 @@ class Ledger:
         if not self.is_writer:
             return
         self.error = None
-        for table in self._tables():
+        for table in self._tables.values():
             table.recover()
         if resume_step is None:
-            self._close()
-            if self.folder.exists():
-                self.folder.rename(next(path for path in self._archives() if not path.exists()))
-            for table in self._tables():
-                table.reset()
+            self._archive()
         else:
-            left = {self._evaluations: num_evaluations, self._metrics: num_metrics}
-            for table in self._tables():
-                table.truncate(resume_step, left.get(table))
+            left = {"evaluations": num_evaluations, "metrics": num_metrics}
+            for name, table in self._tables.items():
+                table.truncate(resume_step, left.get(name))
         self._note = {"format": FORMAT_VERSION, **description}
         write_json(self.folder / "ledger.json", self._note)
 
     def num_rows(self) -> dict[str, int]:
         """Counts the rows by table, for a checkpoint to note; empty if this process does not write."""
-        return {table.folder.name: table.num_rows() for table in self._tables()} if self.is_writer else {}
+        return {name: table.num_rows() for name, table in self._own()}
 
     def record_streams(self, step: int, names: tuple[str, ...], columns: Mapping[str, NDArray[Any]]) -> None:
         """Adds a step's rows, one a stream.
@@ -110,8 +91,7 @@ class Ledger:
             names: Names of the streams.
             columns: `[num_streams]` each: the other columns.
         """
-        if self.is_writer:
-            self._append(self._streams, {"step": np.full(len(names), step), "stream": list(names), **columns})
+        self._append("streams", {"step": np.full(len(names), step), "stream": list(names), **columns})
 
     def record_clock(self, **columns: float) -> None:
         """Adds the position of the run after a step.
@@ -119,8 +99,7 @@ class Ledger:
         Args:
             **columns: One number a column of the table `clock`.
         """
-        if self.is_writer:
-            self._append(self._clock, {name: [value] for name, value in columns.items()})
+        self._append("clock", {name: [value] for name, value in columns.items()})
 
     def record_timings(self, **columns: float) -> None:
         """Adds a step's timings.
@@ -128,14 +107,10 @@ class Ledger:
         Args:
             **columns: One number a column of the table `steps`.
         """
-        if self.is_writer:
-            self._append(self._timings, {name: [value] for name, value in columns.items()})
+        self._append("timings", {name: [value] for name, value in columns.items()})
 
     def record_evaluation(
-        self,
-        step: int,
-        losses: Mapping[str, float],
-        metrics: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+        self, step: int, losses: Mapping[str, float], metrics: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     ) -> None:
         """Adds an evaluation.
 
@@ -149,10 +124,8 @@ class Ledger:
         self._evaluated = (step, num_losses + len(losses), num_metrics + len(rows))
         evaluated: dict[str, list[Any]] = {"stream": list(losses), "loss": list(losses.values())}
         measured = {column: [row[place] for row in rows] for place, column in enumerate(METRICS.names[1:])}
-        for table, columns in ((self._evaluations, evaluated), (self._metrics, measured)):
-            num_rows = len(columns["stream"])
-            if self.is_writer and num_rows:
-                self._append(table, {"step": [step] * num_rows, **columns})
+        for table, columns in (("evaluations", evaluated), ("metrics", measured)):
+            self._append(table, {"step": [step] * len(columns["stream"]), **columns})
 
     def record_comparisons(self, step: int, names: tuple[str, ...], columns: Mapping[str, FloatArray]) -> None:
         """Adds the comparisons of a step's losses, one row a stream.
@@ -162,10 +135,9 @@ class Ledger:
             names: Names of the streams.
             columns: `[num_streams]` each: the measured ones of the other columns.
         """
-        if self.is_writer:
-            unknown = np.full(len(names), np.nan)
-            measured = {name: columns.get(name, unknown) for name in COMPARISONS.names[2:]}
-            self._append(self._comparisons, {"step": np.full(len(names), step), "stream": list(names), **measured})
+        unknown = np.full(len(names), np.nan)
+        measured = {name: columns.get(name, unknown) for name in COMPARISONS.names[2:]}
+        self._append("comparisons", {"step": np.full(len(names), step), "stream": list(names), **measured})
 
     def record_gradients(self, step: int, names: tuple[str, ...], statistics: GradientStatistics) -> None:
         """Adds a measurement of the streams' gradients, one row a stream.
@@ -175,13 +147,11 @@ class Ledger:
             names: Names of the streams.
             statistics: The measurement.
         """
-        if self.is_writer:
-            self._append(self._gradients, rows_of(step, names, statistics))
+        self._append("gradients", rows_of(step, names, statistics))
 
     def record_decision(self, columns: Mapping[str, Sequence[Any]]) -> None:
         """Adds a decision; see `rows_of_weights` and `rows_of_batch_size`."""
-        if self.is_writer:
-            self._append(self._decisions, columns)
+        self._append("decisions", columns)
 
     def record_memory(
         self, step: int, name: str, counts: Mapping[str, int], classes: Mapping[int, int] = MappingProxyType({})
@@ -194,12 +164,9 @@ class Ledger:
             counts: Number of entries by source.
             classes: Number of entries by class; empty if classes are not known.
         """
-        if not self.is_writer:
-            return
-        for table, column, entries in ((self._memories, "source", counts), (self._memory_classes, "label", classes)):
-            if entries:
-                of_all: dict[str, Any] = {"step": [step] * len(entries), "stream": [name] * len(entries)}
-                self._append(table, {**of_all, column: list(entries), "entries": list(entries.values())})
+        for table, column, entries in (("memories", "source", counts), ("memory_classes", "label", classes)):
+            of_all: dict[str, Any] = {"step": [step] * len(entries), "stream": [name] * len(entries)}
+            self._append(table, {**of_all, column: list(entries), "entries": list(entries.values())})
 
     def num_evaluations(self, step: int) -> tuple[int, int]:
         """Counts rows on evaluations at the present step of the run.
@@ -214,17 +181,17 @@ class Ledger:
 
     def sync(self) -> None:
         """Writes everything to disk, so that it survives a crash of the machine."""
-        for table in self._tables() if self.is_writer else ():
+        for _, table in self._own():
             table.sync()
 
     def flush(self) -> None:
         """Writes everything out, so that other processes see it; `error` says why it could not."""
-        for table in self._tables() if self.is_writer else ():
+        for _, table in self._own():
             self._trying(table.flush)
 
     def finish(self) -> None:
         """Seals the tables, at the end of a run or before their files are copied: their rows change no more."""
-        for table in self._tables() if self.is_writer else ():
+        for _, table in self._own():
             table.seal()
 
     def end(self, state: Literal["finished", "stopped"], reason: str | None = None) -> None:
@@ -250,8 +217,7 @@ class Ledger:
             it can give a sample in the next step), skipped (its samples so far that could not be loaded and were
             left out; count and seen have them).
         """
-        frame: pd.DataFrame = self._streams.read().to_pandas()
-        return frame
+        return self._frame("streams")
 
     def evaluations(self) -> pd.DataFrame:
         """Reads the evaluations.
@@ -259,8 +225,7 @@ class Ledger:
         Returns:
             One row per evaluation and set: step, stream, loss.
         """
-        frame: pd.DataFrame = self._evaluations.read().to_pandas()
-        return frame
+        return self._frame("evaluations")
 
     def metrics(self) -> pd.DataFrame:
         """Reads the results of `compute_metrics`.
@@ -268,8 +233,7 @@ class Ledger:
         Returns:
             One row per evaluation, set and metric: step, stream, metric (without the prefix), value.
         """
-        frame: pd.DataFrame = self._metrics.read().to_pandas()
-        return frame
+        return self._frame("metrics")
 
     def clock(self) -> pd.DataFrame:
         """Reads the position of the run after each step.
@@ -280,8 +244,7 @@ class Ledger:
             by), loss (mean over all items, by which gradients were taken), gradient_norm (before clipping; NaN
             without) and update_norm (how far it moved the parameters; NaN where no policy needed it).
         """
-        frame: pd.DataFrame = self._clock.read().to_pandas()
-        return frame
+        return self._frame("clock")
 
     def timings(self) -> pd.DataFrame:
         """Reads the timings.
@@ -291,8 +254,7 @@ class Ledger:
             workers had, or had not, been asked for ahead; both 0 without workers), load_seconds, train_seconds,
             probe_seconds (for measuring gradients; 0 where they were not).
         """
-        frame: pd.DataFrame = self._timings.read().to_pandas()
-        return frame
+        return self._frame("timings")
 
     def comparisons(self) -> pd.DataFrame:
         """Reads the comparisons of losses, which a policy needs.
@@ -302,8 +264,7 @@ class Ledger:
             model), loss_after (the loss of the same samples once more after the optimizer step); means per item, NaN
             where there is none or it was not measured.
         """
-        frame: pd.DataFrame = self._comparisons.read().to_pandas()
-        return frame
+        return self._frame("comparisons")
 
     def gradients(self) -> pd.DataFrame:
         """Reads the measurements of the streams' gradients.
@@ -313,8 +274,7 @@ class Ledger:
             batch), share (in its loss), squared_norm (without bias; NaN where it is not known), variance (of a
             sample's gradient), gram and gram_error (`[num_streams]`: the stream's row); see `GradientStatistics`.
         """
-        frame: pd.DataFrame = self._gradients.read().to_pandas()
-        return frame
+        return self._frame("gradients")
 
     def cosines(self) -> pd.DataFrame:
         """Reads the cosines between the streams' gradients.
@@ -335,8 +295,7 @@ class Ledger:
             stream in the order of `streams` at that step; NaN for a stream that the level does not see). None of
             rules that never change their first decision.
         """
-        frame: pd.DataFrame = self._decisions.read().to_pandas()
-        return frame
+        return self._frame("decisions")
 
     def memories(self) -> pd.DataFrame:
         """Reads the contents of replay buffers, at each log entry and at the end.
@@ -345,8 +304,7 @@ class Ledger:
             One row per log entry, buffer and source: step, stream (the buffer), source (the stream or data set that
             entries came from), entries (how many).
         """
-        frame: pd.DataFrame = self.read("memories").to_pandas()
-        return frame
+        return self._frame("memories")
 
     def memory_classes(self) -> pd.DataFrame:
         """Reads the classes of the entries of replay buffers, at the steps of `memories`.
@@ -355,12 +313,11 @@ class Ledger:
             One row per log entry, buffer and class: step, stream (the buffer), label (-1 for entries whose class nobody
             knows), entries (how many). None of a buffer whose classes are not known.
         """
-        frame: pd.DataFrame = self.read("memory_classes").to_pandas()
-        return frame
+        return self._frame("memory_classes")
 
     def tables(self) -> list[str]:
         """Lists the names of its tables."""
-        return [table.folder.name for table in self._tables()]
+        return list(self._tables)
 
     def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Reads a table, or some of its columns.
@@ -372,19 +329,27 @@ class Ledger:
         Returns:
             The table.
         """
-        kept = next(one for one in self._tables() if one.folder.name == table)
         if table not in _COUNTED:
-            return kept.read(columns)
-        rows = kept.read()
+            return self._tables[table].read(columns)
+        rows = self._tables[table].read()
         noted = rows.select(["step", "stream", _COUNTED[table]]).to_pandas()
         return rows.filter(pa.array(~noted.duplicated(keep="last"))).select(list(columns or rows.column_names))
 
     def has_steps(self) -> bool:
         """Whether a step was recorded, without reading the tables."""
-        return not self._streams.is_empty()
+        return not self._tables["streams"].is_empty()
 
-    def _append(self, table: Table, columns: Mapping[str, Any]) -> None:
-        self._trying(lambda: table.append(columns))
+    def _frame(self, table: str) -> pd.DataFrame:
+        frame: pd.DataFrame = self.read(table).to_pandas()
+        return frame
+
+    def _own(self) -> Iterable[tuple[str, Table]]:
+        """Returns the tables that this process writes."""
+        return self._tables.items() if self.is_writer else ()
+
+    def _append(self, table: str, columns: Mapping[str, Any]) -> None:
+        if self.is_writer and len(columns["step"]):
+            self._trying(lambda: self._tables[table].append(columns))
 
     def _trying(self, write: Callable[[], None]) -> None:
         """Keeps an error for `error`: raised on the rank that writes, it would leave the others waiting."""
@@ -394,16 +359,12 @@ class Ledger:
         except WriteError as error:
             self.error = self.error or error
 
-    def _tables(self) -> tuple[Table, ...]:
-        measured = self._comparisons, self._gradients, self._decisions, self._memories, self._memory_classes
-        return self._streams, self._clock, self._timings, self._evaluations, self._metrics, *measured
-
-    def _close(self) -> None:
-        for table in self._tables():
+    def _archive(self) -> None:
+        """Renames the folder of an earlier run."""
+        for table in self._tables.values():
             table.close()
-
-    def _archives(self) -> Any:
-        number = 1
-        while True:
-            yield self.folder.with_name(f"{self.folder.name}-{number}")
-            number += 1
+        if self.folder.exists():
+            names = (self.folder.with_name(f"{self.folder.name}-{number}") for number in itertools.count(1))
+            self.folder.rename(next(path for path in names if not path.exists()))
+        for table in self._tables.values():
+            table.reset()

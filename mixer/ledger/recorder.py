@@ -20,13 +20,14 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.plan import Plan
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.saved_state import HasState
 
 logger = logging.get_logger(__name__)
 # Number of steps whose losses may wait on a GPU, if nothing needs them earlier.
 _MAX_WAITING = 64
 
 
-class StreamMeans:
+class StreamMeans(HasState):
     """Means of a figure over each stream's items, without those that are not finite.
 
     Args:
@@ -39,6 +40,8 @@ class StreamMeans:
         >>> losses.of(0), losses.of(1)
         (1.25, None)
     """
+
+    _remembered = ("items", "sums")
 
     def __init__(self, num_streams: int):
         self.items: Int64Array = np.zeros(num_streams, dtype=np.int64)
@@ -64,23 +67,13 @@ class StreamMeans:
         """Gives the mean of a stream, or `None` if it is not known of any item."""
         return float(self.sums[stream_id] / self.items[stream_id]) if self.items[stream_id] else None
 
-    def state_dict(self) -> dict[str, Any]:
-        """Gives the sums as plain data."""
-        return {"items": self.items.tolist(), "sums": self.sums.tolist()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores saved sums."""
-        self.items = np.array(state["items"], dtype=np.int64)
-        self.sums = np.array(state["sums"], dtype=np.float64)
-
 
 class ConflictLog:
     """Adds up, since the last log entry, steps with a conflict and the weights of the streams' gradients."""
 
     def __init__(self) -> None:
         self._num_steps, self._num_conflicts = 0, 0
-        self._sums: dict[int, float] = {}
-        self._counts: dict[int, int] = {}
+        self._weights: dict[int, tuple[float, int]] = {}  # sum and count by stream
 
     def note(self, gramian: FloatArray, stream_ids: Sequence[int], weights: FloatArray) -> None:
         """Notes a step.
@@ -93,21 +86,21 @@ class ConflictLog:
         self._num_steps += 1
         self._num_conflicts += int((gramian < 0.0).any())
         for stream_id, weight in zip(stream_ids, weights.tolist(), strict=True):
-            self._sums[stream_id] = self._sums.get(stream_id, 0.0) + weight
-            self._counts[stream_id] = self._counts.get(stream_id, 0) + 1
+            total, count = self._weights.get(stream_id, (0.0, 0))
+            self._weights[stream_id] = total + weight, count + 1
 
     def entries(self, names: Sequence[str]) -> dict[str, float]:
         """Gives the share of steps with a conflict and the streams' mean weights; empty without a step."""
         if not self._num_steps:
             return {}
-        entries = {"conflicts": self._num_conflicts / self._num_steps}
-        for stream_id in sorted(self._sums):
-            entries[f"conflict_weight/{names[stream_id]}"] = self._sums[stream_id] / self._counts[stream_id]
-        return entries
+        means = {
+            f"conflict_weight/{names[one]}": total / count for one, (total, count) in sorted(self._weights.items())
+        }
+        return {"conflicts": self._num_conflicts / self._num_steps, **means}
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the sums as plain data."""
-        streams = [[stream_id, self._sums[stream_id], self._counts[stream_id]] for stream_id in sorted(self._sums)]
+        streams = [[stream_id, *sums] for stream_id, sums in sorted(self._weights.items())]
         return {"steps": self._num_steps, "conflicts": self._num_conflicts, "streams": streams}
 
     @classmethod
@@ -115,8 +108,7 @@ class ConflictLog:
         """Makes a log of saved sums, or an empty one of an empty state."""
         log = cls()
         log._num_steps, log._num_conflicts = state.get("steps", 0), state.get("conflicts", 0)
-        for stream_id, total, count in state.get("streams", []):
-            log._sums[stream_id], log._counts[stream_id] = total, count
+        log._weights = {stream_id: (total, count) for stream_id, total, count in state.get("streams", [])}
         return log
 
 
@@ -164,17 +156,11 @@ class StepResult:
         return np.flatnonzero(counts & ~np.isfinite(self._means))  # of streams that are not measured: 0, or not finite
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    """A step whose losses and norm may still be on a GPU, with the position of the run after it."""
-
-    result: StepResult
-    state: dict[str, NDArray[Any]]
-    place: dict[str, float]
-    gradient_norm: SupportsFloat | None
+# A step with losses and norm that may still be on a GPU: its result, the run's state and place after it, and the norm.
+_Waiting = tuple[StepResult, dict[str, NDArray[Any]], dict[str, float], SupportsFloat | None]
 
 
-class Recorder:
+class Recorder(HasState):
     """Writes the ledger and collects the streams' figures for the next log entry.
 
     Args:
@@ -182,6 +168,8 @@ class Recorder:
         ledger: The ledger.
         reads_at_once: Whether losses are read from the device after every step; else in time for ledger and log.
     """
+
+    _remembered = ("_weights", "_counts", "_num_steps", "_total", "_other", "_batch_size", "_factor", "_gradients")
 
     def __init__(self, mixing: Mixing, ledger: Ledger, reads_at_once: bool):
         self._mixing = mixing
@@ -191,6 +179,15 @@ class Recorder:
         self._waiting: list[_Waiting] = []
         self._decision, self._scheduled = copied(mixing.decision), mixing.scheduled_batch_size
         self._reset()
+
+    def _reset(self) -> None:
+        num_streams = len(self._mixing.names)
+        self._weights = np.zeros(num_streams)
+        self._counts = np.zeros(num_streams, dtype=np.int64)
+        self._losses = StreamMeans(num_streams)
+        self._compared: dict[str, StreamMeans] = {}
+        self._num_steps, self._total, self._other = 0, 0.0, 0.0
+        self._gradients: dict[str, float] = {}
 
     def record_start(self) -> None:
         """Writes the decisions that a new run begins with, but for rules that never change them."""
@@ -225,24 +222,24 @@ class Recorder:
             "owed": mixing.planner.deficit,
             "active": mixing.planner.active(mixing.clock.progress),
         }
-        clock = mixing.clock
-        self._batch_size, self._factor = result.plan.batch_size, result.learning_rate_factor
+        clock, plan = mixing.clock, result.plan
+        self._batch_size, self._factor = plan.batch_size, result.learning_rate_factor
         place = {
-            "step": result.plan.step,
+            "step": plan.step,
             "samples": clock.num_samples,
             "tokens": clock.num_tokens,
             "epoch": clock.epoch,
             "progress": clock.progress,
-            "batch_size": result.plan.batch_size,
-            "total": result.plan.total,
+            "batch_size": plan.batch_size,
+            "total": plan.total,
             "learning_rate": result.learning_rate,
             "learning_rate_factor": result.learning_rate_factor,
             "update_norm": update_norm,
         }
         if isinstance(gradient_norm, DTensor):  # of FSDP: brought together now, while all ranks are here
             gradient_norm = gradient_norm.full_tensor()
-        self._waiting.append(_Waiting(result, state, place, gradient_norm))
-        self._record_decisions(result.plan.step)
+        self._waiting.append((result, state, place, gradient_norm))
+        self._record_decisions(plan.step)
         self._record_measured(result, compared or {})
         if self._reads_at_once or len(self._waiting) >= _MAX_WAITING:
             self.settle()
@@ -282,45 +279,29 @@ class Recorder:
                     entries[f"{column}/{name}"] = mean
         if self._num_steps and abs(self._other) > 1e-3 * abs(self._total):
             entries["loss/other"] = self._other / self._num_steps
-        entries |= self._gradient_entries
+        entries |= self._gradients
         self._reset()
         return entries
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the figures since the last log entry, as plain data."""
-        return {
-            "weights": self._weights.tolist(),
-            "counts": self._counts.tolist(),
-            "items": self._losses.items.tolist(),
-            "loss_sums": self._losses.sums.tolist(),
-            "num_steps": self._num_steps,
-            "total": self._total,
-            "other": self._other,
-            "batch_size": self._batch_size,
-            "factor": self._factor,
-            "gradients": dict(self._gradient_entries),
-            "compared": {column: means.state_dict() for column, means in self._compared.items()},
-        }
+        compared = {column: means.state_dict() for column, means in self._compared.items()}
+        losses = self._losses.state_dict()
+        return {**super().state_dict(), "items": losses["items"], "loss_sums": losses["sums"], "compared": compared}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores saved figures; an empty state, as of other streams, changes nothing."""
         if not state:
             return
-        self._weights = np.array(state["weights"], dtype=np.float64)
-        self._counts = np.array(state["counts"], dtype=np.int64)
+        super().load_state_dict(state)
         self._losses.load_state_dict({"items": state["items"], "sums": state["loss_sums"]})
-        self._num_steps = int(state["num_steps"])
-        self._total, self._other = float(state["total"]), float(state["other"])
-        self._batch_size, self._factor = int(state["batch_size"]), float(state["factor"])
-        self._gradient_entries = dict(state["gradients"])
         for column, means in state["compared"].items():
             self._compared.setdefault(column, StreamMeans(len(self._counts))).load_state_dict(means)
 
     def _record_decisions(self, step: int) -> None:
-        mixing = self._mixing
-        if not is_same(mixing.decision, self._decision):
+        if not is_same(self._mixing.decision, self._decision):
             self._record_weights(step)
-        if mixing.scheduled_batch_size != self._scheduled:
+        if self._mixing.scheduled_batch_size != self._scheduled:
             self._record_batch_size(step)
 
     def _record_weights(self, step: int) -> None:
@@ -349,14 +330,14 @@ class Recorder:
         step, names = result.plan.step, self._mixing.names
         if result.gradients is not None:
             self._ledger.record_gradients(step, names, result.gradients)
-            self._gradient_entries = gradient_entries(names, result.gradients)
+            self._gradients = gradient_entries(names, result.gradients)
         if compared:
             self._ledger.record_comparisons(step, names, compared)
         for column, values in compared.items():
             self._compared.setdefault(column, StreamMeans(len(names))).add(values, result.contents.items)
 
-    def _settle_one(self, waiting: "_Waiting") -> None:
-        result = waiting.result
+    def _settle_one(self, waiting: _Waiting) -> None:
+        result, state, place, gradient_norm = waiting
         plan, contents, losses = result.plan, result.contents, result.losses
         for stream_id in result.bad_streams() if self._ledger.is_writer else ():
             logger.warning(
@@ -376,24 +357,15 @@ class Recorder:
             "policy_weight": plan.policy_weights,
             "loss_weight": np.ones(len(losses)) if plan.loss_weights is None else plan.loss_weights,
         }
-        self._ledger.record_streams(plan.step, self._mixing.names, {**columns, **waiting.state})
+        self._ledger.record_streams(plan.step, self._mixing.names, {**columns, **state})
         sums = self._losses.add(losses, contents.items)
         self._weights = plan.weights
         self._counts += plan.counts
         mean = float(result.loss_sums[-1])
-        norm = math.nan if waiting.gradient_norm is None else float(waiting.gradient_norm)
-        self._ledger.record_clock(**waiting.place, loss=mean, gradient_norm=norm)
+        norm = math.nan if gradient_norm is None else float(gradient_norm)
+        self._ledger.record_clock(**place, loss=mean, gradient_norm=norm)
         if finite[contents.items > 0].all() and np.isfinite(mean):
             self._num_steps += 1
             self._total += mean
             counted = sums if result.item_factors is None else sums * result.item_factors
             self._other += mean - float(counted.sum()) / max(int(contents.items.sum()), 1)
-
-    def _reset(self) -> None:
-        num_streams = len(self._mixing.names)
-        self._weights = np.zeros(num_streams)
-        self._counts = np.zeros(num_streams, dtype=np.int64)
-        self._losses = StreamMeans(num_streams)
-        self._compared: dict[str, StreamMeans] = {}
-        self._num_steps, self._total, self._other = 0, 0.0, 0.0
-        self._gradient_entries = {}

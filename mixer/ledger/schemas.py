@@ -2,82 +2,43 @@
 
 import pyarrow as pa
 
-STREAMS = pa.schema(
-    {
-        "step": pa.int64(),
-        "stream": pa.string(),
-        "weight": pa.float64(),
-        "count": pa.int64(),
-        "items": pa.int64(),
-        "loss": pa.float64(),
-        "tokens": pa.int64(),
-        "seen": pa.int64(),
-        "unique": pa.int64(),
-        "coverage": pa.float64(),
-        "epoch": pa.float64(),
-        "staleness": pa.int64(),
-        "undelivered": pa.int64(),
-        "policy_weight": pa.float64(),
-        "loss_weight": pa.float64(),
-        "owed": pa.float64(),
-        "active": pa.bool_(),
-        "skipped": pa.int64(),
-    }
+_TYPES = {
+    **dict.fromkeys(["stream", "source", "metric", "control", "rule", "term"], pa.string()),
+    **dict.fromkeys(["step", "count", "items", "tokens", "seen", "unique", "staleness", "undelivered"], pa.int64()),
+    **dict.fromkeys(["skipped", "total", "micro_batches", "hits", "misses", "samples", "batch_size"], pa.int64()),
+    **dict.fromkeys(["entries", "label", "level"], pa.int64()),
+    **dict.fromkeys(["values", "gram", "gram_error"], pa.list_(pa.float64())),
+    "active": pa.bool_(),
+}
+
+
+def _schema(*columns: str) -> pa.Schema:
+    return pa.schema([(name, _TYPES.get(name, pa.float64())) for name in columns])
+
+
+STREAMS = _schema(
+    *("step", "stream", "weight", "count", "items", "loss", "tokens", "seen", "unique", "coverage", "epoch"),
+    *("staleness", "undelivered", "policy_weight", "loss_weight", "owed", "active", "skipped"),
 )
-TIMINGS = pa.schema(
-    {
-        "step": pa.int64(),
-        "total": pa.int64(),
-        "micro_batches": pa.int64(),
-        "hits": pa.int64(),
-        "misses": pa.int64(),
-        "load_seconds": pa.float64(),
-        "train_seconds": pa.float64(),
-        "probe_seconds": pa.float64(),
-    }
+TIMINGS = _schema(
+    *("step", "total", "micro_batches", "hits", "misses", "load_seconds", "train_seconds", "probe_seconds")
 )
-CLOCK = pa.schema(
-    {
-        "step": pa.int64(),
-        "samples": pa.int64(),
-        "tokens": pa.int64(),
-        "epoch": pa.float64(),
-        "progress": pa.float64(),
-        "batch_size": pa.int64(),
-        "total": pa.int64(),
-        "learning_rate": pa.float64(),
-        "learning_rate_factor": pa.float64(),
-        "loss": pa.float64(),
-        "gradient_norm": pa.float64(),
-        "update_norm": pa.float64(),
-    }
+CLOCK = _schema(
+    *("step", "samples", "tokens", "epoch", "progress", "batch_size", "total", "learning_rate"),
+    *("learning_rate_factor", "loss", "gradient_norm", "update_norm"),
 )
-EVALUATIONS = pa.schema({"step": pa.int64(), "stream": pa.string(), "loss": pa.float64()})
-METRICS = pa.schema({"step": pa.int64(), "stream": pa.string(), "metric": pa.string(), "value": pa.float64()})
-MEMORIES = pa.schema({"step": pa.int64(), "stream": pa.string(), "source": pa.string(), "entries": pa.int64()})
-MEMORY_CLASSES = pa.schema({"step": pa.int64(), "stream": pa.string(), "label": pa.int64(), "entries": pa.int64()})
-COMPARISONS = pa.schema(
-    {"step": pa.int64(), "stream": pa.string(), "excess_loss": pa.float64(), "loss_after": pa.float64()}
-)
-DECISIONS = pa.schema(
-    {
-        "step": pa.int64(),
-        "control": pa.string(),
-        "level": pa.int64(),
-        "rule": pa.string(),
-        "term": pa.string(),
-        "values": pa.list_(pa.float64()),
-    }
-)
-GRADIENTS = pa.schema(
-    {
-        "step": pa.int64(),
-        "stream": pa.string(),
-        "count": pa.int64(),
-        "share": pa.float64(),
-        "squared_norm": pa.float64(),
-        "variance": pa.float64(),
-        "gram": pa.list_(pa.float64()),
-        "gram_error": pa.list_(pa.float64()),
-    }
-)
+EVALUATIONS = _schema("step", "stream", "loss")
+METRICS = _schema("step", "stream", "metric", "value")
+COMPARISONS = _schema("step", "stream", "excess_loss", "loss_after")
+SCHEMAS = {
+    "streams": STREAMS,
+    "clock": CLOCK,
+    "timings": TIMINGS,
+    "evaluations": EVALUATIONS,
+    "metrics": METRICS,
+    "comparisons": COMPARISONS,
+    "gradients": _schema("step", "stream", "count", "share", "squared_norm", "variance", "gram", "gram_error"),
+    "decisions": _schema("step", "control", "level", "rule", "term", "values"),
+    "memories": _schema("step", "stream", "source", "entries"),
+    "memory_classes": _schema("step", "stream", "label", "entries"),
+}

@@ -77,22 +77,16 @@ def summarise(run: Path) -> RunSummary:
     """
     ledger = open_ledger(run)
     rows = ledger.to_pandas()
-    by_stream = rows.groupby("stream", sort=False)
-    summary = pd.DataFrame(
-        {
-            "samples": by_stream["count"].sum(),
-            "coverage": by_stream["coverage"].last(),
-            "weight": by_stream["weight"].mean(),
-        }
-    )
+    columns = {"samples": ("count", "sum"), "coverage": ("coverage", "last"), "weight": ("weight", "mean")}
+    summary = rows.groupby("stream", sort=False).agg(**columns)
     evaluations = ledger.evaluations()
     evaluated = dict.fromkeys(evaluations["stream"])
     summary = summary.astype({"samples": "Int64"}).reindex(list(dict.fromkeys([*summary.index, *evaluated])))
     # First and last entries, even if they are NaN.
-    summary.insert(0, "first_loss", evaluations.drop_duplicates("stream", keep="first").set_index("stream")["loss"])
-    summary.insert(1, "last_loss", evaluations.drop_duplicates("stream", keep="last").set_index("stream")["loss"])
+    losses = _first_and_last(evaluations, ["stream"], "loss").add_suffix("_loss")
+    summary = losses.reindex(summary.index).join(summary)
     weights = recorded_weights(run, read_note(run))
-    metrics = _first_and_last(ledger.metrics())
+    metrics = _first_and_last(ledger.metrics(), ["stream", "metric"], "value").reset_index()
     return RunSummary(run.name, summary, int(rows["step"].max()), frozenset(evaluated), metrics, weights)
 
 
@@ -140,10 +134,9 @@ def metrics_table(summaries: Sequence[RunSummary]) -> Table:
     return table
 
 
-def _first_and_last(metrics: pd.DataFrame) -> pd.DataFrame:
-    keys = ["stream", "metric"]
-    first, last = (metrics.drop_duplicates(keys, keep=kept).set_index(keys)["value"] for kept in ("first", "last"))
-    return pd.DataFrame({"first": first, "last": last.reindex(first.index)}).reset_index()
+def _first_and_last(rows: pd.DataFrame, keys: list[str], column: str) -> pd.DataFrame:
+    first, last = (rows.drop_duplicates(keys, keep=kept).set_index(keys)[column] for kept in ("first", "last"))
+    return pd.DataFrame({"first": first, "last": last.reindex(first.index)})
 
 
 def _over_sets(summary: RunSummary, course: tuple[float, float]) -> str:

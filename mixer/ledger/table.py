@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mixer.ledger.table_files import (
-    files_of,
-    num_rows_of,
-    number_of,
-    open_tail,
-    read_part,
-    read_tail,
-    write_part,
-    write_rows,
-)
+from mixer.ledger import table_files
+from mixer.utils.arrays import Int64Array
 from mixer.utils.files import WriteError, writing
 
 _ROWS_IN_MEMORY = 16_384  # with many streams, or without a model, seconds can bring millions
+
+
+def places_by_stream(rows: pa.Table) -> dict[str, Int64Array]:
+    """Gives the places of each stream's rows, ascending, by name in order of first appearance."""
+    names = rows.column("stream").dictionary_encode().combine_chunks()
+    codes = names.indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(codes, kind="stable")  # sorting once is faster than looking for each of many streams
+    return dict(zip(names.dictionary.to_pylist(), np.split(order, np.cumsum(np.bincount(codes))), strict=False))
 
 
 class Table:
@@ -82,7 +82,7 @@ class Table:
         if self._writer is None:
             self._open_tail()
         batch = pa.record_batch([self._gathered(field.name, field.type) for field in self.schema], schema=self.schema)
-        write_rows(self._writer, batch)
+        table_files.write_rows(self._writer, batch)
         self._file.flush()
         self._buffer.clear()
         self._num_buffered_rows = 0
@@ -101,12 +101,12 @@ class Table:
         self.close()
         self._num_tail_rows = 0
         for tail in self._tails():
-            number = number_of(tail)
-            rows = read_tail(tail, self.schema)
+            number = table_files.number_of(tail)
+            rows = table_files.read_tail(tail, self.schema)
             if rows.num_rows:
-                write_part(self.folder / f"part-{number:06d}.parquet", rows)
+                table_files.write_part(self.folder / f"part-{number:06d}.parquet", rows)
             tail.unlink()
-        for sealed in files_of(self.folder, "tail-*.arrow"):  # left by a crash between sealing and removal
+        for sealed in table_files.files_of(self.folder, "tail-*.arrow"):  # left by a crash between sealing and removal
             sealed.unlink()
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class Table:
         self._sizes.clear()
         mixed: list[tuple[Path, pa.Table]] = []
         for path in reversed(self._parts()):
-            part = read_part(path, self.schema)
+            part = table_files.read_part(path, self.schema)
             steps = part.column("step").to_numpy()
             if steps[-1] < step:
                 break
@@ -158,13 +158,13 @@ class Table:
             if not stays.any():
                 path.unlink()
             elif not stays.all():
-                write_part(path, part.filter(stays))
+                table_files.write_part(path, part.filter(stays))
 
     def num_rows(self) -> int:
         """Counts all rows, including buffered ones."""
         for path in self._parts():
             if path not in self._sizes:
-                self._sizes[path] = num_rows_of(path)
+                self._sizes[path] = table_files.num_rows_of(path)
         return sum(self._sizes.values()) + self._num_tail_rows + self._num_buffered_rows
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
@@ -179,19 +179,19 @@ class Table:
         if self._failure is None:
             self.flush()
         names = list(self.schema.names if columns is None else columns)
-        tails = {number_of(tail): read_tail(tail, self.schema) for tail in self._tails()}
+        tails = {table_files.number_of(tail): table_files.read_tail(tail, self.schema) for tail in self._tails()}
         paths = self._parts()  # listed after the tails, one of which may have just been sealed
         for path in paths:
-            tails.pop(number_of(path), None)
+            tails.pop(table_files.number_of(path), None)
         kept = [tail.select([name for name in names if name in tail.column_names]) for tail in tails.values()]
         requested = pa.schema([self.schema.field(name) for name in names])
-        files = [*(read_part(path, requested) for path in paths), *kept]
+        files = [*(table_files.read_part(path, requested) for path in paths), *kept]
         empty = self.schema.empty_table().select(names)
         return pa.concat_tables([empty, *files], promote_options="default").select(names)
 
     def is_empty(self) -> bool:
         """Whether there are no rows; reads at most the tail."""
-        sizes = (read_tail(tail, self.schema).num_rows for tail in self._tails())
+        sizes = (table_files.read_tail(tail, self.schema).num_rows for tail in self._tails())
         return not (self._buffer or self._parts() or any(sizes))
 
     def _gathered(self, name: str, type_: pa.DataType) -> pa.Array | np.ndarray:
@@ -202,12 +202,13 @@ class Table:
         return np.concatenate([np.asarray(piece) for piece in pieces])
 
     def _parts(self) -> list[Path]:
-        return files_of(self.folder, "part-*.parquet")
+        return table_files.files_of(self.folder, "part-*.parquet")
 
     def _tails(self) -> list[Path]:
         """Lists unsealed tails: a sealed tail has a part of the same number."""
-        sealed = {number_of(path) for path in self._parts()}
-        return [path for path in files_of(self.folder, "tail-*.arrow") if number_of(path) not in sealed]
+        sealed = {table_files.number_of(path) for path in self._parts()}
+        tails = table_files.files_of(self.folder, "tail-*.arrow")
+        return [path for path in tails if table_files.number_of(path) not in sealed]
 
     def _open_tail(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -216,6 +217,6 @@ class Table:
             self.seal()
             self._buffer = buffer
         parts = self._parts()
-        number = number_of(parts[-1]) + 1 if parts else 0
+        number = table_files.number_of(parts[-1]) + 1 if parts else 0
         self._file = (self.folder / f"tail-{number:06d}.arrow").open("wb")
-        self._writer = open_tail(self._file, self.schema)
+        self._writer = table_files.open_tail(self._file, self.schema)

@@ -109,7 +109,7 @@ def read_tail(path: Path, schema: pa.Schema) -> pa.Table:
         for batch, digest in zip(batches, _digests(path), strict=False):
             if digest is not None and digest != str(zlib.crc32(batch.serialize())).encode():
                 raise ValueError("its rows are not what was written")
-        return _checked(pa.Table.from_batches(batches, schema=written), schema)
+        return checked(pa.Table.from_batches(batches, schema=written), schema)
 
 
 @contextlib.contextmanager
@@ -133,7 +133,7 @@ def read_part(path: Path, schema: pa.Schema) -> pa.Table:
     """
     with naming(path), pq.ParquetFile(pa.BufferReader(_read_signed(path))) as part:
         names = [name for name in part.schema_arrow.names if name in schema.names]
-        return _checked(part.read(names).replace_schema_metadata(None), schema)
+        return checked(part.read(names).replace_schema_metadata(None), schema)
 
 
 def num_rows_of(path: Path) -> int:
@@ -143,17 +143,17 @@ def num_rows_of(path: Path) -> int:
         return int(pq.read_metadata(path).num_rows)
 
 
-def find_misfit(rows: pa.Table, schema: pa.Schema) -> str | None:
-    """Returns a description of the first column that is missing or wrong, or `None`."""
+def checked(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Returns the rows; raises a `ValueError` on the first column that is missing or wrong."""
     for field in schema:
         if field.name not in rows.column_names:
-            return f"it has no column {field.name!r}"
+            raise ValueError(f"it has no column {field.name!r}")
         column = rows.column(field.name)
         if column.type != field.type:
-            return f"its column {field.name!r} is of {column.type} instead of {field.type}"
+            raise ValueError(f"its column {field.name!r} is of {column.type} instead of {field.type}")
         if column.null_count and not pa.types.is_list(field.type):
-            return f"its column {field.name!r} has rows without a value"
-    return None
+            raise ValueError(f"its column {field.name!r} has rows without a value")
+    return rows
 
 
 @contextlib.contextmanager
@@ -166,13 +166,6 @@ def naming(path: Path) -> Iterator[None]:
         raise ValueError(
             f"{path} is damaged ({reason}): the rows in it are lost. Move the file away to read the rest of the ledger."
         ) from None
-
-
-def _checked(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    problem = find_misfit(rows, schema)
-    if problem is not None:
-        raise ValueError(problem)
-    return rows
 
 
 def _read_signed(path: Path) -> bytes:

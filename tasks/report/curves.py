@@ -45,18 +45,12 @@ def score_panel(
     Returns:
         The panel.
     """
-    traces = [
-        go.Scatter(
-            x=places[np.isfinite(scores)],
-            y=scores[np.isfinite(scores)],
-            name=html.escape(name),
-            legendgroup=name,
-            mode="lines+markers",
-            line={"color": colours[name], "width": 2},
-            hovertemplate="%{y:.4~g}",
-        )
-        for name, (places, scores) in lines.items()
-    ]
+    traces = []
+    for name, (places, scores) in lines.items():
+        known = np.isfinite(scores)
+        stroke = {"mode": "lines+markers", "line": {"color": colours[name], "width": 2}}
+        text = {"name": html.escape(name), "legendgroup": name, "hovertemplate": "%{y:.4~g}"}
+        traces.append(go.Scatter(x=places[known], y=scores[known], **stroke, **text))
     made = panel(title, traces, 1.0, range=list(y_range))
     made.figure.update_xaxes(unifiedhovertitle=None, **x_axis)
     return made
@@ -110,21 +104,14 @@ def forgetting_curves(matrices: Mapping[str, ScoreMatrix]) -> list[Plot]:
     if not matrices:
         return []
     metric = next(iter(matrices.values())).metric
+    scores = {name: matrix.scores for name, matrix in matrices.items()}
+    lost = {name: forgotten(matrix) for name, matrix in matrices.items()}
+    title = f"Forgetting curves: {metric} on each task as others are learnt"
+    caption = f"The {metric} on each task, a line, before the first task and after each."
+    lost_caption = f"Drop of the {metric} on each task from its best value since training; 0 means no forgetting."
     return [
-        _plot(
-            matrices,
-            f"Forgetting curves: {metric} on each task as others are learnt",
-            f"The {metric} on each task, a line, before the first task and after each.",
-            {name: matrix.scores for name, matrix in matrices.items()},
-            f"the {metric}",
-        ),
-        _plot(
-            matrices,
-            "Forgetting since the best score",
-            f"Drop of the {metric} on each task from its best value since training; 0 means no forgetting.",
-            {name: forgotten(matrix) for name, matrix in matrices.items()},
-            "it",
-        ),
+        _plot(matrices, title, caption, scores, f"the {metric}"),
+        _plot(matrices, "Forgetting since the best score", lost_caption, lost, "it"),
     ]
 
 

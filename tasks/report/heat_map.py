@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from mixer.analysis.report.plot import Panel, Plot
+from mixer.analysis.report import plot
+from mixer.analysis.report.plot import LAYOUT, Panel, Plot
 from mixer.utils.text import between, known, listed
 from tasks.metrics.metrics import explain, title_of
 from tasks.metrics.score_matrix import NOT_RECORDED, ScoreMatrix
@@ -46,20 +47,19 @@ def heat_map(matrix: ScoreMatrix, least: float, greatest: float) -> go.Figure:
     """
     scores, names = matrix.scores, [_short(name) for name in matrix.task_names]
     rows = ["before", *(f"after {name}" for name in names)]
-    trace = go.Heatmap(
-        z=scores,
+    trace = plot.heat_map(
+        scores,
+        "%{customdata}<br>%{z:.6g}",
+        [[f"{row}: {name}" for name in names] for row in rows],
         text=[[_written(score, least, greatest) for score in row] for row in scores],
         texttemplate="%{text}",
-        customdata=[[f"{row}: {name}" for name in names] for row in rows],
-        hovertemplate="%{customdata}<br>%{z:.6g}<extra></extra>",
-        hoverongaps=False,
         colorscale=_COLOURS,
         reversescale=not matrix.higher_is_better,
         zmin=least,
         zmax=greatest,
         xgap=1,
         ygap=1,
-        colorbar={"thickness": 10, "outlinewidth": 0, "title": {"text": html.escape(matrix.metric), "side": "right"}},
+        colorbar={"title": {"text": html.escape(matrix.metric), "side": "right"}},
     )
     return go.Figure([trace], _layout(matrix, names, rows))
 
@@ -89,12 +89,8 @@ def _in_words(name: str, matrix: ScoreMatrix) -> str:
 
 def _layout(matrix: ScoreMatrix, names: Sequence[str], rows: Sequence[str]) -> dict[str, Any]:
     return {
-        "template": "none",  # the page's style rules: colours of text come from there, on light and on dark
+        **LAYOUT,
         "height": 160 + 30 * len(rows),
-        "margin": {"l": 10, "r": 10, "t": 30, "b": 40},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#888888", "activecolor": "#3b82c4"},
         "xaxis": _axis(names, "score on"),
         "yaxis": {**_axis(rows, ""), "autorange": "reversed"},
         "shapes": [_frame(task) for task in matrix.recorded if task],
@@ -103,14 +99,8 @@ def _layout(matrix: ScoreMatrix, names: Sequence[str], rows: Sequence[str]) -> d
 
 
 def _axis(labels: Sequence[str], title: str) -> dict[str, Any]:
-    return {
-        "title": {"text": title, "standoff": 8},
-        "tickvals": list(range(len(labels))),
-        "ticktext": list(labels),
-        "automargin": True,
-        "showgrid": False,
-        "zeroline": False,
-    }
+    ticks = {"tickvals": list(range(len(labels))), "ticktext": list(labels), "automargin": True}
+    return {"title": {"text": title, "standoff": 8}, **ticks, "showgrid": False, "zeroline": False}
 
 
 def _frame(task: int) -> dict[str, Any]:
@@ -119,14 +109,9 @@ def _frame(task: int) -> dict[str, Any]:
 
 
 def _crosses(matrix: ScoreMatrix) -> list[dict[str, Any]]:
+    cross = {"text": "\N{MULTIPLICATION SIGN}", "showarrow": False}
     return [
-        {
-            "x": matrix.task_names.index(name),
-            "y": after,
-            "text": "\N{MULTIPLICATION SIGN}",
-            "showarrow": False,
-            "hovertext": html.escape(reason),
-        }
+        {"x": matrix.task_names.index(name), "y": after, "hovertext": html.escape(reason), **cross}
         for (after, name), reason in matrix.failures.items()
         if reason != NOT_RECORDED
     ]

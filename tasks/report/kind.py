@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mixer.analysis.report.contents import points_per_line
-from mixer.analysis.report.kinds import Contents, ReportKind
+from mixer.analysis.report.kinds import Report, ReportKind
 from mixer.analysis.report.run import Run
 from mixer.analysis.report.tables import differing_streams
 from mixer.utils.text import listed
@@ -20,7 +20,7 @@ def continual_run() -> ReportKind:
     return ReportKind("a continual run", lambda folder: (folder / SCORES_FILE).is_file(), contents)
 
 
-def contents(folders: Sequence[Path]) -> Contents:
+def contents(folders: Sequence[Path]) -> Report:
     """Reads what a page shows of continual runs, finished or going.
 
     Args:
@@ -44,4 +44,4 @@ def contents(folders: Sequence[Path]) -> Contents:
     missing = [name for name, run in zip(matrices, found, strict=True) if run is None]
     notes = [f"No step recorded yet: {listed(missing)}." if missing else "", differing_streams(runs)]
     rows = [*metric_rows(list(matrices.values())), *training_rows(found)]
-    return Contents(list(matrices), rows, plots, " ".join(filter(None, notes)))
+    return Report(list(matrices), rows, plots, " ".join(filter(None, notes)))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mixer.analysis.report.kinds import Report
 from mixer.analysis.report.page import write_page
 from mixer.analysis.report.plot import Plot
 from tasks.metrics.metrics import all_metrics, title_of
@@ -31,7 +32,7 @@ def write_scores(matrices: Mapping[str, ScoreMatrix], path: str | Path) -> Path:
     target = Path(path)
     if target.is_dir():
         raise ValueError(f"path must be a file, but {target} is a folder: give {target / 'scores.html'}, say.")
-    return write_page(target, list(matrices), metric_rows(list(matrices.values())), score_plots(matrices))
+    return write_page(target, Report(list(matrices), metric_rows(list(matrices.values())), score_plots(matrices)))
 
 
 def score_plots(matrices: Mapping[str, ScoreMatrix]) -> list[Plot]:

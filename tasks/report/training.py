@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
-from mixer.analysis.report.clocked import last_in_words
 from mixer.analysis.report.measurements import pale_and_smooth
 from mixer.analysis.report.plot import Plot, colours_of, panel
 from mixer.analysis.report.plots import PLOTS
-from mixer.analysis.report.plots.losses import losses, smoothed, smoothed_to_last
-from mixer.analysis.report.run import Run, read_run, stream_names
+from mixer.analysis.report.plots.losses import losses, smoothed_to_last, training_in_words
+from mixer.analysis.report.run import Run, last_epoch, read_run, stream_names
 from mixer.ledger.ledger import Ledger
 from mixer.utils.text import duration
 from tasks.report.curves import common_range
@@ -98,14 +96,11 @@ def _joined(values: Sequence[Any], done: Sequence[dict[str, float]]) -> Any:
             for rows, before in zip(values, done, strict=True)
         ]
         return pd.concat([rows for rows in shifted if len(rows)] or shifted[:1], ignore_index=True)
-    having = {
-        key: [number for number, value in enumerate(values) if key in value]
-        for key in dict.fromkeys(key for value in values for key in value)
-    }
-    return {
-        key: _joined([values[number][key] for number in numbers], [done[number] for number in numbers])
-        for key, numbers in having.items()
-    }
+    joined = {}
+    for key in dict.fromkeys(key for value in values for key in value):
+        having = [(value[key], before) for value, before in zip(values, done, strict=True) if key in value]
+        joined[key] = _joined(*zip(*having, strict=True))
+    return joined
 
 
 def training_plots(runs: Sequence[Run], task_names: Sequence[str], most_points: int) -> list[Plot]:
@@ -151,27 +146,20 @@ def training_loss(runs: Sequence[Run], most_points: int) -> Plot:
         The plot: two lines a stream.
     """
     colours = colours_of(stream_names(runs))
-    end = max(run.clock["epoch"].max() for run in runs)
     ends = common_range([rows["loss"].to_numpy() for run in runs for rows in run.streams.values()])
-    panels = [
-        panel(
-            run.name,
-            [one for name in run.streams for one in _lines(run, name, colours[name], most_points)],
-            end,
-            range=list(ends),
-        )
-        for run in runs
-    ]
+    panels = []
+    for run in runs:
+        lines = [
+            one
+            for name, rows in run.streams.items()
+            for one in pale_and_smooth((rows, smoothed_to_last(rows)), "loss", name, colours[name], most_points)
+        ]
+        panels.append(panel(run.name, lines, last_epoch(runs), range=list(ends)))
     caption = (
         "Training loss of each task and of the replayed samples, by epochs of data, with the tasks in sequence. Pale: "
         "every step; line: smoothed. " + " ".join(map(_in_words, runs))
     )
     return Plot("Training loss by task", caption, panels, colours, columns=2)
-
-
-def _lines(run: Run, stream: str, colour: str, most_points: int) -> list[go.Scatter]:
-    rows = run.streams[stream]
-    return pale_and_smooth(rows, smoothed_to_last(rows), "loss", stream, colour, most_points)
 
 
 def _mark(plot: Plot, epochs: Sequence[float]) -> None:
@@ -181,5 +169,5 @@ def _mark(plot: Plot, epochs: Sequence[float]) -> None:
 
 
 def _in_words(run: Run) -> str:
-    last = last_in_words(run.streams, {name: smoothed(rows) for name, rows in run.streams.items()}, "step")
+    last = training_in_words(run)
     return f"In {run.name} {f'the last loss (smoothed) of a stream is {last}' if last else 'no loss is known'}."

@@ -28,7 +28,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "measured run": write_report([folder / "first"]),
         "two runs": write_report([folder / "first", folder / "second"], folder / "two.html"),
-        "continual run": write_page(folder / "continual.html", *continual_run().contents([continual])),
+        "continual run": write_page(folder / "continual.html", continual_run().contents([continual])),
         "scores": continual / "scores.html",
     }
 

@@ -106,11 +106,17 @@ def _begin(step: Step) -> dict[str, Any] | None:
     # A folder without results may be reused with another recipe.
     if had_begun and any(path for results in _RESULTS for path in step.folder.glob(results)):
         _check_same(step, recipe)
-    if finished.exists():
-        return _read_finished(finished)
-    write_text(recipe, step.yaml)
-    _warn_of_starting_over(step, had_begun)
-    return None
+    if not finished.exists():
+        write_text(recipe, step.yaml)
+        _warn_of_starting_over(step, had_begun)
+        return None
+    try:
+        return read_json(finished)
+    except ValueError:
+        raise ValueError(
+            f"training.output_dir: {finished} cannot be read, so the results of that run are unknown. Delete that file "
+            "to resume from its newest checkpoint; without one it starts over."
+        ) from None
 
 
 def _check_same(step: Step, recipe: Path) -> None:
@@ -130,26 +136,16 @@ def _check_same(step: Step, recipe: Path) -> None:
         )
 
 
-def _read_finished(path: Path) -> dict[str, Any]:
-    try:
-        return read_json(path)
-    except ValueError:
-        raise ValueError(
-            f"training.output_dir: {path} cannot be read, so the results of that run are unknown. Delete that file to "
-            "resume from its newest checkpoint; without one it starts over."
-        ) from None
-
-
 def _warn_of_starting_over(step: Step, had_begun: bool) -> None:
     training = step.recipe.training
     if had_begun and newest_complete(step.folder).checkpoint is None:
         logger.warning("%s was started before, but has no complete checkpoint: it starts over.", step.folder)
-    reason = "save_strategy is 'no'" if training.save_strategy == SaveStrategy.NO else "save_only_model is set"
-    if training.save_strategy == SaveStrategy.NO or training.save_only_model:
+    is_never_saved = training.save_strategy == SaveStrategy.NO
+    if is_never_saved or training.save_only_model:
         logger.warning(
             "%s trains without checkpoints to resume from (training.%s): if interrupted, it would start over.",
             step.folder,
-            reason,
+            "save_strategy is 'no'" if is_never_saved else "save_only_model is set",
         )
 
 

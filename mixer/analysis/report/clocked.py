@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from mixer.ledger.table import places_by_stream
 from mixer.utils.arrays import Int64Array
 from mixer.utils.text import between, first_of
 
@@ -22,7 +23,10 @@ def on_clock(rows: pd.DataFrame, clock: pd.DataFrame) -> pd.DataFrame:
     Returns:
         The rows with `epoch` and `samples`, without rows of steps that a running run has not recorded in the clock yet.
     """
-    places, is_known = _places(rows["step"].to_numpy(), clock["step"].to_numpy())
+    steps, known = rows["step"].to_numpy(), clock["step"].to_numpy()
+    places = np.searchsorted(known, steps)
+    is_known = places < len(known)
+    is_known[is_known] = known[places[is_known]] == steps[is_known]
     if not is_known.all():
         rows, places = rows[is_known], places[is_known]
     return rows.assign(**{column: clock[column].to_numpy()[places] for column in ("epoch", "samples")})
@@ -38,28 +42,12 @@ def by_stream(table: pa.Table, clock: pd.DataFrame) -> dict[str, pd.DataFrame]:
     Returns:
         Rows by stream, in order of first appearance, without that column and with `epoch` and `samples`.
     """
-    names = table.column("stream").dictionary_encode().combine_chunks()
-    codes = names.indices.to_numpy(zero_copy_only=False)
-    order = np.argsort(codes, kind="stable")  # sorting once is faster than looking for each of many streams
-    ends = np.cumsum(np.bincount(codes, minlength=len(names.dictionary)))
-    columns = {
-        name: table.column(name).to_pandas().to_numpy()[order] for name in table.column_names if name != "stream"
-    }
+    columns = {name: table.column(name).to_pandas().to_numpy() for name in table.column_names if name != "stream"}
     parts = {}
-    for name, start, end in zip(names.dictionary.to_pylist(), [0, *ends], ends, strict=False):
-        # Not copied: there may be many.
-        part = on_clock(pd.DataFrame({key: values[start:end] for key, values in columns.items()}, copy=False), clock)
-        if len(part):
-            parts[name] = part
-    return parts
-
-
-def _places(steps: NDArray[Any], of: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Gives the row of the clock for each step, and whether there is one: `[num_steps]` each."""
-    places = np.searchsorted(of, steps)
-    is_known = places < len(of)
-    is_known[is_known] = of[places[is_known]] == steps[is_known]
-    return places, is_known
+    for name, places in places_by_stream(table).items():
+        own = {key: values[places] for key, values in columns.items()}
+        parts[name] = on_clock(pd.DataFrame(own, copy=False), clock)  # not copied: there may be many
+    return {name: part for name, part in parts.items() if len(part)}
 
 
 def buckets(epochs: NDArray[Any], most: int) -> Int64Array:
@@ -113,19 +101,9 @@ def thin(rows: pd.DataFrame, column: str, most: int) -> pd.DataFrame:
     known = np.flatnonzero(~np.isnan(values))
     if len(known) > most:
         bucket = buckets(rows["epoch"].to_numpy()[known], (most - 2) // 2)
-        known = known[np.unique(np.concatenate([*_extremes(values[known], bucket), [0, len(known) - 1]]))]
+        extremes = pd.Series(values[known]).groupby(bucket).agg(["idxmin", "idxmax"]).to_numpy()
+        known = known[np.unique(np.append(extremes, [0, len(known) - 1]))]
     return rows if len(known) == len(rows) else rows.iloc[known]
-
-
-def _extremes(values: NDArray[Any], bucket: Int64Array) -> list[Int64Array]:
-    """Finds the first of the least and of the greatest values of each bucket; buckets ascend."""
-    starts = np.append(0, np.flatnonzero(np.diff(bucket)) + 1)
-    group = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(values)))
-    found = []
-    for extreme in (np.minimum, np.maximum):
-        places = np.flatnonzero(values == extreme.reduceat(values, starts)[group])
-        found.append(places[np.unique(group[places], return_index=True)[1]])
-    return found
 
 
 def not_finite_since(rows: pd.DataFrame) -> int | None:
@@ -144,13 +122,12 @@ def not_finite_since(rows: pd.DataFrame) -> int | None:
     return int(there["step"].iloc[int(finite.nonzero()[0].max(initial=-1)) + 1])
 
 
-def last_in_words(rows_by_name: Mapping[str, pd.DataFrame], values: Mapping[str, pd.Series], unit: str) -> str:
+def last_in_words(rows_by_name: Mapping[str, pd.DataFrame], values: Mapping[str, pd.Series]) -> str:
     """Describes the last losses.
 
     Args:
         rows_by_name: Steps or evaluations by name; see `not_finite_since`.
         values: Losses by name, smoothed or not.
-        unit: Name of a row, as in "step 120".
 
     Returns:
         As in "between 1.200 (a) and 1.400 (b), not finite since step 120 (c)"; empty without any loss.
@@ -161,23 +138,5 @@ def last_in_words(rows_by_name: Mapping[str, pd.DataFrame], values: Mapping[str,
         for name, course in values.items()
         if since[name] is None and course.notna().any()
     }
-    bad = [f"not finite since {unit} {step:,} ({name})" for name, step in since.items() if step is not None]
+    bad = [f"not finite since step {step:,} ({name})" for name, step in since.items() if step is not None]
     return ", ".join([*([between(last, "{:.3f}".format)] if last else []), *first_of(bad)])
-
-
-def held(rows: pd.DataFrame, column: str, most: int) -> pd.DataFrame:
-    """Tabulates the entries of a replay buffer.
-
-    Args:
-        rows: One row per log entry and group: step, epoch, samples, entries, and the column.
-        column: The column of the groups, such as `"source"`.
-        most: Greatest number of log entries: each stretch of the data clock keeps its last.
-
-    Returns:
-        Numbers of entries, one row per log entry (the index: step, epoch, samples) and one column per group, in order
-        of first appearance.
-    """
-    table = rows.pivot(index=["step", "epoch", "samples"], columns=column, values="entries").fillna(0)
-    bucket = buckets(table.index.get_level_values("epoch").to_numpy(dtype=np.float64), most)
-    last = np.append(np.flatnonzero(np.diff(bucket)), len(bucket) - 1)
-    return table.iloc[last][list(dict.fromkeys(rows[column]))]

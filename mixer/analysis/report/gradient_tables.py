@@ -38,22 +38,7 @@ class Cosines:
     counts: Int64Array
 
 
-@dataclass(frozen=True)
-class MeasuredGradients:
-    """Measurements of gradients; see `Run`.
-
-    Args:
-        by_stream: By stream, one row per measurement: step, squared_norm, variance.
-        noise: One row per measurement: step, signal, noise.
-        cosines: Cosines; `None` if no pair was measured.
-    """
-
-    by_stream: dict[str, pd.DataFrame]
-    noise: pd.DataFrame
-    cosines: Cosines | None
-
-
-def read_gradients(ledger: Ledger, clock: pd.DataFrame) -> MeasuredGradients:
+def read_gradients(ledger: Ledger, clock: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], pd.DataFrame, Cosines | None]:
     """Reads the measurements of gradients.
 
     Args:
@@ -61,7 +46,7 @@ def read_gradients(ledger: Ledger, clock: pd.DataFrame) -> MeasuredGradients:
         clock: See `on_clock`.
 
     Returns:
-        The tables; without rows if nothing was measured.
+        `gradients`, `noise` and `cosines` of a `Run`; without rows if nothing was measured.
     """
     table = ledger.read("gradients", _COLUMNS)
     names = table.column("stream").to_pylist()
@@ -73,7 +58,7 @@ def read_gradients(ledger: Ledger, clock: pd.DataFrame) -> MeasuredGradients:
         if step in epochs:
             noise.append((step, *statistics.noise))
             sums.add(epochs[step], [indices[name] for name in names[rows]], statistics.cosines)
-    return MeasuredGradients(
+    return (
         by_stream(table.select(["step", "stream", "squared_norm", "variance"]), clock),
         on_clock(pd.DataFrame(noise, columns=["step", "signal", "noise"], dtype=np.float64), clock),
         sums.cosines(list(indices)),

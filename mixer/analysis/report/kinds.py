@@ -1,32 +1,78 @@
-"""Kinds of runs other than a trainer's, which other packages add."""
+"""The contents of a report, and kinds of runs other than a trainer's, which other packages add."""
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
+import pandas as pd
+
+from mixer.analysis.report.findings import Finding
 from mixer.analysis.report.plot import Plot
+from mixer.analysis.report.run import Run
+from mixer.analysis.report.tables import stream_figures
 from mixer.utils.entry_points import load_plug_ins, made_by
 from mixer.utils.text import listed
 
 PLUG_IN_GROUP = "adaptive_mixer.reports"
 
 
-class Contents(NamedTuple):
-    """The contents of a page; see `mixer.analysis.report.page.write_page`.
+@dataclass(frozen=True)
+class Report:
+    """The contents of a report.
 
     Args:
         names: Names of the runs.
-        rows: The table: the name of each row, and its cells.
+        summary: The main figures: the name of each row, and a cell per run.
         plots: The plots.
-        note: A sentence below the table.
+        note: A sentence below the summary.
+        runs: The trainers' runs; empty for runs of another kind.
+        findings: Possible problems of the runs.
+        changes: Changes over each run, by its name.
     """
 
     names: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[str]]]
+    summary: Sequence[tuple[str, Sequence[str]]]
     plots: Sequence[Plot]
     note: str = ""
+    runs: Sequence[Run] = ()
+    findings: Sequence[Finding] = ()
+    changes: Mapping[str, str] = field(default_factory=dict)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Gives the contents as tables.
+
+        Returns:
+            By name: `summary` (a row per figure, a column per run) and, for runs of trainers, `findings` (run, kind,
+            streams, text) and `by_stream` (a row per run and stream; see `stream_figures`).
+        """
+        summary = pd.DataFrame([[name, *cells] for name, cells in self.summary], columns=["figure", *self.names])
+        if not self.runs:
+            return {"summary": summary}
+        found = [(one.run, one.kind, ", ".join(one.streams), one.text) for one in self.findings]
+        return {
+            "summary": summary,
+            "findings": pd.DataFrame(found, columns=["run", "kind", "streams", "text"]),
+            "by_stream": pd.concat([stream_figures(run).assign(run=run.name) for run in self.runs]),
+        }
+
+    def as_data(self) -> dict[str, Any]:
+        """Gives the contents as plain data.
+
+        Returns:
+            `summary` and `changes` by run, `findings` (a list of run, kind, streams and text), `streams` (see
+            `stream_figures`) and `note`.
+        """
+        return {
+            "summary": {
+                run: {name: cells[place] for name, cells in self.summary} for place, run in enumerate(self.names)
+            },
+            "changes": self.changes,
+            "findings": [vars(one) for one in self.findings],
+            "streams": {run.name: stream_figures(run) for run in self.runs},
+            "note": self.note,
+        }
 
 
 @dataclass(frozen=True)
@@ -39,13 +85,12 @@ class ReportKind:
     Args:
         title: Name of such a run, as in "a continual run".
         recognises: Says whether a folder holds one.
-        contents: Gives the contents of the page for runs in some folders, finished or running; raises `ValueError` on
-            wrong input.
+        contents: Reads the runs in some folders, finished or running; raises `ValueError` on wrong input.
     """
 
     title: str
     recognises: Callable[[Path], bool]
-    contents: Callable[[Sequence[Path]], Contents]
+    contents: Callable[[Sequence[Path]], Report]
 
 
 def kind_of(folders: Sequence[Path]) -> ReportKind | None:

@@ -1,7 +1,7 @@
 """Drawing of occasional, noisy measurements: smoothed lines and axes."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,16 +9,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from mixer.analysis.report.clocked import thin
-from mixer.analysis.report.plot import line
+from mixer.analysis.report.plot import Panel, line, panel
+
+Course = tuple[pd.DataFrame, pd.DataFrame]  # rows of measurements, raw and smoothed
 
 # Span of a smoothed line, as a part of the measurements.
 _SMOOTHED_PART = 0.1
-
-
 # Over more decades only the powers of ten have ticks.
 _MANY_DECADES = 3.0
-
-
 # Fewer measurements are marked: a single one makes no line.
 _FEW = 10
 
@@ -37,20 +35,17 @@ def smoothed(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     return rows.assign(**{name: rows[name].ewm(span=span).mean() for name in columns})
 
 
-def pale_and_smooth(
-    raw: pd.DataFrame, smooth: pd.DataFrame, column: str, key: str, colour: str, most_points: int
-) -> list[go.Scatter]:
+def pale_and_smooth(course: Course, column: str, key: str, colour: str, most_points: int) -> list[go.Scatter]:
     """Draws a pale line of all measurements and a smoothed one.
 
     Args:
-        raw: One row per measurement, in order, with `epoch`, `samples` and the column.
-        smooth: The same rows, smoothed.
+        course: Rows, raw and smoothed, with `epoch`, `samples` and the column.
         column: The column to draw.
         key: Name in the plot's key.
         colour: Colour of both lines.
         most_points: Greatest number of points per line.
     """
-    raw, smooth = (thin(rows, column, most_points) for rows in (raw, smooth))
+    raw, smooth = (thin(rows, column, most_points) for rows in course)
     mode = "lines+markers" if len(smooth) < _FEW else "lines"
     return [
         line(raw, column, key, colour, f"{key}, this step", opacity=0.3, line={"width": 1}),
@@ -58,34 +53,50 @@ def pale_and_smooth(
     ]
 
 
-def lines_by_stream(
-    figures: Mapping[str, tuple[pd.DataFrame, pd.DataFrame]], column: str, colours: Mapping[str, str], most_points: int
-) -> list[go.Scatter]:
-    """Draws the measurements of each stream; see `pale_and_smooth`.
+def course_panels(
+    panels: Sequence[tuple[str, str, Mapping[str, Course]]],
+    colours: Mapping[str, str],
+    end: float,
+    most_points: int,
+    axis: Callable[[Sequence[pd.Series]], dict[str, Any]],
+) -> list[Panel]:
+    """Draws panels with two lines per key; see `pale_and_smooth`.
 
     Args:
-        figures: Rows by stream, raw and smoothed.
-        column: The column to draw.
-        colours: Colours by stream.
+        panels: Title, column and courses by key of each panel.
+        colours: Colours by key.
+        end: End of the data clock.
         most_points: Greatest number of points per line.
-
-    Returns:
-        Two lines per stream.
+        axis: Gives the axis of all panels of the same column from their values.
     """
+    axes = {
+        column: axis(
+            [rows[column] for _, of, courses in panels if of == column for both in courses.values() for rows in both]
+        )
+        for column in {column for _, column, _ in panels}
+    }
     return [
-        one
-        for name, (raw, smooth) in figures.items()
-        for one in pale_and_smooth(raw, smooth, column, name, colours[name], most_points)
+        panel(
+            title,
+            [
+                one
+                for key, course in courses.items()
+                for one in pale_and_smooth(course, column, key, colours[key], most_points)
+            ],
+            end,
+            **axes[column],
+        )
+        for title, column, courses in panels
     ]
 
 
-def log_axis(values: pd.Series) -> dict[str, Any]:
+def log_axis(values: Sequence[pd.Series]) -> dict[str, Any]:
     """Gives the properties of a logarithmic axis.
 
     Args:
         values: The values to draw, positive or NaN.
     """
-    least, greatest = (float(np.log10(values.agg(how))) for how in ("min", "max"))
+    least, greatest = (float(np.log10(pd.concat(values).agg(how))) for how in ("min", "max"))
     if np.isnan(least):
         return {"type": "log"}
     margin = max(0.05 * (greatest - least), 0.1)

@@ -54,19 +54,18 @@ def write_pictures(plots: Sequence[Plot], folder: str | Path, picture_format: st
     """
     check_pictures(picture_format)
     target = made_folder(folder, "pictures")
-    figures: dict[str, go.Figure] = {}
+    paths: dict[str, Path] = {}
+    specifications = []
     for plot in plots:
         for panel in plot.panels:
             title = plot.title if panel.title == plot.title else f"{plot.title}: {panel.title}"
-            figures[file_name(title, figures)] = for_paper(panel.figure, title)
-    paths = [target / f"{name}.{picture_format}" for name in figures]
-    _draw(
-        [
-            {"fig": figure.to_dict(), "path": str(path), "opts": _options(figure, picture_format)}
-            for figure, path in zip(figures.values(), paths, strict=True)
-        ]
-    )
-    return paths
+            name, figure = file_name(title, paths), for_paper(panel.figure, title)
+            paths[name] = target / f"{name}.{picture_format}"
+            size = {"width": _WIDTH_PIXELS, "height": figure.layout.height, "scale": _SCALE}
+            options = {"format": picture_format, **size}
+            specifications.append({"fig": figure.to_dict(), "path": str(paths[name]), "opts": options})
+    _draw(specifications)
+    return list(paths.values())
 
 
 def for_paper(figure: go.Figure, title: str) -> go.Figure:
@@ -105,23 +104,12 @@ def _emptiest_corner(figure: go.Figure) -> dict[str, Any]:
         spread = np.nanmax(values) - np.nanmin(values)
         places.append((values - np.nanmin(values)) / (spread or 1.0))
     x, y = places
-    corners = {
-        ("right", "top"): (x > 1 - _CORNER_PART) & (y > 1 - _CORNER_PART),
-        ("left", "top"): (x < _CORNER_PART) & (y > 1 - _CORNER_PART),
-        ("right", "bottom"): (x > 1 - _CORNER_PART) & (y < _CORNER_PART),
-        ("left", "bottom"): (x < _CORNER_PART) & (y < _CORNER_PART),
-    }
-    side, end = min(corners, key=lambda corner: int(corners[corner].sum()))
-    return {
-        "x": 0.99 if side == "right" else 0.01,
-        "y": 0.99 if end == "top" else 0.01,
-        "xanchor": side,
-        "yanchor": end,
-    }
-
-
-def _options(figure: go.Figure, picture_format: str) -> dict[str, Any]:
-    return {"format": picture_format, "width": _WIDTH_PIXELS, "height": figure.layout.height, "scale": _SCALE}
+    sides = {"right": x > 1 - _CORNER_PART, "left": x < _CORNER_PART}
+    ends = {"top": y > 1 - _CORNER_PART, "bottom": y < _CORNER_PART}
+    corners = {(side, end): int((sides[side] & ends[end]).sum()) for end in ends for side in sides}
+    side, end = min(corners, key=corners.__getitem__)
+    edges = {"right": 0.99, "top": 0.99, "left": 0.01, "bottom": 0.01}
+    return {"x": edges[side], "y": edges[end], "xanchor": side, "yanchor": end}
 
 
 def _draw(specifications: list[dict[str, Any]]) -> None:

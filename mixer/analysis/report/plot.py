@@ -11,22 +11,18 @@ import plotly.graph_objects as go
 
 # Told apart on white and on black, neighbours also by the colour-blind.
 _COLOURS = (
-    "#3b82c4",
-    "#e07b39",
-    "#2a9d6f",
-    "#c2528b",
-    "#8a6fd1",
-    "#b08a1a",
-    "#2fa3b5",
-    "#cf4b55",
-    "#77892c",
-    "#5a67a8",
-    "#a8643c",
-    "#7d8590",
+    *("#3b82c4", "#e07b39", "#2a9d6f", "#c2528b", "#8a6fd1", "#b08a1a"),
+    *("#2fa3b5", "#cf4b55", "#77892c", "#5a67a8", "#a8643c", "#7d8590"),
 )
-NUM_COLOURS = len(_COLOURS)
 GRID = "rgba(128,128,128,0.25)"
 
+LAYOUT = {
+    "template": "none",  # the page's style rules: colours of text come from there, on light and on dark
+    "margin": {"l": 10, "r": 10, "t": 30, "b": 40},
+    "paper_bgcolor": "rgba(0,0,0,0)",
+    "plot_bgcolor": "rgba(0,0,0,0)",
+    "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#888888", "activecolor": "#3b82c4"},
+}
 _LONGEST_LABEL = 36
 
 
@@ -113,26 +109,35 @@ def panel(title: str, lines: Sequence[go.Scatter | go.Heatmap], last_epoch: floa
         **y_axis: Properties of the vertical axis.
     """
     axis = {"gridcolor": GRID, "zeroline": False, "automargin": True}
-    end = last_epoch or 1.0
     figure = go.Figure(
         list(lines),
         {
-            "template": "none",  # the page's style rules: colours of text come from there, on light and on dark
+            **LAYOUT,
             "height": 300,
-            "margin": {"l": 10, "r": 10, "t": 30, "b": 40},
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
             "showlegend": False,
-            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#888888", "activecolor": "#3b82c4"},
             "hovermode": "x unified",
             "xaxis": {
                 **axis,
                 "title": {"text": "epoch", "standoff": 8},
                 "tickangle": 0,  # turned by itself, as the margins move, they would move again
-                "range": [0, end * 1.02],
+                "range": [0, (last_epoch or 1.0) * 1.02],
                 "unifiedhovertitle": {"text": "epoch %{x:.3f}"},
             },
             "yaxis": {**axis, "nticks": 7, **y_axis},
         },
     )
     return Panel(title, figure)
+
+
+def heat_map(values: Any, hover: str, names: Sequence[Sequence[str]], **style: Any) -> go.Heatmap:
+    """Makes a heat map.
+
+    Args:
+        values: `[num_rows, num_columns]`; cells without a value are NaN.
+        hover: The text under the pointer, with `%{customdata}` for the name of a cell.
+        names: Names of the cells.
+        **style: Other properties.
+    """
+    colorbar = {"thickness": 10, "outlinewidth": 0, **style.pop("colorbar", {})}
+    text = {"customdata": names, "hovertemplate": f"{hover}<extra></extra>", "hoverongaps": False}
+    return go.Heatmap(z=values, colorbar=colorbar, **text, **style)

@@ -113,6 +113,11 @@ def stream_names(runs: Sequence[Run]) -> list[str]:
     return sorted(names, key=OTHERS.__eq__)
 
 
+def last_epoch(runs: Sequence[Run]) -> float:
+    """Returns the end of the longest run on the data clock."""
+    return max(float(run.clock["epoch"].max()) for run in runs)
+
+
 def read_run(folder: Path, name: str) -> Run:
     """Reads a finished or running run.
 
@@ -127,7 +132,7 @@ def read_run(folder: Path, name: str) -> Run:
     # The clock first: of rows that a running run adds meanwhile those without a place on it are left out. And before
     # the streams what was measured of their gradients, which takes most memory while it is read.
     clock: pd.DataFrame = ledger.read("clock", _CLOCK).to_pandas()
-    gradients = read_gradients(ledger, clock)
+    gradients, noise, cosines = read_gradients(ledger, clock)
     rows = ledger.read("streams", _STREAMS)
     streams = by_stream(rows.rename_columns([_PASSES.get(name, name) for name in _STREAMS]), clock)
     if not streams:
@@ -147,9 +152,9 @@ def read_run(folder: Path, name: str) -> Run:
         recorded_weights(folder, note),
         # A running run may have measured a stream of which it has written nothing else yet.
         _of_those(by_stream(ledger.read("comparisons"), clock), streams),
-        _of_those(gradients.by_stream, streams),
-        gradients.noise,
-        gradients.cosines,
+        _of_those(gradients, streams),
+        noise,
+        cosines,
         by_stream(ledger.read("memories"), clock),
         by_stream(ledger.read("memory_classes"), clock),
     )

@@ -19,20 +19,13 @@ from mixer.ledger.evaluated_losses import mean_loss, worst_loss
 from mixer.ledger.ledger import Ledger
 from mixer.utils.text import duration, first_of, listed, rule_in_words
 
-_WRITTEN: dict[str, Callable[[float], str]] = {
-    "samples": "{:,.0f}".format,
-    "share": "{:.1%}".format,
-    "first_weight": "{:.3f}".format,
-    "last_weight": "{:.3f}".format,
-    "coverage": "{:.0%}".format,
-    "passes": "{:.2f}".format,
-    "cap": "{:g}".format,
-    "training_loss": "{:.3f}".format,
-    "training_not_finite_since": "step {:,.0f}".format,
-    "first_validation_loss": "{:.3f}".format,
-    "last_validation_loss": "{:.3f}".format,
-    "validation_not_finite_since": "step {:,.0f}".format,
-}
+_COLUMNS = (
+    *("samples", "share", "first_weight", "last_weight", "coverage", "passes", "cap"),
+    *("training_loss", "training_not_finite_since"),
+    *("first_validation_loss", "last_validation_loss", "validation_not_finite_since"),
+)
+_FORMATS = {"samples": "{:,.0f}", "share": "{:.1%}", "coverage": "{:.0%}", "passes": "{:.2f}", "cap": "{:g}"}
+_FORMATS |= dict.fromkeys(("training_not_finite_since", "validation_not_finite_since"), "step {:,.0f}")
 # Whole numbers, also where some are not known.
 _COUNTS = ("samples", "training_not_finite_since", "validation_not_finite_since")
 _MEASURING = "Time in measuring gradients"
@@ -55,13 +48,10 @@ def stream_figures(run: Run) -> pd.DataFrame:
     """
     total = sum(int(rows["count"].sum()) for rows in run.streams.values()) or 1
     names = dict.fromkeys([*run.streams, *run.evaluations, *run.metrics])
-    metrics = {name: _of_metrics(run, name) for name in names}
-    rows = [
-        {"stream": name, **_of_stream(run, name, total), **_of_evaluations(run, name), **metrics[name]}
-        for name in names
-    ]
+    metrics = {name: _of_metrics(rows) for name, rows in run.metrics.items()}
+    rows = [{"stream": name, **_of_losses(run, name, total), **metrics.get(name, {})} for name in names]
     measured = dict.fromkeys(column for own in metrics.values() for column in own)
-    return pd.DataFrame(rows, columns=["stream", *_WRITTEN, *measured]).astype(dict.fromkeys(_COUNTS, "Int64"))
+    return pd.DataFrame(rows, columns=["stream", *_COLUMNS, *measured]).astype(dict.fromkeys(_COUNTS, "Int64"))
 
 
 def stream_cells(run: Run) -> tuple[list[str], list[list[str]]]:
@@ -75,7 +65,7 @@ def stream_cells(run: Run) -> tuple[list[str], list[list[str]]]:
     """
     figures = stream_figures(run)
     columns = [column for column in figures.columns[1:] if figures[column].notna().any()]
-    written = {column: _WRITTEN.get(column, "{:.3f}".format) for column in columns}
+    written = {column: _FORMATS.get(column, "{:.3f}").format for column in columns}
     cells = [
         [str(row["stream"]), *("" if pd.isna(row[column]) else written[column](row[column]) for column in columns)]
         for row in figures.to_dict("records")
@@ -83,53 +73,32 @@ def stream_cells(run: Run) -> tuple[list[str], list[list[str]]]:
     return ["stream", *(column.replace("_", " ") for column in columns)], cells
 
 
-def _of_stream(run: Run, name: str, total: int) -> dict[str, float | None]:
-    if name not in run.streams:
-        return {}
-    rows = run.streams[name]
-    samples, since = int(rows["count"].sum()), not_finite_since(rows)
-    return {
-        "samples": samples,
-        "share": samples / total,
-        "first_weight": rows["weight"].iloc[0],
-        "last_weight": rows["weight"].iloc[-1],
-        "coverage": rows["coverage"].iloc[-1],
-        "passes": rows["passes"].iloc[-1],
-        "cap": run.caps.get(name, np.nan),
-        "training_loss": smoothed(rows).iloc[-1] if since is None else np.nan,
-        "training_not_finite_since": since,
-    }
+def _of_losses(run: Run, name: str, total: int) -> dict[str, float | None]:
+    figures: dict[str, float | None] = {}
+    if (rows := run.streams.get(name)) is not None:
+        samples, since = int(rows["count"].sum()), not_finite_since(rows)
+        figures |= {"samples": samples, "share": samples / total, "cap": run.caps.get(name, np.nan)}
+        figures |= {"first_weight": rows["weight"].iloc[0], "last_weight": rows["weight"].iloc[-1]}
+        figures |= {column: rows[column].iloc[-1] for column in ("coverage", "passes")}
+        figures |= {"training_loss": smoothed(rows).iloc[-1] if since is None else np.nan}
+        figures |= {"training_not_finite_since": since}
+    if (rows := run.evaluations.get(name)) is not None:
+        figures |= {"first_validation_loss": rows["loss"].iloc[0], "last_validation_loss": rows["loss"].iloc[-1]}
+        figures |= {"validation_not_finite_since": not_finite_since(rows)}
+    return figures
 
 
-def _of_evaluations(run: Run, name: str) -> dict[str, float | None]:
-    if name not in run.evaluations:
-        return {}
-    rows = run.evaluations[name]
-    return {
-        "first_validation_loss": rows["loss"].iloc[0],
-        "last_validation_loss": rows["loss"].iloc[-1],
-        "validation_not_finite_since": not_finite_since(rows),
-    }
-
-
-def _of_metrics(run: Run, name: str) -> dict[str, float]:
-    if name not in run.metrics:
-        return {}
-    rows = run.metrics[name]
-    first, last = (
-        rows.drop_duplicates("metric", keep=kept).set_index("metric")["value"].to_dict() for kept in ("first", "last")
-    )
-    return {
-        f"{place}_validation_{metric}": values[metric]
-        for metric in first
-        for place, values in (("first", first), ("last", last))
-    }
+def _of_metrics(rows: pd.DataFrame) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for metric, own in rows.groupby("metric", sort=False)["value"]:
+        figures |= {f"first_validation_{metric}": own.iloc[0], f"last_validation_{metric}": own.iloc[-1]}
+    return figures
 
 
 def summary_rows(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     """Gives the name of each row of the summary, and a cell per run."""
-    rows = _ROWS if any(run.timings["probe_seconds"].any() for run in runs) else _ROWS_WITHOUT_MEASURING
-    return [(name, [cell(run) for run in runs]) for name, cell in rows.items()]
+    is_measured = any(run.timings["probe_seconds"].any() for run in runs)
+    return [(name, [cell(run) for run in runs]) for name, cell in _ROWS.items() if name != _MEASURING or is_measured]
 
 
 def differing_streams(runs: Sequence[Run]) -> str:
@@ -189,7 +158,6 @@ _ROWS: dict[str, Callable[[Run], str]] = {
     "Time in training": _seconds("train_seconds"),
     _MEASURING: _seconds("probe_seconds"),
 }
-_ROWS_WITHOUT_MEASURING = {name: cell for name, cell in _ROWS.items() if name != _MEASURING}
 
 
 def check_tables(table_format: str) -> None:
@@ -226,7 +194,10 @@ def write_tables(
     def write(name: str, table: pa.Table) -> None:
         name = file_name(name, written)
         written[name] = target / f"{name}.{table_format}"
-        _write(table, written[name])
+        if table_format == "parquet":
+            pq.write_table(table, written[name])
+        else:
+            pyarrow.csv.write_csv(_flat(table), written[name])
 
     for name, frame in own.items():
         write(name, pa.Table.from_pandas(frame, preserve_index=False))
@@ -236,13 +207,6 @@ def write_tables(
             if table.num_rows:
                 write(f"{run} {kept}", table)
     return list(written.values())
-
-
-def _write(table: pa.Table, path: Path) -> None:
-    if path.suffix == ".parquet":
-        pq.write_table(table, path)
-    else:
-        pyarrow.csv.write_csv(_flat(table), path)
 
 
 def _flat(table: pa.Table) -> pa.Table:

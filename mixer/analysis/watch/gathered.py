@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from mixer.analysis.watch.curve import Curve
+from mixer.ledger import table_files
 from mixer.ledger.evaluated_losses import recorded_weights
 from mixer.ledger.progress.line import RemainingTime
-from mixer.ledger.schemas import CLOCK, EVALUATIONS, STREAMS, TIMINGS
-from mixer.ledger.table_files import files_of, find_misfit, naming, next_batch, opened, read_columns, read_part
+from mixer.ledger.schemas import CLOCK, SCHEMAS
+from mixer.ledger.table import places_by_stream
 from mixer.utils.arrays import FloatArray
 from mixer.utils.validation import load_json
 
@@ -44,9 +45,7 @@ class Follower:
     def __init__(self, folder: Path, schema: pa.Schema, columns: Sequence[str]):
         self._folder = folder
         self._empty = pa.schema([schema.field(name) for name in columns]).empty_table()
-        self._number = self._num_rows = 0  # number of the file, and of its rows that were read
-        self._offset = 0
-        self._tail_schema: pa.Schema | None = None
+        self._move_to(0)
 
     def new_rows(self) -> pa.Table:
         """Returns the rows since the last call.
@@ -55,10 +54,9 @@ class Follower:
             ValueError: If a part is damaged; the message names its file.
         """
         pieces = [self._empty]
-        tails = {_number(path): path for path in files_of(self._folder, "tail-*.arrow")}
-        parts = {
-            _number(path): path for path in files_of(self._folder, "part-*.parquet")
-        }  # listed second: a tail may be sealed in between
+        tails = {table_files.number_of(path): path for path in table_files.files_of(self._folder, "tail-*.arrow")}
+        # Listed second: a tail may be sealed in between.
+        parts = {table_files.number_of(path): path for path in table_files.files_of(self._folder, "part-*.parquet")}
         for number in sorted(number for number in tails.keys() | parts.keys() if number >= self._number):
             if number > self._number:
                 self._move_to(number)
@@ -70,36 +68,30 @@ class Follower:
         return pa.concat_tables(pieces, promote_options="default").select(self._empty.column_names)
 
     def _move_to(self, number: int) -> None:
-        self._number, self._num_rows, self._offset, self._tail_schema = number, 0, 0, None
+        self._number, self._num_rows, self._offset = number, 0, 0  # of the file, and of what was read of it
+        self._tail_schema: pa.Schema | None = None
 
     def _read_part(self, path: Path) -> pa.Table:
         if not path.exists():  # dropped when the run resumed from a checkpoint
             return self._empty
-        return read_part(path, self._empty.schema).slice(self._num_rows)
+        return table_files.read_part(path, self._empty.schema).slice(self._num_rows)
 
     def _read_tail(self, path: Path) -> list[pa.Table]:
         pieces = []
-        torn = contextlib.suppress(
-            pa.ArrowException, OSError, EOFError
-        )  # the end of the tail: more follows, there or in a part
-        with naming(path), torn, opened(path) as file:
+        # At the end of the tail: more follows, there or in a part.
+        torn = contextlib.suppress(pa.ArrowException, OSError, EOFError)
+        with table_files.naming(path), torn, table_files.opened(path) as file:
             file.seek(self._offset)
             if self._tail_schema is None:
-                self._tail_schema = read_columns(file)
+                self._tail_schema = table_files.read_columns(file)
                 self._offset = file.tell()
-            while (batch := next_batch(file, self._tail_schema)) is not None:
+            while (batch := table_files.next_batch(file, self._tail_schema)) is not None:
                 self._offset = file.tell()
                 self._num_rows += batch.num_rows
                 names = [name for name in self._empty.column_names if name in self._tail_schema.names]
-                pieces.append(pa.Table.from_batches([batch]).select(names))
-                problem = find_misfit(pieces[-1], self._empty.schema)
-                if problem is not None:
-                    raise ValueError(problem)
+                rows = pa.Table.from_batches([batch]).select(names)
+                pieces.append(table_files.checked(rows, self._empty.schema))
         return pieces
-
-
-def _number(path: Path) -> int:
-    return int(path.stem.split("-")[1])
 
 
 @dataclass
@@ -123,10 +115,8 @@ class GatheredStream:
     @property
     def recent_loss(self) -> float:
         """The mean loss of the last 50 steps; NaN without any, or if the last one is not finite."""
-        if self.is_finite is False:
-            return float("nan")
         known = self.recent_losses[np.isfinite(self.recent_losses)]
-        return float(known.mean()) if len(known) else float("nan")
+        return float(known.mean()) if len(known) and self.is_finite is not False else math.nan
 
 
 class Gathered:
@@ -171,29 +161,24 @@ class Gathered:
     def recent(self, timing: str) -> float:
         """Sums a column of the ledger's `timings` over the last 50 steps; NaN without rows."""
         values = self._timings.get(timing, np.empty(0))
-        return float(np.nansum(values)) if len(values) else float("nan")
+        return float(np.nansum(values)) if len(values) else math.nan
 
     @property
     def loading_share(self) -> float:
         """Share of loading in the loading and training time of the last 50 steps; NaN if unknown."""
         load, train = self.recent("load_seconds"), self.recent("train_seconds")
-        return load / (load + train) if load + train > 0 else float("nan")
+        return load / (load + train) if load + train > 0 else math.nan
 
     @property
     def seconds_per_step(self) -> float:
         """Mean seconds of loading and training per step over the last 50 steps, without the optimizer step."""
         length = len(self._timings.get("load_seconds", ()))
-        return (self.recent("load_seconds") + self.recent("train_seconds")) / length if length else float("nan")
+        return (self.recent("load_seconds") + self.recent("train_seconds")) / length if length else math.nan
 
     def take_streams(self, rows: pa.Table) -> None:
         """Adds rows of the table `streams`."""
-        if not rows.num_rows:
-            return
-        names = rows.column("stream").combine_chunks().dictionary_encode()
-        ids = names.indices.to_numpy()
-        order, ends = np.argsort(ids, kind="stable"), np.cumsum(np.bincount(ids))
         losses, counts, items = (_numbers(rows, column) for column in ("loss", "count", "items"))
-        for name, places in zip(names.dictionary.to_pylist(), np.split(order, ends[:-1]), strict=True):
+        for name, places in places_by_stream(rows).items():
             stream = self._streams.setdefault(name, GatheredStream())
             stream.last = rows.slice(places[-1], 1).to_pylist()[0]
             stream.losses.extend(losses[places])
@@ -296,10 +281,10 @@ class WatchedRun:
         """The run's budget by unit; empty if unknown."""
         run = self.note.get("run")
         budget = run.get("budget") if isinstance(run, dict) else None
-        if not isinstance(budget, dict):
-            return {}
-        known = {unit: most for unit, most in budget.items() if unit in _UNITS and isinstance(most, int | float)}
-        return {unit: most for unit, most in known.items() if 0 < most < _MOST}
+        units = budget.items() if isinstance(budget, dict) else ()
+        return {
+            unit: most for unit, most in units if unit in _UNITS and isinstance(most, int | float) and 0 < most < _MOST
+        }
 
     def seconds_left(self) -> float | None:
         """Estimates the remaining time from the observed progress; at first from the time since the run began."""
@@ -321,18 +306,20 @@ class WatchedRun:
 
     def _begin(self, nanoseconds: int) -> None:
         # Older parts belong to the run before the checkpoint that it resumed from.
-        parts = files_of(self.folder / "ledger" / "clock", "part-*.parquet")
+        parts = table_files.files_of(self.folder / "ledger" / "clock", "part-*.parquet")
         kept = [path for path in parts if path.stat().st_mtime_ns <= nanoseconds]
-        self._began = nanoseconds / 1e9
-        self._began_at = 0.0
+        self._began, self._began_at = nanoseconds / 1e9, 0.0
         if kept:
-            shares = read_part(kept[-1], pa.schema([CLOCK.field("progress")])).column("progress")
+            shares = table_files.read_part(kept[-1], pa.schema([CLOCK.field("progress")])).column("progress")
             self._began_at = shares[-1].as_py() if len(shares) else 0.0
         self.gathered, self._observed, self._observed_from = Gathered(), RemainingTime(), math.inf
-        ledger, gathered = self.folder / "ledger", self.gathered
+        columns = {"streams": _STREAM_COLUMNS, "timings": _TIMING_COLUMNS}
         self._sources = [
-            (Follower(ledger / "streams", STREAMS, _STREAM_COLUMNS), gathered.take_streams),
-            (Follower(ledger / "clock", CLOCK, CLOCK.names), gathered.take_clock),
-            (Follower(ledger / "timings", TIMINGS, _TIMING_COLUMNS), gathered.take_timings),
-            (Follower(ledger / "evaluations", EVALUATIONS, EVALUATIONS.names), gathered.take_evaluations),
+            (Follower(self.folder / "ledger" / name, SCHEMAS[name], columns.get(name, SCHEMAS[name].names)), take)
+            for name, take in (
+                ("streams", self.gathered.take_streams),
+                ("clock", self.gathered.take_clock),
+                ("timings", self.gathered.take_timings),
+                ("evaluations", self.gathered.take_evaluations),
+            )
         ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
-from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import ProgressCallback, TrainerCallback
 from transformers.trainer_utils import has_length
 
 from mixer.ledger.progress.line import ProgressLine, coverage_text
@@ -29,9 +29,7 @@ class MixtureProgress(ProgressCallback):
         self._line = ProgressLine(mixing)
         self._shown = 0.0
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Opens the bar, on the main rank."""
         self._line.begin()
         self._shown = 0.0
@@ -40,7 +38,7 @@ class MixtureProgress(ProgressCallback):
                 total=1.0, dynamic_ncols=True, disable=None, bar_format=_format(self._line.text("{elapsed}"))
             )
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Updates the bar, a few times a second."""
         self._line.advance()
         bar, now = self.training_bar, time.monotonic()
@@ -49,12 +47,7 @@ class MixtureProgress(ProgressCallback):
             self._show(bar)
 
     def on_prediction_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        eval_dataloader: Any = None,
-        **kwargs: Any,
+        self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **kwargs: Any
     ) -> None:
         """Updates the bar of an evaluation."""
         if state.is_world_process_zero and has_length(eval_dataloader) and self.prediction_bar is None:
@@ -62,18 +55,16 @@ class MixtureProgress(ProgressCallback):
             self.prediction_bar = tqdm(total=len(eval_dataloader), leave=leave, dynamic_ncols=True, disable=None)
         super().on_prediction_step(args, state, control, eval_dataloader=eval_dataloader, **kwargs)  # type: ignore[no-untyped-call]
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Closes the bar of an evaluation, and counts its time as a pause."""
         super().on_evaluate(args, state, control, **kwargs)  # type: ignore[no-untyped-call]
         self._line.pause()
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Counts the time of a checkpoint as a pause."""
         self._line.pause()
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Shows the final state, and closes the bar."""
         if self.training_bar is not None and not self.training_bar.disable:
             self._show(self.training_bar)

@@ -37,7 +37,8 @@ def grouped(entries: Mapping[str, float]) -> dict[str, float]:
         >>> grouped({"loss/math": 2.0, "batch_size": 64})
         {'loss/math': 2.0, 'clock/batch_size': 64}
     """
-    return {_grouped_name(name): value for name, value in entries.items()}
+    groups = {name: "" if "/" in name else "clock/" if name in _CLOCK else "mixture/" for name in entries}
+    return {f"{groups[name]}{name}": value for name, value in entries.items()}
 
 
 def evaluation_losses(logs: Mapping[str, float], sets: Collection[str]) -> dict[str, float]:
@@ -61,23 +62,14 @@ class Names:
     def of(self, name: str) -> str:
         """Returns the tracker's name for a log entry: `_` replaces refused characters, a number resolves conflicts."""
         if name not in self._taken:
-            self._taken[name] = self._free(name)
+            parts = [self._refused.sub("_", part) for part in name.split("/")]
+            plain = "/".join("_" * len(part) if not part.strip(".") else part for part in parts)[: self._longest]
+            free, number, taken = plain, 1, set(self._taken.values())
+            while free in taken:
+                number += 1
+                free = f"{plain[: self._longest - len(str(number)) - 1]}_{number}"
+            self._taken[name] = free
         return self._taken[name]
-
-    def _free(self, name: str) -> str:
-        parts = [self._refused.sub("_", part) for part in name.split("/")]
-        plain = "/".join("_" * len(part) if not part.strip(".") else part for part in parts)[: self._longest]
-        free, number, taken = plain, 1, set(self._taken.values())
-        while free in taken:
-            number += 1
-            free = f"{plain[: self._longest - len(str(number)) - 1]}_{number}"
-        return free
-
-
-def _grouped_name(name: str) -> str:
-    if "/" in name:
-        return name
-    return f"clock/{name}" if name in _CLOCK else f"mixture/{name}"
 
 
 def redacted(value: Any, name: str = "") -> Any:

@@ -44,7 +44,7 @@ class Reporting:
     def __init__(self, trainer: Any, settle: Callable[[], None]):
         self._trainer = trainer
         self._settle = settle
-        self._own: frozenset[str] = frozenset()
+        self.own: frozenset[str] = frozenset()  # names of the mixture's values in the next log entry
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def hook(self) -> None:
@@ -62,7 +62,7 @@ class Reporting:
 
     def note(self, entries: Mapping[str, float]) -> None:
         """Records which entries of the next log belong to the mixture."""
-        self._own = frozenset(entries)
+        self.own = frozenset(entries)
 
     @property
     def is_plain(self) -> bool:
@@ -70,17 +70,13 @@ class Reporting:
         mixing: Mixing = self._trainer.mixing
         return len(mixing.names) == 1 and mixing.clock.counts_steps
 
-    def without_own(self, logs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a log entry without the mixture's values."""
-        return {name: value for name, value in logs.items() if name not in self._own}
-
     def entries(self, logs: Mapping[str, Any]) -> dict[str, float]:
         """Returns the mixture's values of a log entry, grouped by name; empty if it has none."""
         if self.is_plain:
             return {}
         mixing, sets = self._trainer.mixing, self._trainer.eval_dataset
         names = {*mixing.names, *(sets if isinstance(sets, dict) else ())}
-        entries = grouped({name: logs[name] for name in logs if name in self._own}) | evaluation_losses(logs, names)
+        entries = grouped({name: logs[name] for name in logs if name in self.own}) | evaluation_losses(logs, names)
         if not entries:
             return {}
         clock = mixing.clock
@@ -142,7 +138,7 @@ class _Hook:
         is_open = bool(entries) and self._tracker.is_open
         if is_open:
             self._log(entries, state.global_step)
-        rest = self.reporting.without_own(logs)
+        rest = {name: value for name, value in logs.items() if name not in self.reporting.own}
         result = type(self._callback).on_log(self._callback, args, state, control, logs=rest, **kwargs)
         if entries and not is_open:  # the callback has just opened a run
             self._log(entries, state.global_step)

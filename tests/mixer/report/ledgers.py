@@ -53,9 +53,9 @@ def write_run(
         "active": np.ones(len(place), dtype=bool),
         "skipped": zeros,
     }
-    ledger._streams.append(columns)
+    ledger._tables["streams"].append(columns)
     samples = num_streams * seen
-    ledger._clock.append(
+    ledger._tables["clock"].append(
         {
             "step": step,
             "samples": samples,
@@ -72,7 +72,7 @@ def write_run(
         }
     )
     ones = np.ones(num_steps, dtype=np.int64)
-    ledger._timings.append(
+    ledger._tables["timings"].append(
         {
             **dict.fromkeys(("total", "micro_batches", "hits"), ones),
             "misses": 0 * ones,

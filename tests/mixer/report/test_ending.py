@@ -76,8 +76,8 @@ def test_whole_numbers_stay_whole_beside_sets_that_are_no_streams() -> None:
 
 def test_where_all_are_bad_or_none_is_known() -> None:
     rows = pd.DataFrame({"step": [1, 2], "items": [1, 1], "loss": [np.nan, np.nan]})
-    assert last_in_words({"a": rows}, {"a": rows["loss"]}, "step") == "not finite since step 1 (a)"
-    assert last_in_words({"a": rows.assign(items=0)}, {"a": rows["loss"]}, "step") == ""
+    assert last_in_words({"a": rows}, {"a": rows["loss"]}) == "not finite since step 1 (a)"
+    assert last_in_words({"a": rows.assign(items=0)}, {"a": rows["loss"]}) == ""
 
 
 @pytest.mark.parametrize("bad", ["math", "code"])

@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 
 from mixer.analysis.report.findings import Finding, changed, findings_of
-from mixer.analysis.report.findings.conflict import in_conflict
-from mixer.analysis.report.findings.finding import about_streams
+from mixer.analysis.report.findings.finding import combined
 from mixer.analysis.report.run import Run
 from tests.mixer.report.runs import BATCH_SIZE, NUM_STEPS, calm_run, cosines
 
@@ -218,15 +217,14 @@ class TestConflict:
         ("mean", "error", "count"), [(-0.3, 0.2, 50), (-0.04, 1e-3, 50), (-0.3, 0.02, 7), (0.3, 0.02, 50)]
     )
     def test_what_noise_explains_or_is_small(self, run: Run, mean: float, error: float, count: int) -> None:
-        assert in_conflict(replace(run, cosines=cosines(mean, error, count))) is None
+        assert findings_of([replace(run, cosines=cosines(mean, error, count))]) == []
 
     def test_more_pairs_take_more_to_convince(self, run: Run) -> None:
-        assert in_conflict(replace(run, cosines=cosines(-0.35, 0.1))) is not None
-        assert in_conflict(replace(run, cosines=cosines(-0.35, 0.1, num_streams=30))) is None
+        assert findings_of([replace(run, cosines=cosines(-0.35, 0.1))])
+        assert findings_of([replace(run, cosines=cosines(-0.35, 0.1, num_streams=30))]) == []
 
     def test_many_pairs_are_counted(self, run: Run) -> None:
-        found = in_conflict(replace(run, cosines=cosines(-0.5, 0.02, num_streams=4)))
-        assert found is not None
+        found = only(replace(run, cosines=cosines(-0.5, 0.02, num_streams=4)))
         assert found.text.count("mean cosine") == 3
         assert found.text.endswith("; 3 more.")
         assert len(found.streams) == 4
@@ -250,12 +248,10 @@ def test_time_that_is_lost(run: Run, kind: str, columns: dict[str, float], text:
 
 
 def test_the_worst_streams_are_named_and_the_others_counted() -> None:
-    assert about_streams("kind", "run", {}, "So") is None
-    four, five = ({str(number): f"of {number}" for number in range(count)} for count in (4, 5))
+    four, five = ({(str(number),): f"of {number}" for number in range(count)} for count in (4, 5))
     for told, text in ((four, "So: of 0; of 1; of 2; of 3."), (five, "So: of 0; of 1; of 2; 2 more.")):
-        found = about_streams("kind", "run", told, "So")
-        assert found is not None
-        assert (found.text, found.streams) == (text, tuple(told))
+        found = combined("kind", "run", "So: ", told)
+        assert (found.text, found.streams) == (text, tuple(name for (name,) in told))
 
 
 class TestChanged:

@@ -199,17 +199,17 @@ class TestAxisWithZero:
 
 class TestLogAxis:
     def test_the_range_holds_all_values(self) -> None:
-        axis = log_axis(pd.Series([0.01, np.nan, 1000.0]))
+        axis = log_axis([pd.Series([0.01, np.nan, 1000.0])])
         assert axis == {"type": "log", "range": pytest.approx([-2.25, 3.25])}
 
     def test_few_powers_of_ten_have_few_ticks_between_them(self) -> None:
-        axis = log_axis(pd.Series([0.3, 50.0]))
+        axis = log_axis([pd.Series([0.3, 50.0])])
         assert [text for tick, text in zip(axis["tickvals"], axis["ticktext"], strict=True) if 0.3 < tick < 50] == [
             "0.5", "1", "2", "5", "10", "20",
         ]  # fmt: skip
 
     def test_one_value_has_a_range_around_it(self) -> None:
-        assert log_axis(pd.Series([10.0]))["range"] == pytest.approx([0.9, 1.1])
+        assert log_axis([pd.Series([10.0])])["range"] == pytest.approx([0.9, 1.1])
 
     def test_no_value_has_no_range(self) -> None:
-        assert log_axis(pd.Series([np.nan])) == {"type": "log"}
+        assert log_axis([pd.Series([np.nan])]) == {"type": "log"}

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from mixer.analysis.report import write_report
-from mixer.analysis.report.kinds import PLUG_IN_GROUP, Contents, ReportKind, kind_of
+from mixer.analysis.report.kinds import PLUG_IN_GROUP, Report, ReportKind, kind_of
 from mixer.utils import entry_points as plugins
 from tests.mixer.report.ledgers import write_run
 
 
-def _contents(folders: Sequence[Path]) -> Contents:
-    return Contents([folder.name for folder in folders], [("Rows", ["3"] * len(folders))], [], "Said below.")
+def _contents(folders: Sequence[Path]) -> Report:
+    return Report([folder.name for folder in folders], [("Rows", ["3"] * len(folders))], [], "Said below.")
 
 
 def sweep() -> ReportKind:

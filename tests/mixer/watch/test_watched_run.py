@@ -62,7 +62,7 @@ def test_what_came_before_is_not_read_again(tmp_path: Path, monkeypatch: pytest.
     ledger.finish()
     run = WatchedRun(tmp_path)
     run.read()
-    monkeypatch.setattr("mixer.analysis.watch.gathered.read_part", lambda *args: pytest.fail("it read a part again"))
+    monkeypatch.setattr("mixer.ledger.table_files.read_part", lambda *args: pytest.fail("it read a part again"))
     write(ledger, 301, 3, 400)
     ledger.flush()
     run.read()

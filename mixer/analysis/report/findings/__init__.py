@@ -3,26 +3,33 @@
 from collections.abc import Callable, Sequence
 
 from mixer.analysis.report.findings.changed import changed
-from mixer.analysis.report.findings.conflict import in_conflict
-from mixer.analysis.report.findings.finding import Finding
+from mixer.analysis.report.findings.finding import Finding, Messages, combined
 from mixer.analysis.report.findings.learning import getting_worse, no_longer_learning, overfitting
-from mixer.analysis.report.findings.streams import not_finite, over_repeated, skipped, starved
-from mixer.analysis.report.findings.time_spent import loading_bound, probing_bound, unforeseen
-from mixer.analysis.report.run import Run
-
-# In the order of the page: the gravest first.
-_RULES: tuple[Callable[[Run], Finding | None], ...] = (
-    not_finite,
-    skipped,
-    starved,
-    over_repeated,
-    overfitting,
-    getting_worse,
-    no_longer_learning,
+from mixer.analysis.report.findings.rules import (
     in_conflict,
     loading_bound,
-    unforeseen,
+    not_finite,
+    over_repeated,
     probing_bound,
+    skipped,
+    starved,
+    unforeseen,
+)
+from mixer.analysis.report.run import Run
+
+# Kind, beginning of the sentence, and rule, in the order of the page: the gravest first.
+_RULES: tuple[tuple[str, str, Callable[[Run], Messages]], ...] = (
+    ("not finite", "The loss was not finite: ", not_finite),
+    ("skipped", "Samples could not be loaded and were skipped: ", skipped),
+    ("starved", "Far too few samples of a stream were used: ", starved),
+    ("over-repeated", "Repeated too often: ", over_repeated),
+    ("overfitting", "The validation loss rises while the training loss falls: ", overfitting),
+    ("getting worse", "The validation loss rises: ", getting_worse),
+    ("no longer learning", "A loss has stopped falling: ", no_longer_learning),
+    ("in conflict", "Gradients pull against each other: ", in_conflict),
+    ("loading-bound", "", loading_bound),
+    ("prefetch misses", "", unforeseen),
+    ("costly measuring", "", probing_bound),
 )
 
 __all__ = ["Finding", "changed", "findings_of"]
@@ -34,4 +41,5 @@ def findings_of(runs: Sequence[Run]) -> list[Finding]:
     Returns:
         The findings, run by run; empty if there are no problems.
     """
-    return [found for run in runs for rule in _RULES if (found := rule(run)) is not None]
+    results = [(kind, run, beginning, rule(run)) for run in runs for kind, beginning, rule in _RULES]
+    return [combined(kind, run.name, beginning, messages) for kind, run, beginning, messages in results if messages]

@@ -1,9 +1,11 @@
 """The result of a finding rule."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mixer.utils.text import first_of
+
+# The result of a rule: sentences on a problem by the streams concerned, the worst first.
+Messages = dict[tuple[str, ...], str]
 
 
 @dataclass(frozen=True)
@@ -23,18 +25,7 @@ class Finding:
     text: str
 
 
-def about_streams(kind: str, run: str, messages: Mapping[str, str], beginning: str) -> Finding | None:
-    """Combines messages about streams into one finding.
-
-    Args:
-        kind: See `Finding`.
-        run: See `Finding`.
-        messages: Messages by stream, the worst first.
-        beginning: The beginning of the sentence.
-
-    Returns:
-        The finding, with the worst messages and a count of the others; `None` without messages.
-    """
-    if not messages:
-        return None
-    return Finding(kind, run, tuple(messages), f"{beginning}: {'; '.join(first_of(list(messages.values())))}.")
+def combined(kind: str, run: str, beginning: str, messages: Messages) -> Finding:
+    """Combines at least one message into a finding: the worst messages, and a count of the others."""
+    streams = dict.fromkeys(name for names in messages for name in names)
+    return Finding(kind, run, tuple(streams), f"{beginning}{'; '.join(first_of(list(messages.values())))}.")

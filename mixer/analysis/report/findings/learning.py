@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from mixer.analysis.report.findings.finding import Finding, about_streams
+from mixer.analysis.report.findings.finding import Messages
 from mixer.analysis.report.run import Run
 from mixer.utils.arrays import FloatArray
 
@@ -22,29 +22,28 @@ _NOISE_DEVIATIONS, _FEWEST_FOR_NOISE = 4.0, 8
 _LEAST_TRAINING_FALL, _WINDOW = 0.01, 0.1
 
 
-def overfitting(run: Run) -> Finding | None:
+def overfitting(run: Run) -> Messages:
     """Finds streams with a rising validation loss and a falling training loss."""
-    messages = {name: text for name, (text, falls) in _risen(run).items() if falls}
-    return about_streams("overfitting", run.name, messages, "The validation loss rises while the training loss falls")
+    return {(name,): text for name, (text, falls) in _risen(run).items() if falls}
 
 
-def getting_worse(run: Run) -> Finding | None:
+def getting_worse(run: Run) -> Messages:
     """Finds evaluation sets with a rising loss, but no falling training loss."""
-    messages = {name: text for name, (text, falls) in _risen(run).items() if not falls}
-    return about_streams("getting worse", run.name, messages, "The validation loss rises")
+    return {(name,): text for name, (text, falls) in _risen(run).items() if not falls}
 
 
-def no_longer_learning(run: Run) -> Finding | None:
+def no_longer_learning(run: Run) -> Messages:
     """Finds active streams with a validation loss, or else training loss, that has stopped falling."""
-    messages, risen = {}, _risen(run)
+    messages: Messages = {}
+    risen = _risen(run)
     for name in dict.fromkeys([*run.streams, *run.evaluations]) if _is_judged(run) else ():
         rows, evaluations = run.streams.get(name), run.evaluations.get(name)
         if name in risen or (rows is not None and not rows["active"].iloc[-1]):
             continue
         text = _validation_stalls(evaluations) if evaluations is not None else _training_stalls(run.streams[name])
         if text:
-            messages[name] = f"{name}, {text}"
-    return about_streams("no longer learning", run.name, messages, "A loss has stopped falling")
+            messages[name,] = f"{name}, {text}"
+    return messages
 
 
 def _is_judged(run: Run) -> bool:

@@ -1,30 +1,36 @@
-"""Training and validation loss of each stream."""
+"""Losses and metrics of each stream."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from mixer.analysis.report.clocked import last_in_words, thin
+from mixer.analysis.report.measurements import Course, axis_with_zero, course_panels
 from mixer.analysis.report.plot import Plot, colours_of, line, panel
-from mixer.analysis.report.run import Run, stream_names
+from mixer.analysis.report.run import Run, last_epoch, stream_names
+from mixer.utils.text import between
 
 # The smoothed line forgets over this part of a stream's steps: enough to see a trend through the noise.
 _SMOOTHED_PART = 0.05
+# More panels are not looked at; all metrics are in the tables.
+MOST_METRICS = 12
+_COMPARED = {"excess_loss": "above the reference", "fall": "fall by the step"}
 
 
 def losses(runs: Sequence[Run], most_points: int) -> Plot:
     """Plots the losses, one panel per stream, three lines per run."""
     colours = colours_of([run.name for run in runs])
-    end = max(run.clock["epoch"].max() for run in runs)
     names = dict.fromkeys([*stream_names(runs), *(name for run in runs for name in run.evaluations)])
     panels = [
-        panel(name, [one for run in runs for one in _lines(run, name, colours[run.name], most_points)], end)
+        panel(
+            name, [one for run in runs for one in _lines(run, name, colours[run.name], most_points)], last_epoch(runs)
+        )
         for name in names
     ]
     caption = (
         "Loss by stream and epochs of data. Pale: every step's training loss; line: the same, smoothed; dotted with "
-        "marks: validation loss. " + " ".join(map(_in_words, runs))
+        "marks: validation loss. " + " ".join(map(_losses_in_words, runs))
     )
     return Plot("Loss", caption, panels, colours)
 
@@ -68,12 +74,81 @@ def _lines(run: Run, stream: str, colour: str, most_points: int) -> list[go.Scat
     return lines
 
 
-def _in_words(run: Run) -> str:
-    training = last_in_words(run.streams, {name: smoothed(rows) for name, rows in run.streams.items()}, "step")
-    validation = last_in_words(run.evaluations, {name: rows["loss"] for name, rows in run.evaluations.items()}, "step")
-    words = [
-        f"the last {kind} is {text}"
-        for kind, text in (("training loss (smoothed)", training), ("validation loss", validation))
-        if text
+def _losses_in_words(run: Run) -> str:
+    words = {
+        "training loss (smoothed)": training_in_words(run),
+        "validation loss": last_in_words(
+            run.evaluations, {name: rows["loss"] for name, rows in run.evaluations.items()}
+        ),
+    }
+    texts = [f"the last {kind} is {text}" for kind, text in words.items() if text]
+    return f"In {run.name} {', '.join(texts) or 'no loss is known'}."
+
+
+def training_in_words(run: Run) -> str:
+    """Describes the last smoothed training losses; see `last_in_words`."""
+    return last_in_words(run.streams, {name: smoothed(rows) for name, rows in run.streams.items()})
+
+
+def metrics(runs: Sequence[Run], most_points: int) -> Plot:
+    """Plots the metrics of evaluation sets, one panel per metric and run, one line per set."""
+    sets = dict.fromkeys([*stream_names(runs), *(name for run in runs for name in run.metrics)])
+    colours = colours_of([name for name in sets if any(name in run.metrics for run in runs)])
+    known = list(dict.fromkeys(name for run in runs for rows in run.metrics.values() for name in rows["metric"]))
+    panels, words = [], []
+    for metric in known[:MOST_METRICS]:
+        for run in runs:
+            own = {name: rows[rows["metric"] == metric] for name, rows in run.metrics.items()}
+            own = {name: thin(rows, "value", most_points) for name, rows in own.items() if len(rows)}
+            if own:
+                lines = [line(rows, "value", name, colours[name], mode="lines+markers") for name, rows in own.items()]
+                panels.append(panel(f"{run.name}: {metric}", lines, last_epoch(runs)))
+                last = between({name: float(rows["value"].iloc[-1]) for name, rows in own.items()}, "{:.3g}".format)
+                words.append(f"In {run.name} the last {metric} is {last}.")
+    if len(known) > MOST_METRICS:
+        words.append(f"{len(known) - MOST_METRICS} more metrics are in the table of all streams.")
+    caption = "Results of compute_metrics for each evaluation set, by epochs of data. " + " ".join(words)
+    return Plot("Metrics", caption, panels, colours)
+
+
+def compared_losses(runs: Sequence[Run], most_points: int) -> Plot:
+    """Plots the excess over a reference and the fall of the loss by each step, one panel per run that recorded it.
+
+    Two lines per stream.
+    """
+    drawn = {run.name: _comparisons(run) for run in runs}
+    panels = [
+        (f"{run}: {title}", column, drawn[run][column])
+        for run in drawn
+        for column, title in _COMPARED.items()
+        if drawn[run][column]
     ]
-    return f"In {run.name} {', '.join(words) or 'no loss is known'}."
+    colours = colours_of(stream_names(runs))
+    caption = (
+        "Loss of each stream above that of the reference model on the same items (at least 0), and decrease of the "
+        "loss of a step's samples by that step, by epochs of data. Pale: every step; line: the same, smoothed. "
+        + " ".join(_comparisons_in_words(run, courses) for run, courses in drawn.items())
+    )
+    made = course_panels(panels, colours, last_epoch(runs), most_points, axis_with_zero)
+    return Plot("Losses compared", caption, made, colours, columns=2)
+
+
+def _comparisons(run: Run) -> dict[str, dict[str, Course]]:
+    """Gives the courses by column and stream."""
+    courses: dict[str, dict[str, Course]] = {column: {} for column in _COMPARED}
+    for name, compared in run.comparisons.items():
+        rows = compared.merge(run.streams[name][["step", "loss", "items"]], on="step")
+        rows["fall"] = rows["loss"] - rows["loss_after"]
+        for column in _COMPARED:
+            if rows[column].notna().any():
+                courses[column][name] = rows, rows.assign(**{column: smoothed(rows, column)})
+    return courses
+
+
+def _comparisons_in_words(run: str, courses: Mapping[str, Mapping[str, Course]]) -> str:
+    words = []
+    for column, text in (("excess_loss", "the last excess"), ("fall", "the last fall")):
+        last = {name: float(smooth[column].dropna().iloc[-1]) for name, (_, smooth) in courses[column].items()}
+        if last:
+            words.append(f"{text} (smoothed) is {between(last, '{:.3g}'.format)}")
+    return f"In {run} {', '.join(words) or 'losses were not compared'}."
