@@ -1,11 +1,12 @@
 """ADO (adaptive data optimization): samples streams by the slope of their scaling laws."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms, with_options
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
 from mixer.policies.shared.loss_history import LossHistory
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.scaling_law import MIN_POINTS, ScalingLaw, fit_scaling_law
@@ -15,7 +16,7 @@ from mixer.utils.arrays import BoolArray, FloatArray
 _USUAL_FLOOR = 0.01
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class ADO(PolicyWithOptions):
     """Samples a stream by the rate at which a scaling law predicts its loss to fall: adaptive data optimization.
 

@@ -1,11 +1,12 @@
 """Aioli: weights from the effect of each stream on all losses, measured in short probes."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, with_options
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.shared.probe_round import ProbeRound, normalised
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import share_out, softmax
@@ -13,7 +14,7 @@ from mixer.policies.shared.slopes import bounded, slopes_of
 from mixer.utils.arrays import BoolArray, FloatArray
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class Aioli(PolicyWithOptions):
     """Probes each stream in turn and moves weight to those that lower the losses of all.
 

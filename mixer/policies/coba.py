@@ -1,10 +1,11 @@
 """CoBa: streams converge at the same rate, and none diverges."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, with_options
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.shared.decisions import ActsOn, decide
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import at_least, softmax
@@ -12,7 +13,7 @@ from mixer.policies.shared.slopes import LARGEST, slopes_of
 from mixer.utils.arrays import BoolArray, FloatArray
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class CoBa(PolicyWithOptions):
     """Increases the factor of a stream with a slowly falling evaluation loss, and lowers it once the loss rises.
 

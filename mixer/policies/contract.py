@@ -11,7 +11,6 @@ import numpy as np
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.options import check_options
-from mixer.utils.options import with_options as with_options
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.saved_state import HasState
 from mixer.utils.validation import finite_numbers
@@ -215,7 +214,7 @@ class Policy(KeepsArguments, HasState, ABC):
         return terms_of(self.state_dict())
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class PolicyWithOptions(Policy):
     """Base class of the policies of this package, which declare their arguments; see `check_options`."""
 

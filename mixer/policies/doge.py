@@ -1,11 +1,12 @@
 """DoGE: more of the streams with gradients that help the others, or the targets."""
 
 import math
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, with_options
+from mixer.policies.contract import Decision, Mixture
 from mixer.policies.shared.exponentiated import exponentiated_step
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients, scaled_to_one
 from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
@@ -13,7 +14,7 @@ from mixer.policies.shared.targets import Targets, among, target_weights
 from mixer.utils.arrays import FloatArray
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class DoGE(GradientPolicy):
     """Increases the weight of a stream with a gradient that helps the other streams (or the targets) to learn: DoGE.
 

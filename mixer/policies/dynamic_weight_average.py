@@ -1,11 +1,12 @@
 """DWA (dynamic weight average): more of the streams that learn slowly."""
 
 import math
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, with_options
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.shared.decisions import ActsOn, decide
 from mixer.policies.shared.exponentiated import HUGE
 from mixer.policies.shared.ranges import check_count, check_range
@@ -13,7 +14,7 @@ from mixer.policies.shared.shares import softmax
 from mixer.utils.arrays import FloatArray
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class DWA(PolicyWithOptions):
     """Raises the factor of a stream with a slowly falling loss: `K · softmax(r / T)` with `r_k = L_k(t−1) / L_k(t−2)`.
 

@@ -1,11 +1,12 @@
 """FAMO: streams improve at the same rate."""
 
 import math
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, with_options
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.shared.decisions import ActsOn, decide
 from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.shares import softmax
@@ -16,7 +17,7 @@ _LEAST = 1e-8  # added to a loss before its logarithm, as in the paper's listing
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8  # Adam's, arXiv:1412.6980, algorithm 1
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class FAMO(PolicyWithOptions):
     """Lowers the factor of a stream by the last fall of its log loss: `w_k ∝ z_k / L_k` with `z = softmax(ξ)`.
 

@@ -1,10 +1,11 @@
 """GradNorm: gradients of similar size, larger for the streams that learn slowly."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, with_options
+from mixer.policies.contract import Decision, Mixture, Observation
 from mixer.policies.shared.decisions import ActsOn, with_mean_one
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
 from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
@@ -12,7 +13,7 @@ from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class GradNorm(GradientPolicy):
     """Balances loss weights until gradients have similar norms, larger ones for streams that learn slowly: GradNorm.
 

@@ -1,11 +1,12 @@
 """GRAPE: more of the streams that help the targets with the slowest improvement."""
 
 import math
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, with_options
+from mixer.policies.contract import Decision, Mixture, Observation
 from mixer.policies.shared.exponentiated import exponentiated_step
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
 from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
@@ -14,7 +15,7 @@ from mixer.policies.shared.targets import Targets, among, target_weights
 from mixer.utils.arrays import FloatArray
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class GRAPE(GradientPolicy):
     """Increases the weight of targets that improve slowly, and of the streams that help them: GRAPE.
 

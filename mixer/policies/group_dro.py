@@ -1,10 +1,11 @@
 """Group DRO: more weight to the streams with the largest losses."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms, with_options
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
 from mixer.policies.shared.decisions import ActsOn, decide
 from mixer.policies.shared.exponentiated import ExponentiatedWeights
 from mixer.policies.shared.ranges import check_range
@@ -12,7 +13,7 @@ from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class GroupDRO(PolicyWithOptions):
     """Weights streams for the worst of them: `min_θ max_α Σ_k α_k L_k(θ)`, by alternating steps.
 

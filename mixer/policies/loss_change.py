@@ -1,10 +1,11 @@
 """LossChange: more of the streams with a changing loss."""
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms, with_options
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
 from mixer.policies.shared.ranges import check_count, check_decay, check_range, check_temperature
 from mixer.policies.shared.shares import resolve_least, softmax
 from mixer.utils.arrays import FloatArray
@@ -12,7 +13,7 @@ from mixer.utils.arrays import FloatArray
 _USUAL_FLOOR = 0.05
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class LossChange(PolicyWithOptions):
     """Samples a stream by the rate of change of its loss: `w ∝ softmax(progress / T)`, mixed with a floor.
 

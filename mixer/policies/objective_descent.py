@@ -1,11 +1,11 @@
 """ObjectiveDescent: the mixture of a chosen objective, or a better one as far as measurements confirm it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, with_options
+from mixer.policies.contract import Decision, Mixture, Observation
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.policies.shared.evidence import Evidence
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
@@ -20,7 +20,7 @@ _LOSSES = {"train": "loss", "evaluation": "evaluation_loss", "excess": "excess_l
 _SAME = 1e-9  # largest difference between weights of the same mixture
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class ObjectiveDescent(GradientPolicy):
     """Samples for a chosen objective, and leaves its own mixture only on evidence.
 

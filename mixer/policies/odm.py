@@ -1,11 +1,12 @@
 """ODM (online data mixing): a bandit on the losses, with less and less exploration."""
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms, with_options
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
 from mixer.policies.shared.exponentiated import HUGE
 from mixer.policies.shared.ranges import check_count
 from mixer.policies.shared.shares import share_out
@@ -15,7 +16,7 @@ from mixer.utils.arrays import BoolArray, FloatArray
 _LARGEST_EXPONENT = math.log(HUGE)
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class ODM(PolicyWithOptions):
     """Samples a stream by its average loss, as a bandit with exploration `ε_t`: online data mixing.
 

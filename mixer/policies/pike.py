@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms, with_options
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
 from mixer.policies.gradient_statistics import GradientStatistics, alignment_of, conflict_of
 from mixer.policies.shared.descent_bound import Bound, best_weights, bound_factors, log_changes
 from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
@@ -15,7 +16,7 @@ from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class PiKE(PolicyWithOptions):
     """Increases the weight of a stream with a large gradient and little gradient noise: PiKE.
 

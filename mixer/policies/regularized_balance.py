@@ -1,10 +1,11 @@
 """R&B's Balance: more of the streams with gradients along that of the evaluated mixture."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, with_options
+from mixer.policies.contract import Decision, Mixture
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients, scaled_to_one
 from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.shares import softmax
@@ -12,7 +13,7 @@ from mixer.policies.shared.targets import Targets, among, target_weights
 from mixer.utils.arrays import FloatArray
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class RegularizedBalance(GradientPolicy):
     """Samples streams by the products of their gradients with that of the evaluated mixture: R&B's Balance.
 

@@ -1,6 +1,7 @@
 """Shares that follow a curriculum over the run."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -12,12 +13,11 @@ from mixer.policies.contract import (
     PolicyWithOptions,
     Weights,
     weights_array,
-    with_options,
 )
 from mixer.utils.arrays import FloatArray
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class Scheduled(PolicyWithOptions):
     """Interpolates weights between points of the run, linearly or in steps.
 

@@ -1,10 +1,11 @@
 """Skill-It: more of the streams that help streams with a high loss."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, with_options
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.shared.decisions import decide
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import softmax
@@ -13,7 +14,7 @@ from mixer.policies.shared.slopes import bounded
 from mixer.utils.arrays import BoolArray, FloatArray
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class SkillIt(PolicyWithOptions):
     """Increases the weight of a stream by the losses of the streams that it helps: `w_i ∝ exp(η Σ_j A_ij Σ_τ L_j(τ))`.
 

@@ -1,17 +1,18 @@
 """TargetLoss (dynamic batch loading): more of the streams far above their target loss."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, in_order, with_options
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, in_order
 from mixer.policies.shared.exponentiated import ExponentiatedWeights
 from mixer.policies.shared.named_losses import check_losses
 from mixer.policies.shared.ranges import check_range
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class TargetLoss(PolicyWithOptions):
     """Increases the weight of a stream by the gap between its validation loss and a target: dynamic batch loading.
 

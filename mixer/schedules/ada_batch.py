@@ -3,15 +3,15 @@
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated
 
-from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions, with_options
+from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions
 from mixer.schedules.limits import LARGEST, check_above
 from mixer.schedules.shared.position import Unit, check_points, needs_of, position
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class AdaBatch(ScheduleWithOptions):
     """Multiplies the size at fixed points: `b = initial · factor^k` after k of them.
 
@@ -20,13 +20,14 @@ class AdaBatch(ScheduleWithOptions):
     the batch and the learning rate times 0.75. With `learning_rate="linear"`, the default, that holds for any decay of
     the run's own schedule.
 
+    The bounds (`initial`, `minimum`, `maximum`, `granularity`, `max_growth`) are those of `Schedule`.
+
     Args:
         points: Points of multiplication: positions above 0, ascending.
         every: Distance between points, as an alternative.
         unit: Unit of the positions: `"epochs"`, `"steps"`, `"samples"`, `"tokens"` or `"progress"`.
         factor: Factor at each point, above 1.
         learning_rate: How the learning rate follows the size; see `Schedule`.
-        **bounds: See `Schedule`.
 
     Raises:
         ValueError: Unless exactly one of `points` and `every` is set, or if a value is outside its range.

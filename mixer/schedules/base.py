@@ -7,7 +7,6 @@ from typing import ClassVar, Literal, get_args
 
 from mixer.schedules.limits import Limits
 from mixer.utils.options import check_choice, check_options
-from mixer.utils.options import with_options as with_options
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.saved_state import HasState
 
@@ -164,7 +163,7 @@ class Schedule(KeepsArguments, HasState, ABC):
         return {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.learning_rate]
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class ScheduleWithOptions(Schedule):
     """Base class of the schedules of this package, which declare their arguments; see `check_options`."""
 

@@ -1,12 +1,12 @@
 """A constant batch size."""
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions, with_options
+from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions
 from mixer.schedules.limits import check_whole
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class Constant(ScheduleWithOptions):
     """Keeps one size throughout the run, unless another one is set by hand.
 

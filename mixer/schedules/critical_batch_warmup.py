@@ -2,13 +2,13 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 
-from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions, with_options
+from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions
 from mixer.schedules.shared.position import Unit, check_points, needs_of, position
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class CriticalBatchWarmup(ScheduleWithOptions):
     """Changes to fixed sizes at fixed token counts, at which the critical batch size has reached them.
 
@@ -17,11 +17,12 @@ class CriticalBatchWarmup(ScheduleWithOptions):
     rate grows with the root of the size there, the default here. Let the run's own learning-rate schedule count tokens
     or progress too, since steps become larger.
 
+    The bounds (`initial`, `minimum`, `maximum`, `granularity`, `max_growth`) are those of `Schedule`.
+
     Args:
         sizes: Size from each point on: a mapping, or pairs, of a position above 0, ascending, and a growing size.
         unit: Unit of the positions: `"tokens"`, `"samples"`, `"steps"`, `"epochs"` or `"progress"`.
         learning_rate: How the learning rate follows the size; see `Schedule`.
-        **bounds: See `Schedule`.
 
     Raises:
         ValueError: If points do not ascend, sizes do not grow (from a default first size: checked after the first

@@ -2,24 +2,26 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions, with_options
+from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions
 from mixer.utils.validation import check_takes
 
 SizeFunction = Callable[[int, int], int]
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class Function(ScheduleWithOptions):
     """Calls a user's function before every step: `f(step, batch_size) -> int`.
+
+    The bounds (`initial`, `minimum`, `maximum`, `granularity`, `max_growth`) are those of `Schedule`.
 
     Args:
         function: Takes the number of completed steps and the last size (at step 0 the initial one), and returns a whole
             number of samples over all ranks, 1 or more.
         learning_rate: How the learning rate follows the size; see `Schedule`.
-        **bounds: See `Schedule`.
 
     Raises:
         TypeError: If it is not callable with these arguments; during the run, if it returns no number: the error names

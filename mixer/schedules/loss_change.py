@@ -1,14 +1,14 @@
 """LossChange: smaller batches on a plateau of the loss, larger ones otherwise."""
 
 import math
-from dataclasses import KW_ONLY, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import pairwise
 
-from mixer.schedules.base import BatchDecision, BatchObservation, with_options
+from mixer.schedules.base import BatchDecision, BatchObservation
 from mixer.schedules.shared.multiplied import DecisionUnit, MultipliedSchedule
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class LossChange(MultipliedSchedule):
     """Shrinks the size on a plateau of the loss and grows it otherwise, every few epochs or steps.
 
@@ -23,6 +23,8 @@ class LossChange(MultipliedSchedule):
     of single batches mostly exceeds it, so by steps the size grows to the maximum; a run of few epochs has few
     decisions by epochs; and on an actual plateau the batch shrinks, so the run never anneals. See `SmoothedLossChange`.
 
+    The bounds (`initial`, `minimum`, `maximum`, `granularity`, `max_growth`) are those of `Schedule`.
+
     Args:
         window: Number of losses, 2 or more.
         threshold: Mean change below which the loss is on a plateau, in units of the loss.
@@ -32,7 +34,6 @@ class LossChange(MultipliedSchedule):
         unit: `"epochs"`, with decisions at their ends, or `"steps"`.
         maximum: Largest size: the rule has no other limit.
         learning_rate: How the learning rate follows the size; see `Schedule`.
-        **bounds: See `Schedule`.
 
     Raises:
         ValueError: If a value is outside its range.

@@ -1,15 +1,15 @@
 """NoiseScale: sizes that follow the gradient noise."""
 
 import math
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated
 
-from mixer.schedules.base import BatchDecision, BatchObservation, with_options
+from mixer.schedules.base import BatchDecision, BatchObservation
 from mixer.schedules.limits import check_above
 from mixer.schedules.shared.measured import MeasuredSchedule
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class NoiseScale(MeasuredSchedule):
     """Follows the simple noise scale: `b = share · tr Σ / ||g||²`.
 
@@ -18,13 +18,15 @@ class NoiseScale(MeasuredSchedule):
     changes every `interval_steps` steps; it stays constant in between, and while the averages give no estimate (not
     above 0). Several ranks measure in every step; a single rank only in the step before a decision.
 
+    The bounds (`initial`, `minimum`, `maximum`, `granularity`, `max_growth`) are those of `Schedule`.
+
     Args:
         share: Share of the noise scale, above 0.
         decay: Share of the old averages that stays at each measurement, in [0, 1).
         interval_steps: Number of steps between decisions, and on a single rank between measurements.
         powers_of_two: Whether to round to the power of two with the nearest ratio, for rare changes.
         learning_rate: How the learning rate follows the size; see `Schedule`.
-        **bounds: See `Schedule`; the default of `max_growth` is 2 here, `None` is no limit.
+        max_growth: Largest factor of growth per step; `None` is no limit.
 
     Raises:
         ValueError: If a value is outside its range.

@@ -1,15 +1,15 @@
 """NormTest: a batch large enough for a reliable gradient."""
 
 import math
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated
 
-from mixer.schedules.base import BatchDecision, BatchObservation, with_options
+from mixer.schedules.base import BatchDecision, BatchObservation
 from mixer.schedules.limits import check_above
 from mixer.schedules.shared.measured import MeasuredSchedule
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class NormTest(MeasuredSchedule):
     """Grows while the batch's gradient is too noisy for its norm: `tr Σ / b > eta² · ||g||²`.
 
@@ -19,13 +19,14 @@ class NormTest(MeasuredSchedule):
     paper's), and `decay` smooths the measurements (0 for the paper's form). It tests after each measured step: on
     several ranks after every one.
 
+    The bounds (`initial`, `minimum`, `maximum`, `granularity`, `max_growth`) are those of `Schedule`.
+
     Args:
         eta: Largest standard deviation of the gradient over its norm, above 0; the theory needs less than 1.
         decay: Share of the old averages that stays at each measurement, in [0, 1); 0 uses only the last one.
         interval_steps: Number of steps between measurements and tests on a single rank, where measuring is expensive;
             the size is constant in between.
         learning_rate: How the learning rate follows the size; see `Schedule`.
-        **bounds: See `Schedule`.
 
     Raises:
         ValueError: If a value is outside its range.

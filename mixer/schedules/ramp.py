@@ -1,25 +1,26 @@
 """A linear ramp of the batch size."""
 
 import math
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 
-from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions, with_options
+from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions
 from mixer.schedules.shared.position import Unit, needs_of, position
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class Ramp(ScheduleWithOptions):
     """Changes the size linearly from `initial` to `final`, in multiples of the granularity, and then keeps it.
 
     DeepSeek-V2 (arXiv:2405.04434, sec. 3.1.2) was trained so, from 2304 to 9216 sequences over the first 225 billion
     tokens, and DeepSeek-V3 (arXiv:2412.19437, sec. 4.2), from 3072 to 15360 over 469 billion.
 
+    The bounds (`initial`, `minimum`, `maximum`, `granularity`, `max_growth`) are those of `Schedule`.
+
     Args:
         final: Size at the end of the ramp; below `initial` for a ramp down.
         over: Length of the ramp in the unit.
         unit: Unit of the length: `"tokens"`, `"samples"`, `"steps"`, `"epochs"` or `"progress"`.
         learning_rate: How the learning rate follows the size; see `Schedule`.
-        **bounds: See `Schedule`.
 
     Raises:
         ValueError: If the final size is outside the bounds, or a value outside its range.

@@ -1,14 +1,14 @@
 """Seesaw: a larger batch in place of half of the learning-rate decay."""
 
 import math
-from dataclasses import KW_ONLY, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated
 
-from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions, with_options
+from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions
 from mixer.schedules.limits import check_above
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class Seesaw(ScheduleWithOptions):
     """Replaces a fall of the learning rate by `factor` with a fall by its root and a batch larger by `factor`.
 
@@ -23,12 +23,13 @@ class Seesaw(ScheduleWithOptions):
     the decay is the run's own: from then on the learning rate is `peak · c · √(maximum / initial)`, which continues
     from the last cut and falls further. If the run's own rate rises again, it does not exceed that.
 
+    The bounds (`initial`, `minimum`, `maximum`, `granularity`, `max_growth`) are those of `Schedule`.
+
     Args:
         factor: Factor of a cut, above 1.
         smooth: Whether to multiply the run's own learning rate by `√(batch / initial)` throughout, so it falls between
             cuts too and rises at each of them.
         maximum: Largest size: cosine schedules fall to 0, for which the batch would be infinite.
-        **bounds: See `Schedule`.
 
     Raises:
         ValueError: If a value is outside its range.

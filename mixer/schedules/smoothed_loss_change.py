@@ -1,15 +1,15 @@
 """SmoothedLossChange: larger batches on a plateau of the smoothed loss."""
 
 import math
-from dataclasses import KW_ONLY, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal
 
-from mixer.schedules.base import BatchDecision, BatchObservation, with_options
+from mixer.schedules.base import BatchDecision, BatchObservation
 from mixer.schedules.shared.average import Trend
 from mixer.schedules.shared.multiplied import DecisionUnit, MultipliedSchedule
 
 
-@with_options
+@dataclass(eq=False, repr=False)
 class SmoothedLossChange(MultipliedSchedule):
     """Multiplies the size on a plateau of the smoothed loss, at intervals.
 
@@ -20,6 +20,8 @@ class SmoothedLossChange(MultipliedSchedule):
     2017, arXiv:1711.00489), so by default the learning rate does not follow the size. `"shrink"` is the direction of
     `LossChange`. The size is constant off plateaus, and if there is nothing to compare: at the first decision, without
     a finite loss since the last one, and while the learning rate rises if `after_warmup` is set.
+
+    The bounds (`initial`, `minimum`, `maximum`, `granularity`, `max_growth`) are those of `Schedule`.
 
     Args:
         threshold: Largest relative change of a plateau.
@@ -33,7 +35,6 @@ class SmoothedLossChange(MultipliedSchedule):
         after_warmup: Whether to wait while the run's own learning rate rises.
         maximum: Largest size: the rule has no other limit.
         learning_rate: How the learning rate follows the size; see `Schedule`.
-        **bounds: See `Schedule`.
 
     Raises:
         ValueError: If a value is outside its range.

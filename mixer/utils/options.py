@@ -1,15 +1,7 @@
 """Options of policies and schedules, declared with their checks."""
 
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args, get_origin
-
-Rule = TypeVar("Rule")
-
-
-@dataclass_transform(field_specifiers=(field,))
-def with_options(rule: type[Rule]) -> type[Rule]:
-    """Makes the annotated attributes of a class the arguments of its constructor, as `dataclasses.dataclass` does."""
-    return dataclass(eq=False, repr=False)(rule)
+from dataclasses import fields
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 
 def check_options(rule: Any) -> None:

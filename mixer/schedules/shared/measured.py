@@ -21,11 +21,12 @@ class MeasuredSchedule(ScheduleWithOptions):
     A single rank measures with a probe of the gradient in every `interval_steps`-th step, which only counts noise
     within streams. `decay` applies per measurement, so it covers that many times more steps.
 
+    The bounds (`initial`, `minimum`, `maximum`, `granularity`, `max_growth`) are those of `Schedule`.
+
     Args:
         decay: Share of the old averages that stays at each measurement, in [0, 1); 0 uses only the last one.
         interval_steps: Number of steps between measurements if they are expensive.
         learning_rate: How the learning rate follows the size; see `Schedule`.
-        **bounds: See `Schedule`.
 
     Raises:
         ValueError: If a value is outside its range.
