@@ -13,8 +13,11 @@ from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing, Planner
 from mixer.mixture.resolve import resolve_batch_size, resolve_epoch_size
 from mixer.mixture.stream import Stream, total_max_samples
-from mixer.policies import Fixed, Policy, Proportional, as_policy
-from mixer.schedules import Schedule
+from mixer.policies.contract import Policy
+from mixer.policies.fixed import Fixed
+from mixer.policies.proportional import Proportional
+from mixer.policies.registry import as_policy
+from mixer.schedules.base import Schedule
 from mixer.utils.random_state import seeded
 
 

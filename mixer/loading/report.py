@@ -9,7 +9,7 @@ import torch
 
 from mixer.policies.contract import Policy
 from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.schedules import Schedule
+from mixer.schedules.base import Schedule
 from mixer.utils.arrays import FloatArray
 
 # By name, in order, or one number for a single stream.

@@ -8,9 +8,16 @@ import torch
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.resolve import check_schedule
 from mixer.mixture.stream import Stream, as_streams
-from mixer.policies import Policy, Scheduled, Wrapper
-from mixer.schedules import AdaBatch, CriticalBatchWarmup, Function, Ramp, Schedule, as_schedule
+from mixer.policies.contract import Policy
+from mixer.policies.scheduled import Scheduled
+from mixer.policies.shared.wrapper import Wrapper
+from mixer.schedules.ada_batch import AdaBatch
+from mixer.schedules.base import Schedule
+from mixer.schedules.critical_batch_warmup import CriticalBatchWarmup
+from mixer.schedules.function import Function
 from mixer.schedules.limits import check_whole
+from mixer.schedules.ramp import Ramp
+from mixer.schedules.registry import as_schedule
 
 BatchSizeLike = Schedule | str | int | Callable[[int, int], int]
 MixingLike = Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any]

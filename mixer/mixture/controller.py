@@ -15,7 +15,8 @@ from mixer.mixture.stream import describe
 from mixer.mixture.weights import MixtureWeights
 from mixer.policies.contract import Decision, Observation, Policy, Terms, Weights
 from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.schedules import BatchObservation, Constant, GradientNoise, Schedule
+from mixer.schedules.base import BatchObservation, GradientNoise, Schedule
+from mixer.schedules.constant import Constant
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.files import newer_version
 from mixer.utils.validation import MOST_COUNT, refusing_damage, whole_number

@@ -11,7 +11,7 @@ from mixer.mixture.clock import Budget
 from mixer.mixture.learning_rate import check_scheduler
 from mixer.mixture.stream import Stream, is_dataset
 from mixer.policies.contract import Mixture, Policy
-from mixer.schedules import Schedule
+from mixer.schedules.base import Schedule
 
 logger = logging.get_logger(__name__)
 

@@ -12,7 +12,7 @@ import numpy as np
 from mixer.policies.contract import Policy
 from mixer.policies.fixed import Fixed
 from mixer.policies.function import Function
-from mixer.schedules import Schedule
+from mixer.schedules.base import Schedule
 from mixer.utils.entry_points import load_plug_ins
 from mixer.utils.registry import choose, refuse_class
 

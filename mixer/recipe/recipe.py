@@ -17,7 +17,7 @@ from mixer.recipe.checks import check_evaluation, check_lengths, check_streams
 from mixer.recipe.data.collators import collator_for, ensure_pad_token
 from mixer.recipe.model import ModelRecipe, load_pretrained, note_class_names
 from mixer.recipe.streams import BuiltStream, Factory, StreamRecipe, call_by_name
-from mixer.schedules import Schedule
+from mixer.schedules.base import Schedule
 from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
 from mixer.trainer.observers.gradient_options import Probing

@@ -7,7 +7,8 @@ from torch import nn
 from transformers import TrainerCallback, TrainingArguments
 
 from mixer.models.inputs import parameters_of_forward
-from mixer.schedules import BatchDecision, Function, Schedule
+from mixer.schedules.base import BatchDecision, Schedule
+from mixer.schedules.function import Function
 from mixer.schedules.limits import check_whole
 from mixer.trainer.loader_options import goes_by_first
 from mixer.trainer.trainer import MixingTrainer

@@ -12,7 +12,7 @@ from transformers import Seq2SeqTrainer, Trainer, TrainingArguments
 from mixer.mixture.clock import Budget
 from mixer.mixture.resolve import resolve_batch_size
 from mixer.mixture.stream import Stream
-from mixer.schedules import Schedule
+from mixer.schedules.base import Schedule
 from mixer.trainer.argument_support import REFUSED
 
 _WHY = (

@@ -9,8 +9,8 @@ from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.mixture.stream import Stream
-from mixer.policies import Policy
-from mixer.schedules import Schedule
+from mixer.policies.contract import Policy
+from mixer.schedules.base import Schedule
 from mixer.trainer.argument_support import REFUSED
 from mixer.trainer.method import Method
 

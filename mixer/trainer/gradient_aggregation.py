@@ -15,7 +15,7 @@ from mixer.gradients.conflict import Aggregator, known_name
 from mixer.gradients.per_source import StreamGradients
 from mixer.ledger.recorder import ConflictLog
 from mixer.loading.step import StepBatch
-from mixer.schedules import Schedule
+from mixer.schedules.base import Schedule
 from mixer.trainer.checks import optimizer_name, steps_in_backward
 from mixer.trainer.method import ForwardResult, Method, RunContext, as_methods
 from mixer.utils.arrays import FloatArray

@@ -24,7 +24,7 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.learning_rate import LearningRate
 from mixer.models.loss_normalization import LossNormalization, counts_other_items, decide, needs_kind
 from mixer.models.row_losses import items_per_row, tokens_per_row
-from mixer.policies import Policy
+from mixer.policies.contract import Policy
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.trainer.checkpointing.choose import write_error
 from mixer.trainer.losses import LossesMixin, factor_of

@@ -39,8 +39,9 @@ from mixer.mixture.resolve import (
     warn_of_forwards,
 )
 from mixer.mixture.stream import Stream, as_streams, describe, skipping_of
-from mixer.policies import Policy
-from mixer.schedules import Schedule, as_schedule
+from mixer.policies.contract import Policy
+from mixer.schedules.base import Schedule
+from mixer.schedules.registry import as_schedule
 from mixer.trainer.checkpointing.choose import write_error
 from mixer.trainer.checkpointing.files import annotate, read_state
 from mixer.trainer.checkpointing.resume import ResumingMixin

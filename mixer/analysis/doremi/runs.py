@@ -10,8 +10,10 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 from transformers.utils import logging
 
-from mixer.policies import DoReMi, Policy, Wrapper, as_policy
-from mixer.policies.contract import Unit, weights_array
+from mixer.policies.contract import Policy, Unit, weights_array
+from mixer.policies.doremi import DoReMi
+from mixer.policies.registry import as_policy
+from mixer.policies.shared.wrapper import Wrapper
 from mixer.recipe.files import differences, read_recipe
 from mixer.recipe.recipe import Recipe
 from mixer.trainer.checkpointing.choose import newest_complete

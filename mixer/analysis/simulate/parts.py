@@ -20,7 +20,7 @@ from mixer.mixture.resolve import check_needs, check_own_weights, check_samples,
 from mixer.mixture.stream import Stream, as_streams, describe
 from mixer.recipe.checks import check_evaluation, check_streams
 from mixer.recipe.recipe import Recipe
-from mixer.schedules import as_schedule
+from mixer.schedules.registry import as_schedule
 from mixer.trainer.checks import check_budget
 from mixer.utils.random_state import seeded
 

@@ -8,8 +8,8 @@ from transformers.utils import logging
 
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.stream import Stream, describe
-from mixer.policies import Policy
-from mixer.schedules import Schedule
+from mixer.policies.contract import Policy
+from mixer.schedules.base import Schedule
 
 logger = logging.get_logger(__name__)
 

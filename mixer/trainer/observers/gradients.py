@@ -17,7 +17,7 @@ from mixer.ledger.recorder import StepResult
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.batch_size import BatchSize
 from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.schedules import GradientNoise
+from mixer.schedules.base import GradientNoise
 from mixer.trainer.observers.gradient_options import Probing, check_exact, exact_refusal, resolve_probing
 from mixer.trainer.out_of_memory import RecoveryMixin
 from mixer.utils.arrays import Int64Array
