@@ -51,7 +51,7 @@ def _saved(value: Any) -> Any:
 
 
 def _loaded(current: Any, saved: Any) -> Any:
-    if isinstance(current, dict):
+    if isinstance(current, dict) and current:  # an empty one is filled as it was
         if sorted(saved) != sorted(current):
             raise ValueError(f"the saved state must have values of {sorted(current)}, got {sorted(saved)}.")
         return {name: _loaded(part, saved[name]) for name, part in current.items()}
