@@ -94,7 +94,7 @@ class ContinualRun:
         self.model, self.sequence, self.args, self.memory = model, sequence, args, memory
         self.rehearsal = Rehearsal(memory, second_draw, mixing, methods, sequence.names)
         self.head = as_head(head, sequence, args.seed)
-        self.head.check(model, sequence, args, options, self.rehearsal.keeps_logits)
+        self.head.check(model, args, options, self.rehearsal.keeps_logits)
         self.score, self.folder = as_score(score, sequence), Path(str(args.output_dir))
         self._batch_size, self._keeps_optimizer, self._scores_before = batch_size, optimizer == "kept", scores_before
         self._curve_steps, self._trainer_class, self._options = curve_steps, trainer_class, options

@@ -1,7 +1,5 @@
 """Output layers of a classifier in a continual run, one file per kind."""
 
-from typing import get_args
-
 from tasks.heads.growing import Growing
 from tasks.heads.head import Head, HeadKind
 from tasks.heads.masked import Masked
@@ -27,13 +25,10 @@ def as_head(head: HeadKind | None, sequence: TaskSequence, seed: int) -> Head:
     if head is None:
         has_classes = all(task.classes is not None for task in sequence)
         head = "masked" if sequence.scenario == "task" and has_classes else "whole"
-    if head == "growing":
-        return Growing(sequence, seed)
-    if head == "masked":
-        return Masked(sequence)
-    if head != "whole":
-        raise ValueError(f"head must be one of {list(get_args(HeadKind))}, or None for the scenario's, got {head!r}.")
-    return Head()
+    kinds = {kind.kind: kind for kind in (Head, Growing, Masked)}
+    if head not in kinds:
+        raise ValueError(f"head must be one of {list(kinds)}, or None for the scenario's, got {head!r}.")
+    return kinds[head](sequence, seed)
 
 
 __all__ = ["Growing", "Head", "HeadKind", "Masked", "as_head", "find_output_layer"]

@@ -30,22 +30,17 @@ class Growing(Head):
     kind: HeadKind = "growing"
 
     def __init__(self, sequence: TaskSequence, seed: int):
+        super().__init__(sequence, seed)
         highest = [max((0, *(task.classes or ()), *(task.labels_trained_on or ()))) for task in sequence]
         self.sizes = [max(size, 2) for size in (np.maximum.accumulate(highest) + 1).tolist()]
-        self._seed = seed
         self._layer: nn.Linear | None = None
         self._earlier: set[int] = set()  # numbers of outputs that the layer had
 
     def check(
-        self,
-        model: nn.Module,
-        sequence: TaskSequence,
-        args: TrainingArguments,
-        options: Mapping[str, Any],
-        keeps_logits: bool = False,
+        self, model: nn.Module, args: TrainingArguments, options: Mapping[str, Any], keeps_logits: bool = False
     ) -> None:
         """Refuses tasks without classes, and methods for which logits must not change in number; see `Head.check`."""
-        self._require_classes(sequence, "grows")
+        self._require_classes("grows")
         _, layer = find_output_layer(model, "head='growing'")
         first = max(layer.out_features, self.sizes[0])
         if keeps_logits and self.sizes[-1] > first:
@@ -69,7 +64,7 @@ class Growing(Head):
         dtype = torch.promote_types(layer.weight.dtype, torch.float32)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             # torch.manual_seed would seed the accelerators as well, which nothing forks here.
-            state = np.random.SeedSequence((self._seed, task)).generate_state(1, np.uint64)
+            state = np.random.SeedSequence((self.seed, task)).generate_state(1, np.uint64)
             torch.default_generator.manual_seed(int(state[0] >> np.uint64(1)))
             fresh = nn.Linear(layer.in_features, size, layer.bias is not None, device="cpu", dtype=dtype)
             initialisers = [owner for owner in owners(model, name) if isinstance(owner, PreTrainedModel)]

@@ -15,17 +15,20 @@ HeadKind = Literal["whole", "growing", "masked"]
 
 
 class Head:
-    """The whole head: it has outputs for all classes of all tasks from the start, and all of them compete."""
+    """The whole head: it has outputs for all classes of all tasks from the start, and all of them compete.
+
+    Args:
+        sequence: The tasks.
+        seed: Seed of new outputs.
+    """
 
     kind: HeadKind = "whole"
 
+    def __init__(self, sequence: TaskSequence, seed: int = 0):
+        self.sequence, self.seed = sequence, seed
+
     def check(
-        self,
-        model: nn.Module,
-        sequence: TaskSequence,
-        args: TrainingArguments,
-        options: Mapping[str, Any],
-        keeps_logits: bool = False,
+        self, model: nn.Module, args: TrainingArguments, options: Mapping[str, Any], keeps_logits: bool = False
     ) -> None:
         """Makes sure that a run can be made with it; changes nothing.
 
@@ -33,7 +36,6 @@ class Head:
 
         Args:
             model: The model, not wrapped.
-            sequence: The tasks.
             args: The training arguments.
             options: Further arguments of the trainer, by name.
             keeps_logits: Whether a method compares logits with those of earlier tasks.
@@ -42,18 +44,18 @@ class Head:
             ValueError: If something does not fit.
         """
         found = output_layers(model)
-        if not found or any(task.classes is None for task in sequence):
+        if not found or any(task.classes is None for task in self.sequence):
             return
-        num_outputs = found[-1][1].out_features
-        if num_outputs < sequence.num_classes:
+        num_outputs, num_classes = found[-1][1].out_features, self.sequence.num_classes
+        if num_outputs < num_classes:
             raise ValueError(
                 f"head={self.kind!r}: the model has {num_outputs} outputs, but the tasks have classes up to "
-                f"{sequence.num_classes - 1}: set its num_labels to {sequence.num_classes} or more, or say "
+                f"{num_classes - 1}: set its num_labels to {num_classes} or more, or say "
                 "head='growing', which adds outputs before each task."
             )
 
-    def _require_classes(self, sequence: TaskSequence, verb: str) -> None:
-        without = [task.name for task in sequence if task.classes is None]
+    def _require_classes(self, verb: str) -> None:
+        without = [task.name for task in self.sequence if task.classes is None]
         if without:
             raise ValueError(
                 f"head={self.kind!r} {verb} by the classes of tasks, but the tasks {without} have none. Say "

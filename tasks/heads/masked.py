@@ -24,30 +24,19 @@ class Masked(Head):
     layer. Which task a row is of follows from its label, so that rows of a memory have their own task's mask. In the
     model's training forward, logits of other tasks are the lowest finite number; finite, so that the difference of two
     is 0. No gradient comes from them. Evaluation sees all logits as they are.
-
-    Args:
-        sequence: The tasks.
     """
 
     kind: HeadKind = "masked"
-
-    def __init__(self, sequence: TaskSequence):
-        self._groups = {label: tuple(task.classes or ()) for task in sequence for label in task.classes or ()}
-        self._model: nn.Module | None = None
+    _model: nn.Module | None = None
 
     def check(
-        self,
-        model: nn.Module,
-        sequence: TaskSequence,
-        args: TrainingArguments,
-        options: Mapping[str, Any],
-        keeps_logits: bool = False,
+        self, model: nn.Module, args: TrainingArguments, options: Mapping[str, Any], keeps_logits: bool = False
     ) -> None:
         """Refuses tasks that a label does not tell apart, and losses that take labels away; see `Head.check`."""
-        self._require_classes(sequence, "masks")
-        _check_apart(sequence)
+        self._require_classes("masks")
+        _check_apart(self.sequence)
         find_output_layer(model, "head='masked'")
-        super().check(model, sequence, args, options, keeps_logits)
+        super().check(model, args, options, keeps_logits)
         has_own = options.get("compute_loss_func") is not None
         name = "label_smoothing_factor" if args.label_smoothing_factor > 0 else "compute_loss_func" if has_own else None
         if name is not None:
@@ -66,7 +55,7 @@ class Masked(Head):
         if self._model is None:
             raise ValueError("head='masked': call begin(model, number) before training().")
         _, layer = find_output_layer(self._model, "head='masked'")
-        mask = _Mask(self._model, self._groups, layer.out_features)
+        mask = _Mask(self._model, self.sequence, layer.out_features)
         # The handles of hooks are contexts that remove them.
         with (
             self._model.register_forward_pre_hook(mask.take_labels, with_kwargs=True),
@@ -81,13 +70,14 @@ class _Mask:
     Labels are kept after the forward: with gradient checkpointing the layer may run again in the backward.
     """
 
-    def __init__(self, model: nn.Module, groups: Mapping[int, tuple[int, ...]], num_outputs: int):
+    def __init__(self, model: nn.Module, sequence: TaskSequence, num_outputs: int):
         self._model, self._labels = model, torch.empty(0, dtype=torch.int64)
+        groups = {label: task.classes for task in sequence for label in task.classes or ()}
         self._known = torch.tensor(sorted(groups))
         self._competes = torch.zeros(num_outputs + 1, num_outputs, dtype=torch.bool)
         self._competes[-1] = True  # rows whose label is ignored
         for label, group in groups.items():
-            self._competes[label, list(group)] = True
+            self._competes[label, list(group or ())] = True
 
     def take_labels(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Takes note of the labels of a micro-batch that is trained on."""

@@ -280,11 +280,11 @@ def test_states_that_cannot_be_widened_are_refused() -> None:
 
 
 def test_logits_of_earlier_tasks_must_not_be_too_few(tmp_path: Path) -> None:
-    args, tasks = arguments(tmp_path), tasks_of(*THREE, scenario="class")
-    growing().check(classifier("mlp", 2), tasks, args, {})
+    args = arguments(tmp_path)
+    growing().check(classifier("mlp", 2), args, {})
     message = r"from 3 outputs to 7, but a method keeps logits.*head='whole' and set the model's num_labels to 7"
     with pytest.raises(ValueError, match=message):
-        growing().check(classifier("mlp", 2), tasks, args, {}, keeps_logits=True)
-    growing().check(classifier("mlp", 7), tasks, args, {}, keeps_logits=True)  # has them all
+        growing().check(classifier("mlp", 2), args, {}, keeps_logits=True)
+    growing().check(classifier("mlp", 7), args, {}, keeps_logits=True)  # has them all
     domain = tasks_of((0, 1), (0, 1), scenario="domain")
-    Growing(domain, 0).check(classifier("mlp", 1), domain, args, {}, keeps_logits=True)  # has them before the first
+    Growing(domain, 0).check(classifier("mlp", 1), args, {}, keeps_logits=True)  # has them before the first

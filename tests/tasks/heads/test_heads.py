@@ -40,18 +40,18 @@ def test_a_kind_given_is_taken() -> None:
 @pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_the_whole_head_needs_an_output_for_every_class(kind: str, tmp_path: Path) -> None:
     args, head = arguments(tmp_path), as_head("whole", tasks_of(*PAIRS), 0)
-    head.check(classifier(kind, 4), tasks_of(*PAIRS), args, {})
-    head.check(classifier(kind, 5), tasks_of(*PAIRS), args, {}, keeps_logits=True)
+    head.check(classifier(kind, 4), args, {})
+    head.check(classifier(kind, 5), args, {}, keeps_logits=True)
     message = r"head='whole': the model has 3 outputs, but the tasks have classes up to 3: set its num_labels to 4 or"
     with pytest.raises(ValueError, match=message):
-        head.check(classifier(kind, 3), tasks_of(*PAIRS), args, {})
+        head.check(classifier(kind, 3), args, {})
 
 
 def test_what_has_no_classes_is_not_checked(tmp_path: Path) -> None:
-    as_head(None, without_classes(), 0).check(build_model("llama"), without_classes(), arguments(tmp_path), {})
-    as_head(None, without_classes(), 0).check(classifier("mlp", 2), without_classes(), arguments(tmp_path), {})
+    as_head(None, without_classes(), 0).check(build_model("llama"), arguments(tmp_path), {})
+    as_head(None, without_classes(), 0).check(classifier("mlp", 2), arguments(tmp_path), {})
     language_model = build_model("llama")  # its configuration has two labels, as all have, but no layer for them
-    as_head(None, tasks_of(*PAIRS), 0).check(language_model, tasks_of(*PAIRS), arguments(tmp_path), {})
+    as_head(None, tasks_of(*PAIRS), 0).check(language_model, arguments(tmp_path), {})
 
 
 def test_the_whole_head_changes_nothing() -> None:
@@ -117,4 +117,4 @@ def test_what_has_no_classes_has_no_such_head(kind: Any, tmp_path: Path) -> None
     data = Arrays(torch.randn(6, 6), torch.arange(6) % 2)
     mixed = TaskSequence((Task("images", data, data), *without_classes()), "free")
     with pytest.raises(ValueError, match=rf"head='{kind}' .* the tasks \['text'\] have none\. Say head='whole'"):
-        as_head(kind, mixed, 0).check(Plain(), mixed, arguments(tmp_path), {})
+        as_head(kind, mixed, 0).check(Plain(), arguments(tmp_path), {})

@@ -262,7 +262,7 @@ def test_kept_logits_and_evaluation_go_with_it(tmp_path: Path) -> None:
 
 def check(sequence: TaskSequence, folder: Path, options: dict[str, Any] | None = None, **changes: Any) -> None:
     kept = changes.pop("keeps_logits", False)
-    Masked(sequence).check(classifier("mlp", 8), sequence, arguments(folder, **changes), options or {}, kept)
+    Masked(sequence).check(classifier("mlp", 8), arguments(folder, **changes), options or {}, kept)
 
 
 def test_a_label_has_to_tell_the_task(tmp_path: Path) -> None:
@@ -303,5 +303,5 @@ def test_labels_that_tell_no_task_are_refused(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_every_classifier_can_be_masked(kind: str, tmp_path: Path) -> None:
-    Masked(tasks()).check(classifier(kind, 8), tasks(), arguments(tmp_path), {})
+    Masked(tasks()).check(classifier(kind, 8), arguments(tmp_path), {})
     assert LAYERS[kind] in dict(classifier(kind, 8).named_modules())
