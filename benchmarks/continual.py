@@ -28,7 +28,7 @@ from benchmarks.continual_methods import METHODS
 from benchmarks.continual_protocols import PROTOCOLS, Protocol
 from mixer import MixingTrainer
 from tasks.continual.continual import ContinualRun
-from tasks.continual.pace import read_pace
+from tasks.continual.ends import read_pace
 from tasks.metrics.metrics import all_metrics
 
 _COLUMNS = ["method", "memory", "ACC", "published", "forgetting", "s a seed", "samples/s at first", "last / first"]

@@ -21,7 +21,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from benchmarks.mixing_data import PARTS, Parts, labelled, part_of
 from mixer.utils.arrays import Int64Array
 from tasks.sources import words
-from tasks.sources.splits import Splits
+from tasks.sources.loaders import Splits
 
 NUM_CLASSES = {"trec": 6, "mr": 2, "subj": 2, "cr": 2, "mpqa": 2, "sst2": 2}
 

@@ -21,7 +21,7 @@ import torch
 from benchmarks.mixing_data import PARTS, labelled, part_of
 from benchmarks.mixing_sentences import NUM_CLASSES, Sentences
 from tasks.sources import words
-from tasks.sources.splits import Splits
+from tasks.sources.loaders import Splits
 
 Row = tuple[int, str]
 Texts = Mapping[str, Mapping[str, Sequence[Row]]]

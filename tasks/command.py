@@ -15,15 +15,11 @@ from mixer.distributed.launch import build_together
 from mixer.utils.console import add_json, console, only_json, print_json
 from mixer.utils.files import write_text
 from tasks.continual.continual import ContinualRun
-from tasks.continual.ends import RUN_STATE_FILE
-from tasks.continual.pace import read_pace
+from tasks.continual.ends import RUN_STATE_FILE, read_pace
 from tasks.metrics.metrics import all_metrics, title_of
 from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
 from tasks.recipe import ContinualRecipe
-from tasks.report.compared import read_matrices
-from tasks.report.results import METRICS_FILE, PAGE_FILE, write_page
-
-_RESUME = ("auto", "must", "never")
+from tasks.report.results import METRICS_FILE, PAGE_FILE, read_matrices, write_page
 
 
 def continual() -> Command:
@@ -38,8 +34,7 @@ def continual() -> Command:
         example="mixer continual recipes/continual.yaml --training.output_dir runs/digits",
         options={
             "--resume": {
-                "type": str,
-                "metavar": "auto|must|never",
+                "choices": ("auto", "must", "never"),
                 "help": "Resume the run in training.output_dir; if there is none, start a new one (auto) or fail "
                 "(must). never: start a new one in any case, which removes the state of the old one. Default: start a "
                 "new one, and fail if there is a run already.",
@@ -94,8 +89,6 @@ def _train_run(run: ContinualRun, resume: str | None, recipe: str) -> ScoreMatri
 
 def _settle(folder: Path, resume: str | None) -> None:
     """Refuses states that `--resume` does not allow, and removes the old run for a new start."""
-    if resume not in (None, *_RESUME):
-        raise ValueError(f"--resume must be auto, must or never, got {resume!r}.")
     checkpoints = [*folder.glob("[0-9]*-*/checkpoint-*"), *folder.glob("[0-9]*-*/end")]
     is_active = (folder / RUN_STATE_FILE).exists() or bool(checkpoints)
     if resume is None and is_active:
@@ -125,22 +118,22 @@ def _show(
 ) -> None:
     """Prints tables, metrics and the path of the page."""
     if prints_json:
-        print_json({"runs": [_as_data(name, matrix) for name, matrix in matrices.items()], "page": page})
+        runs = [
+            {
+                "run": name,
+                "metric": matrix.metric,
+                "tasks": matrix.task_names,
+                "scores": matrix.scores,
+                "metrics": all_metrics(matrix, matrix.last_task),
+            }
+            for name, matrix in matrices.items()
+        ]
+        print_json({"runs": runs, "page": page})
         return
     for table in (*tables, _metrics_table(matrices)):
         console().print(table)
     if page is not None:
         print(page)  # noqa: T201
-
-
-def _as_data(name: str, matrix: ScoreMatrix) -> dict[str, Any]:
-    return {
-        "run": name,
-        "metric": matrix.metric,
-        "tasks": matrix.task_names,
-        "scores": matrix.scores,
-        "metrics": all_metrics(matrix, matrix.last_task),
-    }
 
 
 def _scores_table(matrix: ScoreMatrix, pace: pd.DataFrame) -> Table:

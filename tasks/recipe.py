@@ -56,8 +56,7 @@ class ClassifierRecipe(ModelRecipe):
                 raise ValueError(f"model: {error}") from error
         if self.name_or_path is not None or self.config:
             raise ValueError("model: give a factory, or name_or_path and config, not both.")
-        factory = Factory(self.factory, self.arguments)
-        model: nn.Module = _made("model", factory, nn.Module, "not a torch.nn.Module.")
+        model: nn.Module = _made("model", Factory(self.factory, self.arguments), nn.Module, "not a torch.nn.Module.")
         return model
 
 
@@ -110,10 +109,9 @@ class ContinualRecipe:
         """
         sequence = self._tasks()
         set_seed(self.training.seed)
-        model = self.model.make()
         memory, methods = self.memory, self.methods
         return ContinualRun(
-            model,
+            self.model.make(),
             sequence,
             self.training,
             memory=None if memory is None else _made("memory", memory, ReplayBuffer, "no ReplayBuffer."),

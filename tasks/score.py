@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -44,12 +45,7 @@ def accuracy(
         ValueError: If the samples have no labels, or the model returns no class logits.
         RemoteError: If another rank failed.
     """
-
-    def measure(model: nn.Module, inputs: Inputs) -> Sums:
-        prepared = trainer._prepare_inputs(dict(inputs))  # noqa: SLF001 the Trainer's and ours, until its parts are public
-        return _num_right(model, prepared, trainer.label_names, classes), len(next(iter(inputs.values())))
-
-    return _mean_over(trainer, dataset, batch_size, measure)
+    return _mean_over(trainer, dataset, batch_size, partial(_num_right, trainer, classes))
 
 
 def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64) -> float:
@@ -81,20 +77,16 @@ def _mean_over(
 ) -> float:
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model_wrapped)
     own = np.arange(args.process_index, len(dataset), args.world_size)
-    sums = torch.zeros(2, dtype=torch.float64)
-    error: Exception | None = None
-    try:
+
+    def own_sums() -> Tensor:
+        sums = torch.zeros(2, dtype=torch.float64)
         with evaluating(model), trainer.accelerator.autocast():
             for inputs in _batches(trainer, dataset, own, batch_size):
                 sums += torch.tensor(measure(model, inputs), dtype=torch.float64)
-    except Exception as caught:  # the other ranks wait for this one's part
-        sums, error = torch.full_like(sums, float("nan")), caught
-    # The second number tells a rank that failed from a loss that is not a number.
+        return sums
+
+    sums = trainer._rank_sync.run_on_all(own_sums)  # noqa: SLF001 the Trainer's and ours, until its parts are public
     total, count = trainer.accelerator.reduce(sums.to(args.device), "sum").tolist()
-    if error is not None:
-        raise error
-    if count != count:
-        raise RemoteError("another rank could not score its part of the samples")
     return float(total / count) if count else float("nan")
 
 
@@ -112,13 +104,12 @@ def _batches(trainer: MixingTrainer, dataset: Any, indices: Any, batch_size: int
             yield collate(list(samples))
 
 
-def _num_right(
-    model: nn.Module, inputs: dict[str, Any], label_names: Sequence[str], classes: Sequence[int] | None
-) -> int:
-    labels = [inputs.pop(name, None) for name in label_names]
+def _num_right(trainer: MixingTrainer, classes: Sequence[int] | None, model: nn.Module, inputs: Inputs) -> Sums:
+    prepared = trainer._prepare_inputs(dict(inputs))  # noqa: SLF001 the Trainer's and ours, until its parts are public
+    labels = [prepared.pop(name, None) for name in trainer.label_names]
     if not labels or not isinstance(labels[0], Tensor):
-        raise ValueError(f"accuracy: the samples have no {list(label_names)}; give a score of your own.")
-    outputs = model(**inputs)
+        raise ValueError(f"accuracy: the samples have no {list(trainer.label_names)}; give a score of your own.")
+    outputs = model(**prepared)
     logits = outputs["logits"] if isinstance(outputs, Mapping) else getattr(outputs, "logits", outputs)
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         found = f"logits of shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
@@ -126,11 +117,10 @@ def _num_right(
             f"accuracy: the model gives {found}, not logits [num_rows, num_classes]; give a score of your own."
         )
     known = range(logits.shape[1]) if classes is None else [label for label in classes if label < logits.shape[1]]
-    if not known:
-        return 0
     allowed = torch.full_like(logits, float("-inf"))
     allowed[:, list(known)] = 0.0
-    return int(((logits + allowed).argmax(dim=-1) == labels[0]).sum())
+    is_right = (logits + allowed).argmax(dim=-1) == labels[0]
+    return int(is_right.sum()) if known else 0, len(next(iter(inputs.values())))
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args, overload
 
-from tasks.sources.checks import check_map_style, find_unrepeatable
-from tasks.sources.labels import labels_in
+from tasks.sources.checks import check_map_style, find_unrepeatable, labels_in
 
 Scenario = Literal["class", "domain", "task", "free"]
 
@@ -36,10 +35,9 @@ class Task:
     description: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.strip() or "/" in self.name:
-            raise ValueError(f"A task needs a name that is not empty and without '/', got {self.name!r}.")
-        if not self.name.isprintable():
-            raise ValueError(f"Task name {self.name!r}: it is shown on terminals, use printable characters.")
+        name = self.name
+        if not isinstance(name, str) or not name.strip() or "/" in name or not name.isprintable():
+            raise ValueError(f"A task needs a name of printable characters, not empty and without '/', got {name!r}.")
         for part in ("train", "evaluation"):
             self._check_data(part, getattr(self, part))
         classes = self.labels_trained_on if self.classes is None else tuple(int(label) for label in self.classes)

@@ -65,7 +65,7 @@ def python_source(num_samples: int = 2_000, num_validation_samples: int = 100, b
     Raises:
         ValueError: If there is less text than that.
     """
-    texts = _read(_python_files([Path(sysconfig.get_paths()["stdlib"])]), str)
+    texts = _read([Path(sysconfig.get_paths()["stdlib"])], "*.py", _TEST_FOLDERS)
     return _split("Python source", texts, num_samples, num_validation_samples, block_length)
 
 
@@ -83,8 +83,7 @@ def cpp_headers(num_samples: int = 2_000, num_validation_samples: int = 100, blo
     Raises:
         ValueError: If there is less text than that.
     """
-    root = Path(torch.__file__).parent / "include"
-    texts = _read(_in_key_order(root, [path for path in root.rglob("*.h") if path.is_file()]), str)
+    texts = _read([Path(torch.__file__).parent / "include"], "*.h")
     return _split("C++ headers", texts, num_samples, num_validation_samples, block_length)
 
 
@@ -104,35 +103,26 @@ def english_docstrings(num_samples: int = 2_000, num_validation_samples: int = 1
     """
     packages = (Path(str(package.__file__)).parent for package in (np, pd, torch))
     roots = [Path(sysconfig.get_paths()["stdlib"]), *packages]
-    texts = _read(_python_files(roots), _docstrings)
+    texts = _read(roots, "*.py", _TEST_FOLDERS, _docstrings)
     return _split("English docstrings", texts, num_samples, num_validation_samples, block_length)
 
 
-def _python_files(roots: Iterable[Path]) -> list[tuple[float, Path]]:
-    return sorted(
-        keyed
-        for root in roots
-        for keyed in _in_key_order(root, root.rglob("*.py"))
-        if not _TEST_FOLDERS & set(keyed[1].relative_to(root).parts)
-    )
-
-
-def _in_key_order(root: Path, paths: Iterable[Path]) -> list[tuple[float, Path]]:
-    """Sorts files by a hash of their place under the root, in [0, 1): a mixed order that is the same anywhere."""
-
-    def key(path: Path) -> float:
-        name = f"{root.name}/{path.relative_to(root).as_posix()}"
-        return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=6).digest(), "big") / 2**48
-
-    return sorted((key(path), path) for path in paths)
-
-
-def _read(files: Iterable[tuple[float, Path]], extract: Callable[[str], str]) -> Iterator[tuple[float, bytes]]:
-    for key, path in files:
+def _read(
+    roots: Iterable[Path], pattern: str, excluded: frozenset[str] = frozenset(), extract: Callable[[str], str] = str
+) -> Iterator[tuple[float, bytes]]:
+    """Reads files in the order of their keys, hashes of their places under the root in [0, 1): the same anywhere."""
+    keyed = []
+    for root in roots:
+        for path in root.rglob(pattern):
+            place = path.relative_to(root)
+            if not excluded & set(place.parts):
+                digest = hashlib.blake2b(f"{root.name}/{place.as_posix()}".encode(), digest_size=6).digest()
+                keyed.append((int.from_bytes(digest, "big") / 2**48, path))
+    for key, path in sorted(keyed):
         try:
             text = extract(path.read_text(encoding="utf-8"))
         except (UnicodeDecodeError, SyntaxError, OSError):
-            continue  # a file in another encoding or for another version of Python
+            continue  # a folder, or a file in another encoding or for another version of Python
         if text:
             yield key, text.encode()
 

@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from safetensors.torch import load_model, save_model
 from torch import nn
 from transformers import TrainingArguments, set_seed
@@ -19,9 +18,8 @@ from mixer.trainer.checkpointing.lock import FolderLock
 from replay import ReplayBuffer
 from replay.storage.sources import fingerprint
 from tasks.continual.continual_checks import Optimizer, check_types, check_values
-from tasks.continual.ends import Ends
+from tasks.continual.ends import Ends, read_pace
 from tasks.continual.kept_optimizer import KeptOptimizer
-from tasks.continual.pace import read_pace
 from tasks.continual.rehearsal import Methods, Rehearsal
 from tasks.heads import HeadKind, as_head
 from tasks.metrics.learning_curve import LearningCurve
@@ -104,7 +102,6 @@ class ContinualRun:
         self._lock, self._is_held = FolderLock(self.folder), False
         self._goes_on = False
         self._first_trainer: MixingTrainer | None = None
-        self._pace = read_pace(self.folder, ())
 
     def check(self) -> None:
         """Creates the trainer of the first task, so that wrong arguments raise before anything is written."""
@@ -200,7 +197,6 @@ class ContinualRun:
     # ---- One task ----
 
     def _train_task(self, number: int, resume: bool) -> None:
-        task = self.sequence[number]
         self.head.begin(self.model, number)
         trainer, self._first_trainer = self._first_trainer or self._new_trainer(number), None
         if self._keeps_optimizer and number:
@@ -216,7 +212,7 @@ class ContinualRun:
             trainer.train(resume_from_checkpoint=checkpoint)
         if self._keeps_optimizer:
             self._optimizer.take(trainer)
-        self.rehearsal.remember(trainer, task)
+        self.rehearsal.remember(trainer, self.sequence[number])
         self._record(trainer, number + 1)
 
     def _new_trainer(self, number: int) -> MixingTrainer:
@@ -283,14 +279,11 @@ class ContinualRun:
         self.rehearsal.load(end, self.sequence.tasks[:num_done])
         if self._keeps_optimizer and num_done:
             self._optimizer.load(end)
-        self._pace = read_pace(self.folder, self.sequence.names, last=num_done)
 
     def _save_end(self, num_done: int) -> None:
         if self.args.process_index == 0:
             self._ends.write(num_done, self._write_end)
-            new = read_pace(self.folder, self.sequence.names, max(num_done - 1, 0), num_done)
-            self._pace = new if self._pace.empty else pd.concat([self._pace, new])
-            write_metrics(self.scores, self._pace, self.folder)
+            write_metrics(self.scores, read_pace(self.folder, self.sequence.names[:num_done]), self.folder)
 
     def _write_end(self, end: Path) -> None:
         save_model(self.model, str(end / "model.safetensors"))

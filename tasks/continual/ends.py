@@ -1,11 +1,14 @@
-"""Folders of a continual run: the training folder of each task, and the state at its end."""
+"""Folders of a continual run: the training folder of each task, the state at its end, and its speed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from transformers.utils import logging
 
+from mixer.ledger.ledger import Ledger
 from mixer.trainer.checkpointing.files import STATE_FILE, begin_writing, complete, find_problem
 from mixer.utils.files import read_json, write_json
 from tasks.task_folders import folder_of_task
@@ -84,3 +87,27 @@ class Ends:
         write_json(end / STATE_FILE, state)  # required of every checkpoint
         complete(end)
         write_json(self.folder / RUN_STATE_FILE, state)
+
+
+def read_pace(folder: str | Path, task_names: Sequence[str]) -> pd.DataFrame:
+    """Reads from the ledgers how long the tasks of a run took, evaluation left out.
+
+    Args:
+        folder: The run's folder.
+        task_names: Names of its tasks.
+
+    Returns:
+        One row a task that was trained (the index `task`): `num_samples` (those of memory too), `seconds` (of loading
+        and training, on the main rank; of a run that was killed and went on, what counts in the end), and
+        `samples_per_second`, the samples of all ranks over the seconds of a step, as the median over the steps,
+        so that the first ones, which warm up, do not rule it.
+    """
+    rows = {}
+    for number, name in enumerate(task_names):
+        ledger_folder = folder_of_task(Path(folder), number, name) / "ledger"
+        batches = Ledger(ledger_folder).timings() if ledger_folder.exists() else pd.DataFrame()
+        if len(batches):
+            samples, seconds = batches["total"], batches["load_seconds"] + batches["train_seconds"]
+            rows[name] = [int(samples.sum()), float(seconds.sum()), float(np.median(samples / seconds))]
+    columns = ["num_samples", "seconds", "samples_per_second"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("task")

@@ -62,10 +62,8 @@ class Rehearsal:
 
     def refuse_earlier_tasks(self) -> None:
         """Raises a `ValueError` if a new run's memory already holds samples of its own tasks."""
-        if self.memory is None or not self.memory.num_offered:
-            return
-        known = [name for name in self._task_names if name in self.memory.sources.names]
-        if known:
+        names = self.memory.sources.names if self.memory is not None and self.memory.num_offered else ()
+        if known := [name for name in self._task_names if name in names]:
             raise ValueError(
                 f"memory holds samples of the tasks {known} before the first of them is trained on, as after another "
                 "run. Give each run a new ReplayBuffer."

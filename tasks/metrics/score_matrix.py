@@ -46,15 +46,13 @@ class ScoreMatrix:
     ):
         self.task_names = tuple(task_names)
         are_names = all(isinstance(name, str) and _is_text(name) for name in self.task_names)
-        is_list = not isinstance(task_names, str) and self.task_names and are_names
-        if not is_list or len(set(self.task_names)) < len(self.task_names):
+        if isinstance(task_names, str) or not are_names or not 0 < len(set(self.task_names)) == len(self.task_names):
             raise ValueError(f"task_names must be at least one name, each another, but is {task_names!r}.")
-        self.higher_is_better = higher_is_better
-        self.metric, self.beta = metric, beta
+        self.higher_is_better, self.metric, self.beta = higher_is_better, metric, beta
         self.path = None if path is None else Path(path)
         self.failures: dict[tuple[int, str], str] = {}
         self._rows: dict[int, list[float]] = {}
-        self._curves: dict[int, dict[int, float]] = {}
+        self._curves: dict[tuple[int, int], float] = {}  # by task and number of batches
 
     @classmethod
     def from_file(cls, path: str | Path) -> "ScoreMatrix":
@@ -122,14 +120,13 @@ class ScoreMatrix:
         if unknown := [name for name in (*scores, *failures) if name not in self.task_names]:
             raise ValueError(f"scores and failures must name tasks of {self.task_names}, but name {unknown}.")
         row = [_number(name, scores.get(name, float("nan"))) for name in self.task_names]
-        reasons: dict[tuple[int, str], str] = {}
-        for name, score in zip(self.task_names, row, strict=True):
-            if np.isnan(score):
-                reasons[after, name] = failures.get(name, _NOT_A_NUMBER if name in scores else NOT_RECORDED)
-            elif name in failures:
-                raise ValueError(f"failures must name tasks without a score, but {name!r} has {score}.")
+        missing = [name for name, score in zip(self.task_names, row, strict=True) if np.isnan(score)]
+        if scored := {name: scores[name] for name in failures if name not in missing}:
+            raise ValueError(f"failures must name tasks without a score, but some have one: {scored}.")
+        why_not = {name: _NOT_A_NUMBER if name in scores else NOT_RECORDED for name in missing} | dict(failures)
         self._rows[after] = row
-        self.failures = {key: why for key, why in self.failures.items() if key[0] != after} | reasons
+        self.failures = {key: why for key, why in self.failures.items() if key[0] != after}
+        self.failures |= {(after, name): why for name, why in why_not.items()}
         self.write()
 
     def record_batch(self, task: int, num_batches: int, score: float) -> None:
@@ -145,7 +142,7 @@ class ScoreMatrix:
         """
         _check_within("task", task, 1, self.num_tasks)
         _check_within("num_batches", num_batches, 0, None)
-        self._curves.setdefault(task, {})[num_batches] = _number(self.task_names[task - 1], score)
+        self._curves[task, num_batches] = _number(self.task_names[task - 1], score)
         self.write()
 
     def learning_curves(self, beta: int) -> FloatArray:
@@ -161,8 +158,8 @@ class ScoreMatrix:
             ValueError: If the number is negative.
         """
         _check_within("beta", beta, 0, None)
-        curves = [self._curves.get(task, {}) for task in range(1, self.num_tasks + 1)]
-        return np.array([[curve.get(batches, np.nan) for batches in range(beta + 1)] for curve in curves])
+        places = [[(task, batches) for batches in range(beta + 1)] for task in range(1, self.num_tasks + 1)]
+        return np.array([[self._curves.get(place, np.nan) for place in row] for row in places])
 
     def truncate(self, after: int, num_batches: int | None = None) -> None:
         """Forgets what came later than where a run is resumed.
@@ -176,11 +173,9 @@ class ScoreMatrix:
             ValueError: If there is no such row.
         """
         _check_within("after", after, 0, self.num_tasks)
-        most = -1 if num_batches is None else num_batches
-        next_curve = {done: score for done, score in self._curves.get(after + 1, {}).items() if done <= most}
+        last = (after + 1, -1 if num_batches is None else num_batches)
         self._rows = {row: scores for row, scores in self._rows.items() if row <= after}
-        self._curves = {task: curve for task, curve in self._curves.items() if task <= after}
-        self._curves |= {after + 1: next_curve} if next_curve else {}
+        self._curves = {place: score for place, score in self._curves.items() if place <= last}
         self.failures = {key: why for key, why in self.failures.items() if key[0] <= after}
         self.write()
 
@@ -197,20 +192,15 @@ class ScoreMatrix:
         """Writes the file, if there is one."""
         if self.path is None:
             return
-        failures: dict[int, dict[str, str]] = {}
-        for (after, name), why in self.failures.items():
-            failures.setdefault(after, {})[name] = why
-        content: dict[str, Any] = {
+        content = {
             "format": FORMAT_VERSION,
             "metric": self.metric,
             "higher_is_better": self.higher_is_better,
             "beta": self.beta,
             "tasks": self.task_names,
             "scores": {after: [_encoded(score) for score in row] for after, row in self._rows.items()},
-            "failures": failures,
-            "curves": {
-                task: {done: _encoded(score) for done, score in curve.items()} for task, curve in self._curves.items()
-            },
+            "failures": _nested(self.failures),
+            "curves": _nested({place: _encoded(score) for place, score in self._curves.items()}),
         }
         write_json(self.path, content)
 
@@ -230,6 +220,14 @@ def _number(name: str, score: object) -> float:
     if not isinstance(score, Real):
         raise ValueError(f"the score of {name!r} must be a number, but is {score!r}.")
     return float(score)
+
+
+def _nested(flat: Mapping[tuple[int, Any], Any]) -> dict[int, dict[Any, Any]]:
+    """Groups entries by the first part of their key."""
+    nested: dict[int, dict[Any, Any]] = {}
+    for (outer, inner), value in flat.items():
+        nested.setdefault(outer, {})[inner] = value
+    return nested
 
 
 def _encoded(score: float) -> float | str:

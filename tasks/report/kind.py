@@ -1,17 +1,20 @@
-"""Continual runs as a kind of report."""
+"""Continual runs as a kind of report, and the page of scores that a run writes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from mixer.analysis.report.contents import points_per_line
 from mixer.analysis.report.kinds import Report, ReportKind
+from mixer.analysis.report.page import write_page
 from mixer.analysis.report.run import Run
 from mixer.analysis.report.tables import differing_streams
 from mixer.utils.text import listed
-from tasks.metrics.score_matrix import SCORES_FILE
-from tasks.report.compared import read_matrices
-from tasks.report.curves import task_names
-from tasks.report.scores import metric_rows, score_plots
+from tasks.metrics.metrics import all_metrics, title_of
+from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
+from tasks.report.plots import score_plots, task_names
+from tasks.report.results import check_same_metric, read_matrices
 from tasks.report.training import joined_run, training_plots, training_rows
 
 
@@ -45,3 +48,34 @@ def contents(folders: Sequence[Path]) -> Report:
     notes = [f"No step recorded yet: {listed(missing)}." if missing else "", differing_streams(runs)]
     rows = [*metric_rows(list(matrices.values())), *training_rows(found)]
     return Report(list(matrices), rows, plots, " ".join(filter(None, notes)))
+
+
+def write_scores(matrices: Mapping[str, ScoreMatrix], path: str | Path) -> Path:
+    """Writes a page about scores alone.
+
+    Args:
+        matrices: Matrices of the same metric, at least one, by name of the run.
+        path: Where the page goes.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        ValueError: If there is no matrix, they are of different metrics, or the path is a folder.
+    """
+    check_same_metric(matrices)
+    target = Path(path)
+    if target.is_dir():
+        raise ValueError(f"path must be a file, but {target} is a folder: give {target / 'scores.html'}, say.")
+    return write_page(target, Report(list(matrices), metric_rows(list(matrices.values())), score_plots(matrices)))
+
+
+def metric_rows(matrices: Sequence[ScoreMatrix]) -> list[tuple[str, list[str]]]:
+    """Returns the rows of the page's table about scores: a name, and a cell for each matrix."""
+    columns = [all_metrics(matrix, matrix.last_task) for matrix in matrices]
+    done = [f"{max([0, *matrix.recorded])} of {matrix.num_tasks}" for matrix in matrices]
+    rows = [("Tasks done", done)]
+    for name in columns[0]:
+        title = title_of(name, matrices[0].metric).capitalize()
+        rows.append((title, ["not known" if np.isnan(one[name]) else f"{one[name]:.3f}" for one in columns]))
+    return rows

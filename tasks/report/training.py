@@ -1,7 +1,7 @@
 """Training of a continual run: its tasks joined on one data clock."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from mixer.analysis.report.plots.losses import losses, smoothed_to_last, trainin
 from mixer.analysis.report.run import Run, last_epoch, read_run, stream_names
 from mixer.ledger.ledger import Ledger
 from mixer.utils.text import duration
-from tasks.report.curves import common_range
+from tasks.report.plots import common_range
 from tasks.task_folders import folder_of_task
 
 # What counts from the beginning of a run: that of the tasks before is added.
@@ -60,15 +60,15 @@ def join(parts: Sequence[Run], first_streams: Sequence[str] = ()) -> Run:
     """
     ends = [{name: part.clock[name].iloc[-1] for name in _COUNTED} for part in parts]
     done = [{name: sum(end[name] for end in ends[:number]) for name in _COUNTED} for number in range(len(parts))]
-    joined: dict[str, Any] = {"name": parts[0].name, "ended": parts[-1].ended, "eval_weights": parts[-1].eval_weights}
-    for field in fields(Run):
-        if field.name not in (*joined, "description", "cosines"):
-            joined[field.name] = _joined([getattr(part, field.name) for part in parts], done)
-    joined["description"] = {"streams": [row for part in parts for row in part.description.get("streams", [])]}
-    joined["cosines"] = None  # a task has no gradient in common with another one, and its own report shows the memory's
-    streams = joined["streams"]
+    own = ("name", "ended", "eval_weights", "description", "cosines")
+    names = [field.name for field in fields(Run) if field.name not in own]
+    joined = {name: _joined([getattr(part, name) for part in parts], done) for name in names}
+    streams = joined.pop("streams")
     order = dict.fromkeys([*(name for name in first_streams if name in streams), *streams])
-    return Run(**{**joined, "streams": {name: streams[name] for name in order}})
+    joined["streams"] = {name: streams[name] for name in order}
+    joined["description"] = {"streams": [row for part in parts for row in part.description.get("streams", [])]}
+    # A task has no gradient in common with another one, and its own report shows the memory's: no cosines.
+    return replace(parts[-1], name=parts[0].name, cosines=None, **joined)
 
 
 def task_ends(run: Run, task_names: Sequence[str]) -> list[float]:
@@ -118,8 +118,9 @@ def training_plots(runs: Sequence[Run], task_names: Sequence[str], most_points: 
     plots = [training_loss(runs, most_points), *(plot(runs, most_points) for plot in PLOTS if plot is not losses)]
     first, *others = [task_ends(run, task_names) for run in runs]
     if all(ends == first for ends in others):
-        for plot in plots:
-            _mark(plot, first)
+        for figure in (one.figure for plot in plots for one in plot.panels):
+            for epoch in first:
+                figure.add_vline(epoch, line={"color": "#888888", "width": 1, "dash": "dot"})
     return [plot for plot in plots if plot.panels]
 
 
@@ -160,12 +161,6 @@ def training_loss(runs: Sequence[Run], most_points: int) -> Plot:
         "every step; line: smoothed. " + " ".join(map(_in_words, runs))
     )
     return Plot("Training loss by task", caption, panels, colours, columns=2)
-
-
-def _mark(plot: Plot, epochs: Sequence[float]) -> None:
-    for one in plot.panels:
-        for epoch in epochs:
-            one.figure.add_vline(epoch, line={"color": "#888888", "width": 1, "dash": "dot"})
 
 
 def _in_words(run: Run) -> str:

@@ -15,7 +15,7 @@ from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
 from replay.storage.labels import read_labels
 from tasks.sources.arrays import ByColumns, Sample
-from tasks.sources.labels import label_column, require_labels
+from tasks.sources.checks import label_column, require_labels
 
 _LABELS = ("label", "labels")
 
@@ -53,7 +53,7 @@ class Transformed(_View):
 
     def __init__(self, base: Any, transform: Transform, input_name: str | None = None):
         self.base, self.transform = base, transform
-        self.input_name = find_inputs(base, input_name)
+        self.input_name, _ = find_inputs(base, input_name)
 
     def read_columns(self, indices: Int64Array) -> Sample:
         """Reads several samples at once; see `ByColumns.read_columns`."""
@@ -62,23 +62,15 @@ class Transformed(_View):
         return columns
 
 
-def find_inputs(dataset: Any, input_name: str | None = None) -> str:
-    """Returns the name of the input column.
+def find_inputs(
+    dataset: Any, input_name: str | None = None, called: str = "A data set to transform"
+) -> tuple[str, tuple[int, ...]]:
+    """Returns the name of the input column, and the shape of one input.
 
     Raises:
-        ValueError: If there is no such column, or it is ambiguous.
+        ValueError: If there is no such column, it is ambiguous, or there is no sample.
         TypeError: If the data set is not read by columns.
     """
-    columns = [name for name in first_row(dataset) if name not in _LABELS]
-    if input_name is None and len(columns) == 1:
-        return columns[0]
-    if input_name not in columns:
-        raise ValueError(f"input_name must be the column to transform, one of {columns}, got {input_name!r}.")
-    return input_name
-
-
-def first_row(dataset: Any) -> Mapping[str, Tensor]:
-    """Reads the first sample by columns: a tensor `[1, ...]` each."""
     is_reader = isinstance(dataset, ColumnReader)
     if not is_reader:
         raise TypeError(
@@ -86,9 +78,13 @@ def first_row(dataset: Any) -> Mapping[str, Tensor]:
             "tasks.sources.Arrays(inputs, labels), or give the data set a read_columns(indices)."
         )
     if len(dataset) == 0:
-        raise ValueError(f"Inputs are found in the first sample, but the {type(dataset).__name__} is empty: add one.")
+        raise ValueError(f"{called} must have at least one sample, but is empty. Look at what it was picked by.")
     row: Mapping[str, Tensor] = dataset.read_columns(np.zeros(1, dtype=np.int64))
-    return row
+    columns = [name for name in row if name not in _LABELS]
+    name = columns[0] if input_name is None and len(columns) == 1 else input_name
+    if name not in columns:
+        raise ValueError(f"input_name must be the column to transform, one of {columns}, got {input_name!r}.")
+    return name, tuple(row[name].shape[1:])
 
 
 class Relabelled(_View):

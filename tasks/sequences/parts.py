@@ -6,19 +6,15 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.shared.ranges import check_count
-from mixer.utils.arrays import BoolArray, Int64Array
+from mixer.utils.arrays import BoolArray
 from tasks.sequences.data_sets import pick
-from tasks.sources.checks import check_map_style
-from tasks.sources.labels import require_labels
 from tasks.task import Task
 
 
 def check_between(name: str, value: Any, most: int, of_what: str) -> None:
     """Raises a `ValueError` unless `value` is an integer from 1 to `most`, the number of `of_what`."""
-    if not isinstance(value, (int, np.integer)):
-        raise ValueError(f"{name} must be a whole number from 1 to the {most} {of_what}, got {value!r}.")
-    if not 1 <= value <= most:
-        raise ValueError(f"{name} must be between 1 and the {most} {of_what}, got {value}.")
+    if not isinstance(value, (int, np.integer)) or not 1 <= value <= most:
+        raise ValueError(f"{name} must be a whole number between 1 and the {most} {of_what}, got {value!r}.")
 
 
 def check_seed(name: str, seed: Any) -> None:
@@ -35,60 +31,11 @@ def listed(name: str, given: Any, example: str) -> list[Any]:
 
 
 def new_task(
-    name: str,
-    splits: tuple[Any, Any],
-    masks: tuple[BoolArray, BoolArray],
-    description: str,
-    classes: Sequence[int] | None = None,
+    name: str, splits: Sequence[Any], masks: Sequence[BoolArray], description: str, classes: Sequence[int] | None = None
 ) -> Task:
     """Makes a task of the samples of two data sets, for training and for evaluation, that two masks select."""
     train, evaluation = (pick(part, np.flatnonzero(mask)) for part, mask in zip(splits, masks, strict=True))
     return Task(name, train, evaluation, None if classes is None else tuple(classes), description)
-
-
-def pick_some(dataset: Any, num_samples: int | None, seed: Sequence[int]) -> Any:
-    """Draws samples without replacement.
-
-    Args:
-        dataset: A map-style data set.
-        num_samples: How many; `None` for all, in order.
-        seed: What makes the draw.
-
-    Returns:
-        The data set, or a part of it.
-
-    Raises:
-        ValueError: If there are fewer.
-    """
-    if num_samples is None:
-        return dataset
-    check_between("samples_per_task", num_samples, len(dataset), "there are")
-    return pick(dataset, np.random.default_rng(seed).choice(len(dataset), num_samples, replace=False))
-
-
-def check_filled(dataset: Any, called: str) -> None:
-    """Refuses a data set without samples; `called` names it in the error."""
-    check_map_style(dataset, called)
-    if len(dataset) == 0:
-        raise ValueError(f"{called} must have at least one sample, but is empty. Look at what it was picked by.")
-
-
-def class_labels(train: Any, evaluation: Any) -> tuple[Int64Array, Int64Array, list[int]]:
-    """Reads the labels of both parts.
-
-    Args:
-        train: The data set for training.
-        evaluation: That for evaluation.
-
-    Returns:
-        Their labels, int64 `[num_samples]` each, and the classes, ascending.
-
-    Raises:
-        ValueError: If one has no labels, or evaluation has classes that training lacks.
-    """
-    labels, evaluated = require_labels(train, "train"), require_labels(evaluation, "evaluation")
-    check_known("class", labels.tolist(), evaluated.tolist())
-    return labels, evaluated, np.unique(labels).tolist()
 
 
 def check_known(what: str, train: Iterable[Any], evaluation: Iterable[Any]) -> None:
@@ -108,25 +55,3 @@ def check_known(what: str, train: Iterable[Any], evaluation: Iterable[Any]) -> N
             f"evaluation has samples of {what} {strange[:10]}, of which train has none: they would be in no task. "
             "Leave them out of evaluation, or add some to train."
         )
-
-
-def in_order(classes: Sequence[int], seed: int | None) -> Int64Array:
-    """Returns the classes, int64 `[num_classes]`, shuffled by a seed; `None` keeps the order."""
-    given = np.asarray(classes, dtype=np.int64)
-    return given if seed is None else np.random.default_rng(seed).permutation(given)
-
-
-def named(groups: Mapping[str, Sequence[int]] | Iterable[Sequence[int]]) -> dict[str, list[int]]:
-    """Names groups of classes.
-
-    Args:
-        groups: By name, or one after the other.
-
-    Returns:
-        By name; `task_1`, `task_2`, ... where they have none.
-
-    Raises:
-        ValueError: If a group is none.
-    """
-    by_name = groups if isinstance(groups, Mapping) else {f"task_{n}": group for n, group in enumerate(groups, 1)}
-    return {str(name): listed(f"groups: that of {name!r}", group, "[0, 1]") for name, group in by_name.items()}

@@ -1,7 +1,7 @@
 """Data sets read by columns, and the one in memory."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,11 +50,11 @@ class InMemory(ByColumns):
     """Columns in memory, `labels` among them.
 
     Args:
-        columns: Tensors `[num_samples, ...]` by name.
+        columns: Tensors or arrays `[num_samples, ...]` by name; no copy is made.
     """
 
-    def __init__(self, columns: Sample):
-        self._columns = columns
+    def __init__(self, columns: Mapping[str, Any]):
+        self._columns = {name: torch.as_tensor(values) for name, values in columns.items()}
 
     def __len__(self) -> int:
         return len(self._columns["labels"])
@@ -104,4 +104,4 @@ class Arrays(InMemory):
             raise ValueError(f"Arrays: inputs need one row a label, got shape {shape} for {len(own)} labels.")
         if input_name == "labels":
             raise ValueError("Arrays: input_name='labels' is the name of the classes: give the inputs another.")
-        super().__init__({input_name: self.inputs, "labels": torch.from_numpy(own.astype(np.int64))})
+        super().__init__({input_name: self.inputs, "labels": own.astype(np.int64)})

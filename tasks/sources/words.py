@@ -5,7 +5,6 @@ from typing import Any
 
 import datasets
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -18,8 +17,8 @@ from mixer.policies.shared.ranges import check_count
 from mixer.recipe.streams import call_by_name
 from mixer.utils.arrays import Int64Array
 from tasks.sources.arrays import InMemory
-from tasks.sources.labels import require_column, require_labels
-from tasks.sources.splits import Splits
+from tasks.sources.checks import require_column, require_labels
+from tasks.sources.loaders import Splits
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]")  # their ids are 0, 1 and 2
 
@@ -44,8 +43,7 @@ class Words(InMemory):
         columns: Mapping[str, NDArray[Any]],
         tokenizer: Tokenizer,
     ):
-        read = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
-        super().__init__({name: torch.from_numpy(values) for name, values in read.items()})
+        super().__init__({"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels})
         self.columns, self.tokenizer = dict(columns), tokenizer
 
     def __getattr__(self, name: str) -> NDArray[Any]:

@@ -164,7 +164,7 @@ def test_a_missing_library_leaves_out_the_page_only(
         (["--optimizer", "stale"], "optimizer"),
         (["--batch_size", "many"], "batch_size"),
         (["--training.num_train_epoch", "1"], "num_train_epoch"),
-        (["--resume", "perhaps"], "--resume must be auto, must or never"),
+        (["--resume", "perhaps"], "--resume: invalid choice: 'perhaps'"),
         (["--resume", "must"], "--resume must: there is no continual run"),
     ],
 )

@@ -21,7 +21,7 @@ from mixer.utils.files import read_json, write_json
 from replay import DERPlusPlus, ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk
 from tasks.continual.continual import ContinualRun
-from tasks.continual.pace import read_pace
+from tasks.continual.ends import read_pace
 from tasks.metrics.metrics import all_metrics, learning_curve_area
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.mlp import MLPConfig, MLPForImageClassification

@@ -221,7 +221,7 @@ class TestBadInput:
         assert np.isnan(matrix.learning_curves(0)).all()
 
     def test_a_task_with_a_score_did_not_fail(self) -> None:
-        with pytest.raises(ValueError, match=r"'a' has 0\.5"):
+        with pytest.raises(ValueError, match=r"some have one: \{'a': 0\.5\}"):
             ScoreMatrix(NAMES).record(0, {"a": 0.5}, {"a": "why"})
 
     def test_batches(self) -> None:

@@ -60,7 +60,7 @@ def test_classes_seen_grow_and_a_head_has_room_for_all_labels() -> None:
 
 @pytest.mark.parametrize("name", ["", " ", "a/b", 3])
 def test_a_name_must_do_for_a_stream(name: object) -> None:
-    with pytest.raises(ValueError, match="needs a name that is not empty and without '/'"):
+    with pytest.raises(ValueError, match="needs a name of printable characters, not empty and without '/'"):
         task(name, [0])  # type: ignore[arg-type]
 
 

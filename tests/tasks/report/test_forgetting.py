@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.metrics.score_matrix import ScoreMatrix
-from tasks.report.curves import forgetting_curves, forgotten, learning_curves
+from tasks.report.plots import forgetting_curves, forgotten, learning_curves
 from tests.tasks.scores import CURVES, NAN, R, matrix_of
 
 

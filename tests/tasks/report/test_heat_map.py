@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tasks.metrics.score_matrix import ScoreMatrix
-from tasks.report.heat_map import heat_map
-from tasks.report.scores import write_scores
+from tasks.report.kind import write_scores
+from tasks.report.plots import heat_map
 
 NAMES = ("digits 0 and 1", "digits 2 and 3")
 

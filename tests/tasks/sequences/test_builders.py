@@ -60,7 +60,7 @@ def test_any_number_of_classes_is_shared_out(labels: list[int], classes_per_task
     classes = sorted(set(labels))
     data = numbered_arrays(labels)
     if classes_per_task > len(classes):
-        with pytest.raises(ValueError, match="classes_per_task must be between 1 and the"):
+        with pytest.raises(ValueError, match="classes_per_task must be a whole number between 1 and the"):
             by_class(data, data, classes_per_task, seed=seed)
         return
     sequence = by_class(data, data, classes_per_task, seed=seed)
@@ -182,7 +182,7 @@ def test_columns_that_cannot_part_data() -> None:
 def test_periods_hold_as_many_samples_each(moments: list[int], num_tasks: int) -> None:
     table = numbered_table([0] * len(moments), when=moments)
     if num_tasks > len(moments):
-        with pytest.raises(ValueError, match="num_tasks must be between 1 and"):
+        with pytest.raises(ValueError, match="num_tasks must be a whole number between 1 and"):
             by_time(table, table, "when", num_tasks=num_tasks)
         return
     sequence = by_time(table, table, "when", num_tasks=num_tasks)
@@ -280,7 +280,9 @@ def test_rotated_tasks(pictures: Arrays) -> None:
 def test_inputs_that_cannot_be_transformed(pictures: Arrays) -> None:
     with pytest.raises(ValueError, match="permuted: num_tasks must be a whole number, 1 or more, got 0"):
         permuted(pictures, pictures, 0, seed=0)
-    with pytest.raises(ValueError, match="samples_per_task must be between 1 and the 30 there are, got 31"):
+    with pytest.raises(
+        ValueError, match="samples_per_task must be a whole number between 1 and the 30 there are, got 31"
+    ):
         permuted(pictures, pictures, 2, seed=0, samples_per_task=31)
     with pytest.raises(TypeError, match=r"put them into memory, tasks\.sources\.Arrays"):
         permuted(numbered_table([0, 1]), numbered_table([0, 1]), 2, seed=0)
@@ -316,7 +318,9 @@ def test_what_cannot_be_blurred() -> None:
     data = numbered_arrays([0, 1, 2])
     with pytest.raises(ValueError, match=r"overlap must be a share, at least 0 and below 1, got 1\.0"):
         blurry(data, data, 2, 1.0, seed=0)
-    with pytest.raises(ValueError, match="num_tasks must be between 1 and the 3 classes there are, got 4"):
+    with pytest.raises(
+        ValueError, match="num_tasks must be a whole number between 1 and the 3 classes there are, got 4"
+    ):
         blurry(data, data, 4, 0.1, seed=0)
 
 

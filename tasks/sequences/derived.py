@@ -1,6 +1,6 @@
-"""All tasks joined into one: offline training, the upper bound for continual learning."""
+"""Sequences made of data sets or of other sequences: paired, numbered apart, or joined for offline training."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,8 +12,9 @@ from torch.utils.data import ConcatDataset
 from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
 from replay.storage.labels import read_labels
+from tasks.sequences.data_sets import relabel
 from tasks.sources.arrays import ByColumns, Sample
-from tasks.task import Task, TaskSequence
+from tasks.task import Scenario, Task, TaskSequence
 
 
 class Joined(ByColumns):
@@ -39,14 +40,11 @@ class Joined(ByColumns):
         """Reads several samples at once; see `ByColumns.read_columns`."""
         parts = np.searchsorted(self._ends, indices, side="right")
         order = np.argsort(parts, kind="stable")
-        groups = np.split(order, np.flatnonzero(np.diff(parts[order])) + 1)
-        read = [self._read(int(parts[group[0]]) if len(group) else 0, indices[group]) for group in groups]
+        used = np.unique(parts).tolist() or [0]
+        starts = self._ends - [len(part) for part in self.parts]
+        read = [self.parts[part].read_columns(indices[parts == part] - starts[part]) for part in used]
         back = torch.from_numpy(np.argsort(order))
         return {name: torch.cat([columns[name] for columns in read]).index_select(0, back) for name in read[0]}
-
-    def _read(self, part: int, indices: Int64Array) -> Sample:
-        start = self._ends[part - 1] if part else 0
-        return dict(self.parts[part].read_columns(indices - start))
 
 
 class _OfAnyKind(ConcatDataset[Any]):
@@ -88,3 +86,54 @@ def _labels_of_all(parts: Sequence[Any]) -> Int64Array | None:
     found = [read_labels(part) for part in parts]
     known = [labels for labels in found if labels is not None]
     return np.concatenate(known) if len(known) == len(found) else None
+
+
+def from_data_sets(data_sets: Mapping[str, tuple[Any, Any] | list[Any]], scenario: Scenario) -> TaskSequence:
+    """Makes one task of each pair of data sets.
+
+    Args:
+        data_sets: For each task, by its name, what is trained on and what is evaluated on.
+        scenario: See `TaskSequence`.
+
+    Returns:
+        The sequence, in the given order.
+
+    Raises:
+        ValueError: If a data set is empty, or classes do not fit the scenario.
+        TypeError: If something is no pair of data sets.
+    """
+    if not isinstance(data_sets, Mapping):
+        raise TypeError(
+            "from_data_sets: data_sets must give for each task, by its name, a pair of data sets, "
+            f"{{'first': (train, evaluation)}}, got a {type(data_sets).__name__}."
+        )
+    for name, pair in data_sets.items():
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f"from_data_sets {name!r}: give a pair (train, evaluation), got {type(pair).__name__}.")
+    return TaskSequence(tuple(Task(name, *pair) for name, pair in data_sets.items()), scenario)
+
+
+def number_apart(sequence: TaskSequence, scenario: Scenario = "task") -> TaskSequence:
+    """Numbers the classes of one task after the other 0, 1, ..., as a head for each task needs it.
+
+    Args:
+        sequence: Tasks with classes; two of them may have some in common.
+        scenario: What the new sequence is.
+
+    Returns:
+        A sequence of the same samples. A task's classes keep their order.
+
+    Raises:
+        ValueError: If a task has no classes, or labels beside them.
+        TypeError: If data are of a kind that cannot be relabelled.
+    """
+    without = [task.name for task in sequence if task.classes is None]
+    if without:
+        raise ValueError(f"number_apart: the tasks {without} have no classes that could be numbered; leave it out.")
+    tasks, num_classes = [], 0
+    for task in sequence:
+        numbers = {label: number for number, label in enumerate(task.classes or (), num_classes)}
+        num_classes += len(numbers)
+        train, evaluation = relabel(task.train, numbers), relabel(task.evaluation, numbers)
+        tasks.append(Task(task.name, train, evaluation, tuple(numbers.values()), task.description))
+    return TaskSequence(tuple(tasks), scenario)
