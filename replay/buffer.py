@@ -30,8 +30,8 @@ class ReplayBuffer(Memory):
     """Stores samples of the other streams of a mixture and replays them as a stream of its own.
 
     `MixingTrainer(train_dataset={"new": new, "memory": ReplayBuffer(1000)}, mixing=ReplayRatio(0.1))` is experience
-    replay: after each step the buffer is offered the samples of that step, and a part of the next step is drawn from it.
-    All ranks hold the same buffer, and resuming is exact. A buffer can also be filled explicitly (`remember`), for
+    replay: after each step the buffer is offered the samples of that step, and a part of the next step is drawn from
+    it. All ranks hold the same buffer, and resuming is exact. A buffer can also be filled explicitly (`remember`), for
     example at the end of a task, and passed from one run to the next.
 
     Args:

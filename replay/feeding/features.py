@@ -105,16 +105,16 @@ def _features(model: nn.Module, batches: Iterator[Any], layer: str | None) -> Fl
 @contextmanager
 def _captured(model: nn.Module, layer: str | None) -> Iterator[list[Any]]:
     captured: list[Any] = []
-    if layer is None:
-        linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-        if not linear:
-            raise ValueError("extract_features: the model has no linear layer; say by layer= whose output is taken.")
-        handle = linear[-1].register_forward_pre_hook(lambda _module, args: captured.append(args[0]))
-    else:
-        modules = dict(model.named_modules())
-        if layer not in modules:
-            raise ValueError(f"extract_features: there is no module {layer!r}; the last ones are {list(modules)[-8:]}.")
-        handle = modules[layer].register_forward_hook(lambda _module, _args, output: captured.append(output))
+    modules = dict(model.named_modules())
+    linear = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
+    if layer is None and not linear:
+        raise ValueError("extract_features: the model has no linear layer; say by layer= whose output is taken.")
+    if layer is not None and layer not in modules:
+        raise ValueError(f"extract_features: there is no module {layer!r}; the last ones are {list(modules)[-8:]}.")
+    module = modules[linear[-1] if layer is None else layer]
+    handle = module.register_forward_hook(
+        lambda _module, args, output: captured.append(args[0] if layer is None else output)
+    )
     try:
         yield captured
     finally:

@@ -62,9 +62,9 @@ class Rows(ABC):
     def drop(self, numbers: Int64Array) -> None:
         """Drops rows that will not be read again; their space is freed in time."""
 
-    @abstractmethod
     def erase(self, numbers: Int64Array) -> None:
         """Drops rows and deletes their data at once, also on disk."""
+        self.drop(numbers)
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -102,15 +102,10 @@ class MemoryRows(Rows):
         for number in self.check(numbers).tolist():
             self._rows.pop(number, None)
 
-    def erase(self, numbers: Int64Array) -> None:
-        """See the base class."""
-        self.drop(numbers)
-
     def save(self, folder: Path) -> None:
         """See the base class."""
         folder.mkdir(parents=True, exist_ok=True)
-        numbers = np.fromiter(self._rows, dtype=np.int64, count=len(self._rows))
-        write_rows(folder / _FILE, numbers, list(self._rows.values()), self.next_number)
+        write_rows(folder / _FILE, self._rows, self.next_number)
 
     def load(self, folder: Path) -> None:
         """See the base class."""
