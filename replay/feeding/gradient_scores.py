@@ -48,7 +48,6 @@ class GradientScores:
     ):
         self._run, self._buffer, self._stream_id = run, buffer, stream_id
         self._num_compared, self._kept = num_compared, kept
-        self._probe: GradientProbe | None = None
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model none of whose gradients can be read.
@@ -98,14 +97,13 @@ class GradientScores:
         size = len(self._buffer)
         if not size:
             return np.zeros(0, dtype=np.int64)
-        words = RandomNumbers(self._buffer.key or 0, _PURPOSE).words(np.array([self._buffer.num_offered]))
+        key = RandomNumbers(self._buffer.key or 0, _PURPOSE).key(self._buffer.num_offered)
         # Readers seed random transforms by ascending positions; the order of entries means nothing.
-        return np.sort(Permutation(size, int(words.view(np.int64)[0])).indices(0, min(self._num_compared, size)))
+        return np.sort(Permutation(size, key).indices(0, min(self._num_compared, size)))
 
     def _cosines(self, batch: StepBatch, samples: list[Any], entries: list[Any]) -> FloatArray:
         """Gives `[num_samples, num_entries]`: cosines of their gradients."""
         runs, probe = self._run.runs, self._probe
-        assert probe is not None, "the model is ready before a step is trained"  # noqa: S101
         micro = runs.collate([*samples, *entries], batch.plan)
         items = runs.items(micro)
         if len(items) != len(samples) + len(entries):

@@ -2,7 +2,6 @@
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -142,7 +141,9 @@ def gather_rows(rank_sync: RankSync, own: Mapping[int, Row]) -> tuple[dict[int, 
     """
     if rank_sync.world_size == 1:
         return dict(own), 0
-    messages = rank_sync.gather_bytes(rank_sync.run_on_all(partial(_message, own)))
+    contents = rank_sync.run_on_all(lambda: {number: encode(row) for number, row in own.items()})
+    message = b"".join(_HEAD.pack(number, len(content)) + content for number, content in contents.items())
+    messages = rank_sync.gather_bytes(message)
     rows: dict[int, Row] = {}
     for message in messages:
         view = memoryview(message)
@@ -151,11 +152,3 @@ def gather_rows(rank_sync: RankSync, own: Mapping[int, Row]) -> tuple[dict[int, 
             rows[number] = decode(view[_HEAD.size : _HEAD.size + length])
             view = view[_HEAD.size + length :]
     return rows, sum(map(len, messages))
-
-
-def _message(own: Mapping[int, Row]) -> bytes:
-    parts = []
-    for number, row in own.items():
-        content = encode(row)
-        parts += [_HEAD.pack(number, len(content)), content]
-    return b"".join(parts)

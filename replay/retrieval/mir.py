@@ -81,8 +81,7 @@ class MIR(Uniform):
         Returns:
             int64 `[num_candidates]`: different slots.
         """
-        key = int(self._keys.words(np.array([start], dtype=np.int64)).view(np.int64)[0])
-        return Permutation(size, key).indices(0, min(self.candidates, size))
+        return Permutation(size, self._keys.key(start)).indices(0, min(self.candidates, size))
 
     def redraw(self, run: RunContext, batch: StepBatch, memory_id: int, size: int) -> bool:
         """Puts the entries that suffer most in the place of those that were drawn for a step.
