@@ -58,7 +58,12 @@ def extract_features(
     """
     if not len(dataset):
         raise ValueError("extract_features: the data set has no samples, so there are no features of any.")
-    model, collator = _parts(trainer_or_model, collator)
+    model = trainer_or_model
+    if isinstance(model, Trainer):
+        trainer = model
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        collator = collator or trainer._get_collator_with_removed_columns(trainer.data_collator)  # transformers  # noqa: SLF001 the Trainer's
+    collator = collator or default_data_collator
     sharded = shards_of(model)
     if sharded is not None:
         raise ValueError(
@@ -77,14 +82,6 @@ def extract_features(
     for other, part in enumerate(parts[: len(dataset)]):
         whole[other::world_size] = part
     return whole
-
-
-def _parts(trainer_or_model: Trainer | nn.Module, collator: Collator | None) -> tuple[nn.Module, Collator]:
-    if isinstance(trainer_or_model, Trainer):
-        trainer = trainer_or_model
-        model: nn.Module = trainer.accelerator.unwrap_model(trainer.model)
-        return model, collator or trainer._get_collator_with_removed_columns(trainer.data_collator)  # transformers  # noqa: SLF001 the Trainer's
-    return trainer_or_model, collator or default_data_collator
 
 
 def _features(model: nn.Module, batches: Iterator[Any], layer: str | None) -> Float32Array:

@@ -133,21 +133,19 @@ class DERPlusPlus(DER):
     def attach(self, run: RunContext) -> None:
         """Finds the second draw as well; see `Method.attach`."""
         super().attach(run)
-        if self.second is None:
+        second = self.second
+        if second is None:
             self._factors = {self._memory_id: self.beta}
-        else:
-            self._factors = {self._memory_id: 0.0, self._find_second(run, self.second): self.beta}
-
-    def _find_second(self, run: RunContext, name: str) -> int:
-        second_id = run.stream_id(name, f"{self.name}(second={name!r})")
+            return
+        second_id = run.stream_id(second, f"{self.name}(second={second!r})")
         draw = run.streams[second_id].dataset
         if not isinstance(draw, SecondDraw) or draw.buffer is not self._buffer:
             raise ValueError(
-                f"{self.name}: second must name a second draw of {self.memory!r}, but stream {name!r} is a "
-                f"{type(draw).__name__}. Add one: train_dataset={{..., {self.memory!r}: buffer, {name!r}: "
+                f"{self.name}: second must name a second draw of {self.memory!r}, but stream {second!r} is a "
+                f"{type(draw).__name__}. Add one: train_dataset={{..., {self.memory!r}: buffer, {second!r}: "
                 "buffer.second_draw()}, or leave second out."
             )
-        return second_id
+        self._factors = {self._memory_id: 0.0, second_id: self.beta}
 
     def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
         """Takes means over new samples, and times β over those whose labels count; see `Method.factors`."""

@@ -16,7 +16,7 @@ from mixer.mixture.permutation import Permutation
 from mixer.mixture.plan import Plan
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.trainer.method import RunContext
-from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.arrays import Int64Array
 from replay.retrieval.uniform import Uniform
 from replay.shared.offered import Facts
 from replay.shared.random_numbers import RandomNumbers
@@ -106,17 +106,13 @@ class MIR(Uniform):
         cursor.assign(int(plan.starts[memory_id]), slots)
         new = tuple(micro for micro in batch.micro_batches if are_new[micro.stream_ids[0]])
         gradient = run.runs.gradient(replace(batch, micro_batches=new), num_items)
-        rises = self._rises(run, plan, int(plan.starts[memory_id]), gradient)
-        worst = np.argsort(-rises, kind="stable")[:count]
+        candidates = run.rank_sync.run_on_all(partial(run.runs.load, plan))
+        losses = partial(self._losses, run, candidates, int(plan.starts[memory_id]), gradient)
+        known = run.rank_sync.run_on_all(losses).gathered(run.rank_sync)
+        rises = known["after"] - known["before"]
+        worst = np.argsort(np.where(np.isnan(rises), np.inf, -rises), kind="stable")[:count]
         cursor.assign(start, slots[worst])
         return True
-
-    def _rises(self, run: RunContext, plan: Plan, start: int, gradient: Sequence[Tensor | None]) -> FloatArray:
-        rank_sync = run.rank_sync
-        candidates = rank_sync.run_on_all(partial(run.runs.load, plan))
-        known = rank_sync.run_on_all(partial(self._losses, run, candidates, start, gradient)).gathered(rank_sync)
-        rises = known["after"] - known["before"]
-        return np.where(np.isnan(rises), -np.inf, rises)
 
     def _losses(self, run: RunContext, candidates: StepBatch, start: int, gradient: Sequence[Tensor | None]) -> Facts:
         facts = Facts(("before", "after"), candidates.plan.total)

@@ -12,7 +12,7 @@ from mixer.utils.files import read_json, write_json
 from mixer.utils.validation import refusing_damage
 from replay.storage.row_file import RowFile, whole_file, write_rows
 from replay.storage.rows import Rows, dropped
-from replay.storage.segments import SEGMENTS, Segment, SegmentFiles, merge, neighbourhood
+from replay.storage.segments import SEGMENTS, Segment, SegmentFiles, neighbourhood
 
 _MANIFEST, _LIVE, _PENDING = "rows.json", "live.int64", "pending.arrow"
 _FORMAT = 1
@@ -153,7 +153,10 @@ class DiskRows(Rows):
     def _rewrite(self, index: int) -> None:
         around = neighbourhood(self.segments, index, self._rows_per_segment, _BYTES_PER_SEGMENT)
         parts = self.segments[around]
-        merged = merge(parts)
+        live = np.concatenate([part.live for part in parts])
+        num_bytes = sum(part.num_live_bytes for part in parts)
+        held = {number: row for part in parts for number, row in part.held.items()}
+        merged = Segment(parts[0].first, parts[-1].last, len(live), num_bytes, live, held)
         self._files.replace(parts, merged)
         self.segments[around] = [merged] if len(merged.live) else []
 

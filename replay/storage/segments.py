@@ -69,21 +69,6 @@ class Segment:
             self.held.pop(number, None)
 
 
-def merge(parts: Sequence[Segment]) -> Segment:
-    """Makes one segment of the live rows of neighbours.
-
-    Args:
-        parts: The neighbours, at least one.
-
-    Returns:
-        The segment, whose file has still to be written.
-    """
-    live = np.concatenate([part.live for part in parts])
-    num_bytes = sum(part.num_live_bytes for part in parts)
-    held = {number: row for part in parts for number, row in part.held.items()}
-    return Segment(parts[0].first, parts[-1].last, len(live), num_bytes, live, held)
-
-
 def neighbourhood(segments: Sequence[Segment], index: int, most_rows: int, most_bytes: int) -> slice:
     """Says which segments are written anew together.
 
