@@ -95,8 +95,7 @@ def _features(model: nn.Module, batches: Iterator[Any], layer: str | None) -> Fl
             captured.clear()
             model(**inputs)
             found.append(_of_samples(captured, batch, layer))
-    features: Float32Array = torch.cat(found).numpy()
-    return features
+    return np.asarray(torch.cat(found))
 
 
 @contextmanager

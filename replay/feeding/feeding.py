@@ -81,8 +81,7 @@ class BufferFeeding(Method):
         self.needs_samples = self.kept.has_iterables
         self.one_stream_each = isinstance(buffer.retrieval, MIR)
         if "gradient" in buffer.selection.needs and buffer.is_online:
-            num_compared = getattr(buffer.selection, "num_compared", 10)
-            self.scorer = GradientScores(run, buffer, self._memory_id, num_compared, self.kept)
+            self.scorer = GradientScores(run, buffer, self._memory_id, self.kept)
         self.takes_gradients = self.one_stream_each or self.scorer is not None
 
     def prepare(self, model: nn.Module) -> None:

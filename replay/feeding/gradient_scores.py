@@ -34,20 +34,12 @@ class GradientScores:
         run: The run.
         buffer: The buffer.
         stream_id: Its stream.
-        num_compared: Number of entries to compare with each sample.
         kept: Reads this rank's samples of a step.
     """
 
-    def __init__(
-        self,
-        run: RunContext,
-        buffer: Memory,
-        stream_id: int,
-        num_compared: int,
-        kept: KeptRows,
-    ):
+    def __init__(self, run: RunContext, buffer: Memory, stream_id: int, kept: KeptRows):
         self._run, self._buffer, self._stream_id = run, buffer, stream_id
-        self._num_compared, self._kept = num_compared, kept
+        self._num_compared, self._kept = getattr(buffer.selection, "num_compared", 10), kept
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model none of whose gradients can be read.
@@ -119,5 +111,4 @@ class GradientScores:
             except BaseException:
                 probe.cancel()
                 raise
-        found: FloatArray = cosines[: len(samples), len(samples) : len(items)]
-        return found
+        return np.asarray(cosines[: len(samples), len(samples) : len(items)])

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from mixer.distributed.gradient_sync import obstacle
 from mixer.loading.step import StepBatch
 from mixer.mixture.permutation import Permutation
-from mixer.mixture.plan import Plan
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.trainer.method import RunContext
 from mixer.utils.arrays import Int64Array
@@ -102,12 +101,15 @@ class MIR(Uniform):
             return False
         slots = self.candidate_slots(start, size)
         cursor: Any = run.planner().cursors[memory_id]
-        plan = _plan_of(batch.plan, memory_id, len(slots))
-        cursor.assign(int(plan.starts[memory_id]), slots)
+        # Candidates are at positions before all: who loads ahead has predicted those that come.
+        counts, starts = np.zeros_like(batch.plan.counts), batch.plan.starts.copy()
+        counts[memory_id], starts[memory_id] = len(slots), -len(slots)
+        plan = replace(batch.plan, counts=counts, starts=starts)
+        cursor.assign(-len(slots), slots)
         new = tuple(micro for micro in batch.micro_batches if are_new[micro.stream_ids[0]])
         gradient = run.runs.gradient(replace(batch, micro_batches=new), num_items)
         candidates = run.rank_sync.run_on_all(partial(run.runs.load, plan))
-        losses = partial(self._losses, run, candidates, int(plan.starts[memory_id]), gradient)
+        losses = partial(self._losses, run, candidates, -len(slots), gradient)
         known = run.rank_sync.run_on_all(losses).gathered(run.rank_sync)
         rises = known["after"] - known["before"]
         worst = np.argsort(np.where(np.isnan(rises), np.inf, -rises), kind="stable")[:count]
@@ -123,13 +125,6 @@ class MIR(Uniform):
                     assert micro.positions is not None, "methods see positions"  # noqa: S101
                     facts.note(name, micro.positions - start, losses)
         return facts
-
-
-def _plan_of(plan: Plan, memory_id: int, count: int) -> Plan:
-    """Makes a plan of candidates alone, at positions before all: who loads ahead has predicted those that come."""
-    counts, starts = np.zeros_like(plan.counts), plan.starts.copy()
-    counts[memory_id], starts[memory_id] = count, -count
-    return replace(plan, counts=counts, starts=starts)
 
 
 @contextlib.contextmanager

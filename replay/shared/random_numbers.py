@@ -48,8 +48,7 @@ class RandomNumbers:
         Returns:
             float64 `[count]`: multiples of 2**-53.
         """
-        floats: FloatArray = (self.words(counters) >> _SHIFT_11).astype(np.float64) * 2.0**-53
-        return floats
+        return np.asarray((self.words(counters) >> _SHIFT_11).astype(np.float64) * 2.0**-53)
 
     def integers(self, counters: Int64Array, bounds: Int64Array) -> Int64Array:
         """Gives whole numbers that are even over 0 to `bounds - 1`.

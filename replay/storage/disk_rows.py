@@ -11,7 +11,7 @@ from mixer.utils.arrays import Int64Array
 from mixer.utils.files import read_json, write_json
 from mixer.utils.validation import refusing_damage
 from replay.storage.row_file import RowFile, whole_file, write_rows
-from replay.storage.rows import Rows, dropped
+from replay.storage.rows import Rows
 from replay.storage.segments import SEGMENTS, Segment, SegmentFiles, neighbourhood
 
 _MANIFEST, _LIVE, _PENDING = "rows.json", "live.int64", "pending.arrow"
@@ -95,14 +95,10 @@ class DiskRows(Rows):
     def content(self, number: int) -> Any:
         """See the base class."""
         if number >= self._first_pending:
-            content = self._pending.get(number)
-        else:
-            index = self._index_of(number)
-            is_live = index >= 0 and self.segments[index].has(number)
-            content = self._files.read(self.segments[index], number) if is_live else None
-        if content is None:
-            raise dropped(number)
-        return content
+            return self._pending.get(number)
+        index = self._index_of(number)
+        is_live = index >= 0 and self.segments[index].has(number)
+        return self._files.read(self.segments[index], number) if is_live else None
 
     def drop(self, numbers: Int64Array) -> None:
         """See the base class."""

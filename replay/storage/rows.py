@@ -48,7 +48,13 @@ class Rows(ABC):
         Raises:
             KeyError: If a row does not exist or was dropped.
         """
-        return [decode(self.content(number)) for number in self.check(numbers).tolist()]
+        rows = []
+        for number in self.check(numbers).tolist():
+            content = self.content(number)
+            if content is None:
+                raise KeyError(f"Row {number} was dropped. Read rows before they are dropped, or keep them.")
+            rows.append(decode(content))
+        return rows
 
     @abstractmethod
     def add(self, contents: Sequence[bytes]) -> None:
@@ -56,7 +62,7 @@ class Rows(ABC):
 
     @abstractmethod
     def content(self, number: int) -> Any:
-        """Returns the bytes of a row, as any buffer; raises a `KeyError` if it was dropped."""
+        """Returns the bytes of a row, as any buffer; `None` if it was dropped."""
 
     @abstractmethod
     def drop(self, numbers: Int64Array) -> None:
@@ -75,11 +81,6 @@ class Rows(ABC):
         """Loads saved rows in place of the present ones, on every rank; raises a `ValueError` for a damaged file."""
 
 
-def dropped(number: int) -> KeyError:
-    """Returns the error for a row that was dropped."""
-    return KeyError(f"Row {number} was dropped. Read rows before they are dropped, or keep them.")
-
-
 class MemoryRows(Rows):
     """Rows in memory, encoded: they are copied on both ways, and fail exactly as rows on disk do."""
 
@@ -93,9 +94,7 @@ class MemoryRows(Rows):
 
     def content(self, number: int) -> Any:
         """See the base class."""
-        if number not in self._rows:
-            raise dropped(number)
-        return self._rows[number]
+        return self._rows.get(number)
 
     def drop(self, numbers: Int64Array) -> None:
         """See the base class."""
