@@ -30,8 +30,8 @@ class ReplayBuffer(Memory):
     """Stores samples of the other streams of a mixture and replays them as a stream of its own.
 
     `MixingTrainer(train_dataset={"new": new, "memory": ReplayBuffer(1000)}, mixing=ReplayRatio(0.1))` is experience
-    replay: after each step the buffer is offered the samples of that step, and a part of the next step is drawn from it.
-    All ranks hold the same buffer, and resuming is exact. A buffer can also be filled explicitly (`remember`), for
+    replay: after each step the buffer is offered the samples of that step, and a part of the next step is drawn from
+    it. All ranks hold the same buffer, and resuming is exact. A buffer can also be filled explicitly (`remember`), for
     example at the end of a task, and passed from one run to the next.
 
     Args:
@@ -70,8 +70,6 @@ class ReplayBuffer(Memory):
     ):
         if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)):
             raise TypeError(f"capacity must be a whole number of samples, got {capacity!r}.")
-        if capacity < 1:
-            raise ValueError(f"capacity must be 1 or more samples, got {capacity}.")
         if not isinstance(label_column, (str, type(None))):
             raise TypeError(f"label_column must be the name of a column, such as 'label', got {label_column!r}.")
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer, type(None))):
@@ -93,8 +91,7 @@ class ReplayBuffer(Memory):
         """Returns the sample of the entry in a slot, `0 <= slot < len(self)`."""
         if not 0 <= slot < len(self):
             raise IndexError(f"The buffer has {len(self)} entries, numbered from 0; there is none at {slot}.")
-        sample: Any = self.reader({})[int(self.addresses(np.array([slot]))[0])]
-        return sample
+        return self.reader({})[int(self.addresses(np.array([slot]))[0])]
 
     def __repr__(self) -> str:
         return f"ReplayBuffer({len(self)} of {self.capacity}, {self.selection.name}, {self.storage})"

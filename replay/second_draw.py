@@ -90,12 +90,10 @@ class _SecondCursor(BufferCursor):
 class _Check(Method):
     """Refuses a run with a second draw but without its buffer."""
 
-    def __init__(self, draw: SecondDraw, stream_name: str):
-        self._draw, self._stream_name = draw, stream_name
+    name = ""  # in place of the property
 
-    @property
-    def name(self) -> str:
-        return self._stream_name
+    def __init__(self, draw: SecondDraw, name: str):
+        self._draw, self.name = draw, name
 
     def attach(self, run: RunContext) -> None:
         self._draw.check(self.name, run.streams)

@@ -58,7 +58,12 @@ def extract_features(
     """
     if not len(dataset):
         raise ValueError("extract_features: the data set has no samples, so there are no features of any.")
-    model, collator = _parts(trainer_or_model, collator)
+    model = trainer_or_model
+    if isinstance(model, Trainer):
+        trainer = model
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        collator = collator or trainer._get_collator_with_removed_columns(trainer.data_collator)  # transformers  # noqa: SLF001 the Trainer's
+    collator = collator or default_data_collator
     sharded = shards_of(model)
     if sharded is not None:
         raise ValueError(
@@ -79,14 +84,6 @@ def extract_features(
     return whole
 
 
-def _parts(trainer_or_model: Trainer | nn.Module, collator: Collator | None) -> tuple[nn.Module, Collator]:
-    if isinstance(trainer_or_model, Trainer):
-        trainer = trainer_or_model
-        model: nn.Module = trainer.accelerator.unwrap_model(trainer.model)
-        return model, collator or trainer._get_collator_with_removed_columns(trainer.data_collator)  # transformers  # noqa: SLF001 the Trainer's
-    return trainer_or_model, collator or default_data_collator
-
-
 def _features(model: nn.Module, batches: Iterator[Any], layer: str | None) -> Float32Array:
     device, known = next(model.parameters()).device, inspect.signature(model.forward).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
@@ -98,23 +95,22 @@ def _features(model: nn.Module, batches: Iterator[Any], layer: str | None) -> Fl
             captured.clear()
             model(**inputs)
             found.append(_of_samples(captured, batch, layer))
-    features: Float32Array = torch.cat(found).numpy()
-    return features
+    return np.asarray(torch.cat(found))
 
 
 @contextmanager
 def _captured(model: nn.Module, layer: str | None) -> Iterator[list[Any]]:
     captured: list[Any] = []
-    if layer is None:
-        linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-        if not linear:
-            raise ValueError("extract_features: the model has no linear layer; say by layer= whose output is taken.")
-        handle = linear[-1].register_forward_pre_hook(lambda _module, args: captured.append(args[0]))
-    else:
-        modules = dict(model.named_modules())
-        if layer not in modules:
-            raise ValueError(f"extract_features: there is no module {layer!r}; the last ones are {list(modules)[-8:]}.")
-        handle = modules[layer].register_forward_hook(lambda _module, _args, output: captured.append(output))
+    modules = dict(model.named_modules())
+    linear = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
+    if layer is None and not linear:
+        raise ValueError("extract_features: the model has no linear layer; say by layer= whose output is taken.")
+    if layer is not None and layer not in modules:
+        raise ValueError(f"extract_features: there is no module {layer!r}; the last ones are {list(modules)[-8:]}.")
+    module = modules[linear[-1] if layer is None else layer]
+    handle = module.register_forward_hook(
+        lambda _module, args, output: captured.append(args[0] if layer is None else output)
+    )
     try:
         yield captured
     finally:

@@ -22,7 +22,7 @@ from replay.memory.memory import Memory
 from replay.retrieval import MIR
 from replay.selection import Offers
 from replay.shared.offered import Facts, Offered
-from replay.storage import Storage
+from replay.storage import OnDisk
 from replay.storage.sources import addresses
 
 logger = logging.get_logger(__name__)
@@ -40,24 +40,21 @@ class BufferFeeding(Method):
 
     Args:
         buffer: The buffer.
-        stream_name: Name of its stream.
+        name: Name of its stream.
     """
 
-    def __init__(self, buffer: Memory, stream_name: str):
-        self._buffer, self._stream_name = buffer, stream_name
+    name = ""  # in place of the property
+
+    def __init__(self, buffer: Memory, name: str):
+        self._buffer, self.name = buffer, name
         self.scorer: GradientScores | None = None
         self._classes = HeldClasses()
-
-    @property
-    def name(self) -> str:
-        """The name of the buffer's stream."""
-        return self._stream_name
 
     def attach(self, run: RunContext) -> None:
         """Resolves the streams to remember and checks them; see `Method.attach`."""
         buffer = self._buffer
         self._run, buffer.is_writer = run, run.is_writer
-        self._memory_id = run.stream_id(self._stream_name, "ReplayBuffer")
+        self._memory_id = run.stream_id(self.name, "ReplayBuffer")
         own = [stream.name for stream in run.streams if stream.dataset is buffer]
         if len(own) > 1:
             raise ValueError(f"The streams {own} are the same buffer; give each a buffer of its own.")
@@ -65,29 +62,26 @@ class BufferFeeding(Method):
         names = buffer.stream_names
         if names is None:
             names = tuple(stream.name for stream in run.streams if not stream.is_memory)
-        self._fed = [run.stream_id(name, f"Stream {self._stream_name!r}: streams") for name in names]
+        self._fed = [run.stream_id(name, f"Stream {self.name!r}: streams") for name in names]
         self._source_ids = np.full(len(run.streams), -1, dtype=np.int64)
         for stream_id in self._fed:
             stream = run.streams[stream_id]
             if stream.is_memory:
-                raise ValueError(
-                    f"Stream {self._stream_name!r}: streams names {stream.name!r}, which is a buffer itself."
-                )
+                raise ValueError(f"Stream {self.name!r}: streams names {stream.name!r}, which is a buffer itself.")
             if stream.is_iterable and buffer.is_online and not buffer.storage.keeps_contents:
                 raise ValueError(
-                    f"Stream {self._stream_name!r}: rows of the iterable stream {stream.name!r} cannot be referred to. "
+                    f"Stream {self.name!r}: rows of the iterable stream {stream.name!r} cannot be referred to. "
                     "Keep their contents: storage=InMemory() or OnDisk(folder)."
                 )
         if buffer.is_online:
             check_same_form(run.streams[self._memory_id], [run.streams[stream_id] for stream_id in self._fed])
         self.find_sources()
         self._find_labels()
-        self.kept = KeptRows(run, self._fed, buffer.storage.keeps_contents)
+        self.kept = KeptRows(run, self._fed, buffer)
         self.needs_samples = self.kept.has_iterables
         self.one_stream_each = isinstance(buffer.retrieval, MIR)
         if "gradient" in buffer.selection.needs and buffer.is_online:
-            num_compared = getattr(buffer.selection, "num_compared", 10)
-            self.scorer = GradientScores(run, buffer, self._memory_id, num_compared, self.kept)
+            self.scorer = GradientScores(run, buffer, self._memory_id, self.kept)
         self.takes_gradients = self.one_stream_each or self.scorer is not None
 
     def prepare(self, model: nn.Module) -> None:
@@ -118,15 +112,16 @@ class BufferFeeding(Method):
     def _check_folder(self) -> None:
         """Refuses a folder shared by two buffers or two nodes: they would overwrite each other."""
         folder = self._buffer.storage.working_folder
+        if folder is None:
+            return
         buffers = {stream.name: getattr(stream.dataset, "storage", None) for stream in self._run.streams}
-        folders = {name: storage.working_folder for name, storage in buffers.items() if isinstance(storage, Storage)}
-        shared = [name for name, own in folders.items() if folder and own and own.resolve() == folder.resolve()]
+        on_disk = {name: storage for name, storage in buffers.items() if isinstance(storage, OnDisk)}
+        shared = [name for name, own in on_disk.items() if own.working_folder.resolve() == folder.resolve()]
         if len(shared) > 1:
             raise ValueError(
                 f"The buffers {shared} have the same folder, {folder}: give each OnDisk a folder of its own."
             )
-        if folder is not None:
-            check_shared(folder, self._run.is_writer, self._run.rank_sync, _UNSEEN, _CROWDED)
+        check_shared(folder, self._run.is_writer, self._run.rank_sync, _UNSEEN, _CROWDED)
 
     def _find_labels(self) -> None:
         """Determines which columns the ranks must exchange; the same on all of them."""
@@ -150,8 +145,8 @@ class BufferFeeding(Method):
         """Refuses streams that may skip samples if the buffer stores data per sample: skipped samples have none."""
         streams = self._run.streams
         skipped = [streams[stream_id].name for stream_id in self._fed if stream_id in self._run.skipped]
-        asks = self._asked or self.scorer is not None or self._follows_losses or isinstance(self._buffer.retrieval, MIR)
-        if skipped and self._buffer.is_online and (asks or self.kept.are_any):
+        goes_by_more = self.asks or self._follows_losses or isinstance(self._buffer.retrieval, MIR)
+        if skipped and self._buffer.is_online and (goes_by_more or self.kept.are_any):
             raise ValueError(
                 f"Stream {self.name!r}: samples of {skipped} are skipped where they cannot be loaded "
                 "(on_sample_error='skip'), and this buffer keeps something of each sample, or goes by its label, loss "
@@ -181,12 +176,12 @@ class BufferFeeding(Method):
 
     def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
         """Records losses and labels of this rank; see `Method.end_micro_batch`."""
-        micro = trained.micro
         for offered, facts in ((self._offered, self._facts), (self._replayed, self._replayed_facts)):
-            if "loss" in facts.names and ((numbers := offered.of_micro_batch(micro)) >= 0).any():
+            numbers = offered.of_micro_batch(trained.micro)
+            if "loss" in facts.names and (numbers >= 0).any():
                 facts.note("loss", numbers, self._losses(trained))
-        if "label" in self._asked and ((numbers := self._offered.of_micro_batch(micro)) >= 0).any():
-            self._note_labels(numbers, micro.inputs.get("labels"))
+            if "label" in facts.names and (numbers >= 0).any():
+                self._note_labels(numbers, trained.micro.inputs.get("labels"))
 
     def _note_labels(self, numbers: Int64Array, labels: Any) -> None:
         if not isinstance(labels, Tensor):
@@ -213,23 +208,15 @@ class BufferFeeding(Method):
         if not offered.count:
             return
         known = self._facts.gathered(self._run.rank_sync) if self._asked else {}
-        labels = self._noted_labels(known) if "label" in self._asked else None
-        if self._labels_are_in_columns:
-            labels = self._read_labels()
+        labels = self._read_labels() if self._labels_are_in_columns else self._noted_labels(known)
         scores = None if self.scorer is None else self.scorer(batch, offered)
-        offers = Offers(
-            offered.count,
-            buffer.num_offered,
-            self._source_ids[offered.stream_ids],
-            labels,
-            known.get("loss"),
-            scores,
-        )
+        tasks = self._source_ids[offered.stream_ids]
+        offers = Offers(offered.count, buffer.num_offered, tasks, labels, known.get("loss"), scores)
         buffer.offer(offers, self._addresses, partial(self.kept.make, batch) if self.kept.are_any else None)
-        buffer.num_gathered_bytes += self.kept.num_gathered_bytes
-        self.kept.num_gathered_bytes = 0
 
-    def _noted_labels(self, known: Mapping[str, FloatArray]) -> Int64Array:
+    def _noted_labels(self, known: Mapping[str, FloatArray]) -> Int64Array | None:
+        if "label" not in self._asked:
+            return None
         if "label" not in known:
             raise ValueError(
                 f"Stream {self.name!r}: selection={self._buffer.selection.name} needs the 'label' of each sample, one "

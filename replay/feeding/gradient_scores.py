@@ -34,21 +34,12 @@ class GradientScores:
         run: The run.
         buffer: The buffer.
         stream_id: Its stream.
-        num_compared: Number of entries to compare with each sample.
         kept: Reads this rank's samples of a step.
     """
 
-    def __init__(
-        self,
-        run: RunContext,
-        buffer: Memory,
-        stream_id: int,
-        num_compared: int,
-        kept: KeptRows,
-    ):
+    def __init__(self, run: RunContext, buffer: Memory, stream_id: int, kept: KeptRows):
         self._run, self._buffer, self._stream_id = run, buffer, stream_id
-        self._num_compared, self._kept = num_compared, kept
-        self._probe: GradientProbe | None = None
+        self._num_compared, self._kept = getattr(buffer.selection, "num_compared", 10), kept
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model none of whose gradients can be read.
@@ -98,14 +89,13 @@ class GradientScores:
         size = len(self._buffer)
         if not size:
             return np.zeros(0, dtype=np.int64)
-        words = RandomNumbers(self._buffer.key or 0, _PURPOSE).words(np.array([self._buffer.num_offered]))
+        key = RandomNumbers(self._buffer.key or 0, _PURPOSE).key(self._buffer.num_offered)
         # Readers seed random transforms by ascending positions; the order of entries means nothing.
-        return np.sort(Permutation(size, int(words.view(np.int64)[0])).indices(0, min(self._num_compared, size)))
+        return np.sort(Permutation(size, key).indices(0, min(self._num_compared, size)))
 
     def _cosines(self, batch: StepBatch, samples: list[Any], entries: list[Any]) -> FloatArray:
         """Gives `[num_samples, num_entries]`: cosines of their gradients."""
         runs, probe = self._run.runs, self._probe
-        assert probe is not None, "the model is ready before a step is trained"  # noqa: S101
         micro = runs.collate([*samples, *entries], batch.plan)
         items = runs.items(micro)
         if len(items) != len(samples) + len(entries):
@@ -121,5 +111,4 @@ class GradientScores:
             except BaseException:
                 probe.cancel()
                 raise
-        found: FloatArray = cosines[: len(samples), len(samples) : len(items)]
-        return found
+        return np.asarray(cosines[: len(samples), len(samples) : len(items)])

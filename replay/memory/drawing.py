@@ -3,20 +3,12 @@
 import bisect
 import copy
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
 from replay.memory.memory import Memory
-from replay.retrieval import Retrieval
-
-
-class Draws(Protocol):
-    """The rule that picks entries, and the number of samples drawn so far: a buffer, or a second draw of one."""
-
-    retrieval: Retrieval
-    num_drawn: int
 
 
 class BufferCursor:
@@ -24,11 +16,16 @@ class BufferCursor:
 
     Copies (`ahead`) predict coming draws: they record where draws will begin, since a lookup depends on the entries
     drawn together. The slots of a completed draw stay fixed, even if the buffer changes.
+
+    Args:
+        buffer: The buffer.
+        draws: The object whose `retrieval` picks entries and whose `num_drawn` counts them: a second draw of the
+            buffer; `None` for the buffer itself.
     """
 
-    def __init__(self, buffer: Memory, draws: Draws | None = None):
-        self._buffer: Memory = buffer
-        self._draws: Draws = buffer if draws is None else draws
+    def __init__(self, buffer: Memory, draws: Any = None):
+        self._buffer = buffer
+        self._draws = buffer if draws is None else draws
         self._position = self._draws.num_drawn
         self.is_ahead = False
         self._last: tuple[int, Int64Array, Int64Array] = (0, np.zeros(0, np.int64), np.zeros(0, np.int64))

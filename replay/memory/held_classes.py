@@ -1,6 +1,7 @@
 """Class counts of the entries of a buffer, for the ledger."""
 
 import numpy as np
+import pandas as pd
 
 from mixer.utils.arrays import Int64Array
 from replay.memory.memory import Memory
@@ -19,8 +20,7 @@ class HeldClasses:
     def __init__(self) -> None:
         self.seen: set[int] = set()  # classes of which there was an entry at some time
         self._can_be_read = True
-        self._numbers: Int64Array = np.zeros(0, dtype=np.int64)  # entries whose class was read, ascending
-        self._labels: Int64Array = np.zeros(0, dtype=np.int64)
+        self._labels = pd.Series(dtype=np.float64)  # classes that were read, by number of the entry
 
     def count(self, buffer: Memory) -> dict[int, int]:
         """Counts the entries.
@@ -47,17 +47,13 @@ class HeldClasses:
         """Reads the classes of the entries that came since the last time; `None` where they cannot be read."""
         if buffer.storage.keeps_contents or not self._can_be_read:
             return None
-        numbers = buffer.entries["number"].astype(np.int64)
-        order = np.argsort(numbers)
-        numbers = numbers[order]
-        was_read = np.isin(numbers, self._numbers, assume_unique=True)
-        labels = np.empty(len(numbers), dtype=np.int64)
-        labels[was_read] = self._labels[np.isin(self._numbers, numbers, assume_unique=True)]  # both are ascending
-        if not was_read.all():
-            read = buffer.sources.labels(buffer.addresses(order[~was_read]), buffer.label_column)
+        labels = self._labels.reindex(buffer.entries["number"].copy())  # the entries change in place
+        is_new = labels.isna().to_numpy()
+        if is_new.any():
+            read = buffer.sources.labels(buffer.addresses(np.flatnonzero(is_new)), buffer.label_column)
             if read is None:
                 self._can_be_read = False
                 return None
-            labels[~was_read] = read
-        self._numbers, self._labels = numbers, labels
-        return labels
+            labels[is_new] = read
+        self._labels = labels
+        return labels.to_numpy(np.int64)

@@ -1,10 +1,9 @@
 """Rows to store for the samples that a buffer accepts: contents and model outputs."""
 
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from mixer.distributed.collectives import RankSync
@@ -13,11 +12,12 @@ from mixer.loading.step import StepBatch
 from mixer.mixture.cursors import StreamShare
 from mixer.trainer.method import ForwardResult, RunContext
 from mixer.utils.arrays import Int64Array
+from replay.memory.memory import Memory
 from replay.shared.offered import Offered
 from replay.storage import Row
 from replay.storage.codec import decode, encode
 
-_HEAD = 16  # bytes before each gathered row: its number and its length
+_HEAD = struct.Struct("<qq")  # before each gathered row: its number and its length
 Extract = Callable[[ForwardResult], list[Tensor]]
 
 
@@ -30,14 +30,14 @@ class KeptRows:
     Args:
         run: The run.
         stream_ids: The streams to sample from.
-        keeps_contents: Whether to store samples, not only model outputs.
+        buffer: The buffer, which stores samples or only model outputs, and counts the bytes that are gathered.
     """
 
-    def __init__(self, run: RunContext, stream_ids: Sequence[int], keeps_contents: bool):
-        self._run, self._keeps_contents = run, keeps_contents
+    def __init__(self, run: RunContext, stream_ids: Sequence[int], buffer: Memory):
+        self._run, self._buffer, self._keeps_contents = run, buffer, buffer.storage.keeps_contents
         self._extractors: dict[str, Extract] = {}
-        self.has_iterables = keeps_contents and any(run.streams[stream_id].is_iterable for stream_id in stream_ids)
-        self.num_gathered_bytes = 0
+        are_iterable = (run.streams[stream_id].is_iterable for stream_id in stream_ids)
+        self.has_iterables = self._keeps_contents and any(are_iterable)
 
     @property
     def are_any(self) -> bool:
@@ -65,10 +65,8 @@ class KeptRows:
 
     def note(self, trained: ForwardResult) -> None:
         """Records the payloads of a micro-batch after its forward pass."""
-        numbers = self._offered.of_micro_batch(trained.micro) if self._extractors else np.zeros(0, np.int64)
-        if not (numbers >= 0).any():
-            return
-        for name, extract in self._extractors.items():
+        numbers = self._offered.of_micro_batch(trained.micro)
+        for name, extract in self._extractors.items() if (numbers >= 0).any() else ():
             for number, value in zip(numbers.tolist(), extract(trained), strict=True):
                 if number >= 0:
                     self._payloads.setdefault(number, {})[name] = value.detach()
@@ -88,18 +86,14 @@ class KeptRows:
         }
         for number, sample in self.rows_of_iterables(batch):
             if number in chosen:
-                own[number] = Row(sample, own[number].payload if number in own else {})
-        gathered = own
+                own[number] = Row(sample, own.get(number, Row()).payload)
         if self.are_gathered:
-            gathered, num_bytes = gather_rows(self._run.rank_sync, own)
-            self.num_gathered_bytes += num_bytes
+            own, num_bytes = gather_rows(self._run.rank_sync, own)
+            self._buffer.num_gathered_bytes += num_bytes
         # After the ranks have talked, for it may fail on one of them.
-        samples = self.read_indexed(numbers) if self._keeps_contents else {}
-        rows = []
-        for number in numbers.tolist():
-            row = gathered.get(number, Row())
-            rows.append(Row(samples[number], row.payload) if number in samples else row)
-        return rows
+        for number, sample in self.read_indexed(numbers).items() if self._keeps_contents else ():
+            own[number] = Row(sample, own.get(number, Row()).payload)
+        return [own.get(number, Row()) for number in numbers.tolist()]
 
     def rows_of_iterables(self, batch: StepBatch) -> Iterator[tuple[int, Any]]:
         """Gives this rank's rows of iterable streams, where their contents are kept.
@@ -147,21 +141,14 @@ def gather_rows(rank_sync: RankSync, own: Mapping[int, Row]) -> tuple[dict[int, 
     """
     if rank_sync.world_size == 1:
         return dict(own), 0
-    messages = rank_sync.gather_bytes(rank_sync.run_on_all(partial(_message, own)))
+    contents = rank_sync.run_on_all(lambda: {number: encode(row) for number, row in own.items()})
+    message = b"".join(_HEAD.pack(number, len(content)) + content for number, content in contents.items())
+    messages = rank_sync.gather_bytes(message)
     rows: dict[int, Row] = {}
     for message in messages:
-        view, place = memoryview(message), 0
-        while place < len(view):
-            number = int.from_bytes(view[place : place + 8], "little")
-            length = int.from_bytes(view[place + 8 : place + _HEAD], "little")
-            rows[number] = decode(view[place + _HEAD : place + _HEAD + length])
-            place += _HEAD + length
+        view = memoryview(message)
+        while view:
+            number, length = _HEAD.unpack_from(view)
+            rows[number] = decode(view[_HEAD.size : _HEAD.size + length])
+            view = view[_HEAD.size + length :]
     return rows, sum(map(len, messages))
-
-
-def _message(own: Mapping[int, Row]) -> bytes:
-    parts = []
-    for number, row in own.items():
-        content = encode(row)
-        parts += [number.to_bytes(8, "little"), len(content).to_bytes(8, "little"), content]
-    return b"".join(parts)

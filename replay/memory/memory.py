@@ -322,8 +322,7 @@ class Memory:
         self.rows.load(rows)
         self.selection, self.retrieval = selection, retrieval
         self.sources, self._entries, self.key, self._forgotten = sources, entries, key, forgotten
-        for name, count in counters.items():
-            setattr(self, name, count)
+        vars(self).update(counters)
 
 
 def _options(rule: Selection | Retrieval) -> dict[str, Any]:

@@ -1,16 +1,23 @@
 """Dark experience replay: stored logits are regression targets for replayed samples."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.mixture.plan import Plan
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.trainer.method import ForwardResult, Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
-from replay.methods.logits import Logits
 from replay.methods.memories import factors_of_means, find_memory, refuse_second_draws
+from replay.second_draw import SecondDraw
 
 _LOGITS = "logits"
+_IGNORED = -100
+_FOR_TOKENS = 32
 
 
 class DER(Method):
@@ -58,8 +65,7 @@ class DER(Method):
         self._run = run
         self._memory_id, self._buffer, feeding = find_memory(run, self.memory, self.name)
         refuse_second_draws(run, self.name, self._way_out.format(self.memory), self.second)
-        self._logits = Logits(run.runs, self.top_k, self.name)
-        feeding.kept.keep(_LOGITS, self._logits.to_keep)
+        feeding.kept.keep(_LOGITS, self._to_keep)
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a memory whose oldest or newest place holds a sample without logits; see `Method.prepare`."""
@@ -76,6 +82,165 @@ class DER(Method):
         if micro.positions is None or int(micro.stream_ids[0]) != self._memory_id:
             return None
         slots = run.planner().cursors[self._memory_id].slots(micro.positions)  # type: ignore[attr-defined]  # a buffer's
-        distances = self._logits.squared_distances(trained, self._buffer.payloads(slots, _LOGITS))
-        counts = run.runs.items_by_stream if self._logits.are_of_tokens(trained) else trained.plan.counts
+        distances = self._squared_distances(trained, self._buffer.payloads(slots, _LOGITS))
+        counts = run.runs.items_by_stream if self._are_of_tokens(trained) else trained.plan.counts
         return distances * (self.alpha * run.world_size / max(int(counts[self._memory_id]), 1))
+
+    def _are_of_tokens(self, trained: ForwardResult) -> bool:
+        """Whether the model gives logits for each token of a micro-batch."""
+        return self._labels(trained, self._logits(trained)) is not None
+
+    def _to_keep(self, trained: ForwardResult) -> list[Tensor]:
+        """Gives what is kept of each row of a micro-batch.
+
+        Args:
+            trained: The micro-batch and what the model gave.
+
+        Returns:
+            `[num_classes]`, `[2, top_k]` or `[num_positions, 2, top_k]` for each row.
+
+        Raises:
+            ValueError: If the model gives no logits, or its rows are not the samples.
+        """
+        vectors, counts, top_k = self._vectors(trained)
+        vectors = vectors.detach()
+        if top_k is not None:
+            largest = vectors.topk(min(top_k, vectors.shape[-1]))
+            vectors = torch.stack([largest.values, largest.indices.to(vectors.dtype)], dim=-2)
+        return list(vectors.unbind() if counts is None else torch.split(vectors, counts))
+
+    def _squared_distances(self, trained: ForwardResult, kept: Sequence[NDArray[Any]]) -> Tensor:
+        """Compares the logits of a micro-batch with kept ones.
+
+        Args:
+            trained: The micro-batch and what the model gave.
+            kept: For each row what `_to_keep` gave.
+
+        Returns:
+            A scalar with a graph: over samples or positions the sum, over classes the mean, of squared differences.
+
+        Raises:
+            ValueError: If something of another shape was kept.
+        """
+        vectors, counts, top_k = self._vectors(trained)
+        own = vectors.shape[1:] if top_k is None else torch.Size([2, min(top_k, vectors.shape[-1])])
+        now = [tuple(own) if counts is None else (count, *own) for count in counts or [0] * len(kept)]
+        for before, shape in zip(kept, now, strict=True):
+            if before.shape != shape:
+                raise ValueError(
+                    f"{self.name}: a sample came into the buffer with logits of shape {list(before.shape)} and "
+                    f"has {list(shape)} now. A sample needs the same classes, top_k and labelled positions each time: "
+                    "mask and truncate in the data set, not at random in the collator, or begin with an empty buffer."
+                )
+        join = np.stack if counts is None else np.concatenate
+        stored = torch.from_numpy(join(list(kept))).to(vectors.device, vectors.dtype)
+        if top_k is not None:
+            stored, places = stored.unbind(dim=-2)
+            vectors = vectors.gather(-1, places.long())
+        return (vectors - stored).square().flatten(1).mean(dim=1).sum()
+
+    def _vectors(self, trained: ForwardResult) -> tuple[Tensor, list[int] | None, int | None]:
+        """Gives vectors of logits with a graph, how many each row has (`None`: one), and how much of each is kept."""
+        logits = self._logits(trained)
+        logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        labels = self._labels(trained, logits)
+        if labels is None:
+            return logits, None, self.top_k
+        counts = labels.ne(_IGNORED)
+        vectors = logits[:, : labels.shape[1]][counts.to(logits.device)]
+        return vectors, counts.sum(dim=1).tolist(), self.top_k or _FOR_TOKENS
+
+    def _logits(self, trained: ForwardResult) -> Tensor:
+        output, num_samples = trained.output, len(trained.micro.stream_ids)
+        logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+        if not isinstance(logits, Tensor) or logits.dim() == 0:
+            raise ValueError(
+                f"{self.name} compares logits, but the model's forward gives {type(output).__name__} without "
+                "any. Let it return a mapping with 'logits': leave out losses that are fused with the head (such as "
+                "use_liger_kernel=True) and return_dict=False, or replay by labels alone, without this method."
+            )
+        if logits.dim() == 1:
+            raise ValueError(
+                f"{self.name} compares a vector of logits for each sample, but the model gives 'logits' of shape "
+                f"{list(logits.shape)}. Let its forward return [num_samples, num_outputs], such as "
+                "logits.unsqueeze(-1)."
+            )
+        if len(logits) != num_samples:
+            raise ValueError(
+                f"{self.name} needs logits for each sample, but the model gives {len(logits)} rows of "
+                f"{num_samples} samples. Use a data_collator that pads samples instead of packing them into one row."
+            )
+        return logits
+
+    def _labels(self, trained: ForwardResult, logits: Tensor) -> Tensor | None:
+        """Gives the labels of each vector `[num_rows, num_positions]`; `None` if there is one vector a row."""
+        inputs = trained.micro.inputs
+        labels, is_shifted = inputs.get("shift_labels"), True
+        if labels is None:
+            labels, is_shifted = inputs.get("labels"), not self._run.runs.shifts_labels
+        if logits.dim() != 3 or not isinstance(labels, Tensor) or labels.shape != logits.shape[:2]:
+            return None
+        return labels if is_shifted else labels[:, 1:]
+
+
+class DERPlusPlus(DER):
+    """Holds the model to earlier logits of samples in memory, and to their labels too.
+
+    Buzzega et al. 2020, "Dark Experience for General Continual Learning", arXiv:2004.07211, equation 7: to the loss of
+    `DER` comes `β E_memory'[ℓ(y, f(x))]`, over a second, independent draw of the memory. That is a stream of its own,
+    `buffer.second_draw()`, which has a part in the mix like the memory itself. Without one the same samples serve for
+    both, at the cost of one draw: the terms are the same on average, but not independent.
+
+    Args:
+        memory: Name of the buffer's stream.
+        alpha: `α`, 0 or more; the paper has 0.1 to 1.
+        beta: `β`, 0 or more; the paper has 0.5 to 1.
+        second: Name of the stream of the second draw; `None` takes the memory's own for the labels too.
+        top_k: See `DER`.
+
+    Raises:
+        ValueError: As for `DER`; when the trainer is made if `second` is no second draw of that memory, or a stream
+            that it does not name is one.
+
+    Example:
+        >>> memory = ReplayBuffer(1000)  # doctest: +SKIP
+        >>> trainer = MixingTrainer(  # doctest: +SKIP
+        ...     model, args, train_dataset={"new": new, "memory": memory, "labelled": memory.second_draw()},
+        ...     mixing=ReplayRatio(2 / 3), methods=[DERPlusPlus("memory", second="labelled")],
+        ... )
+    """
+
+    _way_out = "Name the one of {!r}, as in second='again', and leave others out."
+
+    def __init__(
+        self,
+        memory: str = "memory",
+        alpha: float = 0.5,
+        beta: float = 0.5,
+        second: str | None = None,
+        top_k: int | None = None,
+    ):
+        super().__init__(memory, alpha, top_k)
+        check_range("beta", beta, 0.0, float("inf"), "0.5 to 1 are usual, and 0 learns from no labels, as DER does")
+        self.beta, self.second = float(beta), second
+
+    def attach(self, run: RunContext) -> None:
+        """Finds the second draw as well; see `Method.attach`."""
+        super().attach(run)
+        second = self.second
+        if second is None:
+            self._factors = {self._memory_id: self.beta}
+            return
+        second_id = run.stream_id(second, f"{self.name}(second={second!r})")
+        draw = run.streams[second_id].dataset
+        if not isinstance(draw, SecondDraw) or draw.buffer is not self._buffer:
+            raise ValueError(
+                f"{self.name}: second must name a second draw of {self.memory!r}, but stream {second!r} is a "
+                f"{type(draw).__name__}. Add one: train_dataset={{..., {self.memory!r}: buffer, {second!r}: "
+                "buffer.second_draw()}, or leave second out."
+            )
+        self._factors = {self._memory_id: 0.0, second_id: self.beta}
+
+    def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
+        """Takes means over new samples, and times β over those whose labels count; see `Method.factors`."""
+        return factors_of_means(items, self._factors)

@@ -50,9 +50,8 @@ class ReplayPolicy(Policy):
     _remembered: ClassVar[tuple[str, ...]] = ("policy",)
 
     def __init__(self, policy: Policy | str | Mapping[str, float] | None = None, *, additional: bool = False):
-        inner = None if policy is None else as_policy(policy)
-        self._has_default = inner is None
-        self.policy: Policy = Fixed() if inner is None else inner
+        self._has_default = policy is None
+        self.policy: Policy = Fixed() if policy is None else as_policy(policy)
         self._inner_decision: Decision | None = None
         super().__init__(unit=self.policy.unit)
         self.additional = additional

@@ -51,21 +51,10 @@ class LeastRecent(Retrieval):
     def drawn(self, start: int, slots: Int64Array) -> None:
         """Sends entries to the end of the line; see `Retrieval.drawn`."""
         self._position = start + len(slots)
-        self._send_to_end(slots)
+        self.placed(slots)
 
     def placed(self, slots: Int64Array) -> None:
         """Sends new entries to the end of the line; see `Retrieval.placed`."""
-        self._send_to_end(slots)
-
-    def removed(self, slot: int, last: int) -> None:
-        """Takes an entry out of the line; see `Retrieval.removed`."""
-        self._line[self._places[slot]] = _GONE
-        if slot != last:
-            self._line[self._places[last]] = slot
-            self._places[slot] = self._places[last]
-        self._places[last] = _GONE
-
-    def _send_to_end(self, slots: Int64Array) -> None:
         places = self._places[slots]
         self._line[places[places != _GONE]] = _GONE
         if self._tail + len(slots) > len(self._line):
@@ -77,6 +66,14 @@ class LeastRecent(Retrieval):
         self._tail = stop
         first = self._front(1)
         self._head = int(self._places[first[0]]) if len(first) else self._tail
+
+    def removed(self, slot: int, last: int) -> None:
+        """Takes an entry out of the line; see `Retrieval.removed`."""
+        self._line[self._places[slot]] = _GONE
+        if slot != last:
+            self._line[self._places[last]] = slot
+            self._places[slot] = self._places[last]
+        self._places[last] = _GONE
 
     def _stand(self, line: NDArray[np.int32]) -> None:
         there = line[line != _GONE]

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from mixer.distributed.gradient_sync import obstacle
 from mixer.loading.step import StepBatch
 from mixer.mixture.permutation import Permutation
-from mixer.mixture.plan import Plan
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.trainer.method import RunContext
-from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.arrays import Int64Array
 from replay.retrieval.uniform import Uniform
 from replay.shared.offered import Facts
 from replay.shared.random_numbers import RandomNumbers
@@ -81,8 +80,7 @@ class MIR(Uniform):
         Returns:
             int64 `[num_candidates]`: different slots.
         """
-        key = int(self._keys.words(np.array([start], dtype=np.int64)).view(np.int64)[0])
-        return Permutation(size, key).indices(0, min(self.candidates, size))
+        return Permutation(size, self._keys.key(start)).indices(0, min(self.candidates, size))
 
     def redraw(self, run: RunContext, batch: StepBatch, memory_id: int, size: int) -> bool:
         """Puts the entries that suffer most in the place of those that were drawn for a step.
@@ -103,21 +101,20 @@ class MIR(Uniform):
             return False
         slots = self.candidate_slots(start, size)
         cursor: Any = run.planner().cursors[memory_id]
-        plan = _plan_of(batch.plan, memory_id, len(slots))
-        cursor.assign(int(plan.starts[memory_id]), slots)
+        # Candidates are at positions before all: who loads ahead has predicted those that come.
+        counts, starts = np.zeros_like(batch.plan.counts), batch.plan.starts.copy()
+        counts[memory_id], starts[memory_id] = len(slots), -len(slots)
+        plan = replace(batch.plan, counts=counts, starts=starts)
+        cursor.assign(-len(slots), slots)
         new = tuple(micro for micro in batch.micro_batches if are_new[micro.stream_ids[0]])
         gradient = run.runs.gradient(replace(batch, micro_batches=new), num_items)
-        rises = self._rises(run, plan, int(plan.starts[memory_id]), gradient)
-        worst = np.argsort(-rises, kind="stable")[:count]
+        candidates = run.rank_sync.run_on_all(partial(run.runs.load, plan))
+        losses = partial(self._losses, run, candidates, -len(slots), gradient)
+        known = run.rank_sync.run_on_all(losses).gathered(run.rank_sync)
+        rises = known["after"] - known["before"]
+        worst = np.argsort(np.where(np.isnan(rises), np.inf, -rises), kind="stable")[:count]
         cursor.assign(start, slots[worst])
         return True
-
-    def _rises(self, run: RunContext, plan: Plan, start: int, gradient: Sequence[Tensor | None]) -> FloatArray:
-        rank_sync = run.rank_sync
-        candidates = rank_sync.run_on_all(partial(run.runs.load, plan))
-        known = rank_sync.run_on_all(partial(self._losses, run, candidates, start, gradient)).gathered(rank_sync)
-        rises = known["after"] - known["before"]
-        return np.where(np.isnan(rises), -np.inf, rises)
 
     def _losses(self, run: RunContext, candidates: StepBatch, start: int, gradient: Sequence[Tensor | None]) -> Facts:
         facts = Facts(("before", "after"), candidates.plan.total)
@@ -128,13 +125,6 @@ class MIR(Uniform):
                     assert micro.positions is not None, "methods see positions"  # noqa: S101
                     facts.note(name, micro.positions - start, losses)
         return facts
-
-
-def _plan_of(plan: Plan, memory_id: int, count: int) -> Plan:
-    """Makes a plan of candidates alone, at positions before all: who loads ahead has predicted those that come."""
-    counts, starts = np.zeros_like(plan.counts), plan.starts.copy()
-    counts[memory_id], starts[memory_id] = count, -count
-    return replace(plan, counts=counts, starts=starts)
 
 
 @contextlib.contextmanager

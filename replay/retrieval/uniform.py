@@ -21,7 +21,7 @@ class Uniform(Retrieval):
 
     def slots(self, start: int, count: int, size: int) -> Int64Array:
         """Draws again in place of what was drawn before; see `Retrieval.slots`."""
-        seed = int(self._random.words(np.array([start], dtype=np.int64)).view(np.int64)[0])
+        seed = self._random.key(start)
         if 2 * count > size:  # most numbers would have been drawn before: the beginning of a permutation
             return Permutation(size, seed).indices(0, count) if count else np.zeros(0, dtype=np.int64)
         random, num_tries = RandomNumbers(seed), 2 * count

@@ -15,17 +15,7 @@ from replay.selection.ring import Ring
 from replay.selection.shared.exemplars import Exemplars
 from replay.selection.surprise import Surprise
 
-_SELECTIONS: tuple[type[Selection], ...] = (
-    Reservoir,
-    KeyedReservoir,
-    Ring,
-    ClassBalanced,
-    Surprise,
-    LossAware,
-    GradientDiversity,
-    Herding,
-    KCenter,
-)
+_SELECTIONS = (Reservoir, KeyedReservoir, Ring, ClassBalanced, Surprise, LossAware, GradientDiversity, Herding, KCenter)
 
 __all__ = [
     "ClassBalanced",

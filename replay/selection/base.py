@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.saved_state import HasState
 
 Values = TypeVar("Values")
 
@@ -56,7 +57,7 @@ def known(values: Values | None, name: str) -> Values:
     return values
 
 
-class Selection(ABC):
+class Selection(HasState, ABC):
     """A rule for which samples a buffer keeps.
 
     A buffer has `capacity` slots, of which 0 to `size - 1` are occupied. A selection stores its own data per occupied
@@ -134,12 +135,12 @@ class Selection(ABC):
     def remove(self, slot: int) -> None:
         """Removes the entry in a slot; the entry in the last occupied slot moves into it."""
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of `choose`: JSON-safe values and numpy arrays, by name, not nested.
 
-        `"capacity"` and the names in `options` are included.
+        A subclass adds its own to `"capacity"` and the `options`.
         """
+        return {"capacity": self._capacity, **{option: getattr(self, option) for option in self.options}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads a saved state, after `start`.
@@ -150,9 +151,8 @@ class Selection(ABC):
         Raises:
             ValueError: If it is the state of another selection, or of another capacity or options.
         """
+        super().load_state_dict(state)
         own = self.state_dict()
-        if sorted(state) != sorted(own):
-            raise ValueError(f"{self.name} remembers {sorted(own)}, but the saved state has {sorted(state)}.")
         for option in ("capacity", *self.options):
             if state[option] != own[option]:
                 raise ValueError(

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from replay.selection.base import Offers, Selection, known
-from replay.selection.shared.groups import Bags, GroupSizes
+from replay.selection.base import Offers, known
+from replay.selection.shared.groups import Bags, GroupedSlots, GroupSizes
 from replay.shared.random_numbers import RandomNumbers, scaled
 
 
-class ClassBalanced(Selection):
+class ClassBalanced(GroupedSlots):
     """Evens out the classes, however rare some are: class-balanced reservoir sampling (CBRS).
 
     Chrysakis and Moens 2020, "Online Continual Learning from Imbalanced Data", algorithm 1. While there is room every
@@ -26,13 +26,15 @@ class ClassBalanced(Selection):
     """
 
     needs = frozenset({"label"})
+    column = "slots"
+    _slots: Bags
 
     def start(self, capacity: int, key: int) -> None:
         """Begins with an empty buffer; see `Selection.start`."""
         super().start(capacity, key)
         self._random = RandomNumbers(key)
-        self._classes = GroupSizes(width=1)
-        self._slots = Bags()  # of each class
+        self._groups = GroupSizes(width=1)
+        self._slots = Bags()
         self._num_seen: list[int] = []
         self._was_largest: list[bool] = []
 
@@ -44,64 +46,51 @@ class ClassBalanced(Selection):
         return np.array(slots, dtype=np.int64)
 
     def _choose_one(self, label: int, word: int) -> int:
-        own = self._classes.number_of((label,))
+        own = self._groups.number_of((label,))
         if own == len(self._num_seen):
             self._num_seen.append(0)
             self._was_largest.append(False)
         self._num_seen[own] += 1
         if self._size < self._capacity:
-            slot = self._size
+            self._put(self._size, own)
             self._size += 1
-            self._put(slot, own)
-            return slot
-        if self._was_largest[own] or self._classes.size(own) == self._classes.largest:
+            return self._size - 1
+        if self._was_largest[own] or self._groups.size(own) == self._groups.largest:
             place = scaled(word, self._num_seen[own])
-            return self._slots.pick(own, place) if place < self._classes.size(own) else -1
+            return self._slots.pick(own, place) if place < self._groups.size(own) else -1
         return self._replace_one_of_largest(own, word)
 
     def _replace_one_of_largest(self, own: int, word: int) -> int:
-        largest = self._classes.largest
-        tie, place = divmod(scaled(word, self._classes.num_largest * largest), largest)
-        loser = self._classes.pick_largest(tie)
+        largest = self._groups.largest
+        tie, place = divmod(scaled(word, self._groups.num_largest * largest), largest)
+        loser = self._groups.pick_largest(tie)
         self._was_largest[loser] = True  # others of the largest are so as long as they stay, whether noted or not
         slot = self._slots.pick(loser, place)
-        self._take(slot)
+        self._groups.change(self._slots.take(slot), -1)
         self._put(slot, own)
         return slot
 
     def _put(self, slot: int, group: int) -> None:
         self._slots.put(slot, group)
-        self._classes.change(group, 1)
-
-    def _take(self, slot: int) -> None:
-        self._classes.change(self._slots.take(slot), -1)
+        self._groups.change(group, 1)
 
     def remove(self, slot: int) -> None:
         """Forgets an entry; the next sample takes its room, of whatever class; see `Selection.remove`."""
         if self._size == self._capacity:
-            for tie in range(self._classes.num_largest):  # others may be larger once the room is filled again
-                self._was_largest[self._classes.pick_largest(tie)] = True
-        self._size -= 1
-        self._take(slot)
-        if slot != self._size:
-            self._slots.put(slot, self._slots.take(self._size))
+            for tie in range(self._groups.num_largest):  # others may be larger once the room is filled again
+                self._was_largest[self._groups.pick_largest(tie)] = True
+        super().remove(slot)
 
     def state_dict(self) -> dict[str, Any]:
         """Gives classes and the slots of each; see `Selection.state_dict`."""
-        return {
-            "capacity": self._capacity,
-            "slots": self._slots.state(),
+        own = {
             "num_seen": np.array(self._num_seen, dtype=np.int64),
             "was_largest": np.array(self._was_largest, dtype=bool),
-            **self._classes.state(),
         }
+        return {**super().state_dict(), **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up classes and slots; see `Selection.load_state_dict`."""
         super().load_state_dict(state)
-        self.start(self._capacity, self._key)
-        self._classes.load(state["groups"], state["sizes"])
-        self._slots.load(state["slots"])
         self._num_seen = np.asarray(state["num_seen"]).tolist()
         self._was_largest = np.asarray(state["was_largest"]).tolist()
-        self._size = int(np.asarray(state["slots"]).shape[1])

@@ -5,8 +5,7 @@ import numpy as np
 from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import Int64Array
 from replay.selection.base import Offers, known
-from replay.selection.shared.slot_trees import SumTree
-from replay.selection.shared.slot_values import SlotValues
+from replay.selection.shared.slot_trees import SlotValues, SumTree
 from replay.shared.random_numbers import RandomNumbers
 
 _UNKNOWN = 0.1  # what the authors' code gives to the first samples, for which there is nothing to compare with
@@ -54,8 +53,7 @@ class GradientDiversity(SlotValues):
 
     def _choose_one(self, own: float, loser_draw: float, decision: float) -> int:
         if self._size < self._capacity:
-            slot = self._size
-            self._size += 1
+            slot, self._size = self._size, self._size + 1
         elif own >= 0.5:
             return -1
         else:

@@ -7,7 +7,7 @@ import numpy as np
 
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.selection.base import Offers
-from replay.selection.shared.slot_values import LargestValues
+from replay.selection.shared.slot_trees import LargestValues
 from replay.shared.random_numbers import RandomNumbers
 
 

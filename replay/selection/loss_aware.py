@@ -5,8 +5,7 @@ from numpy.typing import ArrayLike
 
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.selection.base import Offers, known
-from replay.selection.shared.slot_trees import SumTree
-from replay.selection.shared.slot_values import SlotValues
+from replay.selection.shared.slot_trees import SlotValues, SumTree
 from replay.shared.random_numbers import RandomNumbers
 
 _LARGEST_LOSS = 50.0  # an entry with more is as good as never drawn, and the sum of the weights is still exact enough
@@ -46,8 +45,7 @@ class LossAware(SlotValues):
         slots = np.full(offers.count, -1, dtype=np.int64)
         for index, weight, uniform in zip(accepted.tolist(), weights, uniforms, strict=True):
             if self._size < self._capacity:
-                slot = self._size
-                self._size += 1
+                slot, self._size = self._size, self._size + 1
             else:
                 slot = self._tree.find(uniform)
             self._tree.set(slot, weight)

@@ -43,7 +43,7 @@ class Reservoir(Selection):
 
     def state_dict(self) -> dict[str, Any]:
         """Gives the number of entries; see `Selection.state_dict`."""
-        return {"capacity": self._capacity, "size": self._size}
+        return {**super().state_dict(), "size": self._size}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up the number of entries; see `Selection.load_state_dict`."""

@@ -1,18 +1,17 @@
 """The newest samples of each task and class."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import Int64Array
-from replay.selection.base import Offers, Selection, known
-from replay.selection.shared.groups import GroupSizes
-from replay.selection.shared.queues import Queues
+from replay.selection.base import Offers, known
+from replay.selection.shared.groups import GroupedSlots, GroupSizes, Queues
 
 
-class Ring(Selection):
+class Ring(GroupedSlots):
     """Keeps the newest samples of each group, first in, first out: a ring buffer a group.
 
     Chaudhry et al. 2019, "On Tiny Episodic Memories in Continual Learning", arXiv:1902.10486, ring buffer: `m`
@@ -29,6 +28,8 @@ class Ring(Selection):
     """
 
     options = ("slots_per_group", "by")
+    column = "queues"
+    _slots: Queues
 
     def __init__(
         self, slots_per_group: int | None = None, by: Sequence[Literal["task", "label"]] = ("task", "label")
@@ -46,7 +47,7 @@ class Ring(Selection):
         super().start(capacity, key)
         self.check_room(1, f"groups by {self.by}", "slots_per_group")
         self._groups = GroupSizes(width=len(self.by))
-        self._queues = Queues(capacity)
+        self._slots = Queues(capacity)
 
     def choose(self, offers: Offers) -> Int64Array:
         """Keeps every sample in the place of an old one; see `Selection.choose`."""
@@ -59,16 +60,15 @@ class Ring(Selection):
     def _choose_one(self, group: int) -> int:
         loser = self._loser(group)
         if loser is None:
-            slot = self._size
-            self._size += 1
+            slot, self._size = self._size, self._size + 1
         else:
-            slot = self._queues.first(loser)
-            self._queues.take(slot)
+            slot = self._slots.first(loser)
+            self._slots.take(slot)
         if loser != group:
             if loser is not None:
                 self._groups.change(loser, -1)
             self._groups.change(group, 1)
-        self._queues.push(slot, group)
+        self._slots.put(slot, group)
         return slot
 
     def _loser(self, group: int) -> int | None:
@@ -82,27 +82,6 @@ class Ring(Selection):
             return group
         return self._groups.pick_largest(0)
 
-    def remove(self, slot: int) -> None:
-        """Forgets an entry; see `Selection.remove`."""
-        self._size -= 1
-        self._groups.change(self._queues.take(slot), -1)
-        if slot != self._size:
-            self._queues.rename(self._size, slot)
-
     def state_dict(self) -> dict[str, Any]:
         """Gives the groups and their queues; see `Selection.state_dict`."""
-        return {
-            "capacity": self._capacity,
-            "slots_per_group": self.slots_per_group,
-            "by": "+".join(self.by),
-            "queues": self._queues.state(),
-            **self._groups.state(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up groups and queues; see `Selection.load_state_dict`."""
-        super().load_state_dict(state)
-        self.start(self._capacity, self._key)
-        self._groups.load(state["groups"], state["sizes"])
-        self._queues.load(state["queues"])
-        self._size = int(np.asarray(state["queues"]).shape[1])
+        return {**super().state_dict(), "by": "+".join(self.by)}

@@ -4,7 +4,7 @@ import numpy as np
 
 from mixer.utils.arrays import Int64Array
 from replay.selection.base import Offers, known
-from replay.selection.shared.slot_values import LargestValues
+from replay.selection.shared.slot_trees import LargestValues
 
 
 class Surprise(LargestValues):

@@ -96,8 +96,7 @@ def as_payloads(payloads: Mapping[str, Sequence[Any]] | None, count: int) -> dic
         ValueError: If a length does not fit.
         TypeError: If it is no mapping of lists.
     """
-    if payloads is None:
-        return {}
+    payloads = {} if payloads is None else payloads
     if not isinstance(payloads, Mapping):
         raise TypeError(f"payloads must be a mapping, such as {{'logits': array}}, got a {type(payloads).__name__}.")
     for name, values in payloads.items():

@@ -48,8 +48,7 @@ class RandomNumbers:
         Returns:
             float64 `[count]`: multiples of 2**-53.
         """
-        floats: FloatArray = (self.words(counters) >> _SHIFT_11).astype(np.float64) * 2.0**-53
-        return floats
+        return np.asarray((self.words(counters) >> _SHIFT_11).astype(np.float64) * 2.0**-53)
 
     def integers(self, counters: Int64Array, bounds: Int64Array) -> Int64Array:
         """Gives whole numbers that are even over 0 to `bounds - 1`.
@@ -61,7 +60,17 @@ class RandomNumbers:
         Returns:
             int64 `[count]`: the upper halves of word times bound; a value's probability is off by 2**-64 at most.
         """
-        return _upper_half(self.words(counters), bounds.view(np.uint64)).view(np.int64)
+        # numpy has no type for the 128 bits of a product, so it goes by halves of 32 bits.
+        left, right = self.words(counters), bounds.view(np.uint64)
+        left_high, left_low, right_high, right_low = left >> _SHIFT_32, left & _LOW, right >> _SHIFT_32, right & _LOW
+        middle = left_high * right_low + (left_low * right_low >> _SHIFT_32)
+        carry = left_low * right_high + (middle & _LOW) >> _SHIFT_32
+        upper: UInt64Array = left_high * right_high + (middle >> _SHIFT_32) + carry
+        return upper.view(np.int64)
+
+    def key(self, counter: int) -> int:
+        """Returns a number as a random key, a signed 64-bit integer."""
+        return int(self.words(np.array([counter], dtype=np.int64)).view(np.int64)[0])
 
 
 def scaled(word: int, bound: int) -> int:
@@ -75,13 +84,3 @@ def scaled(word: int, bound: int) -> int:
         A whole number from 0 to `bound - 1`.
     """
     return word * bound >> 64
-
-
-def _upper_half(left: UInt64Array, right: UInt64Array) -> UInt64Array:
-    # Upper 64 of the 128 bits of a product; numpy has no wider type, so it goes by halves of 32 bits.
-    left_high, left_low = left >> _SHIFT_32, left & _LOW
-    right_high, right_low = right >> _SHIFT_32, right & _LOW
-    middle = left_high * right_low + (left_low * right_low >> _SHIFT_32)
-    carry = left_low * right_high + (middle & _LOW) >> _SHIFT_32
-    upper: UInt64Array = left_high * right_high + (middle >> _SHIFT_32) + carry
-    return upper

@@ -216,22 +216,21 @@ class NodeWriter:
         return TypeError(f"{path}: {found} cannot be kept in a buffer; {_KEPT}. Have the data set give one of these.")
 
 
-def _utf_8(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
 _WRITERS: dict[type, Callable[[NodeWriter, Any], Any]] = {
     type(None): lambda _writer, value: value,
     bool: lambda _writer, value: value,
     # Python limits the digits of decimal numbers.
     int: lambda _writer, value: value if -(2**63) <= value < 2**63 else ["int", hex(value)],
     float: lambda _writer, value: value if math.isfinite(value) else ["float", struct.pack("<d", value).hex()],
-    str: lambda writer, value: value if value.isascii() else ["text", writer.add(_utf_8(value))],
+    str: lambda writer, value: (
+        value if value.isascii() else ["text", writer.add(value.encode("utf-8", "surrogatepass"))]
+    ),
     bytes: lambda writer, value: ["bytes", writer.add(value)],
     list: NodeWriter.write_list,
     tuple: lambda writer, value: ["tuple", *writer.write_items(value)],
     dict: NodeWriter.write_dict,
-    np.str_: lambda writer, value: ["numpy text", writer.add(_utf_8(str(value)))],  # an array cuts zeros off its end
+    # An array cuts zeros off its end.
+    np.str_: lambda writer, value: ["numpy text", writer.add(value.encode("utf-8", "surrogatepass"))],
     np.bytes_: lambda writer, value: ["numpy bytes", writer.add(bytes(value))],
     np.ndarray: NodeWriter.write_array,
     np.memmap: NodeWriter.write_array,  # what indexing a mapped file gives

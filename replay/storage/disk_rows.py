@@ -1,7 +1,7 @@
 """Rows on disk: constant memory, and crash-safe files."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ from mixer.utils.arrays import Int64Array
 from mixer.utils.files import read_json, write_json
 from mixer.utils.validation import refusing_damage
 from replay.storage.row_file import RowFile, whole_file, write_rows
-from replay.storage.rows import Rows, dropped
-from replay.storage.segments import SEGMENTS, Segment, SegmentFiles, merge, neighbourhood
+from replay.storage.rows import Rows
+from replay.storage.segments import SEGMENTS, Segment, SegmentFiles, neighbourhood
 
 _MANIFEST, _LIVE, _PENDING = "rows.json", "live.int64", "pending.arrow"
 _FORMAT = 1
@@ -95,22 +95,18 @@ class DiskRows(Rows):
     def content(self, number: int) -> Any:
         """See the base class."""
         if number >= self._first_pending:
-            content = self._pending.get(number)
-        else:
-            index = self._index_of(number)
-            is_live = index >= 0 and self.segments[index].has(number)
-            content = self._files.read(self.segments[index], number) if is_live else None
-        if content is None:
-            raise dropped(number)
-        return content
+            return self._pending.get(number)
+        index = self._index_of(number)
+        is_live = index >= 0 and self.segments[index].has(number)
+        return self._files.read(self.segments[index], number) if is_live else None
 
     def drop(self, numbers: Int64Array) -> None:
         """See the base class."""
-        self._rewrite_where(self._let_go(numbers), lambda segment: 2 * len(segment.live) < segment.num_rows)
+        self._let_go(numbers, least_live=0.5)
 
     def erase(self, numbers: Int64Array) -> None:
         """See the base class; checkpoints that have the rows keep them."""
-        self._rewrite_where(self._let_go(numbers), lambda segment: segment.num_dropped > 0)
+        self._let_go(numbers, least_live=1.0)
         self._files.remove_replaced()
 
     def save(self, folder: Path) -> None:
@@ -122,8 +118,7 @@ class DiskRows(Rows):
         with whole_file(folder / _LIVE) as file:
             for segment in self.segments:
                 file.write(segment.live.astype("<i8").tobytes())
-        numbers = np.fromiter(self._pending, dtype=np.int64, count=len(self._pending))
-        write_rows(folder / _PENDING, numbers, list(self._pending.values()))
+        write_rows(folder / _PENDING, self._pending)
         names = [_LIVE, _PENDING, *(segment.name for segment in self.segments)]
         content = {
             "format": _FORMAT,
@@ -154,19 +149,15 @@ class DiskRows(Rows):
     def _rewrite(self, index: int) -> None:
         around = neighbourhood(self.segments, index, self._rows_per_segment, _BYTES_PER_SEGMENT)
         parts = self.segments[around]
-        merged = merge(parts)
+        live = np.concatenate([part.live for part in parts])
+        num_bytes = sum(part.num_live_bytes for part in parts)
+        held = {number: row for part in parts for number, row in part.held.items()}
+        merged = Segment(parts[0].first, parts[-1].last, len(live), num_bytes, live, held)
         self._files.replace(parts, merged)
         self.segments[around] = [merged] if len(merged.live) else []
 
-    def _rewrite_where(self, segments: Sequence[Segment], is_due: Callable[[Segment], bool]) -> None:
-        for segment in segments:
-            index = self._index_of(segment.first)
-            is_here = index >= 0 and self.segments[index] is segment  # a neighbour may have been merged with it
-            if is_here and is_due(segment):
-                self._rewrite(index)
-
-    def _let_go(self, numbers: Int64Array) -> list[Segment]:
-        """Marks rows as dropped, int64 `[count]`, and returns the segments that cover them."""
+    def _let_go(self, numbers: Int64Array, least_live: float) -> None:
+        """Drops rows, int64 `[count]`, and rewrites their segments where a smaller part than `least_live` is left."""
         gone = np.unique(self.check(numbers))
         for number in gone[np.searchsorted(gone, self._first_pending) :].tolist():
             self._pending.pop(number, None)
@@ -174,7 +165,11 @@ class DiskRows(Rows):
         segments = [self.segments[index] for index in sorted(touched)]
         for segment in segments:
             segment.drop(gone)
-        return segments
+        for segment in segments:
+            index = self._index_of(segment.first)
+            is_here = index >= 0 and self.segments[index] is segment  # a neighbour may have been merged with it
+            if is_here and len(segment.live) < least_live * segment.num_rows:
+                self._rewrite(index)
 
     def _index_of(self, number: int) -> int:
         """Finds the segment that covers a number; -1 if none can."""

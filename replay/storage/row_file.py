@@ -4,7 +4,7 @@ import os
 import shutil
 import uuid
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -69,20 +69,21 @@ class RowFile:
         return self.read(batch * _ROWS_PER_BATCH + index) if is_here else None
 
 
-def write_rows(path: Path, numbers: Int64Array, rows: Sequence[Any], next_number: int = 0) -> None:
+def write_rows(path: Path, rows: Mapping[int, Any], next_number: int = 0) -> None:
     """Writes a file of rows; equal rows give equal files.
 
     Args:
         path: The file.
-        numbers: int64 `[count]`, ascending.
-        rows: The bytes of each.
+        rows: The bytes of each, by ascending number.
         next_number: A number to record in the file.
     """
     schema = _SCHEMA.with_metadata({_NEXT_NUMBER: str(next_number)})
+    numbers = list(rows)
     with whole_file(path) as file, pa.ipc.new_file(file, schema) as writer:
         for start in range(0, len(rows), _ROWS_PER_BATCH):
-            part = slice(start, start + _ROWS_PER_BATCH)
-            columns = [pa.array(numbers[part]), pa.array([bytes(row) for row in rows[part]], pa.large_binary())]
+            part = numbers[start : start + _ROWS_PER_BATCH]
+            contents = [bytes(rows[number]) for number in part]
+            columns = [pa.array(part, pa.int64()), pa.array(contents, pa.large_binary())]
             writer.write_batch(pa.record_batch(columns, schema=schema))
 
 

@@ -48,7 +48,13 @@ class Rows(ABC):
         Raises:
             KeyError: If a row does not exist or was dropped.
         """
-        return [decode(self.content(number)) for number in self.check(numbers).tolist()]
+        rows = []
+        for number in self.check(numbers).tolist():
+            content = self.content(number)
+            if content is None:
+                raise KeyError(f"Row {number} was dropped. Read rows before they are dropped, or keep them.")
+            rows.append(decode(content))
+        return rows
 
     @abstractmethod
     def add(self, contents: Sequence[bytes]) -> None:
@@ -56,15 +62,15 @@ class Rows(ABC):
 
     @abstractmethod
     def content(self, number: int) -> Any:
-        """Returns the bytes of a row, as any buffer; raises a `KeyError` if it was dropped."""
+        """Returns the bytes of a row, as any buffer; `None` if it was dropped."""
 
     @abstractmethod
     def drop(self, numbers: Int64Array) -> None:
         """Drops rows that will not be read again; their space is freed in time."""
 
-    @abstractmethod
     def erase(self, numbers: Int64Array) -> None:
         """Drops rows and deletes their data at once, also on disk."""
+        self.drop(numbers)
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -73,11 +79,6 @@ class Rows(ABC):
     @abstractmethod
     def load(self, folder: Path) -> None:
         """Loads saved rows in place of the present ones, on every rank; raises a `ValueError` for a damaged file."""
-
-
-def dropped(number: int) -> KeyError:
-    """Returns the error for a row that was dropped."""
-    return KeyError(f"Row {number} was dropped. Read rows before they are dropped, or keep them.")
 
 
 class MemoryRows(Rows):
@@ -93,24 +94,17 @@ class MemoryRows(Rows):
 
     def content(self, number: int) -> Any:
         """See the base class."""
-        if number not in self._rows:
-            raise dropped(number)
-        return self._rows[number]
+        return self._rows.get(number)
 
     def drop(self, numbers: Int64Array) -> None:
         """See the base class."""
         for number in self.check(numbers).tolist():
             self._rows.pop(number, None)
 
-    def erase(self, numbers: Int64Array) -> None:
-        """See the base class."""
-        self.drop(numbers)
-
     def save(self, folder: Path) -> None:
         """See the base class."""
         folder.mkdir(parents=True, exist_ok=True)
-        numbers = np.fromiter(self._rows, dtype=np.int64, count=len(self._rows))
-        write_rows(folder / _FILE, numbers, list(self._rows.values()), self.next_number)
+        write_rows(folder / _FILE, self._rows, self.next_number)
 
     def load(self, folder: Path) -> None:
         """See the base class."""

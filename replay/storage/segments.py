@@ -69,21 +69,6 @@ class Segment:
             self.held.pop(number, None)
 
 
-def merge(parts: Sequence[Segment]) -> Segment:
-    """Makes one segment of the live rows of neighbours.
-
-    Args:
-        parts: The neighbours, at least one.
-
-    Returns:
-        The segment, whose file has still to be written.
-    """
-    live = np.concatenate([part.live for part in parts])
-    num_bytes = sum(part.num_live_bytes for part in parts)
-    held = {number: row for part in parts for number, row in part.held.items()}
-    return Segment(parts[0].first, parts[-1].last, len(live), num_bytes, live, held)
-
-
 def neighbourhood(segments: Sequence[Segment], index: int, most_rows: int, most_bytes: int) -> slice:
     """Says which segments are written anew together.
 
@@ -99,23 +84,17 @@ def neighbourhood(segments: Sequence[Segment], index: int, most_rows: int, most_
     Returns:
         The place of this one and of the neighbours that fit into a segment with it.
     """
+
+    def size(segment: Segment) -> Int64Array:
+        return np.array([len(segment.live), len(segment.live), segment.num_live_bytes])
+
     start, stop, chosen = index, index + 1, segments[index]
     room = np.array([chosen.num_dropped, most_rows - len(chosen.live), most_bytes - chosen.num_live_bytes])
-
-    def takes(other: int) -> bool:
-        nonlocal room
-        if not 0 <= other < len(segments):
-            return False
-        num_live = len(segments[other].live)
-        left = room - [num_live, num_live, segments[other].num_live_bytes]
-        if (left < 0).any():
-            return False
-        room = left
-        return True
-
-    while takes(start - 1):
+    while start > 0 and (size(segments[start - 1]) <= room).all():
         start -= 1
-    while takes(stop):
+        room -= size(segments[start])
+    while stop < len(segments) and (size(segments[stop]) <= room).all():
+        room -= size(segments[stop])
         stop += 1
     return slice(start, stop)
 
@@ -181,8 +160,8 @@ class SegmentFiles:
         if not self.is_writer:
             return
         if len(merged.live):
-            rows = [self.read(part, number) for part in parts for number in part.live.tolist()]
-            write_rows(self.folder / merged.name, merged.live.astype(np.int64), rows)
+            rows = {number: self.read(part, number) for part in parts for number in part.live.tolist()}
+            write_rows(self.folder / merged.name, rows)
             merged.held = {}
         self._replaced += [self.folder / part.name for part in parts if part.name != merged.name]
 

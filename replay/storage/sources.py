@@ -67,8 +67,7 @@ def fingerprint(dataset: Any) -> str:
     """
     length = len(dataset)
     content = _read(dataset, length)
-    is_stable = reads_without_randomness(dataset) or (content is not None and _read(dataset, length) == content)
-    if content is None or not is_stable:
+    if content is None or not (reads_without_randomness(dataset) or _read(dataset, length) == content):
         return f"length {length}"
     return hashlib.blake2b(f"{type(dataset).__qualname__} {length} {content}".encode(), digest_size=16).hexdigest()
 
@@ -78,11 +77,8 @@ def _read(dataset: Any, length: int) -> list[str] | None:
     try:
         with seeded(0):
             samples = [dataset[index] for index in indices]
-    except Exception:  # whether a broken sample ends a run is said where it is trained on
-        return None
-    try:
         return [hashlib.blake2b(encode(Row(sample)), digest_size=16).hexdigest() for sample in samples]
-    except TypeError:
+    except Exception:  # whether a broken sample ends a run is said where it is trained on
         return None
 
 
@@ -102,42 +98,6 @@ class Source:
     fingerprint: str
     dataset: Any = None
     _labels: dict[str | None, Labels] = field(default_factory=dict, init=False, compare=False, repr=False)
-
-    @classmethod
-    def of(cls, name: str, dataset: Any) -> "Source":
-        """Takes a data set.
-
-        Args:
-            name: Its name.
-            dataset: A map-style data set.
-
-        Returns:
-            The source.
-        """
-        return cls(name, len(dataset), fingerprint(dataset), dataset)
-
-    def is_same(self, other: "Source") -> bool:
-        """Says whether this is the same data set as what has the same name now."""
-        return (self.length, self.fingerprint) == (other.length, other.fingerprint)
-
-    def check_same(self, other: "Source") -> None:
-        """Compares with what has the same name now.
-
-        Args:
-            other: The other source.
-
-        Raises:
-            ValueError: If it is another data set.
-        """
-        if self.is_same(other):
-            return
-        what = "some of its samples, or its type, are others"
-        if self.length != other.length:
-            what = f"it had {self.length} samples and has {other.length}"
-        raise ValueError(
-            f"Source {self.name!r} has changed since a buffer took references into it: {what}. Give the same data set "
-            "as before, give the new one another name, or keep contents in the buffer, in memory or on disk."
-        )
 
     def labels(self, indices: Int64Array, column: str | None = None) -> Int64Array | None:
         """Reads labels without reading whole samples.
@@ -165,11 +125,10 @@ class Source:
         Raises:
             SampleError: If one cannot be loaded.
         """
-        read_several = getattr(self.dataset, "__getitems__", None)
         try:
-            if read_several is None:
+            if not hasattr(self.dataset, "__getitems__"):
                 return [self.dataset[index] for index in indices]
-            samples: Sequence[Any] = read_several(list(indices))
+            samples: Sequence[Any] = self.dataset.__getitems__(list(indices))
         except Exception as error:  # whatever a user's data set raises is passed on, with the place
             place = f"Source {self.name!r}: one of the samples {list(indices)}"
             raise SampleError(f"{place} could not be loaded: {type(error).__name__}: {error}") from error
@@ -218,15 +177,24 @@ class Sources:
         for source_id, known in enumerate(self._sources):
             if known.name == name and known.dataset is dataset:
                 return source_id
-        return self._take(Source.of(name, dataset), is_read)
+        return self._take(Source(name, len(dataset), fingerprint(dataset), dataset), is_read)
 
     def _take(self, source: Source, is_read: bool) -> int:
         """Adds a source, or puts it in the place of the same one; returns its id."""
         if source.name in self.names:
             source_id = self.names.index(source.name)
             known, number = self._sources[source_id], 1
-            if is_read or known.is_same(source):
-                known.check_same(source)
+            is_same = (known.length, known.fingerprint) == (source.length, source.fingerprint)
+            if is_read and not is_same:
+                what = "some of its samples, or its type, are others"
+                if known.length != source.length:
+                    what = f"it had {known.length} samples and has {source.length}"
+                raise ValueError(
+                    f"Source {known.name!r} has changed since a buffer took references into it: {what}. Give the same "
+                    "data set as before, give the new one another name, or keep contents in the buffer, in memory or "
+                    "on disk."
+                )
+            if is_same:
                 self._sources[source_id] = source
                 return source_id
             while f"{known.name} ({number})" in self.names:
@@ -246,9 +214,7 @@ class Sources:
         Returns:
             Its id; that of before if it was added already.
         """
-        if name not in self.names:
-            self._sources.append(Source(name, 0, "none"))
-        return self.names.index(name)
+        return self.names.index(name) if name in self.names else self._take(Source(name, 0, "none"), is_read=True)
 
     def replaced(self, datasets: Mapping[str, Any]) -> "Sources":
         """Takes other objects for some data sets, such as ones without the columns that a model does not use.

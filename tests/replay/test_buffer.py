@@ -379,7 +379,7 @@ def test_a_capacity_that_is_no_whole_number_is_refused(capacity: Any) -> None:
 
 @pytest.mark.parametrize("capacity", [0, -1])
 def test_a_capacity_below_one_is_refused(capacity: int) -> None:
-    with pytest.raises(ValueError, match=f"capacity must be 1 or more samples, got {capacity}"):
+    with pytest.raises(ValueError, match=f"capacity must be a whole number, 1 or more, got {capacity}"):
         ReplayBuffer(capacity)
 
 

@@ -104,13 +104,8 @@ class Exemplars(Selection):
 
     def state_dict(self) -> dict[str, Any]:
         """Gives class and rank of every entry; see `Selection.state_dict`."""
-        return {
-            "capacity": self._capacity,
-            "per_class": self.per_class,
-            "num_classes": self._num_classes,
-            "classes": self._classes.copy(),
-            "ranks": self._ranks.copy(),
-        }
+        own = {"num_classes": self._num_classes, "classes": self._classes.copy(), "ranks": self._ranks.copy()}
+        return {**super().state_dict(), **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up class and rank of every entry; see `Selection.load_state_dict`."""

@@ -1,10 +1,13 @@
-"""Groups of samples, such as classes: their members and sizes, in O(1) for any number of groups."""
+"""Groups of samples, such as classes: their slots and sizes, in O(1) for any number of groups."""
 
 from array import array
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
+from replay.selection.base import Selection
 
 Group = tuple[int, ...]
 
@@ -51,6 +54,10 @@ class Bags:
         if not members:
             del self._members[bag]
         return bag
+
+    def rename(self, old: int, new: int) -> None:
+        """Puts a number that is in no bag in the place of another one, which leaves."""
+        self.put(new, self.take(old))
 
     def state(self) -> Int64Array:
         """Returns int64 `[2, count]`: numbers and their bags, each bag's in its order."""
@@ -123,3 +130,88 @@ class GroupSizes:
         self._ids = {tuple(name): number for number, name in enumerate(np.asarray(groups).tolist())}
         self._by_size.load(sizes)
         self.largest = int(np.asarray(sizes)[1].max(initial=0))
+
+
+class Queues:
+    """Slots by group, in the order of arrival: rings of links, so that every operation takes O(1).
+
+    Each ring begins and ends at a mark of its own, node `num_slots + group`.
+
+    Args:
+        num_slots: Number of slots, each of which is in at most one queue; 12 bytes each.
+    """
+
+    def __init__(self, num_slots: int):
+        empty = array("i", bytes(4 * num_slots))
+        self._num_slots = num_slots
+        self._next, self._previous, self._group_of = empty[:], empty[:], empty
+
+    def _link(self, before: int, after: int) -> None:
+        self._next[before], self._previous[after] = after, before
+
+    def first(self, group: int) -> int:
+        """Returns the oldest slot of a group that has one."""
+        return self._next[self._num_slots + group]
+
+    def put(self, slot: int, group: int) -> None:
+        """Puts a slot that is in no queue at the end of one; groups are numbered from 0."""
+        mark = self._num_slots + group
+        while mark >= len(self._next):
+            self._next.append(len(self._next))
+            self._previous.append(len(self._previous))
+        self._group_of[slot] = group
+        self._link(self._previous[mark], slot)
+        self._link(slot, mark)
+
+    def take(self, slot: int) -> int:
+        """Takes a slot out of its queue, and returns its group."""
+        self._link(self._previous[slot], self._next[slot])
+        return self._group_of[slot]
+
+    def rename(self, old: int, new: int) -> None:
+        """Puts a slot that is in no queue in the place of another one, which leaves."""
+        self._group_of[new] = self._group_of[old]
+        self._link(self._previous[old], new)
+        self._link(new, self._next[old])
+
+    def state(self) -> Int64Array:
+        """Returns int64 `[2, count]`: slots and their groups, each queue's from its front."""
+        slots = array("i")
+        for mark in range(self._num_slots, len(self._next)):
+            slot = self._next[mark]
+            while slot != mark:
+                slots.append(slot)
+                slot = self._next[slot]
+        groups = array("i", (self._group_of[slot] for slot in slots))
+        return np.array([slots, groups], dtype=np.int64)
+
+
+class GroupedSlots(Selection):
+    """Base of selections by group; `start` of a subclass creates the groups and their slots.
+
+    `column` is the name of the slots in the saved state.
+    """
+
+    column: ClassVar[str]
+    _groups: GroupSizes
+    _slots: Bags | Queues
+
+    def remove(self, slot: int) -> None:
+        """Removes an entry; see `Selection.remove`."""
+        self._size -= 1
+        self._groups.change(self._slots.take(slot), -1)
+        if slot != self._size:
+            self._slots.rename(self._size, slot)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the groups and the slots of each; see `Selection.state_dict`."""
+        return {**super().state_dict(), self.column: self._slots.state(), **self._groups.state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Loads the groups and the slots of each; see `Selection.load_state_dict`."""
+        super().load_state_dict(state)
+        self.start(self._capacity, self._key)
+        self._groups.load(state["groups"], state["sizes"])
+        for slot, group in np.asarray(state[self.column]).T.tolist():
+            self._slots.put(slot, group)
+            self._size += 1

@@ -119,10 +119,10 @@ def test_a_row_is_copied_a_bounded_number_of_times(tmp_path, monkeypatch):
     written = 0
     write = segment_files.write_rows
 
-    def count(path, numbers, rows):
+    def count(path, rows):
         nonlocal written
         written += len(rows)
-        write(path, numbers, rows)
+        write(path, rows)
 
     monkeypatch.setattr(segment_files, "write_rows", count)
     rows, generator = DiskRows(tmp_path, rows_per_segment=16), np.random.default_rng(0)
