@@ -96,7 +96,7 @@ class PlannedRun:
         rate *= 1.0 if mixing.clock.counts_steps else factor
         tokens = self._tokens.of(plan)
         mixing.check_tokens(plan, tokens)
-        seen = self._source.after(plan, mixing.seen, tokens)
+        seen = self._source.after(plan)
         for follow in self._parts.followers:
             follow(plan)
         mixing.observe(
@@ -118,7 +118,7 @@ class PlannedRun:
     def _evaluate(self) -> None:
         step = self._mixing.clock.step
         self._evaluation_steps.append(step)
-        losses = self._source.evaluation(step, self._mixing.seen)
+        losses = self._source.evaluation(step)
         losses = {name: loss for name, loss in losses.items() if name in self._parts.evaluated}
         if losses:
             self._mixing.observe_evaluation(losses)
