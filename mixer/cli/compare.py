@@ -6,7 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from mixer.cli.command import Command
 from mixer.ledger.summary import comparison, summarise
-from mixer.utils.console import add_json, console, print_json
+from mixer.utils.console import add_json, show
 
 
 def compare() -> Command:
@@ -20,7 +20,5 @@ def compare() -> Command:
 
 def _compare(config: Namespace) -> None:
     summaries = [summarise(Path(run)) for run in config.runs]
-    if config.json:
-        print_json([{"run": run, **one.as_data()} for run, one in zip(config.runs, summaries, strict=True)])
-    else:
-        console().print(comparison(summaries))
+    content = [{"run": run, **one.as_data()} for run, one in zip(config.runs, summaries, strict=True)]
+    show(content, comparison(summaries), config.json)

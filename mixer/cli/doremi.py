@@ -9,14 +9,14 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from mixer.analysis.doremi.runs import POLICY, ProxyWeights, Step, find_weights, finish, on_main
+from mixer.analysis.doremi.runs import POLICY, Step, find_weights, finish, on_main
 from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.distributed.launch import build_together
 from mixer.policies import Policy
 from mixer.recipe.files import mixing_of
 from mixer.recipe.model import Task
 from mixer.recipe.recipe import Recipe
-from mixer.utils.console import console, only_json, print_json
+from mixer.utils.console import only_json, show
 from mixer.utils.files import write_json
 
 WEIGHTS_FILE = "weights.json"
@@ -27,6 +27,11 @@ _DESCRIPTION = (
     f"OUTPUT is training.output_dir. mixing is the proxy's policy, {POLICY} by default. Every field can be "
     "overridden: --training.learning_rate 1e-3."
 )
+_TRAIN = "Also train the recipe's model with these weights, in OUTPUT/main."
+_REFERENCE_MIXING = (
+    "Mixture of the reference. Default: the weights of the streams; without weights, proportional to size."
+)
+_PROXY_MODEL = "A smaller model for the reference and the proxy. Default: the recipe's model."
 
 
 @dataclass
@@ -54,19 +59,9 @@ def doremi() -> Command:
         usage="[--train] [--reference_mixing MIXING] [--proxy_model.FIELD VALUE ...] [--json]",
         example=f"mixer doremi recipes/demo.yaml --mixing {POLICY} --training.output_dir runs/doremi",
         options={
-            "--train": {
-                "action": "store_true",
-                "help": "Also train the recipe's model with these weights, in OUTPUT/main.",
-            },
-            "--reference_mixing": {
-                "type": Policy | dict[str, float] | str | None,
-                "help": "Mixture of the reference. Default: the weights of the streams; without weights, proportional "
-                "to size.",
-            },
-            "--proxy_model": {
-                "type": ProxyModel | None,
-                "help": "A smaller model for the reference and the proxy. Default: the recipe's model.",
-            },
+            "--train": {"action": "store_true", "help": _TRAIN},
+            "--reference_mixing": {"type": Policy | dict[str, float] | str | None, "help": _REFERENCE_MIXING},
+            "--proxy_model": {"type": ProxyModel | None, "help": _PROXY_MODEL},
         },
     )
 
@@ -87,11 +82,16 @@ def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     build_together(parser, every_option, None, partial(make, "reference", {}))
     with only_json(own.json):  # training may print to stdout
         result = find_weights(make)
-        mixing = mixing_of(result.weights, result.unit)
+        mixing = mixing_of(result["weights"], result["unit"])
         main = make("main", {"mixing": mixing})
         on_main(main.recipe.training, lambda: write_json(path, mixing))
     if main.recipe.training.process_index == 0:
-        _show(result, mixing, path, own.json)
+        table = Table("stream", f"weight (share of {result['unit']})")
+        for name, weight in result["weights"].items():
+            table.add_row(name, f"{weight:.4f}")
+        show({**result, "mixing": mixing, "path": path}, table, own.json)
+        if not own.json:
+            print(path)  # noqa: T201
     if own.train:
         with only_json(own.json):
             finish(main)
@@ -117,14 +117,3 @@ def _make(
     recipe = build_recipe(Recipe, parser, config, given_as)
     config.pop("recipe", None)
     return Step(recipe, parser.dump(config, skip_validation=True), given_as)
-
-
-def _show(result: ProxyWeights, mixing: Mapping[str, Any], path: Path, is_json: bool) -> None:
-    if is_json:
-        print_json({"weights": result.weights, "unit": result.unit, "mixing": mixing, "path": path})
-        return
-    table = Table("stream", f"weight (share of {result.unit})")
-    for name, weight in result.weights.items():
-        table.add_row(name, f"{weight:.4f}")
-    console().print(table)
-    print(path)  # noqa: T201

@@ -25,21 +25,12 @@ from mixer.utils.text import printable
 
 INTERRUPTED = 130
 
-# The function that creates each command.
-_COMMANDS = {
-    "train": "mixer.cli.train:train",
-    "inspect": "mixer.cli.inspect:inspect",
-    "policies": "mixer.cli.listings:policies",
-    "schedules": "mixer.cli.listings:schedules",
-    "compare": "mixer.cli.compare:compare",
-    "report": "mixer.cli.report:report",
-    "watch": "mixer.cli.watch:watch",
-    "doremi": "mixer.cli.doremi:doremi",
-    "fit": "mixer.cli.fit:fit",
-    "simulate": "mixer.cli.simulate:simulate",
-    "explain": "mixer.cli.explain:explain",
-    "completion": "mixer.cli.completion:completion",
-}
+# Each is a function of the module of its name, but for the lists.
+_COMMANDS = (
+    *("train", "inspect", "policies", "schedules", "compare", "report", "watch"),
+    *("doremi", "fit", "simulate", "explain", "completion"),
+)
+_MODULES = {"policies": "listings", "schedules": "listings"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -91,12 +82,12 @@ def _commands(name: str | None) -> dict[str, Command]:
     """Creates the commands; one of our own alone if it is named, since all of them take long to import."""
     if name in _COMMANDS and name != "completion":
         return {name: _made(name)}
-    return {**{own: _made(own) for own in _COMMANDS}, **plugged_in_commands(tuple(_COMMANDS))}
+    return {**{own: _made(own) for own in _COMMANDS}, **plugged_in_commands(_COMMANDS)}
 
 
 def _made(name: str) -> Command:
-    module, _, function = _COMMANDS[name].partition(":")
-    command: Command = getattr(importlib.import_module(module), function)()
+    module = importlib.import_module(f"mixer.cli.{_MODULES.get(name, name)}")
+    command: Command = getattr(module, name)()
     return command
 
 

@@ -6,7 +6,7 @@ from mixer.analysis.explain.explanation import explain as explain_step
 from mixer.analysis.explain.screen import as_json, screen
 from mixer.cli.command import Command
 from mixer.ledger.recorded_run import RecordedRun
-from mixer.utils.console import add_json, console, print_json
+from mixer.utils.console import add_json, show
 
 
 def explain() -> Command:
@@ -25,9 +25,6 @@ def explain() -> Command:
             held = RecordedRun(config.run).held_steps
             raise ValueError(f"give --step N: the ledger of {config.run} holds the steps {held}.")
         explanation = explain_step(config.run, config.step)
-        if config.json:
-            print_json(as_json(explanation))
-        else:
-            console().print(screen(explanation))
+        show(as_json(explanation), screen(explanation), config.json)
 
     return Command(parser, run, "explain the mixture of a step", example="mixer explain runs/demo/adaptive --step 120")

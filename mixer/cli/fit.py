@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser, Namespace
 from mixer.analysis.fit.fitted import FittedMixture, error_table, share_table, summary
 from mixer.analysis.fit.mixture import AUTO, fit_mixture
 from mixer.analysis.fit.regressors import REGRESSORS
-from mixer.analysis.fit.runs import read_recorded_runs
+from mixer.analysis.fit.runs import RecordedRuns
 from mixer.cli.command import Command
 from mixer.recipe.files import mixing_of
 from mixer.utils.console import add_json, console, print_json
@@ -53,18 +53,10 @@ def fit() -> Command:
 
 def _run(config: Namespace) -> None:
     allowed = config.allow_different_budgets, config.allow_different_recipes
-    recorded = read_recorded_runs([Path(run) for run in config.runs], config.unit, config.loss, *allowed)
-    fitted = fit_mixture(
-        recorded.mixtures,
-        recorded.losses,
-        config.objective,
-        streams=recorded.streams,
-        loss_names=recorded.loss_names,
-        runs=recorded.runs,
-        groups=recorded.groups,
-        regressor=config.regressor,
-        least_share=config.least_share,
-    )
+    recorded = RecordedRuns([Path(run) for run in config.runs], config.unit, config.loss, *allowed)
+    measured: dict[str, Any] = {name: value for name, value in vars(recorded).items() if name != "notes"}
+    options = {"regressor": config.regressor, "least_share": config.least_share}
+    fitted = fit_mixture(objective=config.objective, **measured, **options)
     mixing = mixing_of(fitted.weights, config.unit)
     if config.output is not None:
         write_json(Path(config.output), mixing)

@@ -1,24 +1,20 @@
 """`mixer inspect RECIPE.yaml`: shows a recipe's data as training will see them, and the problems in them."""
 
 import tempfile
-from dataclasses import asdict
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
 from mixer.analysis.inspect.findings import findings_of
-from mixer.analysis.inspect.inspection import inspect_recipe
+from mixer.analysis.inspect.inspection import Inspection
 from mixer.analysis.inspect.view import view_of
 from mixer.cli.command import FOUND, Command, build_recipe, recipe_command
 from mixer.recipe.recipe import Recipe
-from mixer.utils.console import console, only_json, print_json
+from mixer.utils.console import only_json, show
 
+_NUM_SAMPLES = "Maximum number of samples to read of each stream. Default: 50,000."
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "--num_samples": {
-        "type": int,
-        "default": 50_000,
-        "help": "Maximum number of samples to read of each stream. Default: 50,000.",
-    },
+    "--num_samples": {"type": int, "default": 50_000, "help": _NUM_SAMPLES},
     "--seed": {"type": int, "default": 0, "help": "Seed for drawing these samples and the examples."},
     "--strict": {"action": "store_true", "help": f"Exit with status {FOUND} if there is a warning."},
 }
@@ -49,10 +45,7 @@ def _inspect(parser: ArgumentParser, config: Namespace, own: Namespace) -> int:
         recipe = build_recipe(Recipe, parser, config)
         if recipe.training.world_size > 1:
             raise ValueError("mixer inspect runs in one process: start it without torchrun or accelerate launch.")
-        inspection = inspect_recipe(recipe, own.num_samples, own.seed)
+        inspection = Inspection(recipe, own.num_samples, own.seed)
     findings = findings_of(inspection)
-    if own.json:
-        print_json({**inspection.as_data(), "warnings": [asdict(finding) for finding in findings]})
-    else:
-        console().print(view_of(inspection, findings))
+    show({**vars(inspection), "warnings": findings}, view_of(inspection, findings), own.json)
     return FOUND if findings and own.strict else 0

@@ -10,7 +10,7 @@ from mixer.cli.command import Command
 from mixer.policies import Policy, Wrapper, policy_classes
 from mixer.policies.registry import cost_of
 from mixer.schedules import Schedule, schedule_classes
-from mixer.utils.console import add_json, console, print_json
+from mixer.utils.console import add_json, show
 
 _Classes = Mapping[str, type[Policy] | type[Schedule]]
 
@@ -32,14 +32,11 @@ def _listing(title: str, example: str, classes: Callable[[], _Classes]) -> Comma
 
     def run(config: Namespace) -> None:
         rows = [_row(name, rule) for name, rule in classes().items()]
-        if config.json:
-            print_json(rows)
-            return
         table = Table("name", "needs", "costs", "what it does", title=title)
         for row in rows:
             needs = row["needs"] if isinstance(row["needs"], str) else ", ".join(row["needs"]) or "nothing"
             table.add_row(row["name"], needs, row["costs"], row["summary"])
-        console().print(table)
+        show(rows, table, config.json)
 
     return Command(parser, run, f"list the {kind}", example=f"{example} --json")
 

@@ -9,22 +9,18 @@ from mixer.analysis.simulate.simulate import simulate as simulate_run
 from mixer.analysis.simulate.simulated import check_every
 from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.recipe.recipe import Recipe
-from mixer.utils.console import console, only_json, print_json
+from mixer.utils.console import only_json, show
 
+_NUM_RANKS = "Processes of the launch. Default: 1."
+_LOSSES = (
+    "Output folder of a run whose losses and gradients adaptive rules observe, step by step. Without it they hold the "
+    "weights and the batch size that they start with."
+)
+_EVERY = "Shows the mixture in such parts of the run."
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "--num_ranks": {"type": int, "default": 1, "metavar": "N", "help": "Processes of the launch. Default: 1."},
-    "--losses": {
-        "type": str | None,
-        "metavar": "RUN",
-        "help": "Output folder of a run whose losses and gradients adaptive rules observe. Without it they hold the "
-        "weights and the batch size that they start with.",
-    },
-    "--every": {
-        "type": float,
-        "default": 0.1,
-        "metavar": "SHARE",
-        "help": "Shows the mixture in such parts of the run.",
-    },
+    "--num_ranks": {"type": int, "default": 1, "metavar": "N", "help": _NUM_RANKS},
+    "--losses": {"type": str | None, "metavar": "RUN", "help": _LOSSES},
+    "--every": {"type": float, "default": 0.1, "metavar": "SHARE", "help": _EVERY},
     "--output": {"type": str | None, "metavar": "FOLDER", "help": "Writes a ledger there, as a run would."},
 }
 
@@ -46,7 +42,4 @@ def _simulate(parser: ArgumentParser, config: Namespace, own: Namespace) -> None
     check_every(own.every)
     with only_json(own.json):
         planned = simulate_run(build_recipe(Recipe, parser, config), own.num_ranks, own.losses, own.output)
-    if own.json:
-        print_json(planned.summary(own.every))
-    else:
-        console().print(screen(planned, own.every))
+    show(planned.summary(own.every), screen(planned, own.every), own.json)

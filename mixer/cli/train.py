@@ -13,8 +13,15 @@ from mixer.distributed.launch import build_together
 from mixer.ledger.summary import comparison, summarise
 from mixer.recipe.recipe import Recipe
 from mixer.trainer.trainer import MixingTrainer
-from mixer.utils.console import console, only_json, print_json
+from mixer.utils.console import console, only_json, show
 from mixer.utils.files import write_text
+
+_RESUME = (
+    "Resume from the newest complete checkpoint in training.output_dir; without one, start anew (auto) or stop with an "
+    "error (must). Always start anew (never). Or resume from the folder of a checkpoint (PATH). Default: "
+    "training.resume_from_checkpoint."
+)
+_DRY_RUN = "Build everything and show the streams with a sample of each; do not train."
 
 
 def train() -> Command:
@@ -27,17 +34,8 @@ def train() -> Command:
         usage="[--dry_run] [--resume auto|must|never|PATH]",
         example="mixer train recipes/demo.yaml --mixing Uniform --training.output_dir runs/uniform",
         options={
-            "--resume": {
-                "type": str,
-                "metavar": "auto|must|never|PATH",
-                "help": "Resume from the newest complete checkpoint in training.output_dir; without one, start anew "
-                "(auto) or stop with an error (must). Always start anew (never). Or resume from the folder of a "
-                "checkpoint (PATH). Default: training.resume_from_checkpoint.",
-            },
-            "--dry_run": {
-                "action": "store_true",
-                "help": "Build everything and show the streams with a sample of each; do not train.",
-            },
+            "--resume": {"type": str, "metavar": "auto|must|never|PATH", "help": _RESUME},
+            "--dry_run": {"action": "store_true", "help": _DRY_RUN},
         },
     )
 
@@ -54,10 +52,7 @@ def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     if trainer.is_world_process_zero():
         folder = Path(str(trainer.args.output_dir))
         result = summarise(folder)
-        if own.json:
-            print_json({"output_dir": folder, **result.as_data()})
-        else:
-            console().print(comparison([result]))
+        show({"output_dir": folder, **result.as_data()}, comparison([result]), own.json)
 
 
 def _train(trainer: MixingTrainer, recipe: str, resume: str | None) -> None:

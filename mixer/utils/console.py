@@ -46,11 +46,19 @@ def add_json(parser: ArgumentParser) -> None:
 
 
 def print_json(content: Any) -> None:
-    """Prints plain data, including arrays and tables, as strict JSON.
+    """Prints plain data, arrays, tables and objects as strict JSON.
 
-    NaN and infinite numbers become null, and a table becomes a list of rows.
+    NaN and infinite numbers become null, a table becomes a list of rows, and an object its public attributes.
     """
     print(json.dumps(_plain(content), indent=2, allow_nan=False))  # noqa: T201
+
+
+def show(content: Any, view: RenderableType, is_json: bool) -> None:
+    """Prints a command's result: plain data for `print_json`, or a view for people."""
+    if is_json:
+        print_json(content)
+    else:
+        console().print(view)
 
 
 @contextlib.contextmanager
@@ -75,4 +83,6 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, Path):
         return str(value)
+    if hasattr(value, "__dict__"):
+        return _plain({name: part for name, part in vars(value).items() if not name.startswith("_")})
     raise TypeError(f"{value!r} cannot be written as JSON.")

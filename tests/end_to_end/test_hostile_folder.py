@@ -20,7 +20,7 @@ import yaml
 from mixer import Stream
 from mixer.analysis.explain.explanation import explain
 from mixer.analysis.fit.recipes import check_recipes
-from mixer.analysis.fit.runs import read_run
+from mixer.analysis.fit.runs import Run
 from mixer.analysis.report import write_report
 from mixer.analysis.report.tables import write_tables
 from mixer.analysis.watch.gathered import WatchedRun
@@ -242,7 +242,7 @@ READERS: dict[str, Callable[[Path, Path], Any]] = {
     "ledger": lambda run, out: Ledger(run / "ledger").to_pandas(),
     "go on": lambda run, out: Ledger(run / "ledger").num_rows(),
     "tables": lambda run, out: write_tables({"run": Ledger(run / "ledger")}, {}, out / "tables"),
-    "fit": lambda run, out: read_run(run, "run", "samples", "train"),
+    "fit": lambda run, out: Run(run, "run", "samples", "train"),
 }
 TABLES = ("clock", "decisions", "memories", "streams", "timings")
 FILES = [

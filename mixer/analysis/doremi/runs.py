@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
 from transformers import TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 from transformers.utils import logging
 
-from mixer.policies.contract import Policy, Unit, weights_array
+from mixer.policies.contract import Policy, weights_array
 from mixer.policies.doremi import DoReMi
 from mixer.policies.registry import as_policy
 from mixer.policies.shared.wrapper import Wrapper
@@ -23,7 +23,7 @@ from mixer.utils.files import read_json, write_json, write_text
 FINISHED_FILE = "finished.json"
 RECIPE_FILE = "recipe.yaml"
 _RESULTS = (FINISHED_FILE, "checkpoint-*", "training_args.bin")  # the last one is saved with the final model
-_SET_BY_THE_COMMAND = ("reference_model",)  # the folder of the reference, which may have moved
+_SET_BY_THE_COMMAND = "reference_model"  # the folder of the reference, which may have moved
 _MOST_NAMED = 4
 logger = logging.get_logger(__name__)
 _Result = TypeVar("_Result")
@@ -95,10 +95,10 @@ def on_main(training: TrainingArguments, work: Callable[[], _Result]) -> _Result
             outcome[1] = str(error)
     if training.world_size > 1:
         dist.broadcast_object_list(outcome, src=0, device=training.device)
-    if outcome[1] is not None:
-        raise ValueError(outcome[1])
-    result: _Result = outcome[0]
-    return result
+    result, failure = outcome
+    if failure is not None:
+        raise ValueError(failure)
+    return cast(_Result, result)
 
 
 def _begin(step: Step) -> dict[str, Any] | None:
@@ -129,7 +129,7 @@ def _check_same(step: Step, recipe: Path) -> None:
             f"training.output_dir: {recipe} cannot be read ({error}), so the recipe of {step.folder} is unknown. If it "
             "was the same recipe, delete that file to continue; otherwise set another training.output_dir."
         ) from None
-    different = [name for name in differences(before, step.yaml) if name not in _SET_BY_THE_COMMAND]
+    different = [name for name in differences(before, step.yaml) if name != _SET_BY_THE_COMMAND]
     if different:
         named = ", ".join(different[:_MOST_NAMED]) + (", ..." if len(different) > _MOST_NAMED else "")
         raise ValueError(
@@ -151,24 +151,14 @@ def _warn_of_starting_over(step: Step, had_begun: bool) -> None:
         )
 
 
-@dataclass(frozen=True)
-class ProxyWeights:
-    """The weights that the proxy had on average.
-
-    Args:
-        weights: Weights by stream; they sum to 1.
-        unit: Whether they are shares of samples or of tokens.
-    """
-
-    weights: dict[str, float]
-    unit: Unit
-
-
-def find_weights(make: Callable[[str, Mapping[str, Any]], Step]) -> ProxyWeights:
+def find_weights(make: Callable[[str, Mapping[str, Any]], Step]) -> dict[str, Any]:
     """Trains the reference and the proxy, unless they are finished; all ranks must call it.
 
     Args:
         make: Makes the run `"reference"` or `"proxy"`, with changes of fields of its recipe.
+
+    Returns:
+        `weights`, the proxy's average weights by stream (they sum to 1), and their `unit`, samples or tokens.
 
     Raises:
         ValueError: If the proxy's policy does not average weights, or needs no reference model, or a run was started
@@ -178,8 +168,7 @@ def find_weights(make: Callable[[str, Mapping[str, Any]], Step]) -> ProxyWeights
     proxy = make("proxy", {"reference_model": str(reference.folder)})
     _check_policy(POLICY if proxy.recipe.mixing is None else proxy.recipe.mixing)
     finish(reference)
-    results = finish(proxy, _weights)
-    return ProxyWeights(results["weights"], results["unit"])
+    return finish(proxy, _weights)
 
 
 def averaged_weights(policy: Policy, names: Sequence[str]) -> dict[str, float]:

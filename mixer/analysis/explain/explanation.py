@@ -1,7 +1,5 @@
 """The explanation of a step, looked up in the ledger of its run."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +14,10 @@ from mixer.utils.arrays import FloatArray
 _TOLERANCE = 1e-9
 
 
-@dataclass(frozen=True)
 class SizeExplained:
     """The batch size of a step.
 
-    Args:
+    Attributes:
         schedule: Name of the batch-size schedule.
         before: Batch size of the step before, or `None`.
         asked: Batch size of this one.
@@ -30,20 +27,33 @@ class SizeExplained:
         note: A sentence on the decision, if there is something to say.
     """
 
-    schedule: str
-    before: int | None
-    asked: int
-    total: int
-    learning_rate_factor: float
-    terms: dict[str, float] = field(default_factory=dict)
-    note: str = ""
+    def __init__(self, run: RecordedRun, row: int):
+        described, sizes = run.description.get("batch_size"), run.clock["batch_size"]
+        decided_at, rows = run.decision_before(int(run.steps[row]), "batch_size")
+        self.schedule = str(described.get("class_path", "unknown")) if isinstance(described, dict) else "unknown"
+        self.before = int(sizes[row - 1]) if row else None
+        self.asked = int(sizes[row])
+        self.total = int(run.clock["total"][row])
+        self.learning_rate_factor = float(run.clock["learning_rate_factor"][row])
+        self.terms = numbers_in(rows)
+        self.note = self._on_decision(decided_at)
+
+    def _on_decision(self, decided_at: int | None) -> str:
+        decided, requested = self.terms.get("decided batch_size"), self.terms.get("requested")
+        if decided_at is None or decided is None:
+            return ""
+        when = f"after step {decided_at}" if decided_at else "before the first step"
+        if decided != self.asked:
+            return f"Set by hand: the schedule decided {decided:g} {when}."
+        if requested is not None and requested != decided:
+            return f"Decided {when}: {requested:g}, brought within the bounds."
+        return f"Decided {when}."
 
 
-@dataclass(frozen=True)
 class Explanation:
     """The decision that ruled a step, and how its counts came of it.
 
-    Args:
+    Attributes:
         run: The run's folder.
         step: Number of the step.
         progress: Share of the run that was done before it.
@@ -62,21 +72,28 @@ class Explanation:
         notes: Sentences: the first on the decision, then on all else that moved weights or counts.
     """
 
-    run: Path
-    step: int
-    progress: float
-    policy: str
-    observed: pd.DataFrame
-    evaluated_at: int | None
-    measured_at: int | None
-    decided_at: int | None
-    levels: Sequence[Level]
-    is_decided: bool
-    weights: pd.DataFrame
-    counts: pd.DataFrame
-    total: int
-    size: SizeExplained
-    notes: Sequence[str]
+    def __init__(self, run: RecordedRun, row: int):
+        step = int(run.steps[row])
+        self.decided_at, rows = run.decision_before(step, "weights")
+        decided_at = self.decided_at
+        self.levels = [] if decided_at is None else levels_in(rows, run.names_after(decided_at))
+        self.is_decided = bool(self.levels) and _rules(self.levels[-1], run, row)
+        self.run = run.folder
+        self.step = step
+        self.progress = float(run.clock["progress"][row - 1]) if row else 0.0
+        self.policy = run.policy_name or "unknown"
+        self.observed = _observed(run, row)
+        self.evaluated_at = max((at for at in run.evaluations if at < step - 1), default=None)
+        self.measured_at = _measured_before(run, step)
+        self.weights = _weights(run, row)
+        self.counts = _counts(run, row)
+        self.total = int(run.clock["total"][row])
+        self.size = SizeExplained(run, row)
+        self.notes = [
+            _on_decision(run, row, decided_at if self.levels else None, self.is_decided),
+            *_on_weights(run, row, self.weights),
+            *_on_counts(run, self.counts),
+        ]
 
 
 def explain(run: str | Path, step: int) -> Explanation:
@@ -96,33 +113,7 @@ def explain(run: str | Path, step: int) -> Explanation:
         >>> explain("runs/demo/adaptive", 120).weights  # doctest: +SKIP
     """
     recorded = RecordedRun(run)
-    row = recorded.row_of(step)
-    decided_at, rows = recorded.decision_before(step, "weights")
-    levels = [] if decided_at is None else levels_in(rows, recorded.names_after(decided_at))
-    is_decided = bool(levels) and _rules(levels[-1], recorded, row)
-    weights, counts = _weights(recorded, row), _counts(recorded, row)
-    notes = [
-        _on_decision(recorded, row, decided_at if levels else None, is_decided),
-        *_on_weights(recorded, row, weights),
-        *_on_counts(recorded, counts),
-    ]
-    return Explanation(
-        run=recorded.folder,
-        step=step,
-        progress=float(recorded.clock["progress"][row - 1]) if row else 0.0,
-        policy=recorded.policy_name or "unknown",
-        observed=_observed(recorded, row),
-        evaluated_at=max((at for at in recorded.evaluations if at < step - 1), default=None),
-        measured_at=_measured_before(recorded, step),
-        decided_at=decided_at,
-        levels=levels,
-        is_decided=is_decided,
-        weights=weights,
-        counts=counts,
-        total=int(recorded.clock["total"][row]),
-        size=_size(recorded, row),
-        notes=notes,
-    )
+    return Explanation(recorded, recorded.row_of(step))
 
 
 def _rules(level: Level, run: RecordedRun, row: int) -> bool:
@@ -218,12 +209,12 @@ def _weights(run: RecordedRun, row: int) -> pd.DataFrame:
     )
 
 
-def _lengths(run: RecordedRun, row: int) -> FloatArray:
+def _lengths(run: RecordedRun, row: int) -> FloatArray | float:
     """`[num_streams]`: tokens per sample by which shares of tokens became shares of samples; NaN without."""
-    lengths = None
-    if row and _unit(run.description.get("mixing")) == "tokens":
-        lengths = mean_tokens(run.streams["seen"][row - 1], run.num_tokens[row - 1])
-    return np.full(len(run.names), np.nan) if lengths is None else lengths
+    if not row or _unit(run.description.get("mixing")) != "tokens":
+        return np.nan
+    lengths = mean_tokens(run.streams["seen"][row - 1], run.num_tokens[row - 1])
+    return np.nan if lengths is None else lengths
 
 
 def _unit(described: Any) -> str | None:
@@ -242,28 +233,3 @@ def _counts(run: RecordedRun, row: int) -> pd.DataFrame:
     asked = streams["weight"][row] * total
     columns = {"asked": asked, "carried": carried, "owed": carried + asked, "count": streams["count"][row]}
     return pd.DataFrame({**columns, "left": streams["owed"][row]}, index=list(run.names))
-
-
-def _size(run: RecordedRun, row: int) -> SizeExplained:
-    described = run.description.get("batch_size")
-    sizes, step = run.clock["batch_size"], int(run.steps[row])
-    size = int(sizes[row])
-    decided_at, rows = run.decision_before(step, "batch_size")
-    terms = numbers_in(rows)
-    decided, requested, note = terms.get("decided batch_size"), terms.get("requested"), ""
-    if decided_at is not None and decided is not None:
-        when = f"after step {decided_at}" if decided_at else "before the first step"
-        note = f"Decided {when}."
-        if decided != size:
-            note = f"Set by hand: the schedule decided {decided:g} {when}."
-        elif requested is not None and requested != decided:
-            note = f"Decided {when}: {requested:g}, brought within the bounds."
-    return SizeExplained(
-        schedule=str(described.get("class_path", "unknown")) if isinstance(described, dict) else "unknown",
-        before=int(sizes[row - 1]) if row else None,
-        asked=size,
-        total=int(run.clock["total"][row]),
-        learning_rate_factor=float(run.clock["learning_rate_factor"][row]),
-        terms=terms,
-        note=note,
-    )

@@ -135,9 +135,6 @@ def _number(value: Any) -> str:
 
 def as_json(explanation: Explanation) -> Mapping[str, Any]:
     """Gives an explanation as plain data for `print_json`: each table has one entry a stream."""
-    tables = {
-        name: getattr(explanation, name).reset_index(names="stream") for name in ("observed", "weights", "counts")
-    }
     levels = [
         {
             "policy": level.name,
@@ -149,5 +146,5 @@ def as_json(explanation: Explanation) -> Mapping[str, Any]:
         }
         for level in explanation.levels
     ]
-    plain = {name: value for name, value in vars(explanation).items() if name not in tables}
-    return {**plain, "size": vars(explanation.size), "levels": levels, **tables}
+    rows = {name: vars(explanation)[name].reset_index(names="stream") for name in ("observed", "weights", "counts")}
+    return {**vars(explanation), "levels": levels, **rows}

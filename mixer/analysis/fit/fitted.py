@@ -1,13 +1,15 @@
 """A fitted mixture and how far it can be trusted."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from rich.table import Column, Table
 
-from mixer.analysis.fit.regressors import LeftOut
+from mixer.analysis.fit.regressors import REGRESSORS, Groups, LeftOut, fit_constant, leave_out
+from mixer.analysis.fit.search import search
 from mixer.utils.arrays import FloatArray
 
 _NEAR = 0.01
@@ -15,11 +17,42 @@ _EDGE = 0.05
 
 
 @dataclass(frozen=True)
+class Objective:
+    """The weighted mean, or the largest, of several losses; less is better.
+
+    Args:
+        name: Its name in tables.
+        weights: Weights of the losses that count, by name, sum 1.
+        is_worst: Whether it is the largest of these losses.
+    """
+
+    name: str
+    weights: dict[str, float]
+    is_worst: bool = False
+
+    def terms(self, losses: FloatArray) -> FloatArray:
+        """Gives the smooth terms `[num_mixtures, num_terms]` whose maximum is the objective."""
+        return losses if self.is_worst else losses @ np.array([*self.weights.values()])[:, None]
+
+    def __call__(self, losses: FloatArray) -> FloatArray:
+        """Gives the objective `[num_mixtures]` of the losses that count `[num_mixtures, num_losses]`."""
+        return np.asarray(self.terms(losses).max(axis=1))
+
+
 class FittedMixture:
     """The best fixed mixture by a fit to runs.
 
     Args:
         streams: Names of the streams.
+        runs: Names of the runs.
+        mixtures: `[num_runs, num_streams]`: the mixtures of the runs.
+        losses: `[num_runs, num_losses]`: their losses that count.
+        groups: `[num_runs]`: number of the mixture.
+        objective: The objective.
+        regressors: Names of the regressions to try.
+        least_share: Least share of every stream.
+
+    Attributes:
         shares: `[num_streams]` on the simplex: the mixture.
         expected_loss: The predicted objective of the mixture.
         expected_losses: The predicted losses that count, by name.
@@ -28,24 +61,36 @@ class FittedMixture:
         errors: Root mean squared error of the objective on runs left out, by regression that was tried.
         left_out: Predictions of the chosen regression for runs left out.
         constant_error: The error of the mean of the other runs, which a fit has to beat.
-        runs: Names of the runs.
-        mixtures: `[num_runs, num_streams]`: the mixtures of the runs.
         predict: Predicts the objective `[num_mixtures]` of mixtures `[num_mixtures, num_streams]`. Trust it only
             within the convex hull of the runs' mixtures.
     """
 
-    streams: tuple[str, ...]
-    shares: FloatArray
-    expected_loss: float
-    expected_losses: dict[str, float]
-    objective: str
-    regressor: str
-    errors: dict[str, float]
-    left_out: LeftOut
-    constant_error: float
-    runs: tuple[str, ...]
-    mixtures: FloatArray
-    predict: Callable[[FloatArray], FloatArray] = field(repr=False)
+    def __init__(
+        self,
+        streams: Sequence[str],
+        runs: Sequence[str],
+        mixtures: FloatArray,
+        losses: FloatArray,
+        groups: Groups,
+        objective: Objective,
+        regressors: Sequence[str],
+        least_share: float,
+    ):
+        self.streams, self.runs, self.mixtures, self.objective = tuple(streams), tuple(runs), mixtures, objective.name
+        order = np.argsort(objective(losses), kind="stable")  # so that the order of the runs makes no difference
+        groups, shares = pd.factorize(groups[order])[0], mixtures[order]
+        recorded = np.array([shares[groups == group].mean(axis=0) for group in groups]), losses[order]
+        tried = {name: leave_out(*recorded, groups, REGRESSORS[name], objective) for name in regressors}
+        self.errors = {name: left_out.error for name, left_out in tried.items()}
+        self.regressor = min(self.errors, key=self.errors.__getitem__)
+        fit, chosen, back = REGRESSORS[self.regressor](*recorded), tried[self.regressor], np.argsort(order)
+        self.left_out = LeftOut(chosen.predicted[back], chosen.seen[back])
+        self.constant_error = leave_out(*recorded, groups, fit_constant, objective).error
+        self.predict: Callable[[FloatArray], FloatArray] = lambda points: objective(fit(points))
+        self.shares = search(shares, lambda points: objective.terms(fit(points)), least_share)
+        expected = fit(self.shares[None])
+        self.expected_loss = float(objective(expected)[0])
+        self.expected_losses = dict(zip(objective.weights, expected[0].tolist(), strict=True))
 
     @property
     def weights(self) -> dict[str, float]:
@@ -86,8 +131,7 @@ class FittedMixture:
         return self._runs_near(self.shares)
 
     def _runs_near(self, mixture: FloatArray) -> list[int]:
-        near: list[int] = np.flatnonzero(np.abs(self.mixtures - mixture).max(axis=1) <= _NEAR).tolist()
-        return near
+        return list(np.flatnonzero(np.abs(self.mixtures - mixture).max(axis=1) <= _NEAR))
 
     @property
     def gain(self) -> float:

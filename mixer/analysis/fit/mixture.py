@@ -1,15 +1,13 @@
 """The best fixed mixture by a fit to the mixtures and losses of runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from mixer.analysis.fit.fitted import FittedMixture
-from mixer.analysis.fit.regressors import REGRESSORS, Groups, LeftOut, fit_constant, leave_out
-from mixer.analysis.fit.search import search
+from mixer.analysis.fit.fitted import FittedMixture, Objective
+from mixer.analysis.fit.regressors import REGRESSORS, Groups
 from mixer.policies.contract import check_weights
 from mixer.policies.shared.ranges import check_range
 from mixer.utils.arrays import FloatArray
@@ -17,30 +15,6 @@ from mixer.utils.arrays import FloatArray
 AUTO = "auto"
 _LEAST_MIXTURES = 3
 _SAME_MIXTURE = 1e-3
-
-
-@dataclass(frozen=True)
-class Objective:
-    """The weighted mean, or the largest, of several losses; less is better.
-
-    Args:
-        name: Its name in tables.
-        weights: Weights of the losses that count, by name, sum 1.
-        is_worst: Whether it is the largest of these losses.
-    """
-
-    name: str
-    weights: dict[str, float]
-    is_worst: bool = False
-
-    def terms(self, losses: FloatArray) -> FloatArray:
-        """Gives the smooth terms `[num_mixtures, num_terms]` whose maximum is the objective."""
-        return losses if self.is_worst else losses @ np.array([*self.weights.values()])[:, None]
-
-    def __call__(self, losses: FloatArray) -> FloatArray:
-        """Gives the objective `[num_mixtures]` of the losses that count `[num_mixtures, num_losses]`."""
-        values: FloatArray = self.terms(losses).max(axis=1)
-        return values
 
 
 def make_objective(objective: str | Mapping[str, float], names: Sequence[str], streams: Sequence[str]) -> Objective:
@@ -102,35 +76,18 @@ def fit_mixture(
     shares, values = _tables(mixtures, losses)
     streams, runs = _names("streams", streams, shares.shape[1]), _names("runs", runs, len(shares))
     loss_names = _names("loss_names", streams if loss_names is None else loss_names, values.shape[1])
-    shares = _normalised(shares, streams, runs)
+    for run, mixture in zip(runs, shares, strict=True):
+        check_weights(mixture, streams, f"mixtures: {run}")
+    shares /= shares.sum(axis=1, keepdims=True)
     target = make_objective(objective, loss_names, streams)
     values = values[:, [loss_names.index(name) for name in target.weights]]
     _check_losses(values, [*target.weights], runs)
     numbers = _numbers(groups, shares, streams)
     check_range("least_share", least_share, 0.0, 1.0 / len(streams), "it is at most one over the number of streams")
-    order = np.argsort(target(values), kind="stable")  # so that the order of the runs makes no difference
-    groups = pd.factorize(numbers[order])[0]
-    means = np.array([shares[order][groups == group].mean(axis=0) for group in groups])
-    recorded = means, values[order]
-    tried = {name: leave_out(*recorded, groups, REGRESSORS[name], target) for name in _regressors(regressor)}
-    chosen = min(tried, key=lambda name: tried[name].error)
-    fit = REGRESSORS[chosen](*recorded)
-    best = search(shares[order], lambda points: target.terms(fit(points)), least_share)
-    expected, back = fit(best[None]), np.argsort(order)
-    return FittedMixture(
-        streams=tuple(streams),
-        shares=best,
-        expected_loss=float(target(expected)[0]),
-        expected_losses=dict(zip(target.weights, expected[0].tolist(), strict=True)),
-        objective=target.name,
-        regressor=chosen,
-        errors={name: left_out.error for name, left_out in tried.items()},
-        left_out=LeftOut(tried[chosen].predicted[back], tried[chosen].seen[back]),
-        constant_error=leave_out(*recorded, groups, fit_constant, target).error,
-        runs=tuple(runs),
-        mixtures=shares,
-        predict=lambda points: target(fit(points)),
-    )
+    if regressor not in (AUTO, *REGRESSORS):
+        raise ValueError(f"regressor must be {AUTO!r} or one of {list(REGRESSORS)}, got {regressor!r}.")
+    regressors = list(REGRESSORS) if regressor == AUTO else [regressor]
+    return FittedMixture(streams, runs, shares, values, numbers, target, regressors, least_share)
 
 
 def _parse(text: str) -> dict[str, float]:
@@ -168,7 +125,7 @@ def group_runs(*mixtures: FloatArray) -> Groups:
 
 
 def _tables(mixtures: ArrayLike, losses: ArrayLike) -> tuple[FloatArray, FloatArray]:
-    shares, values = np.asarray(mixtures, dtype=np.float64), np.asarray(losses, dtype=np.float64)
+    shares, values = np.array(mixtures, dtype=np.float64), np.asarray(losses, dtype=np.float64)
     if shares.ndim != 2 or values.ndim != 2 or len(shares) != len(values) or not shares.size:
         raise ValueError(
             "mixtures must have the shape [num_runs, num_streams] and losses [num_runs, num_losses], got "
@@ -184,13 +141,6 @@ def _names(option: str, names: Sequence[str] | None, count: int) -> list[str]:
     if len(names) != count or len(set(names)) != count:
         raise ValueError(f"{option}: expected {count} different names, got {len(names)}: {list(names)}.")
     return list(names)
-
-
-def _normalised(mixtures: FloatArray, streams: Sequence[str], runs: Sequence[str]) -> FloatArray:
-    for run, mixture in zip(runs, mixtures, strict=True):
-        check_weights(mixture, streams, f"mixtures: {run}")
-    shares: FloatArray = mixtures / mixtures.sum(axis=1, keepdims=True)
-    return shares
 
 
 def _check_losses(losses: FloatArray, names: Sequence[str], runs: Sequence[str]) -> None:
@@ -213,9 +163,3 @@ def _numbers(groups: ArrayLike | None, shares: FloatArray, streams: Sequence[str
             f"record other fixed mixtures of {list(streams)}, at least one more than streams, better twice as many."
         )
     return numbers
-
-
-def _regressors(regressor: str) -> list[str]:
-    if regressor not in (AUTO, *REGRESSORS):
-        raise ValueError(f"regressor must be {AUTO!r} or one of {list(REGRESSORS)}, got {regressor!r}.")
-    return list(REGRESSORS) if regressor == AUTO else [regressor]

@@ -69,8 +69,7 @@ def fit_exponential(mixtures: FloatArray, losses: FloatArray) -> Predictor:
 
     def predict(points: FloatArray) -> FloatArray:
         with np.errstate(over="ignore"):
-            predicted: FloatArray = floor + np.exp(intercepts + points @ slopes)
-        return predicted
+            return np.asarray(floor + np.exp(intercepts + points @ slopes))
 
     return predict
 

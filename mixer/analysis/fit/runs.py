@@ -1,7 +1,6 @@
 """Mixtures and losses of recorded runs that can be compared."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +9,6 @@ import pandas as pd
 
 from mixer.analysis.fit.mixture import group_runs
 from mixer.analysis.fit.recipes import check_recipes
-from mixer.analysis.fit.regressors import Groups
 from mixer.ledger.recorded_run import RecordedRun
 from mixer.policies.contract import Unit
 from mixer.utils.arrays import FloatArray
@@ -27,13 +25,16 @@ _EVALUATE = (
 )
 
 
-@dataclass(frozen=True)
 class Run:
     """The record of a run.
 
     Args:
-        name: Its name in messages.
         folder: Its output folder.
+        name: Its name in messages.
+        unit: Unit of its mixture and budget.
+        loss: Kind of its losses.
+
+    Attributes:
         amounts: Samples or tokens that it trained on, by stream.
         losses: Losses by name; NaN where one is not finite.
         budget: Samples or tokens in all.
@@ -41,50 +42,28 @@ class Run:
         progress: Fraction of its budget that is done.
         requested: Mean shares that the policy requested, a row for each stream, in columns for samples and tokens.
         is_steady: Whether its mixture stayed the same, in samples or in tokens.
+
+    Raises:
+        ValueError: If the folder holds no run, or the run has no step or counted nothing of the unit.
     """
 
-    name: str
-    folder: Path
-    amounts: pd.Series
-    losses: pd.Series
-    budget: float
-    evaluated_at: float
-    progress: float
-    requested: pd.DataFrame
-    is_steady: bool
+    def __init__(self, folder: Path, name: str, unit: Unit, loss: LossKind):
+        run = RecordedRun(folder)
+        self.folder, self.name = folder, name
+        self.amounts = pd.Series(run.streams["count" if unit == "samples" else "tokens"].sum(axis=0), run.names)
+        if not self.amounts.sum() > 0:
+            raise ValueError(f"{folder} has counted no {unit}: take --unit samples, or leave it out.")
+        self.losses, step = _evaluated(run) if loss == "evaluation" else _trained(run)
+        requested = _requested_shares(run)
+        self.budget = float(run.clock[unit][-1])
+        self.evaluated_at = float(run.clock[unit][run.steps <= step].max(initial=0.0))
+        self.progress = float(run.clock["progress"][-1])
+        self.requested = pd.DataFrame({kind: shares.mean(axis=0) for kind, shares in requested.items()}, run.names)
+        self.is_steady = any(np.ptp(shares, axis=0).max() <= _STEADY for shares in requested.values())
 
 
-@dataclass(frozen=True)
 class RecordedRuns:
-    """Mixtures and losses of runs.
-
-    Args:
-        runs: Names of the runs.
-        streams: Names of the streams.
-        loss_names: Names of the losses: streams, and other evaluation sets that every run has.
-        mixtures: `[num_runs, num_streams]`: samples or tokens that each run trained on.
-        losses: `[num_runs, num_losses]`; NaN where a run has none.
-        groups: `[num_runs]`: number of the mixture that the policy requested.
-        notes: Remarks on the runs for readers of the fit, in sentences.
-    """
-
-    runs: tuple[str, ...]
-    streams: tuple[str, ...]
-    loss_names: tuple[str, ...]
-    mixtures: FloatArray
-    losses: FloatArray
-    groups: Groups
-    notes: tuple[str, ...]
-
-
-def read_recorded_runs(
-    folders: Sequence[Path],
-    unit: Unit = "samples",
-    loss: LossKind = "evaluation",
-    allow_different_budgets: bool = False,
-    allow_different_recipes: bool = False,
-) -> RecordedRuns:
-    """Reads the ledgers of finished runs.
+    """Mixtures and losses of finished runs, by their ledgers.
 
     Args:
         folders: Output folders of trainers.
@@ -93,28 +72,42 @@ def read_recorded_runs(
         allow_different_budgets: Whether runs may differ in their length and last evaluation, or stop early.
         allow_different_recipes: Whether recipes of `mixer train` may differ in more than the mixture.
 
+    Attributes:
+        runs: Names of the runs.
+        streams: Names of the streams.
+        loss_names: Names of the losses: streams, and other evaluation sets that every run has.
+        mixtures: `[num_runs, num_streams]`: samples or tokens that each run trained on.
+        losses: `[num_runs, num_losses]`; NaN where a run has none.
+        groups: `[num_runs]`: number of the mixture that the policy requested.
+        notes: Remarks on the runs for readers of the fit, in sentences.
+
     Raises:
         ValueError: If a folder holds no run or appears twice, runs differ in streams, budgets or recipes, or were not
             evaluated at their end.
     """
-    runs = [read_run(folder, name, unit, loss) for name, folder in _by_name(folders).items()]
-    streams = _common_streams(runs)
-    if not allow_different_budgets:
-        _check_budgets(runs, unit)
-    if loss == "evaluation":
-        _check_evaluated(runs, allow_early=allow_different_budgets)
-    recipe_notes = check_recipes({run.name: run.folder for run in runs}, allow_different_recipes)
-    loss_names = _common_losses(runs, streams)
-    requested = [np.array([run.requested.loc[list(streams), name] for run in runs]) for name in ("samples", "tokens")]
-    return RecordedRuns(
-        tuple(run.name for run in runs),
-        streams,
-        tuple(loss_names),
-        np.array([run.amounts.reindex(streams) for run in runs], dtype=np.float64),
-        np.array([run.losses.reindex(loss_names) for run in runs], dtype=np.float64),
-        group_runs(*requested),
-        (*_notes(runs, streams, loss_names), *recipe_notes),
-    )
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        unit: Unit = "samples",
+        loss: LossKind = "evaluation",
+        allow_different_budgets: bool = False,
+        allow_different_recipes: bool = False,
+    ):
+        runs = [Run(folder, name, unit, loss) for name, folder in _by_name(folders).items()]
+        self.runs = tuple(run.name for run in runs)
+        self.streams = _common_streams(runs)
+        if not allow_different_budgets:
+            _check_budgets(runs, unit)
+        if loss == "evaluation":
+            _check_evaluated(runs, allow_early=allow_different_budgets)
+        recipe_notes = check_recipes({run.name: run.folder for run in runs}, allow_different_recipes)
+        self.loss_names = tuple(_common_losses(runs, self.streams))
+        self.mixtures = np.array([run.amounts.reindex(self.streams) for run in runs], dtype=np.float64)
+        self.losses = np.array([run.losses.reindex(self.loss_names) for run in runs], dtype=np.float64)
+        requested = [[run.requested.loc[list(self.streams), kind] for run in runs] for kind in ("samples", "tokens")]
+        self.groups = group_runs(*map(np.array, requested))
+        self.notes = [*_notes(runs, self.streams, self.loss_names), *recipe_notes]
 
 
 def _by_name(folders: Sequence[Path]) -> dict[str, Path]:
@@ -124,31 +117,6 @@ def _by_name(folders: Sequence[Path]) -> dict[str, Path]:
         raise ValueError(f"{twice} are given twice: give each run once.")
     names = [folder.name for folder in resolved]
     return {folder.name if names.count(folder.name) == 1 else str(folder): folder for folder in resolved}
-
-
-def read_run(folder: Path, name: str, unit: Unit, loss: LossKind) -> Run:
-    """Reads the ledger of a run; see `read_recorded_runs`.
-
-    Raises:
-        ValueError: If the folder holds no run, or the run has no step or counted nothing of the unit.
-    """
-    run = RecordedRun(folder)
-    amounts = pd.Series(run.streams["count" if unit == "samples" else "tokens"].sum(axis=0), run.names)
-    if not amounts.sum() > 0:
-        raise ValueError(f"{folder} has counted no {unit}: take --unit samples, or leave it out.")
-    losses, step = _evaluated(run) if loss == "evaluation" else _trained(run)
-    requested = _requested_shares(run)
-    return Run(
-        name,
-        folder,
-        amounts,
-        losses,
-        budget=float(run.clock[unit][-1]),
-        evaluated_at=float(run.clock[unit][run.steps <= step].max(initial=0.0)),
-        progress=float(run.clock["progress"][-1]),
-        requested=pd.DataFrame({counted: shares.mean(axis=0) for counted, shares in requested.items()}, run.names),
-        is_steady=any(bool(np.ptp(shares, axis=0).max() <= _STEADY) for shares in requested.values()),
-    )
 
 
 def _requested_shares(run: RecordedRun) -> dict[str, FloatArray]:

@@ -44,8 +44,7 @@ def search(mixtures: FloatArray, terms: Callable[[FloatArray], FloatArray], leas
     weights = np.array([middle, *(_minimise(mixtures, terms, least_share, start) for start in starts)])
     points = weights @ mixtures
     points = points[points.min(axis=1) >= least_share - _TOLERANCE]
-    shares: FloatArray = points[terms(points).max(axis=1).argmin()]
-    return shares
+    return np.asarray(points[terms(points).max(axis=1).argmin()])
 
 
 def _minimise(
@@ -54,8 +53,7 @@ def _minimise(
     """Gives weights `[num_runs]` of the runs' mixtures; a variable above all terms stands for their largest."""
 
     def mixture(variables: FloatArray) -> FloatArray:
-        shares: FloatArray = variables[:-1] @ mixtures / variables[:-1].sum()
-        return shares
+        return np.asarray(variables[:-1] @ mixtures / variables[:-1].sum())
 
     def slopes(variables: FloatArray) -> FloatArray:
         point = mixture(variables)
@@ -78,5 +76,4 @@ def _minimise(
         options={"ftol": _PRECISION, "maxiter": 200},
     )
     weights = np.clip(found.x[:-1], 0.0, None)
-    normalised: FloatArray = weights / weights.sum()
-    return normalised
+    return np.asarray(weights / weights.sum())

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mixer.analysis.inspect.duplicates import Overlap, Part, digest, find_overlaps
+from mixer.analysis.inspect.duplicates import Part, digest, find_overlaps
 from mixer.analysis.inspect.examples import Decoder
-from mixer.analysis.inspect.measures import Limits, Measures, Truncation, measure, truncation_of
+from mixer.analysis.inspect.measures import Limits, Measures, truncation_of
 from mixer.analysis.inspect.reading import SampleReading, readable
 from mixer.loading.step import MicroBatch
 from mixer.models.heads import tasks_of
@@ -56,11 +56,10 @@ class Batch:
     error: str = ""
 
 
-@dataclass(frozen=True)
 class InspectedStream:
-    """A stream.
+    """A stream: samples for training and for evaluation, up to `num_samples` of each that are drawn by the seed.
 
-    Args:
+    Attributes:
         name: The stream's name.
         is_memory: Whether it is a replay buffer, which is empty before the run.
         weight: Its initial weight.
@@ -75,78 +74,62 @@ class InspectedStream:
         examples: Some samples as text, by index.
     """
 
-    name: str
-    is_memory: bool
-    weight: float
-    format: dict[str, Any] | None
-    packs: bool
-    num_rows: int | None
-    truncation: Truncation | None
-    limits: Limits
-    class_names: list[str]
-    training: Measures
-    validation: Measures | None
-    examples: dict[int, str]
+    def __init__(self, trainer: MixingTrainer, one: BuiltStream, limits: Limits, num_samples: int, seed: int):
+        stream, tokenizer, dataset = one.stream, trainer.processing_class, readable(one.stream)
+        evaluation, read = one.evaluation, (num_samples, seed, limits)
+        self.name = stream.name
+        self.is_memory = stream.is_memory
+        self.weight = trainer.mixing.weights[stream.name]
+        self.format = None if one.format is None else described(one.format)
+        self.packs = one.format is not None and one.format.packs
+        self.num_rows = len(one.rows) if hasattr(one.rows, "__len__") else None
+        self.truncation = truncation_of(one, tokenizer, limits.task, num_samples, seed)
+        self.limits = limits
+        self.class_names = list(one.class_names or ())
+        self.training = Measures(dataset, *read)
+        self.validation = None if evaluation is None else Measures(evaluation, *read)
+        self.examples = Decoder(tokenizer, limits.task, self.class_names).examples_of(dataset, seed)
 
 
-@dataclass(frozen=True)
 class Inspection:
-    """A recipe's data.
+    """A recipe's data as training will see them: formatted, with the first step.
 
     Args:
+        recipe: The recipe. The weights of its model are neither created nor loaded.
+        num_samples: Maximum number of samples to read of a stream, and of its data for evaluation.
+        seed: Seed of their draw.
+
+    Attributes:
         task: The model's task.
         weight_unit: Whether weights are shares of samples or of tokens.
         evaluates: Whether the run evaluates.
         streams: The streams, in order.
-        batch: The first step.
         overlaps: The duplicates.
-        samples_read: Number of samples that were read.
         seconds: Duration of reading and comparing them.
-    """
-
-    task: str
-    weight_unit: str
-    evaluates: bool
-    streams: list[InspectedStream]
-    batch: Batch
-    overlaps: list[Overlap]
-    samples_read: int
-    seconds: float
-
-    def as_data(self) -> dict[str, Any]:
-        """Returns the inspection as plain data, without the digests."""
-        return asdict(self, dict_factory=lambda items: {name: value for name, value in items if name != "digests"})
-
-
-def inspect_recipe(recipe: Recipe, num_samples: int, seed: int) -> Inspection:
-    """Loads and formats a recipe's data as in training, forms the first step and reads samples.
-
-    Args:
-        recipe: The recipe. The weights of its model are neither created nor loaded.
-        num_samples: Maximum number of samples of a stream, and of its data for evaluation.
-        seed: Seed of their draw.
+        batch: The first step.
+        samples_read: Number of samples that were read.
 
     Raises:
         ValueError: If the recipe cannot be trained; the message names the field.
     """
-    built = recipe.build_parts(has_weights=False)
-    trainer, task = built.trainer, recipe.model.task
-    started = time.perf_counter()
-    streams, parts = [], []
-    for stream, limits in zip(trainer.streams, _limits(trainer, task), strict=True):
-        one = built.streams[stream.name]
-        streams.append(_inspected(trainer, one, limits, num_samples, seed))
-        parts += _parts(one, streams[-1], num_samples, seed)
-    return Inspection(
-        task=task,
-        weight_unit=trainer.mixing.policy.unit,
-        evaluates=trainer.args.eval_strategy != "no",
-        streams=streams,
-        overlaps=find_overlaps(parts),
-        seconds=time.perf_counter() - started,
-        batch=first_batch(trainer),
-        samples_read=sum(part.num_read for one in streams for part in (one.training, one.validation) if part),
-    )
+
+    def __init__(self, recipe: Recipe, num_samples: int, seed: int):
+        built = recipe.build_parts(has_weights=False)
+        trainer, task, started = built.trainer, recipe.model.task, time.perf_counter()
+        self.task = task
+        self.weight_unit = trainer.mixing.policy.unit
+        self.evaluates = trainer.args.eval_strategy != "no"
+        self.streams, parts = [], list[Part]()
+        for stream, limits in zip(trainer.streams, _limits(trainer, task), strict=True):
+            one = built.streams[stream.name]
+            self.streams.append(InspectedStream(trainer, one, limits, num_samples, seed))
+            parts += _parts(one, self.streams[-1], num_samples, seed)
+        self.overlaps = find_overlaps(parts)
+        self.seconds = time.perf_counter() - started
+        self.batch = first_batch(trainer)
+        self.samples_read = sum(
+            part.num_read for one in self.streams for part in (one.training, one.validation) if part
+        )
 
 
 def _limits(trainer: MixingTrainer, task: str) -> list[Limits]:
@@ -157,27 +140,6 @@ def _limits(trainer: MixingTrainer, task: str) -> list[Limits]:
     end = getattr(trainer.processing_class, "eos_token_id", None) if task == "causal-lm" else None
     heads = tasks_of(model, trainer.streams)
     return [Limits(task, vocabulary, num_classes_of(model, head), end, positions) for head in heads]
-
-
-def _inspected(
-    trainer: MixingTrainer, one: BuiltStream, limits: Limits, num_samples: int, seed: int
-) -> InspectedStream:
-    stream, tokenizer, dataset = one.stream, trainer.processing_class, readable(one.stream)
-    class_names = list(one.class_names or ())
-    return InspectedStream(
-        name=stream.name,
-        is_memory=stream.is_memory,
-        weight=trainer.mixing.weights[stream.name],
-        format=None if one.format is None else described(one.format),
-        packs=one.format is not None and one.format.packs,
-        num_rows=len(one.rows) if hasattr(one.rows, "__len__") else None,
-        truncation=truncation_of(one, tokenizer, limits.task, num_samples, seed),
-        limits=limits,
-        class_names=class_names,
-        training=measure(dataset, num_samples, seed, limits),
-        validation=None if one.evaluation is None else measure(one.evaluation, num_samples, seed, limits),
-        examples=Decoder(tokenizer, limits.task, class_names).examples_of(dataset, seed),
-    )
 
 
 def described(chosen: Format) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from mixer.analysis.inspect.duplicates import Overlap
 from mixer.analysis.inspect.examples import Decoder
 from mixer.analysis.inspect.findings import Finding, count
 from mixer.analysis.inspect.inspection import Batch, InspectedStream, Inspection
-from mixer.analysis.inspect.measures import Lengths, Limits, Measures, Truncation, measure
+from mixer.analysis.inspect.measures import Lengths, Limits, Measures, Truncation
 from mixer.analysis.inspect.reading import readable
 from mixer.mixture.stream import Stream
 from mixer.utils.text import printable
@@ -57,7 +57,7 @@ def preview(
             Text(printable(stream.name)),
             _size(stream.dataset),
             _size(evaluation[stream.name]) if stream.name in evaluation else "none",
-            _mean_length(measure(dataset, 1 if stream.is_iterable else _MOST_PREVIEWED, 0, Limits(decoder.task))),
+            _mean_length(Measures(dataset, 1 if stream.is_iterable else _MOST_PREVIEWED, 0, Limits(decoder.task))),
             f"{weights[stream.name]:.3f}",
             "no limit" if stream.max_epochs is None else f"{stream.max_epochs:g}",
         )
@@ -110,12 +110,12 @@ def _facts(one: InspectedStream) -> dict[str, str]:
     weight = f"{one.weight:.3f} at the start"
     if one.is_memory:
         return {"samples": "none yet: a replay buffer, which the run fills", "weight": weight}
-    measures = one.training
+    measures, rows = one.training, "" if one.num_rows is None else f", from {one.num_rows:,} rows"
     return {
         "samples": _read(measures),
         "validation": "none" if one.validation is None else _read(one.validation),
         "columns": "none: samples are no mappings" if measures.columns is None else ", ".join(measures.columns),
-        "format": _format(one),
+        "format": "none" if one.format is None else one.format["name"] + rows,
         "weight": weight,
         measures.unit: "" if measures.lengths is None else _lengths(measures.lengths),
         "learned": "" if measures.share_learned is None else f"{measures.share_learned:.1%} of the tokens",
@@ -130,11 +130,6 @@ def _read(measures: Measures) -> str:
     if measures.size is None:
         return f"unknown, the first {measures.num_read:,} read"
     return f"{measures.size:,}, {measures.num_read:,} read"
-
-
-def _format(one: InspectedStream) -> str:
-    rows = "" if one.num_rows is None else f", from {one.num_rows:,} rows"
-    return "none" if one.format is None else f"{one.format['name']}{rows}"
 
 
 def _lengths(lengths: Lengths) -> str:

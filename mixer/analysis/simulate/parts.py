@@ -3,8 +3,7 @@
 import copy
 import math
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -15,7 +14,6 @@ from mixer.loading.build import MixtureOptions, assemble, resolve_budget, resolv
 from mixer.mixture.clock import Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.learning_rate import LearningRate
-from mixer.mixture.plan import Plan
 from mixer.mixture.resolve import check_needs, check_own_weights, check_samples, check_schedule
 from mixer.mixture.stream import Stream, as_streams, describe
 from mixer.recipe.checks import check_evaluation, check_streams
@@ -25,71 +23,53 @@ from mixer.trainer.checks import check_budget
 from mixer.utils.random_state import seeded
 
 
-@dataclass(frozen=True)
 class Parts:
-    """The objects that plan a run.
-
-    Args:
-        args: The training arguments, as each rank has them.
-        streams: The streams.
-        options: The recipe's options of the mixture, but for streams and policy.
-        mixing: The controller.
-        evaluated: Names of the evaluation sets.
-        followers: Functions that fill replay buffers, called with each plan.
-        stand_ins: Names of the replay buffers that plain ones of their capacity replace, because they choose entries
-            by what only a model shows, or keep contents that only a loader reads.
-    """
-
-    args: TrainingArguments
-    streams: list[Stream]
-    options: MixtureOptions
-    mixing: Mixing
-    evaluated: tuple[str, ...]
-    followers: list[Callable[[Plan], None]]
-    stand_ins: tuple[str, ...]
-
-
-def parts_of(recipe: Recipe, num_ranks: int) -> Parts:
-    """Builds the objects that plan a run: all that the trainer builds but the model.
+    """The objects that plan a run: all that the trainer builds but the model.
 
     Args:
         recipe: The recipe.
         num_ranks: Number of processes of the launch.
 
-    Returns:
-        The parts.
+    Attributes:
+        args: The training arguments, as each rank has them.
+        streams: The streams.
+        options: The recipe's options of the mixture, but for streams and policy.
+        mixing: The controller.
+        evaluated: The evaluation sets, by name.
+        followers: Functions that fill replay buffers, called with each plan.
+        stand_ins: Names of the replay buffers that plain ones of their capacity replace, because they choose entries
+            by what only a model shows, or keep contents that only a loader reads.
 
     Raises:
         ValueError: If a part cannot be built, with the trainer's message.
     """
-    check_streams(recipe.streams, recipe.mixing)
-    args = of_ranks(recipe.training, num_ranks)
-    tokenizer = recipe.load_tokenizer()
-    with seeded(args.seed):  # leaves the caller's random state as it was
-        set_seed(args.seed)
-        built = recipe.build_streams(tokenizer)
-    evaluation = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
-    check_evaluation(recipe.streams, evaluation, recipe.training)
-    check_eval_weights(recipe.eval_weights, evaluation)
-    streams, stand_ins = _stand_ins(as_streams([one.stream for one in built.values()]))
-    seed = args.seed if args.data_seed is None else args.data_seed
-    schedule = copy.copy(as_schedule(recipe.batch_size))  # copies, as simulate may hold them
-    groupings = tuple(recipe.groupings)
-    options = MixtureOptions(
-        schedule, recipe.budget, recipe.epoch_size, groupings, recipe.drawing, seed, recipe.eval_weights
-    )
-    policy = copy.copy(resolve_policy(recipe.mixing, streams))
-    check_budget(args, resolve_budget(args, options.budget))
-    check_needs(policy, streams, args, evaluation)
-    check_schedule(options.schedule, None)
-    planner, clock, size = assemble(args, streams, options)
-    check_samples(policy, len(streams), size.value)
-    mixing = Mixing(planner, policy, clock, size)
-    check_own_weights(policy, describe(streams), mixing.weights)
-    followers = [
-        stream.dataset.follow(stream.name, streams, lambda: mixing.planner) for stream in streams if stream.is_memory
-    ]
-    return Parts(args, streams, options, mixing, tuple(evaluation), followers, stand_ins)
+
+    def __init__(self, recipe: Recipe, num_ranks: int):
+        check_streams(recipe.streams, recipe.mixing)
+        args = self.args = of_ranks(recipe.training, num_ranks)
+        tokenizer = recipe.load_tokenizer()
+        with seeded(args.seed):  # leaves the caller's random state as it was
+            set_seed(args.seed)
+            built = recipe.build_streams(tokenizer)
+        self.evaluated = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
+        check_evaluation(recipe.streams, self.evaluated, recipe.training)
+        check_eval_weights(recipe.eval_weights, self.evaluated)
+        streams, self.stand_ins = _stand_ins(as_streams([one.stream for one in built.values()]))
+        self.streams = streams
+        seed = args.seed if args.data_seed is None else args.data_seed
+        schedule = copy.copy(as_schedule(recipe.batch_size))  # copies, as simulate may hold them
+        sizes = schedule, recipe.budget, recipe.epoch_size
+        self.options = MixtureOptions(*sizes, tuple(recipe.groupings), recipe.drawing, seed, recipe.eval_weights)
+        policy = copy.copy(resolve_policy(recipe.mixing, streams))
+        check_budget(args, resolve_budget(args, recipe.budget))
+        check_needs(policy, streams, args, self.evaluated)
+        check_schedule(schedule, None)
+        planner, clock, size = assemble(args, streams, self.options)
+        check_samples(policy, len(streams), size.value)
+        self.mixing = Mixing(planner, policy, clock, size)
+        check_own_weights(policy, describe(streams), self.mixing.weights)
+        memories = [stream for stream in streams if stream.is_memory]
+        self.followers = [one.dataset.follow(one.name, streams, lambda: self.mixing.planner) for one in memories]
 
 
 def _stand_ins(streams: list[Stream]) -> tuple[list[Stream], tuple[str, ...]]:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from mixer.analysis.simulate.losses import NoLosses, RecordedLosses, Seen
-from mixer.analysis.simulate.parts import Parts, evaluates, learning_rate_of, parts_of
-from mixer.analysis.simulate.simulated import Row, Simulated, summed_up
+from mixer.analysis.simulate.parts import Parts, evaluates, learning_rate_of
+from mixer.analysis.simulate.simulated import Row, Simulated
 from mixer.analysis.simulate.tokens import PlannedTokens
 from mixer.ledger.description import describe_run
 from mixer.ledger.ledger import Ledger
@@ -40,7 +40,7 @@ def simulate(
         ValueError: If the recipe's run cannot be planned, the other run lacks observations that the rules need, or
             the output folder holds a trained run.
     """
-    parts = parts_of(recipe, num_ranks)
+    parts = Parts(recipe, num_ranks)
     source = NoLosses(parts.mixing) if losses is None else RecordedLosses(losses, parts.mixing)
     return PlannedRun(parts, source, output).planned()
 
@@ -76,9 +76,7 @@ class PlannedRun:
             progress = self._mixing.clock.progress
         if self._writer is not None:
             self._writer.finish(self._source.note)
-        is_rate_known = not math.isnan(self._rate_factor(0.0))
-        rows, estimated = self._rows, self._tokens.estimated
-        return summed_up(self._parts, rows, self._evaluation_steps, estimated, is_rate_known, self._source.note)
+        return Simulated(self._parts, self._rows, self._evaluation_steps, self._tokens.estimated, self._source.note)
 
     def _plans(self) -> Iterator[Plan]:
         """Gives the plans up to the end of the budget or of the streams."""
@@ -96,7 +94,7 @@ class PlannedRun:
         rate *= 1.0 if mixing.clock.counts_steps else factor
         tokens = self._tokens.of(plan)
         mixing.check_tokens(plan, tokens)
-        seen = self._source.after(plan, mixing.seen, tokens)
+        seen = self._source.after(plan)
         for follow in self._parts.followers:
             follow(plan)
         mixing.observe(
@@ -118,7 +116,7 @@ class PlannedRun:
     def _evaluate(self) -> None:
         step = self._mixing.clock.step
         self._evaluation_steps.append(step)
-        losses = self._source.evaluation(step, self._mixing.seen)
+        losses = self._source.evaluation(step)
         losses = {name: loss for name, loss in losses.items() if name in self._parts.evaluated}
         if losses:
             self._mixing.observe_evaluation(losses)

@@ -1,7 +1,6 @@
 """A planned run, summed up."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,17 +13,16 @@ _MOST_PASSES = 4.0
 _LEAST_COVERAGE = 0.1
 
 
-@dataclass(frozen=True)
 class StreamPlan:
     """The part of a stream in a planned run.
 
-    Args:
+    Attributes:
         name: Its name.
         samples: Its samples.
         share: Its share of the samples of all streams.
         num_samples: Size of its data set; 0 if it is not known.
-        coverage: Share of its data set that is seen; NaN if its size is not known.
-        passes: Passes over its data set; likewise.
+        passes: Passes over its data set; NaN if its size is not known.
+        coverage: Share of its data set that is seen; likewise.
         tokens: Its tokens.
         first_step: Step with its first sample, from 1; 0 if there is none.
         first_progress: Share of the run that was done before that step; NaN likewise.
@@ -33,18 +31,23 @@ class StreamPlan:
         runs_out: Whether it had no sample left before the run's end.
     """
 
-    name: str
-    samples: int
-    share: float
-    num_samples: int
-    coverage: float
-    passes: float
-    tokens: int
-    first_step: int
-    first_progress: float
-    last_step: int
-    last_progress: float
-    runs_out: bool
+    def __init__(self, parts: Parts, number: int, counts: Int64Array, positions: FloatArray):
+        mixing, stream, clock = parts.mixing, parts.streams[number], parts.mixing.clock
+        steps = np.append(np.flatnonzero(counts) + 1, 0)
+        places = np.concatenate([[np.nan, 0.0], positions])  # progress before each step; NaN for step 0
+        stays = stream.leaves_at == 1.0 or clock.progress < stream.leaves_at
+        is_active = bool(mixing.planner.active(clock.progress)[number])
+        self.name = stream.name
+        self.samples = int(mixing.seen[number])
+        self.share = self.samples / max(int(mixing.seen.sum()), 1)
+        self.num_samples = stream.num_samples
+        self.passes = float(mixing.stream_epochs[number])
+        self.coverage = min(1.0, self.passes)
+        self.tokens = int(mixing.num_tokens[number])
+        self.first_step, self.last_step = int(steps[0]), int(steps[:-1].max(initial=0))
+        self.first_progress = float(places[self.first_step])
+        self.last_progress = float(places[self.last_step + 1]) if self.last_step else np.nan
+        self.runs_out = stays and not is_active and not stream.is_memory and 0 < self.last_step < clock.step
 
 
 class MixturePart(NamedTuple):
@@ -63,11 +66,21 @@ class MixturePart(NamedTuple):
     mean_batch_size: float
 
 
-@dataclass(frozen=True)
+# Of a step: counts, weights, batch size, the progress after it, and its learning rate.
+Row = tuple[Int64Array, FloatArray, int, float, float]
+
+
 class Simulated:
-    """A planned run.
+    """A run that is planned to its end.
 
     Args:
+        parts: The objects that planned it.
+        rows: Its steps.
+        evaluation_steps: Steps after which it evaluates.
+        estimated: Names of the streams whose tokens are estimated.
+        source: A sentence on the source of the losses.
+
+    Attributes:
         num_ranks: Number of processes.
         streams: The part of each stream.
         steps: Number of steps.
@@ -87,23 +100,20 @@ class Simulated:
         warnings: Sentences.
     """
 
-    num_ranks: int
-    streams: Sequence[StreamPlan]
-    steps: int
-    samples: int
-    tokens: int
-    epochs: float
-    progress: float
-    counts: Int64Array
-    weights: FloatArray
-    batch_sizes: Int64Array
-    positions: FloatArray
-    learning_rates: FloatArray
-    planned_steps: int
-    evaluation_steps: Sequence[int]
-    estimated_tokens: Sequence[str]
-    source: str
-    warnings: Sequence[str]
+    def __init__(
+        self, parts: Parts, rows: Sequence[Row], evaluation_steps: Sequence[int], estimated: Sequence[str], source: str
+    ):
+        clock, columns = parts.mixing.clock, map(np.array, zip(*rows, strict=True))
+        self.counts, self.weights, self.batch_sizes, self.positions, self.learning_rates = columns
+        self.num_ranks = parts.args.world_size
+        self.streams = [StreamPlan(parts, number, own, self.positions) for number, own in enumerate(self.counts.T)]
+        self.steps, self.planned_steps = clock.step, clock.planned_steps
+        self.samples, self.tokens = clock.num_samples, clock.num_tokens
+        self.epochs, self.progress = clock.epoch, clock.progress
+        self.evaluation_steps = evaluation_steps
+        self.estimated_tokens = [*estimated, *parts.stand_ins]
+        self.source = source
+        self.warnings = [*self._warnings(), *self._assumptions(parts)]
 
     def mixture(self, every: float) -> list[MixturePart]:
         """Gives the realised mixture in parts of the run, each with the share `every` of it, in (0, 1]."""
@@ -124,11 +134,34 @@ class Simulated:
         parts = self.mixture(every)
         return {
             **{name: value for name, value in vars(self).items() if name not in arrays},
-            "streams": [vars(stream) for stream in self.streams],
             "batch_size": _ends(self.batch_sizes),
             "learning_rate": _ends(self.learning_rates),
             "mixture": [{**part._asdict(), "shares": dict(zip(names, part.shares, strict=True))} for part in parts],
         }
+
+    def _warnings(self) -> Iterator[str]:
+        if self.progress < 1.0:
+            left = f"at {self.progress:.1%} of it"
+            yield f"The budget is not reached: no stream has a sample left after step {self.steps}, {left}."
+        for stream in self.streams:
+            if not stream.samples:
+                yield f"{stream.name} gives no sample at all."
+            elif stream.passes > _MOST_PASSES:
+                yield f"{stream.name} is passed over {stream.passes:.1f} times, more than {_MOST_PASSES:g}."
+            elif stream.coverage < _LEAST_COVERAGE:
+                yield f"Only {stream.coverage:.2%} of the samples of {stream.name} are seen."
+            if stream.runs_out:
+                yield f"{stream.name} runs out in step {stream.last_step}, at {stream.last_progress:.1%} of the run."
+
+    def _assumptions(self, parts: Parts) -> Iterator[str]:
+        if iterable := [stream.name for stream in parts.streams if stream.is_iterable]:
+            yield f"The number of rows in {', '.join(iterable)} is not known: assumed never to run out."
+        if parts.stand_ins:
+            yield f"Entries of the buffers {', '.join(parts.stand_ins)} are planned as if chosen by nothing."
+        if self.estimated_tokens:
+            yield f"Tokens of {', '.join(self.estimated_tokens)} are estimated from some of the samples."
+        if np.isnan(self.learning_rates).any():
+            yield "The learning rate follows a metric: it is not known before the run."
 
 
 def check_every(every: float) -> None:
@@ -139,96 +172,3 @@ def check_every(every: float) -> None:
 
 def _ends(values: NDArray[Any]) -> dict[str, float | int]:
     return {"first": values[0], "last": values[-1], "least": values.min(), "greatest": values.max()}
-
-
-# Of a step: counts, weights, batch size, the progress after it, and its learning rate.
-Row = tuple[Int64Array, FloatArray, int, float, float]
-
-
-def summed_up(
-    parts: Parts,
-    rows: Sequence[Row],
-    evaluation_steps: Sequence[int],
-    estimated: Sequence[str],
-    is_rate_known: bool,
-    source: str,
-) -> Simulated:
-    """Sums a run up that is planned to its end.
-
-    Args:
-        parts: The objects that planned it.
-        rows: Its steps.
-        evaluation_steps: Steps after which it evaluates.
-        estimated: Names of the streams whose tokens are estimated.
-        is_rate_known: Whether its learning rate is known before the run.
-        source: A sentence on the source of the losses.
-    """
-    clock = parts.mixing.clock
-    counts, weights, batch_sizes, positions, learning_rates = map(np.array, zip(*rows, strict=True))
-    places = np.array([np.nan, 0.0, *positions])
-    streams = [_stream_plan(parts, number, own, places) for number, own in enumerate(counts.T)]
-    estimated = [*estimated, *parts.stand_ins]
-    iterable = [stream.name for stream in parts.streams if stream.is_iterable]
-    remarks = {
-        f"The number of rows in {', '.join(iterable)} is not known: assumed never to run out.": iterable,
-        f"Entries of the buffers {', '.join(parts.stand_ins)} are planned as if chosen by nothing.": parts.stand_ins,
-        f"Tokens of {', '.join(estimated)} are estimated from some of the samples.": estimated,
-        "The learning rate follows a metric: it is not known before the run.": not is_rate_known,
-    }
-    return Simulated(
-        num_ranks=parts.args.world_size,
-        streams=streams,
-        steps=clock.step,
-        samples=clock.num_samples,
-        tokens=clock.num_tokens,
-        epochs=clock.epoch,
-        progress=clock.progress,
-        counts=counts,
-        weights=weights,
-        batch_sizes=batch_sizes,
-        positions=positions,
-        learning_rates=learning_rates,
-        planned_steps=clock.planned_steps,
-        evaluation_steps=evaluation_steps,
-        estimated_tokens=estimated,
-        source=source,
-        warnings=[*_warnings(streams, clock.step, clock.progress), *(text for text, holds in remarks.items() if holds)],
-    )
-
-
-def _stream_plan(parts: Parts, number: int, counts: Int64Array, places: FloatArray) -> StreamPlan:
-    """Sums a stream up; `places[step]` is the progress before a step, NaN for step 0."""
-    mixing, stream = parts.mixing, parts.streams[number]
-    clock, samples, passes = mixing.clock, int(mixing.seen[number]), float(mixing.stream_epochs[number])
-    steps = np.flatnonzero(counts) + 1
-    first, last = (int(steps[0]), int(steps[-1])) if len(steps) else (0, 0)
-    stays = stream.leaves_at == 1.0 or clock.progress < stream.leaves_at
-    is_active = bool(mixing.planner.active(clock.progress)[number])
-    return StreamPlan(
-        name=stream.name,
-        samples=samples,
-        share=samples / max(int(mixing.seen.sum()), 1),
-        num_samples=stream.num_samples,
-        coverage=min(1.0, passes),
-        passes=passes,
-        tokens=int(mixing.num_tokens[number]),
-        first_step=first,
-        first_progress=float(places[first]),
-        last_step=last,
-        last_progress=float(places[last + 1]) if last else np.nan,
-        runs_out=stays and not is_active and not stream.is_memory and 0 < last < clock.step,
-    )
-
-
-def _warnings(streams: Sequence[StreamPlan], steps: int, progress: float) -> Iterator[str]:
-    if progress < 1.0:
-        yield f"The budget is not reached: no stream has a sample left after step {steps}, at {progress:.1%} of it."
-    for stream in streams:
-        if not stream.samples:
-            yield f"{stream.name} gives no sample at all."
-        elif stream.passes > _MOST_PASSES:
-            yield f"{stream.name} is passed over {stream.passes:.1f} times, more than {_MOST_PASSES:g}."
-        elif stream.coverage < _LEAST_COVERAGE:
-            yield f"Only {stream.coverage:.2%} of the samples of {stream.name} are seen."
-        if stream.runs_out:
-            yield f"{stream.name} runs out in step {stream.last_step}, at {stream.last_progress:.1%} of the run."

@@ -14,7 +14,6 @@ import pyarrow as pa
 from mixer.analysis.watch.curve import Curve
 from mixer.ledger import table_files
 from mixer.ledger.evaluated_losses import recorded_weights
-from mixer.ledger.progress.line import RemainingTime
 from mixer.ledger.schemas import CLOCK, SCHEMAS
 from mixer.ledger.table import places_by_stream
 from mixer.utils.arrays import FloatArray
@@ -25,8 +24,7 @@ _STREAM_COLUMNS = (
     *("step", "stream", "weight", "count", "items", "loss"),
     *("tokens", "seen", "coverage", "epoch", "active"),
 )
-_TIMING_COLUMNS = ("step", "load_seconds", "train_seconds")
-_LEAST_OBSERVED_SECONDS = 20.0
+_TIMING_COLUMNS = ("load_seconds", "train_seconds")
 _UNITS, _MOST = ("epochs", "steps", "samples", "tokens"), 2.0**63  # a valid budget
 
 
@@ -101,21 +99,19 @@ class GatheredStream:
     Args:
         last: The newest row.
         losses: Loss by step.
-        recent_losses: Loss of each of the last 50 steps.
-        recent_counts: Number of samples of each of the last 50 steps.
+        recent: `[num_steps, 2]`: loss and number of samples of each of the last 50 steps.
         is_finite: Whether the last loss is finite; `None` without a loss.
     """
 
     last: dict[str, Any] = field(default_factory=dict)
     losses: Curve = field(default_factory=Curve)
-    recent_losses: FloatArray = field(default_factory=lambda: np.empty(0))
-    recent_counts: FloatArray = field(default_factory=lambda: np.empty(0))
+    recent: FloatArray = field(default_factory=lambda: np.empty((0, 2)))
     is_finite: bool | None = None
 
     @property
     def recent_loss(self) -> float:
         """The mean loss of the last 50 steps; NaN without any, or if the last one is not finite."""
-        known = self.recent_losses[np.isfinite(self.recent_losses)]
+        known = self.recent[np.isfinite(self.recent[:, 0]), 0]
         return float(known.mean()) if len(known) and self.is_finite is not False else math.nan
 
 
@@ -129,7 +125,7 @@ class Gathered:
         self.evaluated_at: int | None = None
         self._streams: dict[str, GatheredStream] = {}
         self._measures_norm = False
-        self._timings: dict[str, FloatArray] = {}
+        self._timings: FloatArray = np.empty((0, 2))  # seconds of loading and training of the last 50 steps
 
     @property
     def streams(self) -> dict[str, GatheredStream]:
@@ -154,50 +150,44 @@ class Gathered:
 
     def shares(self) -> dict[str, float]:
         """Returns the share of each stream in the samples of the last 50 steps."""
-        counts = {name: float(one.recent_counts.sum()) for name, one in self.streams.items()}
+        counts = {name: float(one.recent[:, 1].sum()) for name, one in self.streams.items()}
         total = sum(counts.values())
         return {name: count / total if total else 0.0 for name, count in counts.items()}
-
-    def recent(self, timing: str) -> float:
-        """Sums a column of the ledger's `timings` over the last 50 steps; NaN without rows."""
-        values = self._timings.get(timing, np.empty(0))
-        return float(np.nansum(values)) if len(values) else math.nan
 
     @property
     def loading_share(self) -> float:
         """Share of loading in the loading and training time of the last 50 steps; NaN if unknown."""
-        load, train = self.recent("load_seconds"), self.recent("train_seconds")
+        load, train = np.nansum(self._timings, axis=0).tolist()
         return load / (load + train) if load + train > 0 else math.nan
 
     @property
     def seconds_per_step(self) -> float:
         """Mean seconds of loading and training per step over the last 50 steps, without the optimizer step."""
-        length = len(self._timings.get("load_seconds", ()))
-        return (self.recent("load_seconds") + self.recent("train_seconds")) / length if length else math.nan
+        return float(np.nansum(self._timings) / len(self._timings)) if len(self._timings) else math.nan
 
     def take_streams(self, rows: pa.Table) -> None:
         """Adds rows of the table `streams`."""
-        losses, counts, items = (_numbers(rows, column) for column in ("loss", "count", "items"))
+        numbers = _numbers(rows, ["loss", "count", "items"])
         for name, places in places_by_stream(rows).items():
             stream = self._streams.setdefault(name, GatheredStream())
             stream.last = rows.slice(places[-1], 1).to_pylist()[0]
-            stream.losses.extend(losses[places])
-            stream.recent_losses = _last(stream.recent_losses, losses[places])
-            stream.recent_counts = _last(stream.recent_counts, counts[places])
-            with_items = losses[places][items[places] > 0]
+            losses, _, items = numbers[places].T
+            stream.losses.extend(losses)
+            stream.recent = _last(stream.recent, numbers[places, :2])
+            with_items = losses[items > 0]
             stream.is_finite = bool(np.isfinite(with_items[-1])) if len(with_items) else stream.is_finite
 
     def take_clock(self, rows: pa.Table) -> None:
         """Adds rows of the table `clock`."""
         if rows.num_rows:
             self.clock = rows.slice(rows.num_rows - 1).to_pylist()[0]
-            self.losses.extend(_numbers(rows, "loss"))
-            self._measures_norm |= not np.isnan(_numbers(rows, "gradient_norm")).all()
+            losses, norms = _numbers(rows, ["loss", "gradient_norm"]).T
+            self.losses.extend(losses)
+            self._measures_norm |= not np.isnan(norms).all()
 
     def take_timings(self, rows: pa.Table) -> None:
         """Adds rows of the table `timings`."""
-        for name in rows.column_names:
-            self._timings[name] = _last(self._timings.get(name, np.empty(0)), _numbers(rows, name))
+        self._timings = _last(self._timings, _numbers(rows, _TIMING_COLUMNS))
 
     def take_evaluations(self, rows: pa.Table) -> None:
         """Adds rows of the table `evaluations`."""
@@ -206,8 +196,9 @@ class Gathered:
             self.evaluations[row["stream"]], self.evaluated_at = math.nan if loss is None else loss, row["step"]
 
 
-def _numbers(rows: pa.Table, column: str) -> FloatArray:
-    return np.asarray(rows.column(column).to_numpy(), dtype=np.float64)
+def _numbers(rows: pa.Table, columns: Sequence[str]) -> FloatArray:
+    """`[num_rows, num_columns]`."""
+    return np.column_stack([np.asarray(rows.column(name).to_numpy(), dtype=np.float64) for name in columns])
 
 
 def _last(known: FloatArray, new: FloatArray) -> FloatArray:
@@ -228,7 +219,6 @@ class WatchedRun:
         self.gathered = Gathered()
         self._version: tuple[int, int] | None = None
         self._sources: list[tuple[Follower, Callable[[pa.Table], None]]] = []
-        self._observed, self._observed_from = RemainingTime(), math.inf
         self._began = self._began_at = 0.0  # time of the file system, and progress
 
     def read(self) -> None:
@@ -251,13 +241,8 @@ class WatchedRun:
             self._version, self.note = version, note
             self.eval_weights = recorded_weights(self.folder, note)
             self._begin(version[1])
-        before = self.progress
         for follower, take in self._sources:
             take(follower.new_rows())
-        if self.progress != before:
-            now = time.monotonic()
-            self._observed.advance(self.progress, now)
-            self._observed_from = min(self._observed_from, now)
 
     @property
     def progress(self) -> float:
@@ -287,11 +272,9 @@ class WatchedRun:
         }
 
     def seconds_left(self) -> float | None:
-        """Estimates the remaining time from the observed progress; at first from the time since the run began."""
+        """Estimates the remaining time from the time since the run began, or resumed."""
         if self.state != "running":
             return None
-        if time.monotonic() - self._observed_from > _LEAST_OBSERVED_SECONDS:  # rows arrive in bursts
-            return self._observed.seconds
         taken, done = self._last_written() - self._began, self.progress - self._began_at
         return (1.0 - self.progress) * taken / done if taken > 0.0 and done > 0.0 else None
 
@@ -312,14 +295,12 @@ class WatchedRun:
         if kept:
             shares = table_files.read_part(kept[-1], pa.schema([CLOCK.field("progress")])).column("progress")
             self._began_at = shares[-1].as_py() if len(shares) else 0.0
-        self.gathered, self._observed, self._observed_from = Gathered(), RemainingTime(), math.inf
+        self.gathered = Gathered()
         columns = {"streams": _STREAM_COLUMNS, "timings": _TIMING_COLUMNS}
         self._sources = [
-            (Follower(self.folder / "ledger" / name, SCHEMAS[name], columns.get(name, SCHEMAS[name].names)), take)
-            for name, take in (
-                ("streams", self.gathered.take_streams),
-                ("clock", self.gathered.take_clock),
-                ("timings", self.gathered.take_timings),
-                ("evaluations", self.gathered.take_evaluations),
+            (
+                Follower(self.folder / "ledger" / name, SCHEMAS[name], columns.get(name, SCHEMAS[name].names)),
+                getattr(self.gathered, f"take_{name}"),
             )
+            for name in ("streams", "clock", "timings", "evaluations")
         ]

@@ -125,10 +125,7 @@ def as_document(run: WatchedRun) -> dict[str, Any]:
         "reason": run.reason,
         "progress": run.progress,
         "seconds_left": run.seconds_left(),
-        "clock": {
-            **gathered.clock,
-            **{f"{name}_is_finite": is_finite for name, is_finite in gathered.is_finite.items()},
-        },
+        "clock": gathered.clock | {f"{name}_is_finite": is_known for name, is_known in gathered.is_finite.items()},
         "loading_share": gathered.loading_share,
         "evaluated_at": gathered.evaluated_at,
         "eval_loss": mean_loss(gathered.evaluations, run.eval_weights),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mixer.analysis.fit.runs import read_recorded_runs
+from mixer.analysis.fit.runs import RecordedRuns
 from mixer.ledger.ledger import Ledger
 from tests.mixer.report.ledgers import write_run
 
@@ -50,7 +50,7 @@ def recorded(
 def test_what_was_trained_on_and_the_last_losses_are_read(tmp_path: Path) -> None:
     one = recorded(tmp_path / "one", {"a": [3, 3], "b": [1, 1]}, {0: {"a": 9, "b": 9}, 2: {"a": 1.5, "b": 2.5}})
     two = recorded(tmp_path / "two", {"b": [3, 3], "a": [1, 1]}, {2: {"b": 0.5, "a": 3.5}})
-    runs = read_recorded_runs([one, two])
+    runs = RecordedRuns([one, two])
     assert (runs.runs, runs.streams, runs.loss_names) == (("one", "two"), ("a", "b"), ("a", "b"))
     assert runs.mixtures.tolist() == [[6, 2], [2, 6]]  # by name, whatever the order
     assert runs.losses.tolist() == [[1.5, 2.5], [3.5, 0.5]]
@@ -61,10 +61,10 @@ def test_what_was_trained_on_and_the_last_losses_are_read(tmp_path: Path) -> Non
 def test_shares_of_tokens(tmp_path: Path) -> None:
     lengths = {"a": 10, "b": 1}
     run = recorded(tmp_path / "one", {"a": [3], "b": [1]}, {1: {"a": 1, "b": 1}}, tokens_of_a_sample=lengths)
-    assert read_recorded_runs([run], "tokens").mixtures.tolist() == [[30, 1]]
+    assert RecordedRuns([run], "tokens").mixtures.tolist() == [[30, 1]]
     none = recorded(tmp_path / "two", {"a": [3]}, {1: {"a": 1}}, tokens_of_a_sample={"a": 0})
     with pytest.raises(ValueError, match="has counted no tokens"):
-        read_recorded_runs([none], "tokens")
+        RecordedRuns([none], "tokens")
 
 
 def test_training_losses_are_means_of_the_last_tenth_by_items(tmp_path: Path) -> None:
@@ -72,25 +72,25 @@ def test_training_losses_are_means_of_the_last_tenth_by_items(tmp_path: Path) ->
     counts = {"a": [4] * 18 + [2, 6], "b": [4] * 18 + [0, 4]}
     losses = {"a": [9.0] * 18 + [1.0, 3.0], "b": [9.0] * 18 + [np.nan, 5.0]}
     run = recorded(tmp_path / "one", counts, losses=losses)
-    assert read_recorded_runs([run], loss="train").losses.tolist() == [[2.5, 5.0]]
+    assert RecordedRuns([run], loss="train").losses.tolist() == [[2.5, 5.0]]
     # A loss that is not finite is not left out, and neither is a stream without samples given another's loss.
     bad = recorded(tmp_path / "bad", {"a": [4] * 20, "b": [4] * 18 + [0, 0]}, losses={"a": [1.0] * 19 + [np.nan]})
-    assert np.isnan(read_recorded_runs([bad], loss="train").losses).all()
+    assert np.isnan(RecordedRuns([bad], loss="train").losses).all()
 
 
 def test_a_last_evaluation_that_is_not_finite_is_not_replaced_by_an_earlier_one(tmp_path: Path) -> None:
     run = recorded(tmp_path / "one", {"a": [1, 1]}, {1: {"a": 2.0}, 2: {"a": float("nan")}})
-    assert np.isnan(read_recorded_runs([run]).losses).all()
+    assert np.isnan(RecordedRuns([run]).losses).all()
 
 
 def test_evaluation_sets_beside_streams_are_losses_too_and_streams_without_are_named(tmp_path: Path) -> None:
     found = {"a": 1.0, "target": 2.0}
     runs = [recorded(tmp_path / name, {"a": [2], "memory": [1]}, {1: found}) for name in ("one", "two")]
-    both = read_recorded_runs(runs)
+    both = RecordedRuns(runs)
     assert both.loss_names == ("a", "target")
     assert both.notes[0] == "No run has a loss of ['memory']: the objective leaves them out."
     other = recorded(tmp_path / "three", {"a": [2], "memory": [1]}, {1: {"a": 1.0, "memory": 1.0}})
-    some = read_recorded_runs([*runs, other])
+    some = RecordedRuns([*runs, other])
     assert some.loss_names == (
         "a",
         "memory",
@@ -100,14 +100,14 @@ def test_evaluation_sets_beside_streams_are_losses_too_and_streams_without_are_n
 
 def test_a_mixture_that_changes_is_noted(tmp_path: Path) -> None:
     run = recorded(tmp_path / "adaptive", {"a": [1, 3], "b": [3, 1]}, {2: {"a": 1, "b": 1}})
-    assert "The mixture changed over adaptive" in read_recorded_runs([run]).notes[0]
+    assert "The mixture changed over adaptive" in RecordedRuns([run]).notes[0]
 
 
 def test_runs_of_other_streams_or_budgets_are_refused_by_name(tmp_path: Path) -> None:
     usual = [recorded(tmp_path / f"run-{number}", {"a": [10] * 10}, {10: {"a": 1.0}}) for number in range(3)]
     others = recorded(tmp_path / "others", {"c": [10] * 10}, {10: {"c": 1.0}})
     with pytest.raises(ValueError, match=r"run-0 has \['a'\], but others has \['c'\]"):
-        read_recorded_runs([*usual, others])
+        RecordedRuns([*usual, others])
     cases = {
         "long": (
             recorded(tmp_path / "long", {"a": [10] * 12}, {12: {"a": 1.0}}),
@@ -121,11 +121,11 @@ def test_runs_of_other_streams_or_budgets_are_refused_by_name(tmp_path: Path) ->
     }
     for name, (folder, message) in cases.items():
         with pytest.raises(ValueError, match=message):
-            read_recorded_runs([*usual, folder])
-        assert name in read_recorded_runs([*usual, folder], allow_different_budgets=True).runs
-    read_recorded_runs([*usual, cases["early"][0]], loss="train")  # evaluations make no difference then
+            RecordedRuns([*usual, folder])
+        assert name in RecordedRuns([*usual, folder], allow_different_budgets=True).runs
+    RecordedRuns([*usual, cases["early"][0]], loss="train")  # evaluations make no difference then
     near = recorded(tmp_path / "near", {"a": [10] * 9 + [13]}, {10: {"a": 1.0}})
-    read_recorded_runs([*usual, near])
+    RecordedRuns([*usual, near])
 
 
 def test_losses_of_models_that_were_hardly_trained_are_refused(tmp_path: Path) -> None:
@@ -135,42 +135,42 @@ def test_losses_of_models_that_were_hardly_trained_are_refused(tmp_path: Path) -
 
     untrained = three("untrained", 0)
     with pytest.raises(ValueError, match=r"evaluation of untrained-0, .* was before the first step.*--loss train"):
-        read_recorded_runs(untrained)
+        RecordedRuns(untrained)
     with pytest.raises(ValueError, match="was before the first step"):  # whatever is allowed
-        read_recorded_runs(untrained, allow_different_budgets=True)
-    assert read_recorded_runs(untrained, loss="train").runs
+        RecordedRuns(untrained, allow_different_budgets=True)
+    assert RecordedRuns(untrained, loss="train").runs
     early = three("early", 37)
     with pytest.raises(ValueError, match=r"before 95% of the run: early-0 \(92%\), .*-different-budgets"):
-        read_recorded_runs(early)
-    assert read_recorded_runs(early, allow_different_budgets=True).runs
-    assert read_recorded_runs(three("late", 38)).runs
+        RecordedRuns(early)
+    assert RecordedRuns(early, allow_different_budgets=True).runs
+    assert RecordedRuns(three("late", 38)).runs
 
 
 def test_of_the_last_evaluations_of_streams_the_earliest_counts(tmp_path: Path) -> None:
     counts = {"a": [1] * 10, "b": [1] * 10}
     parts = recorded(tmp_path / "parts", counts, {0: {"a": 9.0, "b": 9.0}, 10: {"a": 1.0}})
     with pytest.raises(ValueError, match="last evaluation of parts was before the first step"):
-        read_recorded_runs([parts])
+        RecordedRuns([parts])
     others = recorded(tmp_path / "others", counts, {0: {"target": 9.0}, 10: {"a": 1.0, "b": 1.0}})  # no stream
-    assert read_recorded_runs([others]).runs
+    assert RecordedRuns([others]).runs
 
 
 def test_what_is_no_run_or_has_nothing_to_fit_is_refused(tmp_path: Path) -> None:
     run = recorded(tmp_path / "one", {"a": [1]})
     with pytest.raises(ValueError, match="No stream was evaluated in any of the runs"):
-        read_recorded_runs([run])
+        RecordedRuns([run])
     with pytest.raises(ValueError, match="are given twice"):
-        read_recorded_runs([run, tmp_path / "x" / ".." / "one"])
+        RecordedRuns([run, tmp_path / "x" / ".." / "one"])
     with pytest.raises(ValueError, match="is not the folder of a run"):
-        read_recorded_runs([tmp_path])
+        RecordedRuns([tmp_path])
     Ledger(tmp_path / "new" / "ledger", is_writer=True).begin(None, {})
     with pytest.raises(ValueError, match="has no step"):
-        read_recorded_runs([tmp_path / "new"])
+        RecordedRuns([tmp_path / "new"])
 
 
 def test_runs_of_the_same_name_go_by_their_paths_and_a_report_s_runs_are_read(tmp_path: Path) -> None:
     write_run(tmp_path / "x" / "run")
     shutil.copytree(tmp_path / "x", tmp_path / "y")
-    runs = read_recorded_runs([tmp_path / "x" / "run", tmp_path / "y" / "run"])
+    runs = RecordedRuns([tmp_path / "x" / "run", tmp_path / "y" / "run"])
     assert runs.runs == (str(tmp_path / "x" / "run"), str(tmp_path / "y" / "run"))
     assert runs.streams == ("math", "code")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mixer.analysis.fit import fit_mixture
-from mixer.analysis.fit.runs import RecordedRuns, read_recorded_runs
+from mixer.analysis.fit.runs import RecordedRuns
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder, StepResult
 from mixer.loading.step import StepCounts
@@ -48,7 +48,7 @@ def read(folder: Path, policies: list[Policy], unit: Unit = "samples", drawing: 
         run(folder / f"{number}-{seed}", policy, seed, drawing)
         for (number, policy), seed in itertools.product(enumerate(policies), SEEDS)
     ]
-    return read_recorded_runs(runs, unit, allow_different_budgets=True)
+    return RecordedRuns(runs, unit, allow_different_budgets=True)
 
 
 @pytest.mark.parametrize("unit", ["samples", "tokens"])
@@ -58,9 +58,7 @@ def test_seeds_of_a_mixture_are_one_group(tmp_path: Path, unit: Unit, drawing: D
     policies: list[Policy] = [Fixed([share, 0.9 - share, 0.1], unit=asked_in) for share in SHARES]
     recorded = read(tmp_path, policies, unit, drawing)
     assert recorded.groups.tolist() == OF_THREE_SEEDS
-    backwards = read_recorded_runs(
-        [tmp_path / name for name in reversed(recorded.runs)], unit, allow_different_budgets=True
-    )
+    backwards = RecordedRuns([tmp_path / name for name in reversed(recorded.runs)], unit, allow_different_budgets=True)
     assert backwards.groups.tolist() == OF_THREE_SEEDS
     trained = recorded.mixtures / recorded.mixtures.sum(axis=1, keepdims=True)
     if unit == "tokens" or drawing == "multinomial":

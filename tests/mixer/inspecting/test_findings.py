@@ -9,7 +9,7 @@ import pytest
 from transformers import TrainingArguments
 
 from mixer.analysis.inspect.findings import Finding, findings_of
-from mixer.analysis.inspect.inspection import Inspection, described, first_batch, inspect_recipe
+from mixer.analysis.inspect.inspection import Inspection, described, first_batch
 from mixer.analysis.inspect.view import view_of
 from mixer.cli.entry import main
 from mixer.models.heads import Head
@@ -25,11 +25,11 @@ Found = dict[tuple[str, ...], Finding]
 def look(
     folder: Path, streams: dict[str, Any], num_samples: int = 1000, seed: int = 0, **changes: Any
 ) -> tuple[Inspection, Found]:
-    inspection = inspect_recipe(recipe(folder, streams, **changes), num_samples, seed)
+    inspection = Inspection(recipe(folder, streams, **changes), num_samples, seed)
     findings = findings_of(inspection)
     screen = console()
     with screen.capture():  # whatever it is, it can be written and shown
-        print_json(inspection.as_data())
+        print_json(inspection)
         screen.print(view_of(inspection, findings))
     found = {(finding.kind, *finding.streams): finding for finding in findings}
     assert len(found) == len(findings)
@@ -157,7 +157,7 @@ def test_several_ranks_are_refused(
 def test_what_a_run_refuses_is_refused_in_the_same_words(tmp_path: Path) -> None:
     wrong = recipe(tmp_path, {"one": ("images", {"labels": [0, 7]}, {})}, model=CLASSIFIER)
     with pytest.raises(ValueError, match="it has the label 7, but the model's head has the 3 classes") as inspected:
-        inspect_recipe(wrong, 10, 0)
+        Inspection(wrong, 10, 0)
     with pytest.raises(ValueError, match="it has the label 7") as built:
         wrong.build()
     assert str(inspected.value) == str(built.value)
@@ -217,7 +217,7 @@ def test_a_model_that_knows_no_tokens(tmp_path: Path) -> None:
     config = {**vit, "num_attention_heads": 2, "patch_size": 2, "num_channels": 1, "num_labels": 2}
     model = ModelRecipe("sequence-classification", config=config)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(_AUTO_CLASSES, "sequence-classification", "AutoModelForImageClassification")
+        patch.setitem(_AUTO_CLASSES, "sequence-classification", ("AutoModelForImageClassification", None))
         inspection, found = look(tmp_path, {"pixels": ("pixels", {}, {})}, model=model)
     (pixels,) = inspection.streams
     assert (pixels.limits.vocabulary, pixels.limits.positions, pixels.training.lengths) == (None, None, None)

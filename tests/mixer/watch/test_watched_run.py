@@ -69,7 +69,7 @@ def test_what_came_before_is_not_read_again(tmp_path: Path, monkeypatch: pytest.
     assert run.gathered.last_step == 301
     assert run.progress == 301 / 400
     stream = run.gathered.streams["stream-1"]
-    assert len(stream.recent_counts) == 50
+    assert len(stream.recent) == 50
     assert stream.recent_loss == pytest.approx(np.mean([5.0 - step / 100 for step in range(252, 302)]))
     assert run.gathered.shares()["stream-2"] == pytest.approx(0.5)
 
