@@ -19,7 +19,8 @@ from tasks.continual.ends import RUN_STATE_FILE, read_pace
 from tasks.metrics.metrics import all_metrics, title_of
 from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
 from tasks.recipe import ContinualRecipe
-from tasks.report.results import METRICS_FILE, PAGE_FILE, read_matrices, write_page
+from tasks.report.matrices import read_matrices
+from tasks.report.results import METRICS_FILE, PAGE_FILE, write_page
 
 
 def continual() -> Command:

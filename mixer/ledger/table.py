@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mixer.ledger import table_files
+import mixer.ledger.table_files as table_files
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import WriteError, writing
 

@@ -118,7 +118,7 @@ class DiskRows(Rows):
         with whole_file(folder / _LIVE) as file:
             for segment in self.segments:
                 file.write(segment.live.astype("<i8").tobytes())
-        write_rows(folder / _PENDING, self._pending)
+        write_rows(folder / _PENDING, self._pending.items())
         names = [_LIVE, _PENDING, *(segment.name for segment in self.segments)]
         content = {
             "format": _FORMAT,

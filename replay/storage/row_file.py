@@ -4,8 +4,9 @@ import os
 import shutil
 import uuid
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -69,21 +70,20 @@ class RowFile:
         return self.read(batch * _ROWS_PER_BATCH + index) if is_here else None
 
 
-def write_rows(path: Path, rows: Mapping[int, Any], next_number: int = 0) -> None:
-    """Writes a file of rows; equal rows give equal files.
+def write_rows(path: Path, rows: Iterable[tuple[int, Any]], next_number: int = 0) -> None:
+    """Writes a file of rows, a batch in memory at a time; equal rows give equal files.
 
     Args:
         path: The file.
-        rows: The bytes of each, by ascending number.
+        rows: Number and bytes of each, by ascending number.
         next_number: A number to record in the file.
     """
     schema = _SCHEMA.with_metadata({_NEXT_NUMBER: str(next_number)})
-    numbers = list(rows)
+    left = iter(rows)
     with whole_file(path) as file, pa.ipc.new_file(file, schema) as writer:
-        for start in range(0, len(rows), _ROWS_PER_BATCH):
-            part = numbers[start : start + _ROWS_PER_BATCH]
-            contents = [bytes(rows[number]) for number in part]
-            columns = [pa.array(part, pa.int64()), pa.array(contents, pa.large_binary())]
+        while part := list(islice(left, _ROWS_PER_BATCH)):
+            numbers, contents = [number for number, _ in part], [bytes(row) for _, row in part]
+            columns = [pa.array(numbers, pa.int64()), pa.array(contents, pa.large_binary())]
             writer.write_batch(pa.record_batch(columns, schema=schema))
 
 

@@ -104,7 +104,7 @@ class MemoryRows(Rows):
     def save(self, folder: Path) -> None:
         """See the base class."""
         folder.mkdir(parents=True, exist_ok=True)
-        write_rows(folder / _FILE, self._rows, self.next_number)
+        write_rows(folder / _FILE, self._rows.items(), self.next_number)
 
     def load(self, folder: Path) -> None:
         """See the base class."""

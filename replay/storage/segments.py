@@ -160,7 +160,7 @@ class SegmentFiles:
         if not self.is_writer:
             return
         if len(merged.live):
-            rows = {number: self.read(part, number) for part in parts for number in part.live.tolist()}
+            rows = ((number, self.read(part, number)) for part in parts for number in map(int, part.live))
             write_rows(self.folder / merged.name, rows)
             merged.held = {}
         self._replaced += [self.folder / part.name for part in parts if part.name != merged.name]

@@ -13,8 +13,8 @@ from mixer.analysis.report.tables import differing_streams
 from mixer.utils.text import listed
 from tasks.metrics.metrics import all_metrics, title_of
 from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
+from tasks.report.matrices import check_same_metric, read_matrices
 from tasks.report.plots import score_plots, task_names
-from tasks.report.results import check_same_metric, read_matrices
 from tasks.report.training import joined_run, training_plots, training_rows
 
 

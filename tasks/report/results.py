@@ -1,16 +1,15 @@
-"""Results of continual runs: their score matrices, metrics as JSON, and a page of scores."""
+"""Files that a continual run writes beside its scores: metrics as JSON, and a page of scores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from transformers.utils import logging
 
-from mixer.analysis.report.run import run_names
 from mixer.utils.files import write_json
 from tasks.metrics.metrics import all_metrics, explain
-from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
+from tasks.metrics.score_matrix import ScoreMatrix
 
 logger = logging.get_logger(__name__)
 METRICS_FILE, PAGE_FILE = "metrics.json", "scores.html"
@@ -52,28 +51,3 @@ def write_page(matrices: Mapping[str, ScoreMatrix], path: Path) -> Path | None:
         )
         return None
     return write_scores(matrices, path)
-
-
-def read_matrices(folders: Sequence[Path]) -> dict[str, ScoreMatrix]:
-    """Reads the scores of continual runs, finished or not.
-
-    Args:
-        folders: Their output folders, at least one.
-
-    Returns:
-        The matrices, named by `run_names`.
-
-    Raises:
-        ValueError: If a folder is given twice or holds no scores, or the metrics differ.
-    """
-    names = run_names(folders)
-    matrices = {name: ScoreMatrix.from_file(folder / SCORES_FILE) for name, folder in zip(names, folders, strict=True)}
-    check_same_metric(matrices)
-    return matrices
-
-
-def check_same_metric(matrices: Mapping[str, ScoreMatrix]) -> None:
-    """Raises a `ValueError` if there is no matrix, or their metrics differ."""
-    if len({(matrix.metric, matrix.higher_is_better) for matrix in matrices.values()}) != 1:
-        metrics = {name: matrix.metric for name, matrix in matrices.items()}
-        raise ValueError(f"Runs must have the same metric to be compared, got {metrics}.")

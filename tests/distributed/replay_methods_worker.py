@@ -167,7 +167,7 @@ FAILING: dict[str, Any] = {
     "scores": (
         lambda: ReplayBuffer(6, GradientDiversity(3)),
         lambda trainer, buffer: buffer.feeding.scorer,
-        "_own_samples",
+        "_own_scores",
     ),
     "labels": (
         lambda: ReplayBuffer(6, "ClassBalanced", storage=InMemory()),

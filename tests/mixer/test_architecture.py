@@ -225,9 +225,10 @@ def test_a_schedule_knows_nothing_of_the_rest(module: str) -> None:
         name.startswith("mixer.schedules.")
         or name
         in (
-            "mixer.utils.saved_state",
-            "mixer.utils.registry",
+            "mixer.utils.options",
             "mixer.utils.recorded_arguments",
+            "mixer.utils.registry",
+            "mixer.utils.saved_state",
             "mixer.utils.validation",
         )
         for name in _imports(module)

@@ -43,6 +43,8 @@ ALLOWED = {
     ("mixer/gradients/conflict.py", "import_module"): "torchjd alone",
     ("mixer/ledger/trackers/adapters.py", "import_module"): "mlflow, wandb and trackio alone",
     ("tasks/sources/loaders.py", "import_module"): "sklearn.datasets alone",
+    ("mixer/policies/registry.py", "import_module"): "mixer.policies alone",
+    ("mixer/schedules/registry.py", "import_module"): "mixer.schedules alone",
     ("mixer/recipe/fields.py", "import_module"): "a class of the recipe that the user runs",
     (
         "mixer/trainer/checkpointing/trainer_files.py",

@@ -21,7 +21,7 @@ def write(path: Path, batches: Sequence[tuple[Any, Any]], note: str = "9") -> No
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    write_rows(tmp_path / "rows", {number: b"x%d" % number for number in range(3_000)}, next_number=3_001)
+    write_rows(tmp_path / "rows", ((number, b"x%d" % number) for number in range(3_000)), next_number=3_001)
     file = RowFile(tmp_path / "rows")
     assert file.next_number == 3_001
     assert file.numbers.tolist() == list(range(3_000))
