@@ -17,6 +17,21 @@ class TestFirstStream:
         assert make_plan(counts).first_stream == expected
 
 
+class TestIndex:
+    def test_steps_count_from_one_and_keys_of_draws_from_zero(self) -> None:
+        assert make_plan([1], step=1).index == 0
+
+
+class TestOnly:
+    def test_other_streams_give_nothing_and_the_plan_itself_stays(self) -> None:
+        plan = make_plan([3, 4, 5])
+        part = plan.only(np.array([True, False, True]))
+        assert part.counts.tolist() == [3, 0, 5]
+        assert plan.counts.tolist() == [3, 4, 5]
+        np.testing.assert_array_equal(part.starts, plan.starts)
+        assert part.step == plan.step
+
+
 class TestFingerprint:
     def test_it_fits_into_48_bits(self) -> None:
         assert all(0 <= make_plan([1, 2], step=step).fingerprint() < 2**48 for step in range(200))
