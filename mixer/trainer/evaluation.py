@@ -237,11 +237,26 @@ class EvaluatingMixin(StreamSpecificsMixin):
         inputs = inputs if self._evaluated_task is None else {**batch_mapping(inputs), TASK: self._evaluated_task}
         return super().prediction_step(model, inputs, *args, **kwargs)
 
-    def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._evaluated_stream is not None:
-            dataset = preprocessed(dataset, self._evaluated_stream.preprocess)
-        loader = super()._get_dataloader(dataset, *args, **kwargs)
-        # Accelerate keeps every loader that it prepares: one per set and evaluation.
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Creates the loader of an evaluation set, preprocessed like its stream; see `Trainer.get_eval_dataloader`."""
+        sets: Any = self.eval_dataset
+        if isinstance(eval_dataset, str):  # persistent workers are kept by this name
+            sets = {**sets, eval_dataset: self._like_stream(sets[eval_dataset])}
+        else:
+            eval_dataset = self._like_stream(sets if eval_dataset is None else eval_dataset)
+        with attributes_held(self, eval_dataset=sets):
+            return self._let_go(super().get_eval_dataloader(eval_dataset))
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """Creates the loader of a test set, preprocessed like its stream; see `Trainer.get_test_dataloader`."""
+        return self._let_go(super().get_test_dataloader(self._like_stream(test_dataset)))
+
+    def _like_stream(self, dataset: Any) -> Any:
+        stream = self._evaluated_stream
+        return dataset if stream is None or dataset is None else preprocessed(dataset, stream.preprocess)
+
+    def _let_go(self, loader: Any) -> Any:
+        """Makes accelerate forget a loader: it keeps every one that it prepares, one per set and evaluation."""
         prepared = getattr(self.accelerator, "_dataloaders", [])
         prepared[:] = [one for one in prepared if one is not loader]
         return loader

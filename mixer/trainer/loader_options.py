@@ -31,7 +31,7 @@ class LoadingMixin(StepMixin):
     """A Trainer whose training data are streams."""
 
     _combined: Any
-    _is_beginning: bool = False  # whether the next loader is the run's own
+    _is_beginning: bool = False  # whether the loop has yet to ask for the run's own loader
     _rows_from: Path | None = None  # checkpoint with the state of iterable streams and of the cap
 
     def get_train_dataloader(self) -> MixingLoader:  # type: ignore[override]  # the loop only iterates it and takes its length
@@ -41,7 +41,9 @@ class LoadingMixin(StepMixin):
         size, and does not move the run's streams.
         """
         self._check_train_dataset()
-        is_run, self._is_beginning = self._is_beginning, False
+        is_run, self._is_beginning = self._is_beginning and self.is_in_train, False
+        if is_run:  # the loop's first act
+            self._begin_run()
         mixing = self.mixing if is_run else self.mixing.aside()
         feed = self._new_feed(mixing)
         loader = self._new_loader(mixing, feed)
@@ -96,7 +98,6 @@ class LoadingMixin(StepMixin):
         ]
         is_unseen = len(self.streams) > 1 and any(stream.is_iterable or stream.is_memory for stream in self.streams)
         is_unseen = is_unseen or (goes_by_first(self.data_collator) and any(map(_is_made, self.streams)))
-        self._set_signature_columns_if_needed()
         taken: Any = self._signature_columns if self._removes_columns else None
         removed = {
             name
@@ -184,7 +185,6 @@ class LoadingMixin(StepMixin):
 
     def _model_columns(self, columns: Columns) -> dict[str, Any]:
         """Applies the default collator and the removal of unused columns to whole columns."""
-        self._set_signature_columns_if_needed()
         known: Any = self._signature_columns if self._removes_columns else columns
         inputs = {name: values for name, values in columns.items() if name in known}
         if "label" in inputs:
@@ -218,7 +218,6 @@ class LoadingMixin(StepMixin):
         missing = [name for name in stream.label_names or () if name not in columns]
         if missing and stream.data_collator is None:
             raise ValueError(f"Stream {stream.name!r}: label_names contains {missing}, but the columns are {columns}.")
-        self._set_signature_columns_if_needed()
         taken: list[str] = list(self._signature_columns or ())
         if self._removes_columns and not set(taken) & set(columns):
             raise ValueError(

@@ -150,10 +150,11 @@ class LoopMixin(SavingMixin):
             RunInterrupted: After a SIGINT, likewise; a `KeyboardInterrupt`.
         """
         self._came, self._stopped_by, self._signals = None, None, StopSignals()
-        if not self._handles_signals:
-            return super().train(*args, **kwargs)
-        with self._signals:
+        with self._signals if self._handles_signals else contextlib.nullcontext():
             result = super().train(*args, **kwargs)
+            self._finish_run()
+        if not self._handles_signals:
+            return result
         # A signal after the last step has no step to stop, but ends the script after the run.
         number = self._stopped_by or which(self._rank_sync.greatest(np.array(self._signals.flags)))
         if number is None:
@@ -167,10 +168,13 @@ class LoopMixin(SavingMixin):
             message = f"{number.name} arrived after the run had finished, at step {step}."
         raise ending(message, number)
 
-    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
+    def _begin_run(self) -> None:
+        super()._begin_run()
         are_known = all(type(one).__module__.partition(".")[0] in _KNOWN for one in self.callback_handler.callbacks)
         self._compares_control = bool(self._rank_sync.most(int(not are_known)))
-        return super()._inner_training_loop(*args, **kwargs)
+
+    def _finish_run(self) -> None:
+        """Called when the loop has ended without an error."""
 
     def _contents(self, batch: StepBatch) -> StepCounts:
         return replace(super()._contents(batch), signals=self._signals.flags)
@@ -204,9 +208,11 @@ class LoopMixin(SavingMixin):
             # Only now: a run resumed from a checkpoint with this flag would end at once.
             self.control.should_training_stop = True
 
-    def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        metrics = super()._evaluate(*args, **kwargs)
-        self._agree_on_control()
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluates, and has the ranks agree on what callbacks then ask for; see `Trainer.evaluate`."""
+        metrics: dict[str, float] = super().evaluate(*args, **kwargs)
+        if self.is_in_train:
+            self._agree_on_control()
         return metrics
 
     def _agree_on_control(self) -> None:
@@ -242,7 +248,7 @@ class MixingCallback(TrainerCallback):
     It runs before all other callbacks, so that they see the new state and their changes apply to the next step.
 
     Args:
-        begin: Restores the progress of the run after the Trainer has reset it.
+        begin: Prepares the parts of the run, and restores its progress after the Trainer has reset it.
         close_step: Records the step that was just trained, and updates the epoch.
         end_epoch: Called at the end of the loop's epoch, before the other callbacks.
         mixing: The controller of the mixture.
@@ -256,7 +262,7 @@ class MixingCallback(TrainerCallback):
     handler: CallbackHandler
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        """Restores the progress of the run."""
+        """Prepares the run."""
         self.begin()
 
     def on_step_end(

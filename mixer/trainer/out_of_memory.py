@@ -40,6 +40,7 @@ class RecoveryMixin(MethodsMixin):
     _window: Window
     _largest: Size
     _num_trained: int = 0  # steps trained by this process
+    _held: contextlib.ExitStack  # what the Trainer is shown during the loop
     _obstacle: str | None = None  # reason why steps cannot be repeated in this run
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -48,17 +49,15 @@ class RecoveryMixin(MethodsMixin):
         with (
             among_others(lambda: f"in step {self.mixing.clock.step + 1}", lambda: self.args.ddp_timeout),
             self._arguments_held(auto_find_batch_size=False),  # otherwise the whole loop would restart
+            contextlib.ExitStack() as self._held,
         ):
             return super().train(*args, **kwargs)
 
-    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
+    def _begin_run(self) -> None:
+        super()._begin_run()
         self._window, self._num_trained = Window(), 0
         # Callbacks, evaluation and checkpoints see the user's value.
-        with self._arguments_held(auto_find_batch_size=self._recovers):
-            return super()._inner_training_loop(*args, **kwargs)
-
-    def _update_auto_batch_size(self, batch_size: int) -> None:
-        """Does nothing, so that the model stays wrapped; see `Trainer._update_auto_batch_size`."""
+        self._held.enter_context(self._arguments_held(auto_find_batch_size=self._recovers))
 
     def _prepare_run(self) -> None:
         super()._prepare_run()

@@ -106,8 +106,9 @@ class SearchingMixin(MethodsMixin):
         if is_pruned[0]:
             raise _PrunedElsewhere
 
-    def _hp_search_setup(self, trial: Any) -> None:
-        super()._hp_search_setup(trial)
+    def _begin_run(self) -> None:
+        super()._begin_run()
+        trial = self._trial
         ledger_folder = Path(str(self._get_output_dir(trial))) / "ledger"
         if ledger_folder != self.ledger.folder:
             self.ledger.finish()

@@ -58,6 +58,7 @@ class StepMixin(LossesMixin):
     _step_told_broken: int = -1  # the last step whose broken samples were logged
     _num_told_broken: int = 0
     _recovers: bool = False  # whether a step may be repeated in smaller micro-batches
+    _has_begun: bool = False  # whether the run has asked for a step
     _keeps_samples: bool = False  # whether a method needs the samples of a step
     _load_counts: dict[str, int]
     _items_in_batch: Tensor | int | None = None  # number of items as the Trainer counts them
@@ -90,7 +91,7 @@ class StepMixin(LossesMixin):
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | int | None]:
         """Loads the next step and checks that all ranks agree on it; see `Trainer.get_batch_samples`."""
-        self._load_started = time.perf_counter()
+        self._load_started, self._has_begun = time.perf_counter(), True
         if (batch := self._load_and_confirm(lambda: next(epoch_iterator, None))) is None:
             return [], None
         self._load_counts = dict(zip(("hits", "misses"), self._present_loader.hits_and_misses, strict=True))
@@ -100,13 +101,11 @@ class StepMixin(LossesMixin):
         self._train_started = time.perf_counter()
         return [batch], torch.tensor(self._num_items_told, device=device)
 
-    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
-        self._prepare_run()
-        return prepared
+    def _begin_run(self) -> None:
+        """Called when the loop begins, before its loader is made."""
 
     def _prepare_run(self) -> None:
-        """Called when the model is wrapped and the optimizer and the learning-rate schedule exist."""
+        """Called before the first step: the model is wrapped, the optimizer and the learning-rate schedule exist."""
 
     def _release_run(self) -> None:
         """Releases, after `train`, what only the run needs."""

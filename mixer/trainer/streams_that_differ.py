@@ -33,6 +33,7 @@ class StreamSpecificsMixin(LoadingMixin):
     def _take_specifics(self) -> None:
         """Finds the streams' own options; raises a `ValueError` for those that the model cannot use."""
         streams = self.streams
+        self._take_label_columns()
         self._tasks = tasks_of(self._own_model, streams)
         self._normalizations = {}  # needed by a score before the first run
         _check_unused_heads(self, self._tasks)
@@ -127,7 +128,6 @@ class StreamSpecificsMixin(LoadingMixin):
         """Compares the columns of data sets if some are iterable, whose rows are not read."""
         if not any(stream.is_iterable for stream in self.streams):
             return True
-        self._set_signature_columns_if_needed()
         known: Any = self._signature_columns
         columns = [frozenset(getattr(dataset, "column_names", None) or ()) for dataset in self._datasets()]
         return len({names & frozenset(known) if self._removes_columns else names for names in columns if names}) <= 1
@@ -143,12 +143,10 @@ class StreamSpecificsMixin(LoadingMixin):
         with seeded(0):
             return len(known) == len(samples) and can_share_batch(self._common_collator, [*samples.values()], known)
 
-    def _set_signature_columns_if_needed(self) -> None:
+    def _take_label_columns(self) -> None:
+        """Counts the streams' own label columns as columns of the model."""
+        self._set_signature_columns_if_needed()
         known: Any = self._signature_columns
-        if known is not None:  # called for every micro-batch
-            return
-        super()._set_signature_columns_if_needed()
-        known = self._signature_columns
         own = [column for stream in self.streams for column in stream.label_names or ()]
         known += [column for column in own if column not in known]
 

@@ -225,8 +225,12 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, SearchingMixin
         take_bars(handler.callbacks, lambda: self.mixing)
         self._reporting = Reporting(self, self._settle_ledger)
         self._reporting.hook()
-        own = MixingCallback(self._take_up_progress, self._close_step, self._take_stop_back, self.mixing, handler)
+        own = MixingCallback(self._start_loop, self._close_step, self._take_stop_back, self.mixing, handler)
         handler.callbacks.insert(0, own)
+
+    def _start_loop(self) -> None:
+        self._prepare_run()
+        self._take_up_progress()
 
     def _check_options(self) -> None:
         schedule = self._mixture.schedule
@@ -263,8 +267,9 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, SearchingMixin
         reads_at_once = self.args.device.type == "cpu" or "loss" in self._policy.needs | self._mixture.schedule.needs
         return Recorder(mixing, self.ledger, reads_at_once)
 
-    def _begin_run(self, resume_from: str | None) -> None:
-        mixing, progress = self.mixing, None
+    def _begin_run(self) -> None:
+        super()._begin_run()
+        mixing, progress, resume_from = self.mixing, None, self._resumed_checkpoint
         # The seed of the arguments may have changed since construction.
         self._mixture = replace(self._mixture, seed=self._data_seed)
         if self._run_probe is not None:
@@ -290,6 +295,8 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, SearchingMixin
         self._rows_from = None if resume_from is None else Path(resume_from)
         self._detach_tracker()
         self._reporting.hook()  # callbacks may have been added
+        if progress is not None:  # only at the start
+            self._held.enter_context(self._arguments_held(eval_on_start=False))
 
     def _resume(self, mixing: Mixing, checkpoint: str) -> Progress:
         state, manual, manual_size = read_state(Path(checkpoint)), mixing.manual_weights, mixing.manual_batch_size
@@ -327,6 +334,7 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, SearchingMixin
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Trains on the mixture; see `Trainer.train`."""
         self._check_train_dataset()
+        self._is_beginning = True
         try:
             return super().train(resume_from_checkpoint, *args, **kwargs)
         except BaseException as error:
@@ -344,11 +352,7 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, SearchingMixin
             with contextlib.suppress(RuntimeError, OSError):
                 work()
 
-    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
-        self._begin_run(kwargs.get("resume_from_checkpoint"))
-        self._is_beginning = True
-        with self._arguments_held(**({"eval_on_start": False} if self._progress else {})):  # only at the start
-            result = super()._inner_training_loop(*args, **kwargs)
+    def _finish_run(self) -> None:
         self._raise_method_error()
         if self._policy_error is not None:  # its decision would apply to no step
             logger.warning("The policy failed after the last step: %r", self._policy_error)
@@ -356,7 +360,6 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, SearchingMixin
         if self._stopped_by is None:  # otherwise the resumed run would have rows without a log entry
             self.note_memories()
         self._rank_sync.run_on_all(self._seal_ledger)
-        return result
 
     def _seal_ledger(self) -> None:
         try:

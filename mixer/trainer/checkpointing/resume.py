@@ -34,6 +34,7 @@ class ResumingMixin(LoopMixin):
     _choice: Choice | None = None
     _progress: Progress | None = None  # of the checkpoint that the run resumes from
     _ends_saved_epoch: bool = False
+    _resumed_checkpoint: str | None = None
     _is_held: bool = False  # whether this run holds the lock on the output folder
     _trial: Any = None  # of a hyperparameter search; set by the Trainer
 
@@ -53,12 +54,13 @@ class ResumingMixin(LoopMixin):
             resumes = resume_from_checkpoint is not None and resume_from_checkpoint is not False
             uses_folder = resumes or self.args.save_strategy != "no"
             self._check_ranks("resumes" if resumes else "begins", uses_folder)
-            if not resumes:
-                return super().train(resume_from_checkpoint, *args, **kwargs)
-            self._choice = self._choose(True if resume_from_checkpoint is True else str(resume_from_checkpoint))
-            if (checkpoint := self._choice.checkpoint) is not None:
-                self._rank_sync.run_on_all(lambda: check_trainer_state(Path(checkpoint)))
-            return super().train(checkpoint, *args, **kwargs)
+            if resumes:
+                self._choice = self._choose(True if resume_from_checkpoint is True else str(resume_from_checkpoint))
+                if (checkpoint := self._choice.checkpoint) is not None:
+                    self._rank_sync.run_on_all(lambda: check_trainer_state(Path(checkpoint)))
+            self._resumed_checkpoint = None if self._choice is None else self._choice.checkpoint
+            with self._naming_unreadable():
+                return super().train(self._resumed_checkpoint, *args, **kwargs)
 
     @contextlib.contextmanager
     def holding_output(self, trial: Any = None) -> Iterator[None]:
@@ -224,18 +226,15 @@ class ResumingMixin(LoopMixin):
         ended = self._choice is not None and self._choice.ended
         return progress.training_stops and not ended
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
-        with naming_unreadable(resume_from_checkpoint):
-            super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        with naming_unreadable(checkpoint):
-            super()._load_optimizer_and_scheduler(checkpoint)
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        with naming_unreadable(checkpoint):
-            super()._load_rng_state(checkpoint)
-
+    @contextlib.contextmanager
+    def _naming_unreadable(self) -> Iterator[None]:
+        """Names the unreadable file if the Trainer fails to read the checkpoint, before the first step."""
+        self._has_begun = False
+        try:
+            yield
+        except Exception:
+            with naming_unreadable(None if self._has_begun else self._resumed_checkpoint):
+                raise
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         kwargs["start_time"] = self._start_time
         if not self._ends_saved_epoch:

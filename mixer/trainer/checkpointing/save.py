@@ -119,22 +119,23 @@ class SavingMixin(StepMixin):
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Saves the model, and the arguments as the user set them; see `Trainer.save_model`."""
         put_off = self._putting_errors_off("its model") if self._num_parts else contextlib.nullcontext()
-        with put_off, self._arguments_held(**self._user_arguments):
+        with put_off, self._arguments_held(**self._user_arguments), self._weights_on_each_node():
             super().save_model(*args, **kwargs)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         with self._putting_errors_off("its optimizer"):
             super()._save_optimizer_and_scheduler(output_dir)
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+    @contextlib.contextmanager
+    def _weights_on_each_node(self) -> Iterator[None]:
+        """Lets every rank that saves write the weights: in transformers 5.23 only rank 0 does."""
         if not self.args.save_on_each_node:
-            super()._save(output_dir, state_dict)
+            yield
             return
         model: Any = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
-        # In transformers 5.23 only rank 0 writes the weights, so other nodes would have none.
         model.should_save_on_this_rank = lambda is_main_process: is_main_process
         try:
-            super()._save(output_dir, state_dict)
+            yield
         finally:
             del model.should_save_on_this_rank
 
@@ -168,6 +169,8 @@ class SavingMixin(StepMixin):
         self._end_if_unwritten(checkpoint)
         self._last_checkpoint = checkpoint
         if self.args.push_to_hub:
+            if self.args.hub_strategy != HubStrategy.END:
+                self.ledger.finish()  # the push runs in the background and would upload a growing file in part
             self._push_from_checkpoint(str(checkpoint))
         if self.args.should_save:
             rotate(checkpoint, self.args.save_total_limit, self.state.best_model_checkpoint)
@@ -199,12 +202,6 @@ class SavingMixin(StepMixin):
                 if self.args.should_save:
                     abandon(checkpoint)
             raise
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Seals the ledger first: the push runs in the background and would upload a growing file in part."""
-        if self.args.hub_strategy != HubStrategy.END:
-            self.ledger.finish()
-        super()._push_from_checkpoint(checkpoint_folder)
 
     def _save_rng_state(self, output_dir: str) -> None:
         with self._putting_errors_off("its random state"):
