@@ -63,6 +63,11 @@ def _gather(gather: Callable[..., Any], counts: bool, values: Any, *_args: Any, 
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
+def keeps_metrics(trainer: Trainer) -> bool:
+    """Whether this is one of TRL's trainers, or keeps metrics in the same way."""
+    return isinstance(getattr(trainer, "_metrics", None), dict)
+
+
 @contextlib.contextmanager
 def metrics_restored(trainer: Trainer) -> Iterator[None]:
     """Restores a trainer's metrics afterwards, and avoids gathers between ranks inside.
@@ -73,7 +78,7 @@ def metrics_restored(trainer: Trainer) -> Iterator[None]:
     Args:
         trainer: The trainer; one without such metrics is left alone.
     """
-    if not isinstance(getattr(trainer, "_metrics", None), dict):
+    if not keeps_metrics(trainer):
         yield
         return
     kept = {name: copy.deepcopy(getattr(trainer, name)) for name in _KEPT if hasattr(trainer, name)}

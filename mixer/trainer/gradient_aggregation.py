@@ -17,7 +17,8 @@ from mixer.ledger.recorder import ConflictLog
 from mixer.loading.step import StepBatch
 from mixer.schedules.base import Schedule
 from mixer.trainer.checks import optimizer_name, steps_in_backward
-from mixer.trainer.method import ForwardResult, Method, RunContext, as_methods
+from mixer.trainer.hooks import ForwardResult
+from mixer.trainer.method import Method, RunContext, as_methods
 from mixer.utils.arrays import FloatArray
 
 _KEY = 0x636F6E66  # separates its random numbers from others with the same seed and step

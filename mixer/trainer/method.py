@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mixer.distributed.collectives import RankSync
-from mixer.loading.step import MicroBatch, StepBatch
+from mixer.loading.step import StepBatch
 from mixer.mixture.cursor import GrowingDataset
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
+from mixer.trainer.hooks import ForwardResult, StepHook
 from mixer.trainer.side_runs import SideRuns
 from mixer.utils.arrays import FloatArray, Int64Array
 
@@ -66,28 +67,8 @@ class RunContext:
         return names.index(name)
 
 
-@dataclass(frozen=True)
-class ForwardResult:
-    """A micro-batch after its forward.
-
-    Args:
-        plan: The step's plan.
-        micro: The micro-batch, with positions.
-        output: The model's output, with its graph until the backward.
-        items: int64 `[num_rows]`: number of loss terms in each row.
-        row_losses: `[num_rows]`, on the device: the sum of each row's loss terms, without a graph; `None` before the
-            backward, or if rows cannot be separated.
-    """
-
-    plan: Plan
-    micro: MicroBatch
-    output: Any
-    items: Tensor
-    row_losses: Tensor | None = None
-
-
-class Method:
-    """Takes part in the steps of a run; the methods of this base class do nothing.
+class Method(StepHook):
+    """A hook with a name: it may add a term to the loss, log, and save a state of its own.
 
     Everything it computes must be the same on every rank, except for what depends on a rank's own samples.
 
@@ -117,16 +98,6 @@ class Method:
             ValueError: If it cannot take part in the run.
         """
 
-    def prepare(self, model: nn.Module) -> None:
-        """Called when the model is ready for training.
-
-        Args:
-            model: The model as it is trained.
-
-        Raises:
-            ValueError: If the method does not support it.
-        """
-
     def retrieve(self, batch: StepBatch) -> bool:
         """Called before a step is trained, once all ranks have confirmed it.
 
@@ -151,9 +122,6 @@ class Method:
         """Whether a stream's micro-batches run before those of the others; only with `one_stream_each`."""
         return False
 
-    def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
-        """Called before the micro-batches of a step run, again if the step is repeated."""
-
     def term(self, trained: ForwardResult) -> Tensor | None:
         """Returns an addition to the loss of a micro-batch, after its forward.
 
@@ -164,18 +132,6 @@ class Method:
             A scalar with a graph, or `None`. The whole term is the mean over ranks of the sum over their micro-batches.
         """
         return None
-
-    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
-        """Called after the backward of a micro-batch.
-
-        Args:
-            model: The model as it is trained.
-            trained: The micro-batch.
-            is_last_first: Whether it was the last of the micro-batches that go first.
-        """
-
-    def end_backward(self, model: nn.Module) -> None:
-        """Called once a step's gradient is complete and averaged, before clipping."""
 
     def close(self, batch: StepBatch) -> None:
         """Called after the optimizer step, before the next step is planned.

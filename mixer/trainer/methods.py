@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.trainer.checkpointing.files import METHODS_ENTRY
 from mixer.trainer.checkpointing.save import SavingMixin
+from mixer.trainer.hooks import ForwardResult, StepHook
 from mixer.trainer.losses import factor_of
-from mixer.trainer.method import ForwardResult, Method, RunContext, as_methods
+from mixer.trainer.method import Method, RunContext, as_methods
 from mixer.trainer.side_runs import SideRuns
 from mixer.utils.files import WriteError, folder_name
 
@@ -33,7 +34,8 @@ class MethodsMixin(SavingMixin):
     _terms: Tensor  # `[num_methods]`: this rank's terms in the present step
     _term_sums: Tensor  # `[num_methods]`: sums since the last log entry
     _num_terms: int = 0  # steps since the last log entry
-    _num_first: int = 0  # remaining micro-batches of the present step that go first
+
+    _observers: tuple[StepHook, ...] = ()  # hooks that come before the methods
 
     def _attach_methods(self, methods: object) -> None:
         """Attaches the replay buffers among the streams and the user's methods to the run."""
@@ -55,6 +57,7 @@ class MethodsMixin(SavingMixin):
         for method in self._methods:
             method.attach(self._method_run)
             method.attached_to = self._method_run
+        self._hooks = (*self._observers, *self._methods)
         self._keeps_output = bool(self._methods)
         self._keeps_samples = any(method.needs_samples for method in self._methods)
         self._wants_one_stream_each |= any(method.one_stream_each for method in self._methods)
@@ -91,14 +94,13 @@ class MethodsMixin(SavingMixin):
                 method.save(Path(output_dir) / _FOLDER / folder_name(method.name))
 
     def _prepare_run(self) -> None:
-        super()._prepare_run()
         for method in self._methods:
             if method.attached_to is not self._method_run:
                 raise ValueError(
                     f"methods: {method.name} has since been passed to another trainer and takes part in the steps of "
                     "that one. Create a method per trainer, or finish training before you create the next trainer."
                 )
-            method.prepare(self.model_wrapped)
+        super()._prepare_run()
 
     # ---- A step ----
 
@@ -110,11 +112,9 @@ class MethodsMixin(SavingMixin):
         return batch
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """Trains a step and calls the methods on its gradient; see `Trainer.training_step`."""
+        """Trains a step, and adds up its methods' terms for the log; see `Trainer.training_step`."""
         loss = super().training_step(model, inputs, num_items_in_batch)
         if isinstance(inputs, StepBatch) and self._methods:
-            for method in self._methods:
-                method.end_backward(model)
             self._update = inputs
             if self._term_names:
                 self._term_sums = self._term_sums + self._rank_sync.add_up(self._terms)
@@ -122,13 +122,8 @@ class MethodsMixin(SavingMixin):
         return loss
 
     def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
-        super()._begin_step(model, batch)
-        if not self._methods:
-            return
         self._terms = torch.zeros(len(self._methods), dtype=torch.float32, device=self.args.device)
-        self._num_first = sum(map(self._goes_first, batch.micro_batches))
-        for method in self._methods:
-            method.begin_step(model, batch)
+        super()._begin_step(model, batch)
 
     def _order(self, batch: StepBatch) -> list[int]:
         numbers = super()._order(batch)
@@ -143,22 +138,12 @@ class MethodsMixin(SavingMixin):
         factors = [method.factors(self._plan, self._step_counts.items) for method in self._methods]
         return math.prod((factor_of(own, stream_id) for own in factors), start=super()._factor(stream_id))
 
-    def _train_micro_batch(self, model: nn.Module, micro: MicroBatch, own_items: int, sums: Tensor) -> Tensor:
-        if not self._methods:
-            return super()._train_micro_batch(model, micro, own_items, sums)
-        trained = ForwardResult(self._plan, micro, None, self._items_per_row(micro))
-        with self._terms_added(trained):
-            loss = super()._train_micro_batch(model, micro, own_items, sums)
-        trained = replace(trained, row_losses=self._last_rows)
-        is_first = self._goes_first(micro)
-        self._num_first -= is_first
-        for method in self._methods:
-            method.end_micro_batch(model, trained, is_first and self._num_first == 0)
-        return loss
-
     @contextlib.contextmanager
     def _terms_added(self, trained: ForwardResult) -> Iterator[None]:
         """Adds the methods' terms to the loss of the backward, after all scaling by the Trainer or a subclass."""
+        if not self._methods:
+            yield
+            return
         accelerator, backward = self.accelerator, self.accelerator.backward
 
         def backward_with_terms(loss: Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -23,6 +23,7 @@ from mixer.loading.collate import batch_mapping
 from mixer.loading.memory import MicroBatchMemoryError, Size, Window, explain, is_out_of_memory
 from mixer.loading.step import StepBatch, StepCounts
 from mixer.models.side_state import Snapshot
+from mixer.models.trl import keeps_metrics
 from mixer.trainer.checks import check_one_pass, optimizer_name, steps_in_backward
 from mixer.trainer.engines import engine_of
 from mixer.trainer.failures import OUT_OF_MEMORY, among_others, leave_note
@@ -66,6 +67,8 @@ class RecoveryMixin(MethodsMixin):
             self._obstacle = f"optim={optimizer_name(self.args)!r} updates weights during the backward pass"
         if self._obstacle is None and not engine.has_step:
             self._obstacle = f"{engine.name} makes the optimizer step in the last backward"
+        if self._obstacle is None and self.args.world_size > 1 and keeps_metrics(self):
+            self._obstacle = f"{type(self).__name__} gathers metrics from all ranks in every loss"
 
     def _contents(self, batch: StepBatch) -> StepCounts:
         contents = super()._contents(batch)
@@ -110,12 +113,10 @@ class RecoveryMixin(MethodsMixin):
         while (result := self._attempt(train_alone, batch)) is None:
             batch = self._resplit(batch)
             start.restore()
-        self._before_averaging()
+        for hook in self._hooks:
+            hook.before_averaging()
         average_gradients(model, self._rank_sync, self.args.world_size)
         return result
-
-    def _before_averaging(self) -> None:
-        """Called when this rank's gradient is complete, before the ranks average theirs."""
 
     def _resplit(self, batch: StepBatch) -> StepBatch:
         return self._load_and_confirm(lambda: self._present_loader.resplit(batch)) or batch
@@ -144,6 +145,8 @@ class RecoveryMixin(MethodsMixin):
         if (new := old.halved(largest)) is None or not self._recovers:
             raise MicroBatchMemoryError(self._explanation(step, rank, largest)) from error
         loader.cap = new
+        for hook in self._hooks:
+            hook.cancel()  # it may hold memory
         if self._row_losses is not None:
             self._row_losses.row_losses()  # stop waiting for the forward that failed
         self.model_wrapped.zero_grad()

@@ -18,7 +18,7 @@ from mixer.mixture.plan import Plan
 from mixer.models.side_state import gradients_stashed, model_restored
 from mixer.models.trl import metrics_restored
 from mixer.trainer.step import StepMixin
-from mixer.utils.arrays import Int64Array
+from mixer.utils.arrays import FloatArray, Int64Array
 
 
 class SideRuns:
@@ -61,6 +61,27 @@ class SideRuns:
     def is_cut_by_tokens(self) -> bool:
         """Whether micro-batches are limited in tokens, so that ranks may differ in a stream's micro-batches."""
         return self._trainer._max_tokens is not None
+
+    def is_packed(self, batch: StepBatch) -> bool:
+        """Whether rows are not samples on some rank: micro-batches then contain one stream each."""
+        trainer = self._trainer
+        if not trainer._present_loader.by_stream:
+            return False
+        own = any(len(self.items(micro)) != len(micro.stream_ids) for micro in batch.micro_batches)
+        return bool(trainer._rank_sync.most(int(own)))
+
+    def loss_scale(self) -> Tensor | float:
+        """Returns the factor of the gradient scaler on losses, on the device."""
+        scaler = self._trainer.accelerator.scaler
+        return 1.0 if scaler is None else scaler.scale(torch.ones((), device=self._trainer.args.device))
+
+    def of_sums(self) -> float:
+        """Returns the factor of the present loss on the mean over all items; reads from the device."""
+        return float(self.loss_scale()) * self._trainer._num_items / self._trainer._num_divided_by
+
+    def loss_factors(self) -> FloatArray | None:
+        """Returns the factors on the streams' losses in the present step, `[num_streams]`; `None` for 1."""
+        return self._trainer._loss_factors
 
     def load(self, plan: Plan) -> StepBatch:
         """Loads this rank's micro-batches of a plan."""

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,9 +26,10 @@ from mixer.mixture.learning_rate import LearningRate
 from mixer.models.loss_normalization import LossNormalization, counts_other_items, decide, needs_kind
 from mixer.models.row_losses import items_per_row, tokens_per_row
 from mixer.policies.contract import Policy
-from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.trainer.checkpointing.choose import write_error
+from mixer.trainer.hooks import ForwardResult, StepHook
 from mixer.trainer.losses import LossesMixin, factor_of
+from mixer.trainer.observers.gradients import RunProbe
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import WriteError
 
@@ -70,10 +72,12 @@ class StepMixin(LossesMixin):
     _method_error: Exception | None = None  # of a method after a step, on one of several ranks
     _learning_rate: LearningRate | None = None
     _gradient_norm: Tensor | float | None = None  # of the last step, before clipping
-    _gradient_statistics: GradientStatistics | None = None  # of the last step, if its gradient was probed
-    _probe_seconds: float = 0.0  # time of that probe
+    _hooks: tuple[StepHook, ...] = ()
+    _run_probe: RunProbe | None = None  # the hook that measures the streams' gradients
     _wants_one_stream_each: bool = False  # whether every micro-batch must contain one stream
     _has_recounted_labels: bool = False  # whether the loss shifts labels unlike its model
+    _last_loss: Tensor  # of the last micro-batch with items, before weights
+    _num_first: int = 0  # remaining micro-batches of the present step that go first
     _last_rows: Tensor | None = None  # `[num_rows]`: sums of the last micro-batch's loss terms
 
     @property
@@ -106,9 +110,13 @@ class StepMixin(LossesMixin):
 
     def _prepare_run(self) -> None:
         """Called before the first step: the model is wrapped, the optimizer and the learning-rate schedule exist."""
+        for hook in self._hooks:
+            hook.prepare(self.model_wrapped)
 
     def _release_run(self) -> None:
         """Releases, after `train`, what only the run needs."""
+        for hook in self._hooks:
+            hook.release()
         self._detach_tracker()
         if self._loader is not None:
             self._loader.stop()
@@ -260,14 +268,22 @@ class StepMixin(LossesMixin):
                 raise self._refused_step(f", but a {type(inputs).__name__}")
             return super().training_step(model, inputs, num_items_in_batch)
         self._items_in_batch = num_items_in_batch
-        loss, sums = self._train_step(model, inputs)
+        try:
+            loss, sums = self._train_step(model, inputs)
+            for hook in self._hooks:
+                hook.end_backward(model)
+        except BaseException:
+            for hook in self._hooks:
+                hook.cancel()
+            raise
+        measured = self._run_probe
         self._finished = StepResult(
             inputs.plan,
             self._step_counts,
             self._rank_sync.add_up(sums),
             learning_rate=float("nan") if self._learning_rate is None else self._learning_rate.value,
             learning_rate_factor=1.0 if self._learning_rate is None else self._learning_rate.factor,
-            gradients=self._gradient_statistics,
+            gradients=None if measured is None else measured.statistics,
             item_factors=self._item_factors,
             measured=self._present_loader.measured(inputs.plan),
         )
@@ -279,7 +295,7 @@ class StepMixin(LossesMixin):
             micro_batches=len(self._micro_items),
             load_seconds=self._train_started - self._load_started,
             train_seconds=time.perf_counter() - self._train_started,
-            probe_seconds=self._probe_seconds,
+            probe_seconds=0.0 if measured is None else measured.seconds,
             **self._load_counts,
         )
         return loss
@@ -303,9 +319,47 @@ class StepMixin(LossesMixin):
         for number in order:
             micro, last = batch.micro_batches[number], order[-1]
             gradient_state._set_sync_gradients(number == last)  # noqa: SLF001 accelerate
-            with self._synchronised(model, is_synchronised and (always or number == last)):
+            synchronises = is_synchronised and (always or number == last)
+            no_sync = contextlib.nullcontext() if synchronises else self.accelerator.no_sync(model=model)
+            with self._hooked(model, micro, synchronises), no_sync:
                 loss = loss + self._train_micro_batch(model, micro, self._micro_items[number], sums)
         return loss, sums
+
+    @contextlib.contextmanager
+    def _hooked(self, model: nn.Module, micro: MicroBatch, is_synchronised: bool) -> Iterator[None]:
+        """Calls the hooks before and after a micro-batch is trained."""
+        if not self._hooks:
+            yield
+            return
+        trained = ForwardResult(self._plan, micro, None, self._items_per_row(micro))
+        for hook in self._hooks:
+            hook.begin_micro_batch(trained, is_synchronised)
+        with self._terms_added(trained):
+            yield
+        items, self._tracker.item_losses = self._tracker.item_losses, None
+        loss_sum = self._loss_sum_to_check(micro) if items is not None and trained.num_items else None
+        trained = replace(trained, row_losses=self._last_rows, item_losses=items, loss_sum=loss_sum)
+        is_first = self._goes_first(micro)
+        self._num_first -= is_first
+        for hook in self._hooks:
+            hook.end_micro_batch(model, trained, is_first and self._num_first == 0)
+
+    def _terms_added(self, trained: ForwardResult) -> contextlib.AbstractContextManager[None]:
+        """Adds the methods' terms to the loss of a micro-batch."""
+        raise NotImplementedError
+
+    def _goes_first(self, micro: MicroBatch) -> bool:
+        """Whether a micro-batch runs before the others."""
+        raise NotImplementedError
+
+    def _loss_sum_to_check(self, micro: MicroBatch) -> Tensor | None:
+        """Returns the sum of a micro-batch's item losses by its loss, unless rows are known to be its terms."""
+        first = int(micro.stream_ids[0])
+        if self._normalization_of(first).rows_known or not self._factor(first):  # weight 0 leaves no loss
+            return None
+        counting = factor_of(self._item_factors, first)
+        loss_sum: Tensor = self._last_loss * (self._num_divided_by / (counting * self.args.world_size))
+        return loss_sum
 
     @property
     def _sum_dtype(self) -> torch.dtype:
@@ -313,13 +367,15 @@ class StepMixin(LossesMixin):
 
     def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
         """Called before the micro-batches run, again if the step is repeated."""
+        if not self._hooks:
+            return
+        self._num_first = sum(map(self._goes_first, batch.micro_batches))
+        for hook in self._hooks:
+            hook.begin_step(model, batch)
 
     def _order(self, batch: StepBatch) -> list[int]:
         """Returns the order of the micro-batches; the same on every rank."""
         return list(range(len(batch.micro_batches)))
-
-    def _synchronised(self, model: nn.Module, is_synchronised: bool) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if is_synchronised else self.accelerator.no_sync(model=model)
 
     def _train_micro_batch(self, model: nn.Module, micro: MicroBatch, own_items: int, sums: Tensor) -> Tensor:
         """Runs the forward and backward of a micro-batch and adds the streams' losses to `sums`."""
@@ -339,7 +395,9 @@ class StepMixin(LossesMixin):
         if not own_items:
             return torch.zeros_like(loss)
         unweighted = loss * (counting / factor) if factor else torch.zeros_like(loss)
-        unweighted = self._add_stream_losses(sums, micro, unweighted, counting * world_size / total, factor)
+        unweighted = self._last_loss = self._add_stream_losses(
+            sums, micro, unweighted, counting * world_size / total, factor
+        )
         sums[-1] += unweighted * (total / self._num_items) / world_size
         return unweighted
 
@@ -371,6 +429,16 @@ class StepMixin(LossesMixin):
         is_unknown = factor > 0 and (self._kind(first) not in self._normalizations or self._present_loader.in_turns)
         sums[ids] += unweighted * (1 / per_item if is_single else 0.0 if is_unknown else float("nan"))
         return unweighted
+
+    def compute_loss_context_manager(self) -> contextlib.ExitStack:
+        """Averages an auxiliary loss over a step's micro-batches; see `Trainer.compute_loss_context_manager`."""
+        stack = super().compute_loss_context_manager()
+        if self._mixing is not None and getattr(self, "aux_loss_enabled", False):
+            # TRL's SFTTrainer divides it by this number, which for the Trainer is the divisor of the whole loss.
+            divide_by = getattr(self, "current_gradient_accumulation_steps", 1)
+            self.current_gradient_accumulation_steps = max(len(self._micro_items), 1)
+            stack.callback(setattr, self, "current_gradient_accumulation_steps", divide_by)
+        return stack
 
     def _handle_nonfinite(self, model: nn.Module, batch: StepResult) -> None:
         names = [self.mixing.names[stream_id] for stream_id in batch.bad_streams()]

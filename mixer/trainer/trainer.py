@@ -18,7 +18,7 @@ from mixer.ledger.description import describe_run
 from mixer.ledger.evaluated_losses import check_eval_weights
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.progress.bar import take_bars
-from mixer.ledger.recorder import Recorder
+from mixer.ledger.recorder import Recorder, StepResult
 from mixer.ledger.trackers.reporting import Reporting
 from mixer.loading.build import MixtureOptions, assemble, resolve_budget, resolve_policy
 from mixer.mixture.bad_samples import OnSampleError
@@ -39,6 +39,7 @@ from mixer.mixture.resolve import (
     warn_of_forwards,
 )
 from mixer.mixture.stream import Stream, as_streams, describe, skipping_of
+from mixer.models.trl import keeps_metrics
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
 from mixer.schedules.registry import as_schedule
@@ -58,13 +59,17 @@ from mixer.trainer.engines import EngineRequest, check_engine
 from mixer.trainer.evaluation import EvaluatingMixin, check_best_metric
 from mixer.trainer.failures import made_among_others
 from mixer.trainer.gradient_aggregation import check_conflict, with_conflict
+from mixer.trainer.hooks import StepHook
 from mixer.trainer.loop import MixingCallback
 from mixer.trainer.method import Method
-from mixer.trainer.observers.gradient_options import Probing
-from mixer.trainer.observers.reference import ComparingMixin, compared_in
+from mixer.trainer.observers.gradient_options import Probing, check_exact, exact_refusal, resolve_probing
+from mixer.trainer.observers.gradients import NoiseBetweenRanks, RunProbe, StepLength
+from mixer.trainer.observers.reference import ExcessLoss, LossesAfter, ReferenceModel, compared_in, needed_reference
+from mixer.trainer.out_of_memory import RecoveryMixin
 from mixer.trainer.search import SearchingMixin
+from mixer.trainer.side_runs import SideRuns
 from mixer.trainer.step import NonFinite, StepMixin
-from mixer.trainer.trl import PreparingMixin, TRLStepsMixin
+from mixer.trainer.trl import PreparingMixin, TRLMetrics, with_fused_head
 from mixer.utils.text import shortened
 
 logger = logging.get_logger(__name__)
@@ -74,7 +79,7 @@ logger = logging.get_logger(__name__)
 MOST_STREAMS_IN_HISTORY = 256
 
 
-class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, SearchingMixin, ComparingMixin, ResumingMixin):
+class MixingMixin(PreparingMixin, EvaluatingMixin, SearchingMixin, RecoveryMixin, ResumingMixin):
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
 
     `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
@@ -206,7 +211,8 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, SearchingMixin
     ) -> None:
         self._check_options()
         self._take_specifics()
-        self._take_reference(reference_model)
+        reference = with_fused_head(needed_reference(reference_model, self.model, self._policy), self.model)
+        self._keeps_items = reference is not None
         planner, clock, size = self._new_parts(None)
         check_samples(self._policy, len(self.streams), size.value)
         self._run_probe = self._new_probe(probe, size)
@@ -214,11 +220,47 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, SearchingMixin
         check_own_weights(self._policy, describe(self.streams), self._mixing.weights)
         self._rank_sync = RankSync(self.args.world_size, self.args.ddp_timeout_delta)
         self._recorder = self._new_recorder(self._mixing)
+        self._observers = self._new_observers(reference)
         self._attach_methods(with_conflict(methods, conflict))
         check_conflict(self, self._mixture.schedule, self._methods)
         self._check_engine()
         if self._wants_one_stream_each or self._mixing.weighs_losses:
             warn_of_forwards(len(self.streams), size.value, self.args)
+
+    def _new_probe(self, options: Probing | None, size: BatchSize) -> RunProbe | None:
+        world_size = self.args.world_size
+        if (resolved := resolve_probing(options, self._policy, size.schedule, world_size)) is None:
+            return None
+        check_exact(resolved[0], self.args, size, self._max_tokens, self._policy, self.streams)
+        if resolved[0].needs_one_micro_batch and self._wants_one_stream_each and len(self.streams) > 1:
+            raise exact_refusal("streams that differ have micro-batches of their own")
+        names = [stream.name for stream in self.streams]
+        probe = RunProbe(*resolved, names, world_size, self.args.seed, SideRuns(self))
+        probe.check(self._own_model)
+        self._wants_one_stream_each |= probe.options.homogeneous
+        return probe
+
+    def _new_observers(self, reference: nn.Module | None) -> tuple[StepHook, ...]:
+        """Makes the hooks that measure what policy, schedule and metrics need."""
+        args, runs, dtype, rank_sync = self.args, SideRuns(self), self._sum_dtype, self._rank_sync
+        hooks: list[StepHook] = [] if self._run_probe is None else [self._run_probe]
+        if args.world_size > 1 and "gradient_noise" in self._mixture.schedule.needs:
+            hooks.append(NoiseBetweenRanks(runs, rank_sync, args.world_size, args.device))
+        if "update_norm" in self._policy.needs:
+            hooks.append(StepLength())
+        if reference is not None:
+            autocast, new_tracker = self.accelerator.autocast, self._new_tracker
+            new = partial(ReferenceModel, runs=runs, device=args.device, autocast=autocast, new_tracker=new_tracker)
+            hooks.append(ExcessLoss(reference, len(self.streams), rank_sync, new, dtype))
+        if "loss_after" in self._policy.needs:
+            hooks.append(LossesAfter(runs, rank_sync, self._was_skipped, args.device, dtype))
+        if keeps_metrics(self):
+            hooks.append(TRLMetrics(self, lambda: int(self._step_counts.tokens.sum())))
+        return tuple(hooks)
+
+    def _was_skipped(self, result: StepResult) -> bool:
+        is_left_out = self._nonfinite == "skip" and len(result.bad_streams()) > 0
+        return is_left_out or bool(self.accelerator.optimizer_step_was_skipped)
 
     def _add_callbacks(self) -> None:
         handler = self.callback_handler
@@ -393,7 +435,9 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, SearchingMixin
         self._close_methods()
         is_seen = np.isfinite(batch.losses) if "loss" in self._policy.needs else False
         losses = np.where(is_seen, batch.losses, np.nan)
-        observed = self._observed_by_policy(batch)  # uses collectives, so errors are not deferred
+        observed = self._observed_by_schedule(batch)
+        for hook in self._hooks:
+            observed |= hook.observe(batch)  # uses collectives, so errors are not deferred
         compared = compared_in(observed)
         try:
             self.mixing.observe(
@@ -402,7 +446,6 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, SearchingMixin
                 batch.contents.tokens,
                 gradients=batch.gradients,
                 skipped=batch.contents.skipped,
-                **self._observed_by_schedule(batch),
                 **observed,
             )
         except Exception as error:
@@ -413,6 +456,18 @@ class MixingMixin(PreparingMixin, TRLStepsMixin, EvaluatingMixin, SearchingMixin
             self._learning_rate.moved()
             self._set_learning_rate()
         self._show_place()
+
+    def _observed_by_schedule(self, batch: StepResult) -> dict[str, Any]:
+        """Measures only what the batch-size schedule needs: reading from a GPU waits for it."""
+        needs, norm, rate = self._mixture.schedule.needs, self._gradient_norm, self._learning_rate
+        observed: dict[str, Any] = {}
+        if "loss" in needs:
+            observed["loss"] = float(batch.loss_sums[-1])
+        if "gradient_norm" in needs and norm is not None:
+            observed["gradient_norm"] = float(norm)
+        if "learning_rate" in needs and rate is not None:
+            observed["learning_rate"] = rate.at
+        return observed
 
     # ---- Logs, evaluation, checkpoints ----
 

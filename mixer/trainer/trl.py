@@ -8,17 +8,16 @@ from functools import partial
 from typing import Any
 
 import datasets
-from torch import Tensor, nn
+from torch import nn
 from transformers import Trainer
 from transformers.trainer_utils import unwrap_peft_model
 
 from mixer.gradients.probe.plain_forward import is_fused
 from mixer.loading.preprocessing import Preprocess, preprocessed_now
-from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.stream import Stream, combine
 from mixer.models.trl import gathering, rows_of_ranks
 from mixer.trainer.checks import check_loss, check_prepared_elsewhere
-from mixer.trainer.observers.reference import ComparingMixin
+from mixer.trainer.hooks import ForwardResult, StepHook
 
 _IMAGES = {"image", "images"}
 # SFTTrainer reads a stream with all columns of one of these, or with the column dataset_text_field.
@@ -93,52 +92,53 @@ def first_sample(stream: Stream) -> dict[str, Any]:
     return sample
 
 
-class TRLStepsMixin(ComparingMixin):
-    """A Trainer that keeps TRL's own metrics as they would be without micro-batches and padding."""
+class TRLMetrics(StepHook):
+    """Keeps TRL's own metrics as they would be without micro-batches and padding.
 
-    _total_train_tokens: int
+    Args:
+        trainer: One of TRL's trainers.
+        tokens: Returns the tokens of the present step, over all ranks.
+    """
 
-    @property
-    def _has_metrics(self) -> bool:
-        """Whether this is one of TRL's trainers, or keeps metrics in the same way."""
-        return isinstance(getattr(self, "_metrics", None), dict)
+    def __init__(self, trainer: Trainer, tokens: Callable[[], int]):
+        self._trainer, self._tokens = trainer, tokens
+        self._gathering = contextlib.ExitStack()
+        self._num_tokens = 0
 
-    def _prepare_run(self) -> None:
-        super()._prepare_run()
-        if self._has_metrics and self.args.world_size > 1 and self._obstacle is None:
-            self._obstacle = f"{type(self).__name__} gathers metrics from all ranks in every loss"
+    def prepare(self, model: nn.Module) -> None:
+        """Counts on from what the trainer has counted; see `StepHook.prepare`."""
+        self._num_tokens = getattr(self._trainer, "_total_train_tokens", 0)
 
-    def _take_reference(self, reference: nn.Module | None) -> None:
-        super()._take_reference(reference)
-        own, other = (unwrap_peft_model(one) for one in (self.model, self._reference_model))  # type: ignore[no-untyped-call]
-        if other is not None and _has_fused_head(own) and not _has_fused_head(other):
-            from trl.trainer.utils import add_fused_lm_head
+    def begin_micro_batch(self, trained: ForwardResult, is_synchronised: bool) -> None:
+        """Has values gathered from ranks with unequal numbers of rows; see `StepHook.begin_micro_batch`."""
+        if self._trainer.args.world_size > 1:
+            rows = rows_of_ranks(self._trainer.accelerator, not trained.micro.is_padding)
+            self._gathering.enter_context(gathering(self._trainer, rows))
 
-            add_fused_lm_head(other, outputs=("log_probs", "entropy", "is_top1"))  # as in SFTTrainer
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
+        """Has values gathered as before; see `StepHook.end_micro_batch`."""
+        self._gathering.close()
 
-    def compute_loss_context_manager(self) -> contextlib.ExitStack:
-        """Averages an auxiliary loss over a step's micro-batches; see `Trainer.compute_loss_context_manager`."""
-        stack = super().compute_loss_context_manager()
-        if self._mixing is not None and getattr(self, "aux_loss_enabled", False):
-            # SFTTrainer divides it by this number, which for the Trainer is the divisor of the whole loss.
-            divide_by = getattr(self, "current_gradient_accumulation_steps", 1)
-            self.current_gradient_accumulation_steps = max(len(self._micro_items), 1)
-            stack.callback(setattr, self, "current_gradient_accumulation_steps", divide_by)
-        return stack
+    def cancel(self) -> None:
+        """Has values gathered as before; see `StepHook.cancel`."""
+        self._gathering.close()
 
-    def _train_micro_batch(self, model: nn.Module, micro: MicroBatch, own_items: int, sums: Tensor) -> Tensor:
-        gathers = self._has_metrics and self.args.world_size > 1
-        rows = rows_of_ranks(self.accelerator, not micro.is_padding)
-        with gathering(self, rows) if gathers else contextlib.nullcontext():
-            return super()._train_micro_batch(model, micro, own_items, sums)
+    def end_backward(self, model: nn.Module) -> None:
+        """Counts tokens, but not those of ranks without samples or of repeated steps; see `StepHook.end_backward`."""
+        self._num_tokens += self._tokens()
+        metrics = vars(self._trainer)
+        metrics["_total_train_tokens"] = self._num_tokens
+        metrics["_metrics"]["train"]["num_tokens"] = [self._num_tokens]
 
-    def _train_step(self, model: nn.Module, batch: StepBatch, is_synchronised: bool = True) -> tuple[Tensor, Tensor]:
-        before = getattr(self, "_total_train_tokens", 0)
-        result = super()._train_step(model, batch, is_synchronised)
-        if self._has_metrics:  # not those of ranks without samples, or of repeated steps
-            self._total_train_tokens = before + int(self._step_counts.tokens.sum())
-            vars(self)["_metrics"]["train"]["num_tokens"] = [self._total_train_tokens]
-        return result
+
+def with_fused_head(reference: nn.Module | None, model: nn.Module | None) -> nn.Module | None:
+    """Gives a reference model the fused head of the trained model, as SFTTrainer does with that one."""
+    own, other = (unwrap_peft_model(one) for one in (model, reference))  # type: ignore[no-untyped-call]
+    if other is not None and _has_fused_head(own) and not _has_fused_head(other):
+        from trl.trainer.utils import add_fused_lm_head
+
+        add_fused_lm_head(other, outputs=("log_probs", "entropy", "is_top1"))  # as in SFTTrainer
+    return reference
 
 
 def _has_fused_head(model: nn.Module) -> bool:

@@ -11,7 +11,8 @@ from transformers.utils import logging
 
 from mixer.distributed.consistency import check_shared
 from mixer.loading.step import StepBatch
-from mixer.trainer.method import ForwardResult, Method, RunContext
+from mixer.trainer.hooks import ForwardResult
+from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.feeding.gradient_scores import GradientScores
 from replay.feeding.same_form import check_same_form

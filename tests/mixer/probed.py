@@ -144,8 +144,8 @@ def train(
         expected[batch.plan.step] = _weighed(statistics_of(groups, len(trainer.streams)), batch.plan.loss_weights)
         run.num_paddings += sum(micro.is_padding for micro in batch.micro_batches)
         loss = step(model, batch, num_items)
-        if trainer._gradient_statistics is not None:
-            found[batch.plan.step] = trainer._gradient_statistics
+        if trainer._run_probe.statistics is not None:
+            found[batch.plan.step] = trainer._run_probe.statistics
         return loss
 
     trainer.training_step = compare  # type: ignore[method-assign]

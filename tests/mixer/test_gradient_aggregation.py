@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from mixer import GradientAggregation, MixingTrainer, Probing, Stream
 from mixer.gradients.conflict import NAMES
 from mixer.trainer.gradient_aggregation import _KEY
-from mixer.trainer.method import ForwardResult, Method
+from mixer.trainer.hooks import ForwardResult
+from mixer.trainer.method import Method
 from mixer.trainer.step import NonFiniteLossError
 from mixer.utils.random_state import seeded
 from replay import ReplayBuffer

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from mixer import MixingTrainer
 from mixer.mixture.plan import Plan
-from mixer.trainer.method import ForwardResult, Method, RunContext
+from mixer.trainer.hooks import ForwardResult
+from mixer.trainer.method import Method, RunContext
 from tests.helpers import GradientRecorder, arguments, build_model, three_streams
 
 

@@ -16,7 +16,8 @@ from transformers import TrainerCallback
 from mixer.ledger.ledger import Ledger
 from mixer.loading.step import StepBatch
 from mixer.trainer.checkpointing.lock import LOCK_FILE
-from mixer.trainer.method import ForwardResult, Method
+from mixer.trainer.hooks import ForwardResult
+from mixer.trainer.method import Method
 from mixer.utils.files import read_json, write_json
 from replay import DERPlusPlus, ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk

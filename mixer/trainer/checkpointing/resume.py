@@ -235,6 +235,7 @@ class ResumingMixin(LoopMixin):
         except Exception:
             with naming_unreadable(None if self._has_begun else self._resumed_checkpoint):
                 raise
+
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         kwargs["start_time"] = self._start_time
         if not self._ends_saved_epoch:

@@ -2,30 +2,45 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
+from mixer.distributed.collectives import RankSync
 from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
 from mixer.gradients.probe import GradientProbe
 from mixer.gradients.update_norm import UpdateNorm
 from mixer.ledger.recorder import StepResult
-from mixer.loading.step import MicroBatch, StepBatch
-from mixer.mixture.batch_size import BatchSize
+from mixer.loading.step import StepBatch
 from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.schedules.base import GradientNoise
-from mixer.trainer.observers.gradient_options import Probing, check_exact, exact_refusal, resolve_probing
-from mixer.trainer.out_of_memory import RecoveryMixin
-from mixer.utils.arrays import Int64Array
+from mixer.trainer.hooks import ForwardResult, StepHook
+from mixer.trainer.observers.gradient_options import Probing, exact_refusal
+from mixer.utils.arrays import FloatArray
 
 logger = logging.get_logger(__name__)
 
 
-class RunProbe:
+class StepScale(Protocol):
+    """What measurements need to know of the present step."""
+
+    def is_packed(self, batch: StepBatch) -> bool:
+        """Whether rows are not samples on some rank; all ranks call it."""
+
+    def loss_scale(self) -> Tensor | float:
+        """The factor of the gradient scaler on losses, on the device."""
+
+    def of_sums(self) -> float:
+        """The factor on the sum of all items' losses over their number; reads from the device."""
+
+    def loss_factors(self) -> FloatArray | None:
+        """`[num_streams]`: factors on the streams' losses, or `None` for 1."""
+
+
+class RunProbe(StepHook):
     """Measures the gradients in the steps of a run that are due.
 
     Args:
@@ -35,6 +50,7 @@ class RunProbe:
         names: Names of the streams.
         world_size: Number of ranks.
         seed: Seed of the projections.
+        scale: The present step.
     """
 
     def __init__(
@@ -45,8 +61,11 @@ class RunProbe:
         names: Sequence[str],
         world_size: int,
         seed: int,
+        scale: StepScale,
     ):
-        self.options, self.intervals, self.variance = options, intervals, variance
+        self.options, self.intervals, self.variance, self._scale = options, intervals, variance, scale
+        self.statistics: GradientStatistics | None = None  # of the last step, if it was measured
+        self.seconds = 0.0  # duration of that measurement
         self._names, self._world_size, self.seed = tuple(names), world_size, seed
         self._told: set[str] = set()  # parameters that were named in a warning
         self._probes: dict[tuple[str, bool], GradientProbe] = {}
@@ -68,29 +87,30 @@ class RunProbe:
         homogeneous = self.options.homogeneous
         self._make(model, self._mode(2 if homogeneous else 1), homogeneous)
 
-    def begin(self, step: int, model: nn.Module, num_micro_batches: int, is_packed: bool) -> None:
-        """Begins a measurement and discards an unfinished one.
+    def prepare(self, model: nn.Module) -> None:
+        """Forgets the model of an earlier run; see `StepHook.prepare`."""
+        self.release()
 
-        Args:
-            step: Number of the step, from 1.
-            model: The model as it is trained.
-            num_micro_batches: Micro-batches of the step on each rank.
-            is_packed: Whether rows are not samples on some rank; micro-batches then contain one stream each.
+    def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
+        """Begins a measurement, and discards an unfinished one; see `StepHook.begin_step`.
 
         Raises:
             ValueError: If the step cannot be measured with these options.
         """
         self.cancel()
-        self._homogeneous = homogeneous = self.options.homogeneous or is_packed
-        mode = self._mode(2 if homogeneous else num_micro_batches)
+        if not self.is_due(batch.plan.step):
+            return
+        self._homogeneous = homogeneous = self.options.homogeneous or self._scale.is_packed(batch)
+        num_micro_batches = len(batch.micro_batches)
         if self.options.needs_one_micro_batch and homogeneous:
             raise exact_refusal("samples are packed into rows, so that micro-batches are of one stream each")
         if self.options.needs_one_micro_batch and num_micro_batches > 1:
             raise exact_refusal(f"this step has {num_micro_batches} micro-batches")
+        mode = self._mode(2 if homogeneous else num_micro_batches)
         if (mode, homogeneous) not in self._probes:
             self._probes[mode, homogeneous] = self._make(model, mode, homogeneous)
         self._present = self._probes[mode, homogeneous]
-        self._seconds_before, self._draw = self._present.seconds, step - 1
+        self._seconds_before, self._draw = self._present.seconds, batch.plan.index
 
     def _mode(self, num_micro_batches: int) -> Literal["exact", "sketch"]:
         if self.options.mode != "auto":
@@ -113,40 +133,27 @@ class RunProbe:
             warned=self._told,
         )
 
-    def start(self, stream_ids: Int64Array, items_per_row: Tensor, counts: bool) -> None:
-        """Reads the next micro-batch if the step is measured.
-
-        Args:
-            stream_ids: int64 `[num_samples]`: the stream of each sample.
-            items_per_row: int64 `[num_rows]`: number of loss terms.
-            counts: Whether the micro-batch is no padding; otherwise it has no items.
-        """
+    def begin_micro_batch(self, trained: ForwardResult, is_synchronised: bool) -> None:
+        """Reads the micro-batch if the step is measured; see `StepHook.begin_micro_batch`."""
         if self._present is None:
             return
-        items = items_per_row.cpu().numpy() * int(counts)
+        stream_ids = trained.micro.stream_ids
+        items = trained.items.cpu().numpy() * int(trained.num_items > 0)
         if len(items) != len(stream_ids):  # packed rows of one stream: only the number of items matters
             items = np.diff(np.linspace(0, items.sum(), len(stream_ids) + 1).astype(np.int64))
         self._present.start(stream_ids, items, draw=self._draw)
 
-    def finish(self, loss_scale: float, loss_weights: np.ndarray | None) -> tuple[GradientStatistics | None, float]:
-        """Ends a measurement; all ranks have to call it.
-
-        Args:
-            loss_scale: Factor on the losses.
-            loss_weights: `[num_streams]`: factors on the streams' losses, or `None`.
-
-        Returns:
-            The statistics and the seconds they took, or `None` and 0 if the step was not measured.
-        """
+    def end_backward(self, model: nn.Module) -> None:
+        """Ends a measurement; see `StepHook.end_backward`."""
         probe, self._present = self._present, None
-        if probe is None:
-            return None, 0.0
-        statistics = probe.finish(loss_scale, loss_weights)
-        self._check_variance(statistics)
-        return statistics, probe.seconds - self._seconds_before
+        self.statistics, self.seconds = None, 0.0
+        if probe is not None:
+            self.statistics = probe.finish(self._scale.of_sums(), self._scale.loss_factors())
+            self._check_variance(self.statistics)
+            self.seconds = probe.seconds - self._seconds_before
 
-    def forget_model(self) -> None:
-        """Resets the probe for another run, whose model may be another one, or wrapped."""
+    def release(self) -> None:
+        """Lets go of the run's model: another run's may be another one, or wrapped; see `StepHook.release`."""
         self.cancel()
         self._probes.clear()
         self._has_warned = False
@@ -174,122 +181,81 @@ class RunProbe:
         )
 
 
-class MeasuringMixin(RecoveryMixin):
-    """A Trainer that measures its gradients: with a probe at intervals, and the noise between ranks."""
+class NoiseBetweenRanks(StepHook):
+    """Measures the gradient noise from the ranks' differences.
 
-    _run_probe: RunProbe | None = None
-    _rank_noise: RankNoise | None = None
-    _rank_sums: Tensor | None = None  # of the last step, float64 `[4]`; see `RankNoise.measure`
-    _update_norm: UpdateNorm | None = None
-    _num_samples: int = 0  # samples of that step, on all ranks
+    Args:
+        scale: The present step.
+        rank_sync: Collective operations.
+        world_size: Number of ranks.
+        device: The device of the model.
+    """
 
-    def _new_probe(self, options: Probing | None, size: BatchSize) -> RunProbe | None:
-        world_size = self.args.world_size
-        if (resolved := resolve_probing(options, self._policy, size.schedule, world_size)) is None:
-            return None
-        check_exact(resolved[0], self.args, size, self._max_tokens, self._policy, self.streams)
-        if resolved[0].needs_one_micro_batch and self._wants_one_stream_each and len(self.streams) > 1:
-            raise exact_refusal("streams that differ have micro-batches of their own")
-        names = [stream.name for stream in self.streams]
-        probe = RunProbe(*resolved, names, world_size, self.args.seed)
-        probe.check(self._own_model)
-        self._wants_one_stream_each |= probe.options.homogeneous
-        return probe
+    def __init__(self, scale: StepScale, rank_sync: RankSync, world_size: int, device: torch.device):
+        self._scale, self._rank_sync, self._world_size, self._device = scale, rank_sync, world_size, device
+        self._noise: RankNoise | None = None
+        self._listening = contextlib.ExitStack()
+        self._sums: Tensor | None = None  # of the last step, float64 `[4]`; see `RankNoise.measure`
 
-    def _release_run(self) -> None:
-        super()._release_run()
-        self._rank_noise = self._rank_sums = self._update_norm = None
-        if self._run_probe is not None:
-            self._run_probe.forget_model()
+    def prepare(self, model: nn.Module) -> None:
+        """Refuses a model that is not wrapped in DDP; see `StepHook.prepare`."""
+        self._noise = RankNoise(model)
 
-    def _prepare_run(self) -> None:
-        super()._prepare_run()
-        if self._run_probe is not None:
-            self._run_probe.forget_model()
-        if self.args.world_size > 1 and "gradient_noise" in self._mixture.schedule.needs:
-            self._rank_noise = RankNoise(self.model_wrapped)
-        if "update_norm" in self._policy.needs:
-            self._update_norm = UpdateNorm(self.model_wrapped)
+    def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
+        """Counts the items anew; see `StepHook.begin_step`."""
+        self._num_own, self._num_samples = 0, batch.plan.total
 
-    def _train_step(self, model: nn.Module, batch: StepBatch, is_synchronised: bool = True) -> tuple[Tensor, Tensor]:
-        probe = self._run_probe
-        try:
-            result = super()._train_step(model, batch, is_synchronised)
-            if probe is not None:
-                scale = float(self._loss_scale) if probe.is_due(batch.plan.step) else 1.0  # read from the device
-                scale *= self._num_items / self._num_divided_by
-                self._gradient_statistics, self._probe_seconds = probe.finish(scale, self._loss_factors)
-        finally:
-            if probe is not None:
-                probe.cancel()  # unless it has finished
-        if self._rank_noise is not None:  # the gradient is averaged, but not yet clipped or discarded
-            noise = self._rank_noise.measure(sum(self._micro_items), self._loss_scale, self.args.device)
-            self._rank_sums = self._rank_sync.add_up(noise)
-            self._num_samples = batch.plan.total
-        return result
+    def begin_micro_batch(self, trained: ForwardResult, is_synchronised: bool) -> None:
+        """Listens to the backward that is synchronised; see `StepHook.begin_micro_batch`."""
+        self._num_own += trained.num_items
+        if is_synchronised and self._noise is not None:
+            self._listening.enter_context(self._noise.listening())
 
-    def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
-        probe = self._run_probe
-        if probe is not None and probe.is_due(batch.plan.step):
-            probe.begin(batch.plan.step, model, len(batch.micro_batches), self._is_packed(batch))
-        super()._begin_step(model, batch)
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
+        """Stops listening; see `StepHook.end_micro_batch`."""
+        self._listening.close()
 
-    def _is_packed(self, batch: StepBatch) -> bool:
-        """Whether rows are not samples on any rank: micro-batches then contain one stream each."""
-        if not self._present_loader.by_stream:
-            return False
-        own = any(len(self._items_per_row(micro)) != len(micro.stream_ids) for micro in batch.micro_batches)
-        return bool(self._rank_sync.most(int(own)))
+    def cancel(self) -> None:
+        """Stops listening; see `StepHook.cancel`."""
+        self._listening.close()
 
-    def _train_micro_batch(self, model: nn.Module, micro: MicroBatch, own_items: int, sums: Tensor) -> Tensor:
-        probe = self._run_probe
-        if probe is not None and probe.is_due(self._plan.step):
-            probe.start(micro.stream_ids, self._items_per_row(micro), counts=own_items > 0)
-        return super()._train_micro_batch(model, micro, own_items, sums)
+    def before_averaging(self) -> None:
+        """Measures this rank's gradient; see `StepHook.before_averaging`."""
+        if self._noise is not None:
+            self._noise.take_local()
 
-    def _halve(self, *args: Any) -> None:
-        if self._run_probe is not None:
-            self._run_probe.cancel()  # it holds memory
-        super()._halve(*args)
+    def end_backward(self, model: nn.Module) -> None:
+        """Measures the average; see `StepHook.end_backward`."""
+        if self._noise is not None:
+            noise = self._noise.measure(self._num_own, self._scale.loss_scale(), self._device)
+            self._sums = self._rank_sync.add_up(noise)
 
-    @contextlib.contextmanager
-    def _synchronised(self, model: nn.Module, is_synchronised: bool) -> Iterator[None]:
-        noise = self._rank_noise
-        listening = contextlib.nullcontext() if noise is None or not is_synchronised else noise.listening()
-        with listening, super()._synchronised(model, is_synchronised):
-            yield
+    def observe(self, result: StepResult) -> dict[str, Any]:
+        """Returns the noise, the same on all ranks; waits for a GPU. See `StepHook.observe`."""
+        if self._sums is None:
+            return {}
+        noise = noise_of_ranks(self._sums.tolist(), self._world_size, self._num_samples)
+        is_known = math.isfinite(noise.squared_norm) and math.isfinite(noise.variance)
+        return {"noise": noise if is_known else None}
 
-    def _before_averaging(self) -> None:
-        if self._rank_noise is not None:
-            self._rank_noise.take_local()
+    def release(self) -> None:
+        """Lets go of the model; see `StepHook.release`."""
+        self._noise = self._sums = None
 
-    @property
-    def _loss_scale(self) -> Tensor | float:
-        """The factor on losses, on the device, without waiting for it."""
-        scaler = self.accelerator.scaler
-        return 1.0 if scaler is None else scaler.scale(torch.ones((), device=self.args.device))
 
-    def _gradient_noise(self) -> GradientNoise | None:
-        """Returns the noise of the last gradient from the ranks' differences, the same on all; waits for a GPU."""
-        if self._rank_sums is None:
-            return None
-        noise = noise_of_ranks(self._rank_sums.tolist(), self.args.world_size, self._num_samples)
-        return noise if math.isfinite(noise.squared_norm) and math.isfinite(noise.variance) else None
+class StepLength(StepHook):
+    """Measures how far each optimizer step moves the parameters."""
 
-    def _observed_by_policy(self, batch: StepResult) -> dict[str, Any]:
-        """Measures what the policy needs of the optimizer step; waits for a GPU."""
-        return {} if self._update_norm is None else {"update_norm": float(self._update_norm.measure())}
+    _norm: UpdateNorm | None = None
 
-    def _observed_by_schedule(self, batch: StepResult) -> dict[str, Any]:
-        """Measures only what the batch-size schedule needs: reading from a GPU waits for it."""
-        needs, norm, rate = self._mixture.schedule.needs, self._gradient_norm, self._learning_rate
-        observed: dict[str, Any] = {}
-        if "loss" in needs:
-            observed["loss"] = float(batch.loss_sums[-1])
-        if "gradient_norm" in needs and norm is not None:
-            observed["gradient_norm"] = float(norm)
-        if "learning_rate" in needs and rate is not None:
-            observed["learning_rate"] = rate.at
-        if "gradient_noise" in needs:
-            observed["noise"] = self._gradient_noise()
-        return observed
+    def prepare(self, model: nn.Module) -> None:
+        """Copies the parameters; see `StepHook.prepare`."""
+        self._norm = UpdateNorm(model)
+
+    def observe(self, result: StepResult) -> dict[str, Any]:
+        """Returns the distance; waits for a GPU. See `StepHook.observe`."""
+        return {} if self._norm is None else {"update_norm": float(self._norm.measure())}
+
+    def release(self) -> None:
+        """Lets go of the copy; see `StepHook.release`."""
+        self._norm = None

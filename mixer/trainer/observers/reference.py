@@ -8,14 +8,15 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
+from mixer.distributed.collectives import RankSync
 from mixer.distributed.gradient_sync import shards_of
 from mixer.ledger.recorder import StepResult
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.models.loss_normalization import LARGEST_OTHER_SHARE
 from mixer.models.row_losses import RowLossReader
 from mixer.models.side_state import Snapshot
-from mixer.trainer.losses import factor_of
-from mixer.trainer.observers.gradients import MeasuringMixin
+from mixer.policies.contract import Policy
+from mixer.trainer.hooks import ForwardResult, StepHook
 from mixer.trainer.side_runs import SideRuns
 from mixer.utils.arrays import FloatArray, Int64Array
 
@@ -56,7 +57,7 @@ class ReferenceModel:
         self._config: Any = getattr(model, "config", None)
         self._uses_cache = getattr(self._config, "use_cache", None)
         self._set_cache(False)
-        self._runs, self._device, self._autocast = runs, device, autocast
+        self._runs, self.device, self._autocast = runs, device, autocast
         self._row_losses = new_tracker(model)
         self._row_losses.attach()
 
@@ -66,7 +67,7 @@ class ReferenceModel:
         Returns:
             `[num_rows, num_places]`: as `RowLossReader.item_losses`; `None` if items cannot be separated.
         """
-        start = Snapshot(self._model, self._device)
+        start = Snapshot(self._model, self.device)
         self._row_losses.listen(micro.inputs)
         try:
             with torch.no_grad(), self._autocast():
@@ -119,7 +120,7 @@ def check_reference(reference: object, model: nn.Module | None) -> None:
         )
 
 
-class ExcessLoss:
+class ExcessLoss(StepHook):
     """Adds up `max(ℓ(x) − ℓ_ref(x), 0)` over the items `x` of a step, per stream.
 
     An item is a loss term: a token, or a row if a row has one label. As in DoReMi (arXiv 2305.10429, Algorithm 1), the
@@ -127,20 +128,70 @@ class ExcessLoss:
     items and more on others.
 
     Args:
+        model: The reference model.
         num_streams: Number of streams.
-        reference: The reference model.
-        device: The device of the sums.
+        rank_sync: Collective operations.
+        new_reference: Makes the reference model of a run.
         dtype: The type of the sums.
     """
 
-    def __init__(self, num_streams: int, reference: ReferenceModel, device: torch.device, dtype: torch.dtype):
-        self.reference = reference
-        self._start = torch.zeros(num_streams + 2, dtype=dtype, device=device)
-        self.sums = self._start.clone()
+    reference: ReferenceModel | None = None  # in a run
 
-    def begin(self) -> None:
-        """Begins a step, or repeats it."""
-        self.sums = self._start.clone()
+    def __init__(
+        self,
+        model: nn.Module,
+        num_streams: int,
+        rank_sync: RankSync,
+        new_reference: Callable[[nn.Module], ReferenceModel],
+        dtype: torch.dtype,
+    ):
+        self._model, self._new_reference, self._rank_sync = model, new_reference, rank_sync
+        self.sums = torch.zeros(num_streams + 2, dtype=dtype)
+
+    def prepare(self, model: nn.Module) -> None:
+        """Moves the reference model to the device of the run; see `StepHook.prepare`.
+
+        Raises:
+            ValueError: If its weights are not the same on all ranks.
+        """
+        self._check_ranks()
+        self.reference = self._new_reference(self._model)
+        self.sums = self.sums.to(self.reference.device)
+
+    def _check_ranks(self) -> None:
+        """Refuses a reference loaded on the first rank only, as engines that save memory do."""
+        with torch.no_grad():
+            sums = [parameter.detach().double().sum().cpu() for parameter in self._model.parameters()]
+        own = torch.stack(sums).numpy().view(np.int64) if sums else np.zeros(0, dtype=np.int64)
+        if not np.array_equal(self._rank_sync.least(own), self._rank_sync.greatest(own)):
+            raise ValueError(
+                "reference_model: its weights are not the same on all ranks. With cpu_ram_efficient_loading (FSDP) "
+                "from_pretrained loads them on the first rank only: set that to false, or load the reference model "
+                "before TrainingArguments are created."
+            )
+
+    def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
+        """Begins a step, or repeats it; see `StepHook.begin_step`."""
+        self.sums = torch.zeros_like(self.sums)
+
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
+        """Adds a micro-batch; see `StepHook.end_micro_batch`."""
+        if trained.num_items:
+            self.add(trained.micro, trained.item_losses, trained.loss_sum)
+
+    def end_backward(self, model: nn.Module) -> None:
+        """Adds up the ranks' sums; see `StepHook.end_backward`."""
+        self.sums = self._rank_sync.add_up(self.sums)
+
+    def observe(self, result: StepResult) -> dict[str, Any]:
+        """Returns the mean excess of each stream; waits for a GPU. See `StepHook.observe`."""
+        return {"excess_losses": _means(check_told_apart(self.sums), result.contents.items)}
+
+    def release(self) -> None:
+        """Restores the reference model; see `StepHook.release`."""
+        if self.reference is not None:
+            self.reference.detach()
+        self.reference = None
 
     def add(self, micro: MicroBatch, items: Tensor | None, loss_sum: Tensor | None) -> None:
         """Adds a micro-batch that was trained.
@@ -159,6 +210,7 @@ class ExcessLoss:
         items = items.to(self.sums)
         if loss_sum is not None:
             self.sums[_OWN] += _is_other(items.sum(), loss_sum.to(self.sums))
+        assert self.reference is not None, "there is a reference in every run"  # noqa: S101
         reference = self.reference.item_losses(micro)
         if reference is None or reference.shape != items.shape:
             self.sums[_REFERENCE] += 1
@@ -223,7 +275,7 @@ def _is_other(actual: Tensor, expected: Tensor) -> Tensor:
     return both_finite & ((actual - expected).abs() > LARGEST_OTHER_SHARE * expected.abs())
 
 
-class LossesAfter:
+class LossesAfter(StepHook):
     """Runs the micro-batches of a step a second time after its optimizer step, without gradients.
 
     Both losses of FAMO (arXiv 2306.03792, Algorithm 1) are of the same batch. The second forward repeats the first as
@@ -235,21 +287,46 @@ class LossesAfter:
 
     Args:
         runs: Runs of the model outside of training.
+        rank_sync: Collective operations.
+        was_skipped: Returns whether a step moved no parameter.
         device: The device of the model.
         dtype: The type of the sums.
     """
 
-    def __init__(self, runs: SideRuns, device: torch.device, dtype: torch.dtype):
-        self._runs, self._device, self._dtype = runs, device, dtype
+    def __init__(
+        self,
+        runs: SideRuns,
+        rank_sync: RankSync,
+        was_skipped: Callable[[StepResult], bool],
+        device: torch.device,
+        dtype: torch.dtype,
+    ):
+        self._runs, self._rank_sync, self._was_skipped = runs, rank_sync, was_skipped
+        self._device, self._dtype = device, dtype
         self._kept: list[tuple[MicroBatch, Snapshot]] = []
 
-    def begin(self) -> None:
-        """Begins a step, or repeats it."""
+    def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
+        """Begins a step, or repeats it; see `StepHook.begin_step`."""
         self._kept = []
 
-    def keep(self, micro: MicroBatch) -> None:
-        """Keeps a micro-batch and the random state; called right before it is trained."""
-        self._kept.append((micro, Snapshot(None, self._device)))
+    def begin_micro_batch(self, trained: ForwardResult, is_synchronised: bool) -> None:
+        """Keeps a micro-batch and the random state; see `StepHook.begin_micro_batch`."""
+        self._kept.append((trained.micro, Snapshot(None, self._device)))
+
+    def observe(self, result: StepResult) -> dict[str, Any]:
+        """Returns each stream's loss on the samples of the step; waits for a GPU. See `StepHook.observe`."""
+        items = result.contents.items
+        sums = self._rank_sync.add_up(self.measure(len(items)))
+        # Without a step there is no loss after it.
+        return {"losses_after": np.full(len(items), np.nan) if self._was_skipped(result) else _means(sums, items)}
+
+    def cancel(self) -> None:
+        """Lets go of the step; see `StepHook.cancel`."""
+        self._kept = []
+
+    def release(self) -> None:
+        """Lets go of the last step; see `StepHook.release`."""
+        self._kept = []
 
     def measure(self, num_streams: int) -> Tensor:
         """Runs the kept micro-batches and releases them; all ranks have to call it.
@@ -279,113 +356,35 @@ def _add(sums: Tensor, micro: MicroBatch, num_items: int, mean: Tensor, rows: Te
     sums[ids] += mean.to(sums) * num_items if is_single else float("nan")
 
 
-class ComparingMixin(MeasuringMixin):
-    """A Trainer that compares losses if the policy needs it."""
+def needed_reference(reference: nn.Module | None, model: nn.Module | None, policy: Policy) -> nn.Module | None:
+    """Checks a reference model against the needs of the policy.
 
-    _reference_model: nn.Module | None = None
-    _excess: ExcessLoss | None = None
-    _excess_sums: Tensor | None = None  # of the last step, over all ranks
-    _after: LossesAfter | None = None
+    Args:
+        reference: The reference model, if there is one.
+        model: The model that is trained.
+        policy: The policy.
 
-    def _take_reference(self, reference: nn.Module | None) -> None:
-        """Checks a reference model against the needs of the policy."""
-        is_needed = "excess_loss" in self._policy.needs
-        if reference is not None:
-            check_reference(reference, self.model)
-        if is_needed and reference is None:
-            raise ValueError(
-                f"Policy {self._policy.name} needs the losses of a reference model on the trained samples: pass "
-                f"reference_model=..., a model of the same kind (`mixer doremi` trains one), or pass its recorded "
-                f"losses to the policy (reference_losses)."
-            )
-        if reference is not None and not is_needed:
-            logger.warning(
-                "reference_model is set, but mixing=%s does not need one ('excess_loss'), so it is not run.",
-                self._policy.name,
-            )
-        self._reference_model = reference if is_needed else None
-        self._keeps_items = is_needed
+    Returns:
+        The reference model; `None` if the policy needs none.
 
-    def _release_run(self) -> None:
-        super()._release_run()
-        if self._excess is not None:
-            self._excess.reference.detach()
-        self._excess = self._excess_sums = self._after = None
-
-    def _prepare_run(self) -> None:
-        super()._prepare_run()
-        device, dtype, runs = self.args.device, self._sum_dtype, SideRuns(self)
-        if self._reference_model is not None:
-            self._check_ranks_have_reference(self._reference_model)
-            autocast = self.accelerator.autocast
-            reference = ReferenceModel(self._reference_model, runs, device, autocast, self._new_tracker)
-            self._excess = ExcessLoss(len(self.streams), reference, device, dtype)
-        if "loss_after" in self._policy.needs:
-            self._after = LossesAfter(runs, device, dtype)
-
-    def _check_ranks_have_reference(self, reference: nn.Module) -> None:
-        """Refuses a reference loaded on the first rank only, as engines that save memory do."""
-        if self.args.world_size == 1:
-            return
-        with torch.no_grad():
-            sums = [parameter.detach().double().sum().cpu() for parameter in reference.parameters()]
-        own = torch.stack(sums).numpy().view(np.int64) if sums else np.zeros(0, dtype=np.int64)
-        if not np.array_equal(self._rank_sync.least(own), self._rank_sync.greatest(own)):
-            raise ValueError(
-                "reference_model: its weights are not the same on all ranks. With cpu_ram_efficient_loading (FSDP) "
-                "from_pretrained loads them on the first rank only: set that to false, or load the reference model "
-                "before TrainingArguments are created."
-            )
-
-    # ---- A step ----
-
-    def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
-        super()._begin_step(model, batch)
-        for comparison in (self._excess, self._after):
-            if comparison is not None:
-                comparison.begin()
-
-    def _train_micro_batch(self, model: nn.Module, micro: MicroBatch, own_items: int, sums: Tensor) -> Tensor:
-        if self._after is not None:
-            self._after.keep(micro)
-        loss = super()._train_micro_batch(model, micro, own_items, sums)
-        if self._excess is not None:
-            items, self._tracker.item_losses = self._tracker.item_losses, None
-            if own_items:
-                self._excess.add(micro, items, self._loss_sum_to_check(micro, loss))
-        return loss
-
-    def _loss_sum_to_check(self, micro: MicroBatch, loss: Tensor) -> Tensor | None:
-        """Returns the sum of a micro-batch's item losses by its loss, unless rows are known to be its terms."""
-        first = int(micro.stream_ids[0])
-        if self._normalization_of(first).rows_known or not self._factor(first):  # weight 0 leaves no loss
-            return None
-        counting = factor_of(self._item_factors, first)
-        loss_sum: Tensor = loss * (self._num_divided_by / (counting * self.args.world_size))
-        return loss_sum
-
-    def _train_step(self, model: nn.Module, batch: StepBatch, is_synchronised: bool = True) -> tuple[Tensor, Tensor]:
-        result = super()._train_step(model, batch, is_synchronised)
-        if self._excess is not None:
-            self._excess_sums = self._rank_sync.add_up(self._excess.sums)
-        return result
-
-    # ---- Observations for the policy ----
-
-    def _observed_by_policy(self, batch: StepResult) -> dict[str, Any]:
-        """Measures what the policy needs; waits for a GPU."""
-        observed = super()._observed_by_policy(batch)
-        items = batch.contents.items
-        if self._excess_sums is not None:
-            observed["excess_losses"] = _means(check_told_apart(self._excess_sums), items)
-        if self._after is not None:
-            sums = self._rank_sync.add_up(self._after.measure(len(self.streams)))
-            # Without a step there is no loss after it.
-            is_skipped = bool(self.accelerator.optimizer_step_was_skipped) or (
-                self._nonfinite == "skip" and len(batch.bad_streams()) > 0
-            )
-            observed["losses_after"] = np.full(len(items), np.nan) if is_skipped else _means(sums, items)
-        return observed
+    Raises:
+        TypeError: If it is no model.
+        ValueError: If it is needed and missing, or cannot be used.
+    """
+    is_needed = "excess_loss" in policy.needs
+    if reference is not None:
+        check_reference(reference, model)
+    if is_needed and reference is None:
+        raise ValueError(
+            f"Policy {policy.name} needs the losses of a reference model on the trained samples: pass "
+            f"reference_model=..., a model of the same kind (`mixer doremi` trains one), or pass its recorded "
+            f"losses to the policy (reference_losses)."
+        )
+    if reference is not None and not is_needed:
+        logger.warning(
+            "reference_model is set, but mixing=%s does not need one ('excess_loss'), so it is not run.", policy.name
+        )
+    return reference if is_needed else None
 
 
 def compared_in(observed: Mapping[str, Any]) -> dict[str, FloatArray]:

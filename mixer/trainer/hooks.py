@@ -1,0 +1,103 @@
+"""Hooks: parts of a run that take part in its steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from mixer.ledger.recorder import StepResult
+from mixer.loading.step import MicroBatch, StepBatch
+from mixer.mixture.plan import Plan
+
+
+@dataclass(frozen=True)
+class ForwardResult:
+    """A micro-batch in training.
+
+    Args:
+        plan: The step's plan.
+        micro: The micro-batch, with positions.
+        output: The model's output, with its graph until the backward; `None` before the forward.
+        items: int64 `[num_rows]`: number of loss terms in each row.
+        row_losses: `[num_rows]`, on the device: the sum of each row's loss terms, without a graph; `None` before the
+            backward, or if rows cannot be separated.
+        item_losses: `[num_rows, num_places]`, on the device: the loss of each term, 0 for ignored labels; `None` if no
+            hook needs them, or terms cannot be separated.
+        loss_sum: A scalar: the sum that `item_losses` must have if they are the terms of the loss; `None` if they are
+            known to be.
+    """
+
+    plan: Plan
+    micro: MicroBatch
+    output: Any
+    items: Tensor
+    row_losses: Tensor | None = None
+    item_losses: Tensor | None = None
+    loss_sum: Tensor | None = None
+
+    @property
+    def num_items(self) -> int:
+        """Number of this rank's own loss terms; 0 for padding."""
+        return 0 if self.micro.is_padding else int(self.items.sum())
+
+
+class StepHook:
+    """Takes part in the steps of a run; the methods of this base class do nothing.
+
+    The hooks of a run are one list, and are called in its order: first what observes a step, then what forms its
+    gradient, then replay buffers and the user's methods.
+    """
+
+    def prepare(self, model: nn.Module) -> None:
+        """Called when the model is ready for training.
+
+        Args:
+            model: The model as it is trained.
+
+        Raises:
+            ValueError: If the hook does not support it.
+        """
+
+    def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
+        """Called before the micro-batches of a step run, again if the step is repeated."""
+
+    def begin_micro_batch(self, trained: ForwardResult, is_synchronised: bool) -> None:
+        """Called before the forward of a micro-batch.
+
+        Args:
+            trained: The micro-batch, without an output.
+            is_synchronised: Whether its backward averages the gradient over the ranks.
+        """
+
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
+        """Called after the backward of a micro-batch.
+
+        Args:
+            model: The model as it is trained.
+            trained: The micro-batch.
+            is_last_first: Whether it was the last of the micro-batches that go first.
+        """
+
+    def before_averaging(self) -> None:
+        """Called when this rank's gradient is complete, if the ranks average theirs after the backward."""
+
+    def end_backward(self, model: nn.Module) -> None:
+        """Called once a step's gradient is complete and averaged, before clipping."""
+
+    def cancel(self) -> None:
+        """Called if a step fails, perhaps to be repeated: releases what is held for it."""
+
+    def observe(self, result: StepResult) -> Mapping[str, Any]:
+        """Called after the optimizer step; all ranks call it.
+
+        Args:
+            result: The step.
+
+        Returns:
+            Observations for the policy and the schedule, as arguments of `Mixing.observe`.
+        """
+        return {}
+
+    def release(self) -> None:
+        """Called when the run has ended: releases what only the run needs."""
