@@ -21,4 +21,4 @@ def compare() -> Command:
 def _compare(config: Namespace) -> None:
     summaries = [summarise(Path(run)) for run in config.runs]
     content = [{"run": run, **one.as_data()} for run, one in zip(config.runs, summaries, strict=True)]
-    show(content, comparison(summaries), config.json)
+    show(lambda: content, lambda: comparison(summaries), config.json)

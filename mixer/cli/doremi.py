@@ -89,7 +89,7 @@ def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
         table = Table("stream", f"weight (share of {result['unit']})")
         for name, weight in result["weights"].items():
             table.add_row(name, f"{weight:.4f}")
-        show({**result, "mixing": mixing, "path": path}, table, own.json)
+        show(lambda: {**result, "mixing": mixing, "path": path}, lambda: table, own.json)
         if not own.json:
             print(path)  # noqa: T201
     if own.train:

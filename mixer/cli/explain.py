@@ -25,6 +25,6 @@ def explain() -> Command:
             held = RecordedRun(config.run).held_steps
             raise ValueError(f"give --step N: the ledger of {config.run} holds the steps {held}.")
         explanation = explain_step(config.run, config.step)
-        show(as_json(explanation), screen(explanation), config.json)
+        show(lambda: as_json(explanation), lambda: screen(explanation), config.json)
 
     return Command(parser, run, "explain the mixture of a step", example="mixer explain runs/demo/adaptive --step 120")

@@ -54,9 +54,17 @@ def fit() -> Command:
 def _run(config: Namespace) -> None:
     allowed = config.allow_different_budgets, config.allow_different_recipes
     recorded = RecordedRuns([Path(run) for run in config.runs], config.unit, config.loss, *allowed)
-    measured: dict[str, Any] = {name: value for name, value in vars(recorded).items() if name != "notes"}
-    options = {"regressor": config.regressor, "least_share": config.least_share}
-    fitted = fit_mixture(objective=config.objective, **measured, **options)
+    fitted = fit_mixture(
+        recorded.mixtures,
+        recorded.losses,
+        objective=config.objective,
+        regressor=config.regressor,
+        least_share=config.least_share,
+        streams=recorded.streams,
+        runs=recorded.runs,
+        loss_names=recorded.loss_names,
+        groups=recorded.groups,
+    )
     mixing = mixing_of(fitted.weights, config.unit)
     if config.output is not None:
         write_json(Path(config.output), mixing)

@@ -47,5 +47,6 @@ def _inspect(parser: ArgumentParser, config: Namespace, own: Namespace) -> int:
             raise ValueError("mixer inspect runs in one process: start it without torchrun or accelerate launch.")
         inspection = Inspection(recipe, own.num_samples, own.seed)
     findings = findings_of(inspection)
-    show({**vars(inspection), "warnings": findings}, view_of(inspection, findings), own.json)
+    content = {**vars(inspection), "warnings": findings}
+    show(lambda: content, lambda: view_of(inspection, findings), own.json)
     return FOUND if findings and own.strict else 0

@@ -36,7 +36,7 @@ def _listing(title: str, example: str, classes: Callable[[], _Classes]) -> Comma
         for row in rows:
             needs = row["needs"] if isinstance(row["needs"], str) else ", ".join(row["needs"]) or "nothing"
             table.add_row(row["name"], needs, row["costs"], row["summary"])
-        show(rows, table, config.json)
+        show(lambda: rows, lambda: table, config.json)
 
     return Command(parser, run, f"list the {kind}", example=f"{example} --json")
 

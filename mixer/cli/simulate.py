@@ -42,4 +42,4 @@ def _simulate(parser: ArgumentParser, config: Namespace, own: Namespace) -> None
     check_every(own.every)
     with only_json(own.json):
         planned = simulate_run(build_recipe(Recipe, parser, config), own.num_ranks, own.losses, own.output)
-    show(planned.summary(own.every), screen(planned, own.every), own.json)
+    show(lambda: planned.summary(own.every), lambda: screen(planned, own.every), own.json)

@@ -52,7 +52,8 @@ def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     if trainer.is_world_process_zero():
         folder = Path(str(trainer.args.output_dir))
         result = summarise(folder)
-        show({"output_dir": folder, **result.as_data()}, comparison([result]), own.json)
+        content = {"output_dir": folder, **result.as_data()}
+        show(lambda: content, lambda: comparison([result]), own.json)
 
 
 def _train(trainer: MixingTrainer, recipe: str, resume: str | None) -> None:

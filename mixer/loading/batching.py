@@ -131,9 +131,9 @@ class MicroBatcher:
         """
         options, order = self.options, None
         lengths = stream_ids if options.lengths is None else options.lengths.measure(share, loaded)
-        are_alone = np.full(len(plan.counts), is_by_stream)
+        are_alone = None if is_by_stream is False else np.full(len(plan.counts), is_by_stream)
         if not isinstance(is_by_stream, bool):  # streams with separate micro-batches come first
-            order = np.argsort(~are_alone[stream_ids], kind="stable")
+            order = np.argsort(~is_by_stream[stream_ids], kind="stable")
         elif options.groups_by_length:
             order = sort_by_length(stream_ids, lengths, is_by_stream)
             lengths, stream_ids = lengths[order], stream_ids[order]
@@ -143,9 +143,12 @@ class MicroBatcher:
         dealing = (self._world_size, cap.max_samples, self._most_on_a_rank)
         return order, split_evenly(plan.counts, own_counts, are_alone, *dealing)
 
-    @contextlib.contextmanager
-    def share_errors(self) -> Iterator[None]:
+    def share_errors(self) -> contextlib.AbstractContextManager[None]:
         """Keeps the ranks' collectives aligned if this rank fails inside the context."""
+        return contextlib.nullcontext() if self.options.max_tokens is None else self._sharing_errors()
+
+    @contextlib.contextmanager
+    def _sharing_errors(self) -> Iterator[None]:
         try:
             yield
         except Exception:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from mixer.utils.arrays import BoolArray, Int64Array
 
 MostOnARank = Callable[[int, int], int]
@@ -31,7 +33,7 @@ def deal_evenly(count: int, world_size: int) -> int:
 def split_evenly(
     counts: Int64Array,
     own_counts: Int64Array,
-    are_alone: BoolArray,
+    are_alone: BoolArray | None,
     world_size: int,
     max_size: int,
     most_on_a_rank: MostOnARank = deal_evenly,
@@ -41,13 +43,14 @@ def split_evenly(
     Args:
         counts: int64 `[num_streams]`: samples of the step over all ranks.
         own_counts: int64 `[num_streams]`: samples of this rank.
-        are_alone: bool `[num_streams]`: streams with separate micro-batches; those come first, in order.
+        are_alone: bool `[num_streams]`: streams with separate micro-batches; those come first, in order. `None` for
+            none.
         world_size: Number of ranks.
         max_size: Maximum samples per micro-batch.
         most_on_a_rank: Maximum samples per rank, given the total and the number of ranks.
     """
-    streams = zip(counts.tolist(), own_counts.tolist(), are_alone.tolist(), strict=True)
-    parts = [(number, count, own) for number, (count, own, is_alone) in enumerate(streams) if is_alone]
+    alone = [] if are_alone is None else np.flatnonzero(are_alone).tolist()
+    parts = [(number, int(counts[number]), int(own_counts[number])) for number in alone]
     num_mixed = int(counts.sum()) - sum(count for _, count, _ in parts)
     parts.append((-1, num_mixed, int(own_counts.sum()) - sum(own for _, _, own in parts)))
     slices: list[MicroBatchSlice] = []

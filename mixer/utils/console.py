@@ -4,7 +4,8 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,19 +47,33 @@ def add_json(parser: ArgumentParser) -> None:
 
 
 def print_json(content: Any) -> None:
-    """Prints plain data, arrays, tables and objects as strict JSON.
+    """Prints plain data, arrays, tables, dataclasses and each `Result` as strict JSON.
 
-    NaN and infinite numbers become null, a table becomes a list of rows, and an object its public attributes.
+    NaN and infinite numbers become null, and a table becomes a list of rows.
+
+    Raises:
+        TypeError: If a value is of another type.
     """
     print(json.dumps(_plain(content), indent=2, allow_nan=False))  # noqa: T201
 
 
-def show(content: Any, view: RenderableType, is_json: bool) -> None:
-    """Prints a command's result: plain data for `print_json`, or a view for people."""
+class Result:
+    """A result of a command; `print_json` writes its public attributes."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in _public(self).items())})"
+
+
+def _public(result: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(result).items() if not name.startswith("_")}
+
+
+def show(content: Callable[[], Any], view: Callable[[], RenderableType], is_json: bool) -> None:
+    """Prints a command's result: its data for `print_json`, or its view for people."""
     if is_json:
-        print_json(content)
+        print_json(content())
     else:
-        console().print(view)
+        console().print(view())
 
 
 @contextlib.contextmanager
@@ -83,6 +98,6 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, Path):
         return str(value)
-    if hasattr(value, "__dict__"):
-        return _plain({name: part for name, part in vars(value).items() if not name.startswith("_")})
+    if isinstance(value, Result) or (is_dataclass(value) and not isinstance(value, type)):
+        return _plain(_public(value))
     raise TypeError(f"{value!r} cannot be written as JSON.")

@@ -3,12 +3,20 @@
 import bisect
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
 from replay.memory.memory import Memory
+from replay.retrieval import Retrieval
+
+
+class Draws(Protocol):
+    """The rule that picks entries, and the number of samples drawn so far: a buffer, or a second draw of one."""
+
+    retrieval: Retrieval
+    num_drawn: int
 
 
 class BufferCursor:
@@ -19,13 +27,12 @@ class BufferCursor:
 
     Args:
         buffer: The buffer.
-        draws: The object whose `retrieval` picks entries and whose `num_drawn` counts them: a second draw of the
-            buffer; `None` for the buffer itself.
+        draws: A second draw of the buffer; `None` for the buffer itself.
     """
 
-    def __init__(self, buffer: Memory, draws: Any = None):
+    def __init__(self, buffer: Memory, draws: Draws | None = None):
         self._buffer = buffer
-        self._draws = buffer if draws is None else draws
+        self._draws: Draws = buffer if draws is None else draws
         self._position = self._draws.num_drawn
         self.is_ahead = False
         self._last: tuple[int, Int64Array, Int64Array] = (0, np.zeros(0, np.int64), np.zeros(0, np.int64))

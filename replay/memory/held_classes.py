@@ -20,7 +20,7 @@ class HeldClasses:
     def __init__(self) -> None:
         self.seen: set[int] = set()  # classes of which there was an entry at some time
         self._can_be_read = True
-        self._labels = pd.Series(dtype=np.float64)  # classes that were read, by number of the entry
+        self._labels = pd.Series(dtype="Int64")  # classes that were read, by number of the entry
 
     def count(self, buffer: Memory) -> dict[int, int]:
         """Counts the entries.

@@ -67,7 +67,9 @@ class KeptRows:
     def note(self, trained: ForwardResult) -> None:
         """Records the payloads of a micro-batch after its forward pass."""
         numbers = self._offered.of_micro_batch(trained.micro)
-        for name, extract in self._extractors.items() if (numbers >= 0).any() else ():
+        if not (numbers >= 0).any():
+            return
+        for name, extract in self._extractors.items():
             for number, value in zip(numbers.tolist(), extract(trained), strict=True):
                 if number >= 0:
                     self._payloads.setdefault(number, {})[name] = value.detach()
@@ -92,7 +94,8 @@ class KeptRows:
             own, num_bytes = gather_rows(self._run.rank_sync, own)
             self._buffer.num_gathered_bytes += num_bytes
         # After the ranks have talked, for it may fail on one of them.
-        for number, sample in self.read_indexed(numbers).items() if self._keeps_contents else ():
+        indexed = self.read_indexed(numbers) if self._keeps_contents else {}
+        for number, sample in indexed.items():
             own[number] = Row(sample, own.get(number, Row()).payload)
         return [own.get(number, Row()) for number in numbers.tolist()]
 

@@ -94,6 +94,9 @@ class DER(Method):
     def _to_keep(self, trained: ForwardResult) -> list[Tensor]:
         """Gives what is kept of each row of a micro-batch.
 
+        Of token logits only the positions whose label counts are kept, so that padding does not matter; the places of
+        the `top_k` largest are floats of the logits' type, exact up to 2**24.
+
         Args:
             trained: The micro-batch and what the model gave.
 

@@ -135,6 +135,7 @@ class Selection(HasState, ABC):
     def remove(self, slot: int) -> None:
         """Removes the entry in a slot; the entry in the last occupied slot moves into it."""
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of `choose`: JSON-safe values and numpy arrays, by name, not nested.
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.files import sync_to_disk, writing
+from mixer.utils.files import WriteError, sync_to_disk, writing
 from replay.storage.row_file import TEMPORARY_SUFFIX, RowFile, link_or_copy, write_rows
 
 _NAME = re.compile(r"rows-(\d+)-(\d+)-\d+\.arrow")
@@ -161,7 +161,12 @@ class SegmentFiles:
             return
         if len(merged.live):
             rows = ((number, self.read(part, number)) for part in parts for number in map(int, part.live))
-            write_rows(self.folder / merged.name, rows)
+            try:
+                write_rows(self.folder / merged.name, rows)
+            except WriteError as error:
+                if isinstance(error.__cause__, FileNotFoundError) and error.__cause__.errno is None:
+                    raise error.__cause__ from None  # a row's own file is missing
+                raise
             merged.held = {}
         self._replaced += [self.folder / part.name for part in parts if part.name != merged.name]
 

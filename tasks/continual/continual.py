@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from safetensors.torch import load_model, save_model
 from torch import nn
 from transformers import TrainingArguments, set_seed
@@ -99,6 +100,7 @@ class ContinualRun:
         self.scores, self._optimizer = self._new_scores(), KeptOptimizer(self.head)
         self._ends = Ends(self.folder, sequence.names, self._description, self._settings)
         self._num_done: int | None = None  # until it has begun
+        self._pace = pd.DataFrame()
         self._lock, self._is_held = FolderLock(self.folder), False
         self._goes_on = False
         self._first_trainer: MixingTrainer | None = None
@@ -279,11 +281,15 @@ class ContinualRun:
         self.rehearsal.load(end, self.sequence.tasks[:num_done])
         if self._keeps_optimizer and num_done:
             self._optimizer.load(end)
+        self._pace = read_pace(self.folder, self.sequence.names[:num_done])
 
     def _save_end(self, num_done: int) -> None:
         if self.args.process_index == 0:
             self._ends.write(num_done, self._write_end)
-            write_metrics(self.scores, read_pace(self.folder, self.sequence.names[:num_done]), self.folder)
+            names = self.sequence.names[:num_done]
+            new = read_pace(self.folder, names, first=max(num_done - 1, 0))  # earlier ledgers stay as they are
+            self._pace = pd.concat([self._pace, new]) if len(self._pace) else new
+            write_metrics(self.scores, self._pace, self.folder)
 
     def _write_end(self, end: Path) -> None:
         save_model(self.model, str(end / "model.safetensors"))

@@ -89,12 +89,13 @@ class Ends:
         write_json(self.folder / RUN_STATE_FILE, state)
 
 
-def read_pace(folder: str | Path, task_names: Sequence[str]) -> pd.DataFrame:
+def read_pace(folder: str | Path, task_names: Sequence[str], first: int = 0) -> pd.DataFrame:
     """Reads from the ledgers how long the tasks of a run took, evaluation left out.
 
     Args:
         folder: The run's folder.
         task_names: Names of its tasks.
+        first: The first task to read.
 
     Returns:
         One row a task that was trained (the index `task`): `num_samples` (those of memory too), `seconds` (of loading
@@ -103,7 +104,7 @@ def read_pace(folder: str | Path, task_names: Sequence[str]) -> pd.DataFrame:
         so that the first ones, which warm up, do not rule it.
     """
     rows = {}
-    for number, name in enumerate(task_names):
+    for number, name in enumerate(task_names[first:], start=first):
         ledger_folder = folder_of_task(Path(folder), number, name) / "ledger"
         batches = Ledger(ledger_folder).timings() if ledger_folder.exists() else pd.DataFrame()
         if len(batches):

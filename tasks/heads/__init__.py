@@ -26,7 +26,7 @@ def as_head(head: HeadKind | None, sequence: TaskSequence, seed: int) -> Head:
         has_classes = all(task.classes is not None for task in sequence)
         head = "masked" if sequence.scenario == "task" and has_classes else "whole"
     kinds = {kind.kind: kind for kind in (Head, Growing, Masked)}
-    if head not in kinds:
+    if not isinstance(head, str) or head not in kinds:
         raise ValueError(f"head must be one of {list(kinds)}, or None for the scenario's, got {head!r}.")
     return kinds[head](sequence, seed)
 

@@ -46,7 +46,8 @@ class ScoreMatrix:
     ):
         self.task_names = tuple(task_names)
         are_names = all(isinstance(name, str) and _is_text(name) for name in self.task_names)
-        if isinstance(task_names, str) or not are_names or not 0 < len(set(self.task_names)) == len(self.task_names):
+        are_distinct = len(set(self.task_names)) == len(self.task_names)
+        if isinstance(task_names, str) or not self.task_names or not (are_names and are_distinct):
             raise ValueError(f"task_names must be at least one name, each another, but is {task_names!r}.")
         self.higher_is_better, self.metric, self.beta = higher_is_better, metric, beta
         self.path = None if path is None else Path(path)

@@ -15,7 +15,7 @@ from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
 from replay.storage.labels import read_labels
 from tasks.sources.arrays import ByColumns, Sample
-from tasks.sources.checks import label_column, require_labels
+from tasks.sources.checks import check_map_style, label_column, require_labels
 
 _LABELS = ("label", "labels")
 
@@ -71,14 +71,15 @@ def find_inputs(
         ValueError: If there is no such column, it is ambiguous, or there is no sample.
         TypeError: If the data set is not read by columns.
     """
+    check_map_style(dataset, called)
+    if len(dataset) == 0:
+        raise ValueError(f"{called} must have at least one sample, but is empty. Look at what it was picked by.")
     is_reader = isinstance(dataset, ColumnReader)
     if not is_reader:
         raise TypeError(
-            f"Inputs are transformed by columns, which a {type(dataset).__name__} does not give: put them into memory, "
-            "tasks.sources.Arrays(inputs, labels), or give the data set a read_columns(indices)."
+            f"{called}: inputs are transformed by columns, which a {type(dataset).__name__} does not give: put them "
+            "into memory, tasks.sources.Arrays(inputs, labels), or give the data set a read_columns(indices)."
         )
-    if len(dataset) == 0:
-        raise ValueError(f"{called} must have at least one sample, but is empty. Look at what it was picked by.")
     row: Mapping[str, Tensor] = dataset.read_columns(np.zeros(1, dtype=np.int64))
     columns = [name for name in row if name not in _LABELS]
     name = columns[0] if input_name is None and len(columns) == 1 else input_name

@@ -1,3 +1,5 @@
+import dataclasses
+import enum
 import json
 import math
 import sys
@@ -7,7 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer.utils.console import only_json, print_json
+from mixer.utils.console import Result, only_json, print_json
+
+
+class Color(enum.Enum):
+    RED = 1
 
 
 def _printed(content: object, capsys: pytest.CaptureFixture[str]) -> object:
@@ -40,9 +46,20 @@ def test_paths_and_keys_are_texts(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_what_cannot_be_written_is_named() -> None:
-    with pytest.raises(TypeError, match=r"object at .* cannot be written as JSON"):
-        print_json({"a": object()})
+@pytest.mark.parametrize("value", [object(), Color.RED, print, Color, ValueError("no")])
+def test_what_cannot_be_written_is_named(value: object) -> None:
+    with pytest.raises(TypeError, match=r"cannot be written as JSON"):
+        print_json({"a": value})
+
+
+def test_results_and_dataclasses_are_written_by_their_public_attributes(capsys: pytest.CaptureFixture[str]) -> None:
+    class Found(Result):
+        def __init__(self) -> None:
+            self.shares, self._hidden = np.array([0.25, math.nan]), object()
+
+    print_json([Found(), dataclasses.make_dataclass("Pair", ["a"])(Path("x"))])
+    assert json.loads(capsys.readouterr().out) == [{"shares": [0.25, None]}, {"a": "x"}]
+    assert repr(Found()) == "Found(shares=array([0.25,  nan]))"
 
 
 @pytest.mark.parametrize("is_asked", [True, False])

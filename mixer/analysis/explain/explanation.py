@@ -10,11 +10,12 @@ from mixer.ledger.decisions import Level, levels_in, numbers_in
 from mixer.ledger.recorded_run import RecordedRun
 from mixer.mixture.weights import mean_tokens
 from mixer.utils.arrays import FloatArray
+from mixer.utils.console import Result
 
 _TOLERANCE = 1e-9
 
 
-class SizeExplained:
+class SizeExplained(Result):
     """The batch size of a step.
 
     Attributes:
@@ -50,7 +51,7 @@ class SizeExplained:
         return f"Decided {when}."
 
 
-class Explanation:
+class Explanation(Result):
     """The decision that ruled a step, and how its counts came of it.
 
     Attributes:

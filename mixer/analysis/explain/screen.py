@@ -134,7 +134,7 @@ def _number(value: Any) -> str:
 
 
 def as_json(explanation: Explanation) -> Mapping[str, Any]:
-    """Gives an explanation as plain data for `print_json`: each table has one entry a stream."""
+    """Gives an explanation for `print_json`: each table has one entry a stream."""
     levels = [
         {
             "policy": level.name,

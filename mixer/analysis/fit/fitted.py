@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from mixer.analysis.fit.regressors import REGRESSORS, Groups, LeftOut, fit_constant, leave_out
 from mixer.analysis.fit.search import search
 from mixer.utils.arrays import FloatArray
+from mixer.utils.console import Result
 
 _NEAR = 0.01
 _EDGE = 0.05
@@ -39,7 +40,7 @@ class Objective:
         return np.asarray(self.terms(losses).max(axis=1))
 
 
-class FittedMixture:
+class FittedMixture(Result):
     """The best fixed mixture by a fit to runs.
 
     Args:
@@ -131,7 +132,7 @@ class FittedMixture:
         return self._runs_near(self.shares)
 
     def _runs_near(self, mixture: FloatArray) -> list[int]:
-        return list(np.flatnonzero(np.abs(self.mixtures - mixture).max(axis=1) <= _NEAR))
+        return list(np.flatnonzero(np.abs(self.mixtures - mixture).max(axis=1) <= _NEAR).tolist())
 
     @property
     def gain(self) -> float:

@@ -12,6 +12,7 @@ from mixer.analysis.fit.recipes import check_recipes
 from mixer.ledger.recorded_run import RecordedRun
 from mixer.policies.contract import Unit
 from mixer.utils.arrays import FloatArray
+from mixer.utils.console import Result
 
 LossKind = Literal["evaluation", "train"]
 
@@ -62,7 +63,7 @@ class Run:
         self.is_steady = any(np.ptp(shares, axis=0).max() <= _STEADY for shares in requested.values())
 
 
-class RecordedRuns:
+class RecordedRuns(Result):
     """Mixtures and losses of finished runs, by their ledgers.
 
     Args:

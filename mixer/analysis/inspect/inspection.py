@@ -21,6 +21,7 @@ from mixer.recipe.data.formats.base import Format
 from mixer.recipe.recipe import Recipe
 from mixer.recipe.streams import BuiltStream
 from mixer.trainer.trainer import MixingTrainer
+from mixer.utils.console import Result
 from mixer.utils.text import in_words, shortened
 
 
@@ -56,7 +57,7 @@ class Batch:
     error: str = ""
 
 
-class InspectedStream:
+class InspectedStream(Result):
     """A stream: samples for training and for evaluation, up to `num_samples` of each that are drawn by the seed.
 
     Attributes:
@@ -91,7 +92,7 @@ class InspectedStream:
         self.examples = Decoder(tokenizer, limits.task, self.class_names).examples_of(dataset, seed)
 
 
-class Inspection:
+class Inspection(Result):
     """A recipe's data as training will see them: formatted, with the first step.
 
     Args:

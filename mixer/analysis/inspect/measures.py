@@ -16,6 +16,7 @@ from mixer.models.labels import LABEL_COLUMNS
 from mixer.recipe.data.formats.tokens import IGNORED, length_limit
 from mixer.recipe.streams import BuiltStream
 from mixer.utils.arrays import Int64Array, UInt64Array
+from mixer.utils.console import Result
 
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _MOST_REFORMATTED = 1000  # rows
@@ -74,7 +75,7 @@ class Truncation:
     share_lost: float
 
 
-class Measures:
+class Measures(Result):
     """Lengths, labels and faults of samples of a data set: of all, or of `most` that are drawn by the seed.
 
     Attributes:

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from mixer.ledger.recorded_run import RecordedRun
 from mixer.mixture.controller import Mixing
@@ -70,9 +71,9 @@ class NoLosses:
 
 
 class RecordedLosses:
-    """The losses and gradients of another run, step by step; beyond its end, those of its last step.
+    """The losses and gradients of another run, step by step: the last ones that it recorded up to each step.
 
-    They are those of this run while each plan has the samples of the recorded step.
+    While each plan has the samples of the recorded step, they are exactly those of this run.
 
     Args:
         folder: The output folder of the other run, with the same streams.
@@ -98,7 +99,10 @@ class RecordedLosses:
                 "did not record. Give a run with the same policy and schedule, or leave out losses."
             )
         order = [run.names.index(name) for name in names]
-        self._columns = {name: own[:, order] for name, own in {"loss": run.streams["loss"], **run.compared}.items()}
+        tables = {"loss": run.streams["loss"], **run.compared}
+        # A stream without samples in a step has the loss of its last ones.
+        self._columns = {name: pd.DataFrame(own[:, order]).ffill().to_numpy() for name, own in tables.items()}
+        self._interval_steps = policy.interval_steps
 
     def _recorded(self) -> set[str]:
         """Kinds of observations that the other run recorded."""
@@ -132,8 +136,22 @@ class RecordedLosses:
             self._differs_from = plan.step
         columns = {name: np.where(plan.counts > 0, values[row], np.nan) for name, values in self._columns.items()}
         numbers = {name: float(run.clock[name][row]) for name in _NUMBERS}
-        gradients = run.gradients.get(plan.step) if self._has_same_streams else None
-        return Seen(columns.pop("loss"), **numbers, gradients=gradients, compared=columns)
+        return Seen(columns.pop("loss"), **numbers, gradients=self._gradients(plan), compared=columns)
+
+    def _gradients(self, plan: Plan) -> GradientStatistics | None:
+        measured = self._run.gradients if self._has_same_streams else {}
+        if self._differs_from is None or not measured or plan.step % self._interval_steps:
+            return measured.get(plan.step)
+        last = measured[max((step for step in measured if step <= plan.step), default=min(measured))]
+        counts, absent, is_alone = plan.counts, plan.counts == 0, plan.counts < 2
+        return replace(
+            last,
+            gram=np.where(absent[:, None] | absent, math.nan, last.gram),
+            variance=np.where(is_alone, math.nan, last.variance),
+            squared_norm=np.where(is_alone, math.nan, last.squared_norm),
+            counts=counts,
+            shares=counts / counts.sum(),
+        )
 
     def evaluation(self, step: int) -> Mapping[str, float]:
         """Gives the losses of the last evaluation that was recorded up to a step, by evaluation set."""

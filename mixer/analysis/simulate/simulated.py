@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 
 from mixer.analysis.simulate.parts import Parts
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.console import Result
 
 _MOST_PASSES = 4.0
 _LEAST_COVERAGE = 0.1
 
 
-class StreamPlan:
+class StreamPlan(Result):
     """The part of a stream in a planned run.
 
     Attributes:
@@ -70,7 +71,7 @@ class MixturePart(NamedTuple):
 Row = tuple[Int64Array, FloatArray, int, float, float]
 
 
-class Simulated:
+class Simulated(Result):
     """A run that is planned to its end.
 
     Args:
@@ -128,7 +129,7 @@ class Simulated:
         return [MixturePart(*values) for values in zip(*columns, strict=True)]
 
     def summary(self, every: float) -> dict[str, Any]:
-        """Gives the run as plain data for `print_json`, with the mixture in parts (see `mixture`)."""
+        """Gives the run for `print_json`, with the mixture in parts (see `mixture`)."""
         arrays = ("counts", "weights", "positions", "batch_sizes", "learning_rates")
         names = [stream.name for stream in self.streams]  # any text, so in a mapping of their own
         parts = self.mixture(every)

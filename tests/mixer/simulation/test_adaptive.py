@@ -107,7 +107,7 @@ def test_off_the_record_losses_are_those_of_the_recorded_steps(tmp_path: Path) -
     recorded, simulated = (Ledger(tmp_path / name / "ledger").to_pandas() for name in ("run", "simulated"))
     for name in "abc":
         own, other = (table[table["stream"] == name].set_index("step") for table in (recorded, simulated))
-        expected = own["loss"].reindex(other.index, method="ffill").where(other["count"] > 0)
+        expected = own["loss"].ffill().reindex(other.index, method="ffill").where(other["count"] > 0)
         np.testing.assert_array_equal(other["loss"], expected)
 
 
@@ -129,6 +129,10 @@ def test_a_policy_by_gradients_takes_a_run_of_another_policy_that_measured_them(
     measured = Ledger(tmp_path / "simulated" / "ledger").gradients()
     assert measured["step"].unique().tolist() == [2, 4, 6, 8, 10, 12]
     assert np.ptp(found.weights, axis=0).max() > 0.01
+    longer = {**given, "training": {"max_steps": 18}, "mixing": lambda: mixer.PiKE(3, signal_rate=2.0)}
+    plan(tmp_path / "other", tmp_path / "longer", losses=tmp_path / "run", **longer)
+    measured = Ledger(tmp_path / "longer" / "ledger").gradients()
+    assert {9, 12, 15, 18} <= set(measured["step"])  # where it is due once the plans differ, beyond the record too
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

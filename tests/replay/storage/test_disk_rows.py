@@ -140,6 +140,15 @@ def test_a_row_is_copied_a_bounded_number_of_times(tmp_path, monkeypatch):
     assert len(sizes) < 3 * 200 / 16
 
 
+def test_a_file_that_is_missing_is_no_failure_to_write(tmp_path):
+    rows = DiskRows(tmp_path, rows_per_segment=8)
+    rows.append([row(number) for number in range(24)])
+    for path in tmp_path.iterdir():
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"No file in .* holds row"):
+        rows.drop(np.arange(6))
+
+
 def test_dropping_everything_leaves_no_file(tmp_path):
     rows = filled(tmp_path, 64)
     rows.drop(np.arange(64))
