@@ -139,6 +139,8 @@ class EvaluatingMixin(StreamSpecificsMixin):
             metrics: dict[str, float] = super().evaluate(**own, **options)
         if isinstance(sets, dict) and self._mixing is not None:
             self._summarise(metrics, metric_key_prefix, sets)
+        if self.is_in_train and self._evaluated_prefix is None:  # callbacks have seen all sets
+            self._agree_on_control()
         return metrics
 
     def _summarise(self, metrics: dict[str, float], prefix: str, sets: Mapping[str, Any]) -> None:

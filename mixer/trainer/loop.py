@@ -208,15 +208,7 @@ class LoopMixin(SavingMixin):
             # Only now: a run resumed from a checkpoint with this flag would end at once.
             self.control.should_training_stop = True
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluates, and has the ranks agree on what callbacks then ask for; see `Trainer.evaluate`."""
-        metrics: dict[str, float] = super().evaluate(*args, **kwargs)
-        if self.is_in_train:
-            self._agree_on_control()
-        return metrics
-
     def _agree_on_control(self) -> None:
-        """Applies a request of one rank on all ranks."""
         if not self._compares_control:
             return
         own = np.array([getattr(self.control, name) for name in _FLAGS], dtype=np.int64)

@@ -108,6 +108,9 @@ class StepMixin(LossesMixin):
     def _begin_run(self) -> None:
         """Called when the loop begins, before its loader is made."""
 
+    def _agree_on_control(self) -> None:
+        """Applies a request of one rank on all ranks."""
+
     def _prepare_run(self) -> None:
         """Called before the first step: the model is wrapped, the optimizer and the learning-rate schedule exist."""
         for hook in self._hooks:
