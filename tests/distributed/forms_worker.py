@@ -1,5 +1,6 @@
 """What each rank does in the tests of streams that differ; `torchrun ... forms_worker.py FOLDER`."""
 
+import contextlib
 import gc
 import sys
 from pathlib import Path
@@ -97,7 +98,10 @@ def unused_heads(folder: Path) -> list[str]:
 def threads() -> list[str]:
     """Names of this process's threads that are gloo's, where the system says them."""
     folder = Path("/proc/self/task")
-    names = [(task / "comm").read_text().strip() for task in folder.iterdir()] if folder.exists() else []
+    names = []
+    for task in folder.iterdir() if folder.exists() else ():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread may end meanwhile
+            names.append((task / "comm").read_text().strip())
     return [name for name in names if "gloo" in name.lower()]
 
 
