@@ -18,7 +18,8 @@ import torch
 from benchmarks.competitors import ROW_LENGTH, LazyRows
 from benchmarks.process_state import ProcessState, as_rows, begin, growth, sample
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.recorder import Recorder, StepResult
+from mixer.ledger.recorder import Recorder
+from mixer.loading.result import StepResult
 from mixer.loading.step import StepCounts
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing

@@ -16,7 +16,8 @@ from benchmarks.scaling import ENTRIES, STEPS, STREAMS, Term, counted, cpu_secon
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.recorder import Recorder, StepResult
+from mixer.ledger.recorder import Recorder
+from mixer.loading.result import StepResult
 from mixer.loading.step import StepCounts
 from replay import ReplayBuffer
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mixer.ledger.recorder import StepResult
+from mixer.loading.result import StepResult
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.mixture.plan import Plan
 

@@ -14,11 +14,11 @@ from transformers.utils import logging
 
 from mixer.distributed.collectives import OtherRankError, RankSync
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.recorder import StepResult
 from mixer.loading.batching import STREAMS_IN_TURN
 from mixer.loading.build import MixtureOptions
 from mixer.loading.collate import StreamSpecifics, batch_mapping
 from mixer.loading.iterable.feed import Feed
+from mixer.loading.result import StepResult
 from mixer.loading.step import MicroBatch, StepBatch, StepCounts, confirm
 from mixer.mixture.bad_samples import Skipping
 from mixer.mixture.controller import Mixing
@@ -26,10 +26,10 @@ from mixer.mixture.learning_rate import LearningRate
 from mixer.models.loss_normalization import LossNormalization, counts_other_items, decide, needs_kind
 from mixer.models.row_losses import items_per_row, tokens_per_row
 from mixer.policies.contract import Policy
+from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.trainer.checkpointing.choose import write_error
 from mixer.trainer.hooks import ForwardResult, StepHook
 from mixer.trainer.losses import LossesMixin, factor_of
-from mixer.trainer.observers.gradients import RunProbe
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import WriteError
 
@@ -73,7 +73,6 @@ class StepMixin(LossesMixin):
     _learning_rate: LearningRate | None = None
     _gradient_norm: Tensor | float | None = None  # of the last step, before clipping
     _hooks: tuple[StepHook, ...] = ()
-    _run_probe: RunProbe | None = None  # the hook that measures the streams' gradients
     _wants_one_stream_each: bool = False  # whether every micro-batch must contain one stream
     _has_recounted_labels: bool = False  # whether the loss shifts labels unlike its model
     _last_loss: Tensor  # of the last micro-batch with items, before weights
@@ -107,6 +106,10 @@ class StepMixin(LossesMixin):
 
     def _begin_run(self) -> None:
         """Called when the loop begins, before its loader is made."""
+
+    def _measured(self) -> tuple[GradientStatistics | None, float]:
+        """Returns what was measured of the streams' gradients in the last step, and the seconds that it took."""
+        raise NotImplementedError
 
     def _agree_on_control(self) -> None:
         """Applies a request of one rank on all ranks."""
@@ -279,14 +282,14 @@ class StepMixin(LossesMixin):
             for hook in self._hooks:
                 hook.cancel()
             raise
-        measured = self._run_probe
+        gradients, probe_seconds = self._measured()
         self._finished = StepResult(
             inputs.plan,
             self._step_counts,
             self._rank_sync.add_up(sums),
             learning_rate=float("nan") if self._learning_rate is None else self._learning_rate.value,
             learning_rate_factor=1.0 if self._learning_rate is None else self._learning_rate.factor,
-            gradients=None if measured is None else measured.statistics,
+            gradients=gradients,
             item_factors=self._item_factors,
             measured=self._present_loader.measured(inputs.plan),
         )
@@ -298,7 +301,7 @@ class StepMixin(LossesMixin):
             micro_batches=len(self._micro_items),
             load_seconds=self._train_started - self._load_started,
             train_seconds=time.perf_counter() - self._train_started,
-            probe_seconds=0.0 if measured is None else measured.seconds,
+            probe_seconds=probe_seconds,
             **self._load_counts,
         )
         return loss

@@ -18,9 +18,10 @@ from mixer.ledger.description import describe_run
 from mixer.ledger.evaluated_losses import check_eval_weights
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.progress.bar import take_bars
-from mixer.ledger.recorder import Recorder, StepResult
+from mixer.ledger.recorder import Recorder
 from mixer.ledger.trackers.reporting import Reporting
 from mixer.loading.build import MixtureOptions, assemble, resolve_budget, resolve_policy
+from mixer.loading.result import StepResult
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
@@ -41,6 +42,7 @@ from mixer.mixture.resolve import (
 from mixer.mixture.stream import Stream, as_streams, describe, skipping_of
 from mixer.models.trl import keeps_metrics
 from mixer.policies.contract import Policy
+from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.schedules.base import Schedule
 from mixer.schedules.registry import as_schedule
 from mixer.trainer.checkpointing.choose import write_error
@@ -140,6 +142,7 @@ class MixingMixin(PreparingMixin, EvaluatingMixin, SearchingMixin, RecoveryMixin
         ... )
     """
 
+    _run_probe: RunProbe | None = None  # the hook that measures the streams' gradients
     recipe_text: str | None = None  # the recipe it was built from, for experiment trackers
     _entries: Mapping[str, float] = {}  # entries of the mixture in the log entry that is being made
 
@@ -257,6 +260,10 @@ class MixingMixin(PreparingMixin, EvaluatingMixin, SearchingMixin, RecoveryMixin
         if keeps_metrics(self):
             hooks.append(TRLMetrics(self, lambda: int(self._step_counts.tokens.sum())))
         return tuple(hooks)
+
+    def _measured(self) -> tuple[GradientStatistics | None, float]:
+        probe = self._run_probe
+        return (None, 0.0) if probe is None else (probe.statistics, probe.seconds)
 
     def _was_skipped(self, result: StepResult) -> bool:
         is_left_out = self._nonfinite == "skip" and len(result.bad_streams()) > 0

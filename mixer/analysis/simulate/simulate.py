@@ -13,7 +13,8 @@ from mixer.analysis.simulate.simulated import Row, Simulated
 from mixer.analysis.simulate.tokens import PlannedTokens
 from mixer.ledger.description import describe_run
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.recorder import Recorder, StepResult
+from mixer.ledger.recorder import Recorder
+from mixer.loading.result import StepResult
 from mixer.loading.step import StepCounts
 from mixer.mixture.plan import Plan
 from mixer.recipe.recipe import Recipe

@@ -14,7 +14,7 @@ from mixer.distributed.collectives import RankSync
 from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
 from mixer.gradients.probe import GradientProbe
 from mixer.gradients.update_norm import UpdateNorm
-from mixer.ledger.recorder import StepResult
+from mixer.loading.result import StepResult
 from mixer.loading.step import StepBatch
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.trainer.hooks import ForwardResult, StepHook

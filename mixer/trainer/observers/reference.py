@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from mixer.distributed.collectives import RankSync
 from mixer.distributed.gradient_sync import shards_of
-from mixer.ledger.recorder import StepResult
+from mixer.loading.result import StepResult
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.models.loss_normalization import LARGEST_OTHER_SHARE
 from mixer.models.row_losses import RowLossReader

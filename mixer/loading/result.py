@@ -1,0 +1,56 @@
+"""The result of a step: its counts, losses and measurements, before the policy decides on the next one."""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from mixer.loading.step import StepCounts
+from mixer.mixture.plan import Plan
+from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A step after its backward.
+
+    Args:
+        plan: Its plan.
+        contents: Its items and tokens, over all ranks.
+        loss_sums: `[num_streams + 1]`, on the device: the sum of each stream's item losses, and last the mean over
+            all items by the loss that was back-propagated (before loss weights).
+        learning_rate: The learning rate of its optimizer step, of the first group of parameters.
+        learning_rate_factor: Factor of the batch size on it.
+        gradients: The measurement of the streams' gradients, if there was one.
+        item_factors: `[num_streams]`: weight of a stream's item in that mean loss; `None` if all are one.
+        measured: bool `[num_streams]`: streams with measured losses; `None` for all.
+    """
+
+    plan: Plan
+    contents: StepCounts
+    loss_sums: torch.Tensor
+    learning_rate: float
+    learning_rate_factor: float
+    gradients: GradientStatistics | None = None
+    item_factors: FloatArray | None = None
+    measured: BoolArray | None = None
+
+    @functools.cached_property
+    def losses(self) -> FloatArray:
+        """`[num_streams]`: mean losses, read from the device on first use; NaN without items or measurement."""
+        return self._means if self.measured is None else np.where(self.measured, self._means, np.nan)
+
+    @functools.cached_property
+    def _means(self) -> FloatArray:
+        sums = self.loss_sums[:-1].cpu().numpy().astype(np.float64)
+        items = self.contents.items
+        means: FloatArray = np.divide(sums, items, out=np.full(len(sums), np.nan), where=items > 0)
+        return means
+
+    def bad_streams(self) -> Int64Array:
+        """Gives the ids of the streams with a loss that is not finite, but for those of loss weight 0."""
+        loss_weights = self.plan.loss_weights
+        counts = self.contents.items > 0 if loss_weights is None else (self.contents.items > 0) & (loss_weights != 0)
+        return np.flatnonzero(counts & ~np.isfinite(self._means))  # of streams that are not measured: 0, or not finite
