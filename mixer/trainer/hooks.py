@@ -100,4 +100,5 @@ class StepHook:
         return {}
 
     def release(self) -> None:
-        """Called when the run has ended: releases what only the run needs."""
+        """Called when the run has ended: releases what only the run needs; by default what a step holds."""
+        self.cancel()

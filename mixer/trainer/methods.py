@@ -122,7 +122,8 @@ class MethodsMixin(SavingMixin):
         return loss
 
     def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
-        self._terms = torch.zeros(len(self._methods), dtype=torch.float32, device=self.args.device)
+        if self._methods:
+            self._terms = torch.zeros(len(self._methods), dtype=torch.float32, device=self.args.device)
         super()._begin_step(model, batch)
 
     def _order(self, batch: StepBatch) -> list[int]:

@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,25 +19,9 @@ from mixer.loading.step import StepBatch
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.trainer.hooks import ForwardResult, StepHook
 from mixer.trainer.observers.gradient_options import Probing, exact_refusal
-from mixer.utils.arrays import FloatArray
+from mixer.trainer.side_runs import SideRuns
 
 logger = logging.get_logger(__name__)
-
-
-class StepScale(Protocol):
-    """What measurements need to know of the present step."""
-
-    def is_packed(self, batch: StepBatch) -> bool:
-        """Whether rows are not samples on some rank; all ranks call it."""
-
-    def loss_scale(self) -> Tensor | float:
-        """The factor of the gradient scaler on losses, on the device."""
-
-    def of_sums(self) -> float:
-        """The factor on the sum of all items' losses over their number; reads from the device."""
-
-    def loss_factors(self) -> FloatArray | None:
-        """`[num_streams]`: factors on the streams' losses, or `None` for 1."""
 
 
 class RunProbe(StepHook):
@@ -50,7 +34,7 @@ class RunProbe(StepHook):
         names: Names of the streams.
         world_size: Number of ranks.
         seed: Seed of the projections.
-        scale: The present step.
+        runs: Facts of the present step.
     """
 
     def __init__(
@@ -61,9 +45,9 @@ class RunProbe(StepHook):
         names: Sequence[str],
         world_size: int,
         seed: int,
-        scale: StepScale,
+        runs: SideRuns,
     ):
-        self.options, self.intervals, self.variance, self._scale = options, intervals, variance, scale
+        self.options, self.intervals, self.variance, self._runs = options, intervals, variance, runs
         self.statistics: GradientStatistics | None = None  # of the last step, if it was measured
         self.seconds = 0.0  # duration of that measurement
         self._names, self._world_size, self.seed = tuple(names), world_size, seed
@@ -100,7 +84,7 @@ class RunProbe(StepHook):
         self.cancel()
         if not self.is_due(batch.plan.step):
             return
-        self._homogeneous = homogeneous = self.options.homogeneous or self._scale.is_packed(batch)
+        self._homogeneous = homogeneous = self.options.homogeneous or self._runs.is_packed(batch)
         num_micro_batches = len(batch.micro_batches)
         if self.options.needs_one_micro_batch and homogeneous:
             raise exact_refusal("samples are packed into rows, so that micro-batches are of one stream each")
@@ -148,7 +132,7 @@ class RunProbe(StepHook):
         probe, self._present = self._present, None
         self.statistics, self.seconds = None, 0.0
         if probe is not None:
-            self.statistics = probe.finish(self._scale.of_sums(), self._scale.loss_factors())
+            self.statistics = probe.finish(self._runs.of_sums(), self._runs.loss_factors())
             self._check_variance(self.statistics)
             self.seconds = probe.seconds - self._seconds_before
 
@@ -185,14 +169,14 @@ class NoiseBetweenRanks(StepHook):
     """Measures the gradient noise from the ranks' differences.
 
     Args:
-        scale: The present step.
+        runs: Facts of the present step.
         rank_sync: Collective operations.
         world_size: Number of ranks.
         device: The device of the model.
     """
 
-    def __init__(self, scale: StepScale, rank_sync: RankSync, world_size: int, device: torch.device):
-        self._scale, self._rank_sync, self._world_size, self._device = scale, rank_sync, world_size, device
+    def __init__(self, runs: SideRuns, rank_sync: RankSync, world_size: int, device: torch.device):
+        self._runs, self._rank_sync, self._world_size, self._device = runs, rank_sync, world_size, device
         self._noise: RankNoise | None = None
         self._listening = contextlib.ExitStack()
         self._sums: Tensor | None = None  # of the last step, float64 `[4]`; see `RankNoise.measure`
@@ -227,7 +211,7 @@ class NoiseBetweenRanks(StepHook):
     def end_backward(self, model: nn.Module) -> None:
         """Measures the average; see `StepHook.end_backward`."""
         if self._noise is not None:
-            noise = self._noise.measure(self._num_own, self._scale.loss_scale(), self._device)
+            noise = self._noise.measure(self._num_own, self._runs.loss_scale(), self._device)
             self._sums = self._rank_sync.add_up(noise)
 
     def observe(self, result: StepResult) -> dict[str, Any]:

@@ -160,6 +160,8 @@ class ExcessLoss(StepHook):
 
     def _check_ranks(self) -> None:
         """Refuses a reference loaded on the first rank only, as engines that save memory do."""
+        if self._rank_sync.world_size == 1:
+            return
         with torch.no_grad():
             sums = [parameter.detach().double().sum().cpu() for parameter in self._model.parameters()]
         own = torch.stack(sums).numpy().view(np.int64) if sums else np.zeros(0, dtype=np.int64)
@@ -322,10 +324,6 @@ class LossesAfter(StepHook):
 
     def cancel(self) -> None:
         """Lets go of the step; see `StepHook.cancel`."""
-        self._kept = []
-
-    def release(self) -> None:
-        """Lets go of the last step; see `StepHook.release`."""
         self._kept = []
 
     def measure(self, num_streams: int) -> Tensor:
