@@ -19,7 +19,6 @@ from mixer.distributed.collectives import RemoteError
 from mixer.loading.reader import ColumnReader
 from mixer.loading.step import MicroBatch
 from mixer.models.side_state import evaluating
-from mixer.trainer.side_runs import SideRuns
 from tasks.task import Task, TaskSequence
 
 Inputs = Mapping[str, Any]
@@ -62,7 +61,7 @@ def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64) -> flo
     Raises:
         RemoteError: If another rank failed.
     """
-    runs = SideRuns(trainer)
+    runs = trainer.side_runs
 
     def measure(model: nn.Module, inputs: Inputs) -> Sums:
         micro = MicroBatch(inputs, np.zeros(0, dtype=np.int64), False)
@@ -85,7 +84,7 @@ def _mean_over(
                 sums += torch.tensor(measure(model, inputs), dtype=torch.float64)
         return sums
 
-    sums = trainer._rank_sync.run_on_all(own_sums)  # noqa: SLF001 the Trainer's and ours, until its parts are public
+    sums = trainer.side_runs.on_all_ranks(own_sums)
     total, count = trainer.accelerator.reduce(sums.to(args.device), "sum").tolist()
     return float(total / count) if count else float("nan")
 
@@ -93,19 +92,19 @@ def _mean_over(
 def _batches(trainer: MixingTrainer, dataset: Any, indices: Any, batch_size: int) -> Iterator[Inputs]:
     """Gives inputs as the model is trained on them."""
     reads_columns = isinstance(dataset, ColumnReader) and trainer.data_collator is default_data_collator
-    collate = trainer._get_collator_with_removed_columns(trainer.data_collator, description="evaluation")  # noqa: SLF001 the Trainer's and ours, until its parts are public
+    collate = trainer.side_runs.collator
     read_several = getattr(dataset, "__getitems__", None)
     for start in range(0, len(indices), batch_size):
         part = indices[start : start + batch_size]
         if reads_columns:
-            yield trainer._model_columns(dataset.read_columns(part))  # noqa: SLF001 the Trainer's and ours, until its parts are public
+            yield trainer.side_runs.inputs_of_columns(dataset.read_columns(part))
         else:
             samples = read_several(part.tolist()) if read_several else [dataset[int(index)] for index in part]
             yield collate(list(samples))
 
 
 def _num_right(trainer: MixingTrainer, classes: Sequence[int] | None, model: nn.Module, inputs: Inputs) -> Sums:
-    prepared = trainer._prepare_inputs(dict(inputs))  # noqa: SLF001 the Trainer's and ours, until its parts are public
+    prepared = trainer.side_runs.prepared(inputs)
     labels = [prepared.pop(name, None) for name in trainer.label_names]
     if not labels or not isinstance(labels[0], Tensor):
         raise ValueError(f"accuracy: the samples have no {list(trainer.label_names)}; give a score of your own.")
@@ -197,7 +196,7 @@ def score_of(score: Score, trainer: MixingTrainer, task: Task, when: str) -> tup
         value = _number(score.measure(trainer, task))
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-    parts = [json.loads(part) for part in trainer._rank_sync.gather_bytes(json.dumps([repr(value), why]).encode())]  # noqa: SLF001 the Trainer's and ours, until its parts are public
+    parts = [json.loads(part) for part in trainer.side_runs.gathered(json.dumps([repr(value), why]))]
     reasons = {rank: reason for rank, (_, reason) in enumerate(parts) if reason is not None}
     if reasons:
         # What a rank says of another one is worth less than what that one says of itself.

@@ -137,6 +137,11 @@ class Mixing:
         self._weights.set(weights)
 
     @property
+    def size(self) -> BatchSize:
+        """Batch-size control."""
+        return self._batch_size
+
+    @property
     def batch_size(self) -> int:
         """Samples of the next step over all ranks, unless epoch or budget have fewer left."""
         return self._batch_size.value

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 
+from mixer.mixture.controller import Mixing
 from mixer.models.inputs import parameters_of_forward
 from mixer.schedules.base import BatchDecision, Schedule
 from mixer.schedules.function import Function
 from mixer.schedules.limits import check_whole
-from mixer.trainer.loader_options import goes_by_first
+from mixer.trainer.loading import goes_by_first
 from mixer.trainer.trainer import MixingTrainer
 
 # More rows at once gain little on a device that is busy already.
@@ -42,6 +43,39 @@ class PerDevice(Function):
     def _call(self, step: int, batch_size: int) -> BatchDecision:
         own = super()._call(step, batch_size // self._world_size)
         return BatchDecision(self._world_size * own.batch_size)
+
+
+class CoverageCallback(TrainerCallback):
+    """Shows epoch and coverage as the extension does.
+
+    Args:
+        mixing: The controller of the mixture.
+    """
+
+    def __init__(self, mixing: Mixing):
+        self._mixing = mixing
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
+        """Shows the coverage of a resumed run."""
+        self._show_coverage(state)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
+        """Shows epoch and coverage."""
+        self._show_epoch(state)
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
+        """Shows epoch and coverage, after the rest of an epoch may have been dropped."""
+        self._show_epoch(state)
+
+    def _show_epoch(self, state: TrainerState) -> None:
+        clock = self._mixing.clock
+        state.epoch = clock.num_samples / clock.whole_epoch
+        self._show_coverage(state)
+
+    def _show_coverage(self, state: TrainerState) -> None:
+        clock, shown = self._mixing.clock, vars(state)
+        shown["train_coverage"] = round(clock.epoch_coverage, _DIGITS_OF_COVERAGE)
+        shown.update(num_train_examples=clock.whole_epoch, num_seen_train_examples=clock.num_samples)
 
 
 class AdaptiveBatchSizeTrainer(MixingTrainer):
@@ -105,10 +139,12 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
         args = TrainingArguments("tmp_trainer") if args is None else args  # the Trainer's own default
         options["batch_size"] = PerDevice(batch_size_scheduler, args.world_size)
         super().__init__(options.pop("model", None), args, *positional[2:], callbacks=callbacks, **options)
+        if self._training is not None:  # right behind the one that closes steps
+            self.callback_handler.callbacks.insert(1, CoverageCallback(self.mixing))
 
     @property
-    def _most_per_micro_batch(self) -> int:
-        return max(_MOST_AT_ONCE, super()._most_per_micro_batch) if self._max_samples is None else self._max_samples
+    def _most_samples(self) -> int:
+        return max(_MOST_AT_ONCE, super()._most_samples) if self._max_samples is None else self._max_samples
 
     def _smaller_cap(self, sizes: str) -> str:
         return "max_samples_per_micro_batch={}; the total stays"
@@ -120,22 +156,8 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Removes arguments that the model's forward does not take; see `Trainer.compute_loss`."""
-        parameters = parameters_of_forward(self._own_model)
+        parameters = parameters_of_forward(self._parts.losses.own_model)
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
             taken = {*parameters, "labels"}  # labels are for the loss
             inputs = {name: value for name, value in inputs.items() if name in taken}
         return super().compute_loss(model, inputs, *args, **kwargs)
-
-    def _take_up_progress(self) -> None:
-        super()._take_up_progress()
-        self._show_coverage()
-
-    def _show_place(self) -> None:
-        clock = self.mixing.clock
-        self.state.epoch = clock.num_samples / clock.whole_epoch
-        self._show_coverage()
-
-    def _show_coverage(self) -> None:
-        clock, shown = self.mixing.clock, vars(self.state)
-        shown["train_coverage"] = round(clock.epoch_coverage, _DIGITS_OF_COVERAGE)
-        shown.update(num_train_examples=clock.whole_epoch, num_seen_train_examples=clock.num_samples)

@@ -2,7 +2,10 @@
 
 import inspect
 import re
+from pathlib import Path
+from typing import Any
 
+from torch import Tensor
 from transformers import Trainer
 from transformers import trainer as trainer_module
 
@@ -15,7 +18,6 @@ OVERRIDDEN = {
     "_get_grad_norm": "policies and ledger need the norm, which no callback gets",
     "_init_training_state": "a resumed run begins in the epoch of its data clock",
     "_maybe_log_save_evaluate": "ranks agree on what callbacks ask for before any of them acts",
-    "_prepare_input": "a whole step that was not passed on is refused with the reason",
     "_remove_unused_columns": "a drop-in trainer gives the user's collator all columns",
     "_report_to_hp_search": "a trial is pruned on all ranks",
     "_run_epoch": "the data clock ends an epoch, not a number of steps",
@@ -39,9 +41,8 @@ USED = {
     "_train_batch_size": "the most samples of a micro-batch",
     "_trial": "the trial of a search, whose folder it names",
     "current_flos": "reset, as the saved state has them",
-    "current_gradient_accumulation_steps": "the Trainer's divisor of a loss",
+    "current_gradient_accumulation_steps": "TRL's divisor of an auxiliary loss",
     "is_in_train": "whether a loader or a step is of the run",
-    "loss_is_scaled_for_ga": "set by the Trainer's step where it has divided a loss",
 }
 
 
@@ -57,3 +58,92 @@ def missing_names(trainer: type = Trainer) -> dict[str, str]:
     assigned = set(re.findall(r"self\.(\w+)", inspect.getsource(trainer_module)))
     relied_on = OVERRIDDEN | USED
     return {name: why for name, why in relied_on.items() if not hasattr(trainer, name) and name not in assigned}
+
+
+# ---- The only places that read or write private attributes of the Trainer ----
+# ruff: noqa: SLF001
+
+
+def prepare_inputs(trainer: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Moves inputs to the model's device as the Trainer does before a forward."""
+    prepared: dict[str, Any] = trainer._prepare_inputs(inputs)
+    return prepared
+
+
+def prepares_inputs_itself(trainer: Trainer) -> bool:
+    """Whether the trainer's class overrides how inputs are prepared."""
+    return type(trainer)._prepare_inputs != Trainer._prepare_inputs
+
+
+def find_signature_columns(trainer: Any) -> None:
+    """Makes the trainer find the columns that its model takes."""
+    trainer._set_signature_columns_if_needed()
+
+
+def signature_columns(trainer: Any) -> list[str]:
+    """Returns the columns that the model takes; the list itself."""
+    columns: list[str] = trainer._signature_columns or []
+    return columns
+
+
+def collator_removing_columns(trainer: Any, collator: Any, description: str) -> Any:
+    """Returns a collator that removes columns which the model does not take, if the arguments say so."""
+    return trainer._get_collator_with_removed_columns(collator, description=description)
+
+
+def without_unused_columns(trainer: Any, dataset: Any, description: str) -> Any:
+    """Returns a data set without columns that the model does not take, if the arguments say so."""
+    return trainer._remove_unused_columns(dataset, description=description)
+
+
+def loss_shifts_labels(trainer: Any) -> bool:
+    """Whether the Trainer counts labels without the first one of each row."""
+    return bool(trainer._loss_shifts_labels)
+
+
+def train_batch_size(trainer: Any) -> int:
+    """Returns the maximum samples of a forward on this process."""
+    return int(trainer._train_batch_size)
+
+
+def present_trial(trainer: Any) -> Any:
+    """Returns the trial of a hyperparameter search, or `None`."""
+    return getattr(trainer, "_trial", None)
+
+
+def output_folder(trainer: Any, trial: Any = None) -> Path:
+    """Returns the folder of a run; a trial has its own."""
+    return Path(str(trainer._get_output_dir(trial)))
+
+
+def save_checkpoint(trainer: Any, model: Any, trial: Any) -> None:
+    """Writes a checkpoint as the loop does."""
+    trainer._save_checkpoint(model, trial)
+
+
+def push_checkpoint(trainer: Any, checkpoint: Path) -> None:
+    """Pushes a checkpoint to the Hub."""
+    trainer._push_from_checkpoint(str(checkpoint))
+
+
+def load_random_state(trainer: Any, checkpoint: str) -> None:
+    """Restores the random state of a checkpoint."""
+    trainer._load_rng_state(checkpoint)
+
+
+def log_save_evaluate(trainer: Any, norm: Any, options: tuple[Any, ...], learning_rate: float | None) -> None:
+    """Logs, saves and evaluates as the loop does after a step."""
+    trainer._maybe_log_save_evaluate(trainer._tr_loss, norm, *options, learning_rate=learning_rate)
+
+
+def loop_losses(trainer: Any) -> tuple[Tensor, float, int]:
+    """Returns this rank's loss since the last log entry, the sum over all entries, and the step of the last one."""
+    return trainer._tr_loss, trainer._total_loss_scalar, trainer._globalstep_last_logged
+
+
+def restore_loop(trainer: Any, running_loss: float, logged_loss: float, last_logged_step: int) -> None:
+    """Restores the sums of the loop, so that a resumed run logs the same and counts from its very start."""
+    trainer._initial_global_step, trainer._initial_num_input_tokens_seen = 0, 0
+    trainer._tr_loss.fill_(running_loss)
+    trainer._total_loss_scalar, trainer._globalstep_last_logged = logged_loss, last_logged_step
+    trainer.current_flos = 0

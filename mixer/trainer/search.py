@@ -8,95 +8,105 @@ from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
+from transformers import Trainer
 
 from mixer.ledger.ledger import Ledger
-from mixer.trainer.methods import MethodsMixin
-from mixer.utils.files import folder_name
+from mixer.trainer.methods import MethodList
+from mixer.trainer.run import Run
+from mixer.trainer.seam import output_folder, present_trial
 
 _FOLDER = "search-start"
 
 
-class _PrunedElsewhere(Exception):  # noqa: N818
+class PrunedElsewhere(Exception):  # noqa: N818
     """The main rank has pruned the trial."""
 
 
-class SearchingMixin(MethodsMixin):
-    """A Trainer whose trials are independent of each other."""
+class Search:
+    """Makes the trials of a hyperparameter search independent of each other.
 
-    # The common start of all trials of a search: weights and batch size set by hand, and the methods' saved memories.
-    _start: tuple[Mapping[str, float] | None, int | None, Path] | None = None
+    Args:
+        trainer: The trainer.
+        run: The run.
+        methods: Its methods.
+        check_options: Refuses options that do not go together.
+    """
 
-    def hyperparameter_search(
+    def __init__(self, trainer: Trainer, run: Run, methods: MethodList, check_options: Callable[[], None]):
+        self._trainer, self._run, self._methods, self._check_options = trainer, run, methods, check_options
+        # The common start of all trials: weights and batch size set by hand, and the methods' saved memories.
+        self._start: tuple[Mapping[str, float] | None, int | None, Path] | None = None
+
+    def run(
         self,
-        hp_space: Callable[[Any], dict[str, Any]] | None = None,
-        compute_objective: Callable[[dict[str, float]], float] | None = None,
+        search: Callable[..., Any],
+        hp_space: Callable[[Any], dict[str, Any]] | None,
+        compute_objective: Callable[[dict[str, float]], float] | None,
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Searches for the best arguments; see `Trainer.hyperparameter_search`.
-
-        Each trial writes its ledger into its own folder, `OUTPUT_DIR/run-N/ledger`.
+        """Searches for the best arguments; see `MixingMixin.hyperparameter_search`.
 
         Args:
+            search: The Trainer's own search.
             hp_space: As for the Trainer.
-            compute_objective: As for the Trainer. The default for a dict of evaluation sets is their mean loss,
-                `eval_loss`; the Trainer's own would add up the losses of all sets. Required if `compute_metrics` is one
-                function for all sets.
+            compute_objective: As for the Trainer; `None` chooses the mean loss for a dict of evaluation sets.
             *args: As for the Trainer.
             **kwargs: As for the Trainer.
 
         Raises:
-            ValueError: If a trial's arguments would be refused at construction, if `n_jobs` is not 1, or if
-                `compute_objective` is missing.
+            ValueError: If `n_jobs` is not 1, or `compute_objective` is missing.
         """
         if (num_jobs := kwargs.get("n_jobs", 1)) != 1:
             raise ValueError(
                 f"n_jobs={num_jobs} would run trials at once in threads of this one trainer. Leave it out; to search "
                 f"in parallel, start several processes with the same storage and study_name."
             )
-        if compute_objective is None and isinstance(self.eval_dataset, dict):
-            if self.compute_metrics is not None:
+        sets = self._trainer.eval_dataset
+        if compute_objective is None and isinstance(sets, dict):
+            if self._trainer.compute_metrics is not None:
                 raise ValueError(
                     "compute_objective is missing: the Trainer's own would add up all losses and metrics of the "
-                    f"evaluation sets {list(self.eval_dataset)}. Choose one, as in compute_objective=lambda metrics: "
+                    f"evaluation sets {list(sets)}. Choose one, as in compute_objective=lambda metrics: "
                     'metrics["eval_loss"], their mean.'
                 )
             compute_objective = itemgetter("eval_loss")
         with self._searching():
-            return super().hyperparameter_search(hp_space, compute_objective, *args, **kwargs)
+            return search(hp_space, compute_objective, *args, **kwargs)
 
     @contextlib.contextmanager
     def _searching(self) -> Iterator[None]:
         """Keeps the common start of all trials during a search."""
-        folder = Path(str(self.args.output_dir)) / _FOLDER
-        self._start = self.mixing.manual_weights, self.mixing.manual_batch_size, folder
-        if self.args.should_save:
+        args, mixing = self._trainer.args, self._run.mixing
+        folder = Path(str(args.output_dir)) / _FOLDER
+        self._start = mixing.manual_weights, mixing.manual_batch_size, folder
+        if args.should_save:
             shutil.rmtree(folder, ignore_errors=True)
             for method in self._methods:
-                method.save(folder / folder_name(method.name))
-        self.accelerator.wait_for_everyone()
+                method.save(self._methods.folder_of(folder, method))
+        self._trainer.accelerator.wait_for_everyone()
         try:
             yield
         finally:
             self._start = None
-            if self.args.should_save:
+            if args.should_save:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Trains; a trial that rank 0 has pruned ends without an error on the other ranks, which run the next one."""
-        try:
-            return super().train(*args, **kwargs)
-        except _PrunedElsewhere:
-            return None
+    def report(self, report: Callable[..., None], trial: Any, step: int, metrics: dict[str, float]) -> None:
+        """Prunes a trial on all ranks: the Trainer prunes on the main rank only and leaves the others waiting.
 
-    def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
-        """Prunes a trial on all ranks: the Trainer prunes on the main rank only and leaves the others waiting."""
-        if trial is None or self._start is None or self.args.world_size == 1:
-            super()._report_to_hp_search(trial, step, metrics)
+        Args:
+            report: The Trainer's own report.
+            trial: The trial.
+            step: The step.
+            metrics: The metrics of an evaluation.
+        """
+        if trial is None or self._start is None or self._trainer.args.world_size == 1:
+            report(trial, step, metrics)
             return
         pruned: Exception | None = None
         try:
-            super()._report_to_hp_search(trial, step, metrics)
+            report(trial, step, metrics)
         except Exception as error:  # raised below, once the others know
             pruned = error
         is_pruned = [pruned is not None]
@@ -104,25 +114,20 @@ class SearchingMixin(MethodsMixin):
         if pruned is not None:
             raise pruned
         if is_pruned[0]:
-            raise _PrunedElsewhere
+            raise PrunedElsewhere
 
-    def _begin_run(self) -> None:
-        super()._begin_run()
-        trial = self._trial
-        ledger_folder = Path(str(self._get_output_dir(trial))) / "ledger"
-        if ledger_folder != self.ledger.folder:
-            self.ledger.finish()
-            self.ledger = Ledger(ledger_folder, is_writer=self.is_world_process_zero())
+    def begin(self) -> None:
+        """Begins a run: a trial has a ledger of its own, and the common start."""
+        trial, run = present_trial(self._trainer), self._run
+        folder = output_folder(self._trainer, trial) / "ledger"
+        if folder != run.ledger.folder:
+            run.ledger.finish()
+            run.ledger = Ledger(folder, is_writer=self._trainer.is_world_process_zero())
         if trial is not None and self._start is not None:
             self._check_options()
             # Reset the state that a run leaves behind and the next one does not reset itself.
-            weights, batch_size, folder = self._start
-            self.mixing.set_weights(weights)
-            self.mixing.set_batch_size(batch_size)
-            self._attach_methods(self._methods[sum(stream.is_memory for stream in self.streams) :])
-            for method in self._methods:
-                method.load(folder / folder_name(method.name), self._allow_inexact)
-
-    def _check_options(self) -> None:
-        """Refuses incompatible options, including those of a trial."""
-        raise NotImplementedError
+            weights, batch_size, start = self._start
+            run.mixing.set_weights(weights)
+            run.mixing.set_batch_size(batch_size)
+            self._methods.attach()
+            self._methods.load(start)

@@ -1,39 +1,50 @@
 """Running the model outside of training: losses and gradients of samples that are not trained on."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import Trainer
 
 from mixer.distributed.gradient_sync import average_gradients, settle
-from mixer.loading.collate import Loaded
 from mixer.loading.step import MicroBatch, StepBatch
-from mixer.loading.transport import Samples
+from mixer.loading.transport import Columns
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.plan import Plan
 from mixer.models.side_state import gradients_stashed, model_restored
 from mixer.models.trl import metrics_restored
-from mixer.trainer.step import StepMixin
+from mixer.trainer.loading import StreamLoading
+from mixer.trainer.losses import StreamLosses
+from mixer.trainer.run import Run
+from mixer.trainer.seam import collator_removing_columns, prepare_inputs
 from mixer.utils.arrays import FloatArray, Int64Array
+
+Result = TypeVar("Result")
 
 
 class SideRuns:
     """Runs the model of a trainer on samples outside of its steps; gradients, modes and random numbers stay unchanged.
 
     All ranks have to make the same calls.
+
+    Args:
+        trainer: The trainer.
+        run: The run.
+        losses: The losses of the streams.
+        loading: Collates samples.
     """
 
-    def __init__(self, trainer: StepMixin):
-        self._trainer = trainer
+    def __init__(self, trainer: Trainer, run: Run, losses: StreamLosses, loading: StreamLoading):
+        self._trainer, self._run, self._losses, self._loading = trainer, run, losses, loading
 
     @property
     def model(self) -> nn.Module:
         """The model, not wrapped for distributed training."""
-        return self._trainer._unwrapped_model
+        return self._losses.unwrapped_model
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -43,7 +54,7 @@ class SideRuns:
     @property
     def items_by_stream(self) -> Int64Array:
         """int64 `[num_streams]`: loss terms in the present step, over all ranks."""
-        return self._trainer._step_counts.items
+        return self._run.step.counts.items
 
     @property
     def learning_rate(self) -> float:
@@ -55,20 +66,19 @@ class SideRuns:
     @property
     def shifts_labels(self) -> bool:
         """Whether the model predicts the next token, so that a row's first label is no loss term."""
-        return self._trainer._shifts_labels
+        return self._losses.shifts_labels
 
     @property
     def is_cut_by_tokens(self) -> bool:
         """Whether micro-batches are limited in tokens, so that ranks may differ in a stream's micro-batches."""
-        return self._trainer._max_tokens is not None
+        return self._run.max_tokens is not None
 
     def is_packed(self, batch: StepBatch) -> bool:
         """Whether rows are not samples on some rank: micro-batches then contain one stream each."""
-        trainer = self._trainer
-        if not trainer._present_loader.by_stream:
+        if not self._run.present_loader.by_stream:
             return False
         own = any(len(self.items(micro)) != len(micro.stream_ids) for micro in batch.micro_batches)
-        return bool(trainer._rank_sync.most(int(own)))
+        return bool(self._run.rank_sync.most(int(own)))
 
     def loss_scale(self) -> Tensor | float:
         """Returns the factor of the gradient scaler on losses, on the device."""
@@ -77,19 +87,19 @@ class SideRuns:
 
     def of_sums(self) -> float:
         """Returns the factor of the present loss on the mean over all items; reads from the device."""
-        return float(self.loss_scale()) * self._trainer._num_items / self._trainer._num_divided_by
+        return float(self.loss_scale()) * self._run.step.num_items / self._losses.divisor_of_sum
 
     def loss_factors(self) -> FloatArray | None:
         """Returns the factors on the streams' losses in the present step, `[num_streams]`; `None` for 1."""
-        return self._trainer._loss_factors
+        return self._losses.factors
 
     def load(self, plan: Plan) -> StepBatch:
         """Loads this rank's micro-batches of a plan."""
-        return self._trainer._present_loader.load(plan)
+        return self._run.present_loader.load(plan)
 
     def read(self, share: StreamShare) -> Sequence[Any]:
         """Reads samples of a map-style stream as for training, random transforms included."""
-        return self._trainer._present_loader.read_samples([share])
+        return self._run.present_loader.read_samples([share])
 
     def collate(self, samples: Sequence[Any], plan: Plan) -> MicroBatch:
         """Makes a micro-batch of any samples.
@@ -101,18 +111,41 @@ class SideRuns:
         Returns:
             The micro-batch; its stream ids have no meaning.
         """
-        if self._trainer._specifics:
+        if self._run.present_loader.has_specifics:
             raise ValueError(
                 "Samples of a memory are collated with those of other streams here, but streams have collators or "
                 "heads of their own. Use a selection that needs no gradients, or one collator and head for all."
             )
-        loaded = Loaded(Samples(None, list(samples)))
-        inputs = self._trainer._present_loader._collation.collate(loaded, slice(None), plan.step, 0)
+        inputs = self._run.present_loader.collated(samples, plan)
         return MicroBatch(inputs, np.zeros(len(samples), dtype=np.int64), False)
+
+    @property
+    def collator(self) -> Callable[[list[Any]], Any]:
+        """Collates samples of any data set with the trainer's collator, for `prepared`."""
+        collator: Callable[[list[Any]], Any] = collator_removing_columns(
+            self._trainer, self._trainer.data_collator, "evaluation"
+        )
+        return collator
+
+    def inputs_of_columns(self, columns: Columns) -> dict[str, Any]:
+        """Makes inputs of whole columns, as the default collator does of samples, for `prepared`."""
+        return self._loading.model_columns(columns)
+
+    def prepared(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Moves inputs to the device of the model."""
+        return prepare_inputs(self._trainer, dict(inputs))
+
+    def on_all_ranks(self, work: Callable[[], Result]) -> Result:
+        """Runs work on every rank; an error on one of them is raised on all."""
+        return self._run.rank_sync.run_on_all(work)
+
+    def gathered(self, text: str) -> list[str]:
+        """Gathers a text of every rank, on all ranks."""
+        return [part.decode() for part in self._run.rank_sync.gather_bytes(text.encode())]
 
     def items(self, micro: MicroBatch) -> Tensor:
         """Counts the loss terms in each row of a micro-batch: int64 `[num_rows]`."""
-        return self._trainer._items_per_row(micro)
+        return self._losses.items_per_row(micro)
 
     def mean_loss(self, micro: MicroBatch, model: nn.Module | None = None) -> Tensor:
         """Computes the mean loss per item of a micro-batch, with its graph, whatever the model divides by.
@@ -124,7 +157,7 @@ class SideRuns:
         Returns:
             A scalar; 0 if there are no items.
         """
-        normalization = self._trainer._normalization_of(micro.first_stream)
+        normalization = self._losses.normalization_of(micro.first_stream)
         num_items = max(int(self.items(micro).sum()), 1)
         run: Any = self._trainer.model_wrapped if model is None else model
         loss = self._loss(micro, run, num_items if normalization.counts_items else None)
@@ -138,15 +171,15 @@ class SideRuns:
             micro: The micro-batch.
             model: The model; it need not take numbers of items.
         """
-        trainer, first = self._trainer, micro.first_stream
-        counts_items = trainer._computes_own_loss(first) and trainer._normalization_of(first).counts_items
+        losses, first = self._losses, micro.first_stream
+        counts_items = losses.is_users_for(first) and losses.normalization_of(first).counts_items
         self._loss(micro, model, max(int(self.items(micro).sum()), 1) if counts_items else None)
 
     def _loss(self, micro: MicroBatch, model: nn.Module, num_items: int | None) -> Any:
         trainer, first = self._trainer, micro.first_stream
-        inputs = trainer._prepare_inputs(dict(micro.inputs))
+        inputs = self.prepared(micro.inputs)
         count = None if num_items is None else torch.tensor(num_items, device=trainer.args.device)
-        with metrics_restored(trainer), trainer.compute_loss_context_manager(), trainer._with_loss_of(first):
+        with metrics_restored(trainer), trainer.compute_loss_context_manager(), self._losses.function_of(first):
             return trainer.compute_loss(model, inputs, num_items_in_batch=count)
 
     def mean_and_row_losses(self, micro: MicroBatch) -> tuple[Tensor, Tensor | None]:
@@ -156,13 +189,13 @@ class SideRuns:
             A scalar, the mean loss per item; and `[num_rows]`, the sum of each sample's loss terms, or `None` if rows
             cannot be separated.
         """
-        trainer, tracker = self._trainer, self._trainer._tracker
-        tracker.listen(micro.inputs)
+        losses, reader = self._losses, self._losses.reader
+        reader.listen(micro.inputs)
         try:
             mean = self.mean_loss(micro)
         finally:
-            rows, tracker.item_losses = trainer._row_terms(micro), None
-        are_known = trainer._normalization_of(int(micro.stream_ids[0])).rows_known
+            rows, reader.item_losses = losses.row_terms(micro), None
+        are_known = losses.normalization_of(micro.first_stream).rows_known
         return mean, rows if are_known and rows is not None and len(rows) == len(micro.stream_ids) else None
 
     @contextlib.contextmanager
@@ -187,9 +220,9 @@ class SideRuns:
         losses: list[tuple[MicroBatch, Tensor]] = []
         with self._aside(training=False), torch.no_grad():
             for micro in batch.micro_batches:
-                self._trainer._tracker.listen(micro.inputs)
+                self._losses.reader.listen(micro.inputs)
                 self.mean_loss(micro)
-                rows = self._trainer._row_terms(micro)
+                rows = self._losses.row_terms(micro)
                 if micro.is_padding:
                     continue
                 if rows is None or len(rows) != len(micro.stream_ids):
@@ -215,8 +248,8 @@ class SideRuns:
         with self._aside(training=True), gradients_stashed(self.parameters) as parameters:
             settle(model)
             with trainer.accelerator.no_sync(model=model):
-                trainer._rank_sync.run_on_all(partial(self._backward, batch, num_items))
-            average_gradients(model, trainer._rank_sync, trainer.args.world_size)
+                self._run.rank_sync.run_on_all(partial(self._backward, batch, num_items))
+            average_gradients(model, self._run.rank_sync, trainer.args.world_size)
             return [parameter.grad for parameter in parameters]
 
     def _backward(self, batch: StepBatch, num_items: int) -> None:

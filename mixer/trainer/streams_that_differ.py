@@ -2,7 +2,7 @@
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,69 +12,101 @@ from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
 from mixer.loading.collate import StreamSpecifics, can_share_batch
-from mixer.loading.step import StepBatch, StepCounts
+from mixer.loading.step import StepBatch
 from mixer.mixture.stream import Stream
 from mixer.models.heads import tasks_of
 from mixer.models.inputs import TASK, check_columns, heads_of
 from mixer.models.labels import check_label_column, check_labels, find_lack_of_labels, needs_labels, num_classes_of
-from mixer.trainer.loader_options import LoadingMixin
+from mixer.trainer.loading import StreamLoading
+from mixer.trainer.losses import StreamLosses
+from mixer.trainer.run import StepNeeds
+from mixer.trainer.seam import (
+    collator_removing_columns,
+    find_signature_columns,
+    prepares_inputs_itself,
+    signature_columns,
+)
 from mixer.utils.arrays import Int64Array
 from mixer.utils.random_state import seeded
 
 logger = logging.get_logger(__name__)
 
 
-class StreamSpecificsMixin(LoadingMixin):
-    """A Trainer whose streams may differ in everything between a sample and its loss."""
+class StreamDifferences:
+    """Finds how the streams of a trainer differ, and refuses what the model cannot use.
 
-    _tasks: tuple[str | None, ...] = ()  # of each stream: the argument `task` of a model with several heads
-    _num_classes: tuple[int | None, ...] = ()  # of each stream's head, if it is a classifier
+    Args:
+        trainer: The trainer.
+        streams: The streams.
+        loading: Makes samples and their collators.
+        losses: The losses of the streams; learn whether these differ.
+        needs: What the run needs of its steps; learns whether each micro-batch must contain one stream.
+        removes_columns: Returns whether columns that the model does not take are removed before collation.
 
-    def _take_specifics(self) -> None:
-        """Finds the streams' own options; raises a `ValueError` for those that the model cannot use."""
-        streams = self.streams
+    Raises:
+        ValueError: With the stream and its option.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        streams: Sequence[Stream],
+        loading: StreamLoading,
+        losses: StreamLosses,
+        needs: StepNeeds,
+        removes_columns: Callable[[], bool],
+    ):
+        self._trainer, self._streams, self._loading, self._losses = trainer, streams, loading, losses
+        self._removes_columns = removes_columns
         self._take_label_columns()
-        self._tasks = tasks_of(self._own_model, streams)
-        self._normalizations = {}  # needed by a score before the first run
-        _check_unused_heads(self, self._tasks)
+        # Of each stream: the argument `task` of a model with several heads.
+        self.tasks = tasks_of(losses.own_model, list(streams))
+        _check_unused_heads(trainer, self.tasks)
         self._check_smoothing()
-        self._take_classes()
+        self._num_classes = self._find_classes()  # of each stream's head, if it is a classifier
         differ_in_loss = any(stream.compute_loss_func != streams[0].compute_loss_func for stream in streams)
-        self._losses_differ = differ_in_loss or len(set(self._tasks)) > 1
-        forms = {number: self._form(stream, self._tasks[number]) for number, stream in enumerate(streams)}
-        self._specifics = {number: form for number, form in forms.items() if form != StreamSpecifics()}
+        losses.differ = differ_in_loss or len(set(self.tasks)) > 1
+        forms = {number: self._form(stream, self.tasks[number]) for number, stream in enumerate(streams)}
+        # Collators and heads of single streams.
+        self.specifics = {number: form for number, form in forms.items() if form != StreamSpecifics()}
         first_samples = self._first_samples()
         self._check_columns(first_samples)
         differ_in_labels = len({tuple(stream.label_names or ()) for stream in streams}) > 1
-        if differ_in_labels or differ_in_loss or self._specifics:
-            self._wants_one_stream_each = True
+        if differ_in_labels or differ_in_loss or self.specifics:
+            needs.one_stream_each = True
         elif not (self._have_same_columns() and self._are_alike(first_samples)):
             logger.info("Streams differ in columns, so every micro-batch contains one stream only.")
-            self._wants_one_stream_each = True
+            needs.one_stream_each = True
 
-    def _take_classes(self) -> None:
+    @property
+    def has_heads(self) -> bool:
+        """Whether streams have heads of their own."""
+        return len(set(self.tasks)) > 1
+
+    def _find_classes(self) -> tuple[int | None, ...]:
         """Finds the number of classes of each stream's head, if that head computes the loss."""
-        self._num_classes = tuple(
-            None if self._computes_own_loss(number) else num_classes_of(self._own_model, task)
-            for number, task in enumerate(self._tasks)
+        num_classes = tuple(
+            None if self._losses.is_users_for(number) else num_classes_of(self._losses.own_model, task)
+            for number, task in enumerate(self.tasks)
         )
-        for stream, task, number in zip(self.streams, self._tasks, self._num_classes, strict=True):
-            collator = stream.data_collator or self.data_collator
+        for stream, task, number in zip(self._streams, self.tasks, num_classes, strict=True):
+            collator = stream.data_collator or self._trainer.data_collator
             # A user's collator may change the labels of the data set.
             is_stock = str(getattr(collator, "__module__", "")).startswith("transformers.")
             if number is not None and stream.preprocess is None and is_stock:
                 check_label_column(stream.name, stream.dataset, number, _head(task))
+        return num_classes
 
     def _check_smoothing(self) -> None:
         """Refuses label smoothing if labels are no classes: the Trainer treats all labels as classes."""
-        heads = heads_of(self._own_model) or {}
-        for number, task in enumerate(self._tasks):
+        heads = heads_of(self._losses.own_model) or {}
+        for number, task in enumerate(self.tasks):
             problem = getattr(heads.get(task or ""), "problem_type", "")
-            is_smoothed = self.args.label_smoothing_factor and not self._computes_own_loss(number)
+            is_smoothed = self._trainer.args.label_smoothing_factor and not self._losses.is_users_for(number)
             if is_smoothed and problem in ("regression", "multi_label_classification"):
                 raise ValueError(
-                    f"label_smoothing_factor={self.args.label_smoothing_factor} needs classes, but stream "
-                    f"{self.streams[number].name!r} trains {_head(task)} on other labels ({problem}). Set it to 0, or "
+                    f"label_smoothing_factor={self._trainer.args.label_smoothing_factor} needs classes, but stream "
+                    f"{self._streams[number].name!r} trains {_head(task)} on other labels ({problem}). Set it to 0, or "
                     f"set the stream's compute_loss_func."
                 )
 
@@ -82,43 +114,42 @@ class StreamSpecificsMixin(LoadingMixin):
         if stream.data_collator is None:
             return StreamSpecifics(None, task)
         collator: Any = stream.data_collator
-        if not self._columns_are_removed:
-            collator = self._get_collator_with_removed_columns(collator, description=f"stream {stream.name!r}")
+        if not self._loading.columns_are_removed:
+            collator = collator_removing_columns(self._trainer, collator, f"stream {stream.name!r}")
         return StreamSpecifics(collator, task)
 
     def _first_samples(self) -> dict[int, Any]:
         """Reads the first sample of each map-style stream; one that cannot be read is reported when it is used."""
         samples: dict[int, Any] = {}
-        for number, (stream, dataset) in enumerate(zip(self.streams, self._datasets(), strict=True)):
+        for number, (stream, dataset) in enumerate(zip(self._streams, self._loading.datasets(), strict=True)):
             if not (stream.is_iterable or stream.is_memory):
                 with tried(f"The first sample of stream {stream.name!r} cannot be read."):
                     samples[number] = dataset[0]
         return samples
 
     def _check_columns(self, samples: Mapping[int, Any]) -> None:
-        own = type(self).compute_loss, type(self)._prepare_inputs  # noqa: SLF001
-        if own != (Trainer.compute_loss, Trainer._prepare_inputs):  # noqa: SLF001
+        if type(self._trainer).compute_loss != Trainer.compute_loss or prepares_inputs_itself(self._trainer):
             return  # the user's code decides what happens to the columns
         for number, sample in samples.items():
-            if (inputs := self._collated(number, sample)) is not None:
-                to_loss = {"labels"} if self._computes_own_loss(number) else set()
+            if (inputs := self.collated(number, sample)) is not None:
+                to_loss = {"labels"} if self._losses.is_users_for(number) else set()
                 columns = {column: value for column, value in inputs.items() if column not in to_loss}
-                check_columns(self._own_model, self.streams[number].name, columns)
+                check_columns(self._losses.own_model, self._streams[number].name, columns)
                 self._check_labels(number, sample, inputs)
 
     def _check_labels(self, number: int, sample: Any, inputs: Mapping[str, Any]) -> None:
-        stream, model = self.streams[number], self._own_model
-        lack = None if self._computes_own_loss(number) else find_lack_of_labels(model, inputs, stream.dataset, sample)
+        stream, model = self._streams[number], self._losses.own_model
+        lack = None if self._losses.is_users_for(number) else find_lack_of_labels(model, inputs, stream.dataset, sample)
         if lack is not None and needs_labels(model):
             raise ValueError(f"Stream {stream.name!r}: {lack}")
         if lack is not None:
             logger.warning("Stream %r: %s", stream.name, lack)
 
-    def _collated(self, number: int, sample: Any) -> Mapping[str, Any] | None:
+    def collated(self, number: int, sample: Any) -> Mapping[str, Any] | None:
         """Makes a micro-batch of one sample; `None` if that fails, which is reported when the sample is used."""
-        form = self._specifics.get(number, StreamSpecifics())
-        collator, inputs = form.collator or self._common_collator, None
-        with tried(f"A sample of stream {self.streams[number].name!r} cannot be collated."):
+        form = self.specifics.get(number, StreamSpecifics())
+        collator, inputs = form.collator or self._loading.common_collator, None
+        with tried(f"A sample of stream {self._streams[number].name!r} cannot be collated."):
             inputs = collator([copy.copy(sample)])  # some collators remove columns from their input
         if not isinstance(inputs, Mapping):
             return None
@@ -126,42 +157,44 @@ class StreamSpecificsMixin(LoadingMixin):
 
     def _have_same_columns(self) -> bool:
         """Compares the columns of data sets if some are iterable, whose rows are not read."""
-        if not any(stream.is_iterable for stream in self.streams):
+        if not any(stream.is_iterable for stream in self._streams):
             return True
-        known: Any = self._signature_columns
-        columns = [frozenset(getattr(dataset, "column_names", None) or ()) for dataset in self._datasets()]
-        return len({names & frozenset(known) if self._removes_columns else names for names in columns if names}) <= 1
+        known: Any = signature_columns(self._trainer)
+        columns = [frozenset(getattr(dataset, "column_names", None) or ()) for dataset in self._loading.datasets()]
+        return len({names & frozenset(known) if self._removes_columns() else names for names in columns if names}) <= 1
 
     def _are_alike(self, samples: Mapping[int, Any]) -> bool:
         """Compares the collated first samples; `False` if one of them cannot be read or collated."""
-        if len(samples) < sum(not (stream.is_iterable or stream.is_memory) for stream in self.streams):
+        if len(samples) < sum(not (stream.is_iterable or stream.is_memory) for stream in self._streams):
             return False
         if len(samples) < 2:
             return True
-        collated = (self._collated(number, sample) for number, sample in samples.items())
+        collated = (self.collated(number, sample) for number, sample in samples.items())
         known = [inputs for inputs in collated if inputs is not None]
         with seeded(0):
-            return len(known) == len(samples) and can_share_batch(self._common_collator, [*samples.values()], known)
+            return len(known) == len(samples) and can_share_batch(
+                self._loading.common_collator, [*samples.values()], known
+            )
 
     def _take_label_columns(self) -> None:
         """Counts the streams' own label columns as columns of the model."""
-        self._set_signature_columns_if_needed()
-        known: Any = self._signature_columns
-        own = [column for stream in self.streams for column in stream.label_names or ()]
+        find_signature_columns(self._trainer)
+        known: Any = signature_columns(self._trainer)
+        own = [column for stream in self._streams for column in stream.label_names or ()]
         known += [column for column in own if column not in known]
 
-    def _contents(self, batch: StepBatch) -> StepCounts:
+    def check_classes(self, batch: StepBatch) -> None:
+        """Refuses labels that the head of their stream does not have."""
         for micro in batch.micro_batches if any(self._num_classes) else ():
             if isinstance(micro.inputs, Mapping):
                 self._check_classes(micro.inputs.get("labels"), micro.stream_ids)
-        return super()._contents(batch)
 
     def _check_classes(self, labels: Any, stream_ids: Int64Array) -> None:
         for stream_id in np.unique(stream_ids).tolist():
             if (number := self._num_classes[stream_id]) is not None and isinstance(labels, Tensor):
                 are_rows = labels.dim() > 0 and len(labels) == len(stream_ids)
                 own = labels[torch.from_numpy(stream_ids == stream_id)] if are_rows else labels
-                check_labels(self.streams[stream_id].name, own, number, _head(self._tasks[stream_id]))
+                check_labels(self._streams[stream_id].name, own, number, _head(self.tasks[stream_id]))
 
 
 @contextlib.contextmanager

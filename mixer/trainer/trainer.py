@@ -1,87 +1,46 @@
 """The Trainer on a mixture of streams."""
 
 import contextlib
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
-from transformers.utils import logging
 
-from mixer.distributed.collectives import RankSync
-from mixer.ledger.description import describe_run
 from mixer.ledger.evaluated_losses import check_eval_weights
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.progress.bar import take_bars
-from mixer.ledger.recorder import Recorder
-from mixer.ledger.trackers.reporting import Reporting
-from mixer.loading.build import MixtureOptions, assemble, resolve_budget, resolve_policy
-from mixer.loading.result import StepResult
+from mixer.loading.build import MixtureOptions, resolve_policy
+from mixer.loading.loader import MixingLoader
 from mixer.mixture.bad_samples import OnSampleError
-from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.clock import Budget, Clock
-from mixer.mixture.controller import Mixing, check_format
+from mixer.mixture.clock import Budget
+from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping
-from mixer.mixture.planner import Drawing, Planner
-from mixer.mixture.resolve import (
-    check_evaluation_names,
-    check_gradient_noise,
-    check_max_tokens,
-    check_metrics,
-    check_needs,
-    check_own_weights,
-    check_samples,
-    check_schedule,
-    warn_of_forwards,
-)
-from mixer.mixture.stream import Stream, as_streams, describe, skipping_of
-from mixer.models.trl import keeps_metrics
+from mixer.mixture.planner import Drawing
+from mixer.mixture.resolve import check_max_tokens, check_metrics
+from mixer.mixture.stream import Stream, as_streams, skipping_of
 from mixer.policies.contract import Policy
-from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.schedules.base import Schedule
 from mixer.schedules.registry import as_schedule
-from mixer.trainer.checkpointing.choose import write_error
-from mixer.trainer.checkpointing.files import annotate, read_state
-from mixer.trainer.checkpointing.resume import ResumingMixin
-from mixer.trainer.checkpointing.save import Progress
 from mixer.trainer.checks import (
-    check_arguments,
-    check_budget,
     check_compute_loss,
     check_create_optimizer,
     check_order,
     check_trainer_is_supported,
 )
-from mixer.trainer.engines import EngineRequest, check_engine
-from mixer.trainer.evaluation import EvaluatingMixin, check_best_metric
+from mixer.trainer.evaluation import StreamEvaluation
 from mixer.trainer.failures import made_among_others
-from mixer.trainer.gradient_aggregation import check_conflict, with_conflict
-from mixer.trainer.hooks import StepHook
-from mixer.trainer.loop import MixingCallback
 from mixer.trainer.method import Method
-from mixer.trainer.observers.gradient_options import Probing, check_exact, exact_refusal, resolve_probing
-from mixer.trainer.observers.gradients import NoiseBetweenRanks, RunProbe, StepLength
-from mixer.trainer.observers.reference import ExcessLoss, LossesAfter, ReferenceModel, compared_in, needed_reference
-from mixer.trainer.out_of_memory import RecoveryMixin
-from mixer.trainer.search import SearchingMixin
+from mixer.trainer.observers.gradient_options import Probing
+from mixer.trainer.parts import Options, build
+from mixer.trainer.seam import train_batch_size
 from mixer.trainer.side_runs import SideRuns
-from mixer.trainer.step import NonFinite, StepMixin
-from mixer.trainer.trl import PreparingMixin, TRLMetrics, with_fused_head
-from mixer.utils.text import shortened
-
-logger = logging.get_logger(__name__)
-
-# With more streams than this, the Trainer's history, which every checkpoint contains in full, has no entries per
-# stream.
-MOST_STREAMS_IN_HISTORY = 256
+from mixer.trainer.step import NonFinite
+from mixer.trainer.training import Training
+from mixer.trainer.trl import StreamPreparation
 
 
-class MixingMixin(PreparingMixin, EvaluatingMixin, SearchingMixin, RecoveryMixin, ResumingMixin):
+class MixingMixin(Trainer):
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
 
     `class MyTrainer(MixingMixin, SomeTrainer)` is all it takes. With one data set it trains as the Trainer does.
@@ -142,9 +101,10 @@ class MixingMixin(PreparingMixin, EvaluatingMixin, SearchingMixin, RecoveryMixin
         ... )
     """
 
-    _run_probe: RunProbe | None = None  # the hook that measures the streams' gradients
     recipe_text: str | None = None  # the recipe it was built from, for experiment trackers
-    _entries: Mapping[str, float] = {}  # entries of the mixture in the log entry that is being made
+    _training: Training | None = None  # the parts of a trainer with streams
+    _evaluation: StreamEvaluation
+    _preparation: StreamPreparation
 
     @made_among_others
     def __init__(
@@ -177,325 +137,139 @@ class MixingMixin(PreparingMixin, EvaluatingMixin, SearchingMixin, RecoveryMixin
         if nonfinite not in ("warn", "skip", "raise"):
             raise ValueError(f"nonfinite must be 'warn', 'skip' or 'raise', got {nonfinite!r}.")
         check_max_tokens(max_tokens_per_micro_batch)
-        check_trainer_is_supported(type(self), StepMixin)
+        check_trainer_is_supported(type(self), MixingMixin)
         check_compute_loss(type(self))
         check_create_optimizer(type(self))
-        knows_names = check_order(type(self), StepMixin, args, positional)
-        self.streams: list[Stream] = [] if train_dataset is None else as_streams(train_dataset)
-        if isinstance(compute_metrics, Mapping):
-            self._metrics_by_set = compute_metrics
-        elif compute_metrics is not None:
+        knows_names = check_order(type(self), MixingMixin, args, positional)
+        streams = [] if train_dataset is None else as_streams(train_dataset)
+        by_set = compute_metrics if isinstance(compute_metrics, Mapping) else None
+        if compute_metrics is not None and by_set is None:
             kwargs["compute_metrics"] = compute_metrics
-        stand_in = self._stand_for_streams(_length_of_epoch(self.streams, epoch_size, budget))
+        self._preparation = StreamPreparation(self, streams, _length_of_epoch(streams, epoch_size, budget))
+        stand_in = self._preparation.stand_in(prepares=hasattr(super(), "_prepare_dataset"))
         if positional or not knows_names:
             super().__init__(model, args, data_collator, stand_in, *positional, **kwargs)
         else:  # other trainers have another order
             super().__init__(model=model, args=args, data_collator=data_collator, train_dataset=stand_in, **kwargs)
-        self._take_stand_in_back()
-        if self._metrics_by_set is not None:
-            check_metrics(self._metrics_by_set, self.eval_dataset)
+        streams = self._preparation.take_stand_in_back()
+        if by_set is not None:
+            check_metrics(by_set, self.eval_dataset)
         check_eval_weights(eval_weights, self.eval_dataset)
-        self._policy = resolve_policy(mixing, self.streams)
-        schedule, seed = as_schedule(batch_size), self._data_seed
-        self._mixture = MixtureOptions(schedule, budget, epoch_size, tuple(groupings), drawing, seed, eval_weights)
-        self._nonfinite = nonfinite
-        self._skipping = skipping_of(self.streams, on_sample_error, max_skipped_share)
-        self._max_tokens = max_tokens_per_micro_batch
-        self._allow_inexact, self._handles_signals = allow_inexact, handle_signals
-        self.ledger = Ledger(Path(str(self.args.output_dir)) / "ledger", is_writer=self.is_world_process_zero())
-        if self.streams:
-            self._set_up_mixture(probe, reference_model, methods, conflict)
-            self._add_callbacks()
-
-    # ---- Setting up a run ----
-
-    def _set_up_mixture(
-        self, probe: Probing | None, reference_model: nn.Module | None, methods: Sequence[Method], conflict: Any
-    ) -> None:
-        self._check_options()
-        self._take_specifics()
-        reference = with_fused_head(needed_reference(reference_model, self.model, self._policy), self.model)
-        self._keeps_items = reference is not None
-        planner, clock, size = self._new_parts(None)
-        check_samples(self._policy, len(self.streams), size.value)
-        self._run_probe = self._new_probe(probe, size)
-        self._mixing = Mixing(planner, self._policy, clock, size)
-        check_own_weights(self._policy, describe(self.streams), self._mixing.weights)
-        self._rank_sync = RankSync(self.args.world_size, self.args.ddp_timeout_delta)
-        self._recorder = self._new_recorder(self._mixing)
-        self._observers = self._new_observers(reference)
-        self._attach_methods(with_conflict(methods, conflict))
-        check_conflict(self, self._mixture.schedule, self._methods)
-        self._check_engine()
-        if self._wants_one_stream_each or self._mixing.weighs_losses:
-            warn_of_forwards(len(self.streams), size.value, self.args)
-
-    def _new_probe(self, options: Probing | None, size: BatchSize) -> RunProbe | None:
-        world_size = self.args.world_size
-        if (resolved := resolve_probing(options, self._policy, size.schedule, world_size)) is None:
-            return None
-        check_exact(resolved[0], self.args, size, self._max_tokens, self._policy, self.streams)
-        if resolved[0].needs_one_micro_batch and self._wants_one_stream_each and len(self.streams) > 1:
-            raise exact_refusal("streams that differ have micro-batches of their own")
-        names = [stream.name for stream in self.streams]
-        probe = RunProbe(*resolved, names, world_size, self.args.seed, SideRuns(self))
-        probe.check(self._own_model)
-        self._wants_one_stream_each |= probe.options.homogeneous
-        return probe
-
-    def _new_observers(self, reference: nn.Module | None) -> tuple[StepHook, ...]:
-        """Makes the hooks that measure what policy, schedule and metrics need."""
-        args, runs, dtype, rank_sync = self.args, SideRuns(self), self._sum_dtype, self._rank_sync
-        hooks: list[StepHook] = [] if self._run_probe is None else [self._run_probe]
-        if args.world_size > 1 and "gradient_noise" in self._mixture.schedule.needs:
-            hooks.append(NoiseBetweenRanks(runs, rank_sync, args.world_size, args.device))
-        if "update_norm" in self._policy.needs:
-            hooks.append(StepLength())
-        if reference is not None:
-            autocast, new_tracker = self.accelerator.autocast, self._new_tracker
-            new = partial(ReferenceModel, runs=runs, device=args.device, autocast=autocast, new_tracker=new_tracker)
-            hooks.append(ExcessLoss(reference, len(self.streams), rank_sync, new, dtype))
-        if "loss_after" in self._policy.needs:
-            hooks.append(LossesAfter(runs, rank_sync, self._was_skipped, args.device, dtype))
-        if keeps_metrics(self):
-            hooks.append(TRLMetrics(self, lambda: int(self._step_counts.tokens.sum())))
-        return tuple(hooks)
-
-    def _measured(self) -> tuple[GradientStatistics | None, float]:
-        probe = self._run_probe
-        return (None, 0.0) if probe is None else (probe.statistics, probe.seconds)
-
-    def _was_skipped(self, result: StepResult) -> bool:
-        is_left_out = self._nonfinite == "skip" and len(result.bad_streams()) > 0
-        return is_left_out or bool(self.accelerator.optimizer_step_was_skipped)
-
-    def _add_callbacks(self) -> None:
-        handler = self.callback_handler
-        take_bars(handler.callbacks, lambda: self.mixing)
-        self._reporting = Reporting(self, self._settle_ledger)
-        self._reporting.hook()
-        own = MixingCallback(self._start_loop, self._close_step, self._take_stop_back, self.mixing, handler)
-        handler.callbacks.insert(0, own)
-
-    def _start_loop(self) -> None:
-        self._prepare_run()
-        self._take_up_progress()
-
-    def _check_options(self) -> None:
-        schedule = self._mixture.schedule
-        check_arguments(self, self.streams, schedule, self._max_tokens)
-        check_budget(self.args, resolve_budget(self.args, self._mixture.budget))
-        check_needs(self._policy, self.streams, self.args, self.eval_dataset)
-        check_schedule(self._mixture.schedule, self.lr_scheduler)
-        check_gradient_noise(self, schedule)
-        check_evaluation_names(self.eval_dataset)
-        check_best_metric(self)
-        check_conflict(self, schedule, self._methods)
-
-    def _check_engine(self) -> None:
-        schedule, budget = self._mixture.schedule, resolve_budget(self.args, self._mixture.budget)
-        check_engine(
-            self,
-            EngineRequest(
-                policy=self._policy,
-                schedule=schedule,
-                methods=self._methods,
-                streams=self.streams,
-                probes=self._run_probe is not None,
-                skips=self._nonfinite == "skip",
-                has_heads=len(set(self._tasks)) > 1,
-                is_cut_by_tokens=self._max_tokens is not None,
-                counts_steps=schedule.is_constant and budget.is_in_steps,
-            ),
+        policy, schedule = resolve_policy(mixing, streams), as_schedule(batch_size)
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        options = Options(
+            policy=policy,
+            mixture=MixtureOptions(schedule, budget, epoch_size, tuple(groupings), drawing, seed, eval_weights),
+            skipping=skipping_of(streams, on_sample_error, max_skipped_share),
+            max_tokens=max_tokens_per_micro_batch,
+            probe=probe,
+            reference_model=reference_model,
+            methods=methods,
+            conflict=conflict,
+            nonfinite=nonfinite,
+            allow_inexact=allow_inexact,
+            handles_signals=handle_signals,
+            has_metrics=compute_metrics is not None,
         )
+        self._evaluation = StreamEvaluation(self, streams, by_set)
+        if streams:
+            most, removes = lambda: self._most_samples, lambda: self._removes_columns
+            self._training = build(self, streams, options, self._evaluation, most, removes, self._smaller_cap)
+            self._training.add_callbacks()
 
-    def _new_parts(self, saved_batch_size: int | None) -> tuple[Planner, Clock, BatchSize]:
-        return assemble(self.args, self.streams, self._mixture, saved_batch_size)
+    # ---- What users look at ----
 
-    def _new_recorder(self, mixing: Mixing) -> Recorder:
-        reads_at_once = self.args.device.type == "cpu" or "loss" in self._policy.needs | self._mixture.schedule.needs
-        return Recorder(mixing, self.ledger, reads_at_once)
+    @property
+    def streams(self) -> list[Stream]:
+        """The streams, with the data sets that they are trained on."""
+        return self._preparation.streams
 
-    def _begin_run(self) -> None:
-        super()._begin_run()
-        mixing, progress, resume_from = self.mixing, None, self._resumed_checkpoint
-        # The seed of the arguments may have changed since construction.
-        self._mixture = replace(self._mixture, seed=self._data_seed)
-        if self._run_probe is not None:
-            self._run_probe.seed = self.args.seed
-        # The first samples of one rank decide for all ranks.
-        self._wants_one_stream_each = bool(self._rank_sync.most(int(self._wants_one_stream_each)))
-        if resume_from is None:
-            mixing.restart(*self._new_parts(None))
-        else:
-            self._load_methods(resume_from)
-            progress = self._resume(mixing, resume_from)
-        resume_step = None if progress is None else mixing.clock.step
-        names = {"streams": list(mixing.names), "policy": self._policy.name, "batch_size": self._mixture.schedule.name}
-        description = {**names, "run": self.describe_run()}
-        self._rank_sync.run_on_all(partial(self._begin_progress, progress))
-        self._rank_sync.run_on_all(partial(self._begin_ledger, resume_step, description))
-        self._recorder = self._new_recorder(mixing)
-        if resume_step is None:
-            self._recorder.record_start()
-        self._load_log_state({} if progress is None else progress.methods)
-        self._normalizations, self._finished, self._policy_error, self._method_error = {}, None, None, None
-        self._step_told_broken, self._num_told_broken = -1, 0
-        self._rows_from = None if resume_from is None else Path(resume_from)
-        self._detach_tracker()
-        self._reporting.hook()  # callbacks may have been added
-        if progress is not None:  # only at the start
-            self._held.enter_context(self._arguments_held(eval_on_start=False))
+    @property
+    def mixing(self) -> Mixing:
+        """The controller of the mixture: weights, coverage, live control.
 
-    def _resume(self, mixing: Mixing, checkpoint: str) -> Progress:
-        state, manual, manual_size = read_state(Path(checkpoint)), mixing.manual_weights, mixing.manual_batch_size
-        try:
-            check_format(state)
-            batch_size, progress = int(state["clock"]["initial_batch_size"]), Progress.from_state(state["progress"])
-            mixing.restart(*self._new_parts(batch_size))
-            try:
-                self._check_method_settings(state)
-                mixing.load_state_dict(state)
-            except ValueError as error:
-                if not self._allow_inexact:
-                    raise ValueError(f"{_sentence(error)} To resume anyway, set allow_inexact=True") from None
-                logger.warning("Resumed inexactly: %s", _sentence(error))
-                mixing.restart(*self._new_parts(batch_size))
-                mixing.load_state_dict(state, allow_inexact=True)
-                progress = replace(progress, recorder={}, methods={})
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"Cannot resume the mixture from {checkpoint}: its state lacks {error}.") from None
-        except ValueError as error:
-            raise ValueError(f"Cannot resume the mixture from {checkpoint}: {_sentence(error)}") from None
-        if manual is not None:  # set by the user before this run: overrides the saved weights
-            mixing.set_weights(manual)
-        if manual_size is not None:
-            mixing.set_batch_size(manual_size)
-        return progress
+        Raises:
+            ValueError: If the trainer has no training data.
+        """
+        return self._parts.run.mixing
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the run."""
+        return self._parts.run.ledger
+
+    @property
+    def side_runs(self) -> SideRuns:
+        """Runs the model on samples outside of training."""
+        return self._parts.side_runs
+
+    @property
+    def _parts(self) -> Training:
+        if self._training is None:
+            raise ValueError("This trainer has no train_dataset and therefore no mixture.")
+        return self._training
 
     def describe_run(self) -> dict[str, Any]:
         """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""
-        methods = [method.name for method in self._methods]
-        return describe_run(self.streams, self.mixing, self._mixture, self.args.world_size, methods)
+        return self._parts.describe()
 
-    # ---- The loop ----
+    def note_memories(self) -> None:
+        """Records in the ledger how many samples each method remembers."""
+        self._parts.methods.note_memories()
+
+    # ---- Training ----
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Trains on the mixture; see `Trainer.train`."""
+        """Trains on the mixture; see `Trainer.train`.
+
+        Args:
+            resume_from_checkpoint: A checkpoint's folder, or `True` for the newest complete one in the output folder.
+            *args: As for the Trainer.
+            **kwargs: As for the Trainer.
+
+        Raises:
+            ValueError: On all ranks, if there is no such checkpoint or it is incomplete or damaged; with the file.
+            RunTerminated: After a SIGTERM or SIGUSR1, once the run is saved; a `SystemExit`.
+            RunInterrupted: After a SIGINT, likewise; a `KeyboardInterrupt`.
+        """
         self._check_train_dataset()
-        self._is_beginning = True
-        try:
-            return super().train(resume_from_checkpoint, *args, **kwargs)
-        except BaseException as error:
-            if self.is_in_train:  # keep the records
-                self._end_ledger(error)
-                self.is_in_train = False
-            raise
-        finally:
-            self._release_run()
+        return self._parts.train(super().train, resume_from_checkpoint, *args, **kwargs)
 
-    def _end_ledger(self, error: BaseException) -> None:
-        reason = shortened(f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": "))
-        for work in (self._recorder.settle, self.ledger.flush, partial(self.ledger.end, "stopped", reason)):
-            # After a device error losses cannot be read, and the disk may be full.
-            with contextlib.suppress(RuntimeError, OSError):
-                work()
-
-    def _finish_run(self) -> None:
-        self._raise_method_error()
-        if self._policy_error is not None:  # its decision would apply to no step
-            logger.warning("The policy failed after the last step: %r", self._policy_error)
-        self._recorder.settle()
-        if self._stopped_by is None:  # otherwise the resumed run would have rows without a log entry
-            self.note_memories()
-        self._rank_sync.run_on_all(self._seal_ledger)
-
-    def _seal_ledger(self) -> None:
-        try:
-            self.ledger.finish()
-        except OSError as error:
-            raise write_error("The end of the ledger", error, Path(str(self.args.output_dir))) from error
-        if self._stopped_by is None:
-            self.ledger.end("finished")
-            if self.args.should_save and self._last_checkpoint is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    annotate(self._last_checkpoint, ended=True)
-        else:
-            self.ledger.end("stopped", self._stopped_by.name)
-
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Ends all ranks if a policy failed on one of them: the state would lack a decision."""
-        if self.state.global_step < self.state.max_steps:
-            error = self._policy_error
-            if self._rank_sync.most(int(error is not None)):
-                self._rank_sync.raise_on_all(error)
-        super()._save_checkpoint(*args, **kwargs)
-
-    def _settle_ledger(self) -> None:
-        self._recorder.settle()
-        self.ledger.flush()
-
-    def _close_step(self) -> None:
-        if (batch := self._finished) is None:
-            raise self._refused_step()
-        self._finished = None
-        self._close_methods()
-        is_seen = np.isfinite(batch.losses) if "loss" in self._policy.needs else False
-        losses = np.where(is_seen, batch.losses, np.nan)
-        observed = self._observed_by_schedule(batch)
-        for hook in self._hooks:
-            observed |= hook.observe(batch)  # uses collectives, so errors are not deferred
-        compared = compared_in(observed)
-        try:
-            self.mixing.observe(
-                batch.plan,
-                losses,
-                batch.contents.tokens,
-                gradients=batch.gradients,
-                skipped=batch.contents.skipped,
-                **observed,
+    def _check_train_dataset(self) -> None:
+        if self.train_dataset is not self._preparation.combined:
+            raise ValueError(
+                "train_dataset was replaced after construction, but the streams are fixed then. Build a new trainer."
             )
-        except Exception as error:
-            # Raised on all ranks when they confirm the next step; raised here, it would leave the others waiting.
-            self._policy_error = error
-        self._recorder.record(batch, compared, self._gradient_norm, observed.get("update_norm", math.nan))
-        if self._learning_rate is not None:
-            self._learning_rate.moved()
-            self._set_learning_rate()
-        self._show_place()
+        if self.train_dataset is None:
+            raise ValueError("Trainer: training requires a train_dataset.")
 
-    def _observed_by_schedule(self, batch: StepResult) -> dict[str, Any]:
-        """Measures only what the batch-size schedule needs: reading from a GPU waits for it."""
-        needs, norm, rate = self._mixture.schedule.needs, self._gradient_norm, self._learning_rate
-        observed: dict[str, Any] = {}
-        if "loss" in needs:
-            observed["loss"] = float(batch.loss_sums[-1])
-        if "gradient_norm" in needs and norm is not None:
-            observed["gradient_norm"] = float(norm)
-        if "learning_rate" in needs and rate is not None:
-            observed["learning_rate"] = rate.at
-        return observed
+    def get_train_dataloader(self) -> MixingLoader:  # type: ignore[override]  # the loop only iterates it and takes its length
+        """Creates the loader of the streams; see `Trainer.get_train_dataloader`.
 
-    # ---- Logs, evaluation, checkpoints ----
+        Called outside of the run, it returns a loader to look at: it yields an epoch with the present weights and batch
+        size, and does not move the run's streams.
+        """
+        self._check_train_dataset()
+        return self._parts.new_loader()
 
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """Adds the entries of the streams to the loop's log entry before any override of `log` sees it."""
-        log, own = self.log, vars(self).get("log")
+    def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple[Any, ...]:
+        """Returns the length of the run by the mixture's clock; see `Trainer.set_initial_training_values`."""
+        return self._parts.loop.initial_values(args, dataloader)
 
-        def log_with_entries(logs: dict[str, float], start_time: float | None = None) -> None:
-            if "loss" in logs and not self._entries:
-                self._entries = self._recorder.log_entries() | self._method_entries()
-                logs.update(self._entries)
-            log(logs, start_time)
+    def get_total_train_batch_size(self, args: TrainingArguments) -> int:
+        """Returns the samples per step over all ranks; see `Trainer.get_total_train_batch_size`."""
+        return super().get_total_train_batch_size(args) if self._training is None else self.mixing.clock.batch_size
 
-        self.log = log_with_entries  # type: ignore[method-assign]  # the Trainer has no hook before log()
-        try:
-            super()._maybe_log_save_evaluate(*args, **kwargs)
-        finally:
-            self._entries = {}
-            del self.log
-            if own is not None:
-                self.log = own  # type: ignore[method-assign]
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Tensor | int | None]:
+        """Loads the next step, which all ranks agree on; see `Trainer.get_batch_samples`."""
+        return self._parts.get_batch_samples(epoch_iterator, device)
+
+    def compute_loss_context_manager(self) -> contextlib.ExitStack:
+        """Averages an auxiliary loss over a step's micro-batches; see `Trainer.compute_loss_context_manager`."""
+        stack = super().compute_loss_context_manager()
+        return stack if self._training is None else self._training.steps.loss_context(stack)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs, with the entries of the streams in the loop's own entry; see `Trainer.log`.
@@ -503,23 +277,194 @@ class MixingMixin(PreparingMixin, EvaluatingMixin, SearchingMixin, RecoveryMixin
         Callbacks and trackers get all entries. With more than 256 streams, `state.log_history` leaves out the entries
         of single streams; the ledger has them.
         """
-        entries = {entry: value for entry, value in self._entries.items() if entry in logs}
-        if self._mixing is not None:
-            self._reporting.note(entries)
-        place = len(self.state.log_history)
-        super().log(logs, start_time if start_time is None or self._mixing is None else self._start_time)
-        if len(self.streams) > MOST_STREAMS_IN_HISTORY:
-            names, history = frozenset(self.mixing.names), self.state.log_history
-            of_streams = {entry for entry in entries if entry.partition("/")[2] in names}
-            history[place] = {entry: value for entry, value in history[place].items() if entry not in of_streams}
+        if self._training is None:
+            super().log(logs, start_time)
+        else:
+            own_start = None if start_time is None else self._training.checkpoints.start_time
+            self._training.log.log(super().log, logs, own_start)
+
+    def hyperparameter_search(
+        self,
+        hp_space: Callable[[Any], dict[str, Any]] | None = None,
+        compute_objective: Callable[[dict[str, float]], float] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Searches for the best arguments; see `Trainer.hyperparameter_search`.
+
+        Each trial writes its ledger into its own folder, `OUTPUT_DIR/run-N/ledger`.
+
+        Args:
+            hp_space: As for the Trainer.
+            compute_objective: As for the Trainer. The default for a dict of evaluation sets is their mean loss,
+                `eval_loss`; the Trainer's own would add up the losses of all sets. Required if `compute_metrics` is one
+                function for all sets.
+            *args: As for the Trainer.
+            **kwargs: As for the Trainer.
+
+        Raises:
+            ValueError: If a trial's arguments would be refused at construction, if `n_jobs` is not 1, or if
+                `compute_objective` is missing.
+        """
+        search = super().hyperparameter_search
+        return self._parts.search.run(search, hp_space, compute_objective, *args, **kwargs)
+
+    # ---- Checkpoints ----
+
+    def holding_output(self, trial: Any = None) -> contextlib.AbstractContextManager[None]:
+        """Locks the output folder against other runs; all ranks have to call it.
+
+        Args:
+            trial: The trial of a hyperparameter search, which has a folder of its own.
+
+        Raises:
+            ValueError: If another run uses the folder; with its process.
+            OSError: If the folder is not writable; the other ranks raise a `RemoteError`.
+        """
+        return self._parts.resuming.holding_output(trial)
+
+    def newest_checkpoint(self) -> str | None:
+        """Returns the folder of the newest complete and intact checkpoint, or `None`; all ranks have to call it."""
+        return self._parts.resuming.newest_checkpoint()
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Saves the model, and the arguments as the user set them; see `Trainer.save_model`."""
+        with contextlib.nullcontext() if self._training is None else self._training.checkpoints.saving_model():
+            super().save_model(*args, **kwargs)
+
+    # ---- Evaluation ----
+
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **options: Any,
+    ) -> dict[str, float]:
+        """Evaluates; a set of a dict, or one with the prefix `eval_NAME`, is treated like the stream `NAME`.
+
+        For a dict of sets it also returns `eval_loss`, the mean of their losses (weighted by `eval_weights`, which must
+        then name all sets), and `eval_worst_loss`.
+
+        Args:
+            eval_dataset: As for the Trainer.
+            ignore_keys: As for the Trainer.
+            metric_key_prefix: As for the Trainer.
+            **options: Further options of the Trainer class, such as a `Seq2SeqTrainer`'s `num_beams=4`. They apply to
+                each set of a dict; the Trainer would drop them there.
+
+        Returns:
+            The metrics.
+        """
+        return self._evaluation.evaluate(super().evaluate, eval_dataset, ignore_keys, metric_key_prefix, options)
+
+    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Predicts; a set of a dict, or one with the prefix `test_NAME`, is treated like the stream `NAME`.
+
+        Args:
+            test_dataset: As for the Trainer, or a dict of sets by name.
+            *args: As for the Trainer.
+            **kwargs: As for the Trainer.
+
+        Returns:
+            The result of `Trainer.predict`; for a dict, one per set, with metrics under `test_NAME_`.
+        """
+        return self._evaluation.predict(super().predict, test_dataset, *args, **kwargs)
+
+    def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+        """Checks that the set has the same length on all ranks, and evaluates; see `Trainer.evaluation_loop`.
+
+        Raises:
+            ValueError: On all ranks, if the lengths differ: the ranks would wait for each other forever.
+        """
+        self._evaluation.check_length(dataloader)
+        return super().evaluation_loop(dataloader, *args, **kwargs)
+
+    def prediction_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Predicts a batch with the head of its stream; see `Trainer.prediction_step`."""
+        return super().prediction_step(model, self._evaluation.with_task(inputs), *args, **kwargs)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Creates the loader of an evaluation set, preprocessed like its stream; see `Trainer.get_eval_dataloader`."""
+        return self._evaluation.eval_loader(super().get_eval_dataloader, eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """Creates the loader of a test set, preprocessed like its stream; see `Trainer.get_test_dataloader`."""
+        return self._evaluation.test_loader(super().get_test_dataloader, test_dataset)
+
+    # ---- What a drop-in class may decide otherwise ----
+
+    @property
+    def _most_samples(self) -> int:
+        """Maximum samples of a micro-batch, until memory runs out."""
+        return train_batch_size(self)
+
+    def _smaller_cap(self, sizes: str) -> str:
+        """Describes the arguments that lower that maximum; `{}` stands for the number of samples."""
+        return f"per_device_train_batch_size={{}}, with batch_size={sizes} to keep the total"
+
+    @property
+    def _removes_columns(self) -> bool:
+        """Whether columns that the model does not take are removed before collation."""
+        return bool(self.args.remove_unused_columns)
+
+    # ---- The Trainer's private methods: see `seam.py` for the reasons ----
+
+    def _init_training_state(self, max_steps: int, num_steps: int, _num_epochs: int, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # the loop passes these by place
+        begin, num_epochs = super()._init_training_state, self.mixing.clock.planned_epochs
+        return self._parts.resuming.first_epoch(begin, max_steps, num_steps, num_epochs, *args, **kwargs)
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        self._parts.resuming.run_epoch(super()._run_epoch, *args, **kwargs)
+
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        norm = self._parts.run.gradient_norm = super()._get_grad_norm(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return norm
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        self._parts.after_step(super()._maybe_log_save_evaluate, *args, **kwargs)
+
+    def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
+        report = super()._report_to_hp_search
+        report(trial, step, metrics) if self._training is None else self._training.search.report(
+            report, trial, step, metrics
+        )
+
+    def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> Any:
+        return self._parts.loop.finalize(super()._finalize_training, trial, num_train_samples)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self._parts.check_decisions()
+        self._parts.checkpoints.write(super()._save_checkpoint, model, trial)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        self._parts.checkpoints.save_optimizer(super()._save_optimizer_and_scheduler, output_dir)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        self._parts.checkpoints.save_states(super()._save_rng_state, output_dir)
+
+    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+        return super()._remove_unused_columns(dataset, description) if self._removes_columns else dataset
+
+    def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
+        if not self._removes_columns:
+            return data_collator
+        return super()._get_collator_with_removed_columns(data_collator, description)
+
+    # ---- TRL's private methods: only trainers that have them call these ----
+
+    def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._preparation.prepare(super()._prepare_dataset, dataset, *args, **kwargs)  # type: ignore[misc]
+
+    def _precompute_ref_logps(self, dataset: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        return self._preparation.precompute(super()._precompute_ref_logps, dataset, name, *args, **kwargs)  # type: ignore[misc]
+
+    def _reject_skip_prepare_without_labels(self, named: dict[str, Any], *args: Any) -> None:
+        super()._reject_skip_prepare_without_labels(self._preparation.all_named(named), *args)  # type: ignore[misc]
 
 
 class MixingTrainer(MixingMixin, Trainer):
     """The Trainer on a mixture of streams; see `MixingMixin`."""
-
-
-def _sentence(error: Exception) -> str:
-    return f"{str(error).rstrip('.')}."
 
 
 def _length_of_epoch(streams: Sequence[Stream], epoch_size: int | None, budget: Budget | None) -> int | None:

@@ -146,52 +146,56 @@ def _has_fused_head(model: nn.Module) -> bool:
     return forward is not None and is_fused(forward)
 
 
-class PreparingMixin(Trainer):
-    """A Trainer whose constructor may prepare data sets; it gets one stream's, which stands for all of them."""
+class StreamPreparation:
+    """Gives a trainer's constructor one data set for all streams, and prepares each stream as it prepares that one.
 
-    streams: list[Stream]
-    _combined: Any = None  # all streams as a single data set
-    _stand_in: Any = None  # the constructor's argument instead, until it is prepared
-    _epoch_length: int | None = None
-    _preprocess_of: Mapping[str, Preprocess | None] = {}  # of the streams, before they were prepared
-    completion_only_loss: bool  # of SFTTrainer
+    Args:
+        trainer: The trainer, before its construction.
+        streams: Its streams.
+        epoch_length: Samples in an epoch, if the user has set it.
+    """
 
-    def _stand_for_streams(self, epoch_length: int | None) -> Any:
+    def __init__(self, trainer: Any, streams: Sequence[Stream], epoch_length: int | None):
+        self._trainer, self.streams, self._epoch_length = trainer, list(streams), epoch_length
+        self.combined: Any = None  # all streams as a single data set
+        self._stand_in: Any = None  # the constructor's argument instead, until it is prepared
+        self._preprocess_of: dict[str, Preprocess | None] = {}  # of the streams, before they were prepared
+
+    def stand_in(self, prepares: bool) -> Any:
         """Returns the training data for the parent's constructor.
 
         Args:
-            epoch_length: Samples in an epoch, if the user has set it.
+            prepares: Whether the parent prepares data sets.
 
         Returns:
             The combined streams; if the parent prepares data sets, the first stream's.
         """
-        self._epoch_length = epoch_length
         if not self.streams:
             return None
-        if hasattr(super(), "_prepare_dataset"):
+        if prepares:
             lasting = [stream for stream in self.streams if not stream.is_memory]
-            check_kinds(lasting, type(self).__name__)
+            check_kinds(lasting, type(self._trainer).__name__)
             self._stand_in = lasting[0].dataset
         else:
-            check_prepared_elsewhere(type(self))
-            self._stand_in = self._combined = self._combine()
+            check_prepared_elsewhere(type(self._trainer))
+            self._stand_in = self.combined = self._combine()
         return self._stand_in
 
     def _combine(self) -> Any:
         return combine(self.streams, [stream.dataset for stream in self.streams], self._epoch_length)
 
-    def _take_stand_in_back(self) -> None:
-        """Replaces the stand-in by the streams if the parent did not prepare it."""
-        if self._combined is None and self.streams:  # images, or dataset_kwargs={"skip_prepare_dataset": True}
-            self._combined = self._combine()
-            check_loss(self)
-        if self._stand_in is not None and self.train_dataset is self._stand_in:
-            self.train_dataset = self._combined
+    def take_stand_in_back(self) -> list[Stream]:
+        """Replaces the stand-in by the streams if the parent did not prepare it; returns the streams."""
+        if self.combined is None and self.streams:  # images, or dataset_kwargs={"skip_prepare_dataset": True}
+            self.combined = self._combine()
+            check_loss(self._trainer)
+        if self._stand_in is not None and self._trainer.train_dataset is self._stand_in:
+            self._trainer.train_dataset = self.combined
         self._stand_in = None
+        return self.streams
 
-    def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+    def prepare(self, prepare: Callable[..., Any], dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Prepares a data set as the parent does; for the stand-in, each of the streams."""
-        prepare = super()._prepare_dataset  # type: ignore[misc]  # only trainers that have it call this
         call = inspect.signature(prepare).bind(dataset, *args, **kwargs)
         if self._stand_in is None or dataset is not self._stand_in:
             name = call.arguments.get("dataset_name")
@@ -202,12 +206,12 @@ class PreparingMixin(Trainer):
             except Exception as error:
                 error.add_note(f"While preparing the evaluation set {name!r}.")
                 raise
-        check_loss(self)
+        check_loss(self._trainer)
         self._stand_in = None  # an evaluation set may be the same object
         self._preprocess_of = {stream.name: stream.preprocess for stream in self.streams}
         self._replace_streams(lambda stream: preprocessed_now(stream.dataset, stream.preprocess))
         self._replace_streams(partial(self._prepare_stream, call, prepare))
-        return self._combined
+        return self.combined
 
     def _prepare_stream(self, call: inspect.BoundArguments, prepare: Callable[..., Any], stream: Stream) -> Any:
         """Prepares a stream's data set with the call for the stand-in."""
@@ -215,7 +219,7 @@ class PreparingMixin(Trainer):
         arguments[next(iter(arguments))] = stream.dataset
         if "dataset_name" in arguments:
             arguments["dataset_name"] = stream.name
-        name = type(self).__name__
+        name = type(self._trainer).__name__
         with self._completions_learned_as_by(stream, arguments):
             try:
                 prepared = prepare(*call.args, **call.kwargs)
@@ -238,31 +242,31 @@ class PreparingMixin(Trainer):
     @contextlib.contextmanager
     def _completions_learned_as_by(self, stream: Stream, arguments: Mapping[str, Any]) -> Iterator[None]:
         """Decides per stream whether prompts count for the loss; SFTTrainer decides by the first stream."""
-        if not hasattr(self, "completion_only_loss"):
+        trainer = self._trainer
+        if not hasattr(trainer, "completion_only_loss"):
             yield
             return
-        args, is_any = arguments["args"], self.completion_only_loss
+        args, is_any = arguments["args"], trainer.completion_only_loss
         check_sft(stream, args, arguments.get("formatting_func") is not None)
         if args.completion_only_loss is None:
-            self.completion_only_loss = {"prompt", "completion"} <= first_sample(stream).keys()
+            trainer.completion_only_loss = {"prompt", "completion"} <= first_sample(stream).keys()
         yield
         # Evaluation sets come later: those with prompts are treated like streams with prompts.
-        self.completion_only_loss = self.completion_only_loss or is_any
+        trainer.completion_only_loss = trainer.completion_only_loss or is_any
 
-    def _precompute_ref_logps(self, dataset: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    def precompute(self, compute: Callable[..., Any], dataset: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         """Computes the reference model's log-probabilities, for each stream if the data set stands for all."""
-        compute = super()._precompute_ref_logps  # type: ignore[misc]  # only trainers that have it call this
-        if dataset is not self._combined:
+        if dataset is not self.combined:
             return compute(dataset, name, *args, **kwargs)
         self._replace_streams(lambda stream: compute(stream.dataset, stream.name, *args, **kwargs))
-        return self._combined
+        return self.combined
 
-    def _reject_skip_prepare_without_labels(self, named: dict[str, Any], *args: Any) -> None:
-        """Makes SFTTrainer check the columns of all streams, not only the first."""
+    def all_named(self, named: dict[str, Any]) -> dict[str, Any]:
+        """Returns named data sets with all streams in place of the stand-in."""
         all_named = {name: dataset for name, dataset in named.items() if dataset is not self._stand_in}
         if len(all_named) < len(named):
             all_named |= {stream.name: stream.dataset for stream in self.streams if not stream.is_memory}
-        super()._reject_skip_prepare_without_labels(all_named, *args)  # type: ignore[misc]  # only it calls this
+        return all_named
 
     def _replace_streams(self, prepare: Callable[[Stream], Any]) -> None:
         """Replaces the streams' data sets by prepared ones; memories store prepared samples in training."""
@@ -270,4 +274,4 @@ class PreparingMixin(Trainer):
             stream if stream.is_memory else replace(stream, dataset=prepare(stream), preprocess=None)
             for stream in self.streams
         ]
-        self._combined = self._combine()
+        self.combined = self._combine()

@@ -60,7 +60,7 @@ def no_room(gradient: torch.Tensor) -> None:
 
 def repeated(folder: Path) -> None:
     trainer = run(folder / "repeated", "pcgrad", model=Small, auto_find_batch_size=True)
-    assert trainer._loader.cap.max_samples == 1
+    assert trainer._parts.run.loader.cap.max_samples == 1
     torch.save(found_in(trainer), folder / f"repeated-pcgrad-{trainer.args.process_index}.pt")
 
 

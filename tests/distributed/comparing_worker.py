@@ -83,7 +83,7 @@ def repeated(folder: Path) -> dict[str, Any]:
         )
         trainer.train()
         found[name] = numbers(trainer)
-    return {**found, "cap": trainer._loader.cap.max_samples}
+    return {**found, "cap": trainer._parts.run.loader.cap.max_samples}
 
 
 def resumed(folder: Path) -> list[str]:

@@ -116,7 +116,7 @@ def repeated(folder: Path) -> dict[str, Any]:
         folder, model=model, probe=SKETCH, args={"auto_find_batch_size": True, "per_device_train_batch_size": 4}
     )
     run = train(trainer, plain=build_model("llama"), gather=gathered)
-    return {"problem": _problem(run), "cap": trainer._loader.cap.max_samples}
+    return {"problem": _problem(run), "cap": trainer._parts.run.loader.cap.max_samples}
 
 
 def resumed(folder: Path) -> list[str]:

@@ -152,7 +152,7 @@ def _trainer(folder: Path, model: nn.Module | None = None, **changes: Any) -> Mi
 
 def _sum_of_gradients(trainer: MixingTrainer, batch: Any) -> tuple[torch.Tensor, int, int]:
     """Adds up the gradients of this rank's samples, each by a backward of its own; gives their items too."""
-    model, num_items = trainer.model, trainer._num_items
+    model, num_items = trainer.model, trainer._parts.run.step.num_items
     parameters = list(model.parameters())
     total, count, items = torch.zeros(sum(parameter.numel() for parameter in parameters)), 0, 0
     for micro in batch.micro_batches:
@@ -173,7 +173,7 @@ def trained(folder: Path) -> dict[str, Any]:
 
     def compare(model: nn.Module, batch: Any, num_items: Any = None) -> torch.Tensor:
         own_sum, count, items = _sum_of_gradients(trainer, batch)
-        expected.append(by_hand(own_sum, items, batch.plan.total / trainer._num_items))
+        expected.append(by_hand(own_sum, items, batch.plan.total / trainer._parts.run.step.num_items))
         counts.append([count, len(batch.micro_batches)])
         return train_step(model, batch, num_items)
 
@@ -187,7 +187,9 @@ def trained(folder: Path) -> dict[str, Any]:
         "clock": trainer.mixing.clock.state_dict(),
         "schedule": trainer.mixing.schedule.state_dict(),
         "weights": weights_of(trainer.model).tolist(),
-        "is_over": all(hook.observe(None) == {} for hook in trainer._hooks if isinstance(hook, NoiseBetweenRanks)),
+        "is_over": all(
+            hook.observe(None) == {} for hook in trainer._parts.run.hooks if isinstance(hook, NoiseBetweenRanks)
+        ),
         "num_hooks": sum(len(p._post_accumulate_grad_hooks or ()) for p in trainer.model.parameters()),
     }
 
@@ -204,7 +206,7 @@ def repeated(folder: Path) -> dict[str, Any]:
         trainer.train()
         shown = trainer.mixing.schedule.shown
         found[name] = [[noise.squared_norm, noise.variance] for noise in shown]
-    return {**found, "cap": trainer._loader.cap.max_samples}
+    return {**found, "cap": trainer._parts.run.loader.cap.max_samples}
 
 
 def _end_of(trainer: MixingTrainer) -> dict[str, Any]:

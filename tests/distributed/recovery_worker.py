@@ -94,14 +94,14 @@ def repeated(folder: Path) -> dict[str, Any]:
         model = build_model("llama")
         fault = Fault(model, where=name)
         trainer = _trainer(folder / name, model)
-        armed = Mock(wraps=trainer._train_armed)
-        trainer._train_armed = armed
+        armed = Mock(wraps=trainer._parts.recovery._train_armed)
+        trainer._parts.recovery._train_armed = armed
         trainer.train()
         _keep(folder, name, trainer)
         results[name] = {
             "rows": fault.rows,
             "num_armed": armed.call_count,
-            "cap": trainer._loader.cap.max_samples,
+            "cap": trainer._parts.run.loader.cap.max_samples,
             "totals": trainer.ledger.timings()["total"].tolist(),
         }
     return results
@@ -170,7 +170,7 @@ def iterable_by_tokens(folder: Path) -> dict[str, Any]:
         trainer = _trainer(folder / f"tokens-{auto}", model, streams, auto_find_batch_size=auto, max_steps=4)
         trainer.train()
         found.append(torch.stack(trainer.recorder.gradients))
-    return {"difference": float((found[0] - found[1]).abs().max()), "cap": trainer._loader.cap.max_tokens}
+    return {"difference": float((found[0] - found[1]).abs().max()), "cap": trainer._parts.run.loader.cap.max_tokens}
 
 
 def failures(folder: Path) -> dict[str, str]:

@@ -97,7 +97,7 @@ def no_room(gradient: torch.Tensor) -> None:
 def repeated(folder: Path) -> None:
     for name in ("DER", "DER++", "A-GEM"):
         trainer = run(folder / "repeated", name, model=Small(), auto_find_batch_size=True)
-        assert trainer._loader.cap.max_samples == 1
+        assert trainer._parts.run.loader.cap.max_samples == 1
         torch.save(found_in(trainer), folder / f"repeated-{name}-{trainer.args.process_index}.pt")
 
 

@@ -37,7 +37,7 @@ def gradients(folder: Path) -> dict[str, Any]:
         )
         trainer.train()
         torch.save(torch.stack(recorder.gradients), folder / f"{name}-rank{trainer.args.process_index}.pt")
-        assert not trainer._loader.by_stream
+        assert not trainer._parts.run.loader.by_stream
         results[name] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return results
 

@@ -13,6 +13,7 @@ from transformers import AutoModel, BertConfig
 
 from mixer import Head, MixingTrainer, MultiTaskModel, Stream
 from mixer.loading.step import StepBatch
+from mixer.trainer.hooks import StepHook
 from tests.helpers import VOCABULARY, Tokens, arguments
 
 HEADS = {
@@ -49,17 +50,24 @@ def task_streams(names: Sequence[str] = NAMES, **changes: Any) -> list[Stream]:
     return [Stream(name, task_data(name), **changes.get(name, {})) for name in names]
 
 
+class Watching(StepHook):
+    """Keeps the steps in a list, and the weights that each began with."""
+
+    def __init__(self, batches: list[tuple[StepBatch, nn.Module]]):
+        self._batches = batches
+
+    def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
+        weights = {name: value.clone() for name, value in model.state_dict().items()}
+        self._batches.append((batch, _twin(model, weights)))
+
+
 class Watched(MixingTrainer):
     """Keeps the steps, and the weights that each began with."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         self.batches: list[tuple[StepBatch, nn.Module]] = []
         super().__init__(*args, **kwargs)
-
-    def _train_step(self, model: nn.Module, batch: StepBatch, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        weights = {name: value.clone() for name, value in model.state_dict().items()}
-        self.batches.append((batch, _twin(model, weights)))
-        return super()._train_step(model, batch, *args, **kwargs)
+        self._parts.run.hooks = (Watching(self.batches), *self._parts.run.hooks)
 
 
 def _twin(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:

@@ -140,12 +140,12 @@ def train(
 
     def compare(model: nn.Module, batch: Any, num_items: Any = None) -> Tensor:
         plain.load_state_dict(trainer.model.state_dict())
-        groups = gather(groups_of(batch, plain, row_loss, is_by_micro_batch, trainer._shifts_labels))
+        groups = gather(groups_of(batch, plain, row_loss, is_by_micro_batch, trainer._parts.losses.shifts_labels))
         expected[batch.plan.step] = _weighed(statistics_of(groups, len(trainer.streams)), batch.plan.loss_weights)
         run.num_paddings += sum(micro.is_padding for micro in batch.micro_batches)
         loss = step(model, batch, num_items)
-        if trainer._run_probe.statistics is not None:
-            found[batch.plan.step] = trainer._run_probe.statistics
+        if trainer._parts.probe.statistics is not None:
+            found[batch.plan.step] = trainer._parts.probe.statistics
         return loss
 
     trainer.training_step = compare  # type: ignore[method-assign]

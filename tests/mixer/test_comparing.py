@@ -112,14 +112,14 @@ def test_models_that_compute_their_losses_in_many_ways(tmp_path: Path, name: str
         tmp_path, policy, model, reference_model=deepcopy(reference), train_dataset=three_streams(MODEL_DATA[name])
     )
     if compiled:  # losses of a compiled model are read from the logits, those of the reference are not
-        trainer._new_tracker = _unwrapped(trainer)
+        trainer._parts.losses.new_reader = _unwrapped(trainer)
     expected = train_by_hand(trainer, reference, plain, shifts=name == "llama")
     assert_close(seen_by(trainer), expected, 2e-6)
     assert max(np.nanmax(values) for values, _ in expected) > 1e-3
 
 
 def _unwrapped(trainer: MixingTrainer) -> Any:
-    new_tracker = trainer._new_tracker
+    new_tracker = trainer._parts.losses.new_reader
 
     def without_loss_function(model: nn.Module, *args: Any) -> Any:
         return new_tracker(model, False, False) if args else new_tracker(model)
@@ -322,7 +322,7 @@ def test_a_step_that_is_repeated_counts_once(tmp_path: Path, where: str) -> None
         )
         trainer.train()
         seen.append(seen_by(trainer))
-    assert trainer._loader.cap.max_samples == 2
+    assert trainer._parts.run.loader.cap.max_samples == 2
     assert_close(seen[1], seen[0], 2e-6)
 
 
@@ -338,7 +338,7 @@ def test_a_reference_that_runs_out_of_memory_halves_too(tmp_path: Path) -> None:
         args={"per_device_train_batch_size": 9, "auto_find_batch_size": True},
     )
     trainer.train()
-    assert trainer._loader.cap.max_samples <= 3
+    assert trainer._parts.run.loader.cap.max_samples <= 3
     assert not rows  # it never ran with gradients
     assert len(trainer.mixing.policy.seen) == 4
 

@@ -92,7 +92,7 @@ def test_sets_that_nobody_knows_the_head_of_are_refused(tmp_path: Path) -> None:
             ValueError, match=r"belongs to no stream and no head\. Pass eval_dataset as a dict by the str"
         ):
             evaluate()
-    assert trainer._evaluated_task is None
+    assert trainer._evaluation.task is None
     assert trainer.evaluate(task_data("topic"), metric_key_prefix="eval_topic")["eval_topic_loss"] > 0
 
 
@@ -250,7 +250,7 @@ def test_all_is_as_before_after_an_error(tmp_path: Path) -> None:
         trainer.evaluate()
     assert trainer.data_collator is common
     assert trainer.compute_loss_func is None
-    assert trainer._evaluated_prefix is None
+    assert trainer._evaluation.prefix is None
     assert trainer.evaluate(task_data("topic"), metric_key_prefix="eval_topic")["eval_topic_loss"] > 0
 
 

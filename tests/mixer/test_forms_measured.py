@@ -67,7 +67,7 @@ def test_a_probe_finds_the_gradient_of_each_streams_mean_loss(tmp_path: Path, pr
     batch, model = trainer.batches[0]
     means = means_by_hand(batch, model, NAMES)
     gradients = gradients_by_stream(model, means, 4).detach()
-    found: Any = trainer._run_probe.statistics
+    found: Any = trainer._parts.probe.statistics
     expected = (gradients @ gradients.T).numpy()
     np.testing.assert_allclose(found.gram, expected, rtol=1e-5, atol=1e-6 * expected.max())
     assert found.counts.tolist() == batch.plan.counts.tolist()

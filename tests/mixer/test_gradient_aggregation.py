@@ -314,7 +314,7 @@ def test_a_step_that_is_repeated_comes_out_the_same(tmp_path: Path) -> None:
 
     plain, _ = run(tmp_path / "1", "upgrad")
     repeated, _ = run(tmp_path / "2", "upgrad", model=Small, auto_find_batch_size=True)
-    assert repeated._loader.cap.max_samples < 3
+    assert repeated._parts.run.loader.cap.max_samples < 3
     torch.testing.assert_close(weights_of(repeated.model), weights_of(plain.model), rtol=0, atol=1e-12)
 
 
@@ -366,7 +366,7 @@ def test_streams_in_turns_are_refused(tmp_path: Path) -> None:
     micro = [SimpleNamespace(stream_ids=np.array([stream_id])) for stream_id in (0, 1, 0)]
     batch = SimpleNamespace(micro_batches=micro, plan=SimpleNamespace(step=0))
     with pytest.raises(ValueError, match=r"must be sorted by stream, got \[0, 1, 0\]"):
-        trainer._methods[0].begin_step(trainer.model, batch)
+        trainer._parts.methods.all[0].begin_step(trainer.model, batch)
 
 
 def test_tokens_per_micro_batch_on_one_rank(tmp_path: Path) -> None:

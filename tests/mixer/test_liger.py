@@ -72,8 +72,8 @@ def test_a_loss_that_leaves_no_logits_is_the_streams_own(
     model.loss_function = _uncounted
     ours = _train(tmp_path / "liger", model, use_liger_kernel=True, liger_kernel_config=config, **ALL_COLUMNS)
     usual = _train(tmp_path / "usual", plain)
-    assert ours._loader is not None
-    assert ours._loader.by_stream
+    assert ours._parts.run.loader is not None
+    assert ours._parts.run.loader.by_stream
     mine, theirs = ours.ledger.to_pandas(), usual.ledger.to_pandas()
     assert mine["loss"].to_numpy() == pytest.approx(theirs["loss"].to_numpy(), abs=1e-5)
     torch.testing.assert_close(weights_of(ours.model), weights_of(usual.model), rtol=0, atol=1e-6)
@@ -83,8 +83,8 @@ def test_without_its_losses_rows_are_told_apart(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(transformers.trainer, "apply_liger_kernel", lambda model, config: None)
     config = {"fused_linear_cross_entropy": False}
     trainer = _train(tmp_path, build_model("llama"), use_liger_kernel=True, liger_kernel_config=config)
-    assert trainer._loader is not None
-    assert not trainer._loader.by_stream
+    assert trainer._parts.run.loader is not None
+    assert not trainer._parts.run.loader.by_stream
 
 
 @pytest.mark.slow

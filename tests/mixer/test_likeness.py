@@ -14,6 +14,8 @@ from transformers import default_data_collator
 
 from mixer import MixingTrainer
 from mixer.loading.collate import can_share_batch
+from mixer.trainer.hooks import ForwardResult
+from mixer.trainer.method import Method
 from tests.helpers import Tokens, arguments, build_model
 
 
@@ -87,13 +89,13 @@ class _Other(Tokens):
 def _micro_batches(folder: Path, streams: Any, **options: Any) -> list[set[int]]:
     found: list[set[int]] = []
 
-    class Watching(MixingTrainer):
-        def _train_micro_batch(self, model: Any, micro: Any, *args: Any) -> Tensor:
-            found.append(set(micro.stream_ids.tolist()))
-            return super()._train_micro_batch(model, micro, *args)
+    class Watching(Method):
+        def begin_micro_batch(self, trained: ForwardResult, is_synchronised: bool) -> None:
+            found.append(set(trained.micro.stream_ids.tolist()))
 
     args = arguments(folder, max_steps=2, **options.pop("args", {}))
-    Watching(build_model("bert-classifier"), args, train_dataset=streams, batch_size=8, **options).train()
+    options = {"train_dataset": streams, "batch_size": 8, "methods": [Watching()], **options}
+    MixingTrainer(build_model("bert-classifier"), args, **options).train()
     return found
 
 

@@ -195,4 +195,4 @@ def test_a_model_that_wraps_another_shifts_its_labels_unknown_to_anybody(tmp_pat
     assert _error(recorder.gradients[0], whole_gradient(None, _ROWS)) < 1e-6
     rows = trainer.ledger.to_pandas()
     assert rows["items"].sum() == sum(len(row["input_ids"]) - 1 for row in _ROWS)
-    assert not trainer._present_loader.by_stream  # and its rows are told apart
+    assert not trainer._parts.run.present_loader.by_stream  # and its rows are told apart

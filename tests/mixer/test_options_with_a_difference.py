@@ -51,9 +51,9 @@ def test_workers_are_started_as_is_said(tmp_path: Path) -> None:
     assert torch.equal(weights_of(ours.model), weights_of(others.model))
     contexts = []
     for trainer in (ours, others):
-        assert trainer._loader is not None
-        assert trainer._loader._prefetcher is not None
-        contexts.append(trainer._loader._prefetcher._workers._loader.multiprocessing_context)
+        assert trainer._parts.run.loader is not None
+        assert trainer._parts.run.loader._prefetcher is not None
+        contexts.append(trainer._parts.run.loader._prefetcher._workers._loader.multiprocessing_context)
     assert contexts[0] is None
     assert contexts[1].get_start_method() == "spawn"
 

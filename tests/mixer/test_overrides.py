@@ -92,30 +92,28 @@ class TestTrainingStep:
         plain.train()
         assert torch.equal(weights_of(trainer.model), weights_of(plain.model))
 
-    def test_a_batch_that_was_changed_is_refused(self, tmp_path: Path) -> None:
+    def test_a_backward_of_its_own_is_refused(self, tmp_path: Path) -> None:
         class Mine(MixingTrainer):
             def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-                return super().training_step(model, {**inputs, "labels": inputs["input_ids"]}, num_items_in_batch)
-
-        trainer = Mine(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
-        with pytest.raises(TypeError, match=r"Mine\.training_step did not pass its batch .* but a dict\. The batch is"):
-            trainer.train()
-
-    def test_a_step_of_its_own_is_refused(self, tmp_path: Path) -> None:
-        class Mine(MixingTrainer):
-            prepares = True
-
-            def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-                inputs = self._prepare_inputs(inputs) if self.prepares else dict(inputs)
-                loss = self.compute_loss(model, inputs)
+                loss = self.compute_loss(model, self._prepare_inputs(inputs))
                 loss.backward()
                 return loss.detach()
 
-        for prepares in (True, False):
-            trainer = Mine(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
-            trainer.prepares = prepares
-            with pytest.raises(TypeError, match=r"Mine\.training_step did not pass its batch on to super\(\)"):
-                trainer.train()
+        trainer = Mine(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
+        with pytest.raises(TypeError, match=r"Mine\.training_step has computed a gradient without self\.accelerator"):
+            trainer.train()
+
+    def test_one_that_is_replaced_in_the_run_is_refused(self, tmp_path: Path) -> None:
+        class Replacing(TrainerCallback):
+            def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+                trainer.training_step = lambda model, *rest: torch.zeros(())
+
+        callbacks = [Replacing()]
+        trainer: Any = MixingTrainer(
+            build_model("llama"), arguments(tmp_path), train_dataset=three_streams(), callbacks=callbacks
+        )
+        with pytest.raises(TypeError, match=r"training_step of this MixingTrainer was replaced during the run"):
+            trainer.train()
 
     def test_outside_of_a_run_it_is_the_trainers(self, tmp_path: Path) -> None:
         trainer = MixingTrainer(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())

@@ -183,9 +183,9 @@ def test_lengths_are_those_of_what_the_function_makes(tmp_path: Path, kind: str)
     sizes: list[tuple[int, int]] = []
 
     class Watching(MixingTrainer):
-        def _train_micro_batch(self, model: Any, micro: Any, *args: Any) -> Tensor:
-            sizes.append(tuple(micro.inputs["input_ids"].shape))
-            return super()._train_micro_batch(model, micro, *args)
+        def training_step(self, model: Any, inputs: Any, *args: Any) -> Tensor:
+            sizes.append(tuple(inputs["input_ids"].shape))
+            return super().training_step(model, inputs, *args)
 
     streams = [Stream(name, _KINDS[kind](_raw(seed, 20)), preprocess=cut) for seed, name in enumerate(["a", "b"])]
     args = arguments(tmp_path, train_sampling_strategy="group_by_length", max_steps=3)

@@ -55,7 +55,7 @@ def test_steps_are_probed_after_which_somebody_wants_to_know(
 def test_nothing_is_probed_for_who_needs_nothing(tmp_path: Path) -> None:
     trainer = MixingTrainer(build_model("llama"), arguments(tmp_path), train_dataset=three_streams(), mixing=Uniform())
     trainer.train()
-    assert trainer._run_probe is None
+    assert trainer._parts.probe is None
     assert trainer.ledger.gradients().empty
     assert (trainer.ledger.timings()["probe_seconds"] == 0.0).all()
     assert is_untouched(trainer.model)
@@ -135,7 +135,7 @@ def test_an_error_in_a_probed_step_leaves_the_model_as_it_was(tmp_path: Path) ->
             trainer.train()
         handle.remove()
         assert is_untouched(trainer.model)
-        assert trainer._run_probe._present is None
+        assert trainer._parts.probe._present is None
         run = train(trainer)
         assert_found(trainer.ledger.gradients(), run.expected)
 
@@ -173,7 +173,7 @@ def test_a_second_run_probes_its_own_model(tmp_path: Path) -> None:
     first, old = trainer.ledger.gradients(), trainer.model
     run = train(trainer)
     assert trainer.model is not old
-    assert not trainer._run_probe._probes  # nothing holds on to it, or to its sketches
+    assert not trainer._parts.probe._probes  # nothing holds on to it, or to its sketches
     assert is_untouched(old)
     assert_found(trainer.ledger.gradients(), run.expected)
     assert first["squared_norm"].tolist() == pytest.approx(

@@ -59,7 +59,7 @@ def test_a_step_that_is_repeated_is_measured_once(where: str, probe: Probing, tm
     trainer = build(tmp_path, model=model, probe=probe, mixing=PiKE(1), args={"auto_find_batch_size": True})
     limit_memory(model, 3, where)
     run = train(trainer, plain=build_model("llama"))
-    assert trainer._loader.cap.max_samples <= 3
+    assert trainer._parts.run.loader.cap.max_samples <= 3
     assert_found(trainer.ledger.gradients(), run.expected, has_variance=not probe.homogeneous)
     assert is_untouched(model)
 
@@ -69,12 +69,12 @@ def test_a_measurement_that_is_in_the_way_is_let_go_of(tmp_path: Path) -> None:
     trainer = build(tmp_path, model=model, mixing=PiKE(1), args={"auto_find_batch_size": True})
     limit_memory(model, 3, "backward")
     seen: list[Any] = []
-    halve = trainer._halve
+    halve = trainer._parts.recovery._halve
 
     def look(*args: Any) -> None:
         halve(*args)
-        seen.append((trainer._run_probe._present, is_untouched(model)))
+        seen.append((trainer._parts.probe._present, is_untouched(model)))
 
-    trainer._halve = look  # type: ignore[method-assign]
+    trainer._parts.recovery._halve = look  # type: ignore[method-assign]
     trainer.train()
     assert seen == [(None, True)] * len(seen) != []

@@ -9,14 +9,20 @@ from mixer import Decision, Fixed, Floor, LossChange, MixingTrainer, Observation
 from mixer.gradients.records import gradient_entries
 from mixer.ledger.folder import read_description
 from mixer.ledger.recorder import Recorder
-from mixer.mixture.controller import Mixing
+from mixer.trainer import training
 from tests.helpers import arguments, build_model, three_streams
 from tests.mixer.measurements import measured
 
 
 class _ReadingLate(MixingTrainer):
-    def _new_recorder(self, mixing: Mixing) -> Recorder:
-        return Recorder(mixing, self.ledger, reads_at_once=False)
+    """Reads losses late, as on a GPU."""
+
+    recorder: type[Recorder] = Recorder
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(training, "new_recorder", lambda _, *known: self.recorder(*known[:2], reads_at_once=False))
+            return super().train(*args, **kwargs)
 
 
 def _run(trainer_class: type[MixingTrainer], tmp_path: Path, num_steps: int) -> MixingTrainer:
@@ -46,7 +52,7 @@ def test_losses_wait_until_they_are_needed(tmp_path: Path) -> None:
             record(self, batch, *compared)
             waiting.append(len(self._waiting))
 
-    trainer._new_recorder = lambda mixing: Watching(mixing, trainer.ledger, reads_at_once=False)
+    trainer.recorder = Watching
     trainer.train()
     assert waiting == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert trainer.ledger.to_pandas()["step"].nunique() == 9
@@ -55,10 +61,16 @@ def test_losses_wait_until_they_are_needed(tmp_path: Path) -> None:
 class _Measuring(MixingTrainer):
     """Has measurements after steps 1, 2, 6 and 10."""
 
-    def _close_step(self) -> None:
-        if self._finished is not None and self._finished.plan.step in (1, 2, 6, 10):
-            self._finished = replace(self._finished, gradients=measured(3, seed=self._finished.plan.step))
-        super()._close_step()
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        steps = self._parts.steps
+        result = steps._result
+
+        def with_gradients(batch: Any, sums: Any) -> Any:
+            is_measured = batch.plan.step in (1, 2, 6, 10)
+            return replace(result(batch, sums), gradients=measured(3, seed=batch.plan.step) if is_measured else None)
+
+        steps._result = with_gradients  # type: ignore[method-assign]
 
 
 def _measuring(folder: Path, **changes: Any) -> MixingTrainer:
@@ -80,7 +92,7 @@ def test_a_log_entry_says_what_was_measured_last_since_the_one_before(tmp_path: 
     gradients = trainer.ledger.gradients()
     assert gradients["step"].tolist() == [step for step in (1, 2, 6, 10) for _ in names]
     assert gradients["squared_norm"].tolist()[:3] == measured(3, seed=1).squared_norm.tolist()
-    assert not [name for name in trainer._recorder.log_entries() if name.startswith("gradient_")]
+    assert not [name for name in trainer._parts.run.recorder.log_entries() if name.startswith("gradient_")]
 
 
 @pytest.mark.parametrize("step", [3, 6, 9])

@@ -90,7 +90,7 @@ def test_a_repeated_step_is_that_of_the_smaller_cap_to_the_bit(where: str, tmp_p
     model = with_dropout()
     found = run(tmp_path / "b", 2, where, model=model)
     assert torch.equal(weights_of(small.model), weights_of(found.model))
-    assert found._loader.cap == MicroBatchCap(2)
+    assert found._parts.run.loader.cap == MicroBatchCap(2)
 
 
 def test_the_step_is_repeated_once_for_each_halving(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

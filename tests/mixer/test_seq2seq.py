@@ -64,7 +64,7 @@ def test_streams_have_losses_and_metrics_of_their_own(tmp_path: Path) -> None:
     options = {"eval_strategy": "steps", "eval_steps": 3, "predict_with_generate": True, "generation_max_length": 9}
     trainer = _trainer(MixingSeq2SeqTrainer, tmp_path, {"a": pairs(12, 1), "b": pairs(9, 2)}, **options)
     trainer.train()
-    assert not trainer._loader.by_stream
+    assert not trainer._parts.run.loader.by_stream
     rows = trainer.ledger.to_pandas()
     assert rows["loss"].notna().all()
     for step, of_step in rows.groupby("step"):

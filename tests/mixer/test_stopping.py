@@ -154,7 +154,7 @@ def test_in_another_thread_and_where_it_is_not_wanted_no_handler_is_set(tmp_path
 
     def train(folder: str, wants: bool) -> None:
         trainer = build(tmp_path / folder, callbacks=[Look()], max_steps=1)
-        trainer._handles_signals = wants
+        trainer._parts.loop._handles_signals = wants
         trainer.train()
 
     thread = threading.Thread(target=train, args=("thread", True))

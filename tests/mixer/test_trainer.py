@@ -275,7 +275,7 @@ def test_a_loss_without_rows_is_split_into_micro_batches_of_one_stream(tmp_path:
         trainer = MixingTrainer(model, args, train_dataset=data, batch_size=9)
         trainer.train()
         rows.append(trainer.ledger.to_pandas())
-        assert bool(trainer._loader.by_stream) is (number == 0)
+        assert bool(trainer._parts.run.loader.by_stream) is (number == 0)
     np.testing.assert_allclose(rows[0]["loss"], rows[1]["loss"], atol=1e-5)
 
 
@@ -307,7 +307,7 @@ def test_a_loss_of_ones_own_that_is_not_cross_entropy_is_split_by_stream(tmp_pat
         batch_size=9,
     )
     trainer.train()
-    assert trainer._loader.by_stream
+    assert trainer._parts.run.loader.by_stream
     rows = trainer.ledger.to_pandas().query("step == 2")
     expected = (rows["loss"] * rows["items"]).sum() / rows["items"].sum()
     assert trainer.state.log_history[1]["loss"] == pytest.approx(expected, abs=1e-6)
@@ -371,7 +371,7 @@ def test_label_smoothing_keeps_losses_by_stream(tmp_path: Path, name: str) -> No
     args = arguments(tmp_path, label_smoothing_factor=0.1)
     trainer = MixingTrainer(build_model(name), args, train_dataset=three_streams(MODEL_DATA[name]), batch_size=9)
     trainer.train()
-    assert not trainer._loader.by_stream
+    assert not trainer._parts.run.loader.by_stream
     rows = trainer.ledger.to_pandas().query("step == 1")
     expected = (rows["loss"] * rows["items"]).sum() / rows["items"].sum()
     assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, abs=1e-6)

@@ -105,7 +105,7 @@ def test_the_random_state_of_the_run_is_the_one_without_workers(tmp_path: Path) 
 
 def test_no_worker_stays_after_a_run(tmp_path: Path) -> None:
     trainer = run(tmp_path, 1)
-    assert trainer._loader._prefetcher._workers._answers.results is None
+    assert trainer._parts.run.loader._prefetcher._workers._answers.results is None
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

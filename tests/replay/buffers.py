@@ -101,7 +101,7 @@ class Watch(TrainerCallback):
         self.inputs: list[list[dict[str, Any]]] = []  # inputs of the micro-batches, with streams and positions
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        batch, planner = self.trainer._update, self.trainer.mixing.planner
+        batch, planner = self.trainer._parts.methods.trained, self.trainer.mixing.planner
         plan = batch.plan
         offered, drawn = [], {}
         for stream, cursor, start, count in zip(

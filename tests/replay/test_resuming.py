@@ -103,8 +103,8 @@ def killed(folder: Path, name: str, event: str, step: int) -> None:
     trainer = build(folder, name, [KilledAt(event, step)])
     with pytest.raises(Killed):
         trainer.train(resume_from_checkpoint=trainer.newest_checkpoint())
-    if trainer._loader is not None:
-        trainer._loader.stop()
+    if trainer._parts.run.loader is not None:
+        trainer._parts.run.loader.stop()
 
 
 @pytest.fixture(scope="module")

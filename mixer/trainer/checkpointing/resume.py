@@ -3,20 +3,28 @@
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.distributed.consistency import check_same, check_shared, shared_options
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.clock import Clock
+from mixer.mixture.controller import check_format
+from mixer.mixture.planner import Planner
 from mixer.trainer.checkpointing.choose import Choice, agree, choose, none_in_common, usable_names, warn_of_passed_over
-from mixer.trainer.checkpointing.files import supersede
+from mixer.trainer.checkpointing.files import CAP_ENTRY, read_state, supersede
 from mixer.trainer.checkpointing.lock import FolderLock
-from mixer.trainer.checkpointing.save import Progress
+from mixer.trainer.checkpointing.save import Checkpointing, Progress
 from mixer.trainer.checkpointing.trainer_files import check_trainer_state, naming_unreadable
-from mixer.trainer.loop import LoopMixin
+from mixer.trainer.loop import LoopControl
+from mixer.trainer.methods import MethodList
+from mixer.trainer.run import Run
+from mixer.trainer.seam import load_random_state, log_save_evaluate, output_folder, present_trial, restore_loop
 from mixer.utils.validation import refusing_damage
 
 logger = logging.get_logger(__name__)
@@ -28,39 +36,59 @@ _UNSEEN = (
 _CROWDED = "Set save_on_each_node=False, because they share a file system, or set an output_dir per node."
 
 
-class ResumingMixin(LoopMixin):
-    """A Trainer that chooses a complete checkpoint, the same on all ranks, and continues exactly after it."""
+class Resuming:
+    """Chooses a complete checkpoint, the same on all ranks, and continues exactly after it.
 
-    _choice: Choice | None = None
-    _progress: Progress | None = None  # of the checkpoint that the run resumes from
-    _ends_saved_epoch: bool = False
-    _resumed_checkpoint: str | None = None
-    _is_held: bool = False  # whether this run holds the lock on the output folder
-    _trial: Any = None  # of a hyperparameter search; set by the Trainer
+    Args:
+        trainer: The trainer.
+        run: The run.
+        loop: The Trainer's loop.
+        checkpoints: Writes checkpoints.
+    """
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Trains, from a checkpoint if requested; see `Trainer.train`.
+    def __init__(self, trainer: Trainer, run: Run, loop: LoopControl, checkpoints: Checkpointing):
+        self._trainer, self._run, self._loop, self._checkpoints = trainer, run, loop, checkpoints
+        self._choice: Choice | None = None
+        self._progress: Progress | None = None  # of the checkpoint that the run resumes from
+        self._ends_saved_epoch = False
+        self.checkpoint: str | None = None  # that the run resumes from
+        self._is_held = False  # whether this run holds the lock on the output folder
+
+    # ---- The choice of a checkpoint ----
+
+    @contextlib.contextmanager
+    def chosen(self, requested: str | bool | None, trial: Any) -> Iterator[str | None]:
+        """Locks the output folder and chooses the checkpoint to resume from, if one is requested.
 
         Args:
-            resume_from_checkpoint: A checkpoint's folder, or `True` for the newest complete one in the output folder.
-            *args: As for the Trainer.
-            **kwargs: As for the Trainer.
+            requested: A checkpoint's folder, or `True` for the newest complete one in the output folder.
+            trial: The trial of a hyperparameter search.
 
         Raises:
             ValueError: On all ranks, if there is no such checkpoint or it is incomplete or damaged; with the file.
         """
-        self._choice = None
-        with self.holding_output(args[0] if args else kwargs.get("trial")):
-            resumes = resume_from_checkpoint is not None and resume_from_checkpoint is not False
-            uses_folder = resumes or self.args.save_strategy != "no"
+        args, self._choice = self._trainer.args, None
+        with self.holding_output(trial):
+            resumes = requested is not None and requested is not False
+            uses_folder = resumes or args.save_strategy != "no"
             self._check_ranks("resumes" if resumes else "begins", uses_folder)
             if resumes:
-                self._choice = self._choose(True if resume_from_checkpoint is True else str(resume_from_checkpoint))
+                self._choice = self._choose(True if requested is True else str(requested))
                 if (checkpoint := self._choice.checkpoint) is not None:
-                    self._rank_sync.run_on_all(lambda: check_trainer_state(Path(checkpoint)))
-            self._resumed_checkpoint = None if self._choice is None else self._choice.checkpoint
+                    self._run.rank_sync.run_on_all(lambda: check_trainer_state(Path(checkpoint)))
+            self.checkpoint = None if self._choice is None else self._choice.checkpoint
             with self._naming_unreadable():
-                return super().train(self._resumed_checkpoint, *args, **kwargs)
+                yield self.checkpoint
+
+    @contextlib.contextmanager
+    def _naming_unreadable(self) -> Iterator[None]:
+        """Names the unreadable file if the Trainer fails to read the checkpoint, before the first step."""
+        self._run.has_begun = False
+        try:
+            yield
+        except Exception:
+            with naming_unreadable(None if self._run.has_begun else self.checkpoint):
+                raise
 
     @contextlib.contextmanager
     def holding_output(self, trial: Any = None) -> Iterator[None]:
@@ -76,9 +104,9 @@ class ResumingMixin(LoopMixin):
         if self._is_held:
             yield
             return
-        lock = FolderLock(Path(str(self._get_output_dir(trial))))
+        trainer, lock = self._trainer, FolderLock(output_folder(self._trainer, trial))
         try:
-            self._rank_sync.run_on_all(lambda: lock.acquire() if self.is_world_process_zero() else None)
+            self._run.rank_sync.run_on_all(lambda: lock.acquire() if trainer.is_world_process_zero() else None)
             self._is_held = True
             yield
         finally:
@@ -93,28 +121,26 @@ class ResumingMixin(LoopMixin):
 
     def _check_ranks(self, does: str, uses_folder: bool) -> None:
         """Refuses ranks that are about to do different things, and folders that cannot be resumed from."""
-        if self.args.world_size == 1:
+        args, run = self._trainer.args, self._run
+        if args.world_size == 1:
             return
-        names = {"streams": list(self.mixing.names)}  # their order decides how ranks share them
-        check_same(names, self._rank_sync)
-        training = shared_options(self.args.to_dict())  # type: ignore[no-untyped-call]
-        skipping = {"streams": sorted(self._skipping.stream_ids), "max_skipped_share": self._skipping.max_share}
-        run = {"train()": does, "training": training, "mixture": self.mixing.state_dict(), "on_sample_error": skipping}
-        check_same(run, self._rank_sync)
+        check_same({"streams": list(run.mixing.names)}, run.rank_sync)  # their order decides how ranks share them
+        training = shared_options(args.to_dict())  # type: ignore[no-untyped-call]
+        skipping = {"streams": sorted(run.skipping.stream_ids), "max_skipped_share": run.skipping.max_share}
+        mixture = {"mixture": run.mixing.state_dict(), "on_sample_error": skipping}
+        check_same({"train()": does, "training": training, **mixture}, run.rank_sync)
         if uses_folder:
-            folder = Path(str(self.args.output_dir))
-            check_shared(folder, self.args.should_save, self._rank_sync, _UNSEEN, _CROWDED)
+            check_shared(Path(str(args.output_dir)), args.should_save, run.rank_sync, _UNSEEN, _CROWDED)
 
     def _choose(self, requested: str | bool | None) -> Choice:
         """Chooses a checkpoint; `None` requests the newest one, if any."""
-        folder, saves = Path(str(self.args.output_dir)), self.args.should_save
-        among = self._usable_on_all_nodes(folder) if self.args.save_on_each_node else None
+        args, run = self._trainer.args, self._run
+        folder, saves = Path(str(args.output_dir)), args.should_save
+        among = self._usable_on_all_nodes(folder) if args.save_on_each_node else None
 
-        own = self._rank_sync.run_on_all(
-            lambda: choose(folder, requested, among, self._allow_inexact) if saves else None
-        )
-        choice = agree(own, self._rank_sync.gather_bytes)
-        if self.is_world_process_zero():
+        own = run.rank_sync.run_on_all(lambda: choose(folder, requested, among, run.allow_inexact) if saves else None)
+        choice = agree(own, run.rank_sync.gather_bytes)
+        if self._trainer.is_world_process_zero():
             warn_of_passed_over(choice)
         if saves or choice.checkpoint is None:
             return choice
@@ -125,47 +151,108 @@ class ResumingMixin(LoopMixin):
 
     def _usable_on_all_nodes(self, folder: Path) -> set[str]:
         """Names the checkpoints that every node can resume from on its own disk."""
-        saves, allow_inexact = self.args.should_save, self._allow_inexact
-        own = self._rank_sync.run_on_all(lambda: usable_names(folder, allow_inexact) if saves else None)
-        by_rank = [json.loads(text) for text in self._rank_sync.gather_bytes(json.dumps(own).encode())]
+        run, saves = self._run, self._trainer.args.should_save
+        own = run.rank_sync.run_on_all(lambda: usable_names(folder, run.allow_inexact) if saves else None)
+        by_rank = [json.loads(text) for text in run.rank_sync.gather_bytes(json.dumps(own).encode())]
         by_node = {rank: set(names) for rank, names in enumerate(by_rank) if names is not None}
         common = set.intersection(*by_node.values())
         if not common and any(by_node.values()):
             raise ValueError(none_in_common(folder, by_node))
         return common
 
-    def _begin_progress(self, progress: Progress | None) -> None:
-        """Prepares for a run that begins, or resumes at `progress`."""
-        self._progress = progress
-        self._last_checkpoint = None if self._choice is None else Path(str(self._choice.checkpoint))
-        self._last_step, self._ended_at = (None, None, None), None
-        self._ends_saved_epoch = self._stops_epoch = False
-        if self.args.should_save:
-            supersede(Path(str(self._get_output_dir(self._trial))), self._last_checkpoint)
+    # ---- The state of a checkpoint ----
 
-    def _begin_ledger(self, resume_step: int | None, description: dict[str, Any]) -> None:
-        existed, progress = self.ledger.folder.exists(), self._progress
+    def restored(self, methods: MethodList, new_parts: Callable[[int], tuple[Planner, Clock, BatchSize]]) -> Progress:
+        """Restores the mixture and the methods from the chosen checkpoint.
+
+        Args:
+            methods: The methods of the run.
+            new_parts: Makes the parts of the mixture, given the initial batch size.
+
+        Returns:
+            The progress of the loop.
+
+        Raises:
+            ValueError: If the state does not fit the run, or is damaged.
+        """
+        mixing, checkpoint = self._run.mixing, Path(str(self.checkpoint))
+        methods.load(checkpoint)
+        state, manual, manual_size = read_state(checkpoint), mixing.manual_weights, mixing.manual_batch_size
+        try:
+            progress = self._load(state, methods, new_parts)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"Cannot resume the mixture from {checkpoint}: its state lacks {error}.") from None
+        except ValueError as error:
+            raise ValueError(f"Cannot resume the mixture from {checkpoint}: {_sentence(error)}") from None
+        if manual is not None:  # set by the user before this run: overrides the saved weights
+            mixing.set_weights(manual)
+        if manual_size is not None:
+            mixing.set_batch_size(manual_size)
+        return progress
+
+    def _load(
+        self,
+        state: Mapping[str, Any],
+        methods: MethodList,
+        new_parts: Callable[[int], tuple[Planner, Clock, BatchSize]],
+    ) -> Progress:
+        check_format(state)
+        mixing = self._run.mixing
+        batch_size, progress = int(state["clock"]["initial_batch_size"]), Progress.from_state(state["progress"])
+        mixing.restart(*new_parts(batch_size))
+        try:
+            methods.check_settings(state)
+            mixing.load_state_dict(state)
+        except ValueError as error:
+            if not self._run.allow_inexact:
+                raise ValueError(f"{_sentence(error)} To resume anyway, set allow_inexact=True") from None
+            logger.warning("Resumed inexactly: %s", _sentence(error))
+            mixing.restart(*new_parts(batch_size))
+            mixing.load_state_dict(state, allow_inexact=True)
+            progress = replace(progress, recorder={}, methods={})
+        return progress
+
+    def take_up_cap(self) -> None:
+        """Restores the micro-batch limit that an earlier part of the run has found."""
+        if self._run.needs.recovers and self.checkpoint is not None:
+            loader, saved = self._run.present_loader, read_state(Path(self.checkpoint))
+            loader.cap = loader.cap.taken_up(saved.get(CAP_ENTRY))
+
+    # ---- The beginning of a run ----
+
+    def begin(self, progress: Progress | None) -> None:
+        """Prepares for a run that begins, or resumes at `progress`."""
+        checkpoints, self._progress = self._checkpoints, progress
+        checkpoints.last = None if self.checkpoint is None else Path(self.checkpoint)
+        checkpoints.last_step, self._ends_saved_epoch = (None, None, None), False
+        if self._trainer.args.should_save:
+            supersede(output_folder(self._trainer, present_trial(self._trainer)), checkpoints.last)
+
+    def begin_ledger(self, description: dict[str, Any]) -> None:
+        """Begins the ledger, at the step of the checkpoint if the run resumes."""
+        ledger, progress = self._run.ledger, self._progress
+        existed, step = ledger.folder.exists(), None if progress is None else self._run.mixing.clock.step
         left = (None, None) if progress is None else (progress.num_evaluations, progress.num_metrics)
-        self.ledger.begin(resume_step, description, *left)
-        if progress is None or not self.ledger.is_writer:
+        ledger.begin(step, description, *left)
+        if progress is None or not ledger.is_writer:
             return
         if existed:
-            self._check_ledger_rows(progress, resume_step)
+            self._check_ledger_rows(progress, step)
         else:
             logger.warning(
                 "%s does not exist: the ledger begins after the checkpoint. Earlier rows are on the node of the "
                 "earlier rank 0.",
-                self.ledger.folder,
+                ledger.folder,
             )
 
     def _check_ledger_rows(self, progress: Progress, resume_step: int | None) -> None:
         """Refuses a ledger that has lost rows since the checkpoint of this folder was written."""
-        folder = self.ledger.folder.parent
-        if self._last_checkpoint is None or self._last_checkpoint.resolve().parent != folder.resolve():
+        ledger, last = self._run.ledger, self._checkpoints.last
+        if last is None or last.resolve().parent != ledger.folder.parent.resolve():
             return
         missing = ", ".join(
-            f"{self.ledger.folder / table} lacks {lost} rows"
-            for table, num_rows in self.ledger.num_rows().items()
+            f"{ledger.folder / table} lacks {lost} rows"
+            for table, num_rows in ledger.num_rows().items()
             if (lost := progress.ledger_rows.get(table, 0) - num_rows) > 0
         )
         if not missing:
@@ -174,95 +261,90 @@ class ResumingMixin(LoopMixin):
             f"{missing} that existed when the checkpoint of step {resume_step} was written: a file of the ledger was "
             f"removed, or the end of one was damaged."
         )
-        if not self._allow_inexact:
+        if not self._run.allow_inexact:
             raise ValueError(
                 f"{message} Resume from an earlier checkpoint, which records these rows again, or continue without "
                 f"them with allow_inexact=True."
             )
         logger.warning("%s The run continues without them.", message)
 
-    def _take_up_progress(self) -> None:
+    def take_up_progress(self) -> None:
         """Restores the progress of the loop, which the Trainer has just reset."""
-        self._started = time.monotonic()
-        self._show_length()
-        if (progress := self._progress) is None:
+        run, args, progress = self._run, self._trainer.args, self._progress
+        self._checkpoints.started = time.monotonic()
+        run.show_length(self._trainer.state)
+        if progress is None:
             return
-        self._started -= progress.seconds
-        self._initial_global_step, self._initial_num_input_tokens_seen = 0, 0
-        self._tr_loss.fill_(progress.running_loss(self.args.process_index, self.args.world_size))
-        self._total_loss_scalar = progress.logged_loss
-        self._globalstep_last_logged = progress.last_logged_step
-        self.current_flos = 0
-        if self._learning_rate is not None:
-            self._learning_rate.factor = progress.learning_rate_factor
-        with refusing_damage(f"the next log entry in {self._choice and self._choice.checkpoint}"):
-            self._recorder.load_state_dict(progress.recorder)
+        self._checkpoints.started -= progress.seconds
+        running_loss = progress.running_loss(args.process_index, args.world_size)
+        restore_loop(self._trainer, running_loss, progress.logged_loss, progress.last_logged_step)
+        if run.learning_rate is not None:
+            run.learning_rate.factor = progress.learning_rate_factor
+        with refusing_damage(f"the next log entry in {self.checkpoint}"):
+            run.recorder.load_state_dict(progress.recorder)
 
-    def _init_training_state(
-        self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, *args: Any, **kwargs: Any
-    ) -> tuple[int, int]:
-        """Returns the first epoch: that of the checkpoint if it is not finished."""
-        begun: tuple[int, int] = super()._init_training_state(
-            max_steps, num_update_steps_per_epoch, num_train_epochs, *args, **kwargs
-        )
-        progress, clock = self._progress, self.mixing.clock
+    # ---- The epoch that the checkpoint has cut off ----
+
+    def first_epoch(self, begin: Callable[..., tuple[int, int]], *args: Any, **kwargs: Any) -> tuple[int, int]:
+        """Returns the first epoch of the loop: that of the checkpoint if it is not finished.
+
+        Args:
+            begin: The Trainer's own, `Trainer._init_training_state`.
+            *args: Its arguments.
+            **kwargs: Its arguments.
+        """
+        with self._loop.one_batch_a_step():
+            begun = begin(*args, **kwargs)
+        progress, mixing, state = self._progress, self._run.mixing, self._trainer.state
+        clock = mixing.clock
         if progress is None:
             return begun
-        self.mixing.drop_rest()  # for a batch size that was set right after the checkpoint was written
-        self._show_length()
-        if self.mixing.is_exhausted:
-            self.state.max_steps = self.state.global_step
-        is_done = clock.step >= self.state.max_steps or self._was_stopped(progress)
+        mixing.drop_rest()  # for a batch size that was set right after the checkpoint was written
+        self._run.show_length(state)
+        if mixing.is_exhausted:
+            state.max_steps = state.global_step
+        is_done = clock.step >= state.max_steps or self._was_stopped(progress)
         if progress.epoch_end_is_left:
             self._ends_saved_epoch = is_done or clock.at_epoch_end or progress.epoch_stops
         elif progress.epoch_stops and clock.step_in_epoch:
             clock.end_epoch()
         if self._ends_saved_epoch:
             return clock.num_epochs_done - clock.at_epoch_end, 0
-        return (self._num_epochs_bound if is_done else clock.num_epochs_done), 0
+        return (self._loop.num_epochs_bound if is_done else clock.num_epochs_done), 0
 
     def _was_stopped(self, progress: Progress) -> bool:
         """Whether a callback stopped the run before it finished; a finished run may be continued."""
         ended = self._choice is not None and self._choice.ended
         return progress.training_stops and not ended
 
-    @contextlib.contextmanager
-    def _naming_unreadable(self) -> Iterator[None]:
-        """Names the unreadable file if the Trainer fails to read the checkpoint, before the first step."""
-        self._has_begun = False
-        try:
-            yield
-        except Exception:
-            with naming_unreadable(None if self._has_begun else self._resumed_checkpoint):
-                raise
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        kwargs["start_time"] = self._start_time
+    def run_epoch(self, run_epoch: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """Runs an epoch of the loop, or only the end of the one that the checkpoint has cut off."""
         if not self._ends_saved_epoch:
-            super()._run_epoch(*args, **kwargs)
+            self._loop.run_epoch(run_epoch, *args, **kwargs)
             return
         self._ends_saved_epoch = False
         self._end_saved_epoch(**kwargs)
-        self._close_epoch()
+        self._loop.close_epoch()
 
     def _end_saved_epoch(
         self, model: Any, epoch: int, trial: Any, ignore_keys_for_eval: Any, resume_from_checkpoint: str, **_: Any
     ) -> None:
         """Does the Trainer's work at the end of an epoch, if the checkpoint was written right before that."""
-        progress, control, clock = self._progress, self.control, self.mixing.clock
-        self._show_place()
+        trainer, progress = self._trainer, self._progress
+        control, state = trainer.control, trainer.state
         assert progress is not None, "only a resumed run has a saved epoch"  # noqa: S101
-        self._load_rng_state(resume_from_checkpoint)
-        self._ended_at = self.state.global_step
+        self._run.show_place(state)
+        load_random_state(trainer, resume_from_checkpoint)
+        self._loop.ended_at = state.global_step
         control.should_log = control.should_evaluate = control.should_save = False
         control.should_epoch_stop = progress.epoch_stops
-        control.should_training_stop = clock.step >= self.state.max_steps or self._was_stopped(progress)
-        self._last_step = (self.state.global_step, progress.gradient_norm, progress.learning_rate)
-        self.control = self.callback_handler.on_epoch_end(self.args, self.state, control)
-        options = (model, trial, epoch, ignore_keys_for_eval, self._start_time)
-        norm, rate = progress.gradient_norm, progress.learning_rate
-        self._maybe_log_save_evaluate(self._tr_loss, norm, *options, learning_rate=rate)
+        is_done = self._run.mixing.clock.step >= state.max_steps
+        control.should_training_stop = is_done or self._was_stopped(progress)
+        self._checkpoints.last_step = (state.global_step, progress.gradient_norm, progress.learning_rate)
+        trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, state, control)
+        options = (model, trial, epoch, ignore_keys_for_eval, self._checkpoints.start_time)
+        log_save_evaluate(trainer, progress.gradient_norm, options, progress.learning_rate)
 
-    def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> Any:
-        """Summarises the whole run, including the part before the checkpoint; see `Trainer._finalize_training`."""
-        return super()._finalize_training(trial, num_train_samples, self._start_time)
+
+def _sentence(error: Exception) -> str:
+    return f"{str(error).rstrip('.')}."

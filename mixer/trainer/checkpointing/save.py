@@ -3,16 +3,16 @@
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
+from transformers import Trainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, SaveStrategy
 
 from mixer.distributed.consistency import share_files
-from mixer.ledger.recorder import Recorder
 from mixer.loading.iterable.feed import rows_file
 from mixer.trainer.checkpointing.choose import write_error
 from mixer.trainer.checkpointing.files import (
@@ -23,9 +23,12 @@ from mixer.trainer.checkpointing.files import (
     begin_writing,
     complete,
     rotate,
+    step_of,
 )
-from mixer.trainer.losses import attributes_held
-from mixer.trainer.step import StepMixin
+from mixer.trainer.methods import MethodList
+from mixer.trainer.run import Run
+from mixer.trainer.seam import loop_losses, output_folder, push_checkpoint
+from mixer.utils.attributes import attributes_held
 from mixer.utils.files import write_json
 
 
@@ -103,78 +106,198 @@ def _from_json(value: Any) -> Any:
     return float(value) if isinstance(value, str) else value
 
 
-class SavingMixin(StepMixin):
-    """A Trainer whose checkpoints contain the mixture and the loop's progress, and a marker once complete."""
+class HeldArguments:
+    """Training arguments that the Trainer sees otherwise than the user set them.
 
-    _recorder: Recorder
-    _user_arguments: Mapping[str, Any] = {}
-    _started: float = 0.0  # start time of the run without its interruptions, by the monotonic clock
-    _last_checkpoint: Path | None = None
-    # Number, gradient norm and learning rate of the last step.
-    _last_step: tuple[int | None, Tensor | float | None, float | None] = (None, None, None)
-    _epoch_end_is_left: bool = False
-    _num_parts: int = 0  # nested parts of a checkpoint that are being written
-    _unsaved: tuple[str, Exception] | None = None  # the part that could not be written, and the cause
+    Args:
+        trainer: The trainer.
+    """
 
-    def save_model(self, *args: Any, **kwargs: Any) -> None:
-        """Saves the model, and the arguments as the user set them; see `Trainer.save_model`."""
+    def __init__(self, trainer: Trainer):
+        self._trainer = trainer
+        self._users: Mapping[str, Any] = {}  # what the user set
+
+    @contextlib.contextmanager
+    def held(self, **values: Any) -> Iterator[None]:
+        """Shows other arguments to the Trainer temporarily."""
+        args, before = self._trainer.args, self._users
+        self._users = {**{name: getattr(args, name) for name in values}, **before}
+        try:
+            with attributes_held(args, **values):
+                yield
+        finally:
+            self._users = before
+
+    def as_the_user_set_them(self) -> contextlib.AbstractContextManager[None]:
+        """Shows the user's arguments temporarily."""
+        return self.held(**self._users)
+
+
+class Checkpointing:
+    """Writes checkpoints that contain the mixture and the loop's progress, and a marker once complete.
+
+    Args:
+        trainer: The trainer.
+        run: The run.
+        methods: Its methods, which have states of their own.
+        arguments: The training arguments.
+    """
+
+    def __init__(self, trainer: Trainer, run: Run, methods: MethodList, arguments: HeldArguments):
+        self._trainer, self._run, self._methods, self._arguments = trainer, run, methods, arguments
+        self.started = 0.0  # start time of the run without its interruptions, by the monotonic clock
+        self.last: Path | None = None  # the newest checkpoint
+        # Number, gradient norm and learning rate of the last step.
+        self.last_step: tuple[int | None, Tensor | float | None, float | None] = (None, None, None)
+        self._epoch_end_is_left = False
+        self._num_parts = 0  # nested parts of a checkpoint that are being written
+        self._unsaved: tuple[str, Exception] | None = None  # the part that could not be written, and the cause
+
+    @property
+    def start_time(self) -> float:
+        """Start time of the run in the present wall clock, from which the Trainer computes the runtime."""
+        return time.time() - (time.monotonic() - self.started)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether checkpoints are written at all."""
+        return bool(self._trainer.args.save_strategy != SaveStrategy.NO)
+
+    @property
+    def holds_step(self) -> bool:
+        """Whether the newest checkpoint is of the present step."""
+        return self.last is not None and step_of(self.last) == self._trainer.state.global_step
+
+    def note_step(self, grad_norm: Any, learning_rate: float | None) -> None:
+        """Records the last step; called after every step, and once more at the end of an epoch."""
+        step = self._trainer.state.global_step
+        self._epoch_end_is_left = step != self.last_step[0]
+        self.last_step = (step, grad_norm, learning_rate)
+
+    # ---- The model ----
+
+    @contextlib.contextmanager
+    def saving_model(self) -> Iterator[None]:
+        """Saves the arguments as the user set them; an error waits while a checkpoint is written."""
         put_off = self._putting_errors_off("its model") if self._num_parts else contextlib.nullcontext()
-        with put_off, self._arguments_held(**self._user_arguments), self._weights_on_each_node():
-            super().save_model(*args, **kwargs)
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        with self._putting_errors_off("its optimizer"):
-            super()._save_optimizer_and_scheduler(output_dir)
+        with put_off, self._arguments.as_the_user_set_them(), self._weights_on_each_node():
+            yield
 
     @contextlib.contextmanager
     def _weights_on_each_node(self) -> Iterator[None]:
         """Lets every rank that saves write the weights: in transformers 5.23 only rank 0 does."""
-        if not self.args.save_on_each_node:
+        trainer = self._trainer
+        if not trainer.args.save_on_each_node:
             yield
             return
-        model: Any = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        model: Any = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
         model.should_save_on_this_rank = lambda is_main_process: is_main_process
         try:
             yield
         finally:
             del model.should_save_on_this_rank
 
-    @contextlib.contextmanager
-    def _arguments_held(self, **values: Any) -> Iterator[None]:
-        """Shows other arguments to the Trainer temporarily; `_user_arguments` are the hidden ones."""
-        hidden = {**{name: getattr(self.args, name) for name in values}, **self._user_arguments}
-        with attributes_held(self, _user_arguments=hidden), attributes_held(self.args, **values):
-            yield
+    # ---- A checkpoint ----
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Writes a checkpoint, marks it complete after all ranks have written, and then removes older ones."""
-        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        checkpoint = Path(self._get_output_dir(trial=trial)) / name
+    def write(self, save: Callable[..., None], model: Any, trial: Any) -> None:
+        """Writes a checkpoint, marks it complete after all ranks have written, and then removes older ones.
+
+        Args:
+            save: Writes the Trainer's part.
+            model: The model as it is trained.
+            trial: The trial of a hyperparameter search.
+
+        Raises:
+            WriteError: If a file cannot be written; on the other ranks a `RemoteError`.
+        """
+        args, trainer = self._trainer.args, self._trainer
+        checkpoint = output_folder(trainer, trial) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
         with self._putting_errors_off("its folder"):
-            if self.args.should_save:
+            if args.should_save:
                 begin_writing(checkpoint)
         self._end_if_unwritten(checkpoint)
-        self.accelerator.wait_for_everyone()
-        with self._putting_errors_off("it"), self._arguments_held(save_total_limit=None, push_to_hub=False):
-            super()._save_checkpoint(model, trial)
-        if self.args.save_on_each_node:
+        trainer.accelerator.wait_for_everyone()
+        with self._putting_errors_off("it"), self._arguments.held(save_total_limit=None, push_to_hub=False):
+            save(model, trial)
+        if args.save_on_each_node:
             # A rank may run on another node after a resume.
-            names = (f"rng_state_{self.args.process_index}.pth", rows_file(self.args.process_index))
-            share_files(checkpoint, names, self.args.should_save, self._rank_sync)
+            names = (f"rng_state_{args.process_index}.pth", rows_file(args.process_index))
+            share_files(checkpoint, names, args.should_save, self._run.rank_sync)
         self._end_if_unwritten(checkpoint)
-        self.accelerator.wait_for_everyone()
+        trainer.accelerator.wait_for_everyone()
         with self._putting_errors_off("the list of its files"):
-            if self.args.should_save:
+            if args.should_save:
                 complete(checkpoint)
         self._end_if_unwritten(checkpoint)
-        self._last_checkpoint = checkpoint
-        if self.args.push_to_hub:
-            if self.args.hub_strategy != HubStrategy.END:
-                self.ledger.finish()  # the push runs in the background and would upload a growing file in part
-            self._push_from_checkpoint(str(checkpoint))
-        if self.args.should_save:
-            rotate(checkpoint, self.args.save_total_limit, self.state.best_model_checkpoint)
-        self.accelerator.wait_for_everyone()  # callbacks may read it, or copy it, on any rank
+        self._finish(checkpoint)
+
+    def _finish(self, checkpoint: Path) -> None:
+        """Pushes a complete checkpoint, and removes older ones."""
+        args, trainer = self._trainer.args, self._trainer
+        self.last = checkpoint
+        if args.push_to_hub:
+            if args.hub_strategy != HubStrategy.END:
+                self._run.ledger.finish()  # the push runs in the background and would upload a growing file in part
+            push_checkpoint(trainer, checkpoint)
+        if args.should_save:
+            rotate(checkpoint, args.save_total_limit, trainer.state.best_model_checkpoint)
+        trainer.accelerator.wait_for_everyone()  # callbacks may read it, or copy it, on any rank
+
+    def save_optimizer(self, save: Callable[[str], None], output_dir: str) -> None:
+        """Saves the optimizer; an error waits until all ranks can raise it."""
+        with self._putting_errors_off("its optimizer"):
+            save(output_dir)
+
+    def save_states(self, save_random_state: Callable[[str], None], output_dir: str) -> None:
+        """Saves the random state, the mixture, the loop's progress, and the methods."""
+        with self._putting_errors_off("its random state"):
+            save_random_state(output_dir)
+        ledger_rows: dict[str, int] = {}
+        with self._putting_errors_off("the ledger it refers to"):
+            self._run.recorder.settle()
+            self._run.ledger.sync()
+            ledger_rows = self._run.ledger.num_rows()
+        progress, args = replace(self._progress(), ledger_rows=ledger_rows), self._trainer.args
+        with self._putting_errors_off("the state of its mixture"):
+            if args.should_save:
+                self._save_mixture(Path(output_dir), progress)
+            if self._run.feed is not None:
+                self._run.feed.save(Path(output_dir), args.process_index)
+        for method in self._methods if args.should_save else ():
+            with self._putting_errors_off(f"{method.name}, a part of its methods"):
+                method.save(self._methods.folder_of(Path(output_dir), method))
+
+    def _save_mixture(self, folder: Path, progress: Progress) -> None:
+        loader = self._run.present_loader
+        cap = loader.cap.state_dict(loader.configured_cap)
+        state = {**self._run.mixing.state_dict(), "progress": progress.state_dict(), CAP_ENTRY: cap}
+        write_json(folder / STATE_FILE, {**state, METHODS_ENTRY: self._methods.settings()})
+
+    def _progress(self) -> Progress:
+        trainer, run = self._trainer, self._run
+        state, control = trainer.state, trainer.control
+        running_loss, logged_loss, last_logged_step = loop_losses(trainer)
+        _, gradient_norm, learning_rate = self.last_step
+        num_evaluations, num_metrics = run.ledger.num_evaluations(state.global_step)
+        return Progress(
+            seconds=time.monotonic() - self.started,
+            running_losses=trainer.accelerator.gather(running_loss.reshape(1)).tolist(),
+            logged_loss=logged_loss,
+            last_logged_step=last_logged_step,
+            gradient_norm=None if gradient_norm is None else float(gradient_norm),
+            learning_rate=learning_rate,
+            learning_rate_factor=1.0 if run.learning_rate is None else run.learning_rate.factor,
+            epoch_end_is_left=self._epoch_end_is_left,
+            epoch_stops=control.should_epoch_stop,
+            # The end of the budget is no requested stop: with a larger budget the run continues.
+            training_stops=control.should_training_stop and state.global_step < state.max_steps,
+            num_evaluations=num_evaluations,
+            num_metrics=num_metrics,
+            recorder=run.recorder.state_dict(),
+            methods=self._methods.log_state(),
+        )
+
+    # ---- Errors of one rank ----
 
     @contextlib.contextmanager
     def _putting_errors_off(self, what: str) -> Iterator[None]:
@@ -196,70 +319,9 @@ class SavingMixin(StepMixin):
                 raise write_error(f"{checkpoint}, {what},", error, checkpoint.parent) from error
 
         try:
-            self._rank_sync.run_on_all(raise_unsaved)
+            self._run.rank_sync.run_on_all(raise_unsaved)
         except Exception:
             with contextlib.suppress(OSError):
-                if self.args.should_save:
+                if self._trainer.args.should_save:
                     abandon(checkpoint)
             raise
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        with self._putting_errors_off("its random state"):
-            super()._save_rng_state(output_dir)
-        ledger_rows: dict[str, int] = {}
-        with self._putting_errors_off("the ledger it refers to"):
-            self._recorder.settle()
-            self.ledger.sync()
-            ledger_rows = self.ledger.num_rows()
-        progress = replace(self._progress_now(), ledger_rows=ledger_rows)
-        with self._putting_errors_off("the state of its mixture"):
-            if self.args.should_save:
-                loader = self._present_loader
-                cap = loader.cap.state_dict(loader.configured_cap)
-                state = {**self.mixing.state_dict(), "progress": progress.state_dict(), CAP_ENTRY: cap}
-                state[METHODS_ENTRY] = self._method_settings()
-                write_json(Path(output_dir) / STATE_FILE, state)
-            if self._feed is not None:
-                self._feed.save(Path(output_dir), self.args.process_index)
-
-    @property
-    def _start_time(self) -> float:
-        """Start time of the run in the present wall clock, from which the Trainer computes the runtime."""
-        return time.time() - (time.monotonic() - self._started)
-
-    def _progress_now(self) -> Progress:
-        state, control = self.state, self.control
-        _, gradient_norm, learning_rate = self._last_step
-        num_evaluations, num_metrics = self.ledger.num_evaluations(state.global_step)
-        return Progress(
-            seconds=time.monotonic() - self._started,
-            running_losses=self.accelerator.gather(self._tr_loss.reshape(1)).tolist(),
-            logged_loss=self._total_loss_scalar,
-            last_logged_step=self._globalstep_last_logged,
-            gradient_norm=None if gradient_norm is None else float(gradient_norm),
-            learning_rate=learning_rate,
-            learning_rate_factor=1.0 if self._learning_rate is None else self._learning_rate.factor,
-            epoch_end_is_left=self._epoch_end_is_left,
-            epoch_stops=control.should_epoch_stop,
-            # The end of the budget is no requested stop: with a larger budget the run continues.
-            training_stops=control.should_training_stop and state.global_step < state.max_steps,
-            num_evaluations=num_evaluations,
-            num_metrics=num_metrics,
-            recorder=self._recorder.state_dict(),
-            methods=self._log_state(),
-        )
-
-    def _method_settings(self) -> list[str]:
-        """Lists the settings of the methods."""
-        return []
-
-    def _log_state(self) -> dict[str, Any]:
-        """Returns the methods' part of the next log entry."""
-        return {}
-
-    def _maybe_log_save_evaluate(self, tr_loss: Tensor, grad_norm: Any, *args: Any, **kwargs: Any) -> None:
-        # The loop calls this after every step, and once more at the end of an epoch.
-        step = self.state.global_step
-        self._epoch_end_is_left = step != self._last_step[0]
-        self._last_step = (step, grad_norm, kwargs.get("learning_rate"))
-        super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **kwargs)

@@ -40,10 +40,9 @@ def test_an_override_above_the_mixin_is_the_users_own(tmp_path: Path) -> None:
 
 def test_the_stock_trainers_go() -> None:
     from mixer.trainer.checks import check_trainer_is_supported
-    from mixer.trainer.step import StepMixin
 
     for parent in (Trainer, Seq2SeqTrainer):
-        check_trainer_is_supported(type("Mixed", (MixingMixin, parent), {}), StepMixin)
+        check_trainer_is_supported(type("Mixed", (MixingMixin, parent), {}), MixingMixin)
 
 
 class _Preferences(MixingMixin, DPOTrainer):

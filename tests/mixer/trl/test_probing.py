@@ -136,7 +136,7 @@ def test_a_run_measures_what_is_trained(tmp_path: Path, kind: str) -> None:
     trainer.train()
     assert torch.equal(before, weights_of(trainer.model))
     expected = _gram_of(trainer.model, trainer.streams)
-    statistics = trainer._run_probe.statistics
+    statistics = trainer._parts.probe.statistics
     assert statistics is not None
     np.testing.assert_allclose(statistics.gram, expected, rtol=1e-4, atol=1e-9)
 
@@ -151,6 +151,6 @@ def test_under_autocast_the_fused_head_is_read_too(tmp_path: Path) -> None:
         probe=Probing(interval_steps=1, mode="exact"),
     )
     trainer.train()
-    statistics = trainer._run_probe.statistics
+    statistics = trainer._parts.probe.statistics
     assert statistics is not None
     np.testing.assert_allclose(statistics.gram, _gram_of(model_of(), trainer.streams), rtol=0.05)

@@ -58,7 +58,7 @@ def test_it_is_that_of_all_samples_at_once(tmp_path: Path, variant: str, per_dev
     )
     trainer.mixing.set_batch_size(sum(len(stream.dataset) for stream in trainer.streams))
     trainer.train()
-    items = int(trainer._step_counts.items.sum())
+    items = int(trainer._parts.run.step.counts.items.sum())
     expected = _whole_gradient(model_of(dtype=torch.float64), trainer.streams, items, variant == "dft")
     torch.testing.assert_close(recorder.gradients[0], expected, rtol=0, atol=1e-6)  # per_token sums are of float32
 
@@ -116,8 +116,8 @@ def test_trying_the_loss_out_leaves_no_trace_in_the_metrics(tmp_path: Path) -> N
     seen = []
 
     class Watching(MixingSFTTrainer):
-        def _learn_normalization(self, *args: Any) -> Any:
-            found = super()._learn_normalization(*args)
+        def get_batch_samples(self, *args: Any) -> Any:
+            found = super().get_batch_samples(*args)  # with the trial forwards
             seen.append((dict(self._metrics["eval"]), dict(self._metrics["train"]), self._total_train_tokens))
             assert "gather_for_metrics" not in vars(self.accelerator)
             return found

@@ -81,8 +81,8 @@ def _three() -> dict[str, Any]:
 @pytest.mark.parametrize("model_name", ["llama", "gpt2"])
 def test_formats_of_their_own(tmp_path: Path, model_name: str) -> None:
     trainer = _expect_losses_of(tmp_path, _three(), model_name=model_name)
-    assert trainer._normalizations[0].rows_known
-    assert not trainer._present_loader.by_stream
+    assert trainer._parts.losses.normalizations[0].rows_known
+    assert not trainer._parts.run.present_loader.by_stream
     prompts = trainer.streams[1].dataset["labels"]
     assert all(labels[0] == -100 for labels in prompts)  # completions alone, although the first stream has none
 
@@ -98,7 +98,7 @@ def test_assistant_turns_alone(tmp_path: Path) -> None:
 
 def test_dynamic_fine_tuning(tmp_path: Path) -> None:
     trainer = _expect_losses_of(tmp_path, _three(), _dynamic, loss_type="dft")
-    assert not trainer._present_loader.by_stream  # read off the log-probabilities
+    assert not trainer._parts.run.present_loader.by_stream  # read off the log-probabilities
 
 
 def test_smoothed_labels(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_loss_function_of_the_user(tmp_path: Path, divides: bool) -> None:
         return 2.0 * _cross_entropy(logits, labels)
 
     trainer = _expect_losses_of(tmp_path, _three(), doubled, options={"compute_loss_func": compute})
-    assert trainer._present_loader.by_stream  # it is not what the rows show
+    assert trainer._parts.run.present_loader.by_stream  # it is not what the rows show
 
 
 def test_samples_laid_end_to_end(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_probe_sees_the_gradient_of_a_term(tmp_path: Path) -> None:
             tmp_path / str(alpha), [DER(alpha=alpha)], new=_two(), mixing=mixing, max_steps=2, learning_rate=0.3
         )
         trainer.train()
-        found.append(float(trainer._run_probe.statistics.gram[2, 2]))
+        found.append(float(trainer._parts.probe.statistics.gram[2, 2]))
     assert found[0] == pytest.approx(0.0, abs=1e-12)
     assert found[2] == pytest.approx(4 * found[1], rel=1e-3)
 
@@ -100,7 +100,7 @@ def test_memory_that_runs_out_repeats_the_step_as_if_nothing_had_been(tmp_path: 
 
     method, gradient, changes = CASES[name]
     trainer, spy = spied(tmp_path, method(), model=Small(), auto_find_batch_size=True, **{"batch_size": 9, **changes})
-    assert trainer._loader.cap.max_samples <= 2
+    assert trainer._parts.run.loader.cap.max_samples <= 2
     steps = [number for number, rate in enumerate(spy.rates) if rate != spy.rates[number - 1] or number == 0]
     assert len(spy.rates) > len(steps) == 5
     last = [*(number - 1 for number in steps[1:]), len(spy.rates) - 1]

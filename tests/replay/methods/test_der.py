@@ -140,7 +140,7 @@ def test_samples_of_another_buffer_are_replayed_as_samples_of_the_batch(tmp_path
     factors = []
     for stream in (other, Points(20, seed=2)):
         trainer = make_trainer(tmp_path, [DER()], new={"new": Points(), "old": stream})
-        factors.append(trainer._methods[-1].factors(None, np.array([6, 2, 4])).tolist())
+        factors.append(trainer._parts.methods.all[-1].factors(None, np.array([6, 2, 4])).tolist())
     assert factors[0] == factors[1] == [1.5, 1.5, 0.0]
 
 

@@ -118,7 +118,7 @@ def test_as_many_as_there_are_candidates_is_an_even_draw(tmp_path: Path) -> None
     weights = []
     for name, retrieval in (("mir", MIR(candidates=3)), ("even", Uniform())):
         trainer = make_trainer(tmp_path / name, buffer=ReplayBuffer(12, retrieval=retrieval))
-        trainer._wants_one_stream_each = True
+        trainer._parts.run.needs.one_stream_each = True
         trainer.train()
         weights.append(weights_of(trainer.model))
     torch.testing.assert_close(*weights, rtol=0, atol=0)

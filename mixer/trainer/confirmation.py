@@ -1,0 +1,155 @@
+"""Loading a step, and the agreement of all ranks on it before anything else happens."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+from transformers import Trainer
+from transformers.utils import logging
+
+from mixer.distributed.collectives import OtherRankError
+from mixer.loading.collate import batch_mapping
+from mixer.loading.memory import Size, Window
+from mixer.loading.step import MicroBatch, StepBatch, StepCounts, confirm
+from mixer.models.row_losses import tokens_per_row
+from mixer.trainer.checkpointing.choose import write_error
+from mixer.trainer.checks import check_one_pass
+from mixer.trainer.losses import StreamLosses
+from mixer.trainer.run import Run
+from mixer.utils.arrays import Int64Array
+from mixer.utils.files import WriteError
+
+logger = logging.get_logger(__name__)
+
+_MOST_TOLD = 20  # skipped samples that each rank logs one by one
+
+
+class StepConfirmation:
+    """Loads steps and confirms them: all ranks trained the last one, planned the same next one, and could load it.
+
+    Args:
+        trainer: The trainer.
+        run: The run.
+        losses: The losses of the streams, which count items.
+        check_labels: Refuses labels that a stream's head does not have.
+        signals: Returns how many of the signals that end a run this rank has received.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        run: Run,
+        losses: StreamLosses,
+        check_labels: Callable[[StepBatch], None],
+        signals: Callable[[], tuple[int, ...]],
+    ):
+        self._trainer, self._run, self._losses = trainer, run, losses
+        self._check_labels, self._signals = check_labels, signals
+        self.largest = Size(0, 0)  # of this rank's micro-batches in the step
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins a run."""
+        self._window, self._num_trained = Window(), 0  # steps trained in this run
+        self._step_told, self._num_told = -1, 0  # the last step whose skipped samples were logged
+
+    def passed(self) -> None:
+        """Records that the step was trained, with its largest micro-batch."""
+        self._window.passed(self.largest)
+        self._num_trained += 1
+
+    def confirmed(self, load: Callable[[], StepBatch | None]) -> StepBatch | None:
+        """Loads a step, or catches an error, and reports it to the other ranks before anything else happens."""
+        batch, counts, run = None, None, self._run
+        error = explained(run.method_error or run.policy_error or run.ledger.error, self._trainer)
+        try:
+            if self._can_load(error):
+                batch = load()
+                counts = None if batch is None else self._counted(batch)
+        except OtherRankError:
+            batch = None
+        except Exception as caught:  # sent to all ranks before it is raised
+            error = caught
+        plan = None if batch is None else batch.plan
+        run.step.counts = counts = confirm(run.rank_sync, len(run.streams), plan, counts, error)
+        if batch is not None:
+            run.step.plan = batch.plan
+            run.mixing.check_tokens(batch.plan, counts.tokens, counts.skipped)
+            self._log_skipped_samples(batch, counts.skipped)
+        return batch
+
+    def reconfirmed(self, batch: StepBatch) -> StepBatch:
+        """Counts a step's items again."""
+        return self.confirmed(lambda: batch) or batch
+
+    def reloaded(self, batch: StepBatch) -> StepBatch:
+        """Loads the samples of a step again."""
+        return self.confirmed(lambda: self._run.present_loader.load(batch.plan)) or batch
+
+    def resplit(self, batch: StepBatch) -> StepBatch:
+        """Splits a step into smaller micro-batches."""
+        return self.confirmed(lambda: self._run.present_loader.resplit(batch)) or batch
+
+    def _can_load(self, error: Exception | None) -> bool:
+        """Whether to load; ranks that communicate while loading do so only if all of them can."""
+        if self._run.loader is None or not self._run.loader.is_talkative:
+            return error is None
+        return bool(self._run.rank_sync.least(np.array([error is None], dtype=np.int64))[0])
+
+    def _counted(self, batch: StepBatch) -> StepCounts:
+        """Counts the items and tokens of this rank's micro-batches."""
+        self._check_labels(batch)
+        num_streams = len(self._run.streams)
+        items, tokens = np.zeros((2, num_streams), dtype=np.int64)
+        self._run.step.micro_items = micro_items = []
+        num_first = num_rows = squared_items = 0
+        for micro in batch.micro_batches:
+            with self._losses.naming_streams(micro):
+                per_row = self._losses.items_per_row(micro)
+            micro_items.append(0 if micro.is_padding else int(per_row.sum()))
+            if not micro.is_padding:
+                items += _by_stream(per_row, micro, num_streams)
+                tokens += _by_stream(tokens_per_row(micro.inputs), micro, num_streams)
+                num_first += self._losses.num_first_labels(micro, per_row)
+                num_rows += len(per_row)
+                squared_items += int(per_row.square().sum())
+        skipped = np.bincount([stream_id for stream_id, _ in batch.broken], minlength=num_streams)
+        num_larger = int(self._is_larger(batch))
+        return StepCounts(items, tokens, num_larger, num_first, skipped, self._signals(), num_rows, squared_items)
+
+    def _is_larger(self, batch: StepBatch) -> bool:
+        """Whether a step has a micro-batch larger than any before."""
+        num_micro_batches, trainer = len(batch.micro_batches), self._trainer
+        check_one_pass(trainer.args, trainer.accelerator, batch.plan.step, num_micro_batches, not self._num_trained)
+        batches = [(batch_mapping(micro.inputs), len(micro.stream_ids)) for micro in batch.micro_batches]
+        self.largest = Size.largest(batches)
+        return self._window.is_beyond(self.largest)
+
+    def _log_skipped_samples(self, batch: StepBatch, skipped: Int64Array | None) -> None:
+        """Logs the samples that a step skips, and ends the run on all ranks if there are too many."""
+        messages = [sample.message for _, sample in batch.broken]
+        if batch.plan.step != self._step_told:  # otherwise it was reloaded
+            self._step_told = batch.plan.step
+            for message in messages[: max(_MOST_TOLD - self._num_told, 0)]:
+                logger.warning("Step %d continues without a sample. %s", batch.plan.step, message)
+            self._num_told += len(messages)
+            if self._num_told >= _MOST_TOLD > self._num_told - len(messages):
+                logger.warning("Further skipped samples are counted in the ledger (column skipped), but not logged.")
+        if skipped is not None:
+            mixing = self._run.mixing
+            self._run.skipping.check(mixing.names, mixing.skipped + skipped, mixing.seen, messages)
+
+
+def explained(error: Exception | None, trainer: Trainer) -> Exception | None:
+    """Adds what is safe to the error of a file that could not be written between steps."""
+    if not isinstance(error, WriteError) or error.says_what_is_safe:
+        return error
+    return write_error("A file of the run", error, Path(str(trainer.args.output_dir)))
+
+
+def _by_stream(per_row: Tensor, micro: MicroBatch, num_streams: int) -> Int64Array:
+    ids, numbers = micro.stream_ids, per_row.cpu().numpy()
+    if len(numbers) != len(ids):  # packed rows of one stream, or the run will separate streams
+        ids, numbers = ids[:1], numbers.sum(keepdims=True)
+    return np.bincount(ids, weights=numbers, minlength=num_streams).astype(np.int64)

@@ -1,0 +1,220 @@
+"""How a trainer loads its streams: the loader, its workers, and the columns of the model."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+from transformers import Trainer, default_data_collator
+from transformers.trainer_utils import seed_worker
+
+from mixer.distributed.collectives import RankSync
+from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.collate import StreamSpecifics
+from mixer.loading.iterable.feed import Feed
+from mixer.loading.iterable.source import RowSource
+from mixer.loading.lengths import Lengths
+from mixer.loading.loader import MixingLoader
+from mixer.loading.preprocessing import preprocessed
+from mixer.loading.transport import Columns
+from mixer.loading.workers import WorkerOptions
+from mixer.mixture.bad_samples import Skipping
+from mixer.mixture.controller import Mixing
+from mixer.mixture.stream import Stream, read_from
+from mixer.trainer.run import StepNeeds
+from mixer.trainer.seam import collator_removing_columns, signature_columns, without_unused_columns
+
+# Workers time out a little earlier than ranks, so that a rank with stuck workers can report it.
+_SHARE_OF_TIMEOUT = 0.9
+
+
+class StreamLoading:
+    """Makes the loaders of a trainer's streams, as the training arguments say.
+
+    Args:
+        trainer: The trainer.
+        streams: The streams.
+        max_tokens: Maximum number of tokens in a micro-batch, or `None`.
+        skipping: What happens to samples that cannot be loaded.
+        rank_sync: Collective operations.
+        most_samples: Returns the maximum samples of a micro-batch, until memory runs out.
+        removes_columns: Returns whether columns that the model does not take are removed before collation.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        streams: Sequence[Stream],
+        max_tokens: int | None,
+        skipping: Skipping,
+        rank_sync: RankSync,
+        most_samples: Callable[[], int],
+        removes_columns: Callable[[], bool],
+    ):
+        self._trainer, self._streams, self._skipping = trainer, streams, skipping
+        self._max_tokens, self._rank_sync = max_tokens, rank_sync
+        self._most_samples, self._removes_columns = most_samples, removes_columns
+
+    @property
+    def seed(self) -> int:
+        """The seed of the data."""
+        args = self._trainer.args
+        return args.seed if args.data_seed is None else args.data_seed
+
+    def new_loader(
+        self, mixing: Mixing, feed: Feed | None, specifics: Mapping[int, StreamSpecifics], needs: StepNeeds
+    ) -> MixingLoader:
+        """Makes a loader.
+
+        Args:
+            mixing: The controller of the mixture.
+            feed: The rows of iterable streams.
+            specifics: Collators and heads of single streams.
+            needs: What the run needs of its steps.
+        """
+        trainer, args = self._trainer, self._trainer.args
+        loader = MixingLoader(
+            mixing,
+            self.datasets(),
+            self.common_collator,
+            rank=args.process_index,
+            world_size=args.world_size,
+            micro_batches=self._micro_batch_options(),
+            stack_columns=self.model_columns if trainer.data_collator is default_data_collator else None,
+            seed=self.seed,
+            workers=self._worker_options(),
+            pin_memory=args.dataloader_pin_memory and args.device.type not in ("cpu", "mps"),
+            feed=feed,
+            keeps_samples=True,  # until the loss normalisation is known
+            specifics=specifics,
+            skipping=self._skipping,
+        )
+        loader.keeps_positions = needs.outputs
+        # TRL's trainers set padding_free if one row holds several samples.
+        loader.by_stream = needs.one_stream_each or bool(getattr(trainer, "padding_free", False))
+        self._compare_unseen_columns(loader)
+        return loader
+
+    def _compare_unseen_columns(self, loader: MixingLoader) -> None:
+        """Makes the loader compare the columns of samples that could not be inspected before.
+
+        These are samples of memories and iterable streams, and samples made by code if the collator is one of
+        transformers, which all use the columns of the first sample.
+        """
+        unseen = [
+            number
+            for number, stream in enumerate(self._streams)
+            if stream.is_memory
+            or (_is_made(stream) and goes_by_first(stream.data_collator or self._trainer.data_collator))
+        ]
+        is_unseen = len(self._streams) > 1 and any(stream.is_iterable or stream.is_memory for stream in self._streams)
+        is_unseen = is_unseen or (goes_by_first(self._trainer.data_collator) and any(map(_is_made, self._streams)))
+        taken: Any = signature_columns(self._trainer) if self._removes_columns() else None
+        removed = {
+            name
+            for stream in self._streams
+            if taken is not None and not _is_made(stream)
+            for name in set(stream.dataset.column_names) - set(taken)
+        }
+        loader.compare_columns([*unseen, *([-1] if is_unseen else [])], taken, removed)
+
+    def _micro_batch_options(self) -> MicroBatchOptions:
+        args = self._trainer.args
+        groups = args.train_sampling_strategy == "group_by_length"
+        if not groups and self._max_tokens is None:
+            return MicroBatchOptions(self._most_samples())
+        names = getattr(self._trainer.processing_class, "model_input_names", None) or ["input_ids"]
+        sources = [preprocessed(stream.dataset, stream.preprocess) for stream in self._streams]
+        lengths = Lengths(sources, args.length_column_name, names[0])
+        return MicroBatchOptions(self._most_samples(), self._max_tokens, groups, lengths, self._rank_sync.most)
+
+    def _worker_options(self) -> WorkerOptions:
+        args = self._trainer.args
+        workers: int = args.dataloader_num_workers
+        return WorkerOptions(
+            num_workers=workers,
+            prefetch_factor=2 if args.dataloader_prefetch_factor is None else args.dataloader_prefetch_factor,
+            persistent_workers=args.dataloader_persistent_workers,
+            worker_init_fn=partial(seed_worker, num_workers=workers, rank=args.process_index),
+            multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
+            limit_seconds=_SHARE_OF_TIMEOUT * args.ddp_timeout,
+        )
+
+    def new_feed(self, mixing: Mixing, rows_from: Path | None = None, allow_inexact: bool = False) -> Feed | None:
+        """Makes the feed of the iterable streams, if there are any; from a checkpoint if one is given."""
+        if not any(stream.is_iterable for stream in self._streams):
+            return None
+        args, options, skipped = self._trainer.args, self._worker_options(), self._skipping.stream_ids
+        sources = {
+            stream_id: RowSource(
+                stream.name,
+                stream.dataset if stream_id in skipped else preprocessed(stream.dataset, stream.preprocess),
+                stream.order_key(self.seed),
+                args.process_index,
+                args.world_size,
+                options,
+                skips=stream_id in skipped,
+                preprocess=stream.preprocess if stream_id in skipped else None,
+            )
+            for stream_id, stream in enumerate(self._streams)
+            if stream.is_iterable
+        }
+        feed = Feed(sources, mixing, self._rank_sync, args.world_size)
+        if rows_from is not None:
+            feed.load(rows_from, args.process_index, allow_inexact)
+        return feed
+
+    def model_columns(self, columns: Columns) -> dict[str, Any]:
+        """Applies the default collator and the removal of unused columns to whole columns."""
+        known: Any = signature_columns(self._trainer) if self._removes_columns() else columns
+        inputs = {name: values for name, values in columns.items() if name in known}
+        if "label" in inputs:
+            label = inputs.pop("label")
+            inputs["labels"] = label.float() if label.is_floating_point() else label.long()
+        elif "label_ids" in inputs:
+            inputs["labels"] = inputs.pop("label_ids")
+        return inputs
+
+    def datasets(self) -> list[Any]:
+        """Returns the data set of each stream, without columns that the model does not take."""
+        lasting = {stream.name: self._with_model_columns(stream) for stream in self._streams if not stream.is_memory}
+        return read_from(self._streams, lasting)
+
+    @property
+    def common_collator(self) -> Any:
+        """The collator of the streams that have none of their own."""
+        if self.columns_are_removed:
+            return self._trainer.data_collator
+        return collator_removing_columns(self._trainer, self._trainer.data_collator, "training")
+
+    @property
+    def columns_are_removed(self) -> bool:
+        """Whether all samples are loaded without unused columns; memories keep what they received."""
+        return not any(map(_is_made, self._streams))
+
+    def _with_model_columns(self, stream: Stream) -> Any:
+        if _is_made(stream):
+            return preprocessed(stream.dataset, stream.preprocess)
+        columns = stream.dataset.column_names
+        missing = [name for name in stream.label_names or () if name not in columns]
+        if missing and stream.data_collator is None:
+            raise ValueError(f"Stream {stream.name!r}: label_names contains {missing}, but the columns are {columns}.")
+        taken: list[str] = list(signature_columns(self._trainer) or ())
+        if self._removes_columns() and not set(taken) & set(columns):
+            raise ValueError(
+                f"Stream {stream.name!r}: the model takes none of the columns {columns}; it takes {taken}. Rename the "
+                f"columns, set the stream's preprocess, or set remove_unused_columns=False for a data_collator that "
+                f"creates the inputs."
+            )
+        return without_unused_columns(self._trainer, stream.dataset, f"training stream {stream.name!r}")
+
+
+def _is_made(stream: Stream) -> bool:
+    """Whether code creates the samples, perhaps with different columns."""
+    return not isinstance(stream.dataset, datasets.Dataset) or stream.preprocess is not None
+
+
+def goes_by_first(collator: Any) -> bool:
+    """Says whether a collator is one of transformers, which all use the columns of the first sample."""
+    return getattr(collator, "__module__", "").startswith("transformers.data")

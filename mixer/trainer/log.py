@@ -1,0 +1,65 @@
+"""The streams' entries in the Trainer's log."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+
+from transformers import Trainer
+
+from mixer.ledger.trackers.reporting import Reporting
+from mixer.trainer.methods import MethodList
+from mixer.trainer.run import Run
+from mixer.utils.attributes import method_replaced
+
+# With more streams than this, the Trainer's history, which every checkpoint contains in full, has no entries per
+# stream.
+MOST_STREAMS_IN_HISTORY = 256
+
+
+class StreamLog:
+    """Adds the entries of streams and methods to the loop's own log entry.
+
+    Args:
+        trainer: The trainer.
+        run: The run.
+        methods: Its methods.
+        reporting: Reports to trackers.
+    """
+
+    def __init__(self, trainer: Trainer, run: Run, methods: MethodList, reporting: Reporting):
+        self._trainer, self._run, self._methods, self._reporting = trainer, run, methods, reporting
+        self._entries: Mapping[str, float] = {}  # in the log entry that is being made
+
+    @contextlib.contextmanager
+    def adding_entries(self) -> Iterator[None]:
+        """Adds the entries to the loop's log entry before any override of `log` sees it."""
+        log = self._trainer.log
+
+        def log_with_entries(logs: dict[str, float], start_time: float | None = None) -> None:
+            if "loss" in logs and not self._entries:
+                self._entries = self._run.recorder.log_entries() | self._methods.log_entries()
+                logs.update(self._entries)
+            log(logs, start_time)
+
+        try:  # the Trainer has no hook before log()
+            with method_replaced(self._trainer, "log", log_with_entries):
+                yield
+        finally:
+            self._entries = {}
+
+    def log(self, log: Callable[..., None], logs: dict[str, float], start_time: float | None) -> None:
+        """Logs; see `MixingMixin.log`.
+
+        Args:
+            log: The Trainer's own.
+            logs: The entry.
+            start_time: Start time of the run, for its speed.
+        """
+        entries = {entry: value for entry, value in self._entries.items() if entry in logs}
+        self._reporting.note(entries)
+        history = self._trainer.state.log_history
+        place = len(history)
+        log(logs, start_time)
+        if len(self._run.streams) > MOST_STREAMS_IN_HISTORY:
+            names = frozenset(self._run.mixing.names)
+            of_streams = {entry for entry in entries if entry.partition("/")[2] in names}
+            history[place] = {entry: value for entry, value in history[place].items() if entry not in of_streams}

@@ -1,0 +1,244 @@
+"""Forwards that determine, before a run's first step, how its losses are normalised."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, Trainer
+from transformers.utils import logging
+
+from mixer.loading.batching import STREAMS_IN_TURN
+from mixer.loading.collate import batch_mapping
+from mixer.loading.step import StepBatch
+from mixer.models.inputs import inner_model
+from mixer.models.loss_normalization import (
+    EXACT_SHARE,
+    HALF_TOLERANCE,
+    LARGEST_OTHER_SHARE,
+    TOLERANCE,
+    LossNormalization,
+    Seen,
+    counts_other_items,
+    decide,
+    find_kind,
+    needs_kind,
+    try_normalization,
+    vote_on_kind,
+)
+from mixer.models.row_losses import items_per_row, labels_can_shift
+from mixer.models.side_state import model_restored
+from mixer.models.trial_rows import rows_to_try
+from mixer.models.trl import metrics_restored
+from mixer.trainer.confirmation import StepConfirmation
+from mixer.trainer.losses import StreamLosses
+from mixer.trainer.out_of_memory import Recovery
+from mixer.trainer.run import Run
+from mixer.trainer.seam import prepare_inputs
+
+logger = logging.get_logger(__name__)
+
+Trial = Callable[[StepBatch, int], Tensor]
+
+# A tentative normalisation is tried again in this many steps whose rows have unequal numbers of items.
+_MOST_UNEVEN = 32
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class LossTrials:
+    """Determines how losses are normalised, together with the other ranks.
+
+    Args:
+        trainer: The trainer, which computes losses.
+        run: The run.
+        losses: The losses of the streams.
+        steps: Loads steps.
+        recovery: Repeats a trial that does not fit into memory.
+    """
+
+    def __init__(
+        self, trainer: Trainer, run: Run, losses: StreamLosses, steps: StepConfirmation, recovery: Recovery
+    ) -> None:
+        self._trainer, self._run, self._losses = trainer, run, losses
+        self._steps, self._recovery = steps, recovery
+        self._num_uneven = 0  # steps with unequal rows while a normalisation is tentative
+        self._has_recounted = False  # whether the loss shifts labels unlike its model
+        self._last_tried: list[Seen] = []  # the last loss of unknown kind, for some rows and for their halves
+
+    def learned(self, batch: StepBatch) -> StepBatch:
+        """Determines what is unknown of a step's losses; returns the step, which may have been loaded again."""
+        unknown = self._unknown_kinds(batch)
+        return self._learn(batch, unknown) if unknown else batch
+
+    def _unknown_kinds(self, batch: StepBatch) -> list[int]:
+        """Returns the kinds of loss in a step whose normalisation is unknown.
+
+        A tentative one is tried again now and then if the rows of the step differ in their number of items.
+        """
+        known, plan = self._losses.normalizations, batch.plan
+        kinds = np.flatnonzero(plan.counts).tolist() if self._losses.differ else [0]
+        tentative = [kind for kind in kinds if kind in known and known[kind].is_tentative]
+        tries_again = plan.step & (plan.step - 1) == 0  # after 1, 2, 4, 8, ... steps
+        if tentative and not self._run.step.counts.is_even:
+            self._num_uneven += 1
+            tries_again |= self._num_uneven <= _MOST_UNEVEN
+        return [kind for kind in kinds if kind not in known or (tries_again and kind in tentative)]
+
+    def _learn(self, batch: StepBatch, kinds: Sequence[int]) -> StepBatch:
+        """Determines how losses are normalised; reloads the step by stream if rows cannot be separated."""
+        losses, needs = self._losses, self._run.needs
+        losses.start_reading()
+        items_were = [losses.normalization_of(kind).counts_rows for kind in kinds]
+        for kind in kinds:
+            batch, normalization = self._learn_kind(batch, kind)
+            if normalization is not None:
+                losses.normalizations[kind] = normalization
+        loader, known = self._run.present_loader, losses.normalizations.values()
+        loader.keeps_samples = needs.recovers or needs.samples or any(one.is_tentative for one in known)
+        if all(one.rows_known for one in known) or loader.by_stream or loader.in_turns:
+            if items_were == [losses.normalization_of(kind).counts_rows for kind in kinds]:
+                return batch
+            return self._steps.reconfirmed(batch)  # its items have changed
+        self._part_streams()
+        return self._steps.reloaded(batch)
+
+    def _part_streams(self) -> None:
+        """Separates streams into micro-batches of their own: all streams, or some in turns."""
+        loader, num_streams = self._run.present_loader, len(self._run.streams)
+        loader.in_turns = loader.takes_turns and num_streams > STREAMS_IN_TURN
+        loader.by_stream = not loader.in_turns
+        if num_streams > 1 and self._trainer.is_world_process_zero():
+            logger.warning(
+                "The loss of this model cannot be separated by row, so %s.",
+                f"a step measures the losses of {STREAMS_IN_TURN} of the {num_streams} streams, in turns: these get "
+                f"micro-batches of their own, up to {STREAMS_IN_TURN} more forwards per step, and the policy sees no "
+                "loss of the others"
+                if loader.in_turns
+                else "every micro-batch contains one stream only",
+            )
+
+    def _learn_kind(self, batch: StepBatch, kind: int) -> tuple[StepBatch, LossNormalization | None]:
+        """Determines how the losses of one kind are normalised."""
+        batch, votes = self._voted(batch, kind, self._try_normalization)
+        of_kind = None
+        if needs_kind(votes):
+            batch, of_kind = self._voted(batch, kind, self._try_kind)
+            if counts_other_items(of_kind) and not (self._has_recounted or self._losses.differ):
+                self._has_recounted = True
+                self._losses.count_other_labels()
+                return self._learn_kind(self._steps.reconfirmed(batch), kind)
+        normalization = decide(votes, self._trainer.args.world_size, of_kind)
+        if normalization is not None and normalization.kind == "other" and self._trainer.is_world_process_zero():
+            self._warn_of_other_loss(kind, normalization)
+        return batch, normalization
+
+    def _warn_of_other_loss(self, kind: int, normalization: LossNormalization) -> None:
+        """Warns of a loss whose gradient on the whole batch cannot be computed from micro-batches."""
+        logger.warning(
+            "%s is neither a sum nor a mean over tokens or rows: for some rows it is %.4g, for their halves %.4g and "
+            "%.4g. The gradient of a step is therefore the mean of its micro-batches' gradients, weighted by their "
+            "%s; the Trainer's with gradient accumulation is the same mean with equal weights. For the gradient of "
+            "the whole batch use one micro-batch: per_device_train_batch_size as large as the batch, on one rank.",
+            self._losses.name(kind),
+            *(seen.loss for seen in self._last_tried),
+            "share of num_items_in_batch" if normalization.counts_items else "labels",
+        )
+
+    # ---- A trial ----
+
+    def _voted(self, batch: StepBatch, kind: int, trial: Trial) -> tuple[StepBatch, Tensor]:
+        """Adds up the ranks' votes on a normalisation; returns the step too, which may have been split again."""
+        batch, own = self._recovery.tried(lambda split: (split, self._vote(split, kind, trial)), batch)
+        return batch, self._run.rank_sync.add_up(own.to(self._trainer.args.device)).cpu()
+
+    def _vote(self, batch: StepBatch, kind: int, trial: Trial) -> Tensor:
+        """Returns this rank's vote on a normalisation.
+
+        All ranks run the model equally often in a trial: a forward may be a collective.
+        """
+        losses = self._losses
+        of_kind = [losses.kind(int(micro.stream_ids[0])) == kind for micro in batch.micro_batches]
+        # A rank without such a micro-batch runs another one and abstains.
+        number = of_kind.index(True) if any(of_kind) else 0
+        micro = batch.micro_batches[number]
+        counts = any(of_kind) and not micro.is_padding
+        with losses.function_of(int(micro.stream_ids[0])), losses.naming_streams(micro), self._trying():
+            votes = trial(batch, number)
+        return votes if counts else torch.zeros_like(votes)
+
+    @contextlib.contextmanager
+    def _trying(self) -> Iterator[None]:
+        """Restores the model, the random generators and the arguments after a trial."""
+        trainer = self._trainer
+        inner = self._losses.unwrapped_model
+        restored = model_restored(trainer.model_wrapped, trainer.args, training=False, inner=inner)
+        with metrics_restored(trainer), restored, torch.no_grad():
+            yield
+
+    def _loss(self, inputs: Mapping[str, Any], num_items: int, averages: bool = True) -> Tensor:
+        """Computes the loss of a micro-batch as the Trainer does."""
+        trainer = self._trainer
+        prepared = prepare_inputs(trainer, dict(inputs))
+        self._losses.reader.listen(prepared)
+        trainer.args.average_tokens_across_devices = averages
+        with trainer.compute_loss_context_manager():
+            count = torch.tensor(num_items, device=trainer.args.device)
+            loss: Any = trainer.compute_loss(trainer.model_wrapped, prepared, num_items_in_batch=count)
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            return loss.detach()
+        actual = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r}"
+        raise TypeError(f"A loss must be a tensor with one element, got {actual}: return its mean.")
+
+    def _rows(self, num_samples: int) -> Tensor | None:
+        rows = self._losses.reader.row_losses()
+        return rows if rows is not None and len(rows) == num_samples else None
+
+    def _try_normalization(self, batch: StepBatch, number: int) -> Tensor:
+        losses, micro, inner = self._losses, batch.micro_batches[number], inner_model(self._losses.own_model)
+        is_stock = isinstance(inner, PreTrainedModel) and type(inner).__module__.startswith("transformers.")
+        # If the user computes the loss, or there are several, the observed rows may belong to another loss.
+        is_doubtful = losses.is_users or losses.differ
+        return try_normalization(
+            lambda count, averages: self._loss(micro.inputs, count, averages),
+            lambda: self._rows(len(micro.stream_ids)),
+            self._run.step.num_items,
+            self._run.step.micro_items[number],
+            self._trainer.args.world_size,
+            EXACT_SHARE if is_doubtful else LARGEST_OTHER_SHARE,
+            is_stock=is_stock and not is_doubtful,
+        )
+
+    def _try_kind(self, batch: StepBatch, number: int) -> Tensor:
+        micro, loader = batch.micro_batches[number], self._run.present_loader
+        inputs, num_samples = batch_mapping(micro.inputs), len(micro.stream_ids)
+        if num_samples == 1:
+            stream_id = int(micro.stream_ids[0]) if loader.by_stream else None
+            inputs, num_samples = loader.few_samples(batch, stream_id) or (inputs, num_samples)
+        rows = rows_to_try(inputs, num_samples, self._losses.labels_per_row)
+        self._last_tried = seen = [self._see(one) for one in (rows or [inputs] * 3)]
+        if rows is None:
+            return vote_on_kind(None)
+        is_half = any(parameter.dtype in _HALF for parameter in self._trainer.model_wrapped.parameters())
+        tolerance = HALF_TOLERANCE if is_half else TOLERANCE
+        best = find_kind(seen[0], seen[1:], tolerance)
+        if best is None or best.kind != "other":
+            return vote_on_kind(best)
+        # A model that wraps another one, for example, may shift its labels without a way to know.
+        shifts = not self._losses.shifts_labels
+        shifted = [
+            replace(one, rows=None, items=items_per_row(tried, shifts).cpu().numpy())
+            for one, tried in zip(seen, rows, strict=True)
+            if labels_can_shift(tried)
+        ]
+        other = find_kind(shifted[0], shifted[1:], tolerance) if shifted else None
+        return vote_on_kind(best, has_other_items=other is not None and other.kind != "other")
+
+    def _see(self, inputs: Mapping[str, Any]) -> Seen:
+        # Without training's factor world_size.
+        loss = float(self._loss(inputs, self._run.step.num_items, averages=False))
+        items = self._losses.labels_per_row(inputs)
+        rows = self._rows(len(items))
+        return Seen(loss, None if rows is None else rows.double().cpu().numpy(), items.cpu().numpy())

@@ -1,0 +1,172 @@
+"""The training of one micro-batch: the Trainer's own training step, with its loss weighted in the backward."""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from accelerate.utils import send_to_device
+from torch import Tensor, nn
+from transformers import Trainer
+
+from mixer.loading.step import MicroBatch
+from mixer.trainer.losses import StreamLosses, factor_of
+from mixer.trainer.run import Run
+
+_HALF = (torch.float16, torch.bfloat16)
+
+TrainingStep = Callable[..., Tensor]
+Term = Callable[[Tensor], Tensor]
+
+
+class MicroBatchTraining:
+    """Trains micro-batches so that their gradients add up to that of the whole step.
+
+    The Trainer's `training_step`, or a user's, computes the loss of a micro-batch as if it was the whole batch, and
+    passes it to `accelerator.backward`. There, and nowhere else, the loss is divided: a mean over the items of the
+    micro-batch by their share of the step's items, a sum by the number of items; and by the number of ranks, whose
+    gradients are averaged. Then the methods' terms are added.
+
+    Args:
+        trainer: The trainer.
+        run: The run.
+        losses: The losses of the streams.
+    """
+
+    def __init__(self, trainer: Trainer, run: Run, losses: StreamLosses):
+        self._trainer, self._run, self._losses = trainer, run, losses
+        self.last_loss = torch.zeros(())  # of the last micro-batch with items, before weights
+        self.last_rows: Tensor | None = None  # `[num_rows]`: sums of the last micro-batch's loss terms
+        self._has_gone_backward = False
+
+    def train(
+        self,
+        step: TrainingStep,
+        model: nn.Module,
+        micro: MicroBatch,
+        num_items: Tensor | int | None,
+        own_items: int,
+        weight: float,
+        add_terms: Term | None,
+        sums: Tensor,
+    ) -> Tensor:
+        """Runs the forward and backward of a micro-batch and adds the streams' losses to `sums`.
+
+        Args:
+            step: The training step of the trainer's class.
+            model: The model as it is trained.
+            micro: The micro-batch.
+            num_items: Number of items in the step, as the Trainer counts them.
+            own_items: Items of the micro-batch.
+            weight: Factor of the methods on its loss.
+            add_terms: Adds the methods' terms to a loss, if there are any.
+            sums: `[num_streams + 1]`: see `StepResult.loss_sums`.
+
+        Returns:
+            A scalar: the share of the micro-batch in the step's loss, before loss weights.
+        """
+        losses, world_size = self._losses, self._trainer.args.world_size
+        first, total = micro.first_stream, self._losses.divisor_of_sum
+        normalization, counting = losses.normalization_of(first), factor_of(losses.item_factors, first)
+        divisor = normalization.divisor(total, own_items, world_size)
+        factor = weight * factor_of(losses.factors, first)
+        divide_by = divisor / factor if factor and own_items else float("inf")
+        losses.reader.listen(micro.inputs)
+        with losses.function_of(first), losses.naming_streams(micro):
+            told = num_items if normalization.counts_items else None
+            loss = self._run_step(step, model, self._inputs(micro), told, divide_by, add_terms)
+        self.last_rows = losses.row_terms(micro)
+        if not own_items:
+            return torch.zeros_like(loss)
+        loss = self._add_losses(sums, micro, loss / (divisor / counting), counting * world_size / total)
+        self.last_loss = loss
+        sums[-1] += loss * (total / self._run.step.num_items) / world_size
+        return loss
+
+    def loss_sum_to_check(self, micro: MicroBatch) -> Tensor | None:
+        """Returns the sum of the last micro-batch's item losses by its loss, unless rows are known to be its terms."""
+        first = micro.first_stream
+        if self._losses.normalization_of(first).rows_known:
+            return None
+        counting = factor_of(self._losses.item_factors, first)
+        loss_sum: Tensor = self.last_loss * (self._losses.divisor_of_sum / (counting * self._trainer.args.world_size))
+        return loss_sum
+
+    def _inputs(self, micro: MicroBatch) -> Any:
+        """Returns inputs that a training step may change."""
+        config: Any = self._trainer.args.accelerator_config
+        if config.non_blocking:  # as in the Trainer's own loader
+            return send_to_device(micro.inputs, self._trainer.args.device, non_blocking=True)
+        return copy.copy(micro.inputs) if isinstance(micro.inputs, Mapping) else micro.inputs
+
+    def _run_step(
+        self,
+        step: TrainingStep,
+        model: nn.Module,
+        inputs: Any,
+        num_items: Tensor | int | None,
+        divide_by: float,
+        add_terms: Term | None,
+    ) -> Tensor:
+        """Runs a training step whose backward gets the loss divided, and with the methods' terms."""
+        accelerator: Any = self._trainer.accelerator
+        held, backward = vars(accelerator), accelerator.backward
+        own = held.get("backward")
+        self._has_gone_backward = False
+
+        def weighted(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
+            self._has_gone_backward = True
+            loss = loss / divide_by
+            return backward(loss if add_terms is None else add_terms(loss), *args, **kwargs)
+
+        held["backward"] = weighted
+        try:
+            loss = step(model, inputs, num_items)
+        finally:
+            if own is None:
+                del held["backward"]
+            else:
+                held["backward"] = own
+        return loss
+
+    def check_backward(self, model: nn.Module) -> None:
+        """Refuses a training step with a backward of its own, after the first micro-batch of a step.
+
+        Raises:
+            TypeError: With the call to use.
+        """
+        if self._has_gone_backward or all(parameter.grad is None for parameter in model.parameters()):
+            return
+        raise TypeError(
+            f"{type(self._trainer).__name__}.training_step has computed a gradient without "
+            "self.accelerator.backward(loss), where the loss is weighted by the micro-batch's share of the step. Call "
+            "that instead of loss.backward()."
+        )
+
+    def _add_losses(self, sums: Tensor, micro: MicroBatch, loss: Tensor, per_item: float) -> Tensor:
+        """Adds the streams' losses to `sums`; returns the loss of the micro-batch, without rounding if rows show it.
+
+        Args:
+            sums: `[num_streams + 1]`: the sums of the step.
+            micro: The micro-batch.
+            loss: Its loss, without loss weights.
+            per_item: Weight of an item in that loss.
+        """
+        losses, rows, first = self._losses, self.last_rows, micro.first_stream
+        ids = torch.from_numpy(micro.stream_ids).to(sums.device)
+        is_single = bool((micro.stream_ids == first).all())
+        are_rows = losses.normalization_of(first).rows_known and rows is not None and len(rows) == len(ids)
+        if are_rows and rows is not None and not (is_single and losses.is_users_for(first)):
+            sums[:-1].index_add_(0, ids, rows.to(sums.dtype))
+            return loss if loss.dtype not in _HALF else _unrounded(loss, rows.sum() * per_item)
+        # A loss of several streams whose rows cannot be separated belongs to none of them. If its kind is still
+        # unknown, it is 0 or not finite.
+        is_unknown = not losses.is_known(first) or self._run.present_loader.in_turns
+        sums[ids] += loss * (1 / per_item if is_single else 0.0 if is_unknown else float("nan"))
+        return loss
+
+
+def _unrounded(loss: Tensor, of_rows: Tensor) -> Tensor:
+    """Returns a loss in half precision (FSDP rounds the model's output) from its rows, if only rounding differs."""
+    is_rounded = (loss - of_rows).abs() <= 4 * torch.finfo(loss.dtype).eps * of_rows.abs()
+    return torch.where(is_rounded, of_rows, loss.to(of_rows.dtype))
