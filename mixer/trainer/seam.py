@@ -108,7 +108,7 @@ def train_batch_size(trainer: Any) -> int:
 
 def present_trial(trainer: Any) -> Any:
     """Returns the trial of a hyperparameter search, or `None`."""
-    return getattr(trainer, "_trial", None)
+    return trainer._trial if hasattr(trainer, "_trial") else None
 
 
 def output_folder(trainer: Any, trial: Any = None) -> Path:

@@ -50,13 +50,13 @@ def _published(folder: Path, num_workers: int, drop_last: bool) -> dict[str, Any
         callbacks=[record],
     )
     own_sizes = []
-    train_step = trainer.training_step
+    train_step = trainer._parts.steps.train
 
     def count(model: Any, batch: Any, num_items: Any = None) -> torch.Tensor:
         own_sizes.append(sum(len(micro.stream_ids) for micro in batch.micro_batches if not micro.is_padding))
         return train_step(model, batch, num_items)
 
-    trainer.training_step = count  # type: ignore[method-assign]
+    trainer._parts.steps.train = count  # type: ignore[method-assign]
     trainer.train()
     return {"logs": record.logs, "own_sizes": own_sizes, "steps": trainer.state.global_step}
 

@@ -41,13 +41,13 @@ def observed(folder: Path) -> dict[str, Any]:
         args = {"max_steps": 6, "per_device_train_batch_size": 2}
         trainer = build(folder / name, Watching(*BOTH), args=args, **changes)
         paddings = []
-        step = trainer.training_step
+        step = trainer._parts.steps.train
 
         def counting(model: Any, batch: Any, n: Any = None, step: Any = step, paddings: Any = paddings) -> Any:
             paddings.append(sum(micro.is_padding for micro in batch.micro_batches))
             return step(model, batch, n)
 
-        trainer.training_step = counting
+        trainer._parts.steps.train = counting
         trainer.train()
         compared = [compared_entries(trainer), kept(trainer) if trainer.is_world_process_zero() else None]
         found[name] = {"numbers": numbers(trainer), "paddings": sum(paddings), "compared": compared}

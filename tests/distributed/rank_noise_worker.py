@@ -169,7 +169,7 @@ def _sum_of_gradients(trainer: MixingTrainer, batch: Any) -> tuple[torch.Tensor,
 def trained(folder: Path) -> dict[str, Any]:
     """A run by the noise: what the schedule saw beside estimates by hand, and what this rank had of each step."""
     trainer, expected, counts = _trainer(folder, max_grad_norm=1e-3), [], []
-    train_step = trainer.training_step
+    train_step = trainer._parts.steps.train
 
     def compare(model: nn.Module, batch: Any, num_items: Any = None) -> torch.Tensor:
         own_sum, count, items = _sum_of_gradients(trainer, batch)
@@ -177,7 +177,7 @@ def trained(folder: Path) -> dict[str, Any]:
         counts.append([count, len(batch.micro_batches)])
         return train_step(model, batch, num_items)
 
-    trainer.training_step = compare  # type: ignore[method-assign]
+    trainer._parts.steps.train = compare  # type: ignore[method-assign]
     trainer.train()
     shown = trainer.mixing.schedule.shown
     return {

@@ -122,7 +122,7 @@ def train_by_hand(
     excess: list[FloatArray] = []
     after: list[FloatArray] = []
     current: list[Any] = []
-    step, policy = trainer.training_step, trainer.mixing.policy
+    step, policy = trainer._parts.steps.train, trainer.mixing.policy
 
     def items(batch: Any, model: nn.Module) -> list[tuple[int, Tensor]]:
         found = []
@@ -142,7 +142,7 @@ def train_by_hand(
         plain.load_state_dict(trainer.model.state_dict())
         after.append(means_of(items(current[0], plain)))
 
-    trainer.training_step = before  # type: ignore[method-assign]
+    trainer._parts.steps.train = before  # type: ignore[method-assign]
     policy.look = look
     trainer.train()
     return list(zip(excess, after, strict=True))

@@ -136,7 +136,7 @@ def train(
     expected: dict[int, GradientStatistics] = {}
     found: dict[int, GradientStatistics] = {}
     run = ProbedRun(trainer, expected, found)
-    step = trainer.training_step
+    step = trainer._parts.steps.train
 
     def compare(model: nn.Module, batch: Any, num_items: Any = None) -> Tensor:
         plain.load_state_dict(trainer.model.state_dict())
@@ -148,7 +148,7 @@ def train(
             found[batch.plan.step] = trainer._parts.probe.statistics
         return loss
 
-    trainer.training_step = compare  # type: ignore[method-assign]
+    trainer._parts.steps.train = compare  # type: ignore[method-assign]
     trainer.train()
     return run
 

@@ -142,7 +142,7 @@ def test_float_labels(tmp_path: Path, name: str) -> None:
         train_dataset=three_streams(MODEL_DATA[name]),
         args={"max_steps": 1, "per_device_train_batch_size": 9},
     )
-    step = trainer.training_step
+    step = trainer._parts.steps.train
 
     def before(own: nn.Module, batch: Any, num_items: Any = None) -> Any:
         (micro,) = batch.micro_batches
@@ -156,7 +156,7 @@ def test_float_labels(tmp_path: Path, name: str) -> None:
         seen.append(means_of(list(zip(micro.stream_ids.tolist(), excess, strict=True))))
         return step(own, batch, num_items)
 
-    trainer.training_step = before
+    trainer._parts.steps.train = before
     trainer.train()
     np.testing.assert_allclose(trainer.mixing.policy.seen[0].excess_losses, seen[0], atol=1e-6)
 
@@ -167,8 +167,8 @@ def test_smoothed_labels(tmp_path: Path) -> None:
     args = {"label_smoothing_factor": 0.2, "max_steps": 1, "learning_rate": 0.0}
     trainer = build(tmp_path, policy, model, reference_model=reference, args=args)
     batches: list[Any] = []
-    step = trainer.training_step
-    trainer.training_step = lambda model, batch, n=None: (batches.append(batch), step(model, batch, n))[1]
+    step = trainer._parts.steps.train
+    trainer._parts.steps.train = lambda model, batch, n=None: (batches.append(batch), step(model, batch, n))[1]
     trainer.train()
 
     def smoothed(model: nn.Module, inputs: Any) -> list[torch.Tensor]:
@@ -208,8 +208,8 @@ def test_packed_samples_are_told_apart_by_stream(tmp_path: Path) -> None:
     assert not plain.config.use_cache  # with it, packed samples would attend to each other
     other.config.use_cache = False
     batches: list[Any] = []
-    step = trainer.training_step
-    trainer.training_step = lambda m, batch, n=None: (batches.append(batch), step(m, batch, n))[1]
+    step = trainer._parts.steps.train
+    trainer._parts.steps.train = lambda m, batch, n=None: (batches.append(batch), step(m, batch, n))[1]
     trainer.train()
     found = []
     for micro in batches[0].micro_batches:

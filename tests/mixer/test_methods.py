@@ -202,7 +202,7 @@ def test_a_method_goes_from_run_to_run_but_is_in_one_at_a_time(tmp_path: Path) -
     method = Recorded()
     first = train(tmp_path, [method], max_steps=1)
     second = train(tmp_path, [method], max_steps=1)
-    assert method.attached_to is second._method_run
+    assert method.attached_to is second._parts.methods._context
     with pytest.raises(ValueError, match="methods: recorded has since been passed to another trainer"):
         first.train()
 

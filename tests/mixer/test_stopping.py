@@ -220,4 +220,4 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     assert_same(end_of(trainer), expected)
     resumed = build(tmp_path / "jumping", **options)
     resumed.train(resume_from_checkpoint=str(tmp_path / "jumping" / "checkpoint-8"))
-    assert 0 <= resumed._progress_now().seconds < day / 2
+    assert 0 <= resumed._parts.checkpoints._progress().seconds < day / 2
