@@ -108,7 +108,7 @@ class TestPenalty:
     def test_another_strength_is_refused_on_resume(self, one_rank: dict[str, Any]) -> None:
         folder = Path(one_rank["whole"].args.output_dir)
         names = run_page(folder)
-        names["trainer"]._methods[0].strength = 2.0
+        names["trainer"]._parts.methods.all[0].strength = 2.0
         with pytest.raises(ValueError, match=r"were Anchored\(0\.05\) and are Anchored\(2\.0\) now"):
             names["trainer"].train(resume_from_checkpoint=str(folder / "checkpoint-3"))
 

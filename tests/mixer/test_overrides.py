@@ -3,7 +3,6 @@
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,27 +70,6 @@ def test_what_the_trainer_calls_is_called(calls: dict[str, Counter[str]], name: 
 
 
 class TestTrainingStep:
-    def test_it_gets_a_batch_like_a_dict(self, tmp_path: Path) -> None:
-        seen = []
-
-        class Mine(MixingTrainer):
-            def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-                assert isinstance(inputs, Mapping)
-                assert "input_ids" in inputs
-                assert list(inputs) == list(inputs.keys()) == list(dict(inputs))
-                seen.append({name: value.shape for name, value in inputs.items()})
-                return super().training_step(model, inputs, num_items_in_batch)
-
-        args = arguments(tmp_path / "mine", per_device_train_batch_size=2)
-        trainer = Mine(build_model("llama"), args, train_dataset=three_streams(), batch_size=5)
-        trainer.train()
-        assert [shapes["input_ids"][0] for shapes in seen] == [5, 5, 5]
-        assert all(shapes["input_ids"] == shapes["labels"] for shapes in seen)
-        args = arguments(tmp_path / "plain", per_device_train_batch_size=2)
-        plain = MixingTrainer(build_model("llama"), args, train_dataset=three_streams(), batch_size=5)
-        plain.train()
-        assert torch.equal(weights_of(trainer.model), weights_of(plain.model))
-
     def test_a_backward_of_its_own_is_refused(self, tmp_path: Path) -> None:
         class Mine(MixingTrainer):
             def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
