@@ -21,7 +21,7 @@ from mixer.schedules.base import Schedule
 from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
 from mixer.trainer.observers.gradient_options import Probing
-from mixer.trainer.step import NonFinite
+from mixer.trainer.run import NonFinite
 from mixer.trainer.trainer import MixingTrainer
 from mixer.trainer.variants import WeightlessTrainer
 

@@ -139,7 +139,7 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
         args = TrainingArguments("tmp_trainer") if args is None else args  # the Trainer's own default
         options["batch_size"] = PerDevice(batch_size_scheduler, args.world_size)
         super().__init__(options.pop("model", None), args, *positional[2:], callbacks=callbacks, **options)
-        if self._training is not None:  # right behind the one that closes steps
+        if self._built is not None:  # right behind the one that closes steps
             self.callback_handler.callbacks.insert(1, CoverageCallback(self.mixing))
 
     @property

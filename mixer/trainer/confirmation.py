@@ -138,7 +138,7 @@ class StepConfirmation:
                 logger.warning("Further skipped samples are counted in the ledger (column skipped), but not logged.")
         if skipped is not None:
             mixing = self._run.mixing
-            self._run.skipping.check(mixing.names, mixing.skipped + skipped, mixing.seen, messages)
+            self._run.options.skipping.check(mixing.names, mixing.skipped + skipped, mixing.seen, messages)
 
 
 def explained(error: Exception | None, trainer: Trainer) -> Exception | None:

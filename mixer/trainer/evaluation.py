@@ -171,7 +171,7 @@ class StreamEvaluation:
         trainer: Any = self._trainer
         by_set, keys = metrics_by_set(metrics, prefix, sets), {name: f"{prefix}_{name}_loss" for name in sets}
         if losses := {name: metrics[key] for name, key in keys.items() if key in metrics}:
-            mean, worst = mean_loss(losses, run.mixture.eval_weights), worst_loss(losses)
+            mean, worst = mean_loss(losses, run.options.mixture.eval_weights), worst_loss(losses)
             summary = {f"{prefix}_loss": mean, f"{prefix}_worst_loss": worst}
             trainer.log(dict(summary))
             metrics.update(summary)

@@ -19,10 +19,9 @@ from mixer.loading.loader import MixingLoader
 from mixer.loading.preprocessing import preprocessed
 from mixer.loading.transport import Columns
 from mixer.loading.workers import WorkerOptions
-from mixer.mixture.bad_samples import Skipping
 from mixer.mixture.controller import Mixing
 from mixer.mixture.stream import Stream, read_from
-from mixer.trainer.run import StepNeeds
+from mixer.trainer.run import Options, StepNeeds
 from mixer.trainer.seam import collator_removing_columns, signature_columns, without_unused_columns
 
 # Workers time out a little earlier than ranks, so that a rank with stuck workers can report it.
@@ -35,8 +34,7 @@ class StreamLoading:
     Args:
         trainer: The trainer.
         streams: The streams.
-        max_tokens: Maximum number of tokens in a micro-batch, or `None`.
-        skipping: What happens to samples that cannot be loaded.
+        options: The options of the mixture.
         rank_sync: Collective operations.
         most_samples: Returns the maximum samples of a micro-batch, until memory runs out.
         removes_columns: Returns whether columns that the model does not take are removed before collation.
@@ -46,14 +44,13 @@ class StreamLoading:
         self,
         trainer: Trainer,
         streams: Sequence[Stream],
-        max_tokens: int | None,
-        skipping: Skipping,
+        options: Options,
         rank_sync: RankSync,
         most_samples: Callable[[], int],
         removes_columns: Callable[[], bool],
     ):
-        self._trainer, self._streams, self._skipping = trainer, streams, skipping
-        self._max_tokens, self._rank_sync = max_tokens, rank_sync
+        self._trainer, self._streams, self._rank_sync = trainer, streams, rank_sync
+        self._max_tokens, self._skipping = options.max_tokens, options.skipping
         self._most_samples, self._removes_columns = most_samples, removes_columns
 
     @property

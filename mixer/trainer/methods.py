@@ -87,7 +87,7 @@ class MethodList:
             rank_sync=run.rank_sync,
             planner=lambda: run.mixing.planner,
             runs=self._runs,
-            skipped=run.skipping.stream_ids,
+            skipped=run.options.skipping.stream_ids,
         )
 
     def check_attached(self) -> None:
@@ -177,7 +177,7 @@ class MethodList:
     def load(self, folder: Path) -> None:
         """Restores the methods' states from a checkpoint, or from another folder of `folder_of`."""
         for method in self.all:
-            method.load(self.folder_of(folder, method), self._run.allow_inexact)
+            method.load(self.folder_of(folder, method), self._run.options.allow_inexact)
 
     @staticmethod
     def folder_of(folder: Path, method: Method) -> Path:

@@ -1,19 +1,16 @@
-"""The parts of a trainer, built from its options once all of these are checked."""
+"""The parts of a trainer, and the order in which they are built."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from torch import nn
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 
 from mixer.distributed.collectives import RankSync
 from mixer.ledger.ledger import Ledger
+from mixer.ledger.recorder import Recorder
 from mixer.ledger.trackers.reporting import Reporting
-from mixer.loading.build import MixtureOptions, assemble, resolve_budget
-from mixer.mixture.bad_samples import Skipping
+from mixer.loading.build import assemble, resolve_budget
 from mixer.mixture.controller import Mixing
 from mixer.mixture.resolve import (
     check_evaluation_names,
@@ -26,7 +23,6 @@ from mixer.mixture.resolve import (
 )
 from mixer.mixture.stream import Stream, describe
 from mixer.models.trl import keeps_metrics
-from mixer.policies.contract import Policy
 from mixer.trainer.checkpointing.resume import Resuming
 from mixer.trainer.checkpointing.save import Checkpointing, HeldArguments
 from mixer.trainer.checks import check_arguments, check_budget
@@ -41,67 +37,25 @@ from mixer.trainer.loop import LoopControl
 from mixer.trainer.losses import StreamLosses
 from mixer.trainer.method import Method
 from mixer.trainer.methods import MethodList
-from mixer.trainer.observers.gradient_options import Probing, check_exact, exact_refusal, resolve_probing
+from mixer.trainer.observers.gradient_options import check_exact, exact_refusal, resolve_probing
 from mixer.trainer.observers.gradients import NoiseBetweenRanks, RunProbe, StepLength
 from mixer.trainer.observers.reference import ExcessLoss, LossesAfter, ReferenceModel, needed_reference
 from mixer.trainer.out_of_memory import Recovery
-from mixer.trainer.run import PresentStep, Run, StepNeeds
+from mixer.trainer.run import Options, PresentStep, Run, StepNeeds
 from mixer.trainer.search import Search
 from mixer.trainer.side_runs import SideRuns
-from mixer.trainer.step import NonFinite, StepRunner, was_skipped
+from mixer.trainer.step import StepRunner, was_skipped
 from mixer.trainer.streams_that_differ import StreamDifferences
-from mixer.trainer.training import Training, new_recorder
 from mixer.trainer.trl import TRLMetrics, with_fused_head
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options of a mixture besides its streams; see `MixingMixin`.
-
-    Args:
-        policy: The mixing policy.
-        mixture: Settings of the mixture.
-        skipping: What happens to samples that cannot be loaded.
-        max_tokens: Maximum number of tokens in a micro-batch, or `None`.
-        probe: Options for measuring gradients, or `None`.
-        reference_model: The reference model, or `None`.
-        methods: The user's methods.
-        conflict: How conflicting gradients are combined, or `None`.
-        nonfinite: Reaction to a loss that is not finite.
-        allow_inexact: Whether a resumed run may differ from the uninterrupted one.
-        handles_signals: Whether a signal saves and ends the run.
-        has_metrics: Whether the user computes metrics.
-    """
-
-    policy: Policy
-    mixture: MixtureOptions
-    skipping: Skipping
-    max_tokens: int | None
-    probe: Probing | None
-    reference_model: nn.Module | None
-    methods: Sequence[Method]
-    conflict: Any
-    nonfinite: NonFinite
-    allow_inexact: bool
-    handles_signals: bool
-    has_metrics: bool
-
-
-def build(
-    trainer: Trainer,
-    streams: Sequence[Stream],
-    options: Options,
-    evaluation: StreamEvaluation,
-    most_samples: Callable[[], int],
-    removes_columns: Callable[[], bool],
-    smaller_cap: Callable[[str], str],
-) -> Training:
-    """Checks the options of a trainer with streams, and builds its parts.
+class Parts:
+    """The parts of a trainer, built from its options once all of these are checked.
 
     Args:
         trainer: The trainer, after the construction of its parent class.
         streams: The streams.
-        options: Its options.
+        options: The options of the mixture.
         evaluation: Its evaluations.
         most_samples: Returns the maximum samples of a micro-batch.
         removes_columns: Returns whether columns that the model does not take are removed.
@@ -111,51 +65,52 @@ def build(
         ValueError: If options do not go together; with the alternatives.
         TypeError: If an option is of the wrong type.
     """
-    check_options(trainer, streams, options)
-    args, step, needs = trainer.args, PresentStep(), StepNeeds()
-    rank_sync = RankSync(args.world_size, args.ddp_timeout_delta)
-    losses = StreamLosses(trainer, streams, step, needs)
-    loading = StreamLoading(
-        trainer, streams, options.max_tokens, options.skipping, rank_sync, most_samples, removes_columns
-    )
-    differences = StreamDifferences(trainer, streams, loading, losses, needs, removes_columns)
-    run = _new_run(trainer, streams, options, rank_sync, step, needs)
-    runs = SideRuns(trainer, run, losses, loading)
-    probe = _new_probe(run, options.probe, runs, losses, trainer)
-    run.hooks = tuple(_observers(trainer, run, options, runs, losses, probe))
-    methods = MethodList(trainer, run, runs, losses.sum_dtype)
-    methods.attach(with_conflict(options.methods, options.conflict))
-    check_conflict(trainer, run.mixture.schedule, tuple(methods))
-    arguments = HeldArguments(trainer)
-    checkpoints = Checkpointing(trainer, run, methods, arguments)
-    loop = LoopControl(trainer, run, checkpoints, arguments, options.handles_signals)
-    evaluation.join(run, losses, differences, loop.agree)
-    confirmation = StepConfirmation(trainer, run, losses, differences.check_classes, lambda: loop.signals)
-    recovery = Recovery(trainer, run, losses, confirmation, smaller_cap)
-    steps = StepRunner(trainer, run, losses, confirmation, recovery, methods, probe, options.nonfinite)
-    _check_engine(trainer, run, options, tuple(methods), probe is not None, differences.has_heads)
-    if needs.one_stream_each or run.mixing.weighs_losses:
-        warn_of_forwards(len(streams), run.mixing.batch_size, args)
-    reporting = Reporting(trainer, partial(_settle, run))
-    return Training(
-        trainer=trainer,
-        run=run,
-        steps=steps,
-        losses=losses,
-        loading=loading,
-        differences=differences,
-        methods=methods,
-        recovery=recovery,
-        arguments=arguments,
-        checkpoints=checkpoints,
-        loop=loop,
-        resuming=Resuming(trainer, run, loop, checkpoints),
-        search=Search(trainer, run, methods, partial(check_options, trainer, streams, options, methods)),
-        reporting=reporting,
-        log=StreamLog(trainer, run, methods, reporting),
-        side_runs=runs,
-        probe=probe,
-    )
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        streams: Sequence[Stream],
+        options: Options,
+        evaluation: StreamEvaluation,
+        most_samples: Callable[[], int],
+        removes_columns: Callable[[], bool],
+        smaller_cap: Callable[[str], str],
+    ):
+        check_options(trainer, streams, options)
+        self.trainer = trainer
+        args, step, needs = trainer.args, PresentStep(), StepNeeds()
+        rank_sync = RankSync(args.world_size, args.ddp_timeout_delta)
+        self.losses = StreamLosses(trainer, streams, step, needs)
+        self.loading = StreamLoading(trainer, streams, options, rank_sync, most_samples, removes_columns)
+        self.differences = StreamDifferences(trainer, streams, self.loading, self.losses, needs, removes_columns)
+        mixing = _new_mixing(args, streams, options)
+        ledger = Ledger(Path(str(args.output_dir)) / "ledger", is_writer=trainer.is_world_process_zero())
+        recorder = new_recorder(trainer, options, mixing, ledger)
+        self.run = run = Run(streams, options, mixing, rank_sync, ledger, recorder, needs, step)
+        self.side_runs = SideRuns(trainer, run, self.losses, self.loading)
+        self.probe = _new_probe(run, self.side_runs, self.losses, trainer)
+        run.hooks = tuple(_observers(trainer, run, self.side_runs, self.losses, self.probe))
+        self.methods = MethodList(trainer, run, self.side_runs, self.losses.sum_dtype)
+        self.methods.attach(with_conflict(options.methods, options.conflict))
+        check_conflict(trainer, options.mixture.schedule, self.methods.all)
+        self.arguments = HeldArguments(trainer)
+        self.checkpoints = Checkpointing(trainer, run, self.methods, self.arguments)
+        self.loop = loop = LoopControl(trainer, run, self.checkpoints, self.arguments, options.handles_signals)
+        self.resuming = Resuming(trainer, run, loop, self.checkpoints)
+        self.search = Search(trainer, run, self.methods, self._check_again)
+        evaluation.join(run, self.losses, self.differences, loop.agree)
+        confirmation = StepConfirmation(trainer, run, self.losses, self.differences.check_classes, lambda: loop.signals)
+        self.recovery = Recovery(trainer, run, self.losses, confirmation, smaller_cap)
+        self.steps = StepRunner(trainer, run, self.losses, confirmation, self.recovery, self.methods, self.probe)
+        _check_engine(trainer, run, self.methods.all, self.probe is not None, self.differences.has_heads)
+        if needs.one_stream_each or mixing.weighs_losses:
+            warn_of_forwards(len(streams), mixing.batch_size, args)
+        self.reporting = Reporting(trainer, partial(_settle, run))
+        self.log = StreamLog(trainer, run, self.methods, self.reporting)
+
+    def _check_again(self) -> None:
+        """Checks the options of a trial."""
+        check_options(self.trainer, self.run.streams, self.run.options, self.methods.all)
 
 
 def check_options(
@@ -183,44 +138,34 @@ def check_options(
     check_conflict(trainer, schedule, tuple(methods))
 
 
-def _new_run(
-    trainer: Trainer,
-    streams: Sequence[Stream],
-    options: Options,
-    rank_sync: RankSync,
-    step: PresentStep,
-    needs: StepNeeds,
-) -> Run:
-    args, policy = trainer.args, options.policy
+def _new_mixing(args: TrainingArguments, streams: Sequence[Stream], options: Options) -> Mixing:
     planner, clock, size = assemble(args, streams, options.mixture, None)
-    check_samples(policy, len(streams), size.value)
-    mixing = Mixing(planner, policy, clock, size)
-    check_own_weights(policy, describe(streams), mixing.weights)
-    ledger = Ledger(Path(str(args.output_dir)) / "ledger", is_writer=trainer.is_world_process_zero())
-    return Run(
-        streams,
-        policy,
-        options.mixture,
-        mixing,
-        rank_sync,
-        ledger,
-        new_recorder(trainer, mixing, ledger, policy.needs | options.mixture.schedule.needs),
-        needs,
-        step,
-        options.skipping,
-        options.max_tokens,
-        options.allow_inexact,
-    )
+    check_samples(options.policy, len(streams), size.value)
+    mixing = Mixing(planner, options.policy, clock, size)
+    check_own_weights(options.policy, describe(streams), mixing.weights)
+    return mixing
 
 
-def _new_probe(
-    run: Run, options: Probing | None, runs: SideRuns, losses: StreamLosses, trainer: Trainer
-) -> RunProbe | None:
+def new_recorder(trainer: Trainer, options: Options, mixing: Mixing, ledger: Ledger) -> Recorder:
+    """Makes the recorder of a run.
+
+    Args:
+        trainer: The trainer.
+        options: The options of the mixture; policy and schedule may need losses at once.
+        mixing: The controller of the mixture.
+        ledger: The ledger.
+    """
+    needs = options.policy.needs | options.mixture.schedule.needs
+    return Recorder(mixing, ledger, reads_at_once=trainer.args.device.type == "cpu" or "loss" in needs)
+
+
+def _new_probe(run: Run, runs: SideRuns, losses: StreamLosses, trainer: Trainer) -> RunProbe | None:
     """Makes the hook that measures the streams' gradients, if anyone needs them."""
-    args, schedule, policy = trainer.args, run.mixture.schedule, run.policy
-    if (resolved := resolve_probing(options, policy, schedule, args.world_size)) is None:
+    args, options = trainer.args, run.options
+    schedule, policy = options.mixture.schedule, options.policy
+    if (resolved := resolve_probing(options.probe, policy, schedule, args.world_size)) is None:
         return None
-    check_exact(resolved[0], args, run.mixing.size, run.max_tokens, policy, list(run.streams))
+    check_exact(resolved[0], args, run.mixing.size, options.max_tokens, policy, list(run.streams))
     if resolved[0].needs_one_micro_batch and run.needs.one_stream_each and len(run.streams) > 1:
         raise exact_refusal("streams that differ have micro-batches of their own")
     probe = RunProbe(*resolved, [stream.name for stream in run.streams], args.world_size, args.seed, runs)
@@ -230,16 +175,17 @@ def _new_probe(
 
 
 def _observers(
-    trainer: Trainer, run: Run, options: Options, runs: SideRuns, losses: StreamLosses, probe: RunProbe | None
+    trainer: Trainer, run: Run, runs: SideRuns, losses: StreamLosses, probe: RunProbe | None
 ) -> list[StepHook]:
     """Makes the hooks that measure what policy, schedule and metrics need."""
-    args, dtype, rank_sync, needs = trainer.args, losses.sum_dtype, run.rank_sync, run.policy.needs
+    args, dtype, rank_sync, options = trainer.args, losses.sum_dtype, run.rank_sync, run.options
+    needs = options.policy.needs
     hooks: list[StepHook] = [] if probe is None else [probe]
-    if args.world_size > 1 and "gradient_noise" in run.mixture.schedule.needs:
+    if args.world_size > 1 and "gradient_noise" in options.mixture.schedule.needs:
         hooks.append(NoiseBetweenRanks(runs, rank_sync, args.world_size, args.device))
     if "update_norm" in needs:
         hooks.append(StepLength())
-    reference = with_fused_head(needed_reference(options.reference_model, trainer.model, run.policy), trainer.model)
+    reference = with_fused_head(needed_reference(options.reference_model, trainer.model, options.policy), trainer.model)
     if reference is not None:
         run.needs.item_losses = True
         autocast, new_reader = trainer.accelerator.autocast, losses.new_reader
@@ -253,19 +199,18 @@ def _observers(
     return hooks
 
 
-def _check_engine(
-    trainer: Trainer, run: Run, options: Options, methods: Sequence[Method], probes: bool, has_heads: bool
-) -> None:
-    schedule, budget = run.mixture.schedule, resolve_budget(trainer.args, run.mixture.budget)
+def _check_engine(trainer: Trainer, run: Run, methods: Sequence[Method], probes: bool, has_heads: bool) -> None:
+    options, schedule = run.options, run.options.mixture.schedule
+    budget = resolve_budget(trainer.args, options.mixture.budget)
     request = EngineRequest(
-        policy=run.policy,
+        policy=options.policy,
         schedule=schedule,
         methods=methods,
         streams=run.streams,
         probes=probes,
         skips=options.nonfinite == "skip",
         has_heads=has_heads,
-        is_cut_by_tokens=run.max_tokens is not None,
+        is_cut_by_tokens=options.max_tokens is not None,
         counts_steps=schedule.is_constant and budget.is_in_steps,
     )
     check_engine(trainer, request)

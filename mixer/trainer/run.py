@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import TrainerState
 
 from mixer.distributed.collectives import RankSync
@@ -21,7 +22,10 @@ from mixer.mixture.plan import Plan
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import Policy
 from mixer.trainer.hooks import StepHook
+from mixer.trainer.observers.gradient_options import Probing
 from mixer.utils.arrays import Int64Array
+
+NonFinite = Literal["warn", "skip", "raise"]
 
 
 @dataclass
@@ -77,22 +81,51 @@ class StepNeeds:
 
 
 @dataclass
+class Options:
+    """The options of a mixture besides its streams; see `MixingMixin`.
+
+    Args:
+        policy: The mixing policy.
+        mixture: Settings of the mixture.
+        skipping: What happens to samples that cannot be loaded.
+        max_tokens: Maximum number of tokens in a micro-batch, or `None`.
+        probe: Options for measuring gradients, or `None`.
+        reference_model: The reference model, or `None`.
+        methods: The user's methods.
+        conflict: How conflicting gradients are combined, or `None`.
+        nonfinite: Reaction to a loss that is not finite.
+        allow_inexact: Whether a resumed run may differ from the uninterrupted one.
+        handles_signals: Whether a signal saves and ends the run.
+        has_metrics: Whether the user computes metrics.
+    """
+
+    policy: Policy
+    mixture: MixtureOptions
+    skipping: Skipping
+    max_tokens: int | None
+    probe: Probing | None
+    reference_model: nn.Module | None
+    methods: Sequence[StepHook]
+    conflict: Any
+    nonfinite: NonFinite
+    allow_inexact: bool
+    handles_signals: bool
+    has_metrics: bool
+
+
+@dataclass
 class Run:
     """The mixture that a trainer trains on, and where its present run is.
 
     Args:
         streams: The streams.
-        policy: The mixing policy.
-        mixture: Settings of the mixture.
+        options: The options of the mixture.
         mixing: The controller of the mixture.
         rank_sync: Collective operations.
         ledger: The ledger.
         recorder: Records steps in it.
         needs: What the run needs of its steps.
         step: The present step.
-        skipping: What happens to samples that cannot be loaded.
-        max_tokens: Maximum number of tokens in a micro-batch, or `None`.
-        allow_inexact: Whether a resumed run may differ from the uninterrupted one.
         hooks: The hooks of its steps, in order.
         loader: The loader of the present run.
         feed: The rows of iterable streams in the present run.
@@ -104,17 +137,13 @@ class Run:
     """
 
     streams: Sequence[Stream]
-    policy: Policy
-    mixture: MixtureOptions
+    options: Options
     mixing: Mixing
     rank_sync: RankSync
     ledger: Ledger
     recorder: Recorder
     needs: StepNeeds = field(default_factory=StepNeeds)
     step: PresentStep = field(default_factory=PresentStep)
-    skipping: Skipping = field(default_factory=Skipping)
-    max_tokens: int | None = None
-    allow_inexact: bool = False
     hooks: tuple[StepHook, ...] = ()
     loader: MixingLoader | None = None
     feed: Feed | None = None

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,11 +36,9 @@ from mixer.trainer.micro_batch import MicroBatchTraining, TrainingStep
 from mixer.trainer.observers.gradients import RunProbe
 from mixer.trainer.observers.reference import compared_in
 from mixer.trainer.out_of_memory import Recovery
-from mixer.trainer.run import Run
+from mixer.trainer.run import NonFinite, Run
 
 logger = logging.get_logger(__name__)
-
-NonFinite = Literal["warn", "skip", "raise"]
 
 
 class NonFiniteLossError(RuntimeError):
@@ -58,7 +56,6 @@ class StepRunner:
         recovery: Repeats what does not fit into memory.
         methods: The methods of the run.
         probe: The hook that measures the streams' gradients, if there is one.
-        nonfinite: Reaction to a loss that is not finite.
     """
 
     def __init__(
@@ -70,13 +67,12 @@ class StepRunner:
         recovery: Recovery,
         methods: MethodList,
         probe: RunProbe | None = None,
-        nonfinite: NonFinite = "warn",
     ):
         self._trainer, self._run, self._losses = trainer, run, losses
         self._confirmation, self._recovery, self._methods = confirmation, recovery, methods
         self._trials = LossTrials(trainer, run, losses, confirmation, recovery)
         self._micro = MicroBatchTraining(trainer, run, losses)
-        self._probe, self._nonfinite = probe, nonfinite
+        self._probe, self._nonfinite = probe, run.options.nonfinite
         self._finished: StepResult | None = None
         self._num_first = 0  # remaining micro-batches of the present step that go first
         self._training_step: TrainingStep | None = None  # the user's, for micro-batches
@@ -272,7 +268,7 @@ class StepRunner:
 
     def _decide(self, result: StepResult, observed: dict[str, Any]) -> None:
         run = self._run
-        is_seen = np.isfinite(result.losses) if "loss" in run.policy.needs else False
+        is_seen = np.isfinite(result.losses) if "loss" in run.options.policy.needs else False
         losses = np.where(is_seen, result.losses, np.nan)
         skipped = result.contents.skipped
         try:
@@ -285,7 +281,7 @@ class StepRunner:
 
     def _observed_by_schedule(self, result: StepResult) -> dict[str, Any]:
         """Measures only what the batch-size schedule needs: reading from a GPU waits for it."""
-        needs, norm, rate = self._run.mixture.schedule.needs, self._run.gradient_norm, self._run.learning_rate
+        needs, norm, rate = self._run.options.mixture.schedule.needs, self._run.gradient_norm, self._run.learning_rate
         observed: dict[str, Any] = {}
         if "loss" in needs:
             observed["loss"] = float(result.loss_sums[-1])

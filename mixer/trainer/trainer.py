@@ -32,10 +32,10 @@ from mixer.trainer.evaluation import StreamEvaluation
 from mixer.trainer.failures import made_among_others
 from mixer.trainer.method import Method
 from mixer.trainer.observers.gradient_options import Probing
-from mixer.trainer.parts import Options, build
+from mixer.trainer.parts import Parts
+from mixer.trainer.run import NonFinite, Options
 from mixer.trainer.seam import train_batch_size
 from mixer.trainer.side_runs import SideRuns
-from mixer.trainer.step import NonFinite
 from mixer.trainer.training import Training
 from mixer.trainer.trl import StreamPreparation
 
@@ -102,7 +102,8 @@ class MixingMixin(Trainer):
     """
 
     recipe_text: str | None = None  # the recipe it was built from, for experiment trackers
-    _training: Training | None = None  # the parts of a trainer with streams
+    _built: Parts | None = None  # the parts of a trainer with streams
+    _training: Training  # a run of theirs
     _evaluation: StreamEvaluation
     _preparation: StreamPreparation
 
@@ -174,7 +175,8 @@ class MixingMixin(Trainer):
         self._evaluation = StreamEvaluation(self, streams, by_set)
         if streams:
             most, removes = lambda: self._most_samples, lambda: self._removes_columns
-            self._training = build(self, streams, options, self._evaluation, most, removes, self._smaller_cap)
+            self._built = Parts(self, streams, options, self._evaluation, most, removes, self._smaller_cap)
+            self._training = Training(self._built)
             self._training.add_callbacks()
 
     # ---- What users look at ----
@@ -204,14 +206,14 @@ class MixingMixin(Trainer):
         return self._parts.side_runs
 
     @property
-    def _parts(self) -> Training:
-        if self._training is None:
+    def _parts(self) -> Parts:
+        if self._built is None:
             raise ValueError("This trainer has no train_dataset and therefore no mixture.")
-        return self._training
+        return self._built
 
     def describe_run(self) -> dict[str, Any]:
         """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""
-        return self._parts.describe()
+        return self._training.describe()
 
     def note_memories(self) -> None:
         """Records in the ledger how many samples each method remembers."""
@@ -233,7 +235,7 @@ class MixingMixin(Trainer):
             RunInterrupted: After a SIGINT, likewise; a `KeyboardInterrupt`.
         """
         self._check_train_dataset()
-        return self._parts.train(super().train, resume_from_checkpoint, *args, **kwargs)
+        return self._training.train(super().train, resume_from_checkpoint, *args, **kwargs)
 
     def _check_train_dataset(self) -> None:
         if self.train_dataset is not self._preparation.combined:
@@ -250,7 +252,7 @@ class MixingMixin(Trainer):
         size, and does not move the run's streams.
         """
         self._check_train_dataset()
-        return self._parts.new_loader()
+        return self._training.new_loader()
 
     def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple[Any, ...]:
         """Returns the length of the run by the mixture's clock; see `Trainer.set_initial_training_values`."""
@@ -258,18 +260,18 @@ class MixingMixin(Trainer):
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
         """Returns the samples per step over all ranks; see `Trainer.get_total_train_batch_size`."""
-        return super().get_total_train_batch_size(args) if self._training is None else self.mixing.clock.batch_size
+        return super().get_total_train_batch_size(args) if self._built is None else self.mixing.clock.batch_size
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | int | None]:
         """Loads the next step, which all ranks agree on; see `Trainer.get_batch_samples`."""
-        return self._parts.get_batch_samples(epoch_iterator, device)
+        return self._training.get_batch_samples(epoch_iterator, device)
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
         """Averages an auxiliary loss over a step's micro-batches; see `Trainer.compute_loss_context_manager`."""
         stack = super().compute_loss_context_manager()
-        return stack if self._training is None else self._training.steps.loss_context(stack)
+        return stack if self._built is None else self._built.steps.loss_context(stack)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs, with the entries of the streams in the loop's own entry; see `Trainer.log`.
@@ -277,11 +279,11 @@ class MixingMixin(Trainer):
         Callbacks and trackers get all entries. With more than 256 streams, `state.log_history` leaves out the entries
         of single streams; the ledger has them.
         """
-        if self._training is None:
+        if self._built is None:
             super().log(logs, start_time)
         else:
-            own_start = None if start_time is None else self._training.checkpoints.start_time
-            self._training.log.log(super().log, logs, own_start)
+            own_start = None if start_time is None else self._built.checkpoints.start_time
+            self._built.log.log(super().log, logs, own_start)
 
     def hyperparameter_search(
         self,
@@ -329,7 +331,7 @@ class MixingMixin(Trainer):
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Saves the model, and the arguments as the user set them; see `Trainer.save_model`."""
-        with contextlib.nullcontext() if self._training is None else self._training.checkpoints.saving_model():
+        with contextlib.nullcontext() if self._built is None else self._built.checkpoints.saving_model():
             super().save_model(*args, **kwargs)
 
     # ---- Evaluation ----
@@ -422,19 +424,17 @@ class MixingMixin(Trainer):
         return norm
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        self._parts.after_step(super()._maybe_log_save_evaluate, *args, **kwargs)
+        self._training.after_step(super()._maybe_log_save_evaluate, *args, **kwargs)
 
     def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
         report = super()._report_to_hp_search
-        report(trial, step, metrics) if self._training is None else self._training.search.report(
-            report, trial, step, metrics
-        )
+        report(trial, step, metrics) if self._built is None else self._built.search.report(report, trial, step, metrics)
 
     def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> Any:
         return self._parts.loop.finalize(super()._finalize_training, trial, num_train_samples)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self._parts.check_decisions()
+        self._training.check_decisions()
         self._parts.checkpoints.write(super()._save_checkpoint, model, trial)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:

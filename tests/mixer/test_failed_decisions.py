@@ -11,7 +11,7 @@ from tests.mixer.test_resume import assert_same, build, end_of
 
 
 def failing(trainer: MixingTrainer, step: int) -> MixingTrainer:
-    control: Any = trainer._parts.run.policy
+    control: Any = trainer._parts.run.options.policy
     batch = control.update
 
     def updated(observation: Any) -> Any:

@@ -132,7 +132,7 @@ def test_a_term_is_added_to_the_loss_whole_whatever_the_micro_batches(tmp_path: 
 
 
 def _first_samples(trainer: MixingTrainer) -> list[Any]:
-    planner = assemble(trainer.args, trainer.streams, trainer._parts.run.mixture)[0]
+    planner = assemble(trainer.args, trainer.streams, trainer._parts.run.options.mixture)[0]
     shares, available = planner.shares(np.full(3, 1 / 3), 0.0)
     counts, starts = planner.draw(shares, available, 12, 0)
     spans = zip(starts.tolist(), counts.tolist(), strict=True)

@@ -21,7 +21,7 @@ class _ReadingLate(MixingTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(training, "new_recorder", lambda _, *known: self.recorder(*known[:2], reads_at_once=False))
+            patch.setattr(training, "new_recorder", lambda _, __, *known: self.recorder(*known, reads_at_once=False))
             return super().train(*args, **kwargs)
 
 

@@ -21,7 +21,7 @@ def cut(folder: Path, conflict: Any, **changes: Any) -> str:
 
 def resume(folder: Path, checkpoint: str, conflict: Any, allow_inexact: bool = False, **changes: Any) -> MixingTrainer:
     trainer = make_trainer(folder / "resumed", conflict, max_steps=6, **changes)
-    trainer._parts.run.allow_inexact = allow_inexact
+    trainer._parts.run.options.allow_inexact = allow_inexact
     trainer.train(resume_from_checkpoint=checkpoint)
     return trainer
 

@@ -126,7 +126,10 @@ class Resuming:
             return
         check_same({"streams": list(run.mixing.names)}, run.rank_sync)  # their order decides how ranks share them
         training = shared_options(args.to_dict())  # type: ignore[no-untyped-call]
-        skipping = {"streams": sorted(run.skipping.stream_ids), "max_skipped_share": run.skipping.max_share}
+        skipping = {
+            "streams": sorted(run.options.skipping.stream_ids),
+            "max_skipped_share": run.options.skipping.max_share,
+        }
         mixture = {"mixture": run.mixing.state_dict(), "on_sample_error": skipping}
         check_same({"train()": does, "training": training, **mixture}, run.rank_sync)
         if uses_folder:
@@ -138,7 +141,9 @@ class Resuming:
         folder, saves = Path(str(args.output_dir)), args.should_save
         among = self._usable_on_all_nodes(folder) if args.save_on_each_node else None
 
-        own = run.rank_sync.run_on_all(lambda: choose(folder, requested, among, run.allow_inexact) if saves else None)
+        own = run.rank_sync.run_on_all(
+            lambda: choose(folder, requested, among, run.options.allow_inexact) if saves else None
+        )
         choice = agree(own, run.rank_sync.gather_bytes)
         if self._trainer.is_world_process_zero():
             warn_of_passed_over(choice)
@@ -152,7 +157,7 @@ class Resuming:
     def _usable_on_all_nodes(self, folder: Path) -> set[str]:
         """Names the checkpoints that every node can resume from on its own disk."""
         run, saves = self._run, self._trainer.args.should_save
-        own = run.rank_sync.run_on_all(lambda: usable_names(folder, run.allow_inexact) if saves else None)
+        own = run.rank_sync.run_on_all(lambda: usable_names(folder, run.options.allow_inexact) if saves else None)
         by_rank = [json.loads(text) for text in run.rank_sync.gather_bytes(json.dumps(own).encode())]
         by_node = {rank: set(names) for rank, names in enumerate(by_rank) if names is not None}
         common = set.intersection(*by_node.values())
@@ -204,7 +209,7 @@ class Resuming:
             methods.check_settings(state)
             mixing.load_state_dict(state)
         except ValueError as error:
-            if not self._run.allow_inexact:
+            if not self._run.options.allow_inexact:
                 raise ValueError(f"{_sentence(error)} To resume anyway, set allow_inexact=True") from None
             logger.warning("Resumed inexactly: %s", _sentence(error))
             mixing.restart(*new_parts(batch_size))
@@ -261,7 +266,7 @@ class Resuming:
             f"{missing} that existed when the checkpoint of step {resume_step} was written: a file of the ledger was "
             f"removed, or the end of one was damaged."
         )
-        if not self._run.allow_inexact:
+        if not self._run.options.allow_inexact:
             raise ValueError(
                 f"{message} Resume from an earlier checkpoint, which records these rows again, or continue without "
                 f"them with allow_inexact=True."

@@ -135,7 +135,7 @@ def test_the_memory_has_to_be_a_buffer(tmp_path: Path) -> None:
 
 def test_cutting_by_tokens_is_refused_on_several_ranks(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
-    trainer._parts.run.max_tokens = 64
+    trainer._parts.run.options.max_tokens = 64
     spy = Spy()
     MixingTrainer._attach_methods(trainer, (spy,))
     object.__setattr__(spy.run, "world_size", 2)
