@@ -132,7 +132,7 @@ class StreamLosses:
         A loss of unknown kind so far, because it is 0 or not finite, counts as a mean; its rows are known only if the
         model computes it.
         """
-        known = self.normalizations.get(self.kind(stream_id))
+        known = self.normalizations.get(stream_id if self.differ else 0)
         return known or LossNormalization(False, factor=1.0, rows_known=not self.is_users_for(stream_id))
 
     @property
