@@ -11,7 +11,7 @@ from mixer.models.inputs import parameters_of_forward
 from mixer.schedules.base import BatchDecision, Schedule
 from mixer.schedules.function import Function
 from mixer.schedules.limits import check_whole
-from mixer.trainer.loading import goes_by_first
+from mixer.trainer.loading import LoadingRules, goes_by_first
 from mixer.trainer.trainer import MixingTrainer
 
 # More rows at once gain little on a device that is busy already.
@@ -78,6 +78,35 @@ class CoverageCallback(TrainerCallback):
         shown.update(num_train_examples=clock.whole_epoch, num_seen_train_examples=clock.num_samples)
 
 
+class ExtensionRules(LoadingRules):
+    """Loads as the extension does: all samples of a rank at once, with all columns for a user's collator.
+
+    Args:
+        trainer: The trainer.
+        max_samples: Maximum samples of a micro-batch, or `None`.
+    """
+
+    def __init__(self, trainer: MixingTrainer, max_samples: int | None):
+        super().__init__(trainer)
+        self._streams_of, self._max_samples = trainer, max_samples
+
+    @property
+    def most_samples(self) -> int:
+        """Maximum samples of a micro-batch; see `LoadingRules`."""
+        return max(_MOST_AT_ONCE, super().most_samples) if self._max_samples is None else self._max_samples
+
+    @property
+    def removes_columns(self) -> bool:
+        """Whether columns are removed; see `LoadingRules`."""
+        trainer = self._streams_of
+        collators = [trainer.data_collator, *(stream.data_collator for stream in trainer.streams)]
+        return super().removes_columns and all(goes_by_first(own) for own in collators if own is not None)
+
+    def smaller_cap(self, sizes: str) -> str:
+        """Names this trainer's option; see `LoadingRules`."""
+        return "max_samples_per_micro_batch={}; the total stays"
+
+
 class AdaptiveBatchSizeTrainer(MixingTrainer):
     """A Trainer with a batch size that changes: a drop-in replacement for the extension of the same name.
 
@@ -142,21 +171,13 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
         if self._built is not None:  # right behind the one that closes steps
             self.callback_handler.callbacks.insert(1, CoverageCallback(self.mixing))
 
-    @property
-    def _most_samples(self) -> int:
-        return max(_MOST_AT_ONCE, super()._most_samples) if self._max_samples is None else self._max_samples
-
-    def _smaller_cap(self, sizes: str) -> str:
-        return "max_samples_per_micro_batch={}; the total stays"
-
-    @property
-    def _removes_columns(self) -> bool:
-        collators = [self.data_collator, *(stream.data_collator for stream in self.streams)]
-        return super()._removes_columns and all(goes_by_first(own) for own in collators if own is not None)
+    def _new_rules(self) -> ExtensionRules:
+        return ExtensionRules(self, self._max_samples)
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Removes arguments that the model's forward does not take; see `Trainer.compute_loss`."""
-        parameters = parameters_of_forward(self._parts.losses.own_model)
+        own_model: Any = self.model
+        parameters = parameters_of_forward(own_model)
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
             taken = {*parameters, "labels"}  # labels are for the loss
             inputs = {name: value for name, value in inputs.items() if name in taken}

@@ -153,6 +153,37 @@ def _check_workers(args: TrainingArguments) -> None:
         raise ValueError("dataloader_persistent_workers=True needs workers: set dataloader_num_workers above 0.")
 
 
+def check_nonfinite(nonfinite: object) -> None:
+    """Refuses an unknown reaction to a loss that is not finite.
+
+    Raises:
+        ValueError: With the known ones.
+    """
+    if nonfinite not in ("warn", "skip", "raise"):
+        raise ValueError(f"nonfinite must be 'warn', 'skip' or 'raise', got {nonfinite!r}.")
+
+
+def check_class(trainer_class: type[Trainer], mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:
+    """Refuses trainer classes, overrides and orders of arguments that mixing cannot honour.
+
+    Args:
+        trainer_class: The class that is built.
+        mixin: The mixin in its method resolution order.
+        args: The argument `args`.
+        positional: Positional arguments after the first four.
+
+    Returns:
+        Whether the parent's constructor takes the first four arguments by these names.
+
+    Raises:
+        TypeError: With class and method, the reason and the alternatives.
+    """
+    check_trainer_is_supported(trainer_class, mixin)
+    check_compute_loss(trainer_class)
+    check_create_optimizer(trainer_class)
+    return check_order(trainer_class, mixin, args, positional)
+
+
 def check_trainer_is_supported(trainer_class: type, mixin: type) -> None:
     """Refuses trainer classes below the mixin that make their own batches.
 

@@ -10,9 +10,10 @@ from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.distributed.collectives import RankSync
-from mixer.ledger.evaluated_losses import mean_loss, metrics_by_set, worst_loss
+from mixer.ledger.evaluated_losses import check_eval_weights, mean_loss, metrics_by_set, worst_loss
 from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
+from mixer.mixture.resolve import check_metrics
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_task
 from mixer.models.labels import find_lack_of_labels
@@ -23,6 +24,24 @@ from mixer.utils.attributes import attributes_held
 
 _PREFIX, _SUFFIX = "eval_", "_loss"
 logger = logging.get_logger(__name__)
+
+
+def check_sets(
+    metrics_by_set: Mapping[str, Callable[..., Any]] | None, eval_weights: Mapping[str, float] | None, sets: Any
+) -> None:
+    """Refuses metrics and weights of evaluation sets that do not exist.
+
+    Args:
+        metrics_by_set: The option `compute_metrics` as a dict, or `None`.
+        eval_weights: The option `eval_weights`, or `None`.
+        sets: The evaluation sets.
+
+    Raises:
+        ValueError: With the sets.
+    """
+    if metrics_by_set is not None:
+        check_metrics(metrics_by_set, sets)
+    check_eval_weights(eval_weights, sets)
 
 
 def check_best_metric(trainer: Trainer, has_metrics: bool) -> None:
@@ -89,6 +108,11 @@ class StreamEvaluation:
         self.task: str | None = None  # of the set that is evaluated
         self._options: Mapping[str, Any] = {}  # for all sets of a dict
         self._stream: Stream | None = None
+
+    @property
+    def has_metrics(self) -> bool:
+        """Whether the user computes metrics."""
+        return self._metrics_by_set is not None or self._trainer.compute_metrics is not None
 
     def join(self, run: Run, losses: StreamLosses, differences: StreamDifferences, agree: Callable[[], None]) -> None:
         """Joins the runs of a trainer with streams, and refuses sets that cannot be evaluated.

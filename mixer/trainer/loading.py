@@ -1,12 +1,12 @@
 """How a trainer loads its streams: the loader, its workers, and the columns of the model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
-from transformers import Trainer, default_data_collator
+from transformers import Trainer, TrainingArguments, default_data_collator
 from transformers.trainer_utils import seed_worker
 
 from mixer.distributed.collectives import RankSync
@@ -22,10 +22,47 @@ from mixer.loading.workers import WorkerOptions
 from mixer.mixture.controller import Mixing
 from mixer.mixture.stream import Stream, read_from
 from mixer.trainer.run import Options, StepNeeds
-from mixer.trainer.seam import collator_removing_columns, signature_columns, without_unused_columns
+from mixer.trainer.seam import collator_removing_columns, signature_columns, train_batch_size, without_unused_columns
 
 # Workers time out a little earlier than ranks, so that a rank with stuck workers can report it.
 _SHARE_OF_TIMEOUT = 0.9
+
+
+class LoadingRules:
+    """How a trainer loads, where a drop-in class may decide otherwise.
+
+    Args:
+        trainer: The trainer.
+    """
+
+    def __init__(self, trainer: Trainer):
+        self._trainer = trainer
+
+    @property
+    def most_samples(self) -> int:
+        """Maximum samples of a micro-batch, until memory runs out."""
+        return train_batch_size(self._trainer)
+
+    @property
+    def removes_columns(self) -> bool:
+        """Whether columns that the model does not take are removed before collation."""
+        return bool(self._trainer.args.remove_unused_columns)
+
+    def smaller_cap(self, sizes: str) -> str:
+        """Describes the arguments that lower `most_samples`.
+
+        Args:
+            sizes: The batch size, as a user writes it.
+
+        Returns:
+            A text in which `{}` stands for the number of samples.
+        """
+        return f"per_device_train_batch_size={{}}, with batch_size={sizes} to keep the total"
+
+
+def data_seed(args: TrainingArguments) -> int:
+    """Returns the seed of the data."""
+    return args.seed if args.data_seed is None else args.data_seed
 
 
 class StreamLoading:
@@ -36,8 +73,7 @@ class StreamLoading:
         streams: The streams.
         options: The options of the mixture.
         rank_sync: Collective operations.
-        most_samples: Returns the maximum samples of a micro-batch, until memory runs out.
-        removes_columns: Returns whether columns that the model does not take are removed before collation.
+        rules: Where a drop-in class decides otherwise.
     """
 
     def __init__(
@@ -46,18 +82,16 @@ class StreamLoading:
         streams: Sequence[Stream],
         options: Options,
         rank_sync: RankSync,
-        most_samples: Callable[[], int],
-        removes_columns: Callable[[], bool],
+        rules: LoadingRules,
     ):
         self._trainer, self._streams, self._rank_sync = trainer, streams, rank_sync
         self._max_tokens, self._skipping = options.max_tokens, options.skipping
-        self._most_samples, self._removes_columns = most_samples, removes_columns
+        self._rules = rules
 
     @property
     def seed(self) -> int:
         """The seed of the data."""
-        args = self._trainer.args
-        return args.seed if args.data_seed is None else args.data_seed
+        return data_seed(self._trainer.args)
 
     def new_loader(
         self, mixing: Mixing, feed: Feed | None, specifics: Mapping[int, StreamSpecifics], needs: StepNeeds
@@ -107,7 +141,7 @@ class StreamLoading:
         ]
         is_unseen = len(self._streams) > 1 and any(stream.is_iterable or stream.is_memory for stream in self._streams)
         is_unseen = is_unseen or (goes_by_first(self._trainer.data_collator) and any(map(_is_made, self._streams)))
-        taken: Any = signature_columns(self._trainer) if self._removes_columns() else None
+        taken: Any = signature_columns(self._trainer) if self._rules.removes_columns else None
         removed = {
             name
             for stream in self._streams
@@ -120,11 +154,11 @@ class StreamLoading:
         args = self._trainer.args
         groups = args.train_sampling_strategy == "group_by_length"
         if not groups and self._max_tokens is None:
-            return MicroBatchOptions(self._most_samples())
+            return MicroBatchOptions(self._rules.most_samples)
         names = getattr(self._trainer.processing_class, "model_input_names", None) or ["input_ids"]
         sources = [preprocessed(stream.dataset, stream.preprocess) for stream in self._streams]
         lengths = Lengths(sources, args.length_column_name, names[0])
-        return MicroBatchOptions(self._most_samples(), self._max_tokens, groups, lengths, self._rank_sync.most)
+        return MicroBatchOptions(self._rules.most_samples, self._max_tokens, groups, lengths, self._rank_sync.most)
 
     def _worker_options(self) -> WorkerOptions:
         args = self._trainer.args
@@ -164,7 +198,7 @@ class StreamLoading:
 
     def model_columns(self, columns: Columns) -> dict[str, Any]:
         """Applies the default collator and the removal of unused columns to whole columns."""
-        known: Any = signature_columns(self._trainer) if self._removes_columns() else columns
+        known: Any = signature_columns(self._trainer) if self._rules.removes_columns else columns
         inputs = {name: values for name, values in columns.items() if name in known}
         if "label" in inputs:
             label = inputs.pop("label")
@@ -198,7 +232,7 @@ class StreamLoading:
         if missing and stream.data_collator is None:
             raise ValueError(f"Stream {stream.name!r}: label_names contains {missing}, but the columns are {columns}.")
         taken: list[str] = list(signature_columns(self._trainer) or ())
-        if self._removes_columns() and not set(taken) & set(columns):
+        if self._rules.removes_columns and not set(taken) & set(columns):
             raise ValueError(
                 f"Stream {stream.name!r}: the model takes none of the columns {columns}; it takes {taken}. Rename the "
                 f"columns, set the stream's preprocess, or set remove_unused_columns=False for a data_collator that "

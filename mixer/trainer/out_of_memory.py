@@ -25,6 +25,7 @@ from mixer.trainer.checks import optimizer_name, steps_in_backward
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.engines import engine_of
 from mixer.trainer.failures import OUT_OF_MEMORY, leave_note
+from mixer.trainer.loading import LoadingRules
 from mixer.trainer.losses import StreamLosses
 from mixer.trainer.run import Run
 
@@ -41,8 +42,7 @@ class Recovery:
         run: The run; its `needs.recovers` says whether steps are repeated.
         losses: The losses of the streams.
         steps: Splits steps again.
-        smaller_cap: Describes the arguments that lower the limit: takes a text for the batch size, and returns one in
-            which `{}` stands for the number of samples.
+        rules: How the trainer loads, and which arguments lower the limit.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Recovery:
         run: Run,
         losses: StreamLosses,
         steps: StepConfirmation,
-        smaller_cap: Callable[[str], str],
+        rules: LoadingRules,
     ):
         self._trainer, self._run, self._losses, self._steps = trainer, run, losses, steps
-        self._smaller_cap = smaller_cap
+        self._rules = rules
         self._obstacle: str | None = None  # reason why steps cannot be repeated in this run
 
     def prepare(self) -> None:
@@ -173,4 +173,4 @@ class Recovery:
             why = f"auto_find_batch_size=True cannot repeat the step: {self._obstacle}."
         else:
             why = "auto_find_batch_size=True repeats a step only where its micro-batches are the largest so far."
-        return explain(step, rank, self._run.present_loader.cap, largest, self._smaller_cap(sizes), why)
+        return explain(step, rank, self._run.present_loader.cap, largest, self._rules.smaller_cap(sizes), why)

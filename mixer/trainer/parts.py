@@ -1,6 +1,6 @@
 """The parts of a trainer, and the order in which they are built."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from mixer.trainer.engines import EngineRequest, check_engine
 from mixer.trainer.evaluation import StreamEvaluation, check_best_metric
 from mixer.trainer.gradient_aggregation import check_conflict, with_conflict
 from mixer.trainer.hooks import StepHook
-from mixer.trainer.loading import StreamLoading
+from mixer.trainer.loading import LoadingRules, StreamLoading
 from mixer.trainer.log import StreamLog
 from mixer.trainer.loop import LoopControl
 from mixer.trainer.losses import StreamLosses
@@ -57,9 +57,7 @@ class Parts:
         streams: The streams.
         options: The options of the mixture.
         evaluation: Its evaluations.
-        most_samples: Returns the maximum samples of a micro-batch.
-        removes_columns: Returns whether columns that the model does not take are removed.
-        smaller_cap: Describes the arguments that lower the micro-batch limit; see `Recovery`.
+        rules: How the trainer loads.
 
     Raises:
         ValueError: If options do not go together; with the alternatives.
@@ -72,17 +70,15 @@ class Parts:
         streams: Sequence[Stream],
         options: Options,
         evaluation: StreamEvaluation,
-        most_samples: Callable[[], int],
-        removes_columns: Callable[[], bool],
-        smaller_cap: Callable[[str], str],
+        rules: LoadingRules,
     ):
-        check_options(trainer, streams, options)
-        self.trainer = trainer
+        check_options(trainer, streams, options, evaluation)
+        self.trainer, self._evaluation = trainer, evaluation
         args, step, needs = trainer.args, PresentStep(), StepNeeds()
         rank_sync = RankSync(args.world_size, args.ddp_timeout_delta)
         self.losses = StreamLosses(trainer, streams, step, needs)
-        self.loading = StreamLoading(trainer, streams, options, rank_sync, most_samples, removes_columns)
-        self.differences = StreamDifferences(trainer, streams, self.loading, self.losses, needs, removes_columns)
+        self.loading = StreamLoading(trainer, streams, options, rank_sync, rules)
+        self.differences = StreamDifferences(trainer, streams, self.loading, self.losses, needs, rules)
         mixing = _new_mixing(args, streams, options)
         ledger = Ledger(Path(str(args.output_dir)) / "ledger", is_writer=trainer.is_world_process_zero())
         recorder = new_recorder(trainer, options, mixing, ledger)
@@ -100,7 +96,7 @@ class Parts:
         self.search = Search(trainer, run, self.methods, self._check_again)
         evaluation.join(run, self.losses, self.differences, loop.agree)
         confirmation = StepConfirmation(trainer, run, self.losses, self.differences.check_classes, lambda: loop.signals)
-        self.recovery = Recovery(trainer, run, self.losses, confirmation, smaller_cap)
+        self.recovery = Recovery(trainer, run, self.losses, confirmation, rules)
         self.steps = StepRunner(trainer, run, self.losses, confirmation, self.recovery, self.methods, self.probe)
         _check_engine(trainer, run, self.methods.all, self.probe is not None, self.differences.has_heads)
         if needs.one_stream_each or mixing.weighs_losses:
@@ -110,11 +106,15 @@ class Parts:
 
     def _check_again(self) -> None:
         """Checks the options of a trial."""
-        check_options(self.trainer, self.run.streams, self.run.options, self.methods.all)
+        check_options(self.trainer, self.run.streams, self.run.options, self._evaluation, self.methods.all)
 
 
 def check_options(
-    trainer: Trainer, streams: Sequence[Stream], options: Options, methods: Iterable[Method] = ()
+    trainer: Trainer,
+    streams: Sequence[Stream],
+    options: Options,
+    evaluation: StreamEvaluation,
+    methods: Sequence[Method] = (),
 ) -> None:
     """Refuses options that do not go together, of the constructor or of a trial.
 
@@ -122,6 +122,7 @@ def check_options(
         trainer: The trainer.
         streams: The streams.
         options: Its options.
+        evaluation: Its evaluations.
         methods: The methods of the run, once they are attached.
 
     Raises:
@@ -134,8 +135,8 @@ def check_options(
     check_schedule(schedule, trainer.lr_scheduler)
     check_gradient_noise(trainer, schedule)
     check_evaluation_names(trainer.eval_dataset)
-    check_best_metric(trainer, options.has_metrics)
-    check_conflict(trainer, schedule, tuple(methods))
+    check_best_metric(trainer, evaluation.has_metrics)
+    check_conflict(trainer, schedule, methods)
 
 
 def _new_mixing(args: TrainingArguments, streams: Sequence[Stream], options: Options) -> Mixing:

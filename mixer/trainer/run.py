@@ -96,7 +96,6 @@ class Options:
         nonfinite: Reaction to a loss that is not finite.
         allow_inexact: Whether a resumed run may differ from the uninterrupted one.
         handles_signals: Whether a signal saves and ends the run.
-        has_metrics: Whether the user computes metrics.
     """
 
     policy: Policy
@@ -110,7 +109,6 @@ class Options:
     nonfinite: NonFinite
     allow_inexact: bool
     handles_signals: bool
-    has_metrics: bool
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from mixer.mixture.stream import Stream
 from mixer.models.heads import tasks_of
 from mixer.models.inputs import TASK, check_columns, heads_of
 from mixer.models.labels import check_label_column, check_labels, find_lack_of_labels, needs_labels, num_classes_of
-from mixer.trainer.loading import StreamLoading
+from mixer.trainer.loading import LoadingRules, StreamLoading
 from mixer.trainer.losses import StreamLosses
 from mixer.trainer.run import StepNeeds
 from mixer.trainer.seam import (
@@ -41,7 +41,7 @@ class StreamDifferences:
         loading: Makes samples and their collators.
         losses: The losses of the streams; learn whether these differ.
         needs: What the run needs of its steps; learns whether each micro-batch must contain one stream.
-        removes_columns: Returns whether columns that the model does not take are removed before collation.
+        rules: How the trainer loads.
 
     Raises:
         ValueError: With the stream and its option.
@@ -54,10 +54,10 @@ class StreamDifferences:
         loading: StreamLoading,
         losses: StreamLosses,
         needs: StepNeeds,
-        removes_columns: Callable[[], bool],
+        rules: LoadingRules,
     ):
         self._trainer, self._streams, self._loading, self._losses = trainer, streams, loading, losses
-        self._removes_columns = removes_columns
+        self._rules = rules
         self._take_label_columns()
         # Of each stream: the argument `task` of a model with several heads.
         self.tasks = tasks_of(losses.own_model, list(streams))
@@ -159,9 +159,11 @@ class StreamDifferences:
         """Compares the columns of data sets if some are iterable, whose rows are not read."""
         if not any(stream.is_iterable for stream in self._streams):
             return True
-        known: Any = signature_columns(self._trainer)
+        known, removes = frozenset(signature_columns(self._trainer)), self._rules.removes_columns
         columns = [frozenset(getattr(dataset, "column_names", None) or ()) for dataset in self._loading.datasets()]
-        return len({names & frozenset(known) if self._removes_columns() else names for names in columns if names}) <= 1
+        return (
+            len({names & frozenset(known) if self._rules.removes_columns else names for names in columns if names}) <= 1
+        )
 
     def _are_alike(self, samples: Mapping[int, Any]) -> bool:
         """Compares the collated first samples; `False` if one of them cannot be read or collated."""

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
 
-from mixer.ledger.evaluated_losses import check_eval_weights
 from mixer.ledger.ledger import Ledger
 from mixer.loading.build import MixtureOptions, resolve_policy
 from mixer.loading.loader import MixingLoader
@@ -17,24 +16,19 @@ from mixer.mixture.clock import Budget
 from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing
-from mixer.mixture.resolve import check_max_tokens, check_metrics
+from mixer.mixture.resolve import check_max_tokens
 from mixer.mixture.stream import Stream, as_streams, skipping_of
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
 from mixer.schedules.registry import as_schedule
-from mixer.trainer.checks import (
-    check_compute_loss,
-    check_create_optimizer,
-    check_order,
-    check_trainer_is_supported,
-)
-from mixer.trainer.evaluation import StreamEvaluation
+from mixer.trainer.checks import check_class, check_nonfinite
+from mixer.trainer.evaluation import StreamEvaluation, check_sets
 from mixer.trainer.failures import made_among_others
+from mixer.trainer.loading import LoadingRules, data_seed
 from mixer.trainer.method import Method
 from mixer.trainer.observers.gradient_options import Probing
 from mixer.trainer.parts import Parts
 from mixer.trainer.run import NonFinite, Options
-from mixer.trainer.seam import train_batch_size
 from mixer.trainer.side_runs import SideRuns
 from mixer.trainer.training import Training
 from mixer.trainer.trl import StreamPreparation
@@ -106,6 +100,7 @@ class MixingMixin(Trainer):
     _training: Training  # a run of theirs
     _evaluation: StreamEvaluation
     _preparation: StreamPreparation
+    _rules: LoadingRules
 
     @made_among_others
     def __init__(
@@ -135,32 +130,26 @@ class MixingMixin(Trainer):
         eval_weights: Mapping[str, float] | None = None,
         **kwargs: Any,
     ):
-        if nonfinite not in ("warn", "skip", "raise"):
-            raise ValueError(f"nonfinite must be 'warn', 'skip' or 'raise', got {nonfinite!r}.")
+        check_nonfinite(nonfinite)
         check_max_tokens(max_tokens_per_micro_batch)
-        check_trainer_is_supported(type(self), MixingMixin)
-        check_compute_loss(type(self))
-        check_create_optimizer(type(self))
-        knows_names = check_order(type(self), MixingMixin, args, positional)
+        takes_names = check_class(type(self), MixingMixin, args, positional)
         streams = [] if train_dataset is None else as_streams(train_dataset)
         by_set = compute_metrics if isinstance(compute_metrics, Mapping) else None
         if compute_metrics is not None and by_set is None:
             kwargs["compute_metrics"] = compute_metrics
         self._preparation = StreamPreparation(self, streams, _length_of_epoch(streams, epoch_size, budget))
+        self._rules = self._new_rules()
         stand_in = self._preparation.stand_in(prepares=hasattr(super(), "_prepare_dataset"))
-        if positional or not knows_names:
+        if positional or not takes_names:
             super().__init__(model, args, data_collator, stand_in, *positional, **kwargs)
         else:  # other trainers have another order
             super().__init__(model=model, args=args, data_collator=data_collator, train_dataset=stand_in, **kwargs)
         streams = self._preparation.take_stand_in_back()
-        if by_set is not None:
-            check_metrics(by_set, self.eval_dataset)
-        check_eval_weights(eval_weights, self.eval_dataset)
-        policy, schedule = resolve_policy(mixing, streams), as_schedule(batch_size)
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        check_sets(by_set, eval_weights, self.eval_dataset)
+        mixture = as_schedule(batch_size), budget, epoch_size, tuple(groupings), drawing, data_seed(self.args)
         options = Options(
-            policy=policy,
-            mixture=MixtureOptions(schedule, budget, epoch_size, tuple(groupings), drawing, seed, eval_weights),
+            policy=resolve_policy(mixing, streams),
+            mixture=MixtureOptions(*mixture, eval_weights),
             skipping=skipping_of(streams, on_sample_error, max_skipped_share),
             max_tokens=max_tokens_per_micro_batch,
             probe=probe,
@@ -170,14 +159,14 @@ class MixingMixin(Trainer):
             nonfinite=nonfinite,
             allow_inexact=allow_inexact,
             handles_signals=handle_signals,
-            has_metrics=compute_metrics is not None,
         )
-        self._evaluation = StreamEvaluation(self, streams, by_set)
+        self._build(streams, options, StreamEvaluation(self, streams, by_set))
+
+    def _build(self, streams: list[Stream], options: Options, evaluation: StreamEvaluation) -> None:
+        self._evaluation = evaluation
         if streams:
-            most, removes = lambda: self._most_samples, lambda: self._removes_columns
-            self._built = Parts(self, streams, options, self._evaluation, most, removes, self._smaller_cap)
+            self._built = Parts(self, streams, options, evaluation, self._rules)
             self._training = Training(self._built)
-            self._training.add_callbacks()
 
     # ---- What users look at ----
 
@@ -396,19 +385,9 @@ class MixingMixin(Trainer):
 
     # ---- What a drop-in class may decide otherwise ----
 
-    @property
-    def _most_samples(self) -> int:
-        """Maximum samples of a micro-batch, until memory runs out."""
-        return train_batch_size(self)
-
-    def _smaller_cap(self, sizes: str) -> str:
-        """Describes the arguments that lower that maximum; `{}` stands for the number of samples."""
-        return f"per_device_train_batch_size={{}}, with batch_size={sizes} to keep the total"
-
-    @property
-    def _removes_columns(self) -> bool:
-        """Whether columns that the model does not take are removed before collation."""
-        return bool(self.args.remove_unused_columns)
+    def _new_rules(self) -> LoadingRules:
+        """Makes the rules of loading, before the parent class is constructed."""
+        return LoadingRules(self)
 
     # ---- The Trainer's private methods: see `seam.py` for the reasons ----
 
@@ -444,10 +423,10 @@ class MixingMixin(Trainer):
         self._parts.checkpoints.save_states(super()._save_rng_state, output_dir)
 
     def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
-        return super()._remove_unused_columns(dataset, description) if self._removes_columns else dataset
+        return super()._remove_unused_columns(dataset, description) if self._rules.removes_columns else dataset
 
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
-        if not self._removes_columns:
+        if not self._rules.removes_columns:
             return data_collator
         return super()._get_collator_with_removed_columns(data_collator, description)
 

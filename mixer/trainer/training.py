@@ -37,6 +37,7 @@ class Training:
         self._parts, self._trainer, self._run = parts, parts.trainer, parts.run
         self._is_beginning = False  # whether the loop has yet to ask for the run's own loader
         self._held = contextlib.ExitStack()  # what holds until the run ends
+        self._add_callbacks()
 
     # ---- Beginning to end ----
 
@@ -177,7 +178,7 @@ class Training:
 
     # ---- The callbacks of a run ----
 
-    def add_callbacks(self) -> None:
+    def _add_callbacks(self) -> None:
         """Adds the callback that closes steps, before all others, and connects bars and trackers."""
         callbacks = self._trainer.callback_handler.callbacks
         take_bars(callbacks, lambda: self._run.mixing)
