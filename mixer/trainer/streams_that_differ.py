@@ -161,9 +161,7 @@ class StreamDifferences:
             return True
         known, removes = frozenset(signature_columns(self._trainer)), self._rules.removes_columns
         columns = [frozenset(getattr(dataset, "column_names", None) or ()) for dataset in self._loading.datasets()]
-        return (
-            len({names & frozenset(known) if self._rules.removes_columns else names for names in columns if names}) <= 1
-        )
+        return len({names & known if removes else names for names in columns if names}) <= 1
 
     def _are_alike(self, samples: Mapping[int, Any]) -> bool:
         """Compares the collated first samples; `False` if one of them cannot be read or collated."""
