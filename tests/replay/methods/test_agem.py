@@ -137,7 +137,7 @@ def test_cutting_by_tokens_is_refused_on_several_ranks(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
     trainer._parts.run.options.max_tokens = 64
     spy = Spy()
-    MixingTrainer._attach_methods(trainer, (spy,))
+    trainer._parts.methods.attach((spy,))
     object.__setattr__(spy.run, "world_size", 2)
     with pytest.raises(ValueError, match="Use per_device_train_batch_size instead"):
         AGEM().attach(spy.run)
