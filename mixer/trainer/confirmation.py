@@ -1,7 +1,10 @@
 """Loading a step, and the agreement of all ranks on it before anything else happens."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -15,10 +18,12 @@ from mixer.loading.step import MicroBatch, StepBatch, StepCounts, confirm
 from mixer.models.row_losses import tokens_per_row
 from mixer.trainer.checkpointing.choose import write_error
 from mixer.trainer.checks import check_one_pass
-from mixer.trainer.losses import StreamLosses
-from mixer.trainer.run import Run
-from mixer.utils.arrays import Int64Array
 from mixer.utils.files import WriteError
+
+if TYPE_CHECKING:
+    from mixer.trainer.losses import StreamLosses
+    from mixer.trainer.run import Run
+    from mixer.utils.arrays import Int64Array
 
 logger = logging.get_logger(__name__)
 

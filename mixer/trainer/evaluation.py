@@ -1,26 +1,30 @@
 """Evaluation of each stream, and the metric that chooses the best model."""
 
+from __future__ import annotations
+
 import contextlib
 import difflib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import Trainer
 from transformers.utils import logging
 
-from mixer.distributed.collectives import RankSync
 from mixer.ledger.evaluated_losses import check_eval_weights, mean_loss, metrics_by_set, worst_loss
 from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.resolve import check_metrics
-from mixer.mixture.stream import Stream
 from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_task
 from mixer.models.labels import find_lack_of_labels
-from mixer.trainer.losses import StreamLosses
-from mixer.trainer.run import Run
 from mixer.trainer.streams_that_differ import StreamDifferences, tried
 from mixer.utils.attributes import attributes_held
+
+if TYPE_CHECKING:
+    from mixer.distributed.collectives import RankSync
+    from mixer.mixture.stream import Stream
+    from mixer.trainer.losses import StreamLosses
+    from mixer.trainer.run import Run
 
 _PREFIX, _SUFFIX = "eval_", "_loss"
 logger = logging.get_logger(__name__)

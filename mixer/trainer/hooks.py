@@ -1,14 +1,17 @@
 """Hooks: parts of a run that take part in its steps."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from mixer.loading.result import StepResult
-from mixer.loading.step import MicroBatch, StepBatch
-from mixer.mixture.plan import Plan
+if TYPE_CHECKING:
+    from mixer.loading.result import StepResult
+    from mixer.loading.step import MicroBatch, StepBatch
+    from mixer.mixture.plan import Plan
 
 
 @dataclass(frozen=True)

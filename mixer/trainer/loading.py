@@ -1,28 +1,32 @@
 """How a trainer loads its streams: the loader, its workers, and the columns of the model."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import datasets
 from transformers import Trainer, TrainingArguments, default_data_collator
 from transformers.trainer_utils import seed_worker
 
-from mixer.distributed.collectives import RankSync
 from mixer.loading.batching import MicroBatchOptions
-from mixer.loading.collate import StreamSpecifics
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.lengths import Lengths
 from mixer.loading.loader import MixingLoader
 from mixer.loading.preprocessing import preprocessed
-from mixer.loading.transport import Columns
 from mixer.loading.workers import WorkerOptions
-from mixer.mixture.controller import Mixing
 from mixer.mixture.stream import Stream, read_from
-from mixer.trainer.run import Options, StepNeeds
 from mixer.trainer.seam import collator_removing_columns, signature_columns, train_batch_size, without_unused_columns
+
+if TYPE_CHECKING:
+    from mixer.distributed.collectives import RankSync
+    from mixer.loading.collate import StreamSpecifics
+    from mixer.loading.transport import Columns
+    from mixer.mixture.controller import Mixing
+    from mixer.trainer.run import Options, StepNeeds
 
 # Workers time out a little earlier than ranks, so that a rank with stuck workers can report it.
 _SHARE_OF_TIMEOUT = 0.9

@@ -1,14 +1,19 @@
 """The streams' entries in the Trainer's log."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from transformers import Trainer
 
-from mixer.ledger.trackers.reporting import Reporting
-from mixer.trainer.methods import MethodList
-from mixer.trainer.run import Run
 from mixer.utils.attributes import method_replaced
+
+if TYPE_CHECKING:
+    from mixer.ledger.trackers.reporting import Reporting
+    from mixer.trainer.methods import MethodList
+    from mixer.trainer.run import Run
 
 # With more streams than this, the Trainer's history, which every checkpoint contains in full, has no entries per
 # stream.

@@ -1,11 +1,13 @@
 """The Trainer's loop on the data clock: length, epochs, learning rate, and stopping a run."""
 
+from __future__ import annotations
+
 import contextlib
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import floor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -14,11 +16,13 @@ from transformers.utils import logging
 
 from mixer.distributed.signals import StopSignals, ending, which
 from mixer.ledger.progress.bar import show_in_own_bars
-from mixer.mixture.controller import Mixing
 from mixer.mixture.learning_rate import LearningRate, check_scheduler
-from mixer.trainer.checkpointing.save import Checkpointing, HeldArguments
-from mixer.trainer.run import Run
 from mixer.trainer.seam import save_checkpoint
+
+if TYPE_CHECKING:
+    from mixer.mixture.controller import Mixing
+    from mixer.trainer.checkpointing.save import Checkpointing, HeldArguments
+    from mixer.trainer.run import Run
 
 logger = logging.get_logger(__name__)
 

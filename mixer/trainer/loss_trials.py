@@ -1,9 +1,11 @@
 """Forwards that determine, before a run's first step, how its losses are normalised."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,11 +35,13 @@ from mixer.models.row_losses import items_per_row, labels_can_shift
 from mixer.models.side_state import model_restored
 from mixer.models.trial_rows import rows_to_try
 from mixer.models.trl import metrics_restored
-from mixer.trainer.confirmation import StepConfirmation
-from mixer.trainer.losses import StreamLosses
-from mixer.trainer.out_of_memory import Recovery
-from mixer.trainer.run import Run
 from mixer.trainer.seam import prepare_inputs
+
+if TYPE_CHECKING:
+    from mixer.trainer.confirmation import StepConfirmation
+    from mixer.trainer.losses import StreamLosses
+    from mixer.trainer.out_of_memory import Recovery
+    from mixer.trainer.run import Run
 
 logger = logging.get_logger(__name__)
 

@@ -1,8 +1,10 @@
 """How the losses of streams are computed and normalised, and how many items they have."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,16 +13,18 @@ from transformers import Trainer
 
 from mixer.loading.collate import batch_mapping
 from mixer.loading.errors import alone, name_rows, unfit_rows
-from mixer.loading.step import MicroBatch
-from mixer.mixture.stream import Stream
 from mixer.models.inputs import inner_model
 from mixer.models.labels import shifts_labels
 from mixer.models.loss_normalization import LossNormalization, samples_per_item
 from mixer.models.row_losses import RowlessTracker, RowLossReader, hides_rows, items_per_row, num_rows
-from mixer.trainer.run import PresentStep, StepNeeds
 from mixer.trainer.seam import loss_shifts_labels
-from mixer.utils.arrays import FloatArray
 from mixer.utils.attributes import attributes_held
+
+if TYPE_CHECKING:
+    from mixer.loading.step import MicroBatch
+    from mixer.mixture.stream import Stream
+    from mixer.trainer.run import PresentStep, StepNeeds
+    from mixer.utils.arrays import FloatArray
 
 
 class StreamLosses:

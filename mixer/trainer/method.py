@@ -1,23 +1,27 @@
 """Methods: parts of a run that take part in its steps beyond the loss of the samples."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from mixer.distributed.collectives import RankSync
-from mixer.loading.step import StepBatch
 from mixer.mixture.cursor import GrowingDataset
-from mixer.mixture.plan import Plan
-from mixer.mixture.planner import Planner
-from mixer.mixture.stream import Stream
 from mixer.trainer.hooks import ForwardResult, StepHook
-from mixer.trainer.side_runs import SideRuns
-from mixer.utils.arrays import FloatArray, Int64Array
+
+if TYPE_CHECKING:
+    from mixer.distributed.collectives import RankSync
+    from mixer.loading.step import StepBatch
+    from mixer.mixture.plan import Plan
+    from mixer.mixture.planner import Planner
+    from mixer.mixture.stream import Stream
+    from mixer.trainer.side_runs import SideRuns
+    from mixer.utils.arrays import FloatArray, Int64Array
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,28 @@
 """The methods of a run: replay buffers among its streams, and the user's own."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers import Trainer
 
-from mixer.loading.step import MicroBatch, StepBatch
 from mixer.trainer.checkpointing.files import METHODS_ENTRY
-from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.losses import factor_of
 from mixer.trainer.method import Method, RunContext, as_methods
-from mixer.trainer.run import Run
-from mixer.trainer.side_runs import SideRuns
 from mixer.utils.files import WriteError, folder_name
+
+if TYPE_CHECKING:
+    from mixer.loading.step import MicroBatch, StepBatch
+    from mixer.trainer.hooks import ForwardResult
+    from mixer.trainer.run import Run
+    from mixer.trainer.side_runs import SideRuns
 
 _FOLDER = "methods"
 

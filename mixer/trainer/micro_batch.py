@@ -1,17 +1,21 @@
 """The training of one micro-batch: the Trainer's own training step, with its loss weighted in the backward."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 from transformers import Trainer
 
-from mixer.loading.step import MicroBatch
 from mixer.trainer.losses import StreamLosses, factor_of
-from mixer.trainer.run import Run
+
+if TYPE_CHECKING:
+    from mixer.loading.step import MicroBatch
+    from mixer.trainer.run import Run
 
 _HALF = (torch.float16, torch.bfloat16)
 

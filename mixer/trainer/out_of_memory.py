@@ -6,9 +6,11 @@ Several ranks arm the steps with a micro-batch larger than all before; the other
 collective before each step tells them apart.
 """
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from accelerate.utils.memory import clear_device_cache
@@ -18,16 +20,18 @@ from transformers.utils import logging
 
 from mixer.distributed.gradient_sync import average_gradients, obstacle, settle
 from mixer.loading.memory import MicroBatchMemoryError, Size, explain, is_out_of_memory
-from mixer.loading.step import StepBatch
 from mixer.models.side_state import Snapshot
 from mixer.models.trl import keeps_metrics
 from mixer.trainer.checks import optimizer_name, steps_in_backward
-from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.engines import engine_of
 from mixer.trainer.failures import OUT_OF_MEMORY, leave_note
-from mixer.trainer.loading import LoadingRules
-from mixer.trainer.losses import StreamLosses
-from mixer.trainer.run import Run
+
+if TYPE_CHECKING:
+    from mixer.loading.step import StepBatch
+    from mixer.trainer.confirmation import StepConfirmation
+    from mixer.trainer.loading import LoadingRules
+    from mixer.trainer.losses import StreamLosses
+    from mixer.trainer.run import Run
 
 logger = logging.get_logger(__name__)
 

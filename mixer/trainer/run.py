@@ -1,29 +1,33 @@
 """What the parts of a trainer share: the streams and their mixture, the ranks, and the present step."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import Tensor, nn
 from transformers import TrainerState
 
-from mixer.distributed.collectives import RankSync
-from mixer.ledger.ledger import Ledger
-from mixer.ledger.recorder import Recorder
-from mixer.loading.build import MixtureOptions
-from mixer.loading.iterable.feed import Feed
-from mixer.loading.loader import MixingLoader
 from mixer.loading.step import StepCounts
-from mixer.mixture.bad_samples import Skipping
-from mixer.mixture.controller import Mixing
-from mixer.mixture.learning_rate import LearningRate
-from mixer.mixture.plan import Plan
-from mixer.mixture.stream import Stream
-from mixer.policies.contract import Policy
-from mixer.trainer.hooks import StepHook
-from mixer.trainer.observers.gradient_options import Probing
-from mixer.utils.arrays import Int64Array
+
+if TYPE_CHECKING:
+    from mixer.distributed.collectives import RankSync
+    from mixer.ledger.ledger import Ledger
+    from mixer.ledger.recorder import Recorder
+    from mixer.loading.build import MixtureOptions
+    from mixer.loading.iterable.feed import Feed
+    from mixer.loading.loader import MixingLoader
+    from mixer.mixture.bad_samples import Skipping
+    from mixer.mixture.controller import Mixing
+    from mixer.mixture.learning_rate import LearningRate
+    from mixer.mixture.plan import Plan
+    from mixer.mixture.stream import Stream
+    from mixer.policies.contract import Policy
+    from mixer.trainer.hooks import StepHook
+    from mixer.trainer.observers.gradient_options import Probing
+    from mixer.utils.arrays import Int64Array
 
 NonFinite = Literal["warn", "skip", "raise"]
 

@@ -1,19 +1,23 @@
 """Hyperparameter search: every trial is a run of its own with a new mixture and a ledger in its own folder."""
 
+from __future__ import annotations
+
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import broadcast_object_list
 from transformers import Trainer
 
 from mixer.ledger.ledger import Ledger
-from mixer.trainer.methods import MethodList
-from mixer.trainer.run import Run
 from mixer.trainer.seam import output_folder, present_trial
+
+if TYPE_CHECKING:
+    from mixer.trainer.methods import MethodList
+    from mixer.trainer.run import Run
 
 _FOLDER = "search-start"
 

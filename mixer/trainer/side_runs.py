@@ -1,9 +1,11 @@
 """Running the model outside of training: losses and gradients of samples that are not trained on."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,16 +14,18 @@ from transformers import Trainer
 
 from mixer.distributed.gradient_sync import average_gradients, settle
 from mixer.loading.step import MicroBatch, StepBatch
-from mixer.loading.transport import Columns
-from mixer.mixture.cursors import StreamShare
-from mixer.mixture.plan import Plan
 from mixer.models.side_state import gradients_stashed, model_restored
 from mixer.models.trl import metrics_restored
-from mixer.trainer.loading import StreamLoading
-from mixer.trainer.losses import StreamLosses
-from mixer.trainer.run import Run
 from mixer.trainer.seam import collator_removing_columns, prepare_inputs
-from mixer.utils.arrays import FloatArray, Int64Array
+
+if TYPE_CHECKING:
+    from mixer.loading.transport import Columns
+    from mixer.mixture.cursors import StreamShare
+    from mixer.mixture.plan import Plan
+    from mixer.trainer.loading import StreamLoading
+    from mixer.trainer.losses import StreamLosses
+    from mixer.trainer.run import Run
+    from mixer.utils.arrays import FloatArray, Int64Array
 
 Result = TypeVar("Result")
 

@@ -10,13 +10,15 @@
 `StepRunner.load` is 1 to 3, `StepRunner.train` is 4 and the first half of 5, `StepRunner.close` is 6.
 """
 
+from __future__ import annotations
+
 import contextlib
 import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,16 +29,18 @@ from transformers.utils import logging
 
 from mixer.loading.result import StepResult
 from mixer.loading.step import MicroBatch, StepBatch
-from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.loss_trials import LossTrials
-from mixer.trainer.losses import StreamLosses
-from mixer.trainer.methods import MethodList
 from mixer.trainer.micro_batch import MicroBatchTraining, TrainingStep
-from mixer.trainer.observers.gradients import RunProbe
 from mixer.trainer.observers.reference import compared_in
-from mixer.trainer.out_of_memory import Recovery
-from mixer.trainer.run import NonFinite, Run
+
+if TYPE_CHECKING:
+    from mixer.trainer.confirmation import StepConfirmation
+    from mixer.trainer.losses import StreamLosses
+    from mixer.trainer.methods import MethodList
+    from mixer.trainer.observers.gradients import RunProbe
+    from mixer.trainer.out_of_memory import Recovery
+    from mixer.trainer.run import NonFinite, Run
 
 logger = logging.get_logger(__name__)
 

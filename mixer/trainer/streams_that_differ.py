@@ -1,9 +1,11 @@
 """Streams that differ: collators, preprocessing, labels, losses and heads of their own."""
 
+from __future__ import annotations
+
 import contextlib
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,22 +14,24 @@ from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
 from mixer.loading.collate import StreamSpecifics, can_share_batch
-from mixer.loading.step import StepBatch
-from mixer.mixture.stream import Stream
 from mixer.models.heads import tasks_of
 from mixer.models.inputs import TASK, check_columns, heads_of
 from mixer.models.labels import check_label_column, check_labels, find_lack_of_labels, needs_labels, num_classes_of
-from mixer.trainer.loading import LoadingRules, StreamLoading
-from mixer.trainer.losses import StreamLosses
-from mixer.trainer.run import StepNeeds
 from mixer.trainer.seam import (
     collator_removing_columns,
     find_signature_columns,
     prepares_inputs_itself,
     signature_columns,
 )
-from mixer.utils.arrays import Int64Array
 from mixer.utils.random_state import seeded
+
+if TYPE_CHECKING:
+    from mixer.loading.step import StepBatch
+    from mixer.mixture.stream import Stream
+    from mixer.trainer.loading import LoadingRules, StreamLoading
+    from mixer.trainer.losses import StreamLosses
+    from mixer.trainer.run import StepNeeds
+    from mixer.utils.arrays import Int64Array
 
 logger = logging.get_logger(__name__)
 

@@ -1,31 +1,35 @@
 """Resuming from a checkpoint as if the run had never stopped."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.distributed.consistency import check_same, check_shared, shared_options
-from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.clock import Clock
 from mixer.mixture.controller import check_format
-from mixer.mixture.planner import Planner
 from mixer.trainer.checkpointing.choose import Choice, agree, choose, none_in_common, usable_names, warn_of_passed_over
 from mixer.trainer.checkpointing.files import CAP_ENTRY, read_state, supersede
 from mixer.trainer.checkpointing.lock import FolderLock
 from mixer.trainer.checkpointing.save import Checkpointing, Progress
 from mixer.trainer.checkpointing.trainer_files import check_trainer_state, naming_unreadable
-from mixer.trainer.loop import LoopControl
-from mixer.trainer.methods import MethodList
-from mixer.trainer.run import Run
 from mixer.trainer.seam import load_random_state, log_save_evaluate, output_folder, present_trial, restore_loop
 from mixer.utils.validation import refusing_damage
+
+if TYPE_CHECKING:
+    from mixer.mixture.batch_size import BatchSize
+    from mixer.mixture.clock import Clock
+    from mixer.mixture.planner import Planner
+    from mixer.trainer.loop import LoopControl
+    from mixer.trainer.methods import MethodList
+    from mixer.trainer.run import Run
 
 logger = logging.get_logger(__name__)
 

@@ -1,12 +1,14 @@
 """Writing checkpoints from which a run resumes exactly."""
 
+from __future__ import annotations
+
 import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from transformers import Trainer
@@ -25,11 +27,13 @@ from mixer.trainer.checkpointing.files import (
     rotate,
     step_of,
 )
-from mixer.trainer.methods import MethodList
-from mixer.trainer.run import Run
 from mixer.trainer.seam import loop_losses, output_folder, push_checkpoint
 from mixer.utils.attributes import attributes_held
 from mixer.utils.files import write_json
+
+if TYPE_CHECKING:
+    from mixer.trainer.methods import MethodList
+    from mixer.trainer.run import Run
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Progress:
         return {name: _to_json(value) for name, value in asdict(self).items()}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "Progress":
+    def from_state(cls, state: Mapping[str, Any]) -> Progress:
         """Restores a saved state.
 
         Raises:

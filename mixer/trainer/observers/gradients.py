@@ -1,25 +1,29 @@
 """Per-stream gradients and gradient noise, measured when the policy or the schedule needs them."""
 
+from __future__ import annotations
+
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from mixer.distributed.collectives import RankSync
 from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
 from mixer.gradients.probe import GradientProbe
 from mixer.gradients.update_norm import UpdateNorm
-from mixer.loading.result import StepResult
-from mixer.loading.step import StepBatch
-from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.trainer.hooks import ForwardResult, StepHook
 from mixer.trainer.observers.gradient_options import Probing, exact_refusal
-from mixer.trainer.side_runs import SideRuns
+
+if TYPE_CHECKING:
+    from mixer.distributed.collectives import RankSync
+    from mixer.loading.result import StepResult
+    from mixer.loading.step import StepBatch
+    from mixer.policies.gradient_statistics import GradientStatistics
+    from mixer.trainer.side_runs import SideRuns
 
 logger = logging.get_logger(__name__)
 

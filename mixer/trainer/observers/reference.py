@@ -1,24 +1,28 @@
 """A reference model, and the excess of losses over its own."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from mixer.distributed.collectives import RankSync
 from mixer.distributed.gradient_sync import shards_of
-from mixer.loading.result import StepResult
-from mixer.loading.step import MicroBatch, StepBatch
 from mixer.models.loss_normalization import LARGEST_OTHER_SHARE
-from mixer.models.row_losses import RowLossReader
 from mixer.models.side_state import Snapshot
-from mixer.policies.contract import Policy
 from mixer.trainer.hooks import ForwardResult, StepHook
-from mixer.trainer.side_runs import SideRuns
-from mixer.utils.arrays import FloatArray, Int64Array
+
+if TYPE_CHECKING:
+    from mixer.distributed.collectives import RankSync
+    from mixer.loading.result import StepResult
+    from mixer.loading.step import MicroBatch, StepBatch
+    from mixer.models.row_losses import RowLossReader
+    from mixer.policies.contract import Policy
+    from mixer.trainer.side_runs import SideRuns
+    from mixer.utils.arrays import FloatArray, Int64Array
 
 _OWN, _REFERENCE = -2, -1  # entries after those of the streams: micro-batches with unknown items
 logger = logging.get_logger(__name__)
