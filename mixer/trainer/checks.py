@@ -189,7 +189,7 @@ def check_trainer_is_supported(trainer_class: type, mixin: type) -> None:
 
     Args:
         trainer_class: The class that is built.
-        mixin: The last mixin in its method resolution order.
+        mixin: The mixin in its method resolution order.
 
     Raises:
         TypeError: With class and method, the reason and the alternatives.
@@ -212,7 +212,7 @@ def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[A
 
     Args:
         trainer_class: The class that is built.
-        mixin: The last mixin in its method resolution order.
+        mixin: The mixin in its method resolution order.
         args: The argument `args`.
         positional: Positional arguments after the first four.
 

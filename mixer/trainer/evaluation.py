@@ -51,11 +51,11 @@ def check_sets(
 def check_best_metric(trainer: Trainer, has_metrics: bool) -> None:
     """Refuses `metric_for_best_model` if it names a loss that no evaluation returns, before training.
 
+    Other metrics may come from `compute_metrics`: a wrong one ends the run at its first evaluation.
+
     Args:
         trainer: The trainer.
         has_metrics: Whether the user computes metrics.
-
-    Other metrics may come from `compute_metrics`: a wrong one ends the run at its first evaluation.
 
     Raises:
         ValueError: With the available losses.
@@ -94,17 +94,16 @@ class StreamEvaluation:
 
     Args:
         trainer: The trainer.
-        streams: Its streams; none in a trainer that only evaluates.
         metrics_by_set: The option `compute_metrics` as a dict with one function per set.
     """
 
     def __init__(
         self,
         trainer: Trainer,
-        streams: Sequence[Stream] = (),
         metrics_by_set: Mapping[str, Callable[..., Any]] | None = None,
     ):
-        self._trainer, self._streams, self._metrics_by_set = trainer, streams, metrics_by_set
+        self._trainer, self._metrics_by_set = trainer, metrics_by_set
+        self._streams: Sequence[Stream] = ()
         self._run: Run | None = None
         self._tasks: tuple[str | None, ...] = ()
         self._agree: Callable[[], None] | None = None
@@ -130,7 +129,7 @@ class StreamEvaluation:
         Raises:
             ValueError: If a set is empty, or the head to evaluate it with is unknown.
         """
-        self._run, self._tasks, self._agree = run, differences.tasks, agree
+        self._run, self._streams, self._tasks, self._agree = run, run.streams, differences.tasks, agree
         sets = self._trainer.eval_dataset
         if self._trainer.args.eval_strategy == "no" or sets is None:
             return

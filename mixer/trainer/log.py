@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from transformers import Trainer
 
-from mixer.utils.attributes import method_replaced
+from mixer.utils.attributes import MethodReplaced
 
 if TYPE_CHECKING:
     from mixer.ledger.trackers.reporting import Reporting
@@ -46,7 +46,7 @@ class StreamLog:
             log(logs, start_time)
 
         try:  # the Trainer has no hook before log()
-            with method_replaced(self._trainer, "log", log_with_entries):
+            with MethodReplaced(self._trainer, "log", log_with_entries):
                 yield
         finally:
             self._entries = {}

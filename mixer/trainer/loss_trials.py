@@ -59,15 +59,15 @@ class LossTrials:
         trainer: The trainer, which computes losses.
         run: The run.
         losses: The losses of the streams.
-        steps: Loads steps.
+        confirmation: Loads steps.
         recovery: Repeats a trial that does not fit into memory.
     """
 
     def __init__(
-        self, trainer: Trainer, run: Run, losses: StreamLosses, steps: StepConfirmation, recovery: Recovery
+        self, trainer: Trainer, run: Run, losses: StreamLosses, confirmation: StepConfirmation, recovery: Recovery
     ) -> None:
         self._trainer, self._run, self._losses = trainer, run, losses
-        self._steps, self._recovery = steps, recovery
+        self._confirmation, self._recovery = confirmation, recovery
         self._num_uneven = 0  # steps with unequal rows while a normalisation is tentative
         self._has_recounted = False  # whether the loss shifts labels unlike its model
         self._last_tried: list[Seen] = []  # the last loss of unknown kind, for some rows and for their halves
@@ -105,9 +105,9 @@ class LossTrials:
         if all(one.rows_known for one in known) or loader.by_stream or loader.in_turns:
             if items_were == [losses.normalization_of(kind).counts_rows for kind in kinds]:
                 return batch
-            return self._steps.reconfirmed(batch)  # its items have changed
+            return self._confirmation.reconfirmed(batch)  # its items have changed
         self._part_streams()
-        return self._steps.reloaded(batch)
+        return self._confirmation.reloaded(batch)
 
     def _part_streams(self) -> None:
         """Separates streams into micro-batches of their own: all streams, or some in turns."""
@@ -133,7 +133,7 @@ class LossTrials:
             if counts_other_items(of_kind) and not (self._has_recounted or self._losses.differ):
                 self._has_recounted = True
                 self._losses.count_other_labels()
-                return self._learn_kind(self._steps.reconfirmed(batch), kind)
+                return self._learn_kind(self._confirmation.reconfirmed(batch), kind)
         normalization = decide(votes, self._trainer.args.world_size, of_kind)
         if normalization is not None and normalization.kind == "other" and self._trainer.is_world_process_zero():
             self._warn_of_other_loss(kind, normalization)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,11 +14,13 @@ from torch import Tensor, nn
 from transformers import Trainer
 
 from mixer.trainer.losses import StreamLosses, factor_of
+from mixer.utils.attributes import MethodReplaced
 
 if TYPE_CHECKING:
     from mixer.loading.step import MicroBatch
     from mixer.trainer.run import Run
 
+_PLACE_OF_COUNT = 4  # arguments of `compute_loss(model, inputs, return_outputs, num_items_in_batch)`
 _HALF = (torch.float16, torch.bfloat16)
 
 TrainingStep = Callable[..., Tensor]
@@ -42,10 +46,20 @@ class MicroBatchTraining:
         self.last_loss = torch.zeros(())  # of the last micro-batch with items, before weights
         self.last_rows: Tensor | None = None  # `[num_rows]`: sums of the last micro-batch's loss terms
         self._has_gone_backward = False
+        self._divisor, self._factor = 1.0, 1.0  # of the present micro-batch's loss
+
+    def begin(self, step: TrainingStep) -> None:
+        """Begins a run.
+
+        Args:
+            step: The training step of the trainer's class.
+        """
+        self._step = step
+        # One that the user wrote may leave out the number of items, or compute the loss by itself.
+        self._is_users = getattr(step, "__module__", "").partition(".")[0] not in ("transformers", "trl")
 
     def train(
         self,
-        step: TrainingStep,
         model: nn.Module,
         micro: MicroBatch,
         num_items: Tensor | int | None,
@@ -57,7 +71,6 @@ class MicroBatchTraining:
         """Runs the forward and backward of a micro-batch and adds the streams' losses to `sums`.
 
         Args:
-            step: The training step of the trainer's class.
             model: The model as it is trained.
             micro: The micro-batch.
             num_items: Number of items in the step, as the Trainer counts them.
@@ -72,20 +85,41 @@ class MicroBatchTraining:
         losses, world_size = self._losses, self._trainer.args.world_size
         first, total = micro.first_stream, self._losses.divisor_of_sum
         normalization, counting = losses.normalization_of(first), factor_of(losses.item_factors, first)
-        divisor = normalization.divisor(total, own_items, world_size)
-        factor = weight * factor_of(losses.factors, first)
-        divide_by = divisor / factor if factor and own_items else float("inf")
+        self._divisor = normalization.divisor(total, own_items, world_size)
+        self._factor = weight * factor_of(losses.factors, first) if own_items else 0.0
         losses.reader.listen(micro.inputs)
         with losses.function_of(first), losses.naming_streams(micro):
-            told = num_items if normalization.counts_items else None
-            loss = self._run_step(step, model, self._inputs(micro), told, divide_by, add_terms)
+            if not self._is_users or not normalization.counts_items:
+                loss = self._run_step(model, micro, num_items if normalization.counts_items else None, add_terms)
+            else:
+                mean = replace(normalization, counts_items=False, kind="item mean")
+                with self._counting(num_items, mean.divisor(total, own_items, world_size)):
+                    loss = self._run_step(model, micro, num_items, add_terms)
         self.last_rows = losses.row_terms(micro)
         if not own_items:
             return torch.zeros_like(loss)
-        loss = self._add_losses(sums, micro, loss / (divisor / counting), counting * world_size / total)
+        loss = self._add_losses(sums, micro, loss / (self._divisor / counting), counting * world_size / total)
         self.last_loss = loss
         sums[-1] += loss * (total / self._run.step.num_items) / world_size
         return loss
+
+    @contextlib.contextmanager
+    def _counting(self, num_items: Tensor | int | None, divisor_of_mean: float) -> Iterator[None]:
+        """Tells a user's step the number of items where it leaves this out, as a loss that counts items needs it.
+
+        A step that does not call `compute_loss` at all gets the mean that models compute without the number.
+        """
+        compute_loss, divisor = self._trainer.compute_loss, self._divisor
+        self._divisor = divisor_of_mean
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            self._divisor = divisor
+            if len(args) < _PLACE_OF_COUNT and kwargs.get("num_items_in_batch") is None:
+                kwargs["num_items_in_batch"] = num_items
+            return compute_loss(*args, **kwargs)
+
+        with MethodReplaced(self._trainer, "compute_loss", counting):
+            yield
 
     def loss_sum_to_check(self, micro: MicroBatch) -> Tensor | None:
         """Returns the sum of the last micro-batch's item losses by its loss, unless rows are known to be its terms."""
@@ -98,40 +132,26 @@ class MicroBatchTraining:
 
     def _inputs(self, micro: MicroBatch) -> Any:
         """Returns inputs that a training step may change."""
-        config: Any = self._trainer.args.accelerator_config
-        if config.non_blocking:  # as in the Trainer's own loader
-            return send_to_device(micro.inputs, self._trainer.args.device, non_blocking=True)
-        return copy.copy(micro.inputs) if isinstance(micro.inputs, Mapping) else micro.inputs
+        args: Any = self._trainer.args
+        inputs = copy.copy(micro.inputs) if isinstance(micro.inputs, Mapping) else micro.inputs
+        if args.accelerator_config.non_blocking:  # as in the Trainer's own loader
+            inputs = send_to_device(inputs, args.device, non_blocking=True)
+        return inputs
 
     def _run_step(
-        self,
-        step: TrainingStep,
-        model: nn.Module,
-        inputs: Any,
-        num_items: Tensor | int | None,
-        divide_by: float,
-        add_terms: Term | None,
+        self, model: nn.Module, micro: MicroBatch, num_items: Tensor | int | None, add_terms: Term | None
     ) -> Tensor:
-        """Runs a training step whose backward gets the loss divided, and with the methods' terms."""
-        accelerator: Any = self._trainer.accelerator
-        held, backward = vars(accelerator), accelerator.backward
-        own = held.get("backward")
-        self._has_gone_backward = False
+        """Runs the training step; its backward gets the loss divided, and once with the methods' terms."""
+        accelerator = self._trainer.accelerator
+        backward, self._has_gone_backward = accelerator.backward, False
 
         def weighted(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
-            self._has_gone_backward = True
-            loss = loss / divide_by
-            return backward(loss if add_terms is None else add_terms(loss), *args, **kwargs)
+            is_first, self._has_gone_backward = not self._has_gone_backward, True
+            loss = loss / (self._divisor / self._factor if self._factor else float("inf"))
+            return backward(loss if add_terms is None or not is_first else add_terms(loss), *args, **kwargs)
 
-        held["backward"] = weighted
-        try:
-            loss = step(model, inputs, num_items)
-        finally:
-            if own is None:
-                del held["backward"]
-            else:
-                held["backward"] = own
-        return loss
+        with MethodReplaced(accelerator, "backward", weighted):
+            return self._step(model, self._inputs(micro), num_items).detach()
 
     def check_backward(self, model: nn.Module) -> None:
         """Refuses a training step with a backward of its own, after the first micro-batch of a step.
@@ -139,7 +159,10 @@ class MicroBatchTraining:
         Raises:
             TypeError: With the call to use.
         """
-        if self._has_gone_backward or all(parameter.grad is None for parameter in model.parameters()):
+        if self._has_gone_backward:
+            return
+        is_hidden = getattr(self._trainer, "is_deepspeed_enabled", False)  # it keeps gradients elsewhere
+        if not is_hidden and all(parameter.grad is None for parameter in model.parameters()):
             return
         raise TypeError(
             f"{type(self._trainer).__name__}.training_step has computed a gradient without "

@@ -45,7 +45,7 @@ class Recovery:
         trainer: The trainer.
         run: The run; its `needs.recovers` says whether steps are repeated.
         losses: The losses of the streams.
-        steps: Splits steps again.
+        confirmation: Splits steps again.
         rules: How the trainer loads, and which arguments lower the limit.
     """
 
@@ -54,10 +54,10 @@ class Recovery:
         trainer: Trainer,
         run: Run,
         losses: StreamLosses,
-        steps: StepConfirmation,
+        confirmation: StepConfirmation,
         rules: LoadingRules,
     ):
-        self._trainer, self._run, self._losses, self._steps = trainer, run, losses, steps
+        self._trainer, self._run, self._losses, self._confirmation = trainer, run, losses, confirmation
         self._rules = rules
         self._obstacle: str | None = None  # reason why steps cannot be repeated in this run
 
@@ -79,7 +79,7 @@ class Recovery:
                 return work(batch)
             settle(self._trainer.model_wrapped)
             while (result := self._attempt(work, batch)) is None:
-                batch = self._steps.resplit(batch)
+                batch = self._confirmation.resplit(batch)
             return result
 
     def trained(self, work: Callable[[StepBatch, bool], Result], batch: StepBatch) -> Result:
@@ -96,7 +96,7 @@ class Recovery:
         with self._naming_the_cap(batch.plan.step):
             is_armed = self._run.needs.recovers and self._obstacle is None and may_fail
             result = self._train_armed(work, batch) if is_armed else work(batch, True)
-        self._steps.passed()
+        self._confirmation.passed()
         return result
 
     def _train_armed(self, work: Callable[[StepBatch, bool], Result], batch: StepBatch) -> Result:
@@ -105,7 +105,7 @@ class Recovery:
         settle(model)
         start = Snapshot(model, self._trainer.args.device)
         while (result := self._attempt(lambda split: work(split, False), batch)) is None:
-            batch = self._steps.resplit(batch)
+            batch = self._confirmation.resplit(batch)
             start.restore()
         for hook in self._run.hooks:
             hook.before_averaging()
@@ -122,7 +122,7 @@ class Recovery:
             # The traceback keeps tensors alive.
             error = caught.with_traceback(None) if is_memory else caught
         own = [int(error is not None and not is_memory), self._trainer.args.process_index + 1 if is_memory else 0]
-        most = self._run.rank_sync.greatest(np.array([*own, *self._steps.largest]))
+        most = self._run.rank_sync.greatest(np.array([*own, *self._confirmation.largest]))
         others_failed, rank, *largest = most.tolist()
         if others_failed:
             self._run.rank_sync.raise_on_all(error)
@@ -162,7 +162,7 @@ class Recovery:
         except Exception as error:
             if isinstance(error, MicroBatchMemoryError) or not is_out_of_memory(error):
                 raise
-            text = self._explanation(step, self._trainer.args.process_index, self._steps.largest)
+            text = self._explanation(step, self._trainer.args.process_index, self._confirmation.largest)
             leave_note(OUT_OF_MEMORY + text)
             raise MicroBatchMemoryError(text) from error
 

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from transformers import Trainer, TrainingArguments
 
 from mixer.distributed.collectives import RankSync
+from mixer.ledger.description import describe_run
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.ledger.trackers.reporting import Reporting
@@ -104,6 +106,11 @@ class Parts:
         self.reporting = Reporting(trainer, partial(_settle, run))
         self.log = StreamLog(trainer, run, self.methods, self.reporting)
 
+    def describe(self) -> dict[str, Any]:
+        """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""
+        names, run = [method.name for method in self.methods], self.run
+        return describe_run(run.streams, run.mixing, run.options.mixture, self.trainer.args.world_size, names)
+
     def _check_again(self) -> None:
         """Checks the options of a trial."""
         check_options(self.trainer, self.run.streams, self.run.options, self._evaluation, self.methods.all)
@@ -190,11 +197,11 @@ def _observers(
     if reference is not None:
         run.needs.item_losses = True
         autocast, new_reader = trainer.accelerator.autocast, losses.new_reader
-        new = partial(ReferenceModel, runs=runs, device=args.device, autocast=autocast, new_tracker=new_reader)
+        new = partial(ReferenceModel, runs=runs, device=args.device, autocast=autocast, new_reader=new_reader)
         hooks.append(ExcessLoss(reference, len(run.streams), rank_sync, new, dtype))
     if "loss_after" in needs:
-        skipped = partial(was_skipped, options.nonfinite, trainer.accelerator)
-        hooks.append(LossesAfter(runs, rank_sync, skipped, args.device, dtype))
+        # A trial has an accelerator of its own.
+        hooks.append(LossesAfter(runs, rank_sync, partial(was_skipped, options.nonfinite, trainer), args.device, dtype))
     if keeps_metrics(trainer):
         hooks.append(TRLMetrics(trainer, lambda: int(run.step.counts.tokens.sum())))
     return hooks

@@ -42,7 +42,7 @@ USED = {
     "_trial": "the trial of a search, whose folder it names",
     "current_flos": "reset, as the saved state has them",
     "current_gradient_accumulation_steps": "TRL's divisor of an auxiliary loss",
-    "is_in_train": "whether a loader or a step is of the run",
+    "is_in_train": "whether a loader is that of the run, and an evaluation in it",
 }
 
 

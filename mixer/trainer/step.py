@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers import Trainer
 from transformers.utils import logging
@@ -33,6 +32,7 @@ from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.loss_trials import LossTrials
 from mixer.trainer.micro_batch import MicroBatchTraining, TrainingStep
 from mixer.trainer.observers.reference import compared_in
+from mixer.utils.attributes import MethodReplaced
 
 if TYPE_CHECKING:
     from mixer.trainer.confirmation import StepConfirmation
@@ -94,17 +94,13 @@ class StepRunner:
     @contextlib.contextmanager
     def taking_over(self) -> Iterator[None]:
         """Makes the Trainer's loop train whole steps; `training_step` of the class then gets each micro-batch."""
-        trainer: Any = self._trainer
-        own = vars(trainer).get("training_step")
-        self._training_step = trainer.training_step
-        trainer.training_step = self.train
+        self._training_step = self._trainer.training_step
+        self._micro.begin(self._training_step)
         try:
-            yield
+            with MethodReplaced(self._trainer, "training_step", self.train):
+                yield
         finally:
             self._training_step = None
-            del trainer.training_step
-            if own is not None:
-                trainer.training_step = own
 
     # ---- Plan, load, confirm ----
 
@@ -185,8 +181,7 @@ class StepRunner:
         no_sync: contextlib.AbstractContextManager[None],
     ) -> Tensor:
         """Trains a micro-batch, with the hooks before and after it."""
-        assert self._training_step is not None, "a step is trained in a run"  # noqa: S101
-        train = partial(self._micro.train, self._training_step, model, micro, num_items, own_items)
+        train = partial(self._micro.train, model, micro, num_items, own_items)
         hooks, methods, reader = self._run.hooks, self._methods, self._losses.reader
         if not hooks:
             with no_sync:
@@ -296,13 +291,13 @@ class StepRunner:
         return observed
 
 
-def was_skipped(nonfinite: NonFinite, accelerator: Accelerator, result: StepResult) -> bool:
+def was_skipped(nonfinite: NonFinite, trainer: Trainer, result: StepResult) -> bool:
     """Whether a step moved no parameter.
 
     Args:
         nonfinite: Reaction to a loss that is not finite.
-        accelerator: The trainer's accelerator.
+        trainer: The trainer.
         result: The step.
     """
     is_left_out = nonfinite == "skip" and len(result.bad_streams()) > 0
-    return is_left_out or bool(accelerator.optimizer_step_was_skipped)
+    return is_left_out or bool(trainer.accelerator.optimizer_step_was_skipped)

@@ -138,7 +138,7 @@ class MixingMixin(Trainer):
         if compute_metrics is not None and by_set is None:
             kwargs["compute_metrics"] = compute_metrics
         self._preparation = StreamPreparation(self, streams, _length_of_epoch(streams, epoch_size, budget))
-        self._rules = self._new_rules()
+        self._rules, self._evaluation = self._new_rules(), StreamEvaluation(self, by_set)
         stand_in = self._preparation.stand_in(prepares=hasattr(super(), "_prepare_dataset"))
         if positional or not takes_names:
             super().__init__(model, args, data_collator, stand_in, *positional, **kwargs)
@@ -160,12 +160,8 @@ class MixingMixin(Trainer):
             allow_inexact=allow_inexact,
             handles_signals=handle_signals,
         )
-        self._build(streams, options, StreamEvaluation(self, streams, by_set))
-
-    def _build(self, streams: list[Stream], options: Options, evaluation: StreamEvaluation) -> None:
-        self._evaluation = evaluation
         if streams:
-            self._built = Parts(self, streams, options, evaluation, self._rules)
+            self._built = Parts(self, streams, options, self._evaluation, self._rules)
             self._training = Training(self._built)
 
     # ---- What users look at ----
@@ -186,12 +182,20 @@ class MixingMixin(Trainer):
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of the run."""
+        """The ledger of the run.
+
+        Raises:
+            ValueError: If the trainer has no training data.
+        """
         return self._parts.run.ledger
 
     @property
     def side_runs(self) -> SideRuns:
-        """Runs the model on samples outside of training."""
+        """Runs the model on samples outside of training.
+
+        Raises:
+            ValueError: If the trainer has no training data.
+        """
         return self._parts.side_runs
 
     @property
@@ -202,11 +206,12 @@ class MixingMixin(Trainer):
 
     def describe_run(self) -> dict[str, Any]:
         """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""
-        return self._training.describe()
+        return self._parts.describe()
 
     def note_memories(self) -> None:
         """Records in the ledger how many samples each method remembers."""
-        self._parts.methods.note_memories()
+        if self._built is not None:
+            self._built.methods.note_memories()
 
     # ---- Training ----
 

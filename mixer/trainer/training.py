@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from mixer.ledger.description import describe_run
 from mixer.ledger.progress.bar import take_bars
 from mixer.loading.build import assemble
 from mixer.loading.loader import MixingLoader
@@ -161,7 +160,7 @@ class Training:
             "policy": run.options.policy.name,
             "batch_size": run.options.mixture.schedule.name,
         }
-        run.rank_sync.run_on_all(partial(self._parts.resuming.begin_ledger, {**names, "run": self.describe()}))
+        run.rank_sync.run_on_all(partial(self._parts.resuming.begin_ledger, {**names, "run": self._parts.describe()}))
         run.recorder = new_recorder(self._trainer, run.options, run.mixing, run.ledger)
         if progress is None:
             run.recorder.record_start()
@@ -170,11 +169,6 @@ class Training:
         self._parts.reporting.hook()  # callbacks may have been added
         if progress is not None:  # only at the start
             self._held.enter_context(self._parts.arguments.held(eval_on_start=False))
-
-    def describe(self) -> dict[str, Any]:
-        """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""
-        names, run = [method.name for method in self._parts.methods], self._run
-        return describe_run(run.streams, run.mixing, run.options.mixture, self._trainer.args.world_size, names)
 
     # ---- The callbacks of a run ----
 
@@ -186,7 +180,7 @@ class Training:
         callbacks.insert(0, self.callback())
 
     def callback(self) -> MixingCallback:
-        """Makes the callback that starts the loop, and closes its steps and epochs."""
+        """Makes the callback that prepares the parts, and closes steps and epochs."""
         handler = self._trainer.callback_handler
         return MixingCallback(self._start, self._parts.steps.close, self._parts.loop.take_stop_back, self._run, handler)
 

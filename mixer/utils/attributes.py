@@ -16,16 +16,24 @@ def attributes_held(owner: object, **values: Any) -> Iterator[None]:
         vars(owner).update(before)
 
 
-@contextlib.contextmanager
-def method_replaced(owner: object, name: str, function: Any) -> Iterator[None]:
-    """Replaces a method of one object temporarily; the class keeps its own."""
-    attributes = vars(owner)
-    had, before = name in attributes, attributes.get(name)
-    attributes[name] = function
-    try:
-        yield
-    finally:
-        if had:
-            attributes[name] = before
+class MethodReplaced:
+    """Replaces a method of one object temporarily; the class keeps its own.
+
+    Args:
+        owner: The object.
+        name: Name of the method.
+        function: What takes its place.
+    """
+
+    def __init__(self, owner: object, name: str, function: Any):
+        self._attributes, self._name, self._function = vars(owner), name, function
+
+    def __enter__(self) -> None:
+        self._before = self._attributes.get(self._name)
+        self._attributes[self._name] = self._function
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is None:
+            self._attributes.pop(self._name, None)
         else:
-            attributes.pop(name, None)
+            self._attributes[self._name] = self._before

@@ -13,6 +13,7 @@ from transformers import Trainer, default_data_collator
 
 from mixer.distributed.gradient_sync import shards_of
 from mixer.models.side_state import evaluating
+from mixer.trainer.seam import collator_removing_columns
 from mixer.utils.arrays import Float32Array
 
 Collator = Callable[[list[Any]], Any]
@@ -62,7 +63,7 @@ def extract_features(
     if isinstance(model, Trainer):
         trainer = model
         model = trainer.accelerator.unwrap_model(trainer.model)
-        collator = collator or trainer._get_collator_with_removed_columns(trainer.data_collator)  # transformers  # noqa: SLF001 the Trainer's
+        collator = collator or collator_removing_columns(trainer, trainer.data_collator, "features")
     collator = collator or default_data_collator
     sharded = shards_of(model)
     if sharded is not None:

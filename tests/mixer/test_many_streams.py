@@ -18,7 +18,7 @@ from mixer.loading.collate import Loaded
 from mixer.loading.memory import MicroBatchCap
 from mixer.loading.transport import Samples
 from mixer.mixture.planner import Planner
-from mixer.trainer.trainer import MOST_STREAMS_IN_HISTORY
+from mixer.trainer.log import MOST_STREAMS_IN_HISTORY
 from tests.helpers import Tokens, arguments, build_model
 from tests.mixer.plans import make_plan
 

@@ -147,10 +147,10 @@ def test_batches_are_copied_beside_the_computation_if_told_to(
         copied.append(kwargs.get("non_blocking", False))
         return copy(tensor, *args, **kwargs)
 
-    args = arguments(tmp_path, accelerator_config={"non_blocking": is_set})
+    args = arguments(tmp_path, accelerator_config={"non_blocking": is_set}, max_steps=1)
     trainer = MixingTrainer(build_model("llama"), args, train_dataset=three_streams())
     monkeypatch.setattr(torch.Tensor, "to", watched)
-    trainer._prepare_inputs({"x": torch.zeros(2), "nested": [torch.zeros(2)]})
+    trainer.train()
     assert any(copied) is is_set
 
 

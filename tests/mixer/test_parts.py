@@ -22,7 +22,7 @@ from mixer.trainer.losses import StreamLosses
 from mixer.trainer.micro_batch import MicroBatchTraining
 from mixer.trainer.run import PresentStep, StepNeeds
 from mixer.trainer.search import Search
-from mixer.utils.attributes import method_replaced
+from mixer.utils.attributes import MethodReplaced
 
 STREAMS = [Stream("math", [{"labels": 0}] * 8), Stream("code", [{"labels": 0}] * 8)]
 PLAN: Any = SimpleNamespace(counts=np.array([2, 4]), loss_weights=None, step=1)
@@ -72,12 +72,13 @@ def test_gradients_of_micro_batches_add_up_to_that_of_the_step(reduce: Callable[
         trainer.accelerator.backward(loss)
         return loss.detach()
 
+    part.begin(training_step)
     sums, ids = torch.zeros(3, dtype=torch.float64), (0, 0, 0, 1, 1, 1)
     for start, stop in ((0, 1), (1, 3), (3, 6)):
         micro = MicroBatch(
             {"x": rows[start:stop], "labels": torch.ones(stop - start)}, np.array(ids[start:stop]), False
         )
-        part.train(training_step, trainer.model, micro, None, stop - start, 1.0, None, sums)
+        part.train(trainer.model, micro, None, stop - start, 1.0, None, sums)
     twin = nn.Linear(3, 1, bias=False)
     twin.load_state_dict(trainer.model.state_dict())
     expected = reduce(twin(rows) ** 2)
@@ -96,8 +97,9 @@ def test_a_backward_of_its_own_is_found() -> None:
         loss.backward()
         return loss.detach()
 
+    part.begin(training_step)
     micro = MicroBatch({"x": torch.ones(1, 3)}, np.array([0]), False)
-    part.train(training_step, trainer.model, micro, None, 1, 1.0, None, torch.zeros(3))
+    part.train(trainer.model, micro, None, 1, 1.0, None, torch.zeros(3))
     with pytest.raises(TypeError, match=r"without self\.accelerator\.backward"):
         part.check_backward(trainer.model)
 
@@ -149,7 +151,8 @@ def test_a_set_belongs_to_the_stream_of_its_name() -> None:
     own = Stream("math", [{"labels": 0}], compute_loss_func=max)
     trainer: Any = host(eval_dataset={"math": [1], "code": [2]})
     trainer.model, trainer.is_in_train = None, False
-    evaluation = StreamEvaluation(trainer, [own, STREAMS[1]])
+    evaluation = StreamEvaluation(trainer)
+    evaluation._streams = [own, STREAMS[1]]
     for name in ("math", "code"):
         evaluation.evaluate(
             lambda **_: seen.append(trainer.compute_loss_func) or {},
@@ -183,8 +186,8 @@ def test_a_replaced_method_comes_back() -> None:
             return "class"
 
     owner = Owner()
-    with method_replaced(owner, "name", lambda: "outer"):
-        with method_replaced(owner, "name", lambda: "inner"):
+    with MethodReplaced(owner, "name", lambda: "outer"):
+        with MethodReplaced(owner, "name", lambda: "inner"):
             assert owner.name() == "inner"
         assert owner.name() == "outer"
     assert owner.name() == "class"
@@ -195,3 +198,36 @@ def test_only_the_seam_reads_what_is_private_to_others() -> None:
     room = Path(__file__).parents[2] / "mixer" / "trainer"
     told = [path.name for path in room.rglob("*.py") for line in path.read_text().splitlines() if "SLF001" in line]
     assert sorted(told) == ["failures.py", "seam.py", "step.py"]  # of torch, of the Trainer, of accelerate
+
+
+@pytest.mark.parametrize("asks", ["with the number", "without it", "the model alone"])
+def test_a_users_step_may_leave_out_the_number_of_items(asks: str) -> None:
+    """As the Trainer's models compute a sum over the number of items, or a mean if they are not told it."""
+    rows = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    trainer, step = host(), PresentStep(PLAN, StepCounts(np.array([2, 4]), np.array([2, 4])), [1, 2, 3])
+    counts = LossNormalization(True, factor=1.0, rows_known=False, kind="sum")
+
+    def compute_loss(model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        terms = model(inputs["x"]) ** 2
+        return terms.mean() if num_items_in_batch is None else terms.sum() / num_items_in_batch
+
+    def training_step(model: nn.Module, inputs: Any, num_items: Any) -> torch.Tensor:
+        number = {"num_items_in_batch": num_items} if asks == "with the number" else {}
+        loss = (compute_loss if asks == "the model alone" else trainer.compute_loss)(model, inputs, **number)
+        trainer.accelerator.backward(loss)
+        return loss
+
+    trainer.compute_loss = compute_loss
+    run: Any = SimpleNamespace(step=step, present_loader=SimpleNamespace(in_turns=False))
+    part = MicroBatchTraining(trainer, run, losses_of(trainer, step, counts))
+    part.begin(training_step)
+    sums, ids = torch.zeros(3, dtype=torch.float64), (0, 0, 0, 1, 1, 1)
+    for start, stop in ((0, 1), (1, 3), (3, 6)):
+        inputs = {"x": rows[start:stop], "labels": torch.ones(stop - start)}
+        micro = MicroBatch(inputs, np.array(ids[start:stop]), is_padding=False)
+        part.train(trainer.model, micro, torch.tensor(6), stop - start, 1.0, None, sums)
+    twin = nn.Linear(3, 1, bias=False)
+    twin.load_state_dict(trainer.model.state_dict())
+    (twin(rows) ** 2).mean().backward()
+    torch.testing.assert_close(trainer.model.weight.grad, twin.weight.grad)
+    assert trainer.compute_loss is compute_loss

@@ -23,10 +23,10 @@ def sequence(*have_classes: bool) -> TaskSequence:
 def trainer_of(*others: list[Any]) -> Any:
     """A trainer on as many ranks; the others tell what they found."""
 
-    def gather(own: bytes) -> list[bytes]:
-        return [own, *(json.dumps(other).encode() for other in others)]
+    def gathered(own: str) -> list[str]:
+        return [own, *map(json.dumps, others)]
 
-    return SimpleNamespace(_rank_sync=SimpleNamespace(gather_bytes=gather))
+    return SimpleNamespace(side_runs=SimpleNamespace(gathered=gathered))
 
 
 def measured(value: Any, *others: list[Any]) -> tuple[float, str | None]:

@@ -41,7 +41,7 @@ class ReferenceModel:
         runs: Runs of the model outside of training.
         device: The device to run on.
         autocast: Returns the mixed-precision context of the trained model.
-        new_tracker: Makes a reader of row losses like that of the training.
+        new_reader: Makes a reader of row losses like that of the training.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ReferenceModel:
         runs: SideRuns,
         device: torch.device,
         autocast: Callable[[], Any],
-        new_tracker: Callable[[nn.Module], RowLossReader],
+        new_reader: Callable[[nn.Module], RowLossReader],
     ):
         if getattr(model, "hf_device_map", None) is None:
             model.to(device)
@@ -62,8 +62,8 @@ class ReferenceModel:
         self._uses_cache = getattr(self._config, "use_cache", None)
         self._set_cache(False)
         self._runs, self.device, self._autocast = runs, device, autocast
-        self._row_losses = new_tracker(model)
-        self._row_losses.attach()
+        self._reader = new_reader(model)
+        self._reader.attach()
 
     def item_losses(self, micro: MicroBatch) -> Tensor | None:
         """Computes the loss of each item of a micro-batch.
@@ -72,7 +72,7 @@ class ReferenceModel:
             `[num_rows, num_places]`: as `RowLossReader.item_losses`; `None` if items cannot be separated.
         """
         start = Snapshot(self._model, self.device)
-        self._row_losses.listen(micro.inputs)
+        self._reader.listen(micro.inputs)
         try:
             with torch.no_grad(), self._autocast():
                 self._runs.forward(micro, self._model)
@@ -81,13 +81,13 @@ class ReferenceModel:
             raise
         finally:
             start.restore()
-            self._row_losses.row_losses()
-        items, self._row_losses.item_losses = self._row_losses.item_losses, None
+            self._reader.row_losses()
+        items, self._reader.item_losses = self._reader.item_losses, None
         return items
 
     def detach(self) -> None:
         """Removes the hooks and restores the model, except for its device."""
-        self._row_losses.detach()
+        self._reader.detach()
         for module, mode in self._modes:
             module.training = mode
         self._set_cache(self._uses_cache)
