@@ -93,7 +93,9 @@ class Method(StepHook):
         return type(self).__name__
 
     def attach(self, run: RunContext) -> None:
-        """Called when the trainer is made, and before each trial of a search; refuses runs that it does not support and forgets earlier runs.
+        """Called when the trainer is made, and before each trial of a search.
+
+        It refuses runs that it does not support, and forgets earlier runs.
 
         Args:
             run: The run.
