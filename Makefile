@@ -63,7 +63,7 @@ demo-continual: $(STAMP)
 
 # The pictures of the documentation, in a Chrome or Chromium that is there, from the pages of the two demos.
 pictures: $(STAMP)
-	$(VENV_PYTHON) -m benchmarks.pictures runs/demo/report.html runs/continual/report.html
+	$(VENV_PYTHON) -m benchmarks.tools.pictures runs/demo/report.html runs/continual/report.html
 
 # Every warning is an error. What the theme prints of its own future is none.
 docs: $(DOCS_STAMP)
@@ -93,11 +93,11 @@ coverage: $(STAMP)
 
 # Small changes to what decides a run, and which of them no test notices. Fails where fewer than 85 % are noticed.
 mutation: $(STAMP)
-	$(VENV_PYTHON) -m benchmarks.mutation
+	$(VENV_PYTHON) -m benchmarks.tools.mutation.command
 
 # This toolkit beside others, on the same work, in an environment of its own: docs/peers.md.
 peers: $(PEERS_STAMP)
-	$(PEERS_VENV)/bin/python -m benchmarks.peers --data-dir $(DATA_DIR) --json runs/peers.json --markdown runs/peers.md
+	$(PEERS_VENV)/bin/python -m benchmarks.peers.command --data-dir $(DATA_DIR) --json runs/peers.json --markdown runs/peers.md
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
