@@ -1,8 +1,8 @@
 """Continual learning by published protocols.
 
-`python -m benchmarks.continual.command --protocol NAME --method NAME [--memory-per-class M | --buffer N] --data-dir
+`python -m benchmarks continual --protocol NAME --method NAME [--memory-per-class M | --buffer N] --data-dir
 DIR` gives one row: a method with a memory on all seeds, its average accuracy, forgetting, time, and how fast the last
-task is trained compared with the first. `torchrun --nproc_per_node 2 -m benchmarks.continual.command ...` does it on
+task is trained compared with the first. `torchrun --nproc_per_node 2 -m benchmarks continual ...` does it on
 two ranks. What each protocol is, and what was published, is said in `benchmarks.continual.protocols`; methods are in
 `benchmarks.continual.methods`.
 """
@@ -150,7 +150,3 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     args.memory = args.memory or 0
     return args
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Injects faults into runs of several ranks and reports what was lost; see `docs/faults.md`.
 
-Run `python -m benchmarks.faults`. Each kind of fault has a promise, written down in `table.py`; the exit status is not
+Run `python -m benchmarks faults`. Each kind of fault has a promise, written down in `table.py`; the exit status is not
 zero if any of them is broken, and each that is comes with the command that repeats it alone.
 """
 
@@ -87,11 +87,11 @@ def markdown_of(outcomes: Sequence[Outcome], kinds: Sequence[Kind]) -> str:
 
 def _how_to_repeat(outcome: Outcome, seed: int) -> str:
     ranks = outcome.num_ranks
-    return f"python -m benchmarks.faults --kinds {outcome.kind} --ranks {ranks} --only {outcome.number} --seed {seed}"
+    return f"python -m benchmarks faults --kinds {outcome.kind} --ranks {ranks} --only {outcome.number} --seed {seed}"
 
 
 def _arguments(argv: Sequence[str] | None, kinds: Sequence[Kind]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     names = [kind.name for kind in kinds]
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
     parser.add_argument("--markdown", metavar="FILE", help="where the table is written for a page")
@@ -182,7 +182,3 @@ def main(argv: Sequence[str] | None = None, kinds: Sequence[Kind] = KINDS) -> No
         Path(args.markdown).write_text(markdown_of(outcomes, chosen))
     if broken:
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """A run that is killed again and again at random instants, against the same run that nobody kills.
 
-Run `python -m benchmarks.faults.crash`. All processes of the run get SIGKILL at instants drawn evenly over the time
+Run `python -m benchmarks crash`. All processes of the run get SIGKILL at instants drawn evenly over the time
 that the undisturbed run took, the writing of checkpoints included; each time it is launched again and goes on by
 itself. At the end weights, optimizer, ledger and log of both runs are compared to the bit, the log's timings left out.
 """
@@ -286,7 +286,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_json(args.json, {"workers": args.workers, "seed": args.seed, "results": results})
     if not all(all(result["equal"].values()) for result in results):
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

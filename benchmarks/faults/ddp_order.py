@@ -1,12 +1,14 @@
 """Whether plain DDP adds up a gradient in the same order in a process's first backward as in later ones.
 
-`python -m benchmarks.faults.ddp_order` trains nothing and uses nothing of this project: each rank takes the gradient of
+`python -m benchmarks ddp_order` trains nothing and uses nothing of this project: each rank takes the gradient of
 the same weights on the same samples three times. A run that is resumed has a first backward where the run that was
 never stopped has a later one, so that it can only be equal to the bit where these are equal.
 """
 
+import argparse
 import os
 import socket
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -17,8 +19,13 @@ from torch.nn.parallel import DistributedDataParallel
 _WORLD_SIZES = (2, 3, 4)
 
 
-def main() -> None:
-    """Prints a table of ranks, DDP's option and how many numbers of the gradient differ."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Prints a table of ranks, DDP's option and how many numbers of the gradient differ.
+
+    Args:
+        argv: Command line, without options; `None` takes the process's own.
+    """
+    argparse.ArgumentParser(description=__doc__).parse_args(argv)
     print("| ranks | find_unused_parameters | first backward and second | second and third |")
     print("|---:|---|---:|---:|")
     for world_size in _WORLD_SIZES:
@@ -48,7 +55,3 @@ def _gradient(model: DistributedDataParallel, samples: Tensor) -> Tensor:
     model.zero_grad()
     model(samples).square().mean().backward()
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""This toolkit beside others, on the same work: `python -m benchmarks.peers [PART ...] [--data-dir DIR]`.
+"""This toolkit beside others, on the same work: `python -m benchmarks peers [PART ...] [--data-dir DIR]`.
 
 `mixing`: the plain Trainer on `datasets.interleave_datasets`, torchdata's weighted sampler and Grain's mix, and what
 each can do beyond a fixed mixture, tried. `continual`: replay on MNIST with Avalanche. `gramian`: the streams' gradient
@@ -101,7 +101,3 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         args.protocols = ["permuted"]
         args.steps, args.tasks, args.samples_per_task, args.gramian_steps, args.divisor = 10, 2, 500, 2, 10
     return args
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Does adaptive mixing pay? Every policy against plain and fixed mixtures, on four mixtures, with equal budgets.
 
-`python -m benchmarks.quality.command --data-dir DIR --parallel 2 [--mixture NAME ...] [--policy NAME ...]` runs what
+`python -m benchmarks quality --data-dir DIR --parallel 2 [--mixture NAME ...] [--policy NAME ...]` runs what
 was not run before, each as a process's work with one thread, and prints Markdown. `--list` says how each policy is set,
 `--report` prints what there is.
 
@@ -149,7 +149,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_json(args.json, {"arguments": arguments, "failed": failed, "mixtures": found})
     if failed:
         raise SystemExit("\n".join(["These runs failed:", *failed]))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.quality.command --list` says: how each policy is set, and which are not there."""
+"""What `python -m benchmarks quality --list` says: how each policy is set, and which are not there."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,6 +1,6 @@
 """The gradient of losses that users write, against that of one process that has the whole batch at once.
 
-    python -m benchmarks.quality.loss_kinds        # half a minute
+    python -m benchmarks loss_kinds        # half a minute
 
 Twelve rows of unequal length, four micro-batches of three: on one process, and on two ranks with two each. Beside it
 the Trainer, with as many micro-batches by gradient accumulation.
@@ -92,7 +92,7 @@ def measure(num_ranks: int, trainer_name: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         if num_ranks == 1:
             return errors(Path(folder), trainer_name)
-        launch(num_ranks, ["benchmarks.quality.loss_kinds", "--rank", trainer_name, folder], 300)
+        launch(num_ranks, ["benchmarks", "loss_kinds", "--rank", trainer_name, folder], 300)
         found: dict[str, float] = json.loads((Path(folder) / "errors.json").read_text())
         return found
 
@@ -112,7 +112,3 @@ def main(arguments: list[str] | None = None) -> None:
     rows = [[name, *(f"{found[title][name]:.1e}" for title in found)] for name in LOSSES]
     show("Relative error of the gradient", ["loss", *found], rows)
     write_json(options.json, {"errors": found, "hardware": hardware()})
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Validation losses under PiKE, balanced PiKE and two plain mixtures, with equal budgets.
 
-Run `python -m benchmarks.quality.pike --folder runs/pike --parallel 2`. The demo's byte-level Llama of 1.3 million
+Run `python -m benchmarks pike --folder runs/pike --parallel 2`. The demo's byte-level Llama of 1.3 million
 parameters reads the demo's three domains (Python, C++, English; 6,000, 3,000 and 1,500 blocks of 128 bytes), 240 steps
 of 32 samples each, under the demo's AdamW and cosine. All policies have the same seeds of weights and order and the
 same budget; the PiKEs begin with equal weights, and have their defaults but for the interval, 10 steps instead of 20,
@@ -191,7 +191,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     _show(figures, scale)
     arguments = {**vars(args), "folder": str(args.folder)}
     write_json(args.json, {"arguments": arguments, "scale": asdict(scale), "policies": figures, "runs": results})
-
-
-if __name__ == "__main__":
-    main()

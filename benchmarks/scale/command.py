@@ -1,6 +1,6 @@
 """The cost of every part as a function of streams, batch, ranks, steps and data, at sizes that few runs have.
 
-Run `python -m benchmarks.scale.command`. Each term is measured at two sizes or more; its exponent is the slope between
+Run `python -m benchmarks scale`. Each term is measured at two sizes or more; its exponent is the slope between
 the two largest, and where 10,000 streams, 4,096 ranks, 1e6 steps or 1e13 samples are not among the sizes, the cost
 there goes on with it. Seconds are of a CPU, so that other work on the machine counts little. What cannot be timed
 without a network, the collectives, is counted in bytes.
@@ -125,7 +125,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_json(args.json, {"terms": figures, "exact": [asdict(check) for check in exact]})
     if not all(check.holds for check in exact):
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Long runs stay flat: a million steps planned and recorded, and thousands trained on two ranks.
 
-Run `python -m benchmarks.scale.long_runs`. What each process holds is sampled over the run, after a collection of
+Run `python -m benchmarks long_runs`. What each process holds is sampled over the run, after a collection of
 garbage. The first fifth is warm-up. Of the rest, the last quarter may be at most 1 % above the first one in memory (the
 median of the process's own RSS, and the most that it and its workers hold and no file does), and not above it in files,
 threads and child processes (the most), or the command fails. Times are reported alone.
@@ -186,7 +186,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_json(args.json, {"arguments": vars(args), **figures, "broken": broken})
     if broken and not args.quick:
         sys.exit("\n".join(broken))
-
-
-if __name__ == "__main__":
-    main()

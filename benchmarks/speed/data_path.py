@@ -1,6 +1,6 @@
 """From data sets to micro-batches: loading ahead, its prediction, resuming, memory, and padding saved.
 
-Run `python -m benchmarks.speed.data_path`. The competitors of a figure have their turns in one process, round after
+Run `python -m benchmarks data_path`. The competitors of a figure have their turns in one process, round after
 round; what is compared are ratios within a round.
 """
 
@@ -179,7 +179,3 @@ def main(argv: Sequence[str] | None = None) -> None:
         "padding": padded,
     }
     write_json(args.json, {"arguments": vars(args), **figures})
-
-
-if __name__ == "__main__":
-    main()

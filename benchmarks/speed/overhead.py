@@ -1,6 +1,6 @@
 """What a step of the MixingTrainer costs over one of the plain Trainer, on the same batches.
 
-Run `python -m benchmarks.speed.overhead`; on a GPU `--device cuda --dtype bf16 --layers 12 --hidden 768`. The mixture
+Run `python -m benchmarks overhead`; on a GPU `--device cuda --dtype bf16 --layers 12 --hidden 768`. The mixture
 has three streams, the policy follows their losses. Three trainers go in turns, a block of steps each: ours and two
 plain ones, of which the second shows what the comparison of equals gives (A/A). The plain ones are fed exactly the
 samples that ours has drawn, in the same order.
@@ -345,7 +345,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     figures = measure(args)
     _show(args, figures)
     write_json(args.json, {"arguments": vars(args), **figures})
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Planning, fetching and collating: samples a second, microseconds a plan, and what a first batch costs.
 
-Run `python -m benchmarks.speed.planning`. Competitors have their turns in one process, round after round; what is
+Run `python -m benchmarks planning`. Competitors have their turns in one process, round after round; what is
 compared are ratios within a round.
 """
 
@@ -256,7 +256,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     _show_first_batches(first)
     figures = {"throughput": drawn, "planning": planned, "first_batch": first}
     write_json(args.json, {"arguments": vars(args), **figures})
-
-
-if __name__ == "__main__":
-    main()

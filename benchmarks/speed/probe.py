@@ -1,6 +1,6 @@
 """What a step costs in which the streams' gradients are measured, over a plain one.
 
-Run `python -m benchmarks.speed.probe [--model gpt2]`; on a GPU `--device cuda --dtype bf16 --layers 12 --hidden 768`. A
+Run `python -m benchmarks probe [--model gpt2]`; on a GPU `--device cuda --dtype bf16 --layers 12 --hidden 768`. A
 step is forward, backward and AdamW of a batch of 24 rows of 128 tokens, of 3 streams and of 8. Every competitor has a
 model and an optimizer of its own; they go in turns in one process, a block of steps each in every round, and each is
 compared with the plain step of the same round. The plain step is there twice: the second shows what the comparison of
@@ -208,7 +208,3 @@ def main(argv: Sequence[str] | None = None) -> None:
         figures[str(num_streams)] = measure(args, num_streams)
         _show(args, num_streams, figures[str(num_streams)])
         write_json(args.json, {"arguments": vars(args), "streams": figures})
-
-
-if __name__ == "__main__":
-    main()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,13 +164,17 @@ def measure(folder: Path) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    """Measures, prints a table and writes the figures."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measures, prints a table and writes the figures.
+
+    Args:
+        argv: Command line; `None` takes the process's own.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short runs, once: a smoke test")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--json", metavar="FILE", help="write every figure there")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         for length in _QUICK if args.quick else _FULL:
@@ -187,7 +192,3 @@ def main() -> None:
 
 def _in_words(figure: dict[str, float]) -> str:
     return f"{figure['median']:.1f} ({figure['min']:.1f} to {figure['max']:.1f})"
-
-
-if __name__ == "__main__":
-    main()

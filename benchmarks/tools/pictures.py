@@ -1,6 +1,6 @@
 """Pictures of pages for the README and the documentation.
 
-After `make demo demo-continual`: `python -m benchmarks.tools.pictures runs/demo/report.html runs/continual/report.html`
+After `make demo demo-continual`: `python -m benchmarks pictures runs/demo/report.html runs/continual/report.html`
 """
 
 import argparse
@@ -115,7 +115,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for picture in pictures:
                 path = take(browser, page, picture, given.folder)
                 print(f"{path}: {path.stat().st_size:,} bytes")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """What replay costs, and what it is good for.
 
-Run `python -m benchmarks.continual.replay.command [PART ...] [--json FILE] [--quick]`. The parts:
+Run `python -m benchmarks replay [PART ...] [--json FILE] [--quick]`. The parts:
 
 `rates`, `storages` and `exemplars`: samples a second that are inserted, drawn and read, by selection, storage,
 capacity and number of tasks. `memory`: RAM. `kept`: whether each sample is kept with the same probability. `steps`: a
@@ -84,7 +84,3 @@ def main(argv: Sequence[str] | None = None) -> None:
         arguments = {**vars(args), "folder": None if args.folder is None else str(args.folder)}
         write_json(args.json, {"arguments": arguments, "seconds": seconds, **figures})
     show("Time of the parts", ["part", "s"], [[name, f"{own:.0f}"] for name, own in seconds.items()])
-
-
-if __name__ == "__main__":
-    main()

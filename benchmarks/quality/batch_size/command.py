@@ -1,6 +1,6 @@
 """Steps and time to a fixed validation loss under constant batches, and under batches that change.
 
-Run `python -m benchmarks.quality.batch_size.command`. A byte-level Llama trains on three real text sources (the demo's,
+Run `python -m benchmarks batch_size`. A byte-level Llama trains on three real text sources (the demo's,
 in blocks of 64 bytes), mixed uniformly with exact counts. All configurations have the same budget of samples, seeds of
 weights and order, peak learning rate (where a row does not say `sqrt`) and cosine with a warm-up of 5 %, both on the
 clock of data; only the batch size differs, and what it does to the learning rate. They have their turns in one process,
@@ -198,7 +198,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     _show(figures, scale)
     runs = {name: [asdict(course) for course in own] for name, own in courses.items()}
     write_json(args.json, {"arguments": vars(args), "scale": asdict(scale), **figures, "runs": runs})
-
-
-if __name__ == "__main__":
-    main()

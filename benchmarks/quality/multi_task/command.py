@@ -1,6 +1,6 @@
 """One model for six tasks, against six models: accuracies of sentence classification.
 
-`python -m benchmarks.quality.multi_task.command --data-dir DIR` trains, on each seed, a `MultiTaskModel` a task, and
+`python -m benchmarks multi_task --data-dir DIR` trains, on each seed, a `MultiTaskModel` a task, and
 one for all tasks under several ways of mixing, and compares them seed by seed. All are trained by `MixingTrainer`; the
 encoder, the rule for its vocabulary and the samples trained on are the same. `--search` prints validation accuracies of
 the settings that were tried. Results of runs are kept, so that a benchmark that was interrupted goes on.
@@ -143,7 +143,3 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--search", action="store_true", help="validation accuracies of the grid, one seed")
     parser.add_argument("--quick", action="store_true", help="a tiny model and few steps, for a test")
     return parser.parse_args(argv)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Hostile input: `python -m benchmarks.tools.fuzz.command --cases 100000 --seed 0`.
+"""Hostile input: `python -m benchmarks fuzz --cases 100000 --seed 0`.
 
 Changes valid states, recipes, ledgers, buffers and names by a seeded generator, and lets them be read as a run folder
 is: each case ends well or in an error that users are promised, a `ValueError`, `TypeError` or `OSError` in words. Walks
@@ -9,7 +9,6 @@ not.
 import argparse
 import logging
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -205,7 +204,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures: dict[str, Any] = {name: {**vars(one), "counts": dict(one.counts)} for name, one in outcomes.items()}
     write_json(asked.output, {"cases": asked.cases, "seed": asked.seed, "seconds": seconds, "targets": figures})
     return 1 if broken else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """Mutation testing: which small changes to what decides a run no test would notice.
 
-Run `python -m benchmarks.tools.mutation.command`. Every module is changed by mutmut's operators, one place at a time,
+Run `python -m benchmarks mutation`. Every module is changed by mutmut's operators, one place at a time,
 and its tests are run on each. The table says how many mutants were killed; the others are listed as they are found.
 """
 
@@ -43,8 +43,12 @@ TESTS: dict[str, tuple[str, ...]] = {
 LEAST_KILLED = 0.85
 
 
-def main() -> None:
-    """Runs the mutants of the modules asked for, prints the table, and fails where too many survive."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the mutants of the modules asked for, prints the table, and fails where too many survive.
+
+    Args:
+        argv: Command line; `None` takes the process's own.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--modules", nargs="+", default=list(TESTS), choices=list(TESTS), metavar="MODULE")
     parser.add_argument("--num-workers", type=int, default=os.cpu_count() or 1, help="processes at once")
@@ -53,7 +57,7 @@ def main() -> None:
     parser.add_argument("--again", metavar="FILE", help="runs only those that lived in this file of figures")
     parser.add_argument("--json", metavar="FILE", help="file of the figures")
     parser.add_argument("--markdown", action="store_true", help="prints the table in Markdown")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     mutants = [mutant for name in options.modules for mutant in _mutants(name)[options.every // 2 :: options.every]]
     if options.again:
         lived = {tuple(one.values()) for one in json.loads(Path(options.again).read_text())["alive"]}
@@ -117,7 +121,3 @@ def _row(entry: tuple[str, Counter[str]]) -> tuple[Any, ...]:
     name, counts = entry
     killed, num = counts["killed"], sum(counts.values())
     return name, num, killed, counts["survived"], counts["no test"], killed / max(1, num)
-
-
-if __name__ == "__main__":
-    main()

@@ -120,4 +120,4 @@ class TestMain:
         output = capsys.readouterr().out
         assert "4 faults in" in output
         assert "3 promises broken" in output
-        assert "python -m benchmarks.faults --kinds differs --ranks 2 --only 0 --seed 0" in output
+        assert "python -m benchmarks faults --kinds differs --ranks 2 --only 0 --seed 0" in output

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.made_up_data import make_data
 from benchmarks.quality import plan
 from benchmarks.quality.cache import Run, code_of, write_whole
 from benchmarks.quality.command import main
@@ -37,7 +38,6 @@ from benchmarks.quality.tables import summary
 from benchmarks.quality.window import new_window_model
 from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
-from tests.benchmarks.quality.data_folder import make_data
 
 QUICK = MIXTURES["synthetic"].quick
 UNIFORM_RUN = Run("synthetic", QUICK, UNIFORM, "Uniform", {}, 1)

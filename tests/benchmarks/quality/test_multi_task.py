@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.made_up_data import make_data
 from benchmarks.quality.data import PARTS
 from benchmarks.quality.multi_task.command import main, runs_of
 from benchmarks.quality.multi_task.data import TASKS, cut_padding, number, read_texts
 from benchmarks.quality.multi_task.encoder import ConvolutionConfig, ConvolutionEncoder
 from benchmarks.quality.multi_task.runs import QUICK, new_model, result_of
 from benchmarks.quality.multi_task.tables import SEPARATELY, less, verdict
-from tests.benchmarks.quality.data_folder import make_data
 
 SHARED = "a sentence of forty letters or more that several sets have in common"
 
