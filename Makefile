@@ -23,7 +23,7 @@ CONTINUAL := $(TWO_RANKS) continual recipes/continual.yaml --resume never
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo demo-continual pictures docs test test-lowest test-python test-random coverage mutation peers lint format clean
+.PHONY: demo demo-continual pictures docs test test-all test-lowest test-python test-random coverage mutation peers lint format clean
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	test -x $(VENV_PYTHON) || $(PYTHON) -m venv $(VENV)
@@ -63,7 +63,7 @@ demo-continual: $(STAMP)
 
 # The pictures of the documentation, in a Chrome or Chromium that is there, from the pages of the two demos.
 pictures: $(STAMP)
-	$(VENV_PYTHON) -m benchmarks.pictures runs/demo/report.html runs/continual/report.html
+	$(VENV_PYTHON) -m benchmarks pictures runs/demo/report.html runs/continual/report.html
 
 # Every warning is an error. What the theme prints of its own future is none.
 docs: $(DOCS_STAMP)
@@ -71,6 +71,10 @@ docs: $(DOCS_STAMP)
 
 test: $(STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS)
+
+# All tests, and every benchmark in its quick form.
+test-all: test
+	$(VENV_PYTHON) -m benchmarks --quick
 
 # All tests at the lowest versions of transformers, accelerate and datasets that are supported.
 test-lowest:
@@ -93,11 +97,11 @@ coverage: $(STAMP)
 
 # Small changes to what decides a run, and which of them no test notices. Fails where fewer than 85 % are noticed.
 mutation: $(STAMP)
-	$(VENV_PYTHON) -m benchmarks.mutation
+	$(VENV_PYTHON) -m benchmarks mutation
 
 # This toolkit beside others, on the same work, in an environment of its own: docs/peers.md.
 peers: $(PEERS_STAMP)
-	$(PEERS_VENV)/bin/python -m benchmarks.peers --data-dir $(DATA_DIR) --json runs/peers.json --markdown runs/peers.md
+	$(PEERS_VENV)/bin/python -m benchmarks peers --data-dir $(DATA_DIR) --json runs/peers.json --markdown runs/peers.md
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

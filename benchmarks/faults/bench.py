@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from benchmarks.crash import draw_instants, read_events
 from benchmarks.faults.case import Case, MissedError
+from benchmarks.faults.crash import draw_instants, read_events
 from benchmarks.faults.data import READ, STREAM
 from benchmarks.faults.disks import ON_DISK, small_disk
 from benchmarks.faults.judge import judge

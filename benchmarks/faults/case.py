@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.crash import Instant
+from benchmarks.faults.crash import Instant
 from benchmarks.faults.kinds import Kind
 from benchmarks.faults.ranks import End, Ranks
 from benchmarks.faults.run import Start

@@ -1,4 +1,4 @@
-"""How the ranks of short runs end where a script just comes to its end: `python -m benchmarks.faults.exits --runs 200`.
+"""How the ranks of short runs end where a script just comes to its end: `python -m benchmarks exits --runs 200`.
 
 Each run trains two ranks for a few steps and leaves the rest to the interpreter, with groups, trainer and model still
 there, as a script does. Ranks are forked from this process, which has imported everything, and end as processes of
@@ -100,7 +100,7 @@ def _load(num_processes: int) -> list[psutil.Popen]:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults.exits", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--trainer", choices=["mixing", "stock"], default="mixing")
@@ -148,7 +148,3 @@ def main(argv: Sequence[str] | None = None) -> Trainer | None:
     if set(codes) - {0}:
         sys.exit(1)
     return None
-
-
-if __name__ == "__main__":
-    kept = main()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.crash import compare_ends, read_events
-from benchmarks.crash_run import END
 from benchmarks.faults.case import Case
+from benchmarks.faults.crash import compare_ends, read_events
+from benchmarks.faults.crash_run import END
 from benchmarks.faults.kinds import Promise
 from benchmarks.faults.left_out import judge_left_out, judge_losses
 from benchmarks.faults.outcome import Outcome

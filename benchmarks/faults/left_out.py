@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.crash_run import END
 from benchmarks.faults.case import Case
+from benchmarks.faults.crash_run import END
 from benchmarks.faults.data import STREAM
 from benchmarks.faults.kinds import Promise
 from benchmarks.faults.outcome import Outcome

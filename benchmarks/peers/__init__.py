@@ -1,1 +1,1 @@
-"""This toolkit beside others: the same work in processes of the same kind; see `benchmarks.peers.__main__`."""
+"""This toolkit beside others: the same work in processes of the same kind."""

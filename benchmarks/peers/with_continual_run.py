@@ -7,7 +7,7 @@ import torch
 from transformers import TrainingArguments, set_seed
 
 from benchmarks.common import QUIET
-from benchmarks.continual import QuietTrainer
+from benchmarks.continual.command import QuietTrainer
 from benchmarks.peers.clock import Clock
 from benchmarks.peers.continual_work import BATCH_SIZE, EVALUATION_BATCH_SIZE, PROTOCOLS, read_tasks
 from mixer import MixingTrainer

@@ -53,8 +53,8 @@ class ObjectiveDescent(GradientPolicy):
 
     Limits: it does not see the metric of an adaptive optimizer, curvature that differs by stream, or long-term effects
     of a stream; with `"worst"`, a high loss may be noise that no sampling lowers (`loss="excess"` subtracts the loss of
-    a reference model). In `benchmarks/mixing_quality.py` the average equalled uniform mixing, as evidence was rare; for
-    gains and costs of `"worst"` see `docs/choosing_a_policy.md`.
+    a reference model). In `benchmarks/quality/` the average equalled uniform mixing, as evidence was rare;
+    for gains and costs of `"worst"` see `docs/choosing_a_policy.md`.
 
     Args:
         objective: `"average"` or `"worst"` of the losses.

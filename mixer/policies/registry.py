@@ -16,8 +16,8 @@ from mixer.schedules.base import Schedule
 from mixer.utils.entry_points import load_plug_ins
 from mixer.utils.registry import choose, refuse_class
 
-# Time of a step that measures three streams relative to a plain one, by benchmarks/probe.py; eight streams: up to 1.08
-# and 1.13.
+# Time of a step that measures three streams relative to a plain one, by benchmarks/speed/probe.py; eight streams:
+# up to 1.08 and 1.13.
 STEP_WITH_GRADIENTS = 1.05
 STEP_WITH_VARIANCES = 1.11
 # Read from the step that runs anyway, or known without it.

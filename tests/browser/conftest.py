@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.browser import find_browser, launched
+from benchmarks.tools.browser import find_browser, launched
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.pictures import Picture, main, take
+from benchmarks.tools.pictures import Picture, main, take
 from mixer.analysis.report import write_report
 from tests.mixer.report.ledgers import write_run
 
@@ -45,7 +45,7 @@ def test_what_cannot_be_shown_is_named(
         take(browser, tmp_path / "nowhere.html", Picture("one", None), tmp_path)
     with pytest.raises(ValueError, match=r"report.html has no section 'Cost', only \['Loss', 'Mixture'"):
         take(browser, page, Picture("one", "Cost"), tmp_path)
-    monkeypatch.setattr("benchmarks.pictures.MOST_BYTES", 1_000)
+    monkeypatch.setattr("benchmarks.tools.pictures.MOST_BYTES", 1_000)
     with pytest.raises(ValueError, match=r"one.png has [\d,]+ bytes, more than 1,000: show less of the page"):
         take(browser, page, Picture("one", "Mixture"), tmp_path)
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks.losses import LOSSES
+from benchmarks.quality.losses import LOSSES
 from mixer import Ledger, MixingTrainer, Uniform
 from tests.distributed.launch import results_of
 from tests.distributed.warm import launch_warm

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback
 
-from benchmarks.losses import LOSSES, padded, ragged, small_model, whole_gradient
+from benchmarks.quality.losses import LOSSES, padded, ragged, small_model, whole_gradient
 from mixer import LossChange, MixingTrainer, Uniform
 from tests.distributed.launch import end_with, message_of
 from tests.helpers import (

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from benchmarks.losses import LOSSES, padded, ragged, small_model, whole_gradient
+from benchmarks.quality.losses import LOSSES, padded, ragged, small_model, whole_gradient
 from mixer import MixingTrainer
 from mixer.models.loss_normalization import KindFound, Seen, find_kind
 from mixer.models.trial_rows import rows_to_try

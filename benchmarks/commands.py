@@ -1,0 +1,84 @@
+"""The benchmarks by name: which question each answers, how long it takes, and how it runs small."""
+
+from dataclasses import dataclass
+
+# In the options of a quick run: a new folder for what it writes, and a folder of made-up data.
+FOLDER, DATA = "FOLDER", "DATA"
+_QUICK = ("--quick",)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A benchmark.
+
+    Args:
+        module: Its module under `benchmarks`, which has a `main(argv)`.
+        question: The question that it answers.
+        minutes: Measured minutes of a full run on two CPU cores; `None` where nobody measured it.
+        quick: Options of a small run; `None` where there is none.
+    """
+
+    module: str
+    question: str
+    minutes: int | None
+    quick: tuple[str, ...] | None
+
+    @property
+    def room(self) -> str:
+        """Folder that it belongs to."""
+        return self.module.split(".")[0]
+
+
+COMMANDS = {
+    "overhead": Command("speed.overhead", "What does a step cost over one of the Trainer?", 6, _QUICK),
+    "planning": Command("speed.planning", "How fast are plans, batches and the first batch of all?", 3, _QUICK),
+    "data_path": Command("speed.data_path", "What do loading ahead, resuming and grouping by length give?", 5, _QUICK),
+    "probe": Command(
+        "speed.probe", "What do measurements of the streams' gradients cost?", 10, (*_QUICK, "--streams", "3")
+    ),
+    "report": Command("speed.report", "How long does `mixer report` take on long runs?", 1, _QUICK),
+    "quality": Command(
+        "quality.command",
+        "Does adaptive mixing pay?",
+        40,
+        (*_QUICK, "--policy", "Uniform", "LossChange", "--seeds", "1", "--data-dir", DATA, "--folder", FOLDER),
+    ),
+    "pike": Command("quality.pike", "Does PiKE beat plain mixtures?", 25, (*_QUICK, "--folder", FOLDER)),
+    "batch_size": Command("quality.batch_size.command", "Do batches that change train faster?", 25, _QUICK),
+    "multi_task": Command(
+        "quality.multi_task.command",
+        "Does one model for six tasks reach six models?",
+        5,
+        (*_QUICK, "--seeds", "1", "--data-dir", DATA, "--folder", FOLDER),
+    ),
+    "loss_kinds": Command("quality.loss_kinds", "Is the gradient that of the whole batch, loss by loss?", 2, _QUICK),
+    "continual": Command(
+        "continual.command",
+        "Do published results of continual learning reproduce?",
+        None,
+        ("--protocol", "clinc150", "--method", "er-ring", "--buffer", "6", "--seeds", "1", "--data-dir", DATA),
+    ),
+    "replay": Command(
+        "continual.replay.command",
+        "What does replay cost, and what is it good for?",
+        25,
+        (*_QUICK, "--folder", FOLDER),
+    ),
+    "faults": Command("faults.command", "What does a fault on one rank lose?", 7, (*_QUICK, "--kinds", "kill-one")),
+    "crash": Command("faults.crash", "Is a run that is killed again and again equal to the bit?", 9, _QUICK),
+    "exits": Command("faults.exits", "Do ranks end well where a script just ends?", None, ("--runs", "2")),
+    "ddp_order": Command("faults.ddp_order", "Does DDP add up its first gradient as the later ones?", None, ()),
+    "scale": Command(
+        "scale.command", "How does each cost grow with streams, batch, ranks, steps and data?", 2, ("--parts", "exact")
+    ),
+    "long_runs": Command("scale.long_runs", "Does anything grow in a long run?", 12, _QUICK),
+    "peers": Command(
+        "peers.command",
+        "How does the same work go with other toolkits?",
+        24,
+        ("mixing", *_QUICK, "--only", "interleave, map", "--without-trials"),
+    ),
+    "fuzz": Command("tools.fuzz.command", "Does hostile input end in a documented error?", 2, ("--cases", "200")),
+    "mutation": Command("tools.mutation.command", "Which small changes to the code does no test notice?", 40, None),
+    "pictures": Command("tools.pictures", "What do the pages of the two demos look like?", None, None),
+}

@@ -1,0 +1,1 @@
+"""Tasks one after the other, by published protocols."""

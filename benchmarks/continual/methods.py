@@ -1,0 +1,142 @@
+"""Methods of continual learning that `benchmarks.continual` compares: what is remembered, and what is done with it.
+
+*fine-tune* trains on one task after the other and nothing else, *offline* on all at once: the bounds. *er-NAME* replays
+a memory that `replay.selection` of that name fills. One that goes by losses or gradients needs a memory that is filled
+as samples are trained on; one that chooses among all samples of a task at once needs a task that is there to be read
+again at its end, and so more than one pass.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from benchmarks.continual.protocols import A_GEM_BATCH, Protocol
+from mixer import MixingTrainer
+from mixer.policies import Policy
+from mixer.trainer.method import Method as TakesPart
+from replay import AGEM, DER, DERPlusPlus, ReplayBuffer, ReplayRatio
+from replay.selection import Reservoir, Ring, Selection, selection_classes
+from tasks.score import Score, accuracy
+from tasks.sequences import joined
+from tasks.task import Task, TaskSequence
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method adds to a run.
+
+    Args:
+        memory: The buffer, or `None`.
+        mixing: How much of it is replayed.
+        methods: Gives what else takes part.
+        options: Further arguments of the run.
+        is_offline: Whether all tasks are trained on at once.
+    """
+
+    memory: ReplayBuffer | None = None
+    mixing: Policy | None = None
+    methods: Callable[[], Sequence[TakesPart]] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    is_offline: bool = False
+
+    def arranged(self, tasks: TaskSequence) -> tuple[TaskSequence, Score | None]:
+        """Says what is trained on, and how a task is scored.
+
+        Args:
+            tasks: The protocol's tasks.
+
+        Returns:
+            The tasks, or one of all; and `None` for the accuracy, or what gives its mean over the tasks.
+        """
+        if not self.is_offline:
+            return tasks, None
+
+        def mean_accuracy(trainer: MixingTrainer, task: Task) -> float:
+            by_task = tasks.scenario == "task"
+            return float(
+                np.mean([accuracy(trainer, own.evaluation, own.classes if by_task else None) for own in tasks])
+            )
+
+        return joined(tasks), Score(mean_accuracy, "accuracy")
+
+
+Method = Callable[[Protocol, int, int], Setting]
+
+
+def _buffer(protocol: Protocol, memory: int, num_tasks: int, kind: type[Selection] = Reservoir) -> ReplayBuffer:
+    if memory < 1:
+        raise ValueError(
+            f"memory must be 1 entry or more for this method, got {memory}: give --memory-per-class or --buffer."
+        )
+    capacity = memory * 10 * num_tasks if protocol.is_per_class else memory
+    is_fixed = kind is Ring and protocol.is_per_class
+    selection = Ring(slots_per_group=memory) if is_fixed else kind()
+    return ReplayBuffer(capacity, selection, is_online=protocol.is_online and not kind.is_by_task)
+
+
+def _fine_tune(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+    return Setting()
+
+
+def _offline(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+    return Setting(is_offline=True)
+
+
+def _replay(name: str, kind: type[Selection]) -> Method:
+    def setting(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+        measured = sorted(kind.needs & {"loss", "gradient"})
+        if measured and not protocol.is_online:
+            raise ValueError(
+                f"{name}: {kind.__name__} goes by the {measured[0]} of samples as they are trained on, but the memory "
+                "of this protocol is filled at each task's end. Take one that fills it online, such as clinc150."
+            )
+        if kind.is_by_task and protocol.training["num_train_epochs"] == 1:
+            raise ValueError(
+                f"{name}: {kind.__name__} reads a whole task again at its end, but this protocol sees a sample once. "
+                "Take a protocol of several epochs, such as split-mnist or clinc150."
+            )
+        return Setting(_buffer(protocol, memory, num_tasks, kind))
+
+    return setting
+
+
+def _a_gem(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+    ratio = A_GEM_BATCH / (A_GEM_BATCH + protocol.batch_size)
+    mixing = ReplayRatio(ratio, additional=True)
+    return Setting(
+        _buffer(protocol, memory, num_tasks, Ring if protocol.is_per_class else Reservoir), mixing, lambda: [AGEM()]
+    )
+
+
+def _der(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+    return Setting(_buffer(protocol, memory, num_tasks), methods=lambda: [DER(alpha=1.0)])
+
+
+def _der_plus_plus(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+    return Setting(
+        _buffer(protocol, memory, num_tasks),
+        methods=lambda: [DERPlusPlus(alpha=1.0, beta=1.0, second="again")],
+        options={"second_draw": "again"},
+    )
+
+
+def _replays() -> dict[str, Method]:
+    """Gives a method for each selection: `er-k-center` for `KCenter`."""
+    found = {}
+    for name, kind in selection_classes().items():
+        method = "er-" + re.sub(r"(?<=.)(?=[A-Z])", "-", name).lower()
+        found[method] = _replay(method, kind)
+    return found
+
+
+METHODS: dict[str, Method] = {
+    "fine-tune": _fine_tune,
+    "offline": _offline,
+    **_replays(),
+    "a-gem": _a_gem,
+    "der": _der,
+    "der++": _der_plus_plus,
+}

@@ -1,0 +1,1 @@
+"""What replay costs and what it is good for."""

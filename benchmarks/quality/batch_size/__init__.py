@@ -1,0 +1,1 @@
+"""Batches that change, against constant ones."""

@@ -1,0 +1,1 @@
+"""One model for six tasks, against six models."""

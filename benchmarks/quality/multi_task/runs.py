@@ -1,0 +1,173 @@
+"""One run of `benchmarks.quality.multi_task`: a model for some of the tasks, and how well it does on them."""
+
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PrinterCallback, TrainingArguments, set_seed
+from transformers.utils import logging
+
+from benchmarks.common import QUIET
+from benchmarks.quality.cache import write_whole
+from benchmarks.quality.multi_task.data import Texts, cut_padding, number
+from benchmarks.quality.multi_task.encoder import ConvolutionConfig, ConvolutionEncoder
+from benchmarks.quality.sentences import NUM_CLASSES, Sentences, accuracy
+from mixer import Budget, Head, MixingTrainer, MultiTaskModel
+from mixer.policies.registry import built_in_policies
+
+PROTOCOL = 2  # to be raised when results of earlier runs do not count any more
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What was chosen by validation parts, apart for separate models and for those of several tasks.
+
+    Args:
+        learning_rate: The learning rate, at its highest.
+        num_epochs: Samples trained on, over those of all tasks of the model.
+        dropout: Share of the words' elements, and of the heads' inputs, that are dropped.
+        num_maps: Outputs of each convolution.
+        word_size: Width of a word.
+        batch: Samples of a step.
+        length: Most words of a sentence.
+        windows: Words that each convolution sees at once.
+    """
+
+    learning_rate: float
+    num_epochs: float
+    dropout: float
+    num_maps: int = 64
+    word_size: int = 64
+    batch: int = 256
+    length: int = 33
+    windows: tuple[int, ...] = (1, 3)
+
+
+# Both sides are searched over the same settings, by validation parts; `--search` prints what they come to.
+_SEARCHED = ((5e-3, 4, 0.2), (1e-2, 4, 0.2), (2e-2, 4, 0.2), (1e-2, 4, 0.4), (1e-2, 6, 0.2), (1e-2, 3, 0.0))
+GRID = tuple(Setting(*searched) for searched in _SEARCHED)
+SEPARATE = GRID[2]
+JOINT = GRID[1]
+QUICK = Setting(1e-2, 1, 0.2, num_maps=4, word_size=4, batch=32, length=8)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run is; another one has another file.
+
+    Args:
+        tasks: The tasks of the model.
+        policy: Class of the policy; `None` mixes in proportion to size.
+        arguments: Arguments of the policy, plain data.
+        setting: How it is trained.
+        seed: Seed of the parts, the weights and the order of the samples.
+    """
+
+    tasks: tuple[str, ...]
+    policy: str | None
+    arguments: Mapping[str, Any]
+    setting: Setting
+    seed: int
+
+    def path(self, folder: Path, texts: Texts) -> Path:
+        """Names the file of the result.
+
+        Args:
+            folder: Where results are kept.
+            texts: The data, which results depend on.
+
+        Returns:
+            The file.
+        """
+        sizes = {task: [len(rows) for rows in texts[task].values()] for task in self.tasks}
+        key = json.dumps({"protocol": PROTOCOL, "sizes": sizes, **asdict(self)}, sort_keys=True)
+        digest = hashlib.blake2b(key.encode(), digest_size=6).hexdigest()
+        return folder / f"{'-'.join(self.tasks)}-{self.seed}-{digest}.json"
+
+
+def result_of(run: Run, read: Callable[[int], Texts], folder: Path) -> dict[str, Any]:
+    """Trains once, or reads what an earlier run came to.
+
+    Args:
+        run: What to run.
+        read: Gives the data, in the parts of a seed.
+        folder: Where results are kept.
+
+    Returns:
+        Accuracies by task of the `validation` and `test` parts, `steps`, `samples` trained on by task and `seconds`.
+    """
+    texts = read(run.seed)
+    path = run.path(folder, texts)
+    if not path.is_file():
+        write_whole(path, json.dumps(_train(run, texts), indent=2).encode())
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def new_model(num_words: int, tasks: tuple[str, ...], setting: Setting) -> MultiTaskModel:
+    """Builds a model.
+
+    Args:
+        num_words: Size of the vocabulary.
+        tasks: What has a head.
+        setting: How large it is.
+
+    Returns:
+        The model, by torch's global generator.
+    """
+    config = ConvolutionConfig(num_words, setting.word_size, setting.num_maps, setting.windows, setting.dropout)
+    heads = {task: Head(NUM_CLASSES[task], dropout=setting.dropout) for task in tasks}
+    return MultiTaskModel.from_encoder(ConvolutionEncoder(config), heads)
+
+
+def _train(run: Run, texts: Texts) -> dict[str, Any]:
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    parts = number(texts, run.tasks, run.setting.length)
+    num_words = 1 + max(int(own["train"].input_ids.max()) for own in parts.values())
+    set_seed(run.seed)
+    policy = None if run.policy is None else built_in_policies()[run.policy](**run.arguments)
+    with tempfile.TemporaryDirectory() as output:
+        trainer = MixingTrainer(
+            new_model(num_words, run.tasks, run.setting),
+            _arguments(output, run),
+            cut_padding,
+            {task: own["train"] for task, own in parts.items()},
+            mixing=policy,
+            batch_size=run.setting.batch,
+            budget=Budget(epochs=run.setting.num_epochs),
+            compute_metrics=accuracy,
+        )
+        trainer.remove_callback(PrinterCallback)
+        started = time.perf_counter()
+        trainer.train()
+        seconds = time.perf_counter() - started
+        samples = trainer.ledger.to_pandas().groupby("stream")["count"].sum()
+        return {
+            "steps": trainer.state.global_step,
+            "samples": {task: int(samples[task]) for task in run.tasks},
+            "seconds": seconds,
+            **{part: _accuracies(trainer, parts, part) for part in ("validation", "test")},
+        }
+
+
+def _arguments(folder: str, run: Run) -> TrainingArguments:
+    return TrainingArguments(
+        folder,
+        per_device_train_batch_size=run.setting.batch,
+        per_device_eval_batch_size=256,
+        learning_rate=run.setting.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=0.05,
+        seed=run.seed,
+        **QUIET,
+    )
+
+
+def _accuracies(trainer: MixingTrainer, parts: Mapping[str, Mapping[str, Sentences]], part: str) -> dict[str, float]:
+    metrics = trainer.evaluate({task: own[part] for task, own in parts.items()})
+    return {task: metrics[f"eval_{task}_accuracy"] for task in parts}

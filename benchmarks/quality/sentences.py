@@ -1,0 +1,182 @@
+"""Sentence classification with one model for six tasks: one encoder, and one output layer over all tasks' classes.
+
+The classes are numbered apart, and the softmax of a sentence is over its own task's classes. Over all of them it would
+first have to tell the tasks apart, which MR and SST-2 are not (the same reviews), and the mixture would matter as the
+prior of that guess.
+"""
+
+from collections.abc import Mapping
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from benchmarks.quality.data import PARTS, Parts, labelled, part_of
+from mixer.utils.arrays import Int64Array
+from tasks.sources import words
+from tasks.sources.loaders import Splits
+
+NUM_CLASSES = {"trec": 6, "mr": 2, "subj": 2, "cr": 2, "mpqa": 2, "sst2": 2}
+
+_MASKED = -1e4  # a logit of a class of another task
+
+
+class Sentences(Dataset[dict[str, torch.Tensor]]):
+    """Sentences as numbers: `input_ids` (0 is padding) and `labels`.
+
+    Args:
+        input_ids: int64 `[num_samples, length]`.
+        labels: int64 `[num_samples]`.
+    """
+
+    def __init__(self, input_ids: torch.Tensor, labels: torch.Tensor):
+        self.input_ids, self.labels = input_ids, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": self.input_ids[index], "labels": self.labels[index]}
+
+    def read_columns(self, indices: Int64Array) -> dict[str, torch.Tensor]:
+        """Reads several samples at once; see `mixer.loading.reader.ColumnReader`."""
+        picked = torch.from_numpy(indices)
+        return {"input_ids": self.input_ids.index_select(0, picked), "labels": self.labels.index_select(0, picked)}
+
+
+def read_sentences(folder: Path, num_words: int, length: int) -> Parts:
+    """Reads the tasks of sentence classification, all there is of each; the classes are numbered apart.
+
+    Args:
+        folder: The data's folder.
+        num_words: Size of the vocabulary, which is that of all tasks' training parts.
+        length: Words of a sentence; what is longer is cut.
+
+    Returns:
+        The parts of each task.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+    """
+    columns: dict[str, list[Any]] = {"text": [], "label": [], "task": [], "part": []}
+    first_classes = accumulate(NUM_CLASSES.values(), initial=0)
+    for task, first_class in zip(NUM_CLASSES, first_classes, strict=False):
+        for label, text in labelled(folder, task):
+            row = {"text": text, "label": first_class + label, "task": task, "part": part_of(text)}
+            for name, value in row.items():
+                columns[name].append(value)
+    whole = datasets.Dataset.from_dict(columns)
+    learned_from = whole.select(np.flatnonzero(np.array(columns["part"]) == "train"))
+    numbered = words(Splits(learned_from, whole), max_length=length, vocabulary_size=num_words, min_count=2).evaluation
+    samples = numbered.read_columns(np.arange(len(whole)))
+    tasks, parts = np.array(columns["task"]), np.array(columns["part"])
+    return {task: {part: _select(samples, (tasks == task) & (parts == part)) for part in PARTS} for task in NUM_CLASSES}
+
+
+def _select(samples: Mapping[str, torch.Tensor], chosen: Any) -> Sentences:
+    picked = torch.from_numpy(np.flatnonzero(chosen))
+    return Sentences(samples["input_ids"][picked], samples["labels"][picked])
+
+
+class AveragingConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
+    """What a model of averaged words is like.
+
+    Args:
+        num_words: Size of the vocabulary.
+        hidden: Width of the words and of the layers.
+        layers: Hidden layers.
+        **kwargs: As for any configuration.
+    """
+
+    model_type = "mixing-averaging"
+
+    def __init__(self, num_words: int = 4_000, hidden: int = 64, layers: int = 2, **kwargs: Any):
+        self.num_words, self.hidden, self.layers = num_words, hidden, layers
+        kwargs.setdefault("num_labels", sum(NUM_CLASSES.values()))
+        super().__init__(**kwargs)
+
+
+class AveragingForSequenceClassification(PreTrainedModel):
+    """A deep averaging network (Iyyer et al. 2015, P15-1162): the mean of the words, hidden layers, one output layer.
+
+    Args:
+        config: What it is like.
+    """
+
+    config_class = AveragingConfig
+    base_model_prefix = "layers"
+
+    def __init__(self, config: AveragingConfig):
+        super().__init__(config)
+        self.words = nn.Embedding(config.num_words, config.hidden)
+        self.layers = nn.ModuleList(nn.Linear(config.hidden, config.hidden) for _ in range(config.layers))
+        self.output = nn.Linear(config.hidden, int(config.num_labels or 0))
+        self.task_of: Tensor
+        self.register_buffer("task_of", torch.arange(len(NUM_CLASSES)).repeat_interleave(_sizes()), persistent=False)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=0.5)
+        elif isinstance(module, nn.Linear):
+            module.reset_parameters()
+
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> SequenceClassifierOutput:
+        """Classifies.
+
+        Args:
+            input_ids: int64 `[num_rows, length]`, 0 is padding.
+            labels: int64 `[num_rows]`, numbered apart, which say the task too; `None` masks nothing.
+
+        Returns:
+            The logits `[num_rows, num_labels]`, those of other tasks masked, and the mean loss.
+        """
+        there = input_ids.ne(0).unsqueeze(-1).float()
+        hidden = (self.words(input_ids) * there).sum(dim=1) / there.sum(dim=1).clamp(min=1.0)
+        for layer in self.layers:
+            hidden = torch.relu(layer(hidden))
+        logits = self.output(hidden)
+        if labels is None:
+            return SequenceClassifierOutput(logits=logits)
+        is_other = self.task_of[labels].unsqueeze(-1) != self.task_of
+        logits = logits.masked_fill(is_other, _MASKED)
+        return SequenceClassifierOutput(loss=self.loss_function(labels, logits, self.config), logits=logits)
+
+
+def _sizes() -> Tensor:
+    return torch.tensor(list(NUM_CLASSES.values()))
+
+
+def new_classifier(num_words: int, hidden: int, layers: int, seed: int) -> AveragingForSequenceClassification:
+    """Builds a model, the same for the same seed.
+
+    Args:
+        num_words: Size of the vocabulary.
+        hidden: Width.
+        layers: Hidden layers.
+        seed: Seed of its weights.
+
+    Returns:
+        The model.
+    """
+    torch.manual_seed(seed)
+    return AveragingForSequenceClassification(AveragingConfig(num_words, hidden, layers))
+
+
+def accuracy(prediction: Any) -> dict[str, float]:
+    """Computes the share of sentences whose class is right, for the Trainer's `compute_metrics`.
+
+    Args:
+        prediction: Logits and labels.
+
+    Returns:
+        `accuracy`.
+    """
+    return {"accuracy": float((prediction.predictions.argmax(axis=-1) == prediction.label_ids).mean())}

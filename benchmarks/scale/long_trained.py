@@ -1,0 +1,151 @@
+"""The training that `benchmarks.scale.long_runs` watches.
+
+`python -m benchmarks.scale.long_trained FOLDER`, by torchrun. Two streams and a replay buffer under an adaptive policy
+with a probe, log entries, evaluations and checkpoints of which few are kept. Each rank writes `rank-N.json`: what it
+held over the run, and how long a step took.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments, default_data_collator
+
+from benchmarks.faults.crash_run import Rows
+from benchmarks.scale.process_state import ProcessState, as_rows, begin, growth, sample
+from mixer import LossChange, MixingTrainer, PiKE
+from mixer.trainer.checkpointing.files import STATE_FILE
+from replay import ReplayBuffer, ReplayRatio
+
+POLICIES = {"PiKE": lambda: PiKE(interval_steps=20), "LossChange": LossChange}
+_NUM_SAMPLES, _NUM_CHECKPOINTS = 80, 20
+
+
+class Watching(TrainerCallback):
+    """Samples what the process holds, and takes the time of blocks of steps.
+
+    Args:
+        interval_steps: How often.
+    """
+
+    def __init__(self, interval_steps: int):
+        self._interval_steps = interval_steps
+        self.states: list[ProcessState] = []
+        self.seconds: list[float] = []
+        self._last = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begins."""
+        begin()
+        self._last = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Samples, if it is time to; what that takes counts in no step."""
+        if state.global_step % self._interval_steps == 0:
+            self.seconds.append((time.perf_counter() - self._last) / self._interval_steps)
+            self.states.append(sample(state.global_step))
+            self._last = time.perf_counter()
+
+
+class _Saving(TrainerCallback):
+    """Notes how large the Trainer's own state is in each checkpoint."""
+
+    def __init__(self) -> None:
+        self.sizes: list[tuple[int, int, int]] = []
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        sizes = [(folder / name).stat().st_size for name in ("trainer_state.json", STATE_FILE)]
+        self.sizes.append((state.global_step, *sizes))
+
+
+def build(folder: Path, num_steps: int, num_workers: int, policy: str) -> MixingTrainer:
+    """Builds the trainer.
+
+    Args:
+        folder: The output folder.
+        num_steps: Number of steps.
+        num_workers: Worker processes that load samples.
+        policy: Name of the adaptive policy, of `POLICIES`.
+
+    Returns:
+        The trainer.
+    """
+    config = LlamaConfig(
+        vocab_size=512,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        pad_token_id=0,
+    )
+    args = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=num_steps,
+        per_device_train_batch_size=8,
+        learning_rate=1e-3,
+        logging_steps=max(10, num_steps // 200),  # the Trainer keeps all entries, and copies them for each checkpoint
+        eval_strategy="steps",
+        eval_steps=max(1, num_steps // 10),
+        save_strategy="steps",
+        save_steps=max(1, num_steps // _NUM_CHECKPOINTS),
+        save_total_limit=2,
+        dataloader_num_workers=num_workers,
+        ddp_find_unused_parameters=False,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        seed=0,
+    )
+    torch.manual_seed(0)
+    # A pass over the data ends, and workers are forked anew, within the warm-up: after 19 % of a run on two ranks.
+    data = {name: Rows(num_steps << number, number) for number, name in enumerate("ab")}
+    return MixingTrainer(
+        LlamaForCausalLM(config),
+        args,
+        train_dataset={**data, "memory": ReplayBuffer(500)},
+        eval_dataset={name: Rows(8, number) for number, name in enumerate("ab")},
+        mixing=ReplayRatio(0.2, POLICIES[policy]()),
+        data_collator=default_data_collator,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Trains and writes what was seen.
+
+    Args:
+        argv: Command line; `None` takes the process's own.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--policy", choices=POLICIES, default="PiKE")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    trainer = build(args.folder, args.steps, args.workers, args.policy)
+    watching, saving = Watching(max(1, args.steps // _NUM_SAMPLES)), _Saving()
+    trainer.add_callback(watching)
+    if trainer.is_world_process_zero():
+        trainer.add_callback(saving)
+    trainer.train()
+    states = as_rows(watching.states)
+    found = {
+        **growth(states, watching.seconds),
+        "states": states,
+        "block_seconds": watching.seconds,
+        "state_bytes": saving.sizes,
+        "log_entries": len(trainer.state.log_history),
+    }
+    (args.folder / f"rank-{trainer.args.process_index}.json").write_text(json.dumps(found))
+    trainer.accelerator.wait_for_everyone()
+    trainer.accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""What recording, logging, showing and remembering cost by streams and steps: for `benchmarks.scale`."""
+
+import json
+import tempfile
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.scale.planning import NUM_STREAMS, a_plan
+from benchmarks.scale.term import ENTRIES, STEPS, STREAMS, Term, counted, cpu_seconds, swept
+from benchmarks.speed.competitors import ROW_LENGTH, LazyRows
+from benchmarks.speed.report import Length, measure, write_ledger
+from mixer.analysis.watch.gathered import WatchedRun
+from mixer.analysis.watch.view import view
+from mixer.ledger.ledger import Ledger
+from mixer.ledger.recorder import Recorder
+from mixer.loading.result import StepResult
+from mixer.loading.step import StepCounts
+from replay import ReplayBuffer
+
+_SHOWN = (100, 1_000)  # on a page
+_NUM_STEPS = (1_000, 5_000, 25_000)
+_ENTRIES = (10_000, 100_000, 1_000_000)
+_LOG_STEPS, _SAVE_STEPS = 10, 1_000
+_REPORT_STEPS = 20
+_SEALED_ROWS = 200_000  # of a part of the ledger
+
+
+class Recorded:
+    """A recorder with its ledger in a folder, which is given steps of one plan.
+
+    Args:
+        folder: Where the ledger goes.
+        num_streams: Number of streams.
+    """
+
+    def __init__(self, folder: Path, num_streams: int):
+        self.mixing, self._plan = a_plan(num_streams)
+        self.ledger = Ledger(folder / "ledger", is_writer=True)
+        self.ledger.begin(None, {"streams": list(self.mixing.names)})
+        self.recorder = Recorder(self.mixing, self.ledger, reads_at_once=True)
+        items = self._plan.counts * ROW_LENGTH
+        sums = torch.from_numpy(np.append(2.0 * items + np.sqrt(np.arange(len(items))), 2.0))
+        self._update = StepResult(self._plan, StepCounts(items, items), sums, 1e-3, 1.0)
+
+    def record(self) -> None:
+        """Records a step, as it is written in the end."""
+        self.recorder.record(self._update)
+
+    def log(self) -> dict[str, float]:
+        """Gives the log entry of a step."""
+        self.record()
+        return self.recorder.log_entries()
+
+
+def _recording(folder: Path, num_streams: int) -> float:
+    """Gives the seconds of a CPU of a step, over as many as fill a part: most of them write nothing yet."""
+    recorded, num_steps = Recorded(folder / f"record-{num_streams}", num_streams), _SEALED_ROWS // num_streams
+
+    def record() -> None:
+        for _ in range(num_steps):
+            recorded.record()
+
+    return cpu_seconds(record) / num_steps
+
+
+def _logging(folder: Path) -> Callable[[int], Callable[[], object]]:
+    def prepare(num_streams: int) -> Callable[[], object]:
+        recorded = Recorded(folder / f"log-{num_streams}", num_streams)
+        recorded.record()
+        recorded.recorder.settle()
+
+        def log() -> None:
+            recorded.recorder._num_steps = 1
+            recorded.recorder.log_entries()
+
+        return log
+
+    return prepare
+
+
+def _entry_bytes(folder: Path, num_streams: int) -> float:
+    entries = Recorded(folder / f"entry-{num_streams}", num_streams).log()
+    return len(json.dumps(entries, indent=2))
+
+
+def _row_bytes(folder: Path, num_streams: int) -> float:
+    """Gives the bytes of a step in the sealed table of streams, of a ledger with numbers that vary."""
+    run = folder / f"rows-{num_streams}"
+    write_ledger(run, Length(num_streams, max(_REPORT_STEPS, 100_000 // num_streams), 0))
+    parts = (run / "ledger" / "streams").glob("part-*.parquet")
+    return sum(part.stat().st_size for part in parts) / max(_REPORT_STEPS, 100_000 // num_streams)
+
+
+def _long_ledger(folder: Path, num_steps: int) -> Path:
+    run = folder / f"steps-{num_steps}"
+    if not run.exists():
+        write_ledger(run, Length(10, num_steps, 0))
+    return run
+
+
+def _report(folder: Path, num_streams: int) -> dict[str, float]:
+    run = folder / f"report-{num_streams}"
+    write_ledger(run, Length(num_streams, _REPORT_STEPS, 0))
+    return measure(run)
+
+
+def _watching(folder: Path) -> Callable[[int], Callable[[], object]]:
+    def prepare(num_streams: int) -> Callable[[], object]:
+        run = folder / f"watch-{num_streams}"
+        write_ledger(run, Length(num_streams, _REPORT_STEPS, 0))
+
+        def watch() -> None:
+            watched = WatchedRun(run)
+            watched.read()
+            view(watched, 120, 40)
+
+        return watch
+
+    return prepare
+
+
+def _buffer_bytes(capacity: int) -> float:
+    dataset = LazyRows(2 * capacity)
+    tracemalloc.start()
+    buffer = ReplayBuffer(capacity, seed=0)
+    buffer.remember("task", dataset)
+    current, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(buffer) == capacity
+    return current
+
+
+def _drawing(capacity: int) -> Callable[[], object]:
+    buffer = ReplayBuffer(capacity, seed=0)
+    buffer.remember("task", LazyRows(capacity))
+    cursor = buffer.new_cursor(0)
+
+    def draw() -> None:
+        start = cursor.advance(32)
+        cursor.references(range(start, start + 32))
+
+    return draw
+
+
+def _resuming(folder: Path, num_steps: int) -> float:
+    """Gives the seconds of a CPU that a ledger takes to be cut some steps before its end."""
+    run = _long_ledger(folder, num_steps)
+    step = [num_steps]
+
+    def cut() -> None:
+        step[0] -= 1
+        Ledger(run / "ledger", is_writer=True).begin(step[0], {})
+
+    return cpu_seconds(cut, 1.0)
+
+
+def history_bytes(entry_bytes: float, num_steps: float) -> tuple[float, float]:
+    """Gives how large the Trainer's own state gets, which holds every log entry, and what all checkpoints write of it.
+
+    Args:
+        entry_bytes: Bytes of a log entry of so many streams.
+        num_steps: Length of the run.
+
+    Returns:
+        Bytes of `trainer_state.json` in the last checkpoint, and those of all checkpoints together.
+    """
+    last = num_steps / _LOG_STEPS * entry_bytes
+    return last, last * (num_steps / _SAVE_STEPS + 1) / 2
+
+
+def terms() -> list[Term]:
+    """Measures all of it.
+
+    Returns:
+        The terms.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        return _terms(Path(name))
+
+
+def _terms(folder: Path) -> list[Term]:
+    pages = {k: _report(folder, k) for k in _SHOWN}
+    shown = f"{_REPORT_STEPS} steps"
+    return [
+        counted("record a step", STREAMS, NUM_STREAMS, lambda k: _recording(folder, k), "written and sealed", "s"),
+        counted("ledger, a step", STREAMS, NUM_STREAMS, lambda k: _row_bytes(folder, k)),
+        counted(
+            "ledger, whole",
+            STEPS,
+            _NUM_STEPS,
+            lambda t: sum(path.stat().st_size for path in _long_ledger(folder, t).rglob("*.parquet")),
+            "10 streams",
+        ),
+        swept(
+            "ledger read whole",
+            STEPS,
+            _NUM_STEPS,
+            lambda t: lambda: Ledger(_long_ledger(folder, t) / "ledger").read("streams"),
+            "10 streams",
+        ),
+        counted("ledger cut on resume", STEPS, _NUM_STEPS, lambda t: _resuming(folder, t), "10 streams", "s"),
+        swept("log entry made", STREAMS, NUM_STREAMS, _logging(folder)),
+        counted("log entry of all streams", STREAMS, NUM_STREAMS, lambda k: _entry_bytes(folder, k)),
+        counted("report: time", STREAMS, _SHOWN, lambda k: pages[k]["cpu_seconds"], shown, "s"),
+        counted("report: peak memory", STREAMS, _SHOWN, lambda k: 1e6 * pages[k]["peak_megabytes"], shown),
+        counted("report: page", STREAMS, _SHOWN, lambda k: 1e6 * pages[k]["page_megabytes"], shown),
+        swept("watch: read and drawn", STREAMS, NUM_STREAMS, _watching(folder), shown),
+        counted("replay buffer of references", ENTRIES, _ENTRIES, _buffer_bytes),
+        swept("replay buffer: 32 drawn", ENTRIES, _ENTRIES, _drawing),
+    ]

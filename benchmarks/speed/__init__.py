@@ -1,0 +1,1 @@
+"""How fast and how large: planning, loading, a step, a measurement, a report."""

@@ -1,0 +1,267 @@
+"""Loading with and without worker processes, ours and a prepared DataLoader: how fast, and what a step waits."""
+
+import gc
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from accelerate import Accelerator
+from torch.utils.data import ConcatDataset, DataLoader, Sampler
+from transformers import default_data_collator
+
+from benchmarks.common import paired_ratio, rotated, spread
+from benchmarks.speed.competitors import (
+    ROW_LENGTH,
+    SHARES,
+    Batch,
+    ColumnRows,
+    LazyRows,
+    Rows,
+    Sample,
+    make_rows,
+    new_mixing,
+)
+from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.loader import MixingLoader
+from mixer.loading.workers import WorkerOptions
+from mixer.mixture.plan import Plan
+
+OURS, BY_COLUMNS, THEIRS = "mixer", "mixer, by columns", "DataLoader"
+PREFETCH_FACTOR = 2
+# Batches beside those that workers may have loaded while others had their turn.
+_MARGIN = 2
+_SLOW_SECONDS = 0.005
+
+
+class SlowRows(LazyRows):
+    """Samples that take a while to load, without work for a processor.
+
+    Args:
+        num_samples: How many.
+        seconds: What each takes.
+    """
+
+    def __init__(self, num_samples: int, seconds: float):
+        super().__init__(num_samples)
+        self._seconds = seconds
+
+    def __getitem__(self, index: int) -> Sample:
+        time.sleep(self._seconds)
+        return super().__getitem__(index)
+
+
+class Source(Protocol):
+    """Gives batches without end."""
+
+    num_ready: int  # batches that may lie ready when a turn begins
+
+    def next_batch(self) -> Batch:
+        """Gives the next batch."""
+
+    def stop(self) -> None:
+        """Ends its workers."""
+
+
+class MixingSource:
+    """Draws batches as the trainer does on one rank; see `Source`.
+
+    Args:
+        datasets: The streams' data sets.
+        batch_size: Samples of a batch.
+        num_workers: Number of processes that load.
+        shares: Weight of each stream.
+    """
+
+    def __init__(self, datasets: Sequence[Any], batch_size: int, num_workers: int, shares: Sequence[float] = SHARES):
+        self.mixing = new_mixing(datasets, shares, batch_size)
+        self.staleness = 0
+        self.num_ready = num_workers * PREFETCH_FACTOR
+        self._loader = MixingLoader(
+            self.mixing,
+            datasets,
+            default_data_collator,
+            micro_batches=MicroBatchOptions(batch_size),
+            stack_columns=dict,
+            workers=WorkerOptions(num_workers, PREFETCH_FACTOR, persistent_workers=True),
+        )
+        self._losses = np.ones(len(datasets))
+        self._plan: Plan | None = None
+
+    def next_batch(self) -> Batch:
+        """Lets the policy see the last step and gives the next; see `Source.next_batch`."""
+        if self._plan is not None:
+            self.mixing.observe(self._plan, self._losses, self._plan.counts * ROW_LENGTH)
+        step_batch = self._loader.next_batch()
+        assert step_batch is not None, "the streams have no end"
+        self._plan = step_batch.plan
+        self.staleness = max(self.staleness, step_batch.plan.staleness)
+        batch: Batch = step_batch.micro_batches[0].inputs
+        return batch
+
+    def stop(self) -> None:
+        """Ends the workers; see `Source.stop`."""
+        self._loader.stop()
+
+
+class PreparedSource:
+    """Draws batches from the data sets in a row, shuffled together, as the Trainer does; see `Source`.
+
+    Args:
+        datasets: The data sets.
+        batch_size: Samples of a batch.
+        num_workers: Number of processes that load.
+        sampler: What is drawn, in place of all samples shuffled.
+    """
+
+    def __init__(self, datasets: Sequence[Any], batch_size: int, num_workers: int, sampler: Sampler[Any] | None = None):
+        loader: DataLoader[Any] = DataLoader(
+            ConcatDataset(datasets) if len(datasets) > 1 else datasets[0],
+            batch_size,
+            shuffle=sampler is None,
+            sampler=sampler,
+            num_workers=num_workers,
+            collate_fn=default_data_collator,
+            prefetch_factor=PREFETCH_FACTOR if num_workers else None,
+            persistent_workers=num_workers > 0,
+        )
+        self.num_ready = num_workers * PREFETCH_FACTOR
+        self._loader = Accelerator(cpu=True).prepare(loader)
+        self._batches = self._draw()
+
+    def _draw(self) -> Iterator[Batch]:
+        while True:
+            yield from self._loader
+
+    def next_batch(self) -> Batch:
+        """Gives the next batch; see `Source.next_batch`."""
+        return next(self._batches)
+
+    def stop(self) -> None:
+        """Ends the workers; see `Source.stop`."""
+        workers = self._loader.base_dataloader._iterator
+        if workers is not None:
+            workers._shutdown_workers()
+
+
+def rates(
+    sources: Mapping[str, Source], rounds: int, seconds: float, step_seconds: float = 0.0
+) -> dict[str, list[float]]:
+    """Has competitors draw batches in turns, with something else to do between two of them.
+
+    Args:
+        sources: The competitors by name; they are stopped in the end.
+        rounds: Number of turns each.
+        seconds: About how long a turn is.
+        step_seconds: How long a training step takes.
+
+    Returns:
+        By name the samples a second of each turn.
+    """
+    measured: dict[str, list[float]] = {name: [] for name in sources}
+    gc.collect()  # no old loader may be collected in a worker, whose copy of it would end those of others
+    num_batches = {name: _batches_of_a_turn(source, seconds, step_seconds) for name, source in sources.items()}
+    for number in range(rounds):
+        for name in rotated(list(sources), number):
+            measured[name].append(_rate(sources[name], num_batches[name], step_seconds))
+    for source in sources.values():
+        source.stop()
+    return measured
+
+
+def _batches_of_a_turn(source: Source, seconds: float, step_seconds: float) -> int:
+    _rate(source, 2, step_seconds)  # starts the workers
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds / 2:
+        _draw(source, 2, step_seconds)
+        count += 2
+    return max(2 * count, 4)  # even: two workers deliver in pairs
+
+
+def _rate(source: Source, num_batches: int, step_seconds: float) -> float:
+    # What was loaded while the others had their turns comes for nothing.
+    _draw(source, source.num_ready + _MARGIN, step_seconds)
+    start = time.perf_counter()
+    num_samples = _draw(source, num_batches, step_seconds)
+    return num_samples / (time.perf_counter() - start)
+
+
+def _draw(source: Source, num_batches: int, step_seconds: float) -> int:
+    num_samples = 0
+    for _ in range(num_batches):
+        num_samples += len(source.next_batch()["input_ids"])
+        if step_seconds:
+            time.sleep(step_seconds)
+    return num_samples
+
+
+def throughput(kind: str, batch_size: int, num_workers: int, rounds: int, seconds: float, num_samples: int) -> Any:
+    """Compares ours with the DataLoader, both with the same workers.
+
+    Args:
+        kind: `"tokens"`, rows in memory, or `"slow"`, samples that cost 5 ms each.
+        batch_size: Samples of a batch.
+        num_workers: Number of processes that load.
+        rounds: Number of turns each.
+        seconds: About how long a turn is.
+        num_samples: Samples of each stream.
+
+    Returns:
+        `ksamples_per_second`: the spread of each competitor; `ratio`: ours over the DataLoader, for both ways of ours.
+    """
+    sources: dict[str, Source] = {}
+    if kind == "tokens":
+        rows = make_rows(len(SHARES), num_samples)
+        samples, columns = [Rows(tokens) for tokens in rows], [ColumnRows(tokens) for tokens in rows]
+        sources[BY_COLUMNS] = MixingSource(columns, batch_size, num_workers)
+    else:
+        samples = _slow_rows(num_samples)
+    sources = {
+        OURS: MixingSource(samples, batch_size, num_workers),
+        **sources,
+        THEIRS: PreparedSource(samples, batch_size, num_workers),
+    }
+    measured = rates(sources, rounds, seconds)
+    return {
+        "kind": kind,
+        "batch_size": batch_size,
+        "num_workers": num_workers,
+        "ksamples_per_second": {name: spread(np.array(values) / 1e3) for name, values in measured.items()},
+        "ratio": {name: paired_ratio(values, measured[THEIRS]) for name, values in measured.items() if name != THEIRS},
+    }
+
+
+def training(batch_size: int, num_workers: int, rounds: int, seconds: float, step_seconds: float = 0.06) -> Any:
+    """Compares what a step takes where samples cost 5 ms each and can be loaded while the model trains.
+
+    Args:
+        batch_size: Samples of a batch.
+        num_workers: Number of processes that load.
+        rounds: Number of turns each.
+        seconds: About how long a turn is.
+        step_seconds: What training alone takes.
+
+    Returns:
+        `milliseconds`: the spread of each competitor's time a step; `ratio`: ours over each other.
+    """
+    samples = _slow_rows(10_000)
+    sources: dict[str, Source] = {
+        f"{OURS}, {num_workers} workers": MixingSource(samples, batch_size, num_workers),
+        f"{THEIRS}, {num_workers} workers": PreparedSource(samples, batch_size, num_workers),
+        f"{OURS}, no workers": MixingSource(samples, batch_size, 0),
+        f"{THEIRS}, no workers": PreparedSource(samples, batch_size, 0),
+    }
+    measured = rates(sources, rounds, seconds, step_seconds)
+    times = {name: 1e3 * batch_size / np.array(values) for name, values in measured.items()}
+    ours, *others = times
+    return {
+        "batch_size": batch_size,
+        "num_workers": num_workers,
+        "step_milliseconds": 1e3 * step_seconds,
+        "milliseconds": {name: spread(values) for name, values in times.items()},
+        "ratio": {name: paired_ratio(times[ours], times[name]) for name in others},
+    }
+
+
+def _slow_rows(num_samples: int) -> list[Any]:
+    return [SlowRows(num_samples, _SLOW_SECONDS) for _ in SHARES]

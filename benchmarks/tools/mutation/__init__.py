@@ -1,0 +1,1 @@
+"""Small changes to the code that a test should notice."""

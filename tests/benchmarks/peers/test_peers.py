@@ -1,0 +1,220 @@
+"""The comparison with peers: how samples are counted, judged and shown, and small runs of what is always installed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.peers import contestants, contests, gramian_work, trials, with_interleave, with_mixer, with_probe
+from benchmarks.peers.command import main, report
+from benchmarks.peers.contestants import CONTINUAL, GRAMIAN, MIXING, run_apart
+from benchmarks.peers.counted import Counter, largest_deviation, realised_shares, repeated_and_lost
+from benchmarks.peers.request import NewTrainer, Request, train
+from benchmarks.peers.tables import compared, trial_rows
+from benchmarks.peers.verdicts import QUESTIONS, cannot, judge
+from benchmarks.peers.work import NAMES, SHARES, read_datasets
+
+SHAPE = {"hidden": 16, "layers": 1, "length": 16}
+RUN = {"seconds": 2.0, "processor_seconds": 1.0, "growth_bytes": 100.0, "loss": 3.0, "deviation": 0.5}
+
+
+def samples(*pairs: tuple[int, int]) -> np.ndarray:
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+class TestCounted:
+    def test_shares_and_the_largest_deviation(self) -> None:
+        batches = [samples((0, 0), (0, 1)), samples((1, 0), (1, 1))]
+        assert realised_shares(np.concatenate(batches), 3) == [0.5, 0.5, 0.0]
+        assert largest_deviation(batches, [0.5, 0.5, 0.0]) == 1.0
+        assert largest_deviation(batches, [0.25, 0.5, 0.25]) == 1.5
+
+    def test_only_training_is_counted_and_the_columns_are_taken_out(self) -> None:
+        class Inputs(torch.nn.Module):
+            def forward(self, **inputs: Any) -> list[str]:
+                return sorted(inputs)
+
+        model, counter = Inputs(), Counter()
+        counter.attach(model)
+        batch = {"input_ids": torch.ones(2), "source": torch.tensor([1, 0]), "row": torch.tensor([5, 6])}
+        assert model(**batch) == ["input_ids"]
+        with torch.no_grad():
+            model(**batch)
+        model.eval()
+        assert model(**batch) == ["input_ids"]
+        assert counter.samples().tolist() == [[1, 5], [0, 6]]
+        assert counter.samples(1).shape == (0, 2)
+
+    @given(st.integers(1, 30), st.integers(1, 30), st.data())
+    def test_what_came_again_and_what_never_came(self, before: int, after: int, data: st.DataObject) -> None:
+        order = samples(*((0, row) for row in range(100)))
+        start = data.draw(st.integers(0, 60))
+        seen = np.concatenate([order[:before], order[start : start + after]])
+        repeated, lost = repeated_and_lost(seen, order)
+        both = set(range(before)) & set(range(start, start + after))
+        assert repeated == len(both)
+        assert lost == len(set(range(before + after)) - set(range(before)) - set(range(start, start + after)))
+        assert (repeated == lost == 0) == (start == before)
+
+    def test_another_order_of_the_streams_is_no_fault(self) -> None:
+        order = samples((0, 3), (1, 2), (0, 1), (1, 0), (0, 2))
+        assert repeated_and_lost(samples((1, 2), (1, 0), (0, 3)), order) == (0, 0)
+        with pytest.raises(AssertionError, match="too short"):
+            repeated_and_lost(samples((1, 2), (1, 0), (1, 3)), order)
+
+
+class TestVerdicts:
+    @pytest.mark.parametrize(
+        ("trial", "figures", "can", "text"),
+        [
+            ("weights", {"asked": 0.8, "got": 0.8, "late_steps": 0, "repeated": 0}, True, "at once"),
+            ("weights", {"asked": 0.8, "got": 0.2, "late_steps": None, "repeated": 0}, False, "never"),
+            ("weights", {"asked": 0.8, "got": 0.62, "late_steps": 13, "repeated": 0}, False, "13 steps late"),
+            ("weights", {"asked": 0.8, "got": 0.8, "late_steps": 0, "repeated": 9}, False, "9 samples repeated"),
+            ("batch_size", {"asked": 32, "got": 16.0}, False, "16 of 32"),
+            ("zero", {"drawn": 0}, True, "0 drawn"),
+            ("zero", {"error": "ValueError: no zero weights"}, False, "refused: ValueError"),
+            ("resume", {"samples": 1_600, "repeated": 0, "lost": 1}, False, "1 lost of 1,600"),
+            ("coverage", {"covered": [1.0, 0.81, 1.0]}, False, "100% / 81% / 100%"),
+            ("losses", {"found": ["loss/a"]}, True, "1 in the log"),
+        ],
+    )
+    def test_figures_decide(self, trial: str, figures: dict[str, Any], can: bool, text: str) -> None:
+        found = judge(trial, figures)
+        assert found[0] is can
+        assert text in found[1]
+
+
+class TestTables:
+    def test_ratios_are_taken_round_by_round(self) -> None:
+        theirs = [{**RUN, "seconds": seconds} for seconds in (4.0, 1.0, 2.0)]
+        row = compared("work", "peer", [RUN] * 3, theirs, ("a", "b"), "c")
+        assert row == [
+            "work",
+            "peer",
+            "2 / 2",
+            "**1.00** (0.50 to 2.00)",
+            *["**1.00** (1.00 to 1.00)"] * 2,
+            "a",
+            "b",
+            "c",
+        ]
+
+    def test_who_is_missing_or_failed_is_told(self) -> None:
+        missing = {own.name: [RUN] if own.name == "mixer" else None for own in MIXING}
+        rows = contests.mixing_rows({"runs": missing, "trials": dict.fromkeys(missing)})
+        assert [row[2] for row in rows] == ["not installed"] * 4
+        failed = {**missing, "Grain": [{"error": "Bad | worse"}]}
+        assert contests.mixing_rows({"runs": failed, "trials": {}})[-1][2] == "failed: Bad / worse"
+        assert "needs --data-dir" in contests.continual_rows({"missing": "not run: it needs --data-dir"})[0][2]
+        runs = {
+            own.name: None if own.package else [{**RUN, "plain_processor_seconds": 0.5, "difference": 1e-7}]
+            for own in GRAMIAN
+        }
+        rows = contests.gramian_rows({"runs": {"mlp": runs}})
+        assert [row[2] for row in rows] == ["not installed"] * 2
+        assert rows[0][6] == "2.00 of a plain step; error 1e-07"
+
+    def test_trials_are_rows_and_contestants_columns(self) -> None:
+        found = {
+            "weights": {"asked": 0.8, "got": 0.2, "late_steps": None, "repeated": 0},
+            "batch_size": {"asked": 32, "got": 32.0},
+            "zero": {"error": "ValueError: no"},
+            "resume": {"samples": 2, "repeated": 0, "lost": 0},
+            "resume_batch_size": {"samples": 2, "repeated": 0, "lost": 0},
+            "coverage": {"covered": [1.0, 1.0]},
+            "losses": {"found": []},
+        }
+        rows = trial_rows({"A": found, "B": None, "C": {"error": "KeyError: x"}})
+        assert [row[0] for row in rows] == list(QUESTIONS.values())
+        assert rows[0] == [
+            QUESTIONS["weights"],
+            "**share 0.20 of 0.80, never**",
+            "not installed",
+            "failed: KeyError: x",
+        ]
+        assert cannot(found) == [QUESTIONS[name] for name in ("weights", "zero", "losses")]
+
+    def test_the_report_is_markdown_with_versions(self) -> None:
+        runs = {own.name: [{**RUN, "accuracy": value} for value in (90.0, 92.0)] for own in CONTINUAL}
+        text = report({"continual": {"runs": {"split": runs}}}, {"continual": 3.0})
+        head, line, row, _, versions = text.split("\n")
+        assert head.count("|") == line.count("|") == row.count("|") == 10
+        assert "| accuracy 91.0 ± 1.4 % | accuracy 91.0 ± 1.4 % |" in row
+        assert f"torch {torch.__version__}" in versions
+        assert "Took: continual 3 s." in versions
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rows") / "rows.npz"
+    random = np.random.default_rng(0)
+    sizes = {"train": (600, 500, 900), "validation": (8, 8, 8)}
+    arrays = {
+        f"{name}_{split}": random.integers(256, size=(count, SHAPE["length"]), dtype=np.uint8)
+        for split, counts in sizes.items()
+        for name, count in zip(NAMES, counts, strict=True)
+    }
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.fixture
+def plain(rows: Path, tmp_path: Path) -> Request:
+    return Request(read_datasets(rows), SHARES, 16, 20, 0, str(tmp_path), SHAPE)
+
+
+class TestRuns:
+    @pytest.mark.parametrize("new_trainer", [with_mixer.new_trainer, with_interleave.new_map_trainer])
+    def test_both_are_trained_on_as_many_samples(self, new_trainer: NewTrainer, rows: Path, tmp_path: Path) -> None:
+        options = {"data": str(rows), "folder": str(tmp_path), "seed": 0, "threads": 1, "batch_size": 16, "steps": 12}
+        found = train(new_trainer, {**options, **SHAPE})
+        assert found["samples"] == 12 * 16
+        assert found["shares"] == pytest.approx(SHARES, abs=0.12)
+        assert found["loss"] == pytest.approx(np.log(256), abs=0.3)
+        assert found["seconds"] > 0.0
+        assert (found["deviation"] < 1.0) == (new_trainer is with_mixer.new_trainer)
+
+    def test_trials_tell_us_from_interleave(self, plain: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(trials, "_STEPS", 16)
+        monkeypatch.setattr(trials, "_HALF", 8)
+        ours = trials._weights(with_mixer.new_trainer, plain.but(steps=16))
+        theirs = trials._weights(with_interleave.new_map_trainer, plain.but(steps=16))
+        assert judge("weights", ours)[0]
+        assert not judge("weights", theirs)[0]
+        assert trials._batch_size(with_mixer.new_trainer, plain.but(steps=16))["got"] == 32
+
+    def test_resuming_is_tried(self, plain: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(trials, "_STEPS", 12)
+        monkeypatch.setattr(trials, "_HALF", 6)
+        found = trials._resume(with_mixer.new_trainer, plain.but(steps=12), 8)
+        assert found == {"samples": 12 * 16, "repeated": 0, "lost": 0}
+
+    def test_what_a_contestant_ends_in_is_told(self) -> None:
+        found = run_apart(MIXING[0], "no_such_module:work", {"threads": 1})
+        assert "no_such_module" in found["error"]
+
+    def test_who_takes_too_long_is_told_and_the_others_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(contestants, "_TIMEOUT_SECONDS", 0.01)
+        assert run_apart(MIXING[0], "with_mixer:training", {"threads": 1}) == {"error": "took longer than 0.01 s"}
+
+    def test_memory_is_taken_before_what_is_done_to_check_the_result(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        order: list[str] = []
+        reference = gramian_work.autograd_gramian
+        monkeypatch.setattr(
+            gramian_work, "autograd_gramian", lambda subject: order.append("check") or reference(subject)
+        )
+        monkeypatch.setattr(gramian_work.Peak, "figures", lambda peak: order.append("peak") or {"growth_bytes": 1.0})
+        found = with_probe.training({"case": "llama", "seed": 0, "steps": 1, "threads": 1})
+        assert order == ["peak", "check"]
+        assert found["growth_bytes"] == 1.0
+        assert found["difference"] < 1e-5
+
+    def test_a_contestant_that_there_is_not_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            main(["mixing", "--only", "nobody"])
+        assert "Avalanche" in capsys.readouterr().err

@@ -1,0 +1,134 @@
+"""Hostile input: a few cases of each target, and planner, controller and buffer in any order of steps."""
+
+from pathlib import Path
+from random import Random
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from benchmarks.tools.fuzz import command, files
+from benchmarks.tools.fuzz.errors import why_undocumented
+from benchmarks.tools.fuzz.walk import Walk, check_apportionment
+from mixer.ledger.ledger import Ledger
+from mixer.mixture.stream import Stream
+
+_NUMBERS = st.sampled_from([0.0, 0.3, 1.0, 1e-9, 1e9])
+
+
+@pytest.mark.parametrize("name", [name for name in command._SHARES if not name.startswith("planner")])
+def test_a_few_cases(name: str, tmp_path: Path) -> None:
+    case = command.targets(tmp_path)[name]
+    outcome = command.run_cases(name, case, range(25), seed=7)
+    assert outcome.num_cases == 25
+    assert outcome.broken == {}
+
+
+def test_an_error_of_another_kind_is_counted() -> None:
+    def case(random: Random) -> None:
+        if random.random() < 2:
+            raise [KeyError("x"), ValueError("it must be 3, got 4"), ValueError("invalid literal for int()")][
+                random.randrange(3)
+            ]
+
+    outcome = command.run_cases("made up", case, range(60), seed=0)
+    assert len(outcome.broken) == 2
+    assert 0 < outcome.num_refused < 60
+
+
+def test_every_case_is_refused_accepted_or_broken_and_the_table_adds_up() -> None:
+    def case(random: Random) -> None:
+        if (number := random.random()) < 0.5:
+            raise ValueError("it must be 3, got 4") if number < 0.3 else KeyError("x")
+
+    outcomes = {name: command.run_cases(name, case, range(50), seed=0) for name in "ab"}
+    cells = [[int(cell) for cell in row[1:5]] for row in command.rows_of(outcomes)]
+    assert cells[2] == [sum(column) for column in zip(*cells[:2], strict=True)]
+    assert all(cases == refused + accepted + broken for cases, refused, accepted, broken in cells)
+    assert min(cells[2]) > 0
+
+
+def test_the_targets_share_all_cases_and_files_of_a_run_get_thousands() -> None:
+    assert sum(command._SHARES.values()) == pytest.approx(1.0)
+    assert min(command._SHARES[name] for name in ("ledger", "replay buffer", "controller state")) >= 0.05
+
+
+def test_the_same_seed_gives_the_same_cases(tmp_path: Path) -> None:
+    case = command.targets(tmp_path)["progress of the loop"]
+    first, second = (command.run_cases("a", case, range(80), seed=1).num_refused for _ in range(2))
+    assert first == second != command.run_cases("a", case, range(80), seed=2).num_refused or first > 0
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("a"), RecursionError(), UnicodeDecodeError("utf-8", b"", 0, 1, "x"), ValueError("")]
+)
+def test_what_is_not_promised(error: Exception) -> None:
+    assert why_undocumented(error) is not None
+
+
+@hypothesis.given(
+    st.lists(st.floats(0, 1e6), min_size=1, max_size=8).filter(lambda weights: sum(weights) > 1e-3), st.integers(1, 200)
+)
+def test_apportionment_stays_within_a_sample(weights: list[float], total: int) -> None:
+    check_apportionment(weights, total, 10)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Steps of a run in any order; `Walk` checks coverage, ranks' shares and states that go on to the bit."""
+
+    @initialize(
+        lengths=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+        policy=st.sampled_from(["Uniform", "LossChange", "GroupDRO"]),
+        capacity=st.sampled_from([0, 1, 5]),
+        batch_size=st.integers(1, 12),
+        world_size=st.integers(1, 3),
+    )
+    def begin(self, lengths: list[int], policy: str, capacity: int, batch_size: int, world_size: int) -> None:
+        self.walk = Walk(lengths, policy, capacity, batch_size, world_size)
+
+    @rule(losses=st.lists(st.floats(0, 1e30) | st.just(float("nan")), min_size=1, max_size=4))
+    def update(self, losses: list[float]) -> None:
+        self.walk.update(losses)
+
+    @rule(weights=st.none() | st.lists(_NUMBERS, min_size=1, max_size=4))
+    def set_weights(self, weights: list[float] | None) -> None:
+        self.walk.set_weights(weights)
+
+    @rule(batch_size=st.none() | st.integers(1, 50))
+    def set_batch_size(self, batch_size: int | None) -> None:
+        self.walk.set_batch_size(batch_size)
+
+    @rule()
+    def save_and_load(self) -> None:
+        self.walk.save_and_load()
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = hypothesis.settings(max_examples=25, stateful_step_count=10, deadline=None)
+
+
+def test_a_lowered_max_epochs_ends_a_stream_and_no_plan_hangs() -> None:
+    from mixer.mixture.planner import Planner
+
+    before = Planner([Stream("a", range(10), max_epochs=3), Stream("b", range(10))], 0)
+    before.cursors[0].advance(25)
+    state = before.state_dict()
+    after = Planner([Stream("a", range(10), max_epochs=2), Stream("b", range(10))], 0)
+    after.load_state_dict(state)
+    assert after.cursors[0].available == 0
+    shares, available = after.shares(after.seen * 0 + 0.5, 0.0)
+    counts, _ = after.draw(shares, available, 4, 0, None)
+    assert counts.tolist() == [0, 4]
+
+
+def test_tables_without_their_digest_are_read_as_those_of_older_versions_are(tmp_path: Path) -> None:
+    files._write_ledger(tmp_path)
+    before = Ledger(tmp_path).read("streams")
+    for path in [*tmp_path.glob("streams/part-*"), *tmp_path.glob("streams/tail-*")]:
+        content = path.read_bytes()
+        undigested = files._undigested(content)
+        assert undigested != content
+        assert b"crc32" not in undigested
+        path.write_bytes(undigested)
+    assert Ledger(tmp_path).read("streams").equals(before)
