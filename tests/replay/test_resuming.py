@@ -14,7 +14,7 @@ from mixer import LossChange, MixingTrainer, Stream
 from replay import ReplayBuffer, ReplayRatio
 from replay.selection import Ring
 from tests.helpers import Tokens, _llama_config
-from tests.mixer.test_resume import Killed, assert_same, end_of
+from tests.mixer.trainer.checkpointing.test_resume import Killed, assert_same, end_of
 from tests.replay.buffers import STORAGES, Classes, Masked, arrow, make, memory_of, snapshot
 from tests.replay.test_feeding import iterable
 

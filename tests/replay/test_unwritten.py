@@ -10,7 +10,7 @@ import pytest
 
 from mixer.trainer.checkpointing.choose import WriteError
 from replay.feeding.feeding import BufferFeeding
-from tests.mixer.test_resume import assert_same
+from tests.mixer.trainer.checkpointing.test_resume import assert_same
 from tests.replay.test_resuming import build, end
 
 

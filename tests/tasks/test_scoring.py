@@ -1,4 +1,4 @@
-"""Accuracy by hand, on one rank; on two see `tests/distributed/test_continual.py`."""
+"""Accuracy by hand, on one rank; on two see `tests/ranks/test_continual.py`."""
 
 from pathlib import Path
 from typing import Any

@@ -18,24 +18,28 @@ from typing import Any
 
 from benchmarks.tools.mutation.mutants import Mutant, mutants_of
 
-_PLANNER = ("tests/mixer/test_planner.py", "tests/mixer/test_planner_numbers.py")
+_PLANNER = ("tests/mixer/mixture/test_planner.py", "tests/mixer/mixture/test_planner_numbers.py")
 _CONTROLLER = (
-    "tests/mixer/test_controller.py",
-    "tests/mixer/test_controller_numbers.py",
-    "tests/mixer/test_damaged_states.py",
+    "tests/mixer/mixture/test_controller.py",
+    "tests/mixer/mixture/test_controller_numbers.py",
+    "tests/mixer/mixture/test_damaged_states.py",
 )
 _PLANNING = (*_PLANNER, *_CONTROLLER)
-_CLOCK = ("tests/mixer/test_clock.py", "tests/mixer/test_data_clock.py", "tests/mixer/test_clock_numbers.py")
+_CLOCK = (
+    "tests/mixer/mixture/test_clock.py",
+    "tests/mixer/mixture/test_data_clock.py",
+    "tests/mixer/mixture/test_clock_numbers.py",
+)
 _METRICS = ("tests/tasks/test_metrics.py", "tests/tasks/test_score_matrix.py", "tests/tasks/test_explaining.py")
 # What is mutated, and the tests that have to notice.
 TESTS: dict[str, tuple[str, ...]] = {
-    "mixer.mixture.apportion": ("tests/mixer/test_apportion.py", *_PLANNER),
-    "mixer.mixture.permutation": ("tests/mixer/test_order.py",),
-    "mixer.mixture.plan": ("tests/mixer/test_plan.py", *_PLANNING),
+    "mixer.mixture.apportion": ("tests/mixer/mixture/test_apportion.py", *_PLANNER),
+    "mixer.mixture.permutation": ("tests/mixer/mixture/test_order.py",),
+    "mixer.mixture.plan": ("tests/mixer/mixture/test_plan.py", *_PLANNING),
     "mixer.mixture.planner": _PLANNING,
     "mixer.mixture.controller": _CONTROLLER,
     "mixer.mixture.weights": _CONTROLLER,
-    "mixer.mixture.batch_size": ("tests/mixer/test_batch_size.py", *_CONTROLLER),
+    "mixer.mixture.batch_size": ("tests/mixer/mixture/test_batch_size.py", *_CONTROLLER),
     "mixer.mixture.clock": (*_CLOCK, *_CONTROLLER),
     "tasks.metrics.metrics": _METRICS,
     "tasks.metrics.score_matrix": _METRICS,

@@ -14,8 +14,8 @@ from mixer.cli.entry import main
 from mixer.ledger.ledger import Ledger
 from mixer.utils import entry_points as plugins
 from tasks.metrics.score_matrix import ScoreMatrix
-from tests.mixer.report.ledgers import write_run
-from tests.mixer.report.test_page import Page
+from tests.mixer.analysis.report.ledgers import write_run
+from tests.mixer.analysis.report.test_page import Page
 from tests.tasks.report.runs import CLASSES_PER_TASK, train
 
 ROOT = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ import pytest
 from mixer.analysis.report.plots.mixture import mixture
 from mixer.ledger.ledger import Ledger
 from tasks.report.training import joined_run, task_ends, training_loss
-from tests.mixer.report.ledgers import write_run
+from tests.mixer.analysis.report.ledgers import write_run
 
 TASKS = ("one", "two", "three")
 

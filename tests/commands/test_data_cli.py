@@ -1,0 +1,151 @@
+"""Recipes on files of one's own, from the command line: conversations, prompts and texts in one run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pandas as pd
+import pytest
+import yaml
+
+from mixer import Ledger
+from mixer.analysis.fit.recipes import check_recipes
+from mixer.cli.entry import main
+from mixer.recipe.files import differences
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 300,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+}
+TRAINING = {
+    "per_device_train_batch_size": 4,
+    "max_steps": 3,
+    "eval_strategy": "steps",
+    "eval_steps": 3,
+    "save_strategy": "no",
+    "report_to": "none",
+    "use_cpu": True,
+    "disable_tqdm": True,
+}
+
+
+def write_data(folder: Path) -> None:
+    turns = [[{"role": "user", "content": f"hi {n}"}, {"role": "assistant", "content": f"yo {n}"}] for n in range(20)]
+    rows = [json.dumps({"messages": turn, "kind": "ab"[number % 2]}) for number, turn in enumerate(turns)]
+    (folder / "chat.jsonl").write_text("\n".join(rows))
+    sums = [{"question": f"{number}+{number}?", "answer": 2 * number} for number in range(30)]
+    pd.DataFrame(sums[:20]).to_csv(folder / "sums-1.csv", index=False)
+    pd.DataFrame(sums[20:]).to_csv(folder / "sums-2.csv", index=False)
+    pd.DataFrame({"text": [f"document {number} says little" for number in range(30)]}).to_parquet(folder / "t.parquet")
+
+
+def recipe_of(folder: Path) -> dict[str, Any]:
+    return {
+        "model": {"config": LLAMA, "lora": {"r": 2, "target_modules": ["q_proj"]}},
+        "tokenizer": {"factory": "tests.mixer.recipe.small_tokenizers.byte_level", "arguments": {"pad_token": None}},
+        "streams": {
+            "chat": {
+                "data": {"path": str(folder / "chat.jsonl")},
+                "format": "Chat",
+                "validation": {"size": 0.2, "stratify_by": "kind"},
+                "weight": 2.0,
+            },
+            "sums": {
+                "data": {"path": str(folder / "sums-*.csv"), "split": "train[:20]"},
+                "format": {"class_path": "Prompt", "init_args": {"prompt": "{question}\n", "completion": "{answer}"}},
+                "validation": 4,
+                "weight": 1.0,
+                "max_epochs": 1,
+            },
+            "text": {
+                "data": {"path": str(folder / "t.parquet"), "streaming": True},
+                "format": {"class_path": "Text", "init_args": {"max_length": 32}},
+                "weight": 1.0,
+            },
+        },
+        "training": {**TRAINING, "output_dir": str(folder / "run")},
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
+        write_data(folder)
+        (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe_of(folder)))
+        main(["train", str(folder / "recipe.yaml")])
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
+
+
+def test_streams_of_three_formats_train_together(folder: Path) -> None:
+    counts = Ledger(folder / "run" / "ledger").to_pandas().groupby("stream")["count"].sum()
+    assert counts.to_dict() == {"chat": 6, "sums": 3, "text": 3}
+    assert sorted(Ledger(folder / "run" / "ledger").evaluations()["stream"]) == ["chat", "sums"]
+    assert (folder / "run" / "adapter_model.safetensors").is_file()
+
+
+def test_the_written_recipe_is_the_same_and_can_be_read_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = folder / "run" / "recipe.yaml"
+    assert differences((folder / "recipe.yaml").read_text(), written.read_text()) == []
+    changed = yaml.safe_load(written.read_text())
+    changed["streams"]["sums"]["format"]["init_args"]["prompt"] = "{question} = "
+    assert differences(written.read_text(), yaml.safe_dump(changed)) == ["streams.sums.format.init_args.prompt"]
+    (folder / "other").mkdir()
+    (folder / "other" / "recipe.yaml").write_text(yaml.safe_dump(changed))
+    with pytest.raises(ValueError, match=r"differ in: streams\.sums\.format\.init_args\.prompt"):
+        check_recipes({"one": folder / "run", "two": folder / "other"}, allow_different=False)
+    main(["train", str(written), "--dry_run", "--training.output_dir", str(folder / "dry")])
+    assert list((folder / "dry").iterdir()) == []
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    rows = {row[0]: row[1:] for row in cells if row}
+    assert rows["chat"] == ["16", "4", "30.0", "0.500", "no limit"]
+    assert rows["sums"] == ["16", "4", "8.9", "0.250", "1"]
+    assert rows["text"] == ["not known", "none", "32.0 (of the first)", "0.250", "no limit"]
+
+
+def test_a_dry_run_shows_what_is_learned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["train", str(folder / "recipe.yaml"), "--dry_run"])
+    printed = capsys.readouterr().out
+    assert "chat, first sample: <|im_start|>user" in printed
+    assert "⟦0<|endoftext|>⟧" in printed
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["--streams.sums.data.path", "org/none"], "streams.sums.data: there is no file or folder '"),
+        (["--streams.sums.factory", "a.b"], "streams.sums: give data (path: a name on the hub, a file or a folder) or"),
+        (["--streams.sums.data", "null"], "it has neither"),
+        (["--streams.sums.train_split", "x"], "belong to factory"),
+        (["--streams.sums.format", "null"], "and no tokens (input_ids): give format"),
+        (["--streams.sums.validation", "2.5"], "a share between 0 and 1, or a number of rows"),
+        (["--streams.sums.data.validation_split", "test"], "there is no split 'test'; there are ['train']"),
+        (["--streams.sums.data.validation_split", "train[20:]"], "validation split already: give that or validation"),
+        (["--streams.text.validation", "0.1"], "rows cannot be held out of streamed data"),
+        (["--streams.sums.format.prompt", "{ask}"], "streams.sums: Prompt reads the column 'ask'"),
+        (["--tokenizer", "null"], "streams.chat.format: Chat needs a tokenizer: give the recipe one"),
+        (["--model.task", "masked-lm"], "no pad token to pad batches with"),
+        (["--model.lora", '{"target_module": ["q_proj"]}'], "Did you mean 'target_modules'?"),
+        (["--model.lora", '{"r": 2, "target_modules": ["nowhere"]}'], "model: lora: "),
+        (["--streams.sums.weigth", "1"], "streams.sums.weigth: there is no field 'weigth'. Did you mean 'weight'?"),
+    ],
+)
+def test_wrong_input_names_the_field(
+    folder: Path, changes: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["train", str(folder / "recipe.yaml"), *changes])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err

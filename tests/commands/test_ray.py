@@ -1,0 +1,107 @@
+"""Ray Train starts the ranks: a MixingTrainer reports to it and goes on from a checkpoint that it keeps."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray.train", reason="the extra ray")
+
+import ray
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+from transformers import TrainerCallback
+
+from mixer import Ledger, LossChange
+from mixer.mixture.stream import as_streams
+from tests.ranks.launch import ROOT
+
+_STEPS = 6
+
+
+def _train(config: dict[str, Any]) -> None:
+    """What each worker of Ray does."""
+    import ray.train
+    from ray.train.huggingface.transformers import RayTrainReportCallback, prepare_trainer
+
+    from mixer import MixingTrainer
+    from tests.helpers import Tokens, arguments, build_model, three_streams
+
+    class FailsOnce(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            marker = Path(config["fail"])
+            if state.global_step == 4 and args.process_index == 1 and marker.exists():
+                marker.unlink()
+                raise OSError("the network is gone")
+
+    options = {"max_steps": _STEPS, "save_strategy": "steps", "save_steps": 2, "optim": "adamw_torch"}
+    evaluation = {"eval_strategy": "steps", "eval_steps": 2}
+    trainer = MixingTrainer(
+        build_model("gpt2"),
+        arguments(config["folder"], **options, **evaluation),
+        train_dataset=three_streams(),
+        eval_dataset={name: Tokens(4, seed) for seed, name in enumerate("abc")},
+        batch_size=6,
+        mixing=LossChange(num_warmup_observations=1),
+        callbacks=[RayTrainReportCallback(), FailsOnce()],
+    )
+    trainer = prepare_trainer(trainer)
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is None:
+        trainer.train()
+    else:
+        with checkpoint.as_directory() as folder:
+            trainer.train(resume_from_checkpoint=str(Path(folder) / RayTrainReportCallback.CHECKPOINT_NAME))
+
+
+def _fit(folder: Path, name: str) -> ray.train.Result:
+    return TorchTrainer(
+        _train,
+        train_loop_config={"folder": str(folder / name / "output"), "fail": str(folder / name / "fail")},
+        torch_config=TorchConfig(backend="gloo"),
+        scaling_config=ScalingConfig(num_workers=2, use_gpu=False, resources_per_worker={"CPU": 1}),
+        run_config=RunConfig(
+            name=f"ray-{name}", storage_path=str(folder), failure_config=FailureConfig(max_failures=1)
+        ),
+    ).fit()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": environment})
+    yield tmp_path_factory.mktemp("ray")
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def result(folder: Path) -> ray.train.Result:
+    return _fit(folder, "whole")
+
+
+def test_metrics_of_the_streams_and_checkpoints_are_reported(result: ray.train.Result) -> None:
+    assert result.error is None
+    assert result.metrics["step"] == _STEPS
+    assert {"eval_loss", "eval_worst_loss", "loss/a", "coverage/b"} <= result.metrics.keys()
+    assert len(result.best_checkpoints) == _STEPS // 2
+    names = {path.name for path in Path(result.checkpoint.path, "checkpoint").iterdir()}
+    assert {"complete.json", "mixing.json", "rng_state_0.pth", "rng_state_1.pth", "model.safetensors"} <= names
+
+
+def test_a_run_that_failed_goes_on_from_the_checkpoint_that_ray_keeps(folder: Path, result: ray.train.Result) -> None:
+    (folder / "failed").mkdir()
+    (folder / "failed" / "fail").touch()
+    failed = _fit(folder, "failed")
+    assert failed.error is None
+    assert not (folder / "failed" / "fail").exists()
+    ends = (Path(end.checkpoint.path, "checkpoint", "model.safetensors").read_bytes() for end in (result, failed))
+    assert len(set(ends)) == 1
+    ledgers = (Ledger(folder / name / "output" / "ledger").to_pandas() for name in ("whole", "failed"))
+    assert next(ledgers).equals(next(ledgers))
+
+
+def test_a_shard_of_ray_data_is_no_stream(folder: Path) -> None:
+    shard = ray.data.range(8).iterator()
+    with pytest.raises(TypeError, match="Stream 'a': a dataset needs"):
+        as_streams({"a": shard})

@@ -1,0 +1,81 @@
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.speed import probe_steps
+from benchmarks.speed.probe import main
+from benchmarks.speed.probe_memory import largest_pieces, peak_bytes
+from benchmarks.speed.probe_steps import AGAIN, GRAPH, IDLE, PASSES, PLAIN, PROBED, SKETCH_VARIANCE, Subject, new_step
+
+MEBIBYTE = 2**20
+
+
+def arguments(**changes: Any) -> argparse.Namespace:
+    defaults = {"model": "llama", "vocabulary": 64, "layers": 1, "hidden": 32, "length": 8, "batch": 6}
+    others = {"device": "cpu", "dtype": "fp32", "alternating": True, "sketch_size": 8}
+    return argparse.Namespace(**{**defaults, **others, **changes})
+
+
+class TestSteps:
+    @pytest.mark.parametrize("name", [IDLE, *PROBED, PASSES, GRAPH])
+    def test_every_way_does_the_same_step(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        models: list[nn.Module] = []
+
+        class Kept(Subject):
+            def __init__(self, *args: Any):
+                super().__init__(*args)
+                models.append(self.model)
+                self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
+
+        monkeypatch.setattr(probe_steps, "Subject", Kept)
+        args = arguments()
+        steps = {PLAIN: new_step(PLAIN, args, 2), name: new_step(name, args, 2)}
+        for step in steps.values():
+            step()
+        if name == IDLE:  # has done one before
+            steps[PLAIN]()
+        for plain, other in zip(*(model.parameters() for model in models), strict=True):
+            torch.testing.assert_close(other, plain, rtol=1e-4, atol=1e-5)
+
+    def test_pieces_are_of_one_stream(self) -> None:
+        subject = Subject(arguments(batch=7), 2)
+        pieces = [piece.numpy() for piece in subject.pieces(2)]
+        assert len(pieces) == 4
+        assert sorted(np.concatenate(pieces)) == list(range(7))
+        assert all(len(set(subject.stream_ids[piece])) == 1 for piece in pieces)
+
+
+class TestMemory:
+    def test_the_peak_is_of_what_is_held_at_the_same_time(self) -> None:
+        def step() -> None:
+            first = torch.zeros(2 * MEBIBYTE, dtype=torch.uint8)
+            del first
+            second = torch.zeros(3 * MEBIBYTE, dtype=torch.uint8)
+            third = second + 1
+            del second, third
+
+        assert peak_bytes(step, torch.device("cpu")) == pytest.approx(6 * MEBIBYTE, rel=0.01)
+
+    def test_the_largest_layer_counts_for_each_stream(self) -> None:
+        assert largest_pieces(nn.Sequential(nn.Linear(10, 20, bias=False), nn.Linear(20, 5)), 3) == 3 * 200 * 4
+
+
+@pytest.mark.full
+def test_a_quick_run_measures_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "figures.json"
+    main(["--quick", "--threads", "1", "--device", "cpu", "--streams", "3", "--amortised", "1", "--json", str(file)])
+    assert "over plain" in capsys.readouterr().out
+    figures = json.loads(file.read_text())["streams"]["3"]
+    assert set(figures["ratio"]) == {AGAIN, IDLE, *PROBED, PASSES, GRAPH}
+    assert set(figures["peak_bytes"]) == {PLAIN, *figures["ratio"]}
+    assert figures["peak_bytes"][PLAIN] > 0
+    assert set(figures["amortised"]) == {AGAIN, *PROBED}
+    assert figures["amortised"][SKETCH_VARIANCE]["measured"]["median"] > 0.0
+    for size, own in figures["accuracy"]["sketch_size"].items():
+        assert own["root_mean_square"] <= own["mean_bar"], size

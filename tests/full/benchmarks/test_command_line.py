@@ -1,0 +1,70 @@
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import listing, main, run_quick
+from benchmarks.commands import COMMANDS, Command
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_benchmark_has_a_command_line_of_its_own(name: str) -> None:
+    parameters = list(inspect.signature(importlib.import_module(f"benchmarks.{COMMANDS[name].module}").main).parameters)
+    assert parameters[0] in ("argv", "arguments")
+
+
+def test_the_listing_has_a_line_for_each_benchmark_under_its_room() -> None:
+    lines = listing().splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == list(COMMANDS)
+    rooms = [line for line in lines if not line.startswith("  ")]
+    assert len(rooms) == len(set(rooms)) == 7
+    assert all((ROOT / "benchmarks" / room / "__init__.py").exists() for room in rooms)
+
+
+def test_the_documents_name_benchmarks_that_there_are() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), ROOT / "Makefile", *ROOT.glob("benchmarks/**/*.py")]
+    told = {name for page in pages for name in re.findall(r"-m benchmarks ([a-z]\w*)", page.read_text())}
+    assert told <= set(COMMANDS)
+
+
+def test_the_page_of_the_benchmarks_has_a_row_for_each_with_its_minutes() -> None:
+    page = (ROOT / "benchmarks" / "README.md").read_text()
+    rows = dict(re.findall(r"(?m)^\| `(\w+)` \| [^|]+ \|([^|]+)\|", page))
+    assert list(rows) == list(COMMANDS)
+    for name, command in COMMANDS.items():
+        assert rows[name].split()[:1] == ([] if command.minutes is None else [str(command.minutes)]), name
+
+
+def test_a_name_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["overheads"])
+    assert "invalid choice: 'overheads'" in capsys.readouterr().err
+
+
+def test_options_go_to_the_benchmark() -> None:
+    command = [sys.executable, "-m", "benchmarks", "fuzz", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "usage: python -m benchmarks fuzz [-h] [--cases" in done.stdout
+
+
+def test_a_quick_run_says_which_benchmarks_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    fuzz = COMMANDS["fuzz"].module
+    commands = {
+        "fuzz": Command(fuzz, "", None, ("--cases", "20", "--target", "names")),
+        "scale": Command("scale.command", "", None, ("--parts", "no such part")),
+        "pictures": COMMANDS["pictures"],
+    }
+    assert run_quick(commands) == ["scale"]
+    printed = capsys.readouterr().out
+    assert re.search(r"fuzz: \d+ s, ok", printed)
+    assert "invalid choice: 'no such part'" in printed
+    assert "pictures" not in printed

@@ -1,0 +1,176 @@
+"""What is read of runs, from ledgers written without training."""
+
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mixer.analysis.fit.runs import RecordedRuns
+from mixer.ledger.ledger import Ledger
+from tests.mixer.analysis.report.ledgers import write_run
+
+# Columns of which nothing is read here.
+NEWER = ("undelivered", "policy_weight", "loss_weight", "owed", "active", "skipped")
+MEASURED = ("loss", "gradient_norm", "update_norm")
+
+
+def recorded(
+    folder: Path,
+    counts: dict[str, list[int]],
+    evaluations: dict[int, dict[str, float]] | None = None,
+    losses: dict[str, list[float]] | None = None,
+    progress: float = 1.0,
+    tokens_of_a_sample: dict[str, int] | None = None,
+) -> Path:
+    """Writes a run with so many samples a stream and step."""
+    names, steps = tuple(counts), len(next(iter(counts.values())))
+    ledger = Ledger(folder / "ledger", is_writer=True)
+    ledger.begin(None, {})
+    rates = np.array([(tokens_of_a_sample or {}).get(name, 1) for name in names])
+    samples = tokens = 0
+    for step in range(1, steps + 1):
+        count = np.array([counts[name][step - 1] for name in names])
+        loss = np.array([(losses or {}).get(name, [1.0] * steps)[step - 1] for name in names])
+        zeros, ones = np.zeros(len(names), dtype=np.int64), np.ones(len(names))
+        columns = {"weight": count / count.sum(), "count": count, "items": count, "loss": loss, "tokens": count * rates}
+        more = {"seen": zeros, "unique": zeros, "coverage": ones, "epoch": ones, "staleness": zeros}
+        ledger.record_streams(step, names, {**columns, **more, **dict.fromkeys(NEWER, zeros)})
+        samples, tokens = samples + int(count.sum()), tokens + int((count * rates).sum())
+        place = {"step": step, "samples": samples, "tokens": tokens, "epoch": 1.0, "batch_size": 1, "total": 1}
+        rest = {"learning_rate": 0.1, "learning_rate_factor": 1.0, **dict.fromkeys(MEASURED, math.nan)}
+        ledger.record_clock(**place, **rest, progress=progress * step / steps)
+    for step, found in (evaluations or {}).items():
+        ledger.record_evaluation(step, found)
+    ledger.finish()
+    return folder
+
+
+def test_what_was_trained_on_and_the_last_losses_are_read(tmp_path: Path) -> None:
+    one = recorded(tmp_path / "one", {"a": [3, 3], "b": [1, 1]}, {0: {"a": 9, "b": 9}, 2: {"a": 1.5, "b": 2.5}})
+    two = recorded(tmp_path / "two", {"b": [3, 3], "a": [1, 1]}, {2: {"b": 0.5, "a": 3.5}})
+    runs = RecordedRuns([one, two])
+    assert (runs.runs, runs.streams, runs.loss_names) == (("one", "two"), ("a", "b"), ("a", "b"))
+    assert runs.mixtures.tolist() == [[6, 2], [2, 6]]  # by name, whatever the order
+    assert runs.losses.tolist() == [[1.5, 2.5], [3.5, 0.5]]
+    assert [note for note in runs.notes if "The recipe of any run was not compared" not in note] == []
+    assert len(runs.notes) == 1
+
+
+def test_shares_of_tokens(tmp_path: Path) -> None:
+    lengths = {"a": 10, "b": 1}
+    run = recorded(tmp_path / "one", {"a": [3], "b": [1]}, {1: {"a": 1, "b": 1}}, tokens_of_a_sample=lengths)
+    assert RecordedRuns([run], "tokens").mixtures.tolist() == [[30, 1]]
+    none = recorded(tmp_path / "two", {"a": [3]}, {1: {"a": 1}}, tokens_of_a_sample={"a": 0})
+    with pytest.raises(ValueError, match="has counted no tokens"):
+        RecordedRuns([none], "tokens")
+
+
+def test_training_losses_are_means_of_the_last_tenth_by_items(tmp_path: Path) -> None:
+    # Of 20 steps the last two count: a (2 · 1 + 6 · 3) / 8 = 2.5; b has samples in the last alone.
+    counts = {"a": [4] * 18 + [2, 6], "b": [4] * 18 + [0, 4]}
+    losses = {"a": [9.0] * 18 + [1.0, 3.0], "b": [9.0] * 18 + [np.nan, 5.0]}
+    run = recorded(tmp_path / "one", counts, losses=losses)
+    assert RecordedRuns([run], loss="train").losses.tolist() == [[2.5, 5.0]]
+    # A loss that is not finite is not left out, and neither is a stream without samples given another's loss.
+    bad = recorded(tmp_path / "bad", {"a": [4] * 20, "b": [4] * 18 + [0, 0]}, losses={"a": [1.0] * 19 + [np.nan]})
+    assert np.isnan(RecordedRuns([bad], loss="train").losses).all()
+
+
+def test_a_last_evaluation_that_is_not_finite_is_not_replaced_by_an_earlier_one(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "one", {"a": [1, 1]}, {1: {"a": 2.0}, 2: {"a": float("nan")}})
+    assert np.isnan(RecordedRuns([run]).losses).all()
+
+
+def test_evaluation_sets_beside_streams_are_losses_too_and_streams_without_are_named(tmp_path: Path) -> None:
+    found = {"a": 1.0, "target": 2.0}
+    runs = [recorded(tmp_path / name, {"a": [2], "memory": [1]}, {1: found}) for name in ("one", "two")]
+    both = RecordedRuns(runs)
+    assert both.loss_names == ("a", "target")
+    assert both.notes[0] == "No run has a loss of ['memory']: the objective leaves them out."
+    other = recorded(tmp_path / "three", {"a": [2], "memory": [1]}, {1: {"a": 1.0, "memory": 1.0}})
+    some = RecordedRuns([*runs, other])
+    assert some.loss_names == (
+        "a",
+        "memory",
+    )  # a stream's loss that only some runs have: the fit refuses and names them
+    assert np.isnan(some.losses[:2, 1]).all()
+
+
+def test_a_mixture_that_changes_is_noted(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "adaptive", {"a": [1, 3], "b": [3, 1]}, {2: {"a": 1, "b": 1}})
+    assert "The mixture changed over adaptive" in RecordedRuns([run]).notes[0]
+
+
+def test_runs_of_other_streams_or_budgets_are_refused_by_name(tmp_path: Path) -> None:
+    usual = [recorded(tmp_path / f"run-{number}", {"a": [10] * 10}, {10: {"a": 1.0}}) for number in range(3)]
+    others = recorded(tmp_path / "others", {"c": [10] * 10}, {10: {"c": 1.0}})
+    with pytest.raises(ValueError, match=r"run-0 has \['a'\], but others has \['c'\]"):
+        RecordedRuns([*usual, others])
+    cases = {
+        "long": (
+            recorded(tmp_path / "long", {"a": [10] * 12}, {12: {"a": 1.0}}),
+            r"trained on as many .* long \(120\)",
+        ),
+        "stopped": (recorded(tmp_path / "stopped", {"a": [10] * 10}, {10: {"a": 1}}, progress=0.5), r"stopped \(50%\)"),
+        "early": (
+            recorded(tmp_path / "early", {"a": [10] * 10}, {6: {"a": 1.0}}),
+            r"before 95% of the run: early \(60%\)",
+        ),
+    }
+    for name, (folder, message) in cases.items():
+        with pytest.raises(ValueError, match=message):
+            RecordedRuns([*usual, folder])
+        assert name in RecordedRuns([*usual, folder], allow_different_budgets=True).runs
+    RecordedRuns([*usual, cases["early"][0]], loss="train")  # evaluations make no difference then
+    near = recorded(tmp_path / "near", {"a": [10] * 9 + [13]}, {10: {"a": 1.0}})
+    RecordedRuns([*usual, near])
+
+
+def test_losses_of_models_that_were_hardly_trained_are_refused(tmp_path: Path) -> None:
+    def three(word: str, step: int, **evaluated: float) -> list[Path]:
+        losses = {"a": 1.0, **evaluated}
+        return [recorded(tmp_path / f"{word}-{number}", {"a": [10] * 40}, {step: losses}) for number in range(3)]
+
+    untrained = three("untrained", 0)
+    with pytest.raises(ValueError, match=r"evaluation of untrained-0, .* was before the first step.*--loss train"):
+        RecordedRuns(untrained)
+    with pytest.raises(ValueError, match="was before the first step"):  # whatever is allowed
+        RecordedRuns(untrained, allow_different_budgets=True)
+    assert RecordedRuns(untrained, loss="train").runs
+    early = three("early", 37)
+    with pytest.raises(ValueError, match=r"before 95% of the run: early-0 \(92%\), .*-different-budgets"):
+        RecordedRuns(early)
+    assert RecordedRuns(early, allow_different_budgets=True).runs
+    assert RecordedRuns(three("late", 38)).runs
+
+
+def test_of_the_last_evaluations_of_streams_the_earliest_counts(tmp_path: Path) -> None:
+    counts = {"a": [1] * 10, "b": [1] * 10}
+    parts = recorded(tmp_path / "parts", counts, {0: {"a": 9.0, "b": 9.0}, 10: {"a": 1.0}})
+    with pytest.raises(ValueError, match="last evaluation of parts was before the first step"):
+        RecordedRuns([parts])
+    others = recorded(tmp_path / "others", counts, {0: {"target": 9.0}, 10: {"a": 1.0, "b": 1.0}})  # no stream
+    assert RecordedRuns([others]).runs
+
+
+def test_what_is_no_run_or_has_nothing_to_fit_is_refused(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "one", {"a": [1]})
+    with pytest.raises(ValueError, match="No stream was evaluated in any of the runs"):
+        RecordedRuns([run])
+    with pytest.raises(ValueError, match="are given twice"):
+        RecordedRuns([run, tmp_path / "x" / ".." / "one"])
+    with pytest.raises(ValueError, match="is not the folder of a run"):
+        RecordedRuns([tmp_path])
+    Ledger(tmp_path / "new" / "ledger", is_writer=True).begin(None, {})
+    with pytest.raises(ValueError, match="has no step"):
+        RecordedRuns([tmp_path / "new"])
+
+
+def test_runs_of_the_same_name_go_by_their_paths_and_a_report_s_runs_are_read(tmp_path: Path) -> None:
+    write_run(tmp_path / "x" / "run")
+    shutil.copytree(tmp_path / "x", tmp_path / "y")
+    runs = RecordedRuns([tmp_path / "x" / "run", tmp_path / "y" / "run"])
+    assert runs.runs == (str(tmp_path / "x" / "run"), str(tmp_path / "y" / "run"))
+    assert runs.streams == ("math", "code")

@@ -1,0 +1,226 @@
+"""Recipes with something wrong in them, and what is said of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import TrainingArguments
+
+from mixer.analysis.inspect.findings import Finding, findings_of
+from mixer.analysis.inspect.inspection import Inspection, described, first_batch
+from mixer.analysis.inspect.view import view_of
+from mixer.cli.entry import main
+from mixer.models.heads import Head
+from mixer.recipe.model import _AUTO_CLASSES, ModelRecipe
+from mixer.utils.console import console, print_json
+from tests.mixer.analysis.inspect.sources import LLAMA, recipe
+
+BERT = {"model_type": "bert", "vocab_size": 64, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+CLASSIFIER = ModelRecipe("sequence-classification", config={**BERT, "intermediate_size": 8, "num_labels": 3})
+Found = dict[tuple[str, ...], Finding]
+
+
+def look(
+    folder: Path, streams: dict[str, Any], num_samples: int = 1000, seed: int = 0, **changes: Any
+) -> tuple[Inspection, Found]:
+    inspection = Inspection(recipe(folder, streams, **changes), num_samples, seed)
+    findings = findings_of(inspection)
+    screen = console()
+    with screen.capture():  # whatever it is, it can be written and shown
+        print_json(inspection)
+        screen.print(view_of(inspection, findings))
+    found = {(finding.kind, *finding.streams): finding for finding in findings}
+    assert len(found) == len(findings)
+    return inspection, found
+
+
+def test_nothing_is_said_of_good_data(tmp_path: Path) -> None:
+    inspection, found = look(tmp_path, {"a": ("plain", {}, {}), "b": ("plain", {"seed": 9}, {})})
+    assert found == {}
+    assert inspection.samples_read == 80
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_formats_arguments_stand_apart_from_its_name() -> None:
+    @dataclass(frozen=True)
+    class Named:
+        name: str = "any"
+
+    chosen: Any = Named()
+    assert described(chosen) == {"name": "Named", "arguments": {"name": "any"}}
+
+
+def test_what_comes_more_than_once_is_found(tmp_path: Path) -> None:
+    inspection, found = look(tmp_path, {"a": ("plain", {}, {}), "b": ("leaking", {}, {})})
+    assert {key: finding.figure for key, finding in found.items()} == {
+        ("repeated_samples", "b"): 4 / 40,
+        ("validation_in_training", "b"): 5 / 10,
+        ("shared_samples", "a", "b"): 3 / 40,
+    }
+    assert found["validation_in_training", "b"].sentence.startswith("5 of 10 samples (50.0%) of 'b' for validation")
+    again = look(tmp_path, {"a": ("plain", {}, {}), "b": ("leaking", {}, {})})[0]
+    assert again.overlaps == inspection.overlaps
+
+
+def test_of_a_part_of_the_samples_at_least_so_many_are_found(tmp_path: Path) -> None:
+    inspection, found = look(tmp_path, {"b": ("leaking", {}, {})}, num_samples=30)
+    assert inspection.streams[0].training.num_read == 30
+    assert not inspection.streams[0].training.is_whole
+    assert found["validation_in_training", "b"].sentence.startswith("At least ")
+
+
+def test_faulty_samples_are_counted(tmp_path: Path) -> None:
+    found = look(tmp_path, {"faulty": ("faulty", {}, {})})[1]
+    figures = {kind: finding.figure for (kind, *_), finding in found.items()}
+    assert figures.pop("failed_batch") == 1
+    assert figures.pop("repeated_samples") == 1 / 20  # an empty one
+    assert figures == {"empty_samples": 2, "nothing_learned": 3, "unknown_tokens": 1, "beyond_positions": 2}
+    assert "such as 64 at index 15" in found["unknown_tokens", "faulty"].sentence
+    assert "the longest has 33 tokens" in found["beyond_positions", "faulty"].sentence
+
+
+def test_samples_that_cannot_be_read_do_not_end_the_look(tmp_path: Path) -> None:
+    streams = {"torn": ("Breaking", {"broken": list(range(5, 30))}, {}), "good": ("plain", {}, {})}
+    inspection, found = look(tmp_path, streams)
+    assert found["broken_samples", "torn"].figure == 25
+    assert "the first at index 5 (KeyError: '[red]page 5[/red] is torn')" in found["broken_samples", "torn"].sentence
+    assert inspection.streams[0].training.num_read == 5
+    assert ("failed_batch",) in found
+
+
+def test_a_stream_none_of_whose_samples_can_be_read(tmp_path: Path) -> None:
+    found = look(tmp_path, {"torn": ("Breaking", {"broken": list(range(30))}, {}), "good": ("plain", {}, {})})[1]
+    assert found["no_samples", "torn"].figure == 0
+
+
+def test_rows_of_a_stream_are_looked_at_as_they_come(tmp_path: Path) -> None:
+    streams = {"rows": ("Streamed", {"num_rows": 50}, {}), "good": ("plain", {}, {})}
+    inspection, found = look(tmp_path, streams, num_samples=45, mixing="Uniform")
+    rows = inspection.streams[0]
+    assert (rows.training.num_read, rows.training.size) == (45, None)
+    assert list(rows.examples) == [0, 1]
+    assert found == {}
+    streams = {"rows": ("Streamed", {"num_rows": 50, "breaks_at": 44}, {})}
+    broken = look(tmp_path, streams, mixing="Uniform")[1]
+    assert "at index 44 (OSError: connection lost)" in broken["broken_samples", "rows"].sentence
+
+
+def test_longer_samples_weigh_more_where_samples_are_counted(tmp_path: Path) -> None:
+    streams = {
+        "long": ("plain", {"length": 24}, {"weight": 0.5}),
+        "short": ("short", {"num_samples": 40}, {"weight": 0.5}),
+    }
+    found = look(tmp_path, streams)[1]
+    assert found["unequal_lengths", "long", "short"].figure == 12
+    assert "with a weight of 0.50 it has 92% of the tokens" in found["unequal_lengths", "long", "short"].sentence
+
+
+def test_classes_that_are_rare_or_missing_are_named(tmp_path: Path) -> None:
+    streams = {"one": ("images", {"labels": [0] * 42 + [1, 1]}, {}), "two": ("images", {"labels": [0, 1, 2, -100]}, {})}
+    inspection, found = look(tmp_path, streams, model=CLASSIFIER)
+    assert found["unbalanced_classes", "one"].figure == 21
+    assert "1 of 3 classes of 'one' have no sample" in found["classes_without_samples", "one"].sentence
+    assert inspection.streams[0].training.classes == {0: 42, 1: 2}
+    assert found["nothing_learned", "two"].figure == 1
+    assert not [key for key in found if key[1:] == ("two",) and key[0] != "nothing_learned"]
+
+
+def test_heads_have_classes_and_micro_batches_of_their_own(tmp_path: Path) -> None:
+    model = ModelRecipe(
+        "encoder", config={**BERT, "intermediate_size": 8}, heads={"a": Head(2), "b": Head(1, kind="regression")}
+    )
+    streams = {"a": ("images", {"labels": [0, 1] * 8}, {}), "b": ("images", {"labels": [0.5, 7.0] * 8}, {})}
+    inspection, found = look(tmp_path, streams, model=model)
+    assert [one.limits.num_classes for one in inspection.streams] == [2, None]
+    assert [one.training.classes for one in inspection.streams] == [{0: 8, 1: 8}, {}]
+    assert {(one.limits.vocabulary, one.limits.positions) for one in inspection.streams} == {(64, 512)}
+    assert [set(micro.streams) for micro in inspection.batch.micro_batches] == [{"a"}, {"b"}]
+    assert found == {}
+
+
+def test_several_ranks_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.yaml").write_text(
+        f"model: {{config: {LLAMA}}}\nstreams: {{a: {{factory: tests.mixer.analysis.inspect.sources.plain}}}}\n"
+        f"training: {{output_dir: {tmp_path}, use_cpu: true}}\n".replace("'", "")
+    )
+    monkeypatch.setattr(TrainingArguments, "world_size", 2)
+    with pytest.raises(SystemExit) as ended:
+        main(["inspect", str(tmp_path / "recipe.yaml")])
+    assert ended.value.code == 2
+    assert "mixer inspect runs in one process" in capsys.readouterr().err
+
+
+def test_what_a_run_refuses_is_refused_in_the_same_words(tmp_path: Path) -> None:
+    wrong = recipe(tmp_path, {"one": ("images", {"labels": [0, 7]}, {})}, model=CLASSIFIER)
+    with pytest.raises(ValueError, match="it has the label 7, but the model's head has the 3 classes") as inspected:
+        Inspection(wrong, 10, 0)
+    with pytest.raises(ValueError, match="it has the label 7") as built:
+        wrong.build()
+    assert str(inspected.value) == str(built.value)
+
+
+def test_streams_without_anything_to_evaluate_on_are_named(tmp_path: Path) -> None:
+    streams = {"a": ("plain", {}, {}), "b": ("leaking", {}, {})}
+    found = look(tmp_path, streams, training={"eval_strategy": "steps", "eval_steps": 2})[1]
+    assert found["no_evaluation", "a"].figure == 1
+
+
+@pytest.mark.parametrize("mixing", ["PiKE", "LossChange", "Uniform", None])
+@pytest.mark.parametrize("length", [8, 6])
+def test_the_first_step_is_that_of_the_run(tmp_path: Path, mixing: str | None, length: int) -> None:
+    streams = {"a": ("plain", {"length": length}, {}), "b": ("plain", {"seed": 9, "length": length}, {})}
+    made = recipe(tmp_path, streams, mixing=mixing, batch_size=20)
+    batch = first_batch(made.build_parts(has_weights=False).trainer)
+    trainer = made.build()
+    step_batch = trainer.get_train_dataloader().next_batch()
+    assert step_batch is not None
+    assert batch.counts == dict(zip("ab", step_batch.plan.counts.tolist(), strict=True))
+    for shown, micro in zip(batch.micro_batches, step_batch.micro_batches, strict=True):
+        assert shown.streams == ["ab"[number] for number in micro.stream_ids]
+        assert shown.shapes["input_ids"] == list(micro.inputs["input_ids"].shape)
+    trainer.train()
+    counts = trainer.ledger.to_pandas().query("step == 1").set_index("stream")["count"].to_dict()
+    assert counts == batch.counts
+
+
+def test_a_model_without_weights_has_none(tmp_path: Path) -> None:
+    huge = {**LLAMA, "hidden_size": 16384, "intermediate_size": 65536, "num_hidden_layers": 100}
+    made = recipe(tmp_path, {"a": ("plain", {}, {})}, model=ModelRecipe(config=huge))
+    trainer = made.build_parts(has_weights=False).trainer
+    assert sum(parameter.numel() for parameter in trainer.model.parameters()) > 10**11
+    assert {parameter.device.type for parameter in trainer.model.parameters()} == {"meta"}
+
+
+def test_the_same_seed_looks_at_the_same_samples(tmp_path: Path) -> None:
+    one, other = (look(tmp_path, {"a": ("plain", {}, {})}, 10, seed)[0].streams[0] for seed in (0, 1))
+    again = look(tmp_path, {"a": ("plain", {}, {})}, 10, 0)[0].streams[0]
+    assert (one.training.digests == again.training.digests).all()
+    assert one.examples == again.examples
+    assert not np.array_equal(one.training.digests, other.training.digests)
+
+
+def test_samples_that_are_no_mappings_are_looked_at_all_the_same(tmp_path: Path) -> None:
+    inspection, found = look(tmp_path, {"pairs": ("Pairs", {}, {})})
+    (pairs,) = inspection.streams
+    assert (pairs.training.num_read, pairs.training.columns, pairs.training.lengths) == (6, None, None)
+    assert found["repeated_samples", "pairs"].figure == 0.5
+    assert next(iter(pairs.examples.values())).startswith("(tensor([")
+    assert ("failed_batch",) in found
+
+
+def test_a_model_that_knows_no_tokens(tmp_path: Path) -> None:
+    vit = {"model_type": "vit", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "image_size": 4}
+    config = {**vit, "num_attention_heads": 2, "patch_size": 2, "num_channels": 1, "num_labels": 2}
+    model = ModelRecipe("sequence-classification", config=config)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(_AUTO_CLASSES, "sequence-classification", ("AutoModelForImageClassification", None))
+        inspection, found = look(tmp_path, {"pixels": ("pixels", {}, {})}, model=model)
+    (pixels,) = inspection.streams
+    assert (pixels.limits.vocabulary, pixels.limits.positions, pixels.training.lengths) == (None, None, None)
+    assert inspection.batch.micro_batches[0].shapes == {"pixel_values": [8, 1, 4, 4], "labels": [8]}
+    assert inspection.batch.padding is None
+    assert found["repeated_samples", "pixels"].figure == 1 / 9

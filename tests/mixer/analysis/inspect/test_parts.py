@@ -1,0 +1,228 @@
+"""The parts of a look at data: reading, lengths, what is learned, what is the same."""
+
+import random
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixer.analysis.inspect.duplicates import Part, digest, find_overlaps
+from mixer.analysis.inspect.examples import Decoder
+from mixer.analysis.inspect.measures import (
+    Limits,
+    Measures,
+    Truncation,
+    distribution_of,
+    num_learned,
+    tokens_of,
+    truncation_of,
+)
+from mixer.analysis.inspect.reading import SampleReading
+from mixer.analysis.inspect.view import marked
+from mixer.mixture.stream import Stream
+from mixer.recipe.data.formats import Text
+from mixer.recipe.streams import BuiltStream
+from mixer.utils.text import printable
+from tests.mixer.analysis.inspect.sources import Breaking, Pairs, Streamed, plain, rows
+from tests.mixer.recipe.small_tokenizers import byte_level
+
+LIMITS = Limits("causal-lm", vocabulary=64)
+
+
+def test_samples_are_drawn_by_the_seed_without_repetition_and_in_order() -> None:
+    def drawn_of(size: int, most: int, seed: int) -> list[int]:
+        return [index for index, _ in SampleReading(range(size), most, seed)]
+
+    drawn = drawn_of(1000, 100, seed=3)
+    assert drawn == sorted(set(drawn)) == drawn_of(1000, 100, seed=3)
+    assert len(drawn) == 100
+    assert drawn != drawn_of(1000, 100, seed=4)
+    assert drawn_of(10**9, 5, seed=0)[-1] < 10**9
+    assert drawn_of(3, 5, seed=0) == [0, 1, 2]
+
+
+def test_a_sample_that_cannot_be_read_is_noted_and_the_others_are_read() -> None:
+    reading = SampleReading(Breaking([4, 17]), most=100)
+    assert [index for index, _ in reading] == [index for index in range(30) if index not in (4, 17)]
+    assert (reading.broken.number, reading.broken.index, reading.is_whole) == (2, 4, True)
+    assert "page 4" in str(reading.broken.example)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "breaks_at", "most", "expected"),
+    [(7, -1, 10, (7, 7, True, 0)), (7, -1, 5, (5, None, False, 0)), (7, 4, 10, (4, None, False, 1))],
+)
+def test_of_rows_that_come_in_their_own_order_the_first_are_read(
+    num_rows: int, breaks_at: int, most: int, expected: tuple[Any, ...]
+) -> None:
+    reading = SampleReading(Streamed(num_rows, breaks_at), most)
+    num_read = len(list(reading))
+    assert (num_read, reading.size, reading.is_whole, reading.broken.number) == expected
+
+
+def test_reading_leaves_random_generators_as_they_are() -> None:
+    class Drawing(Breaking):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"input_ids": [random.randrange(64) for _ in range(8)]}
+
+    random.seed(5)
+    expected = random.Random(5).random()
+    first, second = (Measures(Drawing([]), 100, 0, LIMITS).digests for _ in range(2))
+    assert random.random() == expected
+    assert (first == second).all()
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        [[1, 2, 3], (1, 2, 3), np.array([1, 2, 3], np.int32), torch.tensor([1, 2, 3])],
+        [[0.5, 2.0], np.array([0.5, 2.0], np.float32), torch.tensor([0.5, 2.0], dtype=torch.bfloat16)],
+        [[["a", "b"], {"x": 1, "y": [2]}], (("a", "b"), {"y": np.array([2]), "x": np.int64(1)})],
+    ],
+)
+def test_the_kind_of_container_makes_no_difference(same: list[Any]) -> None:
+    assert len({digest(one) for one in same}) == 1
+
+
+def test_different_content_is_different() -> None:
+    contents: list[Any] = [
+        *(1, 1.5, True, "1", b"1", None, [1], [[1]], [1, 2], [2, 1], ["1"], ["a", "b"], ["ab"], [["a"], "b"]),
+        *({"a": 1}, {"b": 1}, {"a": 1, "b": 2}, [[1, 2], [3]], [[1], [2, 3]], "\ud800", np.zeros((2, 3)), np.zeros(6)),
+    ]
+    assert len({digest(content) for content in contents}) == len(contents)
+
+
+@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=60))
+def test_quantiles_are_lengths_of_samples(numbers: list[int]) -> None:
+    described = distribution_of(np.array(numbers))
+    assert described is not None
+    assert (described.quantiles[0.0], described.quantiles[1.0]) == (min(numbers), max(numbers))
+    assert described.mean == pytest.approx(sum(numbers) / len(numbers))
+    assert set(described.quantiles.values()) <= set(numbers)
+    assert sum(number <= described.quantiles[0.5] for number in numbers) >= len(numbers) / 2
+
+
+@pytest.mark.parametrize(
+    ("tokens", "labels", "task", "learned"),
+    [
+        ([1, 2, 3], [1, 2, 3], "causal-lm", 2),  # the first is told by none before it
+        ([1, 2, 3], [-100, -100, 3], "causal-lm", 1),
+        ([1, 2, 3], [1, -100, -100], "causal-lm", 0),
+        ([1, 2, 3], None, "causal-lm", 2),
+        ([1], None, "causal-lm", 0),
+        ([1, 2, 3], None, "masked-lm", 3),
+        ([1, 2, 3], [4, 5], "seq2seq-lm", 2),
+        ([1, 2, 3], [-100, 0, 1], "token-classification", 2),
+        ([1, 2, 3], 4, "sequence-classification", 1),
+        ([1, 2, 3], -100, "sequence-classification", 0),
+        ([1, 2, 3], 0.5, "sequence-classification", 1),
+        ([1, 2, 3], [0.0, 1.0], "sequence-classification", 1),
+        ([1, 2, 3], torch.tensor(2), "encoder", 1),
+        ([1, 2, 3], None, "encoder", -1),
+        (None, None, "causal-lm", -1),
+    ],
+)
+def test_what_is_learned_is_counted(tokens: Any, labels: Any, task: str, learned: int) -> None:
+    sample = {} if tokens is None else {"input_ids": tokens}
+    assert num_learned(tokens_of(sample), labels, task) == learned
+
+
+parts_of_numbers = st.lists(st.lists(st.integers(0, 12), max_size=12), min_size=1, max_size=4)
+
+
+@given(parts_of_numbers, st.integers(0, 3))
+def test_overlaps_are_those_of_counting_one_by_one(contents: list[list[int]], num_held: int) -> None:
+    parts = [
+        Part(str(number), number < num_held, "samples", np.array(own, np.uint64), True)
+        for number, own in enumerate(contents)
+    ]
+    expected = {}
+    for row, own in enumerate(contents):
+        for column, other in enumerate(contents):
+            if column < num_held:
+                continue
+            number = (
+                sum(times - 1 for times in Counter(own).values()) if row == column else sum(x in other for x in own)
+            )
+            if number:
+                expected[str(row), row < num_held, str(column)] = number
+    found = {(one.stream, one.is_validation, one.other): one.num_samples for one in find_overlaps(parts)}
+    assert found == expected
+
+
+def test_only_like_is_compared_with_like() -> None:
+    same = np.array([1, 2], np.uint64)
+    parts = [Part("a", False, "samples", same, True), Part("b", False, "rows", same, True)]
+    assert find_overlaps(parts) == []
+
+
+def test_repetitions_are_counted_in_a_stream_and_across_streams() -> None:
+    contents = np.repeat(np.arange(100, dtype=np.uint64), 3)
+    parts = [Part("a", False, "samples", contents, True), Part("b", False, "samples", contents[:150], False)]
+    numbers = [(one.stream, one.other, one.num_samples, one.is_whole) for one in find_overlaps(parts)]
+    assert numbers == [("a", "a", 200, True), ("a", "b", 150, False), ("b", "a", 150, False), ("b", "b", 100, False)]
+
+
+def test_numbers_as_arrays_are_measured_as_lists_are() -> None:
+    """A `datasets.Dataset` is read by arrays, other data sets are not."""
+    one, other = Measures(plain(), 100, 0, LIMITS), Measures(rows(40, seed=1), 100, 0, LIMITS)
+    assert (one.digests == other.digests).all()
+    assert vars(one) == vars(other)
+    assert one.columns == other.columns == ["input_ids", "labels"]
+
+
+def test_samples_that_are_no_mappings_are_compared_and_shown_as_they_are() -> None:
+    measures = Measures(Pairs(), 100, 0, LIMITS)
+    assert len(set(measures.digests.tolist())) == 3
+    assert (measures.columns, measures.unit, measures.num_read) == (None, "", 6)
+    assert Decoder(None, "causal-lm").decode(Pairs()[0]) == "(tensor([0, 0]), 1)"
+
+
+def test_what_is_learned_is_marked_where_it_stands() -> None:
+    tokenizer = byte_level()
+    tokens = tokenizer("ask: yes")["input_ids"]
+    labels = [-100] * 5 + tokens[5:]
+    example = Decoder(tokenizer, "causal-lm").decode({"input_ids": tokens, "labels": labels})
+    assert example == "ask: ⟦yes⟧"
+    (span,) = marked(example).spans
+    assert (marked(example).plain[span.start : span.end], span.style) == ("⟦yes⟧", "bold green")
+
+
+def test_what_is_written_beside_is_shown_beside() -> None:
+    tokenizer = byte_level()
+    sample = {"input_ids": tokenizer("one")["input_ids"], "labels": [*tokenizer("eins")["input_ids"], -100]}
+    assert Decoder(tokenizer, "seq2seq-lm").decode(sample) == "one → ⟦eins⟧"
+    sample["labels"] = 1
+    assert Decoder(tokenizer, "encoder", ["no", "yes"]).decode(sample) == "one → ⟦1: yes⟧"
+
+
+def test_nothing_of_a_text_moves_or_colours_the_terminal() -> None:
+    hostile = "[red]a[/red]\n\x1b[2J\x07\u202eright\u200f\ttab\r\x00\ud800"
+    shown = printable(hostile)
+    assert shown == "[red]a[/red]\\n\\x1b[2J\\x07\\u202eright\\u200f\\ttab\\r\\x00\\ud800"
+    assert shown.isprintable()
+    assert printable("שלום and é and 漢") == "שלום and é and 漢"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        (
+            Text(max_length=5, pack=False),
+            Truncation(5, 3, 1, 1 / 3, pytest.approx(1 / 14)),
+        ),  # 3, 5 and 6 with their ends
+        (Text(max_length=6, pack=False), Truncation(6, 3, 0, 0.0, 0.0)),
+        (Text(max_length=5), None),  # what is packed is not cut off
+        (Text(pack=False), None),
+        (None, None),
+    ],
+)
+def test_what_a_format_cuts_off_is_counted(chosen: Text | None, expected: Truncation | None) -> None:
+    texts = Dataset.from_dict({"text": ["ab", "abcd", "abcde"]})
+    built = BuiltStream(Stream("a", plain()), None, None, texts, None, chosen)
+    assert truncation_of(built, byte_level(), "causal-lm", 100, 0) == expected

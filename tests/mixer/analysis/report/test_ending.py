@@ -1,0 +1,98 @@
+"""Losses that end with what is no number, wherever a report tells the last ones."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mixer.analysis.report.clocked import last_in_words, not_finite_since
+from mixer.analysis.report.plots import losses
+from mixer.analysis.report.run import Run
+from mixer.analysis.report.tables import stream_cells, stream_figures
+from mixer.ledger.ledger import Ledger
+from mixer.ledger.summary import comparison_table, summarise
+from mixer.utils.console import print_json
+from tests.mixer.analysis.report.ledgers import write_run
+from tests.mixer.analysis.report.runs import calm_run
+
+
+@pytest.mark.parametrize(
+    ("values", "items", "since"),
+    [
+        ([1.0, np.nan, np.nan], [1, 1, 1], 2),
+        ([1.0, np.nan, np.nan, np.inf], [1, 1, 0, 1], 2),
+        ([1.0, np.nan, np.nan], [1, 0, 1], 3),
+        ([1.0, np.nan, 2.0], [1, 1, 1], None),
+        ([1.0, np.nan], [1, 0], None),
+        ([np.nan, np.nan], [1, 1], 1),
+        ([np.nan], [0], None),
+        ([], [], None),
+    ],
+)
+def test_since_when_losses_are_not_finite(values: list[float], items: list[int], since: int | None) -> None:
+    rows = pd.DataFrame({"step": np.arange(1, len(values) + 1), "items": items, "loss": values})
+    assert not_finite_since(rows) == since
+    if all(items):
+        assert not_finite_since(rows.drop(columns="items")) == since
+
+
+def broken_run() -> Run:
+    run = calm_run()
+    run.streams["code"].loc[99:, "loss"] = np.nan
+    run.evaluations["code"].loc[3:, "loss"] = np.nan
+    return run
+
+
+def test_captions_and_the_table_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    run = broken_run()
+    caption = losses([run], 100).caption
+    assert "), not finite since step 100 (code), the last validation loss is 2.193 (each), not finite" in caption
+    assert caption.endswith("not finite since step 120 (code).")
+    figures = stream_figures(run).set_index("stream")
+    assert np.isnan(figures.loc["code", "training_loss"])
+    assert figures["training_not_finite_since"].fillna(-1).tolist() == [-1, 100, -1]
+    heads, cells = stream_cells(run)
+    row = dict(zip(heads, cells[1], strict=True))
+    assert row["training loss"] == ""
+    assert row["training not finite since"] == "step 100"
+    assert row["validation not finite since"] == "step 120"
+    assert not any("finite" in head for head in stream_cells(calm_run())[0])
+    print_json(stream_figures(run))
+    written = json.loads(capsys.readouterr().out)
+    assert [row["training_not_finite_since"] for row in written] == [None, 100, None]
+    assert '"samples": 2400,' in json.dumps(written)
+
+
+def test_whole_numbers_stay_whole_beside_sets_that_are_no_streams() -> None:
+    run = calm_run()
+    run.evaluations["held out"] = run.evaluations["math"]
+    assert stream_figures(run)["samples"].tolist()[:3] == [2400, 2400, 2400]
+    assert stream_figures(run)["samples"].dtype == "Int64"
+    assert stream_cells(run)[1][-1][1] == ""
+
+
+def test_where_all_are_bad_or_none_is_known() -> None:
+    rows = pd.DataFrame({"step": [1, 2], "items": [1, 1], "loss": [np.nan, np.nan]})
+    assert last_in_words({"a": rows}, {"a": rows["loss"]}) == "not finite since step 1 (a)"
+    assert last_in_words({"a": rows.assign(items=0)}, {"a": rows["loss"]}) == ""
+
+
+@pytest.mark.parametrize("bad", ["math", "code"])
+def test_the_worst_is_what_is_no_number_in_whatever_order(tmp_path: Path, bad: str) -> None:
+    write_run(tmp_path, ("math", "code", "memory"))
+    shutil.rmtree(tmp_path / "ledger" / "evaluations")
+    ledger = Ledger(tmp_path / "ledger", is_writer=True)
+    ledger.record_evaluation(0, {"math": 3.0, "code": 4.0})
+    ledger.record_evaluation(6, {"math": 1.0, "code": 2.0, bad: np.nan})
+    ledger.finish()
+    summary = summarise(tmp_path)
+    assert np.isnan(summary.streams.loc[bad, "last_loss"])
+    table = comparison_table([summary])
+    course = dict(zip(table.columns[0].cells, table.columns[1].cells, strict=True))
+    assert course["worst"] == "4.000 → nan"
+    assert course["average"] == "3.500 → nan"
+    assert course["memory"] == "-"
+    assert course[bad].endswith("→ nan")

@@ -1,0 +1,77 @@
+"""Runs of other kinds, which other packages add to the report."""
+
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from mixer.analysis.report import write_report
+from mixer.analysis.report.kinds import PLUG_IN_GROUP, Report, ReportKind, kind_of
+from mixer.utils import entry_points as plugins
+from tests.mixer.analysis.report.ledgers import write_run
+
+
+def _contents(folders: Sequence[Path]) -> Report:
+    return Report([folder.name for folder in folders], [("Rows", ["3"] * len(folders))], [], "Said below.")
+
+
+def sweep() -> ReportKind:
+    return ReportKind("a sweep", lambda folder: (folder / "sweep.json").exists(), _contents)
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [EntryPoint("sweep", f"{__name__}:sweep", PLUG_IN_GROUP)]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [one for one in entries if one.group == group])
+
+
+def folder_of_sweep(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "sweep.json").touch()
+    return folder
+
+
+def test_a_package_gives_the_page_of_its_runs(tmp_path: Path) -> None:
+    folders = [folder_of_sweep(tmp_path / name) for name in ("first", "second")]
+    page = write_report(folders)
+    assert page == tmp_path / "first" / "report.html"
+    text = page.read_text()
+    assert "<h1>first, second</h1>" in text
+    assert '<th scope="row">Rows</th><td>3</td><td>3</td>' in text
+    assert "Said below." in text
+
+
+def test_what_no_kind_recognises_is_the_run_of_a_trainer(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    assert kind_of([tmp_path / "run"]) is None
+    assert "Mixture" in write_report([tmp_path / "run"]).read_text()
+    with pytest.raises(ValueError, match="does not exist: pass the output folder"):
+        write_report([tmp_path / "nowhere"])
+
+
+def test_kinds_do_not_mix(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    folders = [tmp_path / "run", folder_of_sweep(tmp_path / "other")]
+    message = r"of one kind, but .*run is a plain run and .*other is a sweep\. Write a report of each kind\."
+    with pytest.raises(ValueError, match=message):
+        write_report(folders)
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def _breaks() -> None:
+    raise RuntimeError("no such device")
+
+
+def test_a_broken_package_leaves_the_other_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"broken": f"{__name__}:_breaks", "none": "builtins:dict", "sweep": f"{__name__}:sweep"}
+    entries = [EntryPoint(name, value, PLUG_IN_GROUP) for name, value in values.items()]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: entries)
+    with pytest.warns(UserWarning, match="is skipped") as warned:
+        kind = kind_of([folder_of_sweep(tmp_path / "one")])
+    assert kind is not None
+    assert kind.title == "a sweep"
+    assert [str(warning.message).split(" (")[0] for warning in warned] == [
+        "report broken of an unknown package is skipped",
+        "report none of an unknown package is skipped",
+    ]

@@ -1,0 +1,172 @@
+import html
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from mixer.analysis.report import write_report
+from mixer.analysis.report.kinds import Report
+from mixer.analysis.report.page import write_page
+from mixer.analysis.report.plots import PLOTS
+from mixer.analysis.report.run import read_runs
+from tests.mixer.analysis.report.ledgers import write_run
+
+
+class Page(HTMLParser):
+    """Gathers what a page refers to and says."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.addresses: list[str] = []
+        self.places: list[int] = []
+        self.texts: dict[str, str] = {}
+        self._open: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        named = dict(attributes)
+        self._open.append((tag, named))
+        self.addresses += [str(named[name]) for name in ("src", "href", "srcset", "action") if name in named]
+        if "data-figure" in named:
+            self.places.append(int(str(named["data-figure"])))
+
+    def handle_data(self, text: str) -> None:
+        tag, named = self._open[-1] if self._open else ("", {})
+        key = named.get("id") or tag
+        self.texts[key] = self.texts.get(key, "") + text
+
+    def figures(self) -> list[dict]:
+        return json.loads(self.texts["figures"])
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    path = write_report([tmp_path / "run"])
+    assert path == tmp_path / "run" / "report.html"
+    page = Page(path)
+    assert page.addresses == []
+    assert not re.search(r"@import|url\(", page.texts["style"])
+    assert path.stat().st_size < 3e6
+    assert not list(path.parent.glob("*.tmp")) + list(path.parent.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("measure_every", [0, 2])
+def test_every_plot_with_something_to_show_is_there_in_figures_and_in_words(tmp_path: Path, measure_every: int) -> None:
+    write_run(tmp_path / "first", measure_every=measure_every)
+    write_run(tmp_path / "second", ("code", "chat"))
+    folders = [tmp_path / "first", tmp_path / "second"]
+    page = Page(write_report(folders, tmp_path / "pages" / "both.html"))
+    plots = [plot for plot in (plot(read_runs(folders), 100) for plot in PLOTS) if plot.panels]
+    assert len(plots) == len(PLOTS) - (0 if measure_every else 6)
+    assert len(page.figures()) == sum(len(plot.panels) for plot in plots)
+    assert page.places == list(range(len(page.figures())))
+    assert f"heading-{len(plots) + 1}" not in page.texts
+    for number, plot in enumerate(plots, start=1):
+        assert page.texts[f"heading-{number}"].strip() == plot.title
+        assert page.texts[f"caption-{number}"].strip() == plot.caption
+        assert plot.caption.endswith(".")
+    text = (tmp_path / "pages" / "both.html").read_text()
+    assert "Not every run has every stream: math only in first; chat only in second." in text
+    assert 'data-key="second"' in text
+
+
+def test_a_page_of_other_tables_is_the_same_with_their_words(tmp_path: Path) -> None:
+    name = "<b>"
+    path = write_page(tmp_path / "new" / "page.html", Report([name], [("Rows", ["3"])], [], "Said <i>below</i>."))
+    text = path.read_text()
+    assert "<b>" not in text
+    assert "<p>Said &lt;i&gt;below&lt;/i&gt;.</p>" in text
+    assert '<th scope="row">Rows</th><td>3</td>' in text
+    page = Page(path)
+    assert (page.addresses, page.figures()) == ([], [])
+    write_page(path, Report([name], [], []))
+    assert "Said" not in path.read_text()
+    assert [file.name for file in path.parent.iterdir()] == ["page.html"]
+
+
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    '"><img src=x onerror=alert(2)>',
+    "<a href='javascript:alert(3)'>x</a>",
+    "%{x}</extra>{{ 7 * 7 }}",
+    "../../etc/passwd",
+    "\u202e\n数学 $x^2$",
+)
+
+
+def strings_in(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [text for part in value.values() for text in strings_in(part)]
+    if isinstance(value, list):
+        return [text for part in value for text in strings_in(part)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_names_from_the_data_cannot_break_the_page(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", HOSTILE, num_steps=12, measure_every=1)
+    path = write_report([tmp_path / "run"])
+    text = path.read_text()
+    assert not [name for name in HOSTILE[:3] if name in text]
+    assert text.count("<script") == 3
+    assert "<img" not in text
+    page = Page(path)
+    assert page.addresses == []
+    assert page.texts["heading-1"].strip() == "Loss"
+    # Plotly reads tags and links in what it writes beside lines and under the pointer, but not in the key of a line.
+    for figure in page.figures():
+        for trace in figure["data"]:
+            trace.pop("legendgroup", None)
+            trace.pop("hovertemplate", None)
+        assert not [one for one in strings_in(figure) if "<" in one or "$" in one]
+    keys = set(re.findall(r'data-key="([^"]*)"', text))
+    assert {html.unescape(key) for key in keys} >= set(HOSTILE)
+
+
+def test_what_stands_out_comes_before_everything_else(tmp_path: Path) -> None:
+    ledger = write_run(tmp_path / "first", is_done=False)
+    write_run(tmp_path / "second")
+    ledger.record_evaluation(6, {"<b>": float("nan")})
+    ledger.flush()
+    text = write_report([tmp_path / "first", tmp_path / "second"]).read_text()
+    assert "<strong>Not finite</strong> The loss was not finite: &lt;b&gt; in 1 evaluation, first at" in text
+    assert text.count("No problems found.") == 1
+    assert text.index("Not finite") < text.index("<h2>Summary</h2>") < text.index('id="heading-1"')
+    assert "Changes: the validation loss, averaged over 2 sets, went from 9.500 to 3.500" in text
+    assert "<summary>All streams of second</summary>" in text
+
+
+def test_of_very_many_streams_the_main_ones_are_drawn_and_all_are_in_a_table(tmp_path: Path) -> None:
+    names = tuple(f"stream-{number}" for number in range(40))
+    write_run(tmp_path / "run", names, num_steps=8)
+    path = write_report([tmp_path / "run"])
+    text = path.read_text()
+    assert "The plots show 11 streams separately" in text
+    assert "The 29 others are drawn as one" in text
+    assert text.count('<th scope="row">stream-') == 40
+    assert "<details>" in text  # folded
+    assert 'data-key="other streams"' in text
+
+
+def test_the_page_of_a_running_run_is_written_again(tmp_path: Path) -> None:
+    ledger = write_run(tmp_path / "run", is_done=False)
+    first = write_report([tmp_path / "run"]).read_text()
+    ledger.finish()
+    assert "50%" in first
+    assert write_report([tmp_path / "run"]).read_text() == first
+
+
+@pytest.mark.parametrize(("num_streams", "num_runs"), [(3, 1), (40, 3)])
+def test_long_runs_of_many_streams_stay_below_six_megabytes(tmp_path: Path, num_streams: int, num_runs: int) -> None:
+    folders = [tmp_path / f"run-{number}" for number in range(num_runs)]
+    for folder in folders:
+        streams = tuple(f"stream-{number}" for number in range(num_streams))
+        write_run(folder, streams, num_steps=6000 // num_streams, measure_every=2)
+    assert write_report(folders).stat().st_size < 6e6
+
+
+def test_an_output_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"output must be a file, but .* is a folder: give .*report.html"):
+        write_report([tmp_path / "run"], tmp_path)

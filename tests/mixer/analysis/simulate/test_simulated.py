@@ -1,0 +1,154 @@
+"""Sums and warnings of a simulated run."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from mixer import Budget
+from mixer.analysis.simulate import Simulated, simulate
+from mixer.analysis.simulate import tokens as counting
+from mixer.analysis.simulate.parts import of_ranks
+from mixer.analysis.simulate.screen import screen
+from mixer.analysis.simulate.tokens import tokens_of
+from mixer.models.row_losses import tokens_per_row
+from mixer.recipe.streams import StreamRecipe
+from mixer.utils.console import print_json
+from tests.helpers import Tokens
+from tests.mixer.analysis.simulate.runs import HERE, recipe, stream, three
+
+
+@pytest.fixture(scope="module")
+def capped(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
+    streams = three(b={"max_epochs": 1.0}, c={"enters_at": 0.5}) | {"d": stream(100, 4, enters_at=0.98)}
+    made = recipe(
+        tmp_path_factory.mktemp("capped"), streams, mixing="Uniform", budget=Budget(samples=480), epoch_size=480
+    )
+    return simulate(made)
+
+
+def test_each_stream_is_summed_up(capped: Simulated) -> None:
+    by_name = {one.name: one for one in capped.streams}
+    assert capped.samples == 480 == sum(one.samples for one in capped.streams)
+    np.testing.assert_array_equal(capped.counts.sum(axis=0), [one.samples for one in capped.streams])
+    b, c = by_name["b"], by_name["c"]
+    assert (b.samples, b.coverage, b.passes, b.runs_out) == (23, 1.0, 1.0, True)
+    assert b.last_step == np.flatnonzero(capped.counts[:, 1])[-1] + 1
+    assert b.last_progress == pytest.approx(8 * b.last_step / 480)
+    assert (c.first_step, c.first_progress, c.runs_out) == (31, 0.5, False)
+    assert by_name["a"].tokens == pytest.approx(by_name["a"].samples / 40 * _tokens(Tokens(40, 40)), rel=0.02)
+
+
+def _tokens(rows: Tokens) -> int:
+    return sum(int(row["attention_mask"].sum()) for row in rows.rows)
+
+
+def test_warnings_have_their_figures(capped: Simulated) -> None:
+    said = "\n".join(capped.warnings)
+    assert f"a is passed over {capped.streams[0].passes:.1f} times, more than 4." in said
+    assert "b runs out in step" in said
+    assert "of the samples of d are seen" in said
+    assert "budget" not in said
+
+
+def test_a_budget_that_is_not_reached_and_a_stream_without_a_sample(tmp_path: Path) -> None:
+    streams = three(a={"max_epochs": 1.0}, b={"max_epochs": 1.0}, c={"max_epochs": 1.0})
+    given = {"mixing": {"a": 1, "b": 1, "c": 0}, "training": {"max_steps": 60, "num_train_epochs": 9.0}}
+    found = simulate(recipe(tmp_path, streams, **given, budget=Budget(steps=60)))
+    assert found.steps == 8  # 63 samples
+    assert found.warnings[0].startswith("The budget is not reached: no stream has a sample left after step 8")
+    assert "c gives no sample at all." in found.warnings
+    assert math.isnan(found.streams[2].first_progress)
+    assert found.streams[2].last_step == 0
+
+
+@pytest.mark.parametrize("every", [0.1, 0.25, 0.3, 1.0])
+def test_parts_of_the_run_hold_all_steps_once(capped: Simulated, every: float) -> None:
+    parts = capped.mixture(every)
+    assert len(parts) == math.ceil(1 / every - 1e-9)
+    ends = [0, *(step for step, _, _, _ in parts)]
+    assert ends[-1] == capped.steps
+    for start, (end, progress, shares, mean) in zip(ends, parts, strict=False):
+        counts = capped.counts[start:end].sum(axis=0)
+        np.testing.assert_allclose(shares, counts / counts.sum())
+        assert progress == capped.positions[end - 1]
+        assert mean == 8.0
+
+
+def test_it_is_drawn_and_written_as_json(capped: Simulated, capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(screen(capped, 0.25))
+    assert "runs out" in capture.get()
+    print_json(capped.summary(0.25))
+    content = json.loads(capsys.readouterr().out)
+    assert content["streams"][0]["samples"] == capped.streams[0].samples
+    assert content["mixture"][0]["shares"].keys() == set("abcd")
+    assert sum(content["mixture"][0]["shares"].values()) == pytest.approx(1.0)
+    assert content["mixture"][0]["mean_batch_size"] == 8.0
+    assert content["evaluation_steps"] == []
+
+
+def test_streams_may_be_called_like_the_fields_of_a_row(tmp_path: Path) -> None:
+    names = ["step", "progress", "mean_batch_size", "default"]
+    found = simulate(recipe(tmp_path, {name: stream(8, 1) for name in names}, mixing="Uniform"))
+    (row,) = found.summary(1.0)["mixture"]
+    assert (row["step"], row["progress"], row["mean_batch_size"]) == (8, 1.0, 8.0)
+    assert row["shares"] == dict.fromkeys(names, 0.25)
+
+
+SAMPLES: list[Any] = [
+    {"input_ids": torch.tensor([1, 2, 0]), "attention_mask": torch.tensor([1, 1, 0])},
+    {"input_ids": torch.tensor([1, 2, 3])},
+    {"input_ids": torch.ones(2, 3, dtype=torch.long), "attention_mask": torch.tensor([[1, 1, 0], [1, 0, 0]])},
+    {"pixel_values": torch.zeros(3, 4, 4)},
+]
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_a_samples_tokens_are_those_of_its_row(sample: dict[str, torch.Tensor]) -> None:
+    row = {name: values[None] for name, values in sample.items()}
+    assert tokens_of(sample) == int(tokens_per_row(row)[0])
+    assert tokens_of({name: values.tolist() for name, values in sample.items()}) == tokens_of(sample)
+
+
+def test_tokens_are_estimated_only_where_nothing_goes_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "_MAX_READ", 30)
+    found = simulate(recipe(tmp_path))
+    assert found.estimated_tokens == ["a"]
+    exact = simulate(recipe(tmp_path, budget=Budget(tokens=500)))
+    assert exact.estimated_tokens == []
+    table = {"a": StreamRecipe(f"{HERE}.columns", {"num_samples": 40})}
+    assert simulate(recipe(tmp_path, table, training={"per_device_train_batch_size": 4})).estimated_tokens == []
+
+
+def test_lengths_are_read_off_a_table_of_any_selection() -> None:
+    rows = datasets.Dataset.from_dict({"input_ids": [[1] * length for length in range(1, 9)]}).select([6, 0, 3])
+    lengths = counting._column_lengths(rows)
+    assert lengths is not None
+    assert lengths.tolist() == [7, 1, 4]
+    assert counting._column_lengths(rows.with_transform(lambda batch: batch)) is None  # may change them
+    nested = datasets.Dataset.from_dict({"input_ids": [[[1, 2], [3, 4]]]})
+    assert counting._column_lengths(nested) is None
+
+
+def test_what_is_drawn_at_random_elsewhere_stays(tmp_path: Path) -> None:
+    made = recipe(tmp_path)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    simulate(made)
+    torch.testing.assert_close(torch.rand(3), expected, rtol=0, atol=0)
+
+
+def test_a_process_of_several_has_one_device() -> None:
+    args: Any = SimpleNamespace(per_device_train_batch_size=4, train_batch_size=8, seed=3)
+    assert (of_ranks(args, 1).train_batch_size, of_ranks(args, 1).world_size) == (8, 1)
+    assert (of_ranks(args, 2).train_batch_size, of_ranks(args, 2).world_size, of_ranks(args, 2).seed) == (4, 2, 3)

@@ -1,0 +1,195 @@
+"""`mixer watch` on a real terminal, while a run goes on."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mixer.analysis.watch.gathered import WatchedRun
+from mixer.analysis.watch.view import view
+from mixer.cli.entry import main
+from tests.mixer.analysis.watch.writing import begin, write
+from tests.terminal import Terminal
+
+
+def _drawn(folder: Path, columns: int, rows: int) -> list[str]:
+    run = WatchedRun(folder)
+    run.read()
+    console = Console(width=columns, height=rows, no_color=True)
+    with console.capture() as captured:
+        console.print(view(run, columns, rows))
+    return captured.get().splitlines()
+
+
+def test_a_terminal_follows_a_run_to_its_end(tmp_path: Path) -> None:
+    terminal = Terminal(["-m", "mixer", "watch", str(tmp_path / "run"), "--wait", "--interval_seconds", "0.05"])
+    ledger = begin(tmp_path / "run", 3)  # --wait: it has begun by the time the other process looks, or has not
+    for step in range(1, 51):
+        write(ledger, step, 3)
+    ledger.flush()
+    text = terminal.wait_for(lambda text: "25%  50/200 steps" in text and "stream-2" in text)
+    lines = text.splitlines()
+    assert lines[0] == "running  LossChange  run"
+    assert "step 50, epoch 0.50, 300 samples, 3,000 tokens, 1 s/step" in lines[2]
+    assert "loss 3.500 █" in lines[3]
+    assert "loading 25%" in lines[3]
+    row = next(line for line in lines if line.startswith("stream-2"))
+    assert "████░░░░ 0.500" in row
+    assert " 75% " in row  # coverage, and
+    assert " 50% " in row  # its share of the samples
+    for step in range(51, 101):
+        write(ledger, step, 3)
+    ledger.record_evaluation(100, {"stream-0": 1.5, "stream-1": 2.5})
+    ledger.finish()  # a tail becomes a part under its eyes
+    terminal.wait_for(lambda text: "evaluation at 100: mean 2.000, worst stream-1 2.500" in text and "100/200" in text)
+
+    terminal.resize(120, 40)
+    write(ledger, 101, 3)
+    ledger.flush()
+    text = terminal.wait_for(lambda text: "101/200 steps" in text and "samples" in text.splitlines()[5])
+    assert "passes" in text.splitlines()[5]
+    terminal.resize(50, 15)
+    write(ledger, 102, 3)
+    ledger.flush()
+    text = terminal.wait_for(lambda text: "102/200 steps" in text and "stream-2" in text)
+    assert "passes" not in text
+    assert "coverage" in text
+
+    ledger.finish()
+    ledger.end("finished")
+    assert terminal.wait() == 0
+    assert "finished  LossChange" in terminal.text
+    assert terminal.written.count(b"\x1b[?25h") == 1  # the cursor is back
+    terminal.close()
+
+
+def test_control_c_ends_it_with_status_130(tmp_path: Path) -> None:
+    ledger = begin(tmp_path, 2)
+    write(ledger, 1, 2)
+    ledger.flush()
+    terminal = Terminal(["-m", "mixer", "watch", str(tmp_path)])
+    terminal.wait_for(lambda text: "1/200 steps" in text)
+    terminal.interrupt()
+    assert terminal.wait() == 130
+    assert b"\x1b[?25h" in terminal.written
+    assert "mixer watch: interrupted" in terminal.text
+    terminal.close()
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40), (50, 15), (50, 6), (20, 3), (200, 9)])
+def test_a_view_fits_its_terminal(tmp_path: Path, columns: int, rows: int) -> None:
+    ledger = begin(tmp_path, 40)
+    for step in range(1, 20):
+        write(ledger, step, 40)
+    ledger.record_evaluation(19, {"stream-3": 1.0})
+    ledger.flush()
+    lines = _drawn(tmp_path, columns, rows)
+    assert len(lines) <= rows
+    assert all(len(line) <= columns for line in lines)
+    assert "running" in lines[0] or columns < 30
+    if rows >= 15 and columns >= 50:
+        shown = rows - 5 - 2  # lines above, the table's head and the line that counts the others
+        assert lines[-1].startswith(f"… and {40 - shown} more of 40 streams, weight")
+        assert any(line.startswith("stream-39 ") for line in lines)  # the heaviest
+        assert not any(line.startswith("stream-0 ") for line in lines)
+
+
+def test_all_streams_are_shown_where_there_is_room(tmp_path: Path) -> None:
+    ledger = begin(tmp_path, 5)
+    write(ledger, 1, 5)
+    ledger.flush()
+    assert sum(line.startswith("stream-") for line in _drawn(tmp_path, 80, 10)) == 5
+    assert "more of 5 streams" in _drawn(tmp_path, 80, 9)[-1]
+
+
+def test_without_a_terminal_it_shows_one_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = begin(tmp_path, 2)
+    write(ledger, 1, 2)
+    ledger.flush()
+    main(["watch", str(tmp_path)])
+    assert "1/200 steps" in capsys.readouterr().out
+    main(["watch", str(tmp_path), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["state"] == "running"
+    assert document["clock"]["update_norm"] is None
+    assert document["loading_share"] == 0.25
+    assert [stream["stream"] for stream in document["streams"]] == ["stream-0", "stream-1"]
+    assert document["streams"][1]["share"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("arguments", [["nowhere"], [".", "--interval_seconds", "0"], ["."]])
+def test_wrong_input_is_refused(
+    tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["watch", *arguments])
+    assert ended.value.code == 2
+    assert "mixer watch: " in capsys.readouterr().err
+
+
+def test_tables_are_written_one_after_the_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = begin(tmp_path, 2)
+    write(ledger, 1, 2)
+    ledger.flush()
+    (tmp_path / "ledger" / "clock" / "tail-000000.arrow").unlink()
+    with pytest.raises(SystemExit) as ended:
+        main(["watch", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "no complete step yet" in capsys.readouterr().err
+
+
+def test_what_is_no_number_is_not_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = begin(tmp_path, 3)
+    write(ledger, 1, 3)
+    write(ledger, 2, 3, broken=1)
+    ledger.record_evaluation(2, {"stream-1": 2.0, "stream-0": float("nan")})
+    ledger.flush()
+    lines = _drawn(tmp_path, 80, 20)
+    assert lines[3].startswith("loss nan ")
+    assert lines[3].endswith("gradient nan")
+    assert "worst stream-0 nan" in lines[4]
+    cells = [line.split() for line in lines[6:]]
+    assert [(row[3], row[6]) for row in cells] == [("nan", "nan"), ("4.985", "2.000"), ("5.985", "-")]
+    main(["watch", str(tmp_path), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    streams, clock = document["streams"], document["clock"]
+    assert [stream["loss_is_finite"] for stream in streams] == [False, True, True]
+    assert [stream["evaluation_is_finite"] for stream in streams] == [False, True, None]
+    assert (clock["loss_is_finite"], clock["gradient_norm_is_finite"]) == (False, False)
+    assert clock["loss"] is None
+
+
+def test_a_gradient_that_is_not_measured_is_not_known(tmp_path: Path) -> None:
+    ledger = begin(tmp_path, 2)
+    write(ledger, 1, 2, broken=2)
+    ledger.flush()
+    line = _drawn(tmp_path, 80, 20)[3]
+    assert line.startswith("loss nan")
+    assert line.endswith("gradient -")
+
+
+def test_at_80_columns_evaluations_come_before_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "tests.mixer.analysis.watch.writing.names", lambda count: ("a-stream-with-a-name-that-is-long",) * count
+    )
+    ledger = begin(tmp_path, 1)
+    write(ledger, 1, 1)
+    ledger.flush()
+    head = _drawn(tmp_path, 80, 20)[4]
+    assert "evaluated" in head
+    assert "curve" not in head
+
+
+def test_of_a_continual_run_the_newest_task_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("01-first", "02-second"):
+        ledger = begin(tmp_path / name, 2)
+        write(ledger, 1, 2)
+        ledger.flush()
+        stamp = 1e9 + int(name[:2])
+        for path in (tmp_path / name / "ledger").rglob("*"):
+            os.utime(path, (stamp, stamp))
+    main(["watch", str(tmp_path)])
+    assert "02-second" in capsys.readouterr().out

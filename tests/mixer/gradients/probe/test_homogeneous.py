@@ -1,0 +1,150 @@
+"""Whole gradients of micro-batches of one stream each."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mixer.gradients.probe import GradientProbe
+from mixer.policies.gradient_statistics import signal_and_noise
+from tests.mixer.gradients.probe.cases import build, vector_case
+from tests.mixer.gradients.probe.reference import (
+    Case,
+    assert_same_gradients,
+    expected_of,
+    gradient,
+    gradients_of,
+    parameters_of,
+)
+
+IDS = [0, 0, 0, 2, 2, 2, 2, 0, 1]
+PARTS = [[0, 1], [3, 4, 5], [2], [6], [7], [8]]  # two of stream 2 and three of stream 0, of different size, one of 1
+exact = partial(GradientProbe, homogeneous=True, exact_accumulate=True)
+sketch = partial(GradientProbe, mode="sketch", homogeneous=True)
+
+
+class _Odd(nn.Module):
+    """Layers that mixed batches cannot be read of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filters = nn.Conv1d(1, 4, 3, padding=1)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.scale = nn.Parameter(torch.tensor(0.7))
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = torch.tanh(self.filters(inputs[:, None])).mT
+        return self.scale * self.last(hidden + self.attention(hidden, hidden, hidden)[0]).mean(1)
+
+
+def _odd() -> Case:
+    torch.manual_seed(0)
+    case = vector_case(_Odd(), IDS, 5, 4)
+    case.items[:] = 1
+    case.batch["items"][:] = 1.0
+    return case
+
+
+def test_layers_of_any_kind_are_read() -> None:
+    case = _odd()
+    case.loss().backward()
+    plain, probe = gradients_of(case.model), exact(case.model, 3)
+    found = case.probed(probe, PARTS)
+    assert probe.coverage == 1.0
+    np.testing.assert_allclose(found.gram, expected_of(case).gram, rtol=1e-5)
+    assert_same_gradients(gradients_of(case.model), plain)
+    assert found.counts.tolist() == [4, 1, 4]
+
+
+def test_the_variance_is_of_the_differences_between_micro_batches() -> None:
+    case = _odd()
+    found, parameters = case.probed(exact(case.model, 3), PARTS), parameters_of(case.model)
+    for stream in (0, 2):
+        own = [part for part in PARTS if case.stream_ids[part[0]] == stream]
+        sums = [gradient(case, part, parameters) for part in own]
+        sizes = [len(part) for part in own]
+        signal, noise = signal_and_noise(
+            float(sum(sums).square().sum()),
+            float(sum(one.square().sum() for one in sums)),
+            sum(sizes),
+            sum(size**2 for size in sizes),
+        )
+        np.testing.assert_allclose([found.squared_norm[stream], found.variance[stream]], [signal, noise], rtol=1e-4)
+
+
+def test_a_stream_with_one_micro_batch_has_no_variance() -> None:
+    case = _odd()
+    found = case.probed(exact(case.model, 3), PARTS)
+    assert np.isnan(found.variance).tolist() == np.isnan(found.squared_norm).tolist() == [False, True, False]
+    assert np.isfinite(found.gram).all()
+
+
+def test_micro_batches_of_a_row_give_what_samples_give() -> None:
+    case = _odd()
+    found, expected = case.probed(exact(case.model, 3), [[row] for row in range(9)]), expected_of(case)
+    np.testing.assert_allclose(found.variance, expected.variance, rtol=1e-4)
+    np.testing.assert_allclose(found.squared_norm, expected.squared_norm, rtol=1e-4, atol=1e-6)
+
+
+def test_a_sketch_of_layers_of_any_kind_is_unbiased_and_as_near_as_it_says() -> None:
+    case = _odd()
+    expected = expected_of(case).gram
+    found = [case.probed(sketch(case.model, 3, sketch_size=2, seed=seed, variance=False), PARTS) for seed in range(100)]
+    grams = np.stack([one.gram for one in found])
+    spread = grams.std(0, ddof=1)
+    assert (np.abs(grams.mean(0) - expected) < 4 * spread / 10).all()
+    assert (spread < 1.2 * np.sqrt(np.mean([one.gram_error**2 for one in found], axis=0))).all()
+
+
+@pytest.mark.parametrize("name", ["llama-tied", "t5"])
+def test_models_of_transformers(name: str) -> None:
+    case = build(name)
+    case.stream_ids = IDS
+    probe = exact(case.model, 3)
+    np.testing.assert_allclose(case.probed(probe, PARTS).gram, expected_of(case).gram, rtol=1e-4, atol=1e-7)
+    assert probe.coverage == 1.0
+
+
+def test_without_variance_both_are_unknown() -> None:
+    case = _odd()
+    found = case.probed(exact(case.model, 3, variance=False), PARTS)
+    assert np.isnan(found.variance).all()
+    assert np.isnan(found.squared_norm).all()
+
+
+def test_micro_batches_without_samples_do_not_count() -> None:
+    case = _odd()
+    case.items[[6, 7]] = 0
+    case.batch["items"][[6, 7]] = 0.0
+    found = case.probed(exact(case.model, 3), PARTS)
+    assert np.isnan(found.variance).tolist() == [False, True, True]
+
+
+def test_a_mixed_micro_batch_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"homogeneous=True needs micro-batches of one stream, got .*\[0, 2\]: call sta"
+    ):
+        exact(_Odd(), 3).start([0, 2, 0])
+
+
+def test_exact_has_to_be_allowed_to_accumulate() -> None:
+    with pytest.raises(ValueError, match="there is homogeneous=True: products of parts lack the cross terms"):
+        GradientProbe(_Odd(), 3, homogeneous=True)
+
+
+def test_a_model_used_in_parts_of_a_backward_has_no_variance_but_a_right_product() -> None:
+    case = _odd()
+    losses, handle = case.losses, torch.ones((), requires_grad=True)
+
+    def twice(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        again = torch.utils.checkpoint.checkpoint(lambda one: one * losses(model, batch), handle, use_reentrant=True)
+        return losses(model, batch) + again
+
+    expected = expected_of(case).gram * 4
+    case.losses = twice
+    found = case.probed(exact(case.model, 3), PARTS)
+    np.testing.assert_allclose(found.gram, expected, rtol=1e-5)
+    assert np.isnan(found.variance).all()

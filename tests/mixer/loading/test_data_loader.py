@@ -1,0 +1,183 @@
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+from mixer import Decision, MixingDataLoader, Mixture, Observation, Policy
+from tests.mixer.loaders import Noisy, Wandering, masking_collator
+
+LENGTHS = (20, 11, 6)
+
+
+def _loader(num_workers: int = 0, **options: Any) -> MixingDataLoader:
+    data = {f"s{k}": Noisy(k, n) for k, n in enumerate(LENGTHS)}
+    defaults = {"batch_size": 9, "collate_fn": masking_collator, "num_workers": num_workers, "seed": 3}
+    return MixingDataLoader(data, **{**defaults, **options})
+
+
+def _run(loader: MixingDataLoader, num_batches: int, first: int = 0) -> list[Any]:
+    """What batches consist of, while the size is changed by hand before each."""
+    given: list[Any] = []
+    while len(given) < num_batches:
+        for batch in loader:
+            given.append(
+                ({name: values.tolist() for name, values in batch.items()}, loader.stream_ids.tolist(), loader.coverage)
+            )
+            loader.set_batch_size(3 + (first + len(given)) * 5 % 7)
+            if len(given) == num_batches:
+                break
+    return given
+
+
+def _rows(batch: dict[str, torch.Tensor]) -> list[tuple[int, ...]]:
+    return [tuple(row) for row in batch["x"].tolist()]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_resumed_in_the_middle_it_gives_what_the_uninterrupted_one_gives(num_workers: int, drop_last: bool) -> None:
+    options = {"mixing": Wandering(), "drop_last": drop_last}
+    whole = _run(_loader(**options), 16)
+    loader = _loader(num_workers, **options)
+    start = _run(loader, 5)
+    state = json.loads(json.dumps(loader.state_dict()))
+    _run(loader, 2, first=5)  # what is loaded afterwards is no part of the state
+    resumed = _loader(num_workers, **options)
+    resumed.load_state_dict(state)
+    assert start + _run(resumed, 11, first=5) == whole
+    loader.load_state_dict(state)
+    assert _run(loader, 11, first=5) == whole[5:]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_size_rules_the_very_next_batch(num_workers: int) -> None:
+    loader = _loader(num_workers)
+    sizes = []
+    for batch in loader:
+        sizes.append(len(batch["x"]))
+        loader.set_batch_size(None if len(sizes) == 2 else 5)
+    assert sizes == [9, 5, 9, 5, 5, 4]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("micro_batch_size", [None, 2])
+def test_the_ranks_together_give_every_sample_once_an_epoch(world_size: int, micro_batch_size: int | None) -> None:
+    loaders = [
+        _loader(batch_size=12, rank=rank, world_size=world_size, micro_batch_size=micro_batch_size)
+        for rank in range(world_size)
+    ]
+    for _ in range(2):
+        seen = []
+        for batches in zip(*loaders, strict=True):
+            if micro_batch_size is None:
+                seen += [_rows(b) for b, loader in zip(batches, loaders, strict=True) if not loader.is_padding]
+            else:
+                assert len({len(batch) for batch in batches}) == 1
+                seen += [_rows(micro.inputs) for batch in batches for micro in batch if not micro.is_padding]
+        assert sorted(itertools.chain(*seen)) == sorted((k, i) for k, n in enumerate(LENGTHS) for i in range(n))
+
+
+def test_the_scales_of_micro_batches_sum_to_that_of_the_batch() -> None:
+    loaders = [_loader(rank=rank, world_size=2, batch_size=11, micro_batch_size=2) for rank in range(2)]
+    for batches in zip(*loaders, strict=True):
+        for loader, batch in zip(loaders, batches, strict=True):
+            assert sum(map(loader.loss_scale_of, batch)) == pytest.approx(loader.loss_scale)
+        assert sum(loader.loss_scale for loader in loaders) == pytest.approx(2)
+
+
+def test_the_scale_of_nothing_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="there has been none yet"):
+        _ = _loader().loss_scale
+
+
+def test_a_rank_without_a_sample_is_given_one_that_counts_for_nothing() -> None:
+    loaders = [_loader(rank=rank, world_size=2) for rank in range(2)]  # 37 samples: the last batch has one
+    *_, last = zip(*loaders, strict=True)
+    assert [len(batch["x"]) for batch in last] == [1, 1]
+    assert _rows(last[0]) == _rows(last[1])
+    assert sorted(loader.is_padding for loader in loaders) == [False, True]
+    assert sorted(loader.loss_scale for loader in loaders) == [0.0, 2.0]
+
+
+def test_what_is_reported_rules_the_very_next_batch() -> None:
+    loader = _loader(2, mixing=_Follow())
+    counts = []
+    for batch in itertools.islice(loader, 3):
+        counts.append(len(set(batch["x"][:, 0].tolist())))
+        loader.observe([1.0, 0.0, 0.0] if len(counts) == 1 else [1.0, 1.0, 1.0])
+    assert counts == [3, 1, 3]
+
+
+class _Follow(Policy):
+    needs = frozenset({"loss"})
+
+    def start(self, mixture: Mixture) -> Decision:
+        return Decision(mixture.weights)
+
+    def update(self, observation: Observation) -> Decision:
+        return Decision(observation.losses)
+
+
+class _Weighing(_Follow):
+    def start(self, mixture: Mixture) -> Decision:
+        return Decision(mixture.weights, mixture.weights)
+
+
+def test_loss_weights_come_with_micro_batches_of_one_stream() -> None:
+    batch = next(iter(_loader(mixing=_Weighing(), micro_batch_size=64)))
+    assert [set(micro.stream_ids) for micro in batch] == [{0}, {1}, {2}]
+    with pytest.raises(
+        ValueError, match=r"_Weighing, or a stream.s loss_weight, weights losses by stream.*set micro_batch_size"
+    ):
+        next(iter(_loader(mixing=_Weighing())))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_samples_are_collated_as_a_data_loader_does(num_workers: int) -> None:
+    data = [(torch.tensor([float(k)]), k) for k in range(6)]
+    loader = MixingDataLoader(data, 4, shuffle=False, num_workers=num_workers)
+    assert len(loader) == 2
+    inputs, labels = next(iter(loader))
+    assert inputs.tolist() == [[0.0], [1.0], [2.0], [3.0]]
+    assert labels.tolist() == [0, 1, 2, 3]
+
+
+def test_workers_that_persist_end_when_they_are_told_to() -> None:
+    loader = _loader(1, persistent_workers=True)
+    batches = [_rows(batch) for _ in range(2) for batch in loader]
+    assert batches == [_rows(batch) for plain in [_loader()] for _ in range(2) for batch in plain]
+    loader.stop()
+
+
+class _RowStream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"data": _RowStream()}, TypeError, "an iterable dataset cannot be indexed.*MixingTrainer"),
+        ({"micro_batch_size": 0}, ValueError, "micro_batch_size must be at least 1 sample, got 0"),
+        ({"micro_batch_size": 1.5}, TypeError, "micro_batch_size must be a whole number"),
+        ({"num_workers": -1}, ValueError, "num_workers must be 0 or more, got -1"),
+        ({"num_workers": 1.0}, TypeError, "num_workers must be a whole number, got 1.0"),
+        ({"prefetch_factor": 0}, ValueError, "prefetch_factor must be at least 1"),
+        ({"persistent_workers": True}, ValueError, "persistent_workers=True needs workers"),
+        ({"world_size": 5, "rank": 0}, ValueError, "4 samples in all are fewer than the 5 ranks"),
+    ],
+)
+def test_bad_input_is_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        MixingDataLoader(**{"data": range(9), "batch_size": 4, **options})
+
+
+def test_columns_that_only_some_streams_have_are_not_lost() -> None:
+    narrow = [{"x": torch.ones(2)} for _ in range(8)]
+    wide = [{"x": torch.ones(2), "y": torch.ones(1)} for _ in range(8)]
+    with pytest.raises(ValueError, match=r"have different columns: only some have \['y'\]"):
+        list(MixingDataLoader({"narrow": narrow, "wide": wide}, batch_size=4))

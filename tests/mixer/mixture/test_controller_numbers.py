@@ -1,0 +1,467 @@
+"""What the controller hands to its two controls and takes from them, by hand."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.clock import Budget, Clock
+from mixer.mixture.controller import FORMAT_VERSION, Mixing
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
+from mixer.policies import Decision, Fixed, Mixture, Observation, Policy, Uniform
+from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.schedules import BatchDecision, BatchObservation, Constant, GradientNoise, Schedule
+from tests.mixer.mixture.test_controller import LENGTHS, Recording, make_mixing, through_json
+
+
+class Sizes(Schedule):
+    """Asks for the next of the given sizes and keeps what it observed."""
+
+    def __init__(self, *sizes: float, needs: frozenset[str] = frozenset(), **bounds: int):
+        super().__init__(**bounds)
+        self.sizes, self.needs, self.observations = sizes, needs, []
+
+    def update(self, observation: BatchObservation) -> BatchDecision:
+        self.observations.append(observation)
+        return BatchDecision(self.sizes[min(len(self.observations), len(self.sizes)) - 1])
+
+
+def sized(schedule: Schedule, policy: Policy | None = None, budget: Budget | None = None, **clock: object) -> Mixing:
+    streams = [Stream(name, range(length)) for name, length in LENGTHS.items()]
+    budget = Budget(epochs=5) if budget is None else budget
+    ticking = Clock(8, 100, budget, is_constant=schedule.is_constant, **clock)
+    return Mixing(Planner(streams, seed=0), policy or Uniform(), ticking, BatchSize(schedule, 8))
+
+
+def gradients(variance: float = 4.0, squared_norm: float = 1.0) -> GradientStatistics:
+    ones = np.ones(3)
+    return GradientStatistics(
+        gram=np.full((3, 3), squared_norm) + np.diag(ones * variance / 2),
+        variance=ones * variance,
+        squared_norm=ones * squared_norm,
+        counts=np.full(3, 2),
+        shares=ones / 3,
+        gram_error=np.zeros((3, 3)),
+    )
+
+
+def update(mixing: Mixing, **measured: object) -> None:
+    plan = mixing.next_plan()
+    mixing.observe(plan, np.array([1.0, 2.0, 3.0]), plan.counts * np.array([10, 20, 30]), **measured)
+
+
+class TestWhatTheScheduleSees:
+    def test_every_number_of_the_step_and_of_the_run(self) -> None:
+        schedule = Sizes(20, 20)
+        mixing = sized(schedule, Fixed([2, 1, 1]))
+        noise = GradientNoise(0.5, 7.0)
+        update(mixing, loss=1.5, gradient_norm=2.5, learning_rate=lambda step: 100 + step, noise=noise)
+        (seen,) = schedule.observations
+        assert (seen.step, seen.progress, seen.num_epochs_done) == (1, 8 / 500, 0)
+        assert (seen.num_samples, seen.num_tokens, seen.batch_size) == (8, 40 + 40 + 60, 8)
+        assert (seen.loss, seen.gradient_norm, seen.noise) == (1.5, 2.5, noise)
+        assert seen.last_learning_rate == 100
+        assert seen.learning_rate == pytest.approx(100 + 65 * 8 / 500)  # 65 steps of 8 in five epochs
+        update(mixing)
+        assert (schedule.observations[1].batch_size, schedule.observations[1].num_samples) == (20, 28)
+
+    def test_what_was_not_measured_is_not_a_number(self) -> None:
+        schedule = Sizes(8)
+        update(sized(schedule))
+        (seen,) = schedule.observations
+        assert all(map(math.isnan, (seen.loss, seen.gradient_norm, seen.learning_rate, seen.last_learning_rate)))
+        assert seen.noise is None
+
+    def test_noise_is_that_of_the_streams_gradients_where_none_is_given(self) -> None:
+        schedule = Sizes(8)
+        mixing = sized(schedule)
+        measured = gradients()
+        update(mixing, gradients=measured)
+        update(mixing, gradients=measured, noise=GradientNoise(9.0, 9.0))
+        update(mixing, gradients=gradients(variance=math.nan))
+        update(mixing, gradients=gradients(squared_norm=math.nan))
+        assert [seen.noise for seen in schedule.observations] == [
+            GradientNoise(*measured.noise),
+            GradientNoise(9.0, 9.0),
+            None,
+            None,
+        ]
+
+    def test_a_size_that_stays_is_not_asked_for(self) -> None:
+        mixing = sized(Constant(8))
+        update(mixing, learning_rate=lambda step: pytest.fail("nobody needs it"))
+        assert mixing.batch_size == 8
+
+
+class TestSize:
+    def test_its_decision_rules_the_next_step(self) -> None:
+        mixing = sized(Sizes(20, 13, 50, learning_rate="linear"))
+        totals = []
+        for _ in range(4):
+            totals.append(int(mixing.next_plan().counts.sum()))
+            mixing.observe(mixing.next_plan(), np.ones(3), np.ones(3, dtype=np.int64))
+            assert mixing.clock.batch_size == mixing.batch_size
+        assert totals[:2] == [8, 20]
+        assert mixing.learning_rate_factor == 50 / 8
+
+    def test_by_hand_until_it_is_given_back(self) -> None:
+        mixing = sized(Sizes(20))
+        assert (mixing.batch_size, mixing.manual_batch_size, mixing.initial_batch_size) == (8, None, 8)
+        mixing.set_batch_size(30)
+        assert (mixing.batch_size, mixing.manual_batch_size, mixing.initial_batch_size) == (30, 30, 8)
+        assert (mixing.next_plan().total, mixing.clock.batch_size) == (30, 30)
+        mixing.set_batch_size(None)
+        assert (mixing.batch_size, mixing.manual_batch_size, mixing.clock.batch_size) == (8, None, 8)
+
+    def test_without_one_it_is_that_of_the_clock(self) -> None:
+        mixing = make_mixing(batch_size=12)
+        assert isinstance(mixing.schedule, Constant)
+        assert (mixing.batch_size, mixing.initial_batch_size, mixing.learning_rate_factor) == (12, 12, 1.0)
+
+    def test_the_clock_takes_the_size_that_the_schedule_begins_with(self) -> None:
+        assert sized(Sizes(20, initial=16)).clock.batch_size == 16
+
+
+class TestWhatThePolicySees:
+    def test_all_that_was_measured_is_handed_on(self) -> None:
+        policy = Recording([2, 1, 1])
+        measured = gradients()
+        excess, after = np.array([0.1, 0.2, 0.3]), np.array([0.4, 0.5, 0.6])
+        mixing = make_mixing(policy)
+        update(mixing, gradients=measured, update_norm=0.7, excess_losses=excess, losses_after=after)
+        (seen,) = policy.observations
+        assert seen.gradients is measured
+        assert seen.update_norm == 0.7
+        assert (seen.losses.tolist(), seen.batch_size) == ([1.0, 2.0, 3.0], 8)
+        assert (seen.excess_losses is excess, seen.losses_after is after) == (True, True)
+        assert (seen.shares.tolist(), seen.tokens_per_sample) == ([0.5, 0.25, 0.25], None)
+        assert seen.active.tolist() == [True] * 3
+
+    def test_what_was_not_measured_is_missing(self) -> None:
+        policy = Recording([2, 1, 1])
+        update(make_mixing(policy))
+        (seen,) = policy.observations
+        assert math.isnan(seen.update_norm)
+        assert (seen.gradients, seen.excess_losses, seen.losses_after) == (None, None, None)
+
+    def test_tokens_are_added_up(self) -> None:
+        mixing = make_mixing(Fixed([2, 1, 1]))
+        assert (mixing.num_tokens.tolist(), mixing.num_tokens.dtype) == ([0, 0, 0], np.int64)
+        for _ in range(2):
+            update(mixing)
+        assert mixing.num_tokens.tolist() == [80, 80, 120]
+        assert mixing.clock.num_tokens == 280
+
+    def test_shares_and_lengths_are_of_tokens_in_that_unit(self) -> None:
+        policy = Recording([1, 1, 2], unit="tokens")
+        mixing = make_mixing(policy)
+        update(mixing)
+        (seen,) = policy.observations
+        assert seen.tokens_per_sample.tolist() == [10.0, 20.0, 30.0]
+        assert seen.shares == pytest.approx(np.array([10, 20, 60]) / 90)
+
+
+class OnTop(Policy):
+    """Has the first two streams share the batch, and samples of the third, or what it is told to, on top."""
+
+    def __init__(self, *additional: float, weights: tuple[float, ...] = (1.0, 1.0, 0.0)):
+        super().__init__()
+        self.decision = Decision(np.array(weights), additional=np.array(additional))
+
+    def start(self, mixture: Mixture) -> Decision:
+        return self.decision
+
+    def update(self, observation: Observation) -> Decision:
+        return self.decision
+
+
+class TestOnTop:
+    def test_a_plan_says_which_samples_do_not_count_in_the_clock(self) -> None:
+        mixing = make_mixing(OnTop(0.0, 0.0, 0.5))
+        plan = mixing.next_plan()
+        assert (plan.counts.tolist(), plan.are_additional.tolist()) == ([4, 4, 4], [False, False, True])
+        mixing.observe(plan, np.ones(3), np.array([40, 40, 1000]))
+        assert (mixing.clock.num_samples, mixing.clock.num_tokens) == (8, 80)
+        assert mixing.num_tokens.tolist() == [40, 40, 1000]
+        assert make_mixing().next_plan().are_additional is None
+
+    def test_by_hand_there_is_nothing_on_top(self) -> None:
+        mixing = make_mixing(OnTop(0.0, 0.0, 0.5))
+        mixing.set_weights([1, 1, 2])
+        assert (mixing.next_plan().counts.tolist(), mixing.next_plan().are_additional) == ([2, 2, 4], None)
+
+    @pytest.mark.parametrize(
+        "additional", [(0.0, 0.0, math.nan), (0.0, 0.0, math.inf), (0.0, 0.0, -0.5), (0.0, 0.5), (0.0, 0.0, 0.5, 0.5)]
+    )
+    def test_what_is_no_multiple_is_refused(self, additional: tuple[float, ...]) -> None:
+        with pytest.raises(ValueError, match=r"OnTop at step 0: additional must be 3 finite numbers of 0 or more, got"):
+            make_mixing(OnTop(*additional))
+
+    def test_a_stream_has_a_share_or_samples_on_top(self) -> None:
+        with pytest.raises(
+            ValueError, match=r"not both; got additional \[0\.5, 0\.0, 0\.5\], weights \[1\.0, 1\.0, 0\.0\]"
+        ):
+            make_mixing(OnTop(0.5, 0.0, 0.5))
+
+
+class TestLastStep:
+    def test_the_clock_counts_what_the_streams_gave(self) -> None:
+        streams = [Stream("a", range(10), max_epochs=1.3), Stream("b", range(9), max_epochs=1)]
+        mixing = make_mixing(streams=streams)
+        totals = []
+        while (plan := mixing.next_plan()) is not None:
+            mixing.observe(plan, np.ones(2), np.ones(2, dtype=np.int64))
+            totals.append(plan.total)
+        assert (totals, mixing.clock.num_samples) == ([8, 8, 3, 3], 22)
+
+
+class TestTokensThatAreMissing:
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda: make_mixing(Fixed([1, 1, 2], unit="tokens")), "^unit='tokens' needs"),
+            (lambda: sized(Constant(8), budget=Budget(tokens=900)), "^A budget in tokens needs"),
+            (lambda: sized(Sizes(8, needs=frozenset({"tokens"}))), "^batch_size=Sizes needs"),
+        ],
+    )
+    def test_who_needs_them_and_which_streams_have_none_is_named(
+        self, make: Callable[[], Mixing], message: str
+    ) -> None:
+        mixing = make()
+        plan = mixing.next_plan()
+        with pytest.raises(ValueError, match=message + r" token counts, but samples of \['b'\] have no tokens"):
+            mixing.check_tokens(plan, np.array([5, 0, 5]))
+        mixing.check_tokens(plan, np.array([1, 1, 1]))
+
+    def test_a_stream_without_samples_needs_none(self) -> None:
+        mixing = make_mixing(Fixed([1, 0, 1], unit="tokens"))
+        mixing.check_tokens(mixing.next_plan(), np.array([5, 0, 5]))
+
+    def test_nor_is_it_named_beside_another_one(self) -> None:
+        mixing = make_mixing(Fixed([1, 1, 0], unit="tokens"))
+        with pytest.raises(ValueError, match=r"samples of \['b'\] have no tokens"):
+            mixing.check_tokens(mixing.next_plan(), np.array([5, 0, 0]))
+
+    def test_nobody_needs_them(self) -> None:
+        mixing = sized(Sizes(8))
+        mixing.check_tokens(mixing.next_plan(), np.zeros(3, dtype=np.int64))
+
+
+class TestRestart:
+    def test_a_new_run_begins_and_what_was_set_by_hand_stays(self) -> None:
+        mixing = sized(Sizes(20), Recording([1, 1, 2], [2, 1, 1]))
+        update(mixing)
+        mixing.set_weights([1, 2, 1])
+        mixing.set_batch_size(12)
+        other = sized(Sizes(24), Recording([1, 1, 2]))
+        size = BatchSize(Sizes(24), 16)
+        mixing.restart(other.planner, other.clock, size)
+        assert mixing.planner is other.planner
+        assert mixing.clock is other.clock
+        assert (mixing.seen.tolist(), mixing.num_tokens.tolist()) == ([0, 0, 0], [0, 0, 0])
+        assert (mixing.weights["b"], mixing.batch_size, mixing.clock.batch_size) == (0.5, 12, 12)
+        mixing.set_batch_size(None)
+        assert (mixing.batch_size, mixing.initial_batch_size) == (16, 16)
+
+    def test_streams_that_are_not_there_at_the_start_are_refused(self) -> None:
+        streams = [Stream("a", range(9)), Stream("late", range(9), enters_at=0.5)]
+        with pytest.raises(ValueError, match="No stream that is active at the start of the run has a positive weight"):
+            make_mixing(Fixed([0, 1]), streams=streams)
+
+
+class TestDroppedRests:
+    def test_a_batch_that_has_grown_passes_over_the_rest_of_a_single_stream(self) -> None:
+        clock = Clock(4, 10, Budget(epochs=3), drop_unit=1, is_constant=False)
+        mixing = Mixing(Planner([Stream("only", range(10))], seed=1), Uniform(), clock, BatchSize(Sizes(8), 4))
+        plan = mixing.next_plan()
+        mixing.observe(plan, np.ones(1), np.ones(1, dtype=np.int64))
+        assert (mixing.clock.num_epochs_done, mixing.clock.dropped_samples) == (1, 6)
+        plan = mixing.next_plan()
+        assert (plan.starts.tolist(), plan.counts.tolist()) == ([10], [8])
+        assert mixing.unique.tolist() == [4]
+        assert not mixing.drop_rest()
+
+    def test_of_several_streams_nothing_is_passed_over(self) -> None:
+        mixing = sized(Sizes(60), drop_unit=1)
+        update(mixing)
+        update(mixing)
+        assert (mixing.clock.num_epochs_done, mixing.clock.dropped_samples) == (1, 32)
+        before = mixing.seen.tolist()
+        plan = mixing.next_plan()
+        assert (plan.starts.tolist(), plan.total) == (before, 60)
+        assert mixing.unique.tolist() == np.minimum(mixing.seen, list(LENGTHS.values())).tolist()
+
+    def test_a_size_by_hand_that_leaves_no_whole_batch_ends_the_epoch_with_the_next_plan(self) -> None:
+        mixing = sized(Sizes(8), drop_unit=1)
+        update(mixing)
+        mixing.set_batch_size(95)
+        assert mixing.next_plan() is None
+        assert (mixing.clock.num_epochs_done, mixing.clock.step_in_epoch) == (1, 0)
+        assert mixing.next_plan().total == 95
+
+
+class TestStreamsOfUnknownLength:
+    def test_coverage_of_rows_is_not_a_number(self) -> None:
+        class Rows:
+            def __iter__(self) -> Iterator[int]:
+                return iter(range(5))
+
+        mixing = make_mixing(Fixed([1, 1]), streams=[Stream("a", range(8)), Stream("web", Rows())])
+        mixing.next_plan()
+        assert mixing.coverage["a"] == 0.5
+        assert math.isnan(mixing.coverage["web"])
+        assert mixing.stream_epochs[0] == 0.5
+
+
+class TestState:
+    def test_it_is_plain_and_says_its_format(self) -> None:
+        mixing = make_mixing(Fixed([2, 1, 1]))
+        update(mixing)
+        state = through_json(mixing.state_dict())
+        assert (state["format"], state["num_tokens"]) == (FORMAT_VERSION, [40, 40, 60])
+        assert set(state) == {"format", "clock", "batch_size", "planner", "weights", "num_tokens", "skipped"}
+
+    def test_everything_comes_back(self) -> None:
+        mixing = sized(Sizes(20, 30), Recording([2, 1, 1]))
+        update(mixing)
+        resumed = sized(Sizes(20, 30), Recording([2, 1, 1]))
+        resumed.load_state_dict(through_json(mixing.state_dict()))
+        assert resumed.num_tokens.tolist() == mixing.num_tokens.tolist()
+        assert resumed.num_tokens.dtype == np.int64
+        assert (resumed.batch_size, resumed.clock.batch_size, resumed.clock.step) == (20, 20, 1)
+        assert resumed.state_dict() == mixing.state_dict()
+
+    def test_an_inexact_resume_counts_the_tokens_of_the_streams_by_name(self) -> None:
+        mixing = make_mixing(Fixed([2, 1, 1]))
+        update(mixing)
+        streams = [Stream("c", range(50)), Stream("new", range(5)), Stream("a", range(20))]
+        resumed = make_mixing(Fixed([1, 1, 1]), streams=streams)
+        resumed.load_state_dict(mixing.state_dict(), allow_inexact=True)
+        assert resumed.num_tokens.tolist() == [60, 0, 40]
+        assert resumed.num_tokens.dtype == np.int64
+        assert resumed.weights == pytest.approx({"c": 1 / 3, "new": 1 / 3, "a": 1 / 3})
+        assert resumed.next_plan().staleness == 0
+
+    def test_a_policy_of_another_kind_starts_anew_where_that_is_allowed(self) -> None:
+        mixing = make_mixing(Fixed([2, 1, 1]))
+        update(mixing)
+        resumed = make_mixing(Recording([0, 1, 1]))
+        with pytest.raises(ValueError, match="the policy was Fixed and is Recording now"):
+            resumed.load_state_dict(mixing.state_dict())
+        resumed.load_state_dict(mixing.state_dict(), allow_inexact=True)
+        assert resumed.weights == {"a": 0.0, "b": 0.5, "c": 0.5}
+        assert (resumed.clock.step, resumed.next_plan().staleness) == (1, 0)
+
+    def test_other_weights_of_a_policy_that_never_changes_them_are_refused_or_rule(self) -> None:
+        state = make_mixing(Fixed([2, 1, 1])).state_dict()
+        resumed = make_mixing(Fixed([1, 2, 1]))
+        with pytest.raises(
+            ValueError, match=r"the weights were \[0\.5, 0\.25, 0\.25\] and are \[0\.25, 0\.5, 0\.25\] now"
+        ):
+            resumed.load_state_dict(state)
+        resumed.load_state_dict(state, allow_inexact=True)
+        assert resumed.weights == {"a": 0.25, "b": 0.5, "c": 0.25}
+
+
+class TestSkipped:
+    def test_samples_that_are_left_out_add_up(self) -> None:
+        mixing = make_mixing()
+        for _ in range(2):
+            update(mixing, skipped=np.array([1, 0, 2]))
+        assert mixing.skipped.tolist() == [2, 0, 4]
+
+    @pytest.mark.parametrize(("num_left", "is_refused"), [(0, False), (1, True)])
+    def test_who_is_left_out_needs_no_tokens(self, num_left: int, is_refused: bool) -> None:
+        mixing = make_mixing(Uniform(unit="tokens"), batch_size=9)
+        plan = mixing.next_plan()
+        assert plan.counts.tolist() == [3, 3, 3]
+        tokens, skipped = np.array([5, 0, 5]), np.array([0, 3 - num_left, 0])
+        if not is_refused:
+            mixing.check_tokens(plan, tokens, skipped)
+            return
+        with pytest.raises(ValueError, match=r"unit='tokens' needs token counts, but samples of \['\w+'\] have no"):
+            mixing.check_tokens(plan, tokens, skipped)
+
+    def test_one_sample_without_tokens_is_enough(self) -> None:
+        mixing = make_mixing(Uniform(unit="tokens"), batch_size=3)
+        with pytest.raises(ValueError, match="needs token counts"):
+            mixing.check_tokens(mixing.next_plan(), np.array([5, 0, 5]))
+
+    def test_they_come_back(self) -> None:
+        mixing, resumed = make_mixing(), make_mixing()
+        update(mixing, skipped=np.array([1, 0, 2]))
+        resumed.load_state_dict(through_json(mixing.state_dict()))
+        assert resumed.skipped.tolist() == [1, 0, 2]
+
+    def test_a_stream_that_is_new_has_left_out_none(self) -> None:
+        mixing = make_mixing()
+        update(mixing, skipped=np.array([1, 0, 2]))
+        streams = [Stream(name, range(length)) for name, length in (*LENGTHS.items(), ("new", 7))]
+        wider = make_mixing(streams=streams)
+        wider.clock = Clock(8, 100, Budget(epochs=5))
+        wider.load_state_dict(through_json(mixing.state_dict()), allow_inexact=True)
+        assert wider.skipped.tolist() == [1, 0, 2, 0]
+        assert wider.num_tokens.tolist() == [*mixing.num_tokens.tolist(), 0]
+
+
+class TestEvaluations:
+    def test_the_last_loss_of_each_stream_is_kept_and_saved(self) -> None:
+        mixing, resumed = make_mixing(), make_mixing()
+        first, second, third = mixing.names
+        mixing.observe_evaluation({first: 0.5, "other": 9.0, third: math.inf})
+        state = through_json(mixing.state_dict())
+        assert state["weights"]["evaluation_losses"] == [0.5, None, None]
+        resumed.load_state_dict(state)
+        resumed.observe_evaluation({second: 2.0})
+        assert resumed.state_dict()["weights"]["evaluation_losses"] == [0.5, 2.0, None]
+
+
+class TestErrorsOfPolicies:
+    @pytest.mark.parametrize(("said", "notes"), [("lost", 1), ("lost at step 1", 0)])
+    def test_who_raised_it_and_when_is_said_once(self, said: str, notes: int) -> None:
+        class Lost(Recording):
+            def update(self, observation: Observation) -> Decision:
+                raise ValueError(said)
+
+        with pytest.raises(ValueError, match=said) as error:
+            update(make_mixing(Lost([1.0, 1.0, 1.0])))
+        assert getattr(error.value, "__notes__", []) == ["Raised by the policy Lost at step 1."] * notes
+
+    def test_what_is_no_decision_is_refused(self) -> None:
+        class Number(Recording):
+            def start(self, mixture: Mixture) -> Decision:
+                return 3  # type: ignore[return-value]
+
+        with pytest.raises(TypeError, match=r"Number at step 0: a policy decides by a Decision.*, got 3\."):
+            make_mixing(Number())
+
+
+class Plain(Recording):
+    """A policy of the user's own, which decides in lists or by name."""
+
+    def __init__(self, weights: object, loss_weights: object = None):
+        super().__init__()
+        self.asked, self.asked_for_losses = weights, loss_weights
+
+    def decision(self) -> Decision:
+        return Decision(self.asked, self.asked_for_losses)  # type: ignore[arg-type]
+
+
+class TestPlainDecisions:
+    @pytest.mark.parametrize("weights", [[1, 2, 5], np.array([1, 2, 5]), {"c": 5.0, "a": 1.0, "b": 2.0}])
+    @pytest.mark.parametrize("factors", [None, [2.0, 1.0, 0.5], {"b": 1.0, "c": 0.5, "a": 2.0}])
+    def test_lists_and_names_are_taken_as_well(self, weights: object, factors: object) -> None:
+        mixing = make_mixing(Plain(weights, factors))
+        assert list(mixing.weights.values()) == [0.125, 0.25, 0.625]
+        found = mixing.next_plan().loss_weights
+        assert found is None if factors is None else found.tolist() == [2.0, 1.0, 0.5]
+
+    @pytest.mark.parametrize(
+        ("weights", "factors"), [({"a": 1.0}, None), ([1, 2], None), ([1, 2, 5], {"a": 1.0}), ([1, 2, 5], [1.0])]
+    )
+    def test_what_does_not_fit_the_streams_is_refused(self, weights: object, factors: object) -> None:
+        with pytest.raises(ValueError, match="Plain at step 0: "):
+            make_mixing(Plain(weights, factors))

@@ -1,0 +1,207 @@
+"""States of the mixture that are not what was written: one kind of error, with what is wrong."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.cursors import IterableCursor
+from mixer.mixture.stream import Stream
+from mixer.policies import Floor, GroupDRO
+from mixer.policies.contract import Policy
+from mixer.schedules import Constant
+from mixer.trainer.checkpointing.save import Progress
+from mixer.utils.validation import MOST_COUNT
+from tests.mixer.mixture.test_controller import make_mixing, one_step
+
+HUGE = 10**400
+
+
+def saved_state(policy: Policy | None = None) -> Any:
+    mixing = make_mixing(policy or GroupDRO())
+    for _ in range(3):
+        one_step(mixing)
+    return json.loads(json.dumps(mixing.state_dict()))
+
+
+def changed(state: Any, place: tuple[Any, ...], value: Any) -> Any:
+    inner = state
+    for step in place[:-1]:
+        inner = inner[step]
+    assert place[-1] in inner or isinstance(inner, list)
+    inner[place[-1]] = value
+    return state
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("planner", "streams", "a", "seen"), 1.5, "the samples seen of 'a' must be a whole number"),
+        (("planner", "streams", "a", "seen"), -1, "the samples seen of 'a' must be a whole number"),
+        (("planner", "streams", "a", "seen"), MOST_COUNT + 1, "the samples seen of 'a' must be a whole number"),
+        (("planner", "streams", "a", "deficit"), "0", "the deficit of 'a' must be a number"),
+        (("planner", "streams", "a", "deficit"), 1e7, "the deficit of 'a' must be a number"),
+        (("planner", "streams", "a", "deficit"), float("nan"), "the deficit of 'a' must be a number"),
+        (("planner", "streams", "a", "deficit"), HUGE, "the deficit of 'a' must be a number"),
+        (("planner", "streams", "a", "additional_deficit"), None, "the deficit of 'a' must be a number"),
+        (("planner", "streams", "b", "position"), True, "stream 'b': position must be a whole number"),
+        (("planner", "streams", "b", "position"), -3, "stream 'b': position must be a whole number"),
+        (("planner", "streams", "b", "position"), MOST_COUNT + 1, "stream 'b': position must be a whole number"),
+        (("planner", "streams", "b"), 3, "the saved mixture is damaged"),
+        (("planner", "streams"), None, "the saved mixture is damaged"),
+        (("clock", "step"), 2.0, "step must be a whole number"),
+        (("clock", "num_samples"), MOST_COUNT + 1, "num_samples must be a whole number"),
+        (("clock", "warmup_share"), float("inf"), "warmup_share must be a number"),
+        (("clock", "least_progress"), -1, "least_progress must be a number"),
+        (("clock", "batch_size"), 0, "batch_size must be a whole number"),
+        (("clock", "batch_size"), 2**31, "batch_size must be a whole number"),
+        (("clock", "dropped_samples"), 10**9, "dropped_samples must be a whole number"),
+        (("clock", "step_in_epoch"), 10**9, "of an epoch, but an epoch has"),
+        (("clock",), [], "the saved mixture is damaged"),
+        (("batch_size", "scheduled"), 0, "the batch size must be a whole number"),
+        (("batch_size", "scheduled"), 2**31, "the batch size must be a whole number"),
+        (("batch_size", "manual"), 7.5, "the batch size set by hand must be a whole number"),
+        (("batch_size", "own_factor"), "1", "the learning rate's factor must be a number"),
+        (("batch_size", "own_factor"), -1, "the learning rate's factor must be a number"),
+        (("num_tokens", 0), -1, "the tokens of a stream must be a whole number"),
+        (("num_tokens", 0), "1", "the tokens of a stream must be a whole number"),
+        (("skipped", 0), 0.5, "the skipped samples of a stream must be a whole number"),
+        (("skipped",), [0], "zip"),
+        (("weights", "manual"), [1.0, 2.0], "the values of the streams must be a list of 3 numbers"),
+        (("weights", "manual"), [1.0, 2.0, "3"], "the values of the streams must be a number"),
+        (("weights", "manual"), [0.0, 0.0, 0.0], "the weights set by hand"),
+        (("weights", "manual"), [1.0, -1.0, 1.0], "the weights set by hand"),
+        (("weights", "evaluation_losses"), [1.0], "the values of the streams must be a list of 3 numbers"),
+        (("weights", "policy", "state"), {}, "cannot be taken up"),
+        (("weights", "policy", "state"), 3, "cannot be taken up"),
+        (("weights", "policy"), None, "the saved mixture is damaged"),
+        (("weights", "decision"), [], "damaged"),
+    ],
+)
+def test_what_is_not_what_was_written_is_refused(place: tuple[Any, ...], value: Any, said: str) -> None:
+    state = saved_state()
+    mixing = make_mixing(GroupDRO())
+    with pytest.raises(ValueError) as info:  # noqa: PT011  # its words are compared below
+        mixing.load_state_dict(changed(state, place, value))
+    assert type(info.value) is ValueError
+    assert said in str(info.value)
+    assert len(str(info.value)) < 1_000
+
+
+def leaves(content: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    parts = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    for name, part in parts:
+        yield (*place, name)
+        yield from leaves(part, (*place, name))
+
+
+@pytest.mark.parametrize("value", [None, "text", [], {}, [[]], -1, HUGE, True])
+def test_no_place_of_a_state_gives_another_kind_of_error(value: Any) -> None:
+    whole = saved_state(Floor(GroupDRO(), 0.1))
+    num_refused = 0
+    for place in leaves(whole):
+        mixing = make_mixing(Floor(GroupDRO(), 0.1))
+        try:
+            mixing.load_state_dict(changed(json.loads(json.dumps(whole)), place, value))
+        except ValueError as error:
+            assert str(error)  # noqa: PT017
+            num_refused += 1
+        else:
+            mixing.next_plan()
+    assert num_refused > 20
+
+
+class TestPolicyState:
+    @pytest.mark.parametrize("num_streams", [2, 4])
+    def test_arrays_of_another_number_of_streams_are_refused(self, num_streams: int) -> None:
+        state = saved_state()
+        state["weights"]["policy"]["state"]["alpha"]["logs"] = [1 / num_streams] * num_streams
+        with pytest.raises(ValueError, match="saved state of policy GroupDRO cannot be taken up"):
+            make_mixing(GroupDRO()).load_state_dict(state)
+
+    @pytest.mark.parametrize("state", [{}, 3, None, {"made up": 1}])
+    def test_one_that_cannot_be_taken_up_starts_anew_where_that_is_allowed(self, state: Any) -> None:
+        mixing = make_mixing(GroupDRO())
+        mixing.load_state_dict(changed(saved_state(), ("weights", "policy", "state"), state), allow_inexact=True)
+        fresh = make_mixing(GroupDRO())
+        assert mixing.policy.state_dict() == fresh.policy.state_dict()
+        assert mixing.clock.step == 3
+        assert one_step(mixing).counts.sum() == 8
+
+    def test_what_is_of_another_form_is_refused_though_it_could_be_taken_up(self) -> None:
+        state = saved_state()
+        alpha = state["weights"]["policy"]["state"]["alpha"]
+        alpha["logs"] = list(map(str, alpha["logs"]))
+        with pytest.raises(ValueError, match=r"GroupDRO: alpha: logs\[0\] must be a number, but str"):
+            make_mixing(GroupDRO()).load_state_dict(state)
+
+
+class TestRows:
+    def _state(self) -> dict[str, Any]:
+        cursor = IterableCursor(Stream("rows", iter_of(5)))
+        state: dict[str, Any] = cursor.state_dict()
+        return state
+
+    @pytest.mark.parametrize("name", ["position", "passes", "pass_start", "longest_pass", "left", "undelivered"])
+    @pytest.mark.parametrize("value", ["1", 1.5, -1, True, MOST_COUNT + 1])
+    def test_counts_are_whole_numbers(self, name: str, value: Any) -> None:
+        cursor = IterableCursor(Stream("rows", iter_of(5)))
+        with pytest.raises(ValueError, match=f"{name} must be a whole number"):
+            cursor.load_state_dict({**self._state(), name: value})
+
+
+def iter_of(length: int) -> Any:
+    from torch.utils.data import IterableDataset
+
+    class Rows(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            yield from range(length)
+
+    return Rows()
+
+
+class TestBatchSize:
+    def test_a_schedules_state_of_another_form_is_refused(self) -> None:
+        from mixer.schedules import LossChange
+
+        size = BatchSize(LossChange(minimum=1, maximum=64), 8)
+        state = json.loads(json.dumps(size.state_dict()))
+        names = [name for name, value in state["state"].items() if isinstance(value, int | float | list)]
+        assert names
+        for name in names:
+            with pytest.raises(ValueError, match="must be"):
+                BatchSize(LossChange(minimum=1, maximum=64), 8).load_state_dict(
+                    {**state, "state": {**state["state"], name: "text"}}
+                )
+
+    def test_a_constant_one_goes_on(self) -> None:
+        size = BatchSize(Constant(12), 8)
+        size.load_state_dict(json.loads(json.dumps(size.state_dict())))
+        assert size.value == 12
+
+
+class TestProgress:
+    STATE = Progress(
+        seconds=1.0,
+        running_losses=[0.5],
+        logged_loss=1.0,
+        last_logged_step=3,
+        gradient_norm=None,
+        learning_rate=1e-3,
+        learning_rate_factor=1.0,
+        num_evaluations=0,
+        epoch_end_is_left=False,
+        epoch_stops=False,
+        training_stops=False,
+        recorder={},
+        methods={},
+        num_metrics=0,
+    ).state_dict()
+
+    def test_numbers_that_are_none_are_read_from_text(self) -> None:
+        found = Progress.from_state({**self.STATE, "logged_loss": "nan", "gradient_norm": "inf"})
+        assert np.isnan(found.logged_loss)
+        assert found.gradient_norm == float("inf")

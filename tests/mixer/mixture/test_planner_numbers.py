@@ -1,0 +1,262 @@
+"""What a planner tells of its streams and keeps of them, by hand."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from mixer.mixture.cursors import IterableCursor, ShuffledCursor
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
+from tests.mixer.mixture.test_planner import draw, make_streams, memory_planner
+from tests.mixer.plans import make_plan
+
+
+class Rows:
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
+def with_rows() -> Planner:
+    return Planner([Stream("a", range(9)), Stream("web", Rows())], seed=0)
+
+
+class TestLossWeights:
+    @pytest.mark.parametrize(
+        ("own", "factors", "expected"),
+        [
+            ([1.0, 1.0], None, None),
+            ([1.0, 1.0], [3.0, 4.0], [3.0, 4.0]),
+            ([2.0, 0.5], None, [2.0, 0.5]),
+            ([2.0, 0.5], [3.0, 4.0], [6.0, 2.0]),
+            ([1.0, 0.5], [3.0, 4.0], [3.0, 2.0]),
+        ],
+    )
+    def test_the_policys_factors_are_multiplied_by_the_streams_own(
+        self, own: list[float], factors: list[float] | None, expected: list[float] | None
+    ) -> None:
+        planner = Planner([Stream(f"s{k}", range(3), loss_weight=weight) for k, weight in enumerate(own)], seed=0)
+        found = planner.weigh_losses(None if factors is None else np.array(factors))
+        assert (None if found is None else found.tolist()) == expected
+
+
+class TestNumbers:
+    def test_a_sample_that_came_again_is_no_other_one(self) -> None:
+        planner = Planner(make_streams(9, 20), seed=0)
+        draw(planner, [1, 1], 24)
+        assert planner.unique.tolist() == [9, 12]
+        assert planner.unique.dtype == planner.seen.dtype == np.int64
+        assert planner.row_drawers == {}
+        assert planner.undelivered.tolist() == [0, 0]
+
+    def test_what_rows_there_are_shows_on_the_way(self) -> None:
+        planner = with_rows()
+        draw(planner, [1, 1], 12)
+        assert list(planner.row_drawers) == [1]
+        cursor = planner.row_drawers[1]
+        assert isinstance(cursor, IterableCursor)
+        cursor.end_pass(num_kept=0, num_undelivered=3)
+        draw(planner, [1, 1], 8)
+        assert planner.unique.tolist() == [9, 6]
+        assert planner.undelivered.tolist() == [0, 3]
+        assert planner.undelivered.dtype == np.int64
+
+    def test_a_stream_of_rows_gives_what_is_left(self) -> None:
+        planner = with_rows()
+        assert planner.shares(np.array([1.0, 1.0]), 0.0)[1].tolist() == [np.inf, np.inf]
+        planner.row_drawers[1].limit(2)
+        assert planner.shares(np.array([1.0, 1.0]), 0.0)[1].tolist() == [np.inf, 2.0]
+        assert draw(planner, [1, 1], 12) == [10, 2]
+
+    def test_what_is_owed_is_the_share_less_what_was_drawn(self) -> None:
+        planner = Planner(make_streams(9, 9, 9), seed=0)
+        draw(planner, [5, 3, 2], 1)
+        assert planner.deficit == pytest.approx([-0.5, 0.3, 0.2])
+        draw(planner, [5, 3, 2], 2)
+        assert planner.deficit == pytest.approx([-0.5, -0.1, 0.6])
+
+    def test_the_drawers_may_be_given(self) -> None:
+        streams = make_streams(9, 9)
+        cursors = [ShuffledCursor(stream, 5) for stream in streams]
+        planner = Planner(streams, seed=0, cursors=cursors)
+        draw(planner, [1, 1], 6)
+        assert planner.cursors == tuple(cursors)
+        assert [cursor.state_dict()["position"] for cursor in cursors] == [3, 3]
+
+    def test_one_stream_passes_samples_over(self) -> None:
+        planner = Planner(make_streams(9), seed=0)
+        planner.skip(4)
+        assert planner.draw(np.ones(1), np.array([np.inf]), 3, 0)[1].tolist() == [4]
+        assert planner.seen.tolist() == [3]
+
+    def test_shares_of_ranks_are_balanced_unless_it_is_said_otherwise(self) -> None:
+        planner, plan = Planner(make_streams(9, 9), seed=0), make_plan([1, 1], [0, 1])
+        shares = [
+            planner.rank_share(plan, 0, 2),
+            *(planner.rank_share(plan, 0, 2, balance) for balance in (True, False)),
+        ]
+        found = [[(k, list(positions)) for k, positions, _ in share] for share in shares]
+        assert found[0] == found[1] != found[2]
+
+    def test_an_example_is_the_first_sample_of_its_stream(self) -> None:
+        planner = Planner(make_streams(9, 9), seed=0)
+        stream_id, positions, indices = planner.example(make_plan([2, 3], [4, 7]), 1)
+        assert (stream_id, list(positions)) == (1, [7])
+        assert indices.tolist() == planner.cursors[1].references(range(7, 8)).tolist()
+
+
+class TestThere:
+    def planner(self) -> Planner:
+        spans = {"first": (0.0, 0.5), "second": (0.25, 1.0)}
+        return Planner(
+            [
+                Stream(name, range(9), max_epochs=1, enters_at=span[0], leaves_at=span[1])
+                for name, span in spans.items()
+            ],
+            seed=0,
+        )
+
+    @pytest.mark.parametrize(
+        ("progress", "expected"),
+        [(0.0, [1, 0]), (0.2, [1, 0]), (0.25, [1, 1]), (0.49, [1, 1]), (0.5, [0, 1]), (1.0, [0, 1])],
+    )
+    def test_from_entering_to_leaving(self, progress: float, expected: list[int]) -> None:
+        assert self.planner().active(progress).tolist() == [bool(there) for there in expected]
+
+    def test_not_when_it_is_used_up(self) -> None:
+        planner = self.planner()
+        draw(planner, [0, 1], 9, progress=0.3)
+        assert planner.active(0.3).tolist() == [True, False]
+
+    def test_the_sum_of_shares_is_one_of_those_that_are_there(self) -> None:
+        planner = self.planner()
+        assert planner.shares(np.array([3.0, 1.0]), 0.0)[0].tolist() == [1.0, 0.0]
+        assert planner.shares(np.array([3.0, 1.0]), 0.3)[0].tolist() == [0.75, 0.25]
+        assert planner.shares(np.array([3.0, 1.0]), 0.3)[1].tolist() == [9.0, 9.0]
+        assert planner.shares(np.array([3.0, 0.0]), 0.7)[0].tolist() == [0.0, 0.0]
+
+    @pytest.mark.parametrize(
+        "spans",
+        [
+            [(0.5, 1.0), (0.0, 0.5)],
+            [(0.0, 1.0), (0.2, 0.4)],
+            [(0.0, 0.6), (0.1, 0.3), (0.6, 1.0)],
+        ],
+    )
+    def test_a_run_without_a_gap_is_taken(self, spans: Sequence[tuple[float, float]]) -> None:
+        memory = memory_planner(5)[0].streams[1]
+        streams = [Stream(f"s{k}", range(9), enters_at=begin, leaves_at=end) for k, (begin, end) in enumerate(spans)]
+        assert len(Planner([memory, *streams], seed=0).streams) == len(spans) + 1
+
+    def test_the_gap_is_named(self) -> None:
+        with pytest.raises(ValueError, match=r"from progress 0\.0 of the run on; let one enter earlier"):
+            Planner([Stream("a", range(9), enters_at=0.1)], seed=0)
+        with pytest.raises(ValueError, match=r"from progress 0\.9 of the run on"):
+            Planner([Stream("a", range(9), leaves_at=0.9)], seed=0)
+
+
+class TestOnTop:
+    def counts(self, planner: Planner, *steps: tuple[float, float]) -> list[int]:
+        shares, found = np.array([1.0, 0.0]), []
+        for step, (ratio, available) in enumerate(steps):
+            limits = np.array([np.inf, available])
+            found.append(int(planner.draw(shares, limits, 10, step, np.array([0.0, ratio]))[0][1]))
+        return found
+
+    def test_the_remainder_is_carried_over(self) -> None:
+        assert self.counts(memory_planner(50)[0], *[(0.28, 50)] * 5) == [2, 3, 3, 3, 3]
+        assert self.counts(memory_planner(50)[0], *[(0.03, 50)] * 7) == [0, 0, 0, 1, 0, 0, 1]
+
+    def test_a_remainder_is_lost_where_the_memory_gave_all_it_had(self) -> None:
+        assert self.counts(memory_planner(50)[0], (0.28, 2), (0.03, 50)) == [2, 0]
+        assert self.counts(memory_planner(50)[0], (0.28, 3), (0.03, 50)) == [2, 1]
+
+    def test_a_remainder_is_lost_where_nothing_is_asked_for(self) -> None:
+        assert self.counts(memory_planner(50)[0], (0.28, 50), (0.0, 50), (0.03, 50)) == [2, 0, 0]
+
+    def test_it_is_a_multiple_of_what_was_drawn(self) -> None:
+        planner, _ = memory_planner(50, max_epochs=1.0)
+        shares, available = planner.shares(np.array([1.0, 0.0]), 0.0)
+        counts, _ = planner.draw(shares, available, 80, 0, np.array([0.0, 0.5]))
+        assert counts.tolist() == [50, 25]
+        assert counts.dtype == np.int64
+
+
+class TestMultinomial:
+    @pytest.mark.parametrize(("seed", "key"), [(7, 7), (-1, 2**63 - 1), (2**63 + 2, 2)])
+    def test_the_key_is_the_seed_the_step_and_how_many_streams_there_are(self, seed: int, key: int) -> None:
+        planner = Planner(make_streams(90, 90, 90), seed=seed, drawing="multinomial")
+        expected = np.random.default_rng([key, 4, 2]).multinomial(50, [0.75, 0.0, 0.25])
+        assert draw(planner, [3, 0, 1], 50, step=4) == expected.tolist()
+        assert planner.deficit.tolist() == [0.0, 0.0, 0.0]
+
+    def test_what_a_stream_cannot_give_is_drawn_anew_from_the_others(self) -> None:
+        streams = [Stream("a", range(5), max_epochs=1), *make_streams(90, 90)]
+        expected = np.random.default_rng([0, 3, 2]).multinomial(45, [0.0, 0.5, 0.5])
+        planner = Planner(streams, seed=0, drawing="multinomial")
+        assert draw(planner, [8, 1, 1], 50, step=3) == [5, *expected.tolist()[1:]]
+
+
+class TestInexactState:
+    def test_streams_of_the_same_name_go_on_and_new_ones_begin(self) -> None:
+        planner = Planner(make_streams(9, 9, 9), seed=0)
+        draw(planner, [5, 3, 2], 8)
+        state = planner.state_dict()
+        resumed = Planner([Stream("s2", range(9)), Stream("new", range(9)), Stream("s0", range(9))], seed=4)
+        resumed.load_state_dict(state, allow_inexact=True)
+        assert resumed.seen.tolist() == [int(planner.seen[2]), 0, int(planner.seen[0])]
+        assert resumed.seen.dtype == np.int64
+        assert resumed.deficit.tolist() == [0.0, 0.0, 0.0]
+        assert [d.state_dict()["position"] for d in resumed.cursors] == resumed.seen.tolist()
+
+    def test_another_seed_alone_keeps_what_is_owed(self) -> None:
+        planner = Planner(make_streams(9, 9, 9), seed=0)
+        draw(planner, [5, 3, 2], 1)
+        resumed = Planner(make_streams(9, 9, 9), seed=1)
+        resumed.load_state_dict(planner.state_dict(), allow_inexact=True)
+        assert resumed.deficit.tolist() == planner.deficit.tolist()
+        assert resumed.deficit.any()
+
+    def test_the_state_is_plain_and_by_name(self) -> None:
+        planner = Planner(make_streams(9, 9), seed=3)
+        draw(planner, [1, 1], 3)
+        state = planner.state_dict()
+        assert state["seed"] == 3
+        assert {
+            name: (s["position"], s["seen"], s["deficit"], s["additional_deficit"])
+            for name, s in state["streams"].items()
+        } == {
+            "s0": (int(planner.seen[0]), int(planner.seen[0]), float(planner.deficit[0]), 0.0),
+            "s1": (int(planner.seen[1]), int(planner.seen[1]), float(planner.deficit[1]), 0.0),
+        }
+
+
+def test_looking_ahead_shares_nothing_that_moves() -> None:
+    planner = Planner(make_streams(9, 9), seed=0)
+    draw(planner, [2, 1], 4)
+    before = planner.state_dict()
+    ahead = planner.ahead()
+    assert ahead.state_dict() == before
+    draw(ahead, [1, 2], 5)
+    assert planner.state_dict() == before
+    assert ahead.seen.sum() == 9
+
+
+def test_an_example_is_the_sample_of_its_number() -> None:
+    planner = Planner(make_streams(50), seed=0)
+    plan = make_plan([4], [7])
+    for number in range(3):
+        share = planner.example(plan, 0, number)
+        assert list(share.positions) == [7 + number]
+        assert share.indices.tolist() == planner.cursors[0].references(range(7 + number, 8 + number)).tolist()
+
+
+def test_a_memory_has_the_key_of_its_stream_and_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner, (memory,) = memory_planner(3)
+    memory_stream = planner.streams[1]
+    keys, new_cursor = [], memory.new_cursor
+    monkeypatch.setattr(type(memory), "new_cursor", lambda self, key: keys.append(key) or new_cursor(key))
+    for seed in (5, 6):
+        Planner(planner.streams, seed)
+    assert keys == [memory_stream.order_key(5), memory_stream.order_key(6)]
+    assert keys[0] != keys[1]

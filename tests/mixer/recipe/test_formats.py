@@ -1,0 +1,266 @@
+"""What each format makes of rows, token by token."""
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from mixer.recipe.data import Chat, Format, Labelled, Prompt, Text, formatted
+from tests.mixer.recipe.small_tokenizers import CHATML, MARKED, byte_level, of_words
+
+BYTES = byte_level()
+WORDS = of_words("good bad film food so")
+END, START, STOP, NEWLINE = 0, 1, 2, 202
+A = 68  # the token of "a"; those of the other letters follow
+TALK = [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "bc"},
+    {"role": "user", "content": "d"},
+    {"role": "assistant", "content": "e"},
+]
+
+
+def made(rows: list[dict[str, Any]], chosen: Format, tokenizer: Any = BYTES, task: str = "causal-lm") -> list[Any]:
+    dataset = datasets.Dataset.from_list(rows)
+    return formatted(dataset, chosen, tokenizer, task, "streams.s").to_list()
+
+
+def learned(sample: dict[str, Any]) -> str:
+    return BYTES.decode([label for label in sample["labels"] if label != -100])
+
+
+def test_text_is_packed_with_the_end_of_text_between_documents() -> None:
+    samples = made([{"text": "abc"}, {"text": None}, {"text": "de"}, {"text": ""}, {"text": "fg"}], Text(max_length=4))
+    assert [sample["input_ids"] for sample in samples] == [[A, 69, 70, END], [71, 72, END, 73], [74, END]]
+    assert all(sample["labels"] == sample["input_ids"] for sample in samples)
+
+
+def test_text_by_row_ends_and_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+    samples = made([{"body": "ab"}, {"body": ""}, {"body": "abcdef"}], Text("body", max_length=4, pack=False))
+    assert [sample["input_ids"] for sample in samples] == [[A, 69, END], [A, 69, 70, 71]]
+
+
+def test_text_of_an_encoder_keeps_its_first_and_last_token() -> None:
+    (packed,) = made([{"text": "good film"}, {"text": "bad"}], Text(max_length=16), WORDS, "masked-lm")
+    assert packed == {"input_ids": [1, 5, 7, 2, 1, 6, 2]}
+    (cut,) = made([{"text": "good bad film"}], Text(max_length=4, pack=False), WORDS, "masked-lm")
+    assert cut == {"input_ids": [1, 5, 6, 2]}
+
+
+def test_a_prompt_is_read_and_its_completion_learned() -> None:
+    rows = [{"q": "ab", "a": {"text": "c"}}, {"q": "b", "a": {"text": "dd"}}]
+    samples = made(rows, Prompt("{q}\n", "{a[text]}"))
+    assert samples[0] == {"input_ids": [A, 69, NEWLINE, 70, END], "labels": [-100, -100, -100, 70, END]}
+    assert samples[1] == {"input_ids": [69, NEWLINE, 71, 71, END], "labels": [-100, -100, 71, 71, END]}
+    both = made(rows, Prompt("{q}\n", "{a[text]}", train_on_prompt=True))
+    assert both[0]["labels"] == both[0]["input_ids"] == samples[0]["input_ids"]
+
+
+def test_a_prompt_of_a_model_with_an_encoder_stands_on_its_own_side() -> None:
+    (sample,) = made([{"q": "good", "a": "bad film"}], Prompt("{q}", "{a}", 3), WORDS, "seq2seq-lm")
+    assert sample == {"input_ids": [1, 5, 2], "labels": [1, 6, 2]}
+    with pytest.raises(ValueError, match="leave train_on_prompt at False"):
+        made([{"q": "good", "a": "bad"}], Prompt("{q}", "{a}", train_on_prompt=True), WORDS, "seq2seq-lm")
+
+
+def test_rows_of_which_no_label_is_left_are_left_out_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("mixer.recipe.data.formatting.logger.warning", lambda text, *values: said.append(text % values))
+    samples = made([{"q": "abcdef", "a": "x"}, {"q": "a", "a": "b"}, {"q": "aaaa", "a": "y"}], Prompt("{q}", "{a}", 4))
+    assert [learned(sample) for sample in samples] == ["b<|endoftext|>"]
+    assert said == ["streams.s: 2 of 3 rows are left out: they have no token, or no label to learn within max_length."]
+    with pytest.raises(ValueError, match=r"streams\.s: Prompt leaves nothing of 1 rows"):
+        made([{"q": "abcdef", "a": "x"}], Prompt("{q}", "{a}", 4))
+
+
+@pytest.mark.parametrize(("task", "tokenizer"), [("causal-lm", BYTES), ("seq2seq-lm", WORDS)])
+def test_rows_without_a_completion_do_not_teach_to_say_nothing(task: str, tokenizer: Any) -> None:
+    rows = [{"q": "good", "a": {"b": text}} for text in ("bad", "", None)] + [{"q": "film", "a": None}]
+    for completion in ("{a[b]}", "so {a[b]}"):
+        assert len(made(rows, Prompt("{q}", completion), tokenizer, task)) == 1
+    assert len(made(rows, Prompt("{q}", "so"), tokenizer, task)) == 4
+    asked = made([{"q": None, "a": "bad"}], Prompt("{q}:", "{a}"))
+    assert learned(asked[0]) == "bad<|endoftext|>"
+
+
+TALK_TOKENS = [
+    *(START, 88, 86, 72, 85, NEWLINE, A, STOP, NEWLINE),  # user: a
+    *(START, 68, 86, 86, 76, 86, 87, 68, 81, 87, NEWLINE, 69, 70, STOP, NEWLINE),  # assistant: bc
+    *(START, 88, 86, 72, 85, NEWLINE, 71, STOP, NEWLINE),
+    *(START, 68, 86, 86, 76, 86, 87, 68, 81, 87, NEWLINE, 72, STOP, NEWLINE),
+]
+
+
+@pytest.mark.parametrize(("template", "tail"), [(CHATML, [NEWLINE]), (MARKED, [-100])])
+def test_only_what_the_assistant_says_is_learned(template: str, tail: list[int]) -> None:
+    (sample,) = made([{"messages": TALK}], Chat(chat_template=template))
+    assert sample["input_ids"] == TALK_TOKENS
+    ignored = [-100] * 20
+    assert sample["labels"] == [*ignored, 69, 70, STOP, *tail, *ignored, 72, STOP, *tail]
+
+
+# Puts something before the first message, as templates with a system prompt of their own do.
+GREETED = "{{ '<|im_start|>system\na<|im_end|>\n' }}" + CHATML
+
+
+@pytest.mark.parametrize("template", [CHATML, MARKED, GREETED])
+def test_a_conversation_may_begin_with_the_assistant(template: str) -> None:
+    (sample,) = made([{"messages": TALK[1:]}], Chat(chat_template=template))
+    end = "" if template == MARKED else "\n"
+    assert learned(sample) == f"bc<|im_end|>{end}e<|im_end|>{end}"
+
+
+def sharegpt(user: str, assistant: str) -> dict[str, Any]:
+    names = {"user": user, "assistant": assistant}
+    return {"conversations": [{"from": names[turn["role"]], "value": turn["content"]} for turn in TALK]}
+
+
+def test_sharegpt_is_the_same_conversation() -> None:
+    rows = [sharegpt("human", "gpt")]
+    for user, assistant in [("User", "Assistant"), ("Human", "model"), ("human", "BOT")]:
+        assert made([sharegpt(user, assistant)], Chat("conversations")) == made([{"messages": TALK}], Chat())
+    assert made(rows, Chat("conversations")) == made([{"messages": TALK}], Chat())
+    capitals = [{"role": turn["role"].upper(), "content": turn["content"]} for turn in TALK]
+    assert made([{"messages": capitals}], Chat()) == made([{"messages": TALK}], Chat())
+    (everything,) = made(rows, Chat("conversations", train_on="all", max_length=9))
+    assert everything == {"input_ids": TALK_TOKENS[:9], "labels": TALK_TOKENS[:9]}
+
+
+def test_a_template_in_a_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "own.jinja").write_text(MARKED)
+    by_file = Chat(chat_template=str(tmp_path / "own.jinja"))
+    assert made([{"messages": TALK}], by_file) == made([{"messages": TALK}], Chat(chat_template=MARKED))
+    for name in ("other.jinja", "other.j2", "other"):
+        with pytest.raises(ValueError, match=rf"streams\.s\.format: Chat: .*there is no file '/.*{name}', and a"):
+            made([{"messages": TALK}], Chat(chat_template=str(tmp_path / name)))
+
+
+# Says how many messages there are before them, so that no part of a conversation is rendered as the whole is.
+COUNTED = "{{ messages | length }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
+STRICT = "{% if messages[0]['role'] != 'user' %}{{ raise_exception('users begin') }}{% endif %}" + CHATML
+
+
+@pytest.mark.parametrize(
+    ("chat", "tokenizer", "rows", "message"),
+    [
+        (Chat(), byte_level(chat_template=None), TALK, r"has no chat template.*Chat\(chat_template=\.\.\.\)"),
+        (
+            Chat(chat_template=COUNTED),
+            BYTES,
+            TALK,
+            r"renders the first 2 messages .* differently from .*train_on='all'",
+        ),
+        (Chat(chat_template=STRICT), BYTES, TALK[1:], "refuses a conversation of .*users begin"),
+        (Chat(), BYTES, [{"speaker": "a"}], r"a message with the fields \['speaker'\]: it needs role and content"),
+        (Chat(), BYTES, TALK[:1], r"the assistant says nothing in them, their roles are \['user'\]"),
+        (Chat(max_length=2), BYTES, TALK, "no label to learn within max_length"),
+        (Chat(), BYTES, [*TALK, {"role": "Critic", "content": "a"}], "there is no role 'critic'"),
+        (Chat(), BYTES, "hello", "has a str where a conversation is expected"),
+    ],
+)
+def test_conversations_that_cannot_be_told_apart_are_refused(
+    chat: Chat, tokenizer: Any, rows: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        made([{"messages": rows}], chat, tokenizer)
+
+
+def test_words_are_numbered_in_their_order_and_numbers_stay() -> None:
+    rows = [{"text": "good film", "label": "pos"}, {"text": "bad", "label": "neg"}]
+    samples = made(rows, Labelled(), WORDS, "sequence-classification")
+    assert [(sample["input_ids"], sample["labels"]) for sample in samples] == [([1, 5, 7, 2], 1), ([1, 6, 2], 0)]
+    assert made([{"text": "so", "label": 3}], Labelled(), WORDS, "encoder")[0]["labels"] == 3
+    assert made([{"text": "so", "label": 0.5}], Labelled(), WORDS, "encoder")[0]["labels"] == 0.5
+    for chosen, kind in [(Labelled(), float), (Labelled(labels=["no", "yes"]), int)]:
+        (number,) = made([{"text": "so", "label": 1.0}], chosen, WORDS, "encoder")
+        assert (number["labels"], type(number["labels"])) == (1, kind)
+    given = Labelled(labels=["pos", "neg"])
+    assert [sample["labels"] for sample in made(rows, given, WORDS, "encoder")] == [0, 1]
+
+
+def test_a_class_label_is_respected_and_pairs_are_told_apart() -> None:
+    kinds = datasets.Features(
+        {"a": datasets.Value("string"), "b": datasets.Value("string"), "y": datasets.ClassLabel(names=["z", "a"])}
+    )
+    rows = datasets.Dataset.from_dict({"a": ["good"], "b": ["so bad"], "y": ["a"]}, features=kinds)
+    (sample,) = formatted(rows, Labelled("a", "b", "y"), WORDS, "sequence-classification").to_list()
+    assert (sample["input_ids"], sample["labels"]) == ([1, 5, 2, 9, 6, 2], 1)
+
+
+def test_rows_without_a_text_have_no_class_to_learn() -> None:
+    rows = [{"text": text, "label": label} for text, label in [("so", 1), (None, 0), ("", 1), (None, None)]]
+    assert [sample["input_ids"] for sample in made(rows, Labelled(), WORDS, "encoder")] == [[1, 9, 2]]
+    pairs = [
+        {"text": "so", "b": "", "label": 1},
+        {"text": "", "b": "so", "label": 1},
+        {"text": "", "b": "", "label": 1},
+    ]
+    assert len(made(pairs, Labelled(text_pair="b"), WORDS, "encoder")) == 2
+
+
+@pytest.mark.parametrize(
+    ("chosen", "task", "rows", "message"),
+    [
+        (Text(), "causal-lm", [{"txt": "a"}], r"streams\.s: Text reads the column 'text', .* they have \['txt'\]"),
+        (Text(), "causal-lm", [{"text": "a"}], r"streams\.s: Text: \w+ has no limit of its own: give max_length"),
+        (Text(max_length=8), "causal-lm", [{"text": 3}], "column 'text' has 3, a int, where a text is expected"),
+        (Text(), "seq2seq-lm", [{"text": "a"}], "a model of the task causal-lm or masked-lm, not seq2seq-lm"),
+        (Labelled(), "encoder", [{"text": "a", "label": None}], "has None, where a label is expected"),
+        (Labelled(labels=["x"]), "encoder", [{"text": "a", "label": "y"}], r"has the label 'y', and there are \['x'\]"),
+    ],
+)
+def test_rows_that_do_not_fit_name_stream_and_column(
+    chosen: Format, task: str, rows: list[dict[str, Any]], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        made(rows, chosen, BYTES, task)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "column", "good", "bad", "message"),
+    [
+        (Prompt("a", "{x[2]}"), "x", ["0", "1", "2"], ["0"], "IndexError: list index out of range"),
+        (Prompt("a", "{x[c]}"), "x", None, {"b": "1"}, "KeyError: 'c'"),
+        (Prompt("a", "{x.b}"), "x", None, "1", "AttributeError: 'str' object has no attribute 'b'"),
+        (Prompt("a", "{x[b]}"), "x", None, "1", "TypeError: string ind"),
+        (Chat(), "messages", TALK, [{"role": "user", "content": None}], "refuses a conversation .*'content'"),
+        (Labelled(labels=["a"]), "label", "a", "b", "has the label 'b'"),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_row_that_cannot_be_read_is_named(
+    chosen: Format, column: str, good: Any, bad: Any, message: str, streaming: bool
+) -> None:
+    rows = datasets.Dataset.from_list([{column: value, "text": "a"} for value in (good, good, bad, bad)])
+    with pytest.raises(ValueError, match=rf"^streams\.s: {type(chosen).__name__}: .*{message}.* \(row 2, counted"):
+        list(formatted(rows.to_iterable_dataset() if streaming else rows, chosen, BYTES, chosen.tasks[0], "streams.s"))
+
+
+@pytest.mark.parametrize("label", [["x"], {"x": "y"}])
+def test_a_label_is_a_word_or_a_number(label: Any) -> None:
+    with pytest.raises(ValueError, match=r"where a label is expected: a word or a number\. \(row 0"):
+        made([{"text": "a", "label": label}], Labelled(), BYTES, "encoder")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Text(max_length=1), "at least 2 tokens, got 1"),
+        (lambda: Prompt("what", "that"), "names a column"),
+        (lambda: Prompt("{q", "{a}"), "braces themselves are doubled"),
+        (lambda: Prompt("{}", "{a}"), "braces without the name of a column"),
+        (lambda: Chat(train_on="user"), "must be 'assistant' or 'all', got 'user'"),
+        (lambda: Labelled(labels=["a", "a"]), "labels must be distinct"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_tokenizer_without_an_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="neither an eos_token nor a sep_token"):
+        made([{"text": "a"}], Text(max_length=4), byte_level(eos_token=None))

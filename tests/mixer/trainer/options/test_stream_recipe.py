@@ -1,0 +1,186 @@
+"""Streams of a recipe, built from Python: functions with formats, labels, models with adapters."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from transformers import TrainingArguments
+
+from mixer import Head
+from mixer.mixture.planner import Planner
+from mixer.recipe.data import DataSource, Labelled, Prompt, Text, Validation
+from mixer.recipe.model import ModelRecipe
+from mixer.recipe.recipe import Recipe
+from mixer.recipe.streams import Factory, StreamRecipe
+from tests.helpers import plain_options
+from tests.mixer.recipe.small_tokenizers import byte_level, of_words
+
+WORDS = "good bad film food so"
+BERT = {
+    "model_type": "bert",
+    "vocab_size": 10,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
+HERE = __name__
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def reviews(num: int = 12) -> datasets.Dataset:
+    return datasets.Dataset.from_dict(
+        {"text": ["good film", "bad food"] * (num // 2), "label": ["yes", "no"] * (num // 2)}
+    )
+
+
+def numbered() -> datasets.Dataset:
+    texts = ["good film", "bad food", "so good", "so bad", "film"]
+    rows = [{"text": texts[number % 5], "label": ["yes", "no"][number % 3 == 0]} for number in range(40)]
+    return datasets.Dataset.from_list(rows)
+
+
+def turned() -> datasets.Dataset:
+    return numbered().select(range(39, -1, -1))
+
+
+def splits() -> dict[str, datasets.Dataset]:
+    return {"train": reviews(), "validation": reviews(4)}
+
+
+def rows_of_tokens() -> list[dict[str, Any]]:
+    return [{"input_ids": [1, 2]}]
+
+
+def build(**fields: Any) -> tuple[Any, Any]:
+    return StreamRecipe(**fields).build("s", of_words(WORDS), "sequence-classification")[:2]
+
+
+def test_what_a_function_gives_takes_a_format_and_a_validation_part() -> None:
+    stream, held = build(factory=f"{HERE}.reviews", format=Labelled(), validation=Validation(4, "label"))
+    assert (stream.num_samples, sorted(held["labels"])) == (8, [0, 0, 1, 1])
+    stream, held = build(factory=f"{HERE}.splits", format=Labelled())
+    assert (stream.num_samples, len(held)) == (12, 4)
+    assert stream.dataset[0]["labels"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"factory": f"{HERE}.splits", "validation": 2}, "streams.s: it has a validation split already"),
+        ({"factory": f"{HERE}.rows_of_tokens", "validation": 0.5}, "held out of a datasets.Dataset, got a list"),
+        ({"factory": f"{HERE}.rows_of_tokens", "format": Labelled()}, "streams.s: Labelled reads a datasets.Dataset"),
+        (
+            {"factory": f"{HERE}.reviews", "format": Labelled(label="mood")},
+            "streams.s: Labelled reads the column 'mood'",
+        ),
+        ({"factory": f"{HERE}.reviews", "format": Labelled(labels=["yes"])}, "has the label 'no', and there are"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        build(**fields)
+
+
+def test_words_of_rows_that_are_streamed_need_their_order(tmp_path: Path) -> None:
+    reviews().to_json(tmp_path / "rows.jsonl")
+    source = DataSource(str(tmp_path / "rows.jsonl"), streaming=True)
+    stream, _ = build(data=source, format=Labelled(labels=["yes", "no"]))
+    assert [row["labels"] for row in stream.dataset][:2] == [0, 1]
+    with pytest.raises(ValueError, match="streamed data need the labels in advance"):
+        next(iter(build(data=source, format=Labelled())[0].dataset))
+
+
+@pytest.mark.parametrize(
+    ("model", "chosen"),
+    [
+        (
+            ModelRecipe(
+                "sequence-classification", config={**BERT, "num_labels": 2}, lora={"target_modules": ["query"]}
+            ),
+            Labelled(),
+        ),
+        (
+            ModelRecipe("encoder", config=BERT, heads={"s": Head(2)}, lora={"r": 2, "target_modules": ["query"]}),
+            Labelled(),
+        ),
+        (ModelRecipe("masked-lm", config=BERT), Text(max_length=8)),
+        (
+            ModelRecipe(
+                "seq2seq-lm",
+                config={
+                    "model_type": "t5",
+                    "vocab_size": 10,
+                    "d_model": 16,
+                    "d_ff": 16,
+                    "num_layers": 1,
+                    "d_kv": 8,
+                    "num_heads": 2,
+                    "decoder_start_token_id": 0,
+                },
+            ),
+            None,
+        ),
+    ],
+)
+def test_every_task_trains_on_rows(model: ModelRecipe, chosen: Any, tmp_path: Path) -> None:
+    stream = StreamRecipe(factory=f"{HERE}.reviews", format=chosen or Prompt("{text}", "{label}"), validation=4)
+    training = TrainingArguments(**plain_options(tmp_path / "run", max_steps=2))
+    tokenizer = Factory("tests.mixer.recipe.small_tokenizers.of_words", {"words": WORDS})
+    trainer = Recipe(model, {"s": stream}, training, tokenizer=tokenizer).build()
+    if model.lora is not None:
+        learned = [name for name, weight in trainer.model.named_parameters() if weight.requires_grad]
+        assert any("lora_" in name for name in learned)
+        assert all("lora_" in name or "classifier" in name or "heads" in name for name in learned)
+        assert any("lora_" not in name for name in learned)
+    assert trainer.train().training_loss > 0
+    assert trainer.evaluate()["eval_s_loss"] > 0
+
+
+def test_adapters_without_peft_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ValueError, match=r"pip install 'adaptive-mixer\[peft\]'"):
+        ModelRecipe("encoder", config=BERT, heads={"s": Head(2)}, lora={}).build()
+
+
+def test_a_tokenizer_by_a_function_is_made_with_its_arguments(tmp_path: Path) -> None:
+    factory = Factory("tests.mixer.recipe.small_tokenizers.byte_level", {"pad_token": "<|im_end|>"})
+    recipe = Recipe(ModelRecipe(), {}, TrainingArguments(**plain_options(tmp_path)), tokenizer=factory)
+    assert recipe.load_tokenizer().pad_token == "<|im_end|>"  # noqa: S105
+    assert byte_level().pad_token == "<pad>"  # noqa: S105
+
+
+@pytest.mark.parametrize(
+    "other", [{"validation": Validation(4, seed=1)}, {"format": Labelled(max_length=2)}, {"factory": f"{HERE}.turned"}]
+)
+def test_a_run_does_not_go_on_with_other_samples_of_the_same_number(other: dict[str, Any]) -> None:
+    fields = {"factory": f"{HERE}.numbered", "format": Labelled(), "validation": Validation(4)}
+    saved = Planner([build(**fields)[0]], seed=0).state_dict()
+    Planner([build(**fields)[0]], seed=0).load_state_dict(saved)
+    changed = Planner([build(**{**fields, **other})[0]], seed=0)
+    with pytest.raises(ValueError, match=r"stream 's': content was .* when the run was saved and is"):
+        changed.load_state_dict(saved)
+    changed.load_state_dict(saved, allow_inexact=True)
+    del saved["streams"]["s"]["content"]  # as in checkpoints of before
+    changed.load_state_dict(saved)
+
+
+def test_the_content_stays_the_same_wherever_the_data_lie(tmp_path: Path) -> None:
+    contents = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        numbered().to_json(tmp_path / name / "rows.jsonl")
+        stream, _ = build(data=DataSource(str(tmp_path / name / "rows.jsonl")), format=Labelled())
+        contents.append(stream.content)
+    assert contents[0] is not None
+    assert contents[0] == contents[1]
+
+
+def test_data_sets_of_functions_are_not_looked_into() -> None:
+    assert build(factory=f"{HERE}.rows_of_tokens")[0].content is None

@@ -1,0 +1,147 @@
+"""What is refused beside an engine, told at construction."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from accelerate.utils import DistributedType
+from torch import nn
+
+from mixer import Proportional, Stream, schedules
+from mixer.distributed.gradient_sync import shards_of
+from mixer.trainer.engines import EngineRequest, check_engine, engine_of
+from mixer.trainer.gradient_aggregation import GradientAggregation
+from mixer.trainer.method import Method
+from mixer.trainer.observers.reference import check_reference
+from replay.feeding.features import extract_features
+from replay.methods import AGEM
+from replay.policies import Spaced
+from tests.mixer.trainer.options.test_training_options import _Rows
+
+
+def trainer_with(kind: str, fsdp: bool = False, **config: Any) -> Any:
+    plugins = {"deepspeed_plugin": None, "fsdp_plugin": None}
+    if kind.startswith("zero"):
+        plugins["deepspeed_plugin"] = SimpleNamespace(zero_stage=int(kind[-1]), deepspeed_config=config)
+        engine = DistributedType.DEEPSPEED
+    elif kind.startswith("fsdp"):
+        plugins["fsdp_plugin"] = SimpleNamespace(fsdp_version=int(kind[-1]))
+        engine = DistributedType.FSDP
+    else:
+        engine = {"ddp": DistributedType.MULTI_GPU, "xla": DistributedType.XLA}[kind]
+    state = SimpleNamespace(distributed_type=engine, **plugins)
+    return SimpleNamespace(accelerator=SimpleNamespace(state=state), args=SimpleNamespace(fsdp=fsdp))
+
+
+def asked(**changes: Any) -> EngineRequest:
+    nothing = {
+        "policy": Proportional(),
+        "schedule": schedules.Constant(8),
+        "methods": (),
+        "streams": [Stream("a", [1, 2])],
+        "probes": False,
+        "skips": False,
+        "has_heads": False,
+        "is_cut_by_tokens": False,
+        "counts_steps": True,
+    }
+    return EngineRequest(**{**nothing, **changes})
+
+
+class _SeesGradients(Method):
+    def end_backward(self, model: nn.Module) -> None:
+        """Looks at them."""
+
+
+def _aggregating(num_streams: int) -> Method:
+    method = GradientAggregation("mgda")
+    method.takes_gradients = num_streams > 1
+    return method
+
+
+SHARDING = ("fsdp2", "zero1", "zero2", "zero3")
+ZERO = ("zero0", "zero1", "zero2", "zero3")
+CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
+    (SHARDING, {"schedule": schedules.NoiseScale(initial=8)}, r"batch_size=NoiseScale .* noise, .* Use DDP"),
+    (ZERO, {"methods": [_aggregating(2)]}, "GradientAggregation: needs whole gradients"),
+    (SHARDING, {"methods": [AGEM()]}, "AGEM: needs whole gradients, and under .* Use DDP"),
+    (("fsdp2", "zero3"), {"policy": Spaced()}, r"mixing=Spaced\(Fixed\) .* keeps only a shard"),
+    (("zero3",), {"probes": True}, "cannot be measured under DeepSpeed ZeRO-3.*Use stage 2, FSDP2 or DDP"),
+    (ZERO, {"skips": True}, "nonfinite='skip' .* in the last backward"),
+    (ZERO, {"methods": [_SeesGradients()]}, "_SeesGradients: would see the gradient too late"),
+    (("zero3",), {"has_heads": True}, "first micro-batch"),
+    (("fsdp2", "zero2"), {"has_heads": True, "is_cut_by_tokens": True}, "max_tokens_per_micro_batch cannot guarantee"),
+    (("fsdp2",), {"has_heads": True, "streams": [Stream("rows", _Rows())]}, r"iterable streams \['rows'\]"),
+]
+
+
+@pytest.mark.parametrize(
+    ("engine", "wish", "message"),
+    [
+        pytest.param(engine, wish, text, id=f"{engine}-{text[:20]}")
+        for engines, wish, text in CASES
+        for engine in engines
+    ],
+)
+def test_what_an_engine_cannot_give_is_refused(engine: str, wish: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_engine(trainer_with(engine), asked(**wish))
+
+
+@pytest.mark.parametrize(("engines", "wish", "message"), CASES)
+def test_ddp_gives_all_of_it(engines: tuple[str, ...], wish: dict[str, Any], message: str) -> None:
+    check_engine(trainer_with("ddp"), asked(**wish))
+
+
+@pytest.mark.parametrize(
+    ("engine", "wish"),
+    [
+        ("fsdp2", {"probes": True, "skips": True, "has_heads": True, "methods": [_SeesGradients()]}),
+        ("zero2", {"probes": True, "has_heads": True, "policy": Spaced()}),
+        ("zero3", {"streams": [Stream("rows", _Rows())], "is_cut_by_tokens": True}),
+    ],
+)
+def test_what_an_engine_gives_is_not_refused(engine: str, wish: dict[str, Any]) -> None:
+    check_engine(trainer_with(engine), asked(**wish))
+
+
+def test_a_scheduler_of_deepspeed_goes_by_steps_alone() -> None:
+    trainer = trainer_with("zero2", scheduler={"type": "WarmupLR"})
+    check_engine(trainer, asked())
+    with pytest.raises(ValueError, match=r"deepspeed: .* scheduler, .* set lr_scheduler_type"):
+        check_engine(trainer, asked(counts_steps=False))
+
+
+def test_losses_that_deepspeed_scales_are_not_probed() -> None:
+    trainer = trainer_with("zero2", fp16={"enabled": True})
+    check_engine(trainer, asked())
+    with pytest.raises(ValueError, match=r"under DeepSpeed in fp16, .* Use bf16"):
+        check_engine(trainer, asked(probes=True))
+
+
+def test_the_first_fsdp_and_other_engines_are_refused() -> None:
+    with pytest.raises(ValueError, match="fsdp_config: version 1"):
+        engine_of(trainer_with("fsdp1"))
+    with pytest.raises(ValueError, match="XLA is not supported by mixing: use DDP, FSDP2 or DeepSpeed"):
+        engine_of(trainer_with("xla"))
+
+
+def test_fsdp_that_is_not_used_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    check_engine(trainer_with("ddp", fsdp=True), asked())
+    check_engine(trainer_with("fsdp2", fsdp=True), asked())
+    assert caplog.text.count("fsdp is set, but accelerate shards no model here") == 1
+
+
+def test_weights_that_are_elsewhere() -> None:
+    model = nn.Linear(2, 2)
+    assert shards_of(model) is None
+    assert shards_of(nn.Flatten()) is None
+    check_reference(model, nn.Linear(2, 2))
+    for parameter in model.parameters():
+        parameter.data = torch.empty(0)
+    assert shards_of(model) == "DeepSpeed ZeRO-3"
+    with pytest.raises(ValueError, match="reference_model: DeepSpeed ZeRO-3 has sharded its weights"):
+        check_reference(model, nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="extract_features: each rank runs the model"):
+        extract_features(model, [{"input": torch.ones(2)}])

@@ -1,0 +1,223 @@
+"""Runs that a signal ends: saved after the step in progress, and gone on with as if it had never come."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import TrainerCallback
+
+from mixer.distributed.signals import RunInterrupted, RunTerminated, StopSignals
+from mixer.ledger.folder import read_note
+from mixer.trainer.checkpointing.files import find_problem, list_checkpoints
+from tests.mixer.trainer.checkpointing.test_resume import assert_same, build, end_of, go_on
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Handles signals as Python does in the foreground: what started the tests may have had them ignored."""
+    monkeypatch.setattr("gc.collect", lambda *_: 0)
+    unhandled = {
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGUSR1: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in unhandled.items()}
+    yield
+    assert {number: signal.getsignal(number) for number in unhandled} == unhandled, "put back"
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+class SignalAt(TrainerCallback):
+    """Has the process receive a signal at some event of a step, once or several times."""
+
+    def __init__(self, event: str, step: int, *numbers: signal.Signals):
+        self.step, self.numbers = step, numbers or (signal.SIGTERM,)
+        setattr(self, f"on_{event}", self._send)
+
+    def _send(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+        if state.global_step == self.step:
+            for number in self.numbers:
+                os.kill(os.getpid(), number)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    ends: dict[str, dict[str, Any]] = {}
+
+    def end(name: str) -> dict[str, Any]:
+        if name not in ends:
+            trainer = build(tmp_path_factory.mktemp("whole"), name)
+            trainer.train()
+            ends[name] = end_of(trainer)
+        return ends[name]
+
+    return end
+
+
+# What each run does, when the signal comes, and after which update it ends.
+CASES = {
+    "before the first step": ("steps", "train_begin", 0, 1),
+    "in a step": ("changing", "step_begin", 5, 7),
+    "at an epoch's last step": ("epochs", "step_begin", 3, 5),
+    "under evaluation": ("steps", "prediction_step", 2, 3),
+    "while a checkpoint is written": ("steps", "save", 4, 5),
+    "at an epoch's end": ("saved by epoch", "epoch_end", 5, 6),
+    "where only the best is saved": ("best", "step_begin", 4, 6),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_is_saved_after_the_step_and_goes_on_as_if_nothing_had_been(
+    case: str, tmp_path: Path, expected: Callable[[str], dict[str, Any]]
+) -> None:
+    name, event, step, last = CASES[case]
+    options = {"save_strategy": "best", "metric_for_best_model": "loss"} if name == "best" else {}
+    trainer = build(tmp_path, name, [SignalAt(event, step)], **options)
+    with pytest.raises(RunTerminated, match=rf"SIGTERM ended the run after step {last}; .*checkpoint-{last} ") as end:
+        trainer.train()
+    assert end.value.code == 143
+    assert list_checkpoints(tmp_path)[0].name == f"checkpoint-{last}"
+    assert find_problem(tmp_path / f"checkpoint-{last}") is None
+    note = read_note(tmp_path)
+    assert (note["ended"], note["reason"]) == ("stopped", "SIGTERM")
+    resumed = go_on(build(tmp_path, name, **options))
+    if not options:
+        assert_same(resumed, expected(name))
+    assert resumed["state"][0] == 10 or name == "changing"
+    assert read_note(tmp_path)["ended"] == "finished"
+    assert "reason" not in read_note(tmp_path)
+
+
+def test_an_interrupt_saves_too_and_one_that_a_launcher_passes_on_is_the_same(tmp_path: Path) -> None:
+    with pytest.raises(RunInterrupted, match="SIGINT ended the run after step 4"):
+        build(tmp_path, callbacks=[SignalAt("step_begin", 2, signal.SIGINT, signal.SIGINT)]).train()
+    assert list_checkpoints(tmp_path)[0].name == "checkpoint-4"
+
+
+def test_a_second_interrupt_ends_the_run_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hours = iter(range(0, 10**9, 3600))
+    monkeypatch.setattr("mixer.distributed.signals.time", type("Clock", (), {"monotonic": lambda: next(hours)}))
+    with pytest.raises(KeyboardInterrupt) as end:
+        build(tmp_path, callbacks=[SignalAt("step_begin", 2, signal.SIGINT, signal.SIGINT)]).train()
+    assert not isinstance(end.value, RunInterrupted)
+    assert not list_checkpoints(tmp_path)
+    assert (
+        "SIGINT: the run ends after this step or the next one, with a checkpoint. Another one ends it at"
+        in capsys.readouterr().err
+    )
+    assert read_note(tmp_path)["reason"] == "KeyboardInterrupt"
+
+
+def test_without_checkpoints_nothing_is_saved_and_it_says_so(tmp_path: Path) -> None:
+    trainer = build(tmp_path, callbacks=[SignalAt("step_begin", 2, signal.SIGUSR1)], save_strategy="no")
+    with pytest.raises(RunTerminated, match=r"SIGUSR1 ended the run after step 4\. Nothing was saved") as end:
+        trainer.train()
+    assert end.value.code == 128 + signal.SIGUSR1
+    assert not list_checkpoints(tmp_path)
+
+
+def test_a_signal_that_comes_when_all_is_done_ends_what_comes_after(tmp_path: Path) -> None:
+    with pytest.raises(RunTerminated, match="SIGTERM arrived after the run had finished, at step 10"):
+        build(tmp_path, callbacks=[SignalAt("train_end", 10)]).train()
+    assert read_note(tmp_path)["ended"] == "finished"
+
+
+def test_what_somebody_else_handles_or_ignores_is_left_to_them(tmp_path: Path) -> None:
+    came: list[int] = []
+    previous = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        trainer = build(tmp_path, callbacks=[SignalAt("step_begin", 2, signal.SIGTERM, signal.SIGINT)], max_steps=4)
+        trainer.train()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+        signal.signal(signal.SIGINT, ignored)
+    assert came == [signal.SIGTERM]
+    assert trainer.state.global_step == 4
+
+
+def test_in_another_thread_and_where_it_is_not_wanted_no_handler_is_set(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    class Look(TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    def train(folder: str, wants: bool) -> None:
+        trainer = build(tmp_path / folder, callbacks=[Look()], max_steps=1)
+        trainer._parts.loop._handles_signals = wants
+        trainer.train()
+
+    thread = threading.Thread(target=train, args=("thread", True))
+    thread.start()
+    thread.join()
+    train("unwanted", wants=False)
+    train("wanted", wants=True)
+    assert seen[:2] == [signal.SIG_DFL, signal.SIG_DFL]
+    assert callable(seen[2])
+
+
+def test_a_worker_that_was_forked_outlives_the_step_and_not_much_more() -> None:
+    with StopSignals():
+        worker = os.fork()
+        if not worker:
+            time.sleep(60)
+            os._exit(0)
+    os.kill(worker, signal.SIGINT)
+    os.kill(worker, signal.SIGTERM)
+    time.sleep(0.2)
+    is_left = os.waitpid(worker, os.WNOHANG) == (0, 0)
+    pid = 0
+    while not pid:  # one that comes before the first was heeded is the same one
+        os.kill(worker, signal.SIGTERM)
+        time.sleep(0.1)
+        pid, status = os.waitpid(worker, os.WNOHANG)
+    assert is_left, "it still serves the run"
+    assert os.WTERMSIG(status) == signal.SIGTERM
+
+
+def test_workers_that_get_the_signal_too_serve_the_run_to_its_end(tmp_path: Path) -> None:
+    class SignalAll(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+            for process in multiprocessing.active_children() if state.global_step == 2 else ():
+                os.kill(process.pid or 0, signal.SIGTERM)  # as a scheduler does, to all processes of a job
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer = build(tmp_path, callbacks=[SignalAll()], dataloader_num_workers=1)
+    with pytest.raises(RunTerminated, match="SIGTERM ended the run"):
+        trainer.train()
+    assert find_problem(list_checkpoints(tmp_path)[-1]) is None
+
+
+def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    day, read = 86_400.0, time.time
+    jumps: list[float] = []
+
+    class Jump(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+            jumps.append(-day if state.global_step % 2 else 2 * day)
+
+    monkeypatch.setattr(time, "time", lambda: read() + sum(jumps))
+    options = {"include_num_input_tokens_seen": True}
+    whole = build(tmp_path / "still", **options)
+    whole.train()
+    trainer = build(tmp_path / "jumping", callbacks=[Jump()], **options)
+    trainer.train()
+    timed = [value for entry in trainer.state.log_history for name, value in entry.items() if name == "train_runtime"]
+    assert len(timed) > 1
+    assert all(0 <= seconds < day / 2 for seconds in timed)
+    monkeypatch.undo()
+    expected = {name: part for name, part in end_of(whole).items() if name != "logs"}
+    assert_same(end_of(trainer), expected)
+    resumed = build(tmp_path / "jumping", **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "jumping" / "checkpoint-8"))
+    assert 0 <= resumed._parts.checkpoints._progress().seconds < day / 2

@@ -1,0 +1,156 @@
+"""The gradients of streams under SFTTrainer: with a fused head, with adapters, and with a frozen base."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import Tensor, nn
+from trl.trainer.utils import add_fused_lm_head
+
+from mixer import MixingSFTTrainer, Probing
+from mixer.gradients.probe import GradientProbe
+from tests.helpers import weights_of
+from tests.mixer.gradients.probe.reference import Case, assert_equal, assert_same_gradients, expected_of, gradients_of
+from tests.mixer.trainer.trl.cases import chats, completions, model_of, sft_arguments, tokenizer
+
+OUTPUTS = ("log_probs", "entropy", "log_sum_sq_probs", "mean_logits", "is_top1")
+
+
+def _fused(name: str, dtype: torch.dtype) -> nn.Module:
+    kind, _, change = name.partition("/")
+    model = model_of(kind, dtype)
+    if change == "tied":
+        model.config.tie_word_embeddings = True
+        model.tie_weights()
+    add_fused_lm_head(model, outputs=OUTPUTS)
+    if change.startswith("lora"):
+        modules = ["lm_head"] if change == "lora+head" else None
+        config = LoraConfig(target_modules=["q_proj", "down_proj"], init_lora_weights=False, modules_to_save=modules)
+        model = get_peft_model(model, config).to(dtype)
+    if change == "frozen":
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+        model.lm_head.weight.requires_grad_(True)
+    return model
+
+
+def _losses(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    return -model(**batch, fused_lm_head=True).log_probs.sum(dim=1)
+
+
+def _case(name: str, dtype: torch.dtype = torch.float64) -> Case:
+    generator = torch.Generator().manual_seed(3)
+    ids = torch.randint(2, 45, (7, 9), generator=generator)
+    lengths = torch.tensor([9, 5, 7, 9, 4, 8, 6])
+    mask = (torch.arange(9) < lengths[:, None]).long()
+    labels = torch.where(mask.bool(), ids, -100)
+    batch = {"input_ids": ids * mask, "attention_mask": mask, "labels": labels}
+    return Case(_fused(name, dtype), batch, _losses, lengths - 1, [0, 2, 1, 0, 2, 2, 1])
+
+
+NAMES = ["llama", "llama/tied", "gpt2", "llama/lora", "llama/lora+head", "llama/frozen"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fused_head_is_read_as_by_separate_backwards(name: str) -> None:
+    case = _case(name)
+    case.loss().backward()
+    plain = gradients_of(case.model)
+    expected, probe = expected_of(case), GradientProbe(case.model, 3)
+    found = case.probed(probe)
+    assert_same_gradients(gradients_of(case.model), plain, 1e-6)  # the fused head adds up in float32
+    assert_equal(found, expected, 1e-5)
+    assert probe.coverage == 1.0
+
+
+def test_adapters_leave_a_frozen_head_fused() -> None:
+    case = _case("llama/lora")
+    before = case.model.get_base_model().__dict__["forward"]
+    probe = GradientProbe(case.model, 3)
+    probe.start(case.stream_ids, case.items)
+    assert case.model.get_base_model().__dict__["forward"] is before
+    probe.cancel()
+    case = _case("llama/lora+head")
+    before = case.model.get_base_model().__dict__["forward"]
+    probe = GradientProbe(case.model, 3)
+    probe.start(case.stream_ids, case.items)
+    assert case.model.get_base_model().__dict__["forward"] is not before
+    probe.cancel()
+    assert case.model.get_base_model().__dict__["forward"] is before
+
+
+def test_by_way_of_logits_all_is_as_the_fused_head_gives_it() -> None:
+    case = _case("llama")
+    probe = GradientProbe(case.model, 3)
+    inputs = {**case.batch, "fused_lm_head": True}
+    fused, own = case.model(**inputs), case.model(**case.batch).logits
+    probe.start(case.stream_ids, case.items)
+    plain, still = case.model(**inputs), case.model(**case.batch).logits
+    probe.cancel()
+    torch.testing.assert_close(still, own)
+    for name in ("loss", "label_mask", *OUTPUTS):
+        torch.testing.assert_close(
+            torch.as_tensor(plain[name]), torch.as_tensor(fused[name]), rtol=1e-5, atol=1e-5, check_dtype=False
+        )
+
+
+def _gram_of(model: Any, streams: Any) -> np.ndarray:
+    """Multiplies the streams' mean gradients, each from a backward of its own, sample after sample."""
+    parameters = [one for one in model.parameters() if one.requires_grad]
+    gradients = []
+    for stream in streams:
+        loss, count = torch.zeros((), dtype=torch.float64), 0
+        for row in stream.dataset:
+            ids, targets = torch.tensor([row["input_ids"]]), torch.tensor(row["labels"])[1:]
+            logits = model(input_ids=ids).logits[0, :-1]
+            loss = loss + torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
+            count += int((targets != -100).sum())
+        found = torch.autograd.grad(loss / count, parameters)
+        gradients.append(torch.cat([one.flatten() for one in found]).double())
+    whole = torch.stack(gradients)
+    return (whole @ whole.T).numpy()
+
+
+@pytest.mark.parametrize("kind", ["all", "gpt2", "peft_config", "peft_model"])
+def test_a_run_measures_what_is_trained(tmp_path: Path, kind: str) -> None:
+    lora = LoraConfig(target_modules=["q_proj", "v_proj"], r=2)
+    model: Any = model_of("gpt2" if kind == "gpt2" else "llama", torch.float64)
+    if kind == "peft_model":
+        torch.manual_seed(5)
+        model = get_peft_model(model, lora)
+    trainer = MixingSFTTrainer(
+        model,
+        sft_arguments(tmp_path, per_device_train_batch_size=64, max_steps=1, learning_rate=0.0),
+        train_dataset={"a": chats(7, 1), "b": completions(5, 2)},
+        processing_class=tokenizer(),
+        mixing="PiKE",
+        batch_size=12,
+        probe=Probing(interval_steps=1, mode="exact"),
+        **({"peft_config": lora} if kind == "peft_config" else {}),
+    )
+    trainer.mixing.set_weights({"a": 7, "b": 5})
+    before = weights_of(trainer.model)
+    trainer.train()
+    assert torch.equal(before, weights_of(trainer.model))
+    expected = _gram_of(trainer.model, trainer.streams)
+    statistics = trainer._parts.probe.statistics
+    assert statistics is not None
+    np.testing.assert_allclose(statistics.gram, expected, rtol=1e-4, atol=1e-9)
+
+
+def test_under_autocast_the_fused_head_is_read_too(tmp_path: Path) -> None:
+    trainer = MixingSFTTrainer(
+        model_of(),
+        sft_arguments(tmp_path, per_device_train_batch_size=64, max_steps=1, bf16=True, learning_rate=0.0),
+        train_dataset={"a": chats(7, 1), "b": chats(5, 2)},
+        processing_class=tokenizer(),
+        batch_size=12,
+        probe=Probing(interval_steps=1, mode="exact"),
+    )
+    trainer.train()
+    statistics = trainer._parts.probe.statistics
+    assert statistics is not None
+    np.testing.assert_allclose(statistics.gram, _gram_of(model_of(), trainer.streams), rtol=0.05)

@@ -1,0 +1,240 @@
+"""Nothing in the source loads files in a way that runs code: searched for in the syntax trees."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("mixer", "replay", "tasks")
+REFUSED_MODULES = {
+    *("pickle", "cPickle", "_pickle", "pickletools", "marshal", "shelve", "dill", "joblib", "cloudpickle"),
+    *("jsonpickle", "runpy", "code", "codeop"),
+}
+# By the last part of their names, whoever's they are.
+REFUSED_NAMES = {
+    *("__import__", "read_pickle", "read_hdf", "add_safe_globals", "safe_globals", "spec_from_file_location"),
+    *("import_module", "resolve_name", "SourceFileLoader", "load_module", "exec_module"),
+}
+# By their whole names.
+REFUSED = {
+    *("eval", "exec", "compile", "builtins.eval", "builtins.exec", "builtins.compile"),
+    *("pandas.eval", "torch.jit.load", "torch.hub.load", "torch.export.load", "torch.package.PackageImporter"),
+    *("torch._load_global_deps", "torch.serialization._legacy_load", "numpy.core.multiarray._reconstruct"),
+    *(f"yaml.{name}" for name in ("load", "load_all", "unsafe_load", "unsafe_load_all", "full_load", "full_load_all")),
+    *(f"yaml.{c}{name}Loader" for c in ("", "C") for name in ("", "Unsafe", "Full")),
+}
+# These run no code if an argument says so.
+IF_SAID = {
+    **dict.fromkeys(("torch.load", "torch.serialization.load", "torch.distributed.load"), ("weights_only", True)),
+    **dict.fromkeys(("numpy.load", "numpy.lib.npyio.load", "numpy.lib.format.read_array"), ("allow_pickle", False)),
+}
+USUAL = {"np": "numpy", "pd": "pandas", "pq": "pyarrow.parquet", "pa": "pyarrow"}
+# Why each of these is none.
+ALLOWED = {
+    ("mixer/loading/transport.py", "pickle"): "samples on their way from this run's own workers, in memory",
+    ("mixer/analysis/inspect/duplicates.py", "marshal"): "digests of samples by their bytes; loads nothing",
+    ("tasks/sources/checks.py", "pickle"): "compares two samples by their bytes; loads nothing",
+    ("mixer/cli/entry.py", "import_module"): "from a table in the source",
+    ("mixer/utils/lazy_imports.py", "import_module"): "from a table in the source",
+    ("mixer/distributed/ending.py", "import_module"): "deepspeed alone",
+    ("mixer/analysis/fit/regressors.py", "import_module"): "names in the source",
+    ("mixer/gradients/conflict.py", "import_module"): "torchjd alone",
+    ("mixer/ledger/trackers/adapters.py", "import_module"): "mlflow, wandb and trackio alone",
+    ("tasks/sources/loaders.py", "import_module"): "sklearn.datasets alone",
+    ("mixer/policies/registry.py", "import_module"): "mixer.policies alone",
+    ("mixer/schedules/registry.py", "import_module"): "mixer.schedules alone",
+    ("mixer/recipe/fields.py", "import_module"): "a class of the recipe that the user runs",
+    (
+        "mixer/trainer/checkpointing/trainer_files.py",
+        "safe_globals",
+    ): "what the Trainer reads its random states with: numpy's arrays alone",
+    ("mixer/recipe/streams.py", "resolve_name"): "a function of the recipe that the user runs",
+}
+
+
+def findings(tree: ast.AST) -> Iterator[str]:
+    """Gives what a source does that may run code out of a file."""
+    imported, harmless = _imported(tree), set()
+    for node in ast.walk(tree):  # breadth first: a call comes before its parts
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from _of_import(node)
+        elif isinstance(node, ast.Name | ast.Attribute) and node not in harmless:
+            name = _name_of(node, imported)
+            last = name.rpartition(".")[2]
+            if name in REFUSED | set(IF_SAID):
+                yield name
+            elif last in REFUSED_NAMES:
+                yield last
+        else:
+            if isinstance(node, ast.Call) and _says_so(node, _name_of(node.func, imported)):
+                harmless.add(node.func)
+            yield from filter(None, (_flag(name, value) for name, value in _given(node)))
+
+
+def _given(node: ast.AST) -> Iterator[tuple[object, ast.AST | None]]:
+    """Gives what has a name here and which value: in calls, dicts, assignments and defaults."""
+    if isinstance(node, ast.Call):
+        yield from ((word.arg, word.value) for word in node.keywords)
+    elif isinstance(node, ast.Dict):
+        written = zip(node.keys, node.values, strict=True)
+        yield from ((key.value, value) for key, value in written if isinstance(key, ast.Constant))
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from ((_name_of(target, {}).rpartition(".")[2], node.value) for target in targets)
+    elif isinstance(node, ast.arguments):
+        places = [*node.posonlyargs, *node.args][::-1]
+        yield from ((word.arg, value) for word, value in zip(places, node.defaults[::-1], strict=False))
+        yield from ((word.arg, value) for word, value in zip(node.kwonlyargs, node.kw_defaults, strict=True))
+
+
+def _imported(tree: ast.AST) -> dict[str, str]:
+    """Gives the whole name of what is imported, by how it is called in the source."""
+    names = dict(USUAL)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.asname: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def _of_import(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+    yield from sorted({name.partition(".")[0] for name in names} & REFUSED_MODULES)
+    if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+        yield "*"
+
+
+def _name_of(node: ast.AST, imported: dict[str, str]) -> str:
+    """Gives the dotted name of what a source speaks of; a method of something nameless has a `?` before it."""
+    if isinstance(node, ast.Name):
+        return imported.get(node.id, node.id)
+    if isinstance(node, ast.Attribute):
+        return f"{_name_of(node.value, imported)}.{node.attr}"
+    return "?"
+
+
+def _says_so(node: ast.Call, name: str) -> bool:
+    """Whether a call says by itself that no code is to be run."""
+    word, value = IF_SAID.get(name, ("", None))
+    return any(one.arg == word and getattr(one.value, "value", None) is value for one in node.keywords if word)
+
+
+def _flag(name: object, value: ast.AST | None) -> str:
+    """What an option is called that is written so that code is run; nothing else has a name here."""
+    given = getattr(value, "value", None) if isinstance(value, ast.Constant) else value
+    if name == "trust_remote_code" and given is not False and not isinstance(given, ast.Name | ast.Attribute):
+        return "trust_remote_code"
+    if name == "allow_pickle" and given is not False:
+        return "allow_pickle"
+    return "weights_only" if name == "weights_only" and given is not True else ""
+
+
+def _sources() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def test_nothing_is_loaded_that_runs_code() -> None:
+    found = {
+        (path.relative_to(ROOT).as_posix(), what)
+        for path in _sources()
+        for what in findings(ast.parse(path.read_text()))
+        if what
+    }
+    assert found == set(ALLOWED)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_is_searched(package: str) -> None:
+    found = {path.relative_to(ROOT).as_posix() for path in _sources()}
+    assert f"{package}/__init__.py" in found
+    assert any(name.startswith(f"{package}/") and name.count("/") > 1 for name in found)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *(f"import {name}" for name in sorted(REFUSED_MODULES)),
+        "import pickle as p",
+        "from dill import loads",
+        "import joblib.numpy_pickle",
+        "def read():\n    from marshal import load",
+        "from torch import *",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "torch.load(path, weights_only=is_safe)",
+        "torch.load(path, **options)",
+        "import torch as t\nt.load(path)",
+        "from torch import load\nload(path)",
+        "from torch import load as read\nread(path)",
+        "torch.serialization.load(path)",
+        "torch.jit.load(path)",
+        "torch.hub.load(name, model)",
+        "torch.serialization.add_safe_globals([Any])",
+        "list(map(torch.load, paths))",
+        "read = torch.load",
+        "options = {'weights_only': False}",
+        "np.load(path)",
+        "numpy.load(path, allow_pickle=True)",
+        "np.load(path, None, True)",
+        "from numpy import load\nload(path)",
+        "np.lib.format.read_array(file, allow_pickle=True)",
+        "options = dict(allow_pickle=True)",
+        "yaml.load(text, Loader)",
+        "yaml.load(text, yaml.SafeLoader)",
+        "yaml.load_all(text, yaml.Loader)",
+        "yaml.unsafe_load(text)",
+        "yaml.full_load(text)",
+        "yaml.load(text, yaml.CLoader)",
+        "class Loader(yaml.Loader): ...",
+        "class Loader(yaml.FullLoader): ...",
+        "from yaml import UnsafeLoader\nclass Loader(UnsafeLoader): ...",
+        "from yaml import load\nload(text, Loader)",
+        "eval(text)",
+        "exec(text)",
+        "compile(text, '', 'exec')",
+        "run = eval",
+        "builtins.exec(text)",
+        "from builtins import eval as calculate\ncalculate(text)",
+        "pd.eval(text)",
+        "pd.read_pickle(path)",
+        "pandas.read_hdf(path)",
+        "importlib.import_module(name)",
+        "from importlib import import_module as get\nget(name)",
+        "__import__(name)",
+        "importlib.util.spec_from_file_location(name, path)",
+        "AutoModel.from_pretrained(name, trust_remote_code=True)",
+        "load_dataset(name, trust_remote_code=1)",
+        "options = {'trust_remote_code': True}",
+        "config.trust_remote_code = True",
+        "class Recipe:\n    trust_remote_code: bool = True",
+        "def load(name, trust_remote_code=True): ...",
+        "def load(name, *, trust_remote_code=True): ...",
+    ],
+)
+def test_the_search_finds(source: str) -> None:
+    assert any(findings(ast.parse(source)))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "torch.load(path, weights_only=True)",
+        "from torch import load\nload(path, weights_only=True)",
+        "np.load(path, allow_pickle=False)",
+        "model.eval()",
+        "re.compile(text)",
+        "torch.compile(model)",
+        "json.load(file)",
+        "yaml.safe_load(text)",
+        "yaml.SafeLoader(text)",
+        "class Loader(yaml.SafeLoader): ...",
+        "AutoModel.from_pretrained(name, trust_remote_code=False)",
+        "AutoModel.from_pretrained(name, trust_remote_code=self.trust_remote_code)",
+        "class Recipe:\n    trust_remote_code: bool = False",
+    ],
+)
+def test_the_search_passes(source: str) -> None:
+    assert not any(findings(ast.parse(source)))

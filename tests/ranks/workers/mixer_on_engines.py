@@ -1,0 +1,13 @@
+"""The command line where accelerate takes ranks for those of GPUs: `-m tests.ranks.workers.mixer_on_engines train`."""
+
+import os
+import sys
+
+from mixer.cli.entry import main
+from tests.ranks.engines import as_on_gpus, without_compiling
+
+if __name__ == "__main__":
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED") or "--training.deepspeed" in sys.argv:
+        without_compiling()
+    with as_on_gpus():
+        main()
