@@ -15,6 +15,8 @@ DATA_DIR := data
 SEED := 1
 # Files in the order of pyproject.toml's folders.
 TWO_WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
+# Files that take long come first, so that none is left for one worker at the end.
+ALL_TESTS := -m "" tests/full tests/ranks tests/commands tests/tasks tests/replay tests/mixer
 TWO_RANKS := $(VENV)/bin/torchrun --standalone --nproc_per_node 2 -m mixer
 LAUNCH := $(TWO_RANKS) train recipes/demo.yaml
 CONTINUAL := $(TWO_RANKS) continual recipes/continual.yaml --resume never
@@ -69,29 +71,36 @@ pictures: $(STAMP)
 docs: $(DOCS_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build
 
+# The tests of every commit: what is not marked `full`, outside of tests/full.
 test: $(STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS)
 
+<<<<<<< ours
 # All tests, and every benchmark in its quick form.
 test-all: test
 	$(VENV_PYTHON) -m benchmarks --quick
+=======
+# All tests: engines, two nodes, elastic runs, examples, benchmarks, pages in a browser, and what takes long.
+test-all: $(STAMP)
+	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) $(ALL_TESTS)
+>>>>>>> theirs
 
 # All tests at the lowest versions of transformers, accelerate and datasets that are supported.
 test-lowest:
-	$(MAKE) test VENV=.venv-lowest CONSTRAINTS=constraints-lowest.txt
+	$(MAKE) test-all VENV=.venv-lowest CONSTRAINTS=constraints-lowest.txt
 
 # All tests with another Python: make test-python PYTHON=python3.13
 test-python:
-	$(MAKE) test VENV=.venv-$(notdir $(PYTHON))
+	$(MAKE) test-all VENV=.venv-$(notdir $(PYTHON))
 
 # All tests in another order, of files and of tests in each: make test-random SEED=7
 test-random: $(STAMP)
-	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) --random-order --random-order-seed=$(SEED)
+	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) $(ALL_TESTS) --random-order --random-order-seed=$(SEED)
 
 # Which branches the tests take, in ranks and commands too. Fails below 90 %.
 coverage: $(STAMP)
 	$(VENV_PYTHON) -m coverage erase
-	$(VENV_PYTHON) -m coverage run -m pytest $(TWO_WORKERS)
+	$(VENV_PYTHON) -m coverage run -m pytest $(TWO_WORKERS) $(ALL_TESTS)
 	$(VENV_PYTHON) -m coverage combine --quiet
 	$(VENV_PYTHON) -m coverage report
 
