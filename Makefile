@@ -75,15 +75,11 @@ docs: $(DOCS_STAMP)
 test: $(STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS)
 
-<<<<<<< ours
-# All tests, and every benchmark in its quick form.
-test-all: test
-	$(VENV_PYTHON) -m benchmarks --quick
-=======
-# All tests: engines, two nodes, elastic runs, examples, benchmarks, pages in a browser, and what takes long.
+# All tests: engines, two nodes, elastic runs, examples, pages in a browser, and what takes long; then every benchmark in
+# its quick form.
 test-all: $(STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) $(ALL_TESTS)
->>>>>>> theirs
+	$(VENV_PYTHON) -m benchmarks --quick
 
 # All tests at the lowest versions of transformers, accelerate and datasets that are supported.
 test-lowest:
