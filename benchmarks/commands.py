@@ -41,9 +41,8 @@ COMMANDS = {
         "quality.command",
         "Does adaptive mixing pay?",
         40,
-        (*_QUICK, "--policy", "Uniform", "LossChange", "--seeds", "1", "--data-dir", DATA, "--folder", FOLDER),
+        (*_QUICK, "--policy", "Uniform", "PiKE", "--seeds", "1", "--data-dir", DATA, "--folder", FOLDER),
     ),
-    "pike": Command("quality.pike", "Does PiKE beat plain mixtures?", 25, (*_QUICK, "--folder", FOLDER)),
     "batch_size": Command("quality.batch_size.command", "Do batches that change train faster?", 25, _QUICK),
     "multi_task": Command(
         "quality.multi_task.command",

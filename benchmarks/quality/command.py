@@ -2,7 +2,7 @@
 
 `python -m benchmarks quality --data-dir DIR --parallel 2 [--mixture NAME ...] [--policy NAME ...]` runs what
 was not run before, each as a process's work with one thread, and prints Markdown. `--list` says how each policy is set,
-`--report` prints what there is.
+`--report` prints what there is. `--mixture demo` compares PiKE in its forms on the run of `recipes/demo.yaml`.
 
 What the mixtures are is said in `benchmarks.quality.mixtures`, the rule for the policies' settings in
 `benchmarks.quality.policies`. All have the same steps of the same number of samples, drawn with exact counts, the same
@@ -24,15 +24,18 @@ from typing import Any
 
 from benchmarks.common import show, write_json
 from benchmarks.quality.cache import PROTOCOL
+from benchmarks.quality.details import show_details
 from benchmarks.quality.followers import followers
 from benchmarks.quality.listing import describe, names_among, why_not
 from benchmarks.quality.mixtures import MIXTURES, Scale
 from benchmarks.quality.optimum import Optimum, best_changing, best_fixed
 from benchmarks.quality.plan import ALL_OF_GRID, collect, planned, run_all
-from benchmarks.quality.policies import UNIFORM, competitors
+from benchmarks.quality.policies import PIKES, UNIFORM, competitors
 from benchmarks.quality.report import spread_over_noise, summarise
 from benchmarks.quality.synthetic import STREAMS, new_problem
 from benchmarks.quality.tables import markdown, optimum_in_words, summary
+
+_BY_DEFAULT = [name for name, task in MIXTURES.items() if task.entries is None]
 
 
 def optima(scale: Scale, folder: Path) -> tuple[Optimum, Optimum]:
@@ -57,13 +60,14 @@ def optima(scale: Scale, folder: Path) -> tuple[Optimum, Optimum]:
     return Optimum(**kept["fixed"]), Optimum(**kept["changing"])
 
 
-def report(mixture: str, scale: Scale, folder: Path) -> dict[str, Any]:
+def report(mixture: str, scale: Scale, folder: Path, with_details: bool = False) -> dict[str, Any]:
     """Prints a mixture's table of the results that there are.
 
     Args:
         mixture: The mixture.
         scale: How much of it.
         folder: Where results are kept.
+        with_details: Whether with weights over the run and how gradients conflict.
 
     Returns:
         All figures; empty without results of uniform mixing.
@@ -74,6 +78,8 @@ def report(mixture: str, scale: Scale, folder: Path) -> dict[str, Any]:
         return {}
     figures, spread = summarise(results), spread_over_noise(results)
     print(markdown(mixture, figures, spread))
+    if with_details:
+        show_details(results)
     found = {"scale": asdict(scale), "policies": figures, "spread": spread, "runs": results}
     if mixture == "synthetic":
         fixed, changing = optima(scale, folder)
@@ -83,8 +89,9 @@ def report(mixture: str, scale: Scale, folder: Path) -> dict[str, Any]:
     return found
 
 
-def _left_out(names: Sequence[str], num_steps: int) -> dict[str, str]:
-    reasons = {name: why_not(entry, num_steps) for name, entry in competitors().items() if name in names}
+def _left_out(mixture: str, names: Sequence[str], num_steps: int) -> dict[str, str]:
+    entries = MIXTURES[mixture].competitors()
+    reasons = {name: why_not(entry, num_steps) for name, entry in entries.items() if name in names}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
@@ -92,7 +99,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, help="folder of the data, for classification and texts")
     parser.add_argument("--folder", type=Path, default=Path("runs/mixing_quality"), help="where results are kept")
-    parser.add_argument("--mixture", nargs="+", default=[], metavar="NAME", help=f"of {list(MIXTURES)}; default: all")
+    parser.add_argument(
+        "--mixture", nargs="+", default=[], metavar="NAME", help=f"of {list(MIXTURES)}; default: all but demo"
+    )
     parser.add_argument(
         "--policy", nargs="+", default=[], metavar="NAME", help="competitors, or grid; default: all; see --list"
     )
@@ -101,13 +110,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="tiny models and few steps, for a test")
     parser.add_argument("--list", action="store_true", help="say how each policy is set, and which are not there")
     parser.add_argument("--report", action="store_true", help="print what was run, and run nothing")
+    parser.add_argument("--details", action="store_true", help="print weights over the run, and how gradients conflict")
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
     args = parser.parse_args(argv)
     if args.seeds < 1 or args.parallel < 1:
         parser.error(f"--seeds and --parallel must be 1 or more, got {args.seeds} and {args.parallel}.")
     try:
-        args.mixture = names_among(args.mixture, [*MIXTURES])
-        args.policy = names_among(args.policy, [*competitors(), ALL_OF_GRID])
+        args.mixture = names_among(args.mixture, [*MIXTURES]) if args.mixture else _BY_DEFAULT
+        args.policy = names_among(args.policy, [*competitors(), *PIKES, ALL_OF_GRID])
     except ValueError as error:
         parser.error(str(error))
     needy = [name for name in args.mixture if MIXTURES[name].reads_folder]
@@ -130,19 +140,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.list:
         for name, scale in scales.items():
             columns = ["policy", "class", "settings", "to be known"]
-            show(f"{name}, {scale.num_steps} steps", columns, describe(scale.num_steps))
+            show(f"{name}, {scale.num_steps} steps", columns, describe(scale.num_steps, MIXTURES[name].entries))
         return
     failed: list[str] = []
     if not args.report:
         seeds = range(1, args.seeds + 1)
         for name, scale in scales.items():
-            reasons = _left_out(args.policy, scale.num_steps)
+            reasons = _left_out(name, args.policy, scale.num_steps)
             failed += [f"{name}, {policy}: {reason}" for policy, reason in reasons.items()]
             wanted = [policy for policy in args.policy if policy not in reasons]
             runs = planned(name, scale, wanted, seeds, args.data_dir)
             failed += run_all(runs, args.folder, args.data_dir, args.parallel)
             failed += run_all(followers(runs, seeds, args.folder), args.folder, args.data_dir, args.parallel)
-    found = {name: report(name, scale, args.folder) for name, scale in scales.items()}
+    found = {name: report(name, scale, args.folder, args.details) for name, scale in scales.items()}
     if len(found) > 1 and all(found.values()):
         print(summary({name: figures["policies"] for name, figures in found.items()}, UNIFORM))
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}

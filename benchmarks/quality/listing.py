@@ -10,25 +10,26 @@ from mixer.policies.registry import built_in_policies
 _LONG = 50  # a default that counts something and is at least this may be meant for longer runs
 
 
-def describe(num_steps: int) -> list[list[str]]:
+def describe(num_steps: int, entries: Mapping[str, Entry] | None = None) -> list[list[str]]:
     """Says of every competitor, and of every policy that is none, how it is set.
 
     Args:
         num_steps: Steps of the run.
+        entries: The competitors of a mixture that has its own.
 
     Returns:
         Rows of name, class, settings, and what is to be known: that the class is not there, that the settings do not
         fit, which counts are not by the rule.
     """
     classes, rows = built_in_policies(), []
-    for name, entry in (ENTRIES | competitors()).items():
+    for name, entry in (ENTRIES | competitors() if entries is None else entries).items():
         if entry.class_name not in classes:
             rows.append([name, entry.class_name, "", "there is no such policy (yet)"])
             continue
         reason = why_not(entry, num_steps)
         if reason is None:
             settings = settings_of(entry, num_steps)
-            remark = "" if name in ENTRIES else "not in the table: by the rule alone"
+            remark = "" if entries is not None or name in ENTRIES else "not in the table: by the rule alone"
             unset = _long_counts(classes[entry.class_name], settings)
             remark = "; ".join(filter(None, [remark, f"not by the rule: {unset}" if unset else ""]))
         else:

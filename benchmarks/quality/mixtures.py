@@ -6,6 +6,8 @@
 - `texts`: Shakespeare, Wikipedia, requests to an assistant, reviews, all there is of them; a perceptron over the last
   eight bytes, see `benchmarks.quality.window`.
 - `synthetic`: regressions whose best mixture is computed; see `benchmarks.quality.synthetic`.
+- `demo`: the run of `recipes/demo.yaml`, 6,000, 3,000 and 1,500 blocks of 128 bytes, for PiKE in its forms alone; it is
+  run only where it is asked for.
 
 Learning rates, sizes and numbers of steps were chosen by the time of a run and so that seeds of uniform mixing differ
 little, not by what any policy comes to. (Half as many blocks of twice the length took the same time, but ended where
@@ -24,6 +26,7 @@ from transformers import TrainingArguments
 from benchmarks.common import QUIET
 from benchmarks.domains import new_model
 from benchmarks.quality.data import Parts, read_domains, read_texts
+from benchmarks.quality.policies import PIKES, Entry, competitors
 from benchmarks.quality.sentences import accuracy, new_classifier, read_sentences
 from benchmarks.quality.synthetic import STREAMS, LinearRegression, draw
 from benchmarks.quality.window import new_window_model
@@ -72,6 +75,7 @@ class MixtureTask:
         training: Training arguments of its own.
         compute_metrics: What is computed beside the loss, for the Trainer.
         reads_folder: Whether it needs the data's folder.
+        entries: Its competitors, where these are not all.
     """
 
     scale: Scale
@@ -81,6 +85,11 @@ class MixtureTask:
     training: Mapping[str, Any] = field(default_factory=dict)
     compute_metrics: Callable[[Any], dict[str, float]] | None = None
     reads_folder: bool = True
+    entries: Mapping[str, Entry] | None = None
+
+    def competitors(self) -> dict[str, Entry]:
+        """Gives its competitors by name."""
+        return competitors() if self.entries is None else dict(self.entries)
 
     def arguments(self, folder: str, scale: Scale, seed: int, interval: int | None) -> TrainingArguments:
         """Gives the training arguments.
@@ -139,11 +148,15 @@ def _llama(scale: Scale, seed: int) -> nn.Module:
     return new_model(scale.hidden, scale.layers, scale.length, seed)
 
 
+def _domains(scale: Scale, folder: Path | None) -> Parts:
+    return read_domains(scale.num_samples, scale.num_validation, scale.num_test, scale.length)
+
+
 MIXTURES = {
     "domains": MixtureTask(
         Scale(384, 24, 3e-3, 128, 256, (8_000, 4_000, 2_000), length=64, hidden=64, layers=2),
         Scale(8, 12, 3e-3, 4, 8, (80, 60, 40), length=16, hidden=16, layers=1),
-        lambda scale, _: read_domains(scale.num_samples, scale.num_validation, scale.num_test, scale.length),
+        _domains,
         _llama,
         reads_folder=False,
     ),
@@ -167,5 +180,13 @@ MIXTURES = {
         lambda scale, seed: LinearRegression(),
         {"optim": "sgd", "lr_scheduler_type": "constant", "warmup_steps": 0, "weight_decay": 0.0, "max_grad_norm": 0.0},
         reads_folder=False,
+    ),
+    "demo": MixtureTask(
+        Scale(240, 32, 3e-3, 128, 128, (6_000, 3_000, 1_500), length=128, hidden=144, layers=4),
+        Scale(8, 12, 3e-3, 4, 8, (80, 60, 40), length=16, hidden=32, layers=1),
+        _domains,
+        _llama,
+        reads_folder=False,
+        entries=PIKES,
     ),
 }

@@ -13,8 +13,8 @@ from benchmarks.common import rotated
 from benchmarks.quality.cache import Run
 from benchmarks.quality.followers import is_of_these
 from benchmarks.quality.grid import grid
-from benchmarks.quality.mixtures import Scale, read
-from benchmarks.quality.policies import FIT, PROXY_FIXED, Entry, competitors, settings_of
+from benchmarks.quality.mixtures import MIXTURES, Scale, read
+from benchmarks.quality.policies import FIT, PROXY_FIXED, Entry, settings_of
 from benchmarks.quality.report import GRID
 from benchmarks.quality.runs import run_once
 
@@ -27,18 +27,20 @@ def planned(mixture: str, scale: Scale, names: Sequence[str], seeds: Sequence[in
     Args:
         mixture: The mixture.
         scale: How much of it.
-        names: Competitors; `"grid"` stands for the grid, which is run on the first seed alone.
+        names: Competitors; `"grid"` stands for the grid, which is run on the first seed alone. Those that are none of
+            the mixture's are left out.
         seeds: The seeds.
         data_dir: Folder of the data.
 
     Returns:
         The runs, those of a seed together, in rotated order.
     """
-    entries, runs = {name: entry for name, entry in competitors().items() if name in names}, []
+    task = MIXTURES[mixture]
+    entries, runs = {name: entry for name, entry in task.competitors().items() if name in names}, []
     for seed in seeds if entries else ():
         order = rotated([*entries], seed - 1)
         runs += [_run(mixture, scale, name, entries[name], seed) for name in order]
-    if ALL_OF_GRID in names:
+    if ALL_OF_GRID in names and task.entries is None:
         runs += [_run(mixture, scale, name, entry, seeds[0]) for name, entry in _grid(mixture, scale, data_dir).items()]
     return runs
 
@@ -98,7 +100,7 @@ def collect(mixture: str, scale: Scale, folder: Path) -> dict[str, dict[int, dic
     Returns:
         Results by competitor and seed.
     """
-    entries, found = competitors(), dict[str, dict[int, dict[str, Any]]]()
+    entries, found = MIXTURES[mixture].competitors(), dict[str, dict[int, dict[str, Any]]]()
     results = [json.loads(path.read_text()) for path in sorted((folder / mixture).glob("*.json"))]
     for result in sorted(results, key=lambda result: result["name"] in (FIT, PROXY_FIXED)):  # what they come of first
         name, key = result["name"], result["key"]

@@ -12,8 +12,7 @@ and for what goes by the length of the run, which one rule sets for all by the p
 - probes (`probe_steps`) take `N/120` steps each, two at least, and training between them (`training_steps`) `N/12`;
 - `fast_decay` and `slow_decay` have horizons of `M/24` and `5M/24`.
 
-At 240 steps these are the decays of `LossChange` and the interval of `benchmarks.quality.pike`. Evaluations come at the
-same interval.
+At 240 steps these are the decays of `LossChange`. Evaluations come at the same interval.
 """
 
 import inspect
@@ -87,6 +86,15 @@ ENTRIES: dict[str, Entry] = {
     "ObjectiveDescent, worst": Entry("ObjectiveDescent", {"objective": "worst"}),
     "ObjectiveDescent, worst, evaluation": Entry("ObjectiveDescent", {"objective": "worst", "loss": "evaluation"}),
     **{f"Uniform, {name}": Entry("Uniform", options={"conflict": name}) for name in CONFLICTS},
+}
+# PiKE in its forms, for the mixture `demo`, which has no other competitors.
+PIKES: dict[str, Entry] = {
+    UNIFORM: ENTRIES[UNIFORM],
+    PROPORTIONAL: ENTRIES[PROPORTIONAL],
+    "PiKE": ENTRIES["PiKE"],
+    "PiKE, no noise term": Entry("PiKE", {"noise_rate": 0.0}),
+    "PiKE, conceptual": ENTRIES["PiKE, conceptual"],
+    **{f"BalancedPiKE, tau {tau:g}": Entry("BalancedPiKE", {"tau": tau}) for tau in (1.0, 3.0, 5.0)},
 }
 
 

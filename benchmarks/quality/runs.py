@@ -15,6 +15,7 @@ from transformers.utils import logging
 
 from benchmarks.domains import Stopwatch
 from benchmarks.quality.cache import Run, write_whole
+from benchmarks.quality.conflict import gradients_seen
 from benchmarks.quality.data import Parts
 from benchmarks.quality.mixtures import MIXTURES, read
 from benchmarks.quality.policies import REFERENCE_LOSSES, UNIFORM, interval_of, make
@@ -108,6 +109,7 @@ def _train(run: Run, policy: Policy, parts: Parts, folder: Path, options: dict[s
             write_whole(run.path(folder).with_suffix(".pt"), weights.getvalue())
         if isinstance(policy, DoReMi):
             times["averaged_weights"] = policy.averaged_weights
+        times["gradients"] = gradients_seen(trainer.ledger.gradients())
         return {**_quality(trainer, parts, task.compute_metrics), **times, **_weights(trainer, list(parts))}
 
 

@@ -1,9 +1,11 @@
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -11,7 +13,9 @@ from benchmarks.made_up_data import make_data
 from benchmarks.quality import plan
 from benchmarks.quality.cache import Run, code_of, write_whole
 from benchmarks.quality.command import main
+from benchmarks.quality.conflict import KINDS, gradients_seen
 from benchmarks.quality.data import part_of, read_texts
+from benchmarks.quality.details import show_details
 from benchmarks.quality.followers import followers
 from benchmarks.quality.grid import grid
 from benchmarks.quality.listing import describe
@@ -21,6 +25,7 @@ from benchmarks.quality.policies import (
     ENTRIES,
     FIT,
     NO_COMPETITORS,
+    PIKES,
     PROXY,
     PROXY_FIXED,
     REFERENCE_LOSSES,
@@ -31,13 +36,15 @@ from benchmarks.quality.policies import (
     settings_of,
 )
 from benchmarks.quality.report import best_of_grid, paired, quality, spread_over_noise, student, summarise
-from benchmarks.quality.runs import run_once
+from benchmarks.quality.runs import PLACES, run_once
 from benchmarks.quality.sentences import NUM_CLASSES, new_classifier, read_sentences
 from benchmarks.quality.synthetic import STREAMS
 from benchmarks.quality.tables import summary
 from benchmarks.quality.window import new_window_model
+from mixer.gradients.records import rows_of
 from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
+from tests.mixer.measurements import measured
 
 QUICK = MIXTURES["synthetic"].quick
 UNIFORM_RUN = Run("synthetic", QUICK, UNIFORM, "Uniform", {}, 1)
@@ -56,11 +63,12 @@ def test_a_quick_run_compares_and_keeps_results(
     mixture: str, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["--quick", "--parallel", "1", "--seeds", "1", "--mixture", mixture, "--folder", str(tmp_path / "runs")]
-    names = ["--policy", UNIFORM, "LossChange"]
+    policy = "PiKE" if mixture == "demo" else "LossChange"
+    names = ["--policy", UNIFORM, policy]
     main([*command, *names, "--data-dir", str(data_dir), "--json", str(tmp_path / "figures.json")])
     assert "2 of 2" in capsys.readouterr().out
     found = json.loads((tmp_path / "figures.json").read_text())["mixtures"][mixture]
-    assert found["policies"].keys() == {UNIFORM, "LossChange"}
+    assert found["policies"].keys() == {UNIFORM, policy}
     for name, row in found["policies"].items():
         run = found["runs"][name]["1"]
         assert np.isfinite([*run["test_losses"].values(), *run["validation_losses"].values()]).all()
@@ -73,7 +81,7 @@ def test_a_quick_run_compares_and_keeps_results(
     main([*command, *names, "--data-dir", str(data_dir)])  # nothing is run anew
     assert " of " not in capsys.readouterr().out.split("###")[0]
     main([*command, "--report"])  # which needs no data
-    assert "| `LossChange` | 1 |" in capsys.readouterr().out
+    assert f"| `{policy}` | 1 |" in capsys.readouterr().out
 
 
 def test_the_same_run_has_the_same_result(tmp_path: Path) -> None:
@@ -246,7 +254,7 @@ def test_what_follows_evaluations_counts_in_evaluations() -> None:
 @pytest.mark.parametrize("mixture", MIXTURES)
 def test_every_policy_that_is_there_competes(mixture: str) -> None:
     for scale in (MIXTURES[mixture].quick, MIXTURES[mixture].scale):
-        rows = {row[0]: row for row in describe(scale.num_steps)}
+        rows = {row[0]: row for row in describe(scale.num_steps, MIXTURES[mixture].entries)}
         assert [row for row in rows.values() if "cannot be made" in row[3]] == []
     classes = {entry.class_name for entry in competitors().values()}
     assert classes | set(NO_COMPETITORS) >= set(built_in_policies())
@@ -424,3 +432,48 @@ def test_the_window_sees_its_bytes_alone() -> None:
     output = model(ids, ids)
     log_shares = output.logits[0, :-1].log_softmax(dim=-1)
     assert output.loss.item() == pytest.approx(-log_shares[range(5), ids[0, 1:]].mean().item(), rel=1e-5)
+
+
+# ---- PiKE on the demo, and details ----
+
+
+def test_the_demo_has_its_own_competitors_and_runs_where_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo = MIXTURES["demo"]
+    runs = planned("demo", demo.scale, [*competitors(), *PIKES, "grid"], [1], None)
+    assert [run.name for run in runs] == list(PIKES)
+    assert all(run.settings["interval_steps"] == 10 for run in runs if "PiKE" in run.name)
+    main(["--quick", "--report", "--folder", str(tmp_path)])
+    assert re.findall(r"### (\w+)", capsys.readouterr().out) == [name for name in MIXTURES if name != "demo"]
+
+
+def test_details_are_means_over_the_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    def result(first: float, conflict: float | None) -> dict[str, Any]:
+        gradients = None if conflict is None else dict.fromkeys(KINDS, conflict)
+        weights = {"a": [first / 4] * len(PLACES), "b": [1 - first / 4] * len(PLACES)}
+        return {"test_losses": {"a": first, "b": 3.0}, "weights": weights, "gradients": gradients}
+
+    own = {1: result(1.0, 0.25), 2: result(2.0, 0.75)}
+    show_details({"Proportional": {1: result(2.0, None), 2: result(4.0, None)}, "PiKE": own, "grid 1": own})
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| PiKE")]
+    assert lines[0] == "| PiKE | -0.750 ± 0.354 | -0.500 ± 0.707 |"
+    assert lines[1] == "| PiKE" + " | 0.38 / 0.62" * len(PLACES) + " | 1.50 / 3.00 |"
+    assert lines[2] == "| PiKE" + " | 0.50" * len(KINDS) + " |"
+
+
+def test_conflict_and_alignment_are_those_of_the_averages() -> None:
+    statistics = measured(num_streams=3, seed=1)
+    tables = []
+    for step in (1, 2):
+        columns = rows_of(step, ("a", "b", "c"), statistics)
+        tables.append(
+            pd.DataFrame({name: list(values) if np.ndim(values) else values for name, values in columns.items()})
+        )
+    seen = gradients_seen(pd.concat(tables))
+    assert seen is not None
+    assert seen["num_measurements"] == 2
+    assert seen["conflict"] == pytest.approx(statistics.conflict)
+    assert seen["alignment"] == pytest.approx(statistics.alignment)
+    assert seen["least_cosine"] == pytest.approx(statistics.cosines.min())
+    assert gradients_seen(pd.DataFrame()) is None
