@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 # In the options of a quick run: a new folder for what it writes, and a folder of made-up data.
 FOLDER, DATA = "FOLDER", "DATA"
-_QUICK = ("--quick",)
+_QUICK, _ONCE = ("--quick",), ("--seeds", "1")
 
 
 @dataclass(frozen=True)
@@ -41,21 +41,21 @@ COMMANDS = {
         "quality.command",
         "Does adaptive mixing pay?",
         40,
-        (*_QUICK, "--policy", "Uniform", "PiKE", "--seeds", "1", "--data-dir", DATA, "--folder", FOLDER),
+        (*_QUICK, *_ONCE, "--parallel", "1", "--policy", "Uniform", "PiKE", "--data-dir", DATA, "--folder", FOLDER),
     ),
     "batch_size": Command("quality.batch_size.command", "Do batches that change train faster?", 25, _QUICK),
     "multi_task": Command(
         "quality.multi_task.command",
         "Does one model for six tasks reach six models?",
         5,
-        (*_QUICK, "--seeds", "1", "--data-dir", DATA, "--folder", FOLDER),
+        (*_QUICK, *_ONCE, "--data-dir", DATA, "--folder", FOLDER),
     ),
     "loss_kinds": Command("quality.loss_kinds", "Is the gradient that of the whole batch, loss by loss?", 2, _QUICK),
     "continual": Command(
         "continual.command",
         "Do published results of continual learning reproduce?",
         None,
-        ("--protocol", "clinc150", "--method", "er-ring", "--buffer", "6", "--seeds", "1", "--data-dir", DATA),
+        ("--protocol", "clinc150", "--method", "er-ring", "--buffer", "6", *_ONCE, "--data-dir", DATA),
     ),
     "replay": Command(
         "continual.replay.command",
