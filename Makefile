@@ -25,7 +25,7 @@ CONTINUAL := $(TWO_RANKS) continual recipes/continual.yaml --resume never
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo demo-continual pictures docs test test-all test-lowest test-python test-random coverage mutation peers lint format clean
+.PHONY: demo demo-continual pictures docs test test-all quick-benchmarks test-lowest test-python test-random coverage mutation peers lint format clean
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	test -x $(VENV_PYTHON) || $(PYTHON) -m venv $(VENV)
@@ -75,10 +75,12 @@ docs: $(DOCS_STAMP)
 test: $(STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS)
 
-# All tests: engines, two nodes, elastic runs, examples, pages in a browser, and what takes long; then every benchmark in
-# its quick form.
+# All tests: engines, two nodes, elastic runs, examples, pages in a browser, and what takes long.
 test-all: $(STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) $(ALL_TESTS)
+
+# Every benchmark in its quick form, which takes some ten minutes.
+quick-benchmarks: $(STAMP)
 	$(VENV_PYTHON) -m benchmarks --quick
 
 # All tests at the lowest versions of transformers, accelerate and datasets that are supported.
