@@ -3,6 +3,7 @@
 import copy
 import os
 from collections.abc import Callable, Iterable, Mapping
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -305,8 +306,8 @@ class Memory:
 
     def _take_up(self, state: Mapping[str, Any], arrays: Mapping[str, Any], rows: Path) -> None:
         """Loads a state that was read; an error leaves the buffer as it was."""
-        counters = {name: int(state[name]) for name in _COUNTERS}
-        key = None if state["key"] is None else int(state["key"])
+        counters = {name: index(state[name]) for name in _COUNTERS}  # no text
+        key = None if state["key"] is None else index(state["key"])
         forgotten = np.array(state["forgotten"], dtype=np.int64)
         sources, entries = self.sources.replaced({}), Entries(self.capacity, self.storage.working_folder)
         sources.load_state_dict(state["sources"], is_read=not self.storage.keeps_contents)

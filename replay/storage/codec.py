@@ -267,5 +267,5 @@ def decode(content: Any) -> Row:
         sample, payload = _from_json(str(view[4:end], "ascii"))
         reader = NodeReader(view, end)
         return Row(reader.read(sample), reader.read(payload))
-    except (ValueError, RuntimeError, OSError, struct.error, *DAMAGE) as error:
+    except (ValueError, RuntimeError, OSError, SyntaxError, struct.error, *DAMAGE) as error:  # numpy parses types
         raise ValueError(f"A row of a buffer is damaged ({error}). Load an earlier checkpoint.") from error

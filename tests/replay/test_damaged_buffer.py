@@ -47,6 +47,7 @@ def test_without_a_change_it_is_read(saved: Path) -> None:
     ("name", "value", "said"),
     [
         ("num_drawn", None, "buffer.json is damaged"),
+        ("num_drawn", "four", "buffer.json is damaged"),
         ("forgotten", None, "buffer.json is damaged"),
         ("sources", {}, "buffer.json is damaged"),
         ("parts", 3, "buffer.json is damaged"),

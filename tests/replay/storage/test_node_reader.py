@@ -38,6 +38,7 @@ def test_what_is_written_so_by_hand_is_read() -> None:
         (["dict", ["list"], 1], "unhashable"),
         (["array", "<i8", [10**12], 8], "8 bytes are no array of shape"),
         (["array", "<i8", [10**12], 0], "0 bytes are no array of shape"),
+        (["array", "<i8,(1", [1], 8], "was never closed"),
         (["array", "<i8", [-1], 8], "8 bytes are no array of shape"),
         (["array", "<i8", [-1, -1], 8], "8 bytes are no array of shape"),
         (["array", "<i8", [True], 8], "8 bytes are no array of shape"),
