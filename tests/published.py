@@ -12,7 +12,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from tests.seq2seq import tokenizer
 
-SCRIPT = Path(__file__).parent / "end_to_end" / "scripts" / "adaptive_batch_size.py"
+SCRIPT = Path(__file__).parent / "commands" / "scripts" / "adaptive_batch_size.py"
 
 # Rows of a rank's forwards in each of ten epochs over ten samples, by ranks and `dataloader_drop_last`, by hand: the
 # size is one more after every fifth step, and a rest smaller than it comes as it is, or is dropped.

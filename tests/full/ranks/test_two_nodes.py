@@ -14,7 +14,7 @@ WORKER = "two_nodes_worker.py"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("two-nodes")
-    worker = str(ROOT / "tests" / "distributed" / WORKER)
+    worker = str(ROOT / "tests" / "ranks" / "workers" / WORKER)
     (path / "shared").mkdir()
     nodes = launch_nodes(*([worker, str(path / "shared"), str(path / f"node-{node}")] for node in range(2)))
     assert [node.returncode for node in nodes] == [0, 0], nodes[0].stderr[-4000:] + nodes[1].stderr[-4000:]
