@@ -88,7 +88,7 @@ class ExtensionRules(LoadingRules):
 
     def __init__(self, trainer: MixingTrainer, max_samples: int | None):
         super().__init__(trainer)
-        self._streams_of, self._max_samples = trainer, max_samples
+        self._mixing_trainer, self._max_samples = trainer, max_samples
 
     @property
     def most_samples(self) -> int:
@@ -98,7 +98,7 @@ class ExtensionRules(LoadingRules):
     @property
     def removes_columns(self) -> bool:
         """Whether columns are removed; see `LoadingRules`."""
-        trainer = self._streams_of
+        trainer = self._mixing_trainer
         collators = [trainer.data_collator, *(stream.data_collator for stream in trainer.streams)]
         return super().removes_columns and all(goes_by_first(own) for own in collators if own is not None)
 

@@ -259,8 +259,8 @@ class MixingCallback(TrainerCallback):
         before = clock.progress
         self.close_step()
         self.run.show_place(state)
+        self.run.show_length(state)
         if not clock.counts_steps:
-            state.max_steps = clock.max_steps
             _show_intervals(args, state, before, clock.progress)
         if self.mixing.is_exhausted:
             if state.global_step < state.max_steps and state.is_world_process_zero:

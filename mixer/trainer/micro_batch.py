@@ -54,7 +54,7 @@ class MicroBatchTraining:
         Args:
             step: The training step of the trainer's class.
         """
-        self._step = step
+        self.step = step
         # One that the user wrote may leave out the number of items, or compute the loss by itself.
         self._is_users = getattr(step, "__module__", "").partition(".")[0] not in ("transformers", "trl")
 
@@ -151,7 +151,7 @@ class MicroBatchTraining:
             return backward(loss if add_terms is None or not is_first else add_terms(loss), *args, **kwargs)
 
         with MethodReplaced(accelerator, "backward", weighted):
-            return self._step(model, self._inputs(micro), num_items).detach()
+            return self.step(model, self._inputs(micro), num_items).detach()
 
     def check_backward(self, model: nn.Module) -> None:
         """Refuses a training step with a backward of its own, after the first micro-batch of a step.

@@ -30,7 +30,7 @@ from mixer.loading.result import StepResult
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.loss_trials import LossTrials
-from mixer.trainer.micro_batch import MicroBatchTraining, TrainingStep
+from mixer.trainer.micro_batch import MicroBatchTraining
 from mixer.trainer.observers.reference import compared_in
 from mixer.utils.attributes import MethodReplaced
 
@@ -79,7 +79,6 @@ class StepRunner:
         self._probe, self._nonfinite = probe, run.options.nonfinite
         self._finished: StepResult | None = None
         self._num_first = 0  # remaining micro-batches of the present step that go first
-        self._training_step: TrainingStep | None = None  # the user's, for micro-batches
         self._load_started = self._train_started = 0.0
         self._load_counts: dict[str, int] = {}
 
@@ -91,16 +90,10 @@ class StepRunner:
         self._losses.normalizations.clear()
         self._losses.stop_reading()
 
-    @contextlib.contextmanager
-    def taking_over(self) -> Iterator[None]:
+    def taking_over(self) -> MethodReplaced:
         """Makes the Trainer's loop train whole steps; `training_step` of the class then gets each micro-batch."""
-        self._training_step = self._trainer.training_step
-        self._micro.begin(self._training_step)
-        try:
-            with MethodReplaced(self._trainer, "training_step", self.train):
-                yield
-        finally:
-            self._training_step = None
+        self._micro.begin(self._trainer.training_step)
+        return MethodReplaced(self._trainer, "training_step", self.train)
 
     # ---- Plan, load, confirm ----
 
@@ -118,9 +111,8 @@ class StepRunner:
 
     def train(self, model: nn.Module, batch: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Trains a whole step, up to its complete gradient; see `Trainer.training_step`."""
-        assert self._training_step is not None, "a step is trained in a run"  # noqa: S101
         if not isinstance(batch, StepBatch):  # called by a callback, say
-            return self._training_step(model, batch, num_items_in_batch)
+            return self._micro.step(model, batch, num_items_in_batch)
         try:
             work = partial(self._train_micro_batches, model, num_items_in_batch)
             loss, sums = self._recovery.trained(work, batch)

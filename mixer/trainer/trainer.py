@@ -412,7 +412,10 @@ class MixingMixin(Trainer):
 
     def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
         report = super()._report_to_hp_search
-        report(trial, step, metrics) if self._built is None else self._built.search.report(report, trial, step, metrics)
+        if self._built is None:
+            report(trial, step, metrics)
+        else:
+            self._built.search.report(report, trial, step, metrics)
 
     def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> Any:
         return self._parts.loop.finalize(super()._finalize_training, trial, num_train_samples)

@@ -59,32 +59,44 @@ MEAN = LossNormalization(False, factor=1.0, rows_known=False)
 SUM = LossNormalization(False, factor=1.0, rows_known=False, kind="sum")
 
 
-@pytest.mark.parametrize("reduce", [torch.mean, torch.sum])
-def test_gradients_of_micro_batches_add_up_to_that_of_the_step(reduce: Callable[..., torch.Tensor]) -> None:
-    rows = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
-    trainer, step = host(), PresentStep(PLAN, StepCounts(np.array([2, 4]), np.array([2, 4])), [1, 2, 3])
-    known = SUM if reduce is torch.sum else MEAN
+ROWS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+
+
+def sums_of_three_micro_batches(trainer: Any, known: LossNormalization, training_step: Any) -> torch.Tensor:
+    """Trains `ROWS` in three micro-batches of two streams."""
+    step = PresentStep(PLAN, StepCounts(np.array([2, 4]), np.array([2, 4])), [1, 2, 3])
     run: Any = SimpleNamespace(step=step, present_loader=SimpleNamespace(in_turns=False))
     part = MicroBatchTraining(trainer, run, losses_of(trainer, step, known))
+    part.begin(training_step)
+    sums, ids = torch.zeros(3, dtype=torch.float64), (0, 0, 0, 1, 1, 1)
+    for start, stop in ((0, 1), (1, 3), (3, 6)):
+        inputs = {"x": ROWS[start:stop], "labels": torch.ones(stop - start)}
+        micro = MicroBatch(inputs, np.array(ids[start:stop]), is_padding=False)
+        part.train(trainer.model, micro, torch.tensor(6), stop - start, 1.0, None, sums)
+    return sums
+
+
+def assert_gradient(trainer: Any, reduce: Callable[..., torch.Tensor]) -> None:
+    """The gradient is that of all rows at once."""
+    twin = nn.Linear(3, 1, bias=False)
+    twin.load_state_dict(trainer.model.state_dict())
+    reduce(twin(ROWS) ** 2).backward()
+    torch.testing.assert_close(trainer.model.weight.grad, twin.weight.grad)
+
+
+@pytest.mark.parametrize("reduce", [torch.mean, torch.sum])
+def test_gradients_of_micro_batches_add_up_to_that_of_the_step(reduce: Callable[..., torch.Tensor]) -> None:
+    trainer = host()
 
     def training_step(model: nn.Module, inputs: Any, num_items: Any) -> torch.Tensor:
         loss = reduce(model(inputs["x"]) ** 2)
         trainer.accelerator.backward(loss)
         return loss.detach()
 
-    part.begin(training_step)
-    sums, ids = torch.zeros(3, dtype=torch.float64), (0, 0, 0, 1, 1, 1)
-    for start, stop in ((0, 1), (1, 3), (3, 6)):
-        micro = MicroBatch(
-            {"x": rows[start:stop], "labels": torch.ones(stop - start)}, np.array(ids[start:stop]), False
-        )
-        part.train(trainer.model, micro, None, stop - start, 1.0, None, sums)
-    twin = nn.Linear(3, 1, bias=False)
-    twin.load_state_dict(trainer.model.state_dict())
-    expected = reduce(twin(rows) ** 2)
-    expected.backward()
-    torch.testing.assert_close(trainer.model.weight.grad, twin.weight.grad)
-    assert sums[-1].item() == pytest.approx((twin(rows).detach() ** 2).mean().item())  # a mean, also for a sum
+    sums = sums_of_three_micro_batches(trainer, SUM if reduce is torch.sum else MEAN, training_step)
+    assert_gradient(trainer, reduce)
+    expected = (trainer.model(ROWS).detach() ** 2).mean().item()
+    assert sums[-1].item() == pytest.approx(expected)  # a mean, also for a sum
 
 
 def test_a_backward_of_its_own_is_found() -> None:
@@ -203,8 +215,7 @@ def test_only_the_seam_reads_what_is_private_to_others() -> None:
 @pytest.mark.parametrize("asks", ["with the number", "without it", "the model alone"])
 def test_a_users_step_may_leave_out_the_number_of_items(asks: str) -> None:
     """As the Trainer's models compute a sum over the number of items, or a mean if they are not told it."""
-    rows = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
-    trainer, step = host(), PresentStep(PLAN, StepCounts(np.array([2, 4]), np.array([2, 4])), [1, 2, 3])
+    trainer = host()
     counts = LossNormalization(True, factor=1.0, rows_known=False, kind="sum")
 
     def compute_loss(model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
@@ -218,16 +229,6 @@ def test_a_users_step_may_leave_out_the_number_of_items(asks: str) -> None:
         return loss
 
     trainer.compute_loss = compute_loss
-    run: Any = SimpleNamespace(step=step, present_loader=SimpleNamespace(in_turns=False))
-    part = MicroBatchTraining(trainer, run, losses_of(trainer, step, counts))
-    part.begin(training_step)
-    sums, ids = torch.zeros(3, dtype=torch.float64), (0, 0, 0, 1, 1, 1)
-    for start, stop in ((0, 1), (1, 3), (3, 6)):
-        inputs = {"x": rows[start:stop], "labels": torch.ones(stop - start)}
-        micro = MicroBatch(inputs, np.array(ids[start:stop]), is_padding=False)
-        part.train(trainer.model, micro, torch.tensor(6), stop - start, 1.0, None, sums)
-    twin = nn.Linear(3, 1, bias=False)
-    twin.load_state_dict(trainer.model.state_dict())
-    (twin(rows) ** 2).mean().backward()
-    torch.testing.assert_close(trainer.model.weight.grad, twin.weight.grad)
+    sums_of_three_micro_batches(trainer, counts, training_step)
+    assert_gradient(trainer, torch.mean)
     assert trainer.compute_loss is compute_loss
