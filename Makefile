@@ -22,6 +22,8 @@ LAUNCH := $(TWO_RANKS) train recipes/demo.yaml
 CONTINUAL := $(TWO_RANKS) continual recipes/continual.yaml --resume never
 
 # One thread a rank: two ranks on two cores.
+# Tests start many processes: each would compile the source anew.
+unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 

@@ -1,13 +1,12 @@
 import gc
 import os
+import sys
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
-torch.set_num_threads(1)
 settings.register_profile(
     "deterministic",
     derandomize=True,
@@ -20,13 +19,16 @@ settings.load_profile("deterministic")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Takes what the imports and the collection made out of the collector's sight.
-
-    Every run of the Trainer collects garbage, and would look through millions of objects that stay until the end, for
-    half the time of a short run. What the tests make is collected as ever.
-    """
+    """Takes what the imports and the collection made out of the collector's sight, which looks at all of it often."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if "accelerate" in sys.modules:
+        from tests.helpers import quicken_accelerate
+
+        quicken_accelerate()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -1,12 +1,15 @@
 """Small models, data sets and callbacks that several tests share."""
 
+import functools
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from accelerate.utils import imports, memory
 from torch import nn
 from torch.utils.data import Dataset
 from transformers import (
@@ -162,6 +165,16 @@ class GradientRecorder(TrainerCallback):
 
 def weights_of(model: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def quicken_accelerate() -> None:
+    """Leaves out what accelerate does at the beginning of each run, and takes longer than a short run.
+
+    It collects all garbage, and looks on the disk, several times a step, which packages are installed.
+    """
+    memory.gc = SimpleNamespace(collect=lambda: 0)
+    if not hasattr(imports._is_package_available, "cache_info"):
+        imports._is_package_available = functools.cache(imports._is_package_available)
 
 
 def end_ranks() -> None:

@@ -34,7 +34,6 @@ def _plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in entries.items()
     ]
     monkeypatch.setattr(plugins, "entry_points", lambda group: [entry for entry in found if entry.group == group])
-    monkeypatch.setattr("gc.collect", lambda *_: 0)
 
 
 def train(folder: Path, *arguments: str) -> ScoreMatrix:

@@ -21,11 +21,6 @@ POLICY = {"class_path": "mixer.DoReMi", "init_args": {"step_size": 3.0, "acts_on
 SAVING = ["--training.save_strategy", "steps", "--training.save_steps", "1"]
 
 
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc.collect", lambda *_: 0)
-
-
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     training = {**RECIPE["training"], "eval_strategy": "no", "eval_on_start": False}

@@ -21,11 +21,6 @@ SMALL = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc.collect", lambda *_: 0)
-
-
 def train(folder: Path, *arguments: str) -> Any:
     main(["train", RECIPE, *SMALL, "--training.output_dir", str(folder), *arguments])
     return Ledger(folder / "ledger").to_pandas().pivot(index="step", columns="stream", values="count")

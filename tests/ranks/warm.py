@@ -18,6 +18,7 @@ from pathlib import Path
 
 from torch.distributed import TCPStore
 
+from tests.helpers import quicken_accelerate
 from tests.ranks.launch import free_port
 
 # What a rank has to end by itself after another failed: tests read what it says of that.
@@ -74,5 +75,6 @@ def _be_a_rank(command: list[str], environment: dict[str, str]) -> None:
     os.dup2(console, 1)
     os.dup2(console, 2)
     gc.freeze()  # as in conftest.py: what was imported is not looked through by every collection
+    quicken_accelerate()
     sys.argv = command
     runpy.run_path(command[0], run_name="__main__")

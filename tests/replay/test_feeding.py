@@ -18,11 +18,6 @@ from tests.helpers import MODEL_DATA, Tokens, build_model
 from tests.replay.buffers import Classes, Rows, Watch, arrow, hexadecimal, make, snapshot, train
 
 
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc.collect", lambda *_: 0)
-
-
 def classifier() -> dict[str, Any]:
     return {"model": build_model("llama-classifier"), "mixing": ReplayRatio(0.2, "Uniform")}
 

@@ -12,12 +12,6 @@ from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens
 from tests.replay.buffers import STORAGES, Columns, Masked, arrow, hexadecimal, snapshot, train
 
-
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc.collect", lambda *_: 0)
-
-
 SETUPS: dict[str, Any] = {
     "tokens": lambda: {"a": Tokens(37, 1, length=8), "b": Tokens(23, 2, length=8)},
     "columns": lambda: {"a": Columns(37, 1, length=8), "b": Columns(23, 2, length=8)},

@@ -18,12 +18,6 @@ from tests.mixer.trainer.checkpointing.test_resume import Killed, assert_same, e
 from tests.replay.buffers import STORAGES, Classes, Masked, arrow, make, memory_of, snapshot
 from tests.replay.test_feeding import iterable
 
-
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc.collect", lambda *_: 0)
-
-
 ADAPTIVE = {"mixing": lambda: ReplayRatio(0.3, LossChange(num_warmup_observations=1))}
 RUNS: dict[str, dict[str, Any]] = {
     "references": {**ADAPTIVE},

@@ -29,11 +29,6 @@ from tests.replay.buffers import (
 )
 
 
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc.collect", lambda *_: 0)
-
-
 def two(seed: int = 0) -> dict[str, Tokens]:
     return {"a": Tokens(37, 1 + seed, length=8), "b": Tokens(23, 2 + seed, length=8)}
 

@@ -60,12 +60,6 @@ MOMENTUM = {"lr": 0.1, "momentum": 0.9}
 WHERE = ["before end 0", "score task_1", "step 2", "step 7", "score task_3", "before end 1", "after end 1", "step 6"]
 
 
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves out the garbage collection at each run's beginning, which takes longer than these runs."""
-    monkeypatch.setattr("gc.collect", lambda *_: 0)
-
-
 @cache
 def data(seed: int = 0) -> Arrays:
     random = np.random.default_rng(seed)

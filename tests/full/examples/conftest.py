@@ -29,7 +29,6 @@ def world(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     """The present folder: with the data, without runs; what `datasets` keeps goes there too."""
     (tmp_path / "data").symlink_to(written / "data")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", written / "cache")
-    monkeypatch.setattr("gc.collect", lambda *_: 0)  # the Trainer's, which takes longer than a short run
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -78,11 +78,6 @@ def check(trainer: MixingTrainer, seen: list[Observation], decisions: list[Decis
     assert np.ptp(np.array(found), axis=0).max() > 1e-4
 
 
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc.collect", lambda *_: 0)
-
-
 @pytest.mark.parametrize("name", sorted(built_in_policies()))
 def test_alone(tmp_path: Path, name: str) -> None:
     check(*train(tmp_path, name), name)

@@ -19,9 +19,8 @@ from tests.mixer.trainer.checkpointing.test_resume import assert_same, build, en
 
 
 @pytest.fixture(autouse=True)
-def _as_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _as_in_a_terminal() -> Iterator[None]:
     """Handles signals as Python does in the foreground: what started the tests may have had them ignored."""
-    monkeypatch.setattr("gc.collect", lambda *_: 0)
     unhandled = {
         signal.SIGTERM: signal.SIG_DFL,
         signal.SIGINT: signal.default_int_handler,

@@ -11,11 +11,6 @@ from mixer.policies.registry import built_in_policies
 from tests.mixer.trainer.test_every_policy_trains import train
 
 
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc.collect", lambda *_: 0)
-
-
 @pytest.mark.parametrize("name", sorted(built_in_policies()))
 def test_its_decisions_are_recorded_exactly(tmp_path: Path, name: str) -> None:
     trainer, _, decisions = train(tmp_path, name)

@@ -48,11 +48,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc.collect", lambda *_: 0)
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_from_its_own_ledger_it_is_the_trained_run(tmp_path: Path, case: str) -> None:
     train(tmp_path / "run", **CASES[case])

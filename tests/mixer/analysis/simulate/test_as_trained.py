@@ -86,8 +86,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_the_trained_run(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc.collect", lambda *_: 0)
+def test_it_is_the_trained_run(tmp_path: Path, case: str) -> None:
     trainer = train(tmp_path / "run", **CASES[case])
     found = plan(tmp_path / "other", tmp_path / "simulated", **CASES[case])
     estimated = case == "replay of contents, chosen by losses"  # which entries are drawn, and how long they are

@@ -224,12 +224,6 @@ def _kill(folder: Path, name: str, instant: int) -> None:
             trainer.train(resume_from_checkpoint=trainer.newest_checkpoint())
 
 
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves out the garbage collection at each run's beginning, which takes longer than these runs."""
-    monkeypatch.setattr("gc.collect", lambda *_: 0)
-
-
 # ---- Killed at any instant ----
 
 

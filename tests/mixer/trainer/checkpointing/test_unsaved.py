@@ -21,11 +21,6 @@ from mixer.trainer.checkpointing.files import find_problem, list_checkpoints
 from tests.mixer.trainer.checkpointing.test_resume import assert_same, build, end_of, go_on
 
 
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc.collect", lambda *_: 0)
-
-
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     trainer = build(tmp_path_factory.mktemp("whole"))

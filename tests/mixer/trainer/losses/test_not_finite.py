@@ -60,11 +60,6 @@ def train(folder: Path, name: str, nonfinite: str) -> tuple[MixingTrainer, list[
     return trainer, decisions
 
 
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc.collect", lambda *_: 0)
-
-
 # Of those that remember losses, gradients, losses after the step, evaluations; what each policy makes of single numbers
 # that are none, its own tests say.
 @pytest.mark.parametrize("name", ["LossChange", "GradNorm", "FAMO", "DoReMi", "SkillIt", "ODM"])

@@ -44,11 +44,6 @@ from tests.mixer.trainer.test_recovery import limit_memory
 BOTH = ("excess_loss", "loss_after")
 
 
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc.collect", lambda *_: 0)  # takes longer at each run's beginning than the run
-
-
 def seen_by(trainer: MixingTrainer) -> list[tuple[Any, Any]]:
     return [(o.excess_losses, o.losses_after) for o in trainer.mixing.policy.seen]
 
