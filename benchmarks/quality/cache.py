@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality.mixtures import Scale
+from benchmarks.quality.mixtures import Mixture
 from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
 
-PROTOCOL = 1  # to be raised when results of earlier runs do not count any more
+PROTOCOL = 2  # to be raised when results of earlier runs do not count any more
 
 
 @cache
@@ -43,8 +43,7 @@ class Run:
     """What a run is; another one has another file.
 
     Args:
-        mixture: Name of the mixture.
-        scale: How much of it.
+        mixture: The mixture.
         name: Name of the competitor.
         class_name: Class of its policy.
         settings: Arguments of the policy, plain data.
@@ -52,8 +51,7 @@ class Run:
         options: Options of the trainer, plain data.
     """
 
-    mixture: str
-    scale: Scale
+    mixture: Mixture
     name: str
     class_name: str
     settings: Mapping[str, Any]
@@ -63,6 +61,7 @@ class Run:
     def key(self) -> dict[str, Any]:
         """Everything that its result depends on, but the name, which is only what it is called."""
         own = {name: value for name, value in asdict(self).items() if name != "name"}
+        own["mixture"] = self.mixture.content
         own["code"] = code_of(self.class_name)
         plain: dict[str, Any] = json.loads(json.dumps({"protocol": PROTOCOL, **own}))
         return plain
@@ -78,7 +77,7 @@ class Run:
         """
         digest = hashlib.blake2b(json.dumps(self.key(), sort_keys=True).encode(), digest_size=6).hexdigest()
         called = "".join(sign if sign.isalnum() else "-" for sign in self.name)
-        return folder / self.mixture / f"{called}-{self.seed}-{digest}.json"
+        return folder / self.mixture.name / f"{called}-{self.seed}-{digest}.json"
 
     def result(self, folder: Path) -> dict[str, Any] | None:
         """Reads the result of an earlier run.

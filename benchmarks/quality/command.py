@@ -27,7 +27,7 @@ from benchmarks.quality.cache import PROTOCOL
 from benchmarks.quality.details import show_details
 from benchmarks.quality.followers import followers
 from benchmarks.quality.listing import describe, names_among, why_not
-from benchmarks.quality.mixtures import MIXTURES, Scale
+from benchmarks.quality.mixtures import MIXTURES, Mixture
 from benchmarks.quality.optimum import Optimum, best_changing, best_fixed
 from benchmarks.quality.plan import ALL_OF_GRID, collect, planned, run_all
 from benchmarks.quality.policies import PIKES, UNIFORM, competitors
@@ -35,24 +35,24 @@ from benchmarks.quality.report import spread_over_noise, summarise
 from benchmarks.quality.synthetic import STREAMS, new_problem
 from benchmarks.quality.tables import markdown, optimum_in_words, summary
 
-_BY_DEFAULT = [name for name, task in MIXTURES.items() if task.entries is None]
+_BY_DEFAULT = [name for name in MIXTURES if Mixture(name).entries is None]
 
 
-def optima(scale: Scale, folder: Path) -> tuple[Optimum, Optimum]:
+def optima(mixture: Mixture, folder: Path) -> tuple[Optimum, Optimum]:
     """Computes the best fixed and the best changing weights of the synthetic mixture, once.
 
     Args:
-        scale: How much of it.
+        mixture: The mixture.
         folder: Where they are kept.
 
     Returns:
         Both.
     """
     path = folder / "synthetic-optimum.json"
-    key = json.loads(json.dumps({"protocol": PROTOCOL, **asdict(scale)}))
+    key = json.loads(json.dumps({"protocol": PROTOCOL, **mixture.content}))
     kept = json.loads(path.read_text()) if path.is_file() else {}
     if kept.get("key") != key:
-        steps = (new_problem(), scale.num_steps, scale.batch, scale.learning_rate)
+        steps = (new_problem(), mixture.num_steps, mixture.batch, mixture.content["training"]["learning_rate"])
         fixed = best_fixed(*steps)
         kept = {"key": key, "fixed": asdict(fixed), "changing": asdict(best_changing(*steps, fixed))}
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,38 +60,37 @@ def optima(scale: Scale, folder: Path) -> tuple[Optimum, Optimum]:
     return Optimum(**kept["fixed"]), Optimum(**kept["changing"])
 
 
-def report(mixture: str, scale: Scale, folder: Path, with_details: bool = False) -> dict[str, Any]:
+def report(mixture: Mixture, folder: Path, with_details: bool = False) -> dict[str, Any]:
     """Prints a mixture's table of the results that there are.
 
     Args:
         mixture: The mixture.
-        scale: How much of it.
         folder: Where results are kept.
         with_details: Whether with weights over the run and how gradients conflict.
 
     Returns:
         All figures; empty without results of uniform mixing.
     """
-    results = collect(mixture, scale, folder)
+    results = collect(mixture, folder)
     if UNIFORM not in results:
-        print(f"### {mixture}\n\nThere are no results of {UNIFORM} yet.\n")
+        print(f"### {mixture.name}\n\nThere are no results of {UNIFORM} yet.\n")
         return {}
     figures, spread = summarise(results), spread_over_noise(results)
-    print(markdown(mixture, figures, spread))
+    print(markdown(mixture.name, figures, spread))
     if with_details:
         show_details(results)
-    found = {"scale": asdict(scale), "policies": figures, "spread": spread, "runs": results}
-    if mixture == "synthetic":
-        fixed, changing = optima(scale, folder)
+    found = {"recipe": mixture.content, "policies": figures, "spread": spread, "runs": results}
+    if mixture.name == "synthetic":
+        fixed, changing = optima(mixture, folder)
         print(optimum_in_words(fixed, changing, STREAMS))
         found |= {"best_fixed": asdict(fixed), "best_changing": asdict(changing)}
     print()
     return found
 
 
-def _left_out(mixture: str, names: Sequence[str], num_steps: int) -> dict[str, str]:
-    entries = MIXTURES[mixture].competitors()
-    reasons = {name: why_not(entry, num_steps) for name, entry in entries.items() if name in names}
+def _left_out(mixture: Mixture, names: Sequence[str]) -> dict[str, str]:
+    entries = mixture.competitors()
+    reasons = {name: why_not(entry, mixture.num_steps) for name, entry in entries.items() if name in names}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
@@ -100,7 +99,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, help="folder of the data, for classification and texts")
     parser.add_argument("--folder", type=Path, default=Path("runs/mixing_quality"), help="where results are kept")
     parser.add_argument(
-        "--mixture", nargs="+", default=[], metavar="NAME", help=f"of {list(MIXTURES)}; default: all but demo"
+        "--mixture", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(MIXTURES)}; default: all but demo"
     )
     parser.add_argument(
         "--policy", nargs="+", default=[], metavar="NAME", help="competitors, or grid; default: all; see --list"
@@ -120,7 +119,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         args.policy = names_among(args.policy, [*competitors(), *PIKES, ALL_OF_GRID])
     except ValueError as error:
         parser.error(str(error))
-    needy = [name for name in args.mixture if MIXTURES[name].reads_folder]
+    needy = [name for name in args.mixture if Mixture(name).reads_folder]
     if needy and args.data_dir is None and not (args.list or args.report):
         parser.error(f"{needy} are made of files: give their folder by --data-dir, or others by --mixture.")
     return args
@@ -136,23 +135,23 @@ def main(argv: Sequence[str] | None = None) -> None:
         SystemExit: If a run failed; the others are reported all the same.
     """
     args = _arguments(argv)
-    scales = {name: MIXTURES[name].quick if args.quick else MIXTURES[name].scale for name in args.mixture}
+    mixtures = [Mixture(name, args.quick) for name in args.mixture]
     if args.list:
-        for name, scale in scales.items():
+        for own in mixtures:
             columns = ["policy", "class", "settings", "to be known"]
-            show(f"{name}, {scale.num_steps} steps", columns, describe(scale.num_steps, MIXTURES[name].entries))
+            show(f"{own.name}, {own.num_steps} steps", columns, describe(own.num_steps, own.entries))
         return
     failed: list[str] = []
     if not args.report:
         seeds = range(1, args.seeds + 1)
-        for name, scale in scales.items():
-            reasons = _left_out(name, args.policy, scale.num_steps)
-            failed += [f"{name}, {policy}: {reason}" for policy, reason in reasons.items()]
+        for own in mixtures:
+            reasons = _left_out(own, args.policy)
+            failed += [f"{own.name}, {policy}: {reason}" for policy, reason in reasons.items()]
             wanted = [policy for policy in args.policy if policy not in reasons]
-            runs = planned(name, scale, wanted, seeds, args.data_dir)
+            runs = planned(own, wanted, seeds, args.data_dir)
             failed += run_all(runs, args.folder, args.data_dir, args.parallel)
             failed += run_all(followers(runs, seeds, args.folder), args.folder, args.data_dir, args.parallel)
-    found = {name: report(name, scale, args.folder, args.details) for name, scale in scales.items()}
+    found = {own.name: report(own, args.folder, args.details) for own in mixtures}
     if len(found) > 1 and all(found.values()):
         print(summary({name: figures["policies"] for name, figures in found.items()}, UNIFORM))
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}

@@ -1,4 +1,4 @@
-"""What the mixtures of `benchmarks.quality` read, each stream in three parts that share no text.
+"""What the recipes of `benchmarks.quality` read, each stream in three parts that share no text.
 
 `train` is trained on; `validation` is shown to policies that follow evaluations, and chooses among fixed mixtures;
 `test` is what all are judged by, and no policy sees. Which part a text belongs to is a hash of its letters and digits:
@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from tasks.text_domains import ByteBlocks, cpp_headers, english_docstrings, python_source
 
 PARTS = ("train", "validation", "test")
-Parts = Mapping[str, Mapping[str, Dataset[Any]]]
+Splits = Mapping[str, Dataset[Any]]
 
 _BOUNDS = (0.80, 0.88, 1.0)  # of the hash: where the parts end
 _SPREAD = 8  # one in so many held-out blocks is taken: few blocks in a row would be of one or two files
@@ -48,63 +48,47 @@ def part_of(text: str) -> str:
     return next(part for part, bound in zip(PARTS, _BOUNDS, strict=True) if key < bound)
 
 
-def read_domains(num_blocks: Sequence[int], num_validation: int, num_test: int, block_length: int) -> Parts:
-    """Reads the built-in domains: Python, C++, English. Files are held out, not blocks of them.
+def domain(name: str, num_samples: int, num_validation: int, num_test: int, length: int) -> Splits:
+    """Reads a built-in domain. Files are held out, not blocks of them.
 
     Args:
-        num_blocks: Blocks of each to train on.
-        num_validation: Blocks of each for validation.
-        num_test: Blocks of each to test on.
-        block_length: Bytes of a block.
+        name: `"python"`, `"cpp"` or `"english"`.
+        num_samples: Blocks to train on.
+        num_validation: Blocks for validation.
+        num_test: Blocks to test on.
+        length: Bytes of a block.
 
     Returns:
-        The parts of each domain.
+        The parts.
     """
-    found: dict[str, Mapping[str, Dataset[Any]]] = {}
-    for (name, source), count in zip(_DOMAINS.items(), num_blocks, strict=True):
-        splits = source(count, _SPREAD * (num_validation + num_test), block_length)
-        held = splits["validation"].blocks.numpy()
-        test, validation = held[: _SPREAD * num_test : _SPREAD], held[_SPREAD * num_test :: _SPREAD]
-        found[name] = {
-            "train": splits["train"],
-            "validation": ByteBlocks(validation.copy()),
-            "test": ByteBlocks(test.copy()),
-        }
-    return found
+    splits = _DOMAINS[name](num_samples, _SPREAD * (num_validation + num_test), length)
+    held = splits["validation"].blocks.numpy()
+    test, validation = held[: _SPREAD * num_test : _SPREAD], held[_SPREAD * num_test :: _SPREAD]
+    return {"train": splits["train"], "validation": ByteBlocks(validation.copy()), "test": ByteBlocks(test.copy())}
 
 
-def read_texts(folder: Path, num_validation: int, num_test: int, block_length: int) -> Parts:
-    """Reads text of four kinds, all there is to train on: Shakespeare, Wikipedia, requests to an assistant, reviews.
-
-    Speeches, articles, requests and sentences are held out as wholes.
+def text(name: str, folder: str, num_validation: int, num_test: int, length: int) -> Splits:
+    """Reads text of a kind, all there is to train on. Speeches, articles, requests and sentences are held out whole.
 
     Args:
+        name: `"shakespeare"`, `"wikipedia"`, `"requests"` (to an assistant) or `"reviews"`.
         folder: The data's folder.
-        num_validation: Most blocks of each for validation.
-        num_test: Most blocks of each to test on.
-        block_length: Bytes of a block.
+        num_validation: Most blocks for validation.
+        num_test: Most blocks to test on.
+        length: Bytes of a block.
 
     Returns:
-        The parts of each kind.
+        The parts.
 
     Raises:
         FileNotFoundError: If a file is missing.
         ValueError: If a part is shorter than a block.
     """
-    readers: dict[str, Callable[[Path], Iterable[str]]] = {
-        "shakespeare": lambda folder: _text(folder / "lm" / "tinyshakespeare.txt").split("\n\n"),
-        "wikipedia": _articles,
-        "requests": _requests,
-        "reviews": lambda folder: (text for name in ("mr", "subj") for _, text in labelled(folder, name)),
-    }
-    found: dict[str, Mapping[str, Dataset[Any]]] = {}
-    for name, read in readers.items():
-        texts: dict[str, list[str]] = {part: [] for part in PARTS}
-        for text in read(folder):
-            texts[part_of(text)].append(text)
-        most = {"train": None, "validation": num_validation, "test": num_test}
-        found[name] = {part: _blocks(name, texts[part], block_length, most[part]) for part in PARTS}
-    return found
+    texts: dict[str, list[str]] = {part: [] for part in PARTS}
+    for own in _TEXTS[name](Path(folder)):
+        texts[part_of(own)].append(own)
+    most = {"train": None, "validation": num_validation, "test": num_test}
+    return {part: _blocks(name, texts[part], length, most[part]) for part in PARTS}
 
 
 def _blocks(name: str, texts: Sequence[str], block_length: int, most: int | None) -> ByteBlocks:
@@ -150,5 +134,15 @@ def labelled(folder: Path, task: str) -> list[tuple[int, str]]:
 
 def _text(path: Path, encoding: str = "utf-8") -> str:
     if not path.is_file():
-        raise FileNotFoundError(f"{path.name} is missing under {path.parent.name}/ of the data: give its --data-dir.")
+        raise FileNotFoundError(
+            f"{path.name} is missing under {path.parent.name}/ of the data: give its folder, by --data-dir."
+        )
     return path.read_bytes().decode(encoding)
+
+
+_TEXTS: dict[str, Callable[[Path], Iterable[str]]] = {
+    "shakespeare": lambda folder: _text(folder / "lm" / "tinyshakespeare.txt").split("\n\n"),
+    "wikipedia": _articles,
+    "requests": _requests,
+    "reviews": lambda folder: (own for name in ("mr", "subj") for _, own in labelled(folder, name)),
+}

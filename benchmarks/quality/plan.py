@@ -13,7 +13,7 @@ from benchmarks.common import rotated
 from benchmarks.quality.cache import Run
 from benchmarks.quality.followers import is_of_these
 from benchmarks.quality.grid import grid
-from benchmarks.quality.mixtures import MIXTURES, Scale, read
+from benchmarks.quality.mixtures import Mixture
 from benchmarks.quality.policies import FIT, PROXY_FIXED, Entry, settings_of
 from benchmarks.quality.report import GRID
 from benchmarks.quality.runs import run_once
@@ -21,12 +21,11 @@ from benchmarks.quality.runs import run_once
 ALL_OF_GRID = "grid"
 
 
-def planned(mixture: str, scale: Scale, names: Sequence[str], seeds: Sequence[int], data_dir: Path | None) -> list[Run]:
+def planned(mixture: Mixture, names: Sequence[str], seeds: Sequence[int], data_dir: Path | None) -> list[Run]:
     """Lists the runs of a mixture, but for those that depend on how others end.
 
     Args:
         mixture: The mixture.
-        scale: How much of it.
         names: Competitors; `"grid"` stands for the grid, which is run on the first seed alone. Those that are none of
             the mixture's are left out.
         seeds: The seeds.
@@ -35,22 +34,21 @@ def planned(mixture: str, scale: Scale, names: Sequence[str], seeds: Sequence[in
     Returns:
         The runs, those of a seed together, in rotated order.
     """
-    task = MIXTURES[mixture]
-    entries, runs = {name: entry for name, entry in task.competitors().items() if name in names}, []
+    entries, runs = {name: entry for name, entry in mixture.competitors().items() if name in names}, []
     for seed in seeds if entries else ():
         order = rotated([*entries], seed - 1)
-        runs += [_run(mixture, scale, name, entries[name], seed) for name in order]
-    if ALL_OF_GRID in names and task.entries is None:
-        runs += [_run(mixture, scale, name, entry, seeds[0]) for name, entry in _grid(mixture, scale, data_dir).items()]
+        runs += [_run(mixture, name, entries[name], seed) for name in order]
+    if ALL_OF_GRID in names and mixture.entries is None:
+        runs += [_run(mixture, name, entry, seeds[0]) for name, entry in _grid(mixture, data_dir).items()]
     return runs
 
 
-def _run(mixture: str, scale: Scale, name: str, entry: Entry, seed: int) -> Run:
-    return Run(mixture, scale, name, entry.class_name, settings_of(entry, scale.num_steps), seed, entry.options)
+def _run(mixture: Mixture, name: str, entry: Entry, seed: int) -> Run:
+    return Run(mixture, name, entry.class_name, settings_of(entry, mixture.num_steps), seed, entry.options)
 
 
-def _grid(mixture: str, scale: Scale, data_dir: Path | None) -> dict[str, Entry]:
-    sizes = [len(parts["train"]) for parts in read(mixture, scale, data_dir).values()]  # type: ignore[arg-type]
+def _grid(mixture: Mixture, data_dir: Path | None) -> dict[str, Entry]:
+    sizes = [len(parts["train"]) for parts in mixture.read(data_dir).values()]  # type: ignore[arg-type]
     points = grid(np.array(sizes))
     return {
         f"{GRID}{number}": Entry("Fixed", {"weights": [round(float(weight), 6) for weight in point]})
@@ -76,9 +74,9 @@ def run_all(runs: Sequence[Run], folder: Path, data_dir: Path | None, parallel: 
         futures = {pool.submit(run_once, run, folder, data_dir): run for run in waiting}
         for number, future in enumerate(as_completed(futures), start=1):
             run, error = futures[future], future.exception()
-            print(f"{number} of {len(futures)}: {run.mixture}, {run.name}, seed {run.seed}", flush=True)
+            print(f"{number} of {len(futures)}: {run.mixture.name}, {run.name}, seed {run.seed}", flush=True)
             if error is not None:
-                failed.append(f"{run.mixture}, {run.name}, seed {run.seed}: {type(error).__name__}: {error}")
+                failed.append(f"{run.mixture.name}, {run.name}, seed {run.seed}: {type(error).__name__}: {error}")
                 print(f"  failed: {error}", flush=True)
     return failed
 
@@ -89,19 +87,18 @@ def _pool(parallel: int) -> Executor:
     return ProcessPoolExecutor(parallel, multiprocessing.get_context("spawn"))
 
 
-def collect(mixture: str, scale: Scale, folder: Path) -> dict[str, dict[int, dict[str, Any]]]:
+def collect(mixture: Mixture, folder: Path) -> dict[str, dict[int, dict[str, Any]]]:
     """Reads the results that there are, of policies as they are set now; the data is not needed.
 
     Args:
         mixture: The mixture.
-        scale: How much of it.
         folder: Where results are kept.
 
     Returns:
         Results by competitor and seed.
     """
-    entries, found = MIXTURES[mixture].competitors(), dict[str, dict[int, dict[str, Any]]]()
-    results = [json.loads(path.read_text()) for path in sorted((folder / mixture).glob("*.json"))]
+    entries, found = mixture.competitors(), dict[str, dict[int, dict[str, Any]]]()
+    results = [json.loads(path.read_text()) for path in sorted((folder / mixture.name).glob("*.json"))]
     for result in sorted(results, key=lambda result: result["name"] in (FIT, PROXY_FIXED)):  # what they come of first
         name, key = result["name"], result["key"]
         if name.startswith(GRID) or name in (FIT, PROXY_FIXED):
@@ -111,6 +108,6 @@ def collect(mixture: str, scale: Scale, folder: Path) -> dict[str, dict[int, dic
         else:
             continue
         is_wanted = name not in (FIT, PROXY_FIXED) or is_of_these(result, found)
-        if is_wanted and key == _run(mixture, scale, name, entry, key["seed"]).key():
+        if is_wanted and key == _run(mixture, name, entry, key["seed"]).key():
             found.setdefault(name, {})[key["seed"]] = result
     return found

@@ -5,6 +5,7 @@ import io
 import json
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ from transformers.utils import logging
 from benchmarks.domains import Stopwatch
 from benchmarks.quality.cache import Run, write_whole
 from benchmarks.quality.conflict import gradients_seen
-from benchmarks.quality.data import Parts
-from benchmarks.quality.mixtures import MIXTURES, read
+from benchmarks.quality.data import Splits
 from benchmarks.quality.policies import REFERENCE_LOSSES, UNIFORM, interval_of, make
 from mixer import DoReMi, MixingTrainer, Policy
 
@@ -48,9 +48,9 @@ def run_once(run: Run, folder: Path, data_dir: Path | None) -> None:
         return
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     torch.set_num_threads(1)
-    parts = read(run.mixture, run.scale, data_dir)
+    parts = run.mixture.read(data_dir)
     needs_reference = REFERENCE_LOSSES in run.settings.values()
-    num_samples = run.scale.num_steps * run.scale.batch
+    num_samples = run.mixture.num_steps * run.mixture.batch
     policy = None if needs_reference else make(run.class_name, run.settings, num_samples)
     reference: dict[str, Any] = {}
     options = dict(run.options)
@@ -65,33 +65,35 @@ def run_once(run: Run, folder: Path, data_dir: Path | None) -> None:
 
 def _reference(run: Run, folder: Path, data_dir: Path | None) -> tuple[dict[str, Any], nn.Module]:
     """The model that uniform mixing comes to with the same seed and budget, and its result."""
-    uniform = Run(run.mixture, run.scale, UNIFORM, "Uniform", {}, run.seed)
+    uniform = Run(run.mixture, UNIFORM, "Uniform", {}, run.seed)
     weights = uniform.path(folder).with_suffix(".pt")
     if not weights.is_file() or uniform.result(folder) is None:
         uniform.path(folder).unlink(missing_ok=True)  # results of uniform mixing come with the model, or not at all
         run_once(uniform, folder, data_dir)
     result = uniform.result(folder)
     assert result is not None
-    model = MIXTURES[run.mixture].model(run.scale, run.seed)
+    model = run.mixture.new_model(run.seed)
     model.load_state_dict(torch.load(weights, weights_only=True))
     return result, model
 
 
-def _train(run: Run, policy: Policy, parts: Parts, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
-    task, stopwatch, clock = MIXTURES[run.mixture], Stopwatch(), _Clock()
+def _train(
+    run: Run, policy: Policy, parts: Mapping[str, Splits], folder: Path, options: dict[str, Any]
+) -> dict[str, Any]:
+    task, stopwatch, clock = run.mixture, Stopwatch(), _Clock()
     missing = [name for name in options if name not in _trainer_arguments()]
     if missing:
         raise ValueError(f"{run.name} needs the trainer's {missing}, which this version does not have.")
     evaluates = "evaluation_loss" in policy.needs
     with tempfile.TemporaryDirectory() as output:
-        model = task.model(run.scale, run.seed)
+        model = task.new_model(run.seed)
         trainer = MixingTrainer(
             model,
-            task.arguments(output, run.scale, run.seed, interval_of(run.scale.num_steps) if evaluates else None),
+            task.arguments(output, run.seed, interval_of(task.num_steps) if evaluates else None),
             train_dataset={name: own["train"] for name, own in parts.items()},
             eval_dataset={name: own["validation"] for name, own in parts.items()},
             mixing=policy,
-            batch_size=run.scale.batch,
+            batch_size=task.batch,
             callbacks=[stopwatch, clock],
             **options,
         )
@@ -117,7 +119,7 @@ def _trainer_arguments() -> set[str]:
     return {name for owner in MixingTrainer.__mro__ for name in inspect.signature(owner).parameters}
 
 
-def _quality(trainer: MixingTrainer, parts: Parts, compute_metrics: Any) -> dict[str, Any]:
+def _quality(trainer: MixingTrainer, parts: Mapping[str, Splits], compute_metrics: Any) -> dict[str, Any]:
     trainer.compute_metrics = compute_metrics
     found: dict[str, Any] = {}
     for part in ("validation", "test"):

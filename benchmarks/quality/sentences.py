@@ -6,6 +6,7 @@ prior of that guess.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ from torch.utils.data import Dataset
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from benchmarks.quality.data import PARTS, Parts, labelled, part_of
+from benchmarks.quality.data import PARTS, Splits, labelled, part_of
 from mixer.utils.arrays import Int64Array
 from tasks.sources import words
-from tasks.sources.loaders import Splits
+from tasks.sources.loaders import Splits as RowSplits
 
 NUM_CLASSES = {"trec": 6, "mr": 2, "subj": 2, "cr": 2, "mpqa": 2, "sst2": 2}
 
@@ -51,33 +52,41 @@ class Sentences(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": self.input_ids.index_select(0, picked), "labels": self.labels.index_select(0, picked)}
 
 
-def read_sentences(folder: Path, num_words: int, length: int) -> Parts:
-    """Reads the tasks of sentence classification, all there is of each; the classes are numbered apart.
+def task(name: str, folder: str, num_words: int, length: int) -> Splits:
+    """Reads a task of sentence classification, all there is of it; the classes of all tasks are numbered apart.
 
     Args:
+        name: One of trec, mr, subj, cr, mpqa and sst2.
         folder: The data's folder.
         num_words: Size of the vocabulary, which is that of all tasks' training parts.
         length: Words of a sentence; what is longer is cut.
 
     Returns:
-        The parts of each task.
+        The parts.
 
     Raises:
         FileNotFoundError: If a file is missing.
     """
+    return _tasks(Path(folder), num_words, length)[name]
+
+
+@cache
+def _tasks(folder: Path, num_words: int, length: int) -> Mapping[str, Splits]:
     columns: dict[str, list[Any]] = {"text": [], "label": [], "task": [], "part": []}
     first_classes = accumulate(NUM_CLASSES.values(), initial=0)
-    for task, first_class in zip(NUM_CLASSES, first_classes, strict=False):
-        for label, text in labelled(folder, task):
-            row = {"text": text, "label": first_class + label, "task": task, "part": part_of(text)}
-            for name, value in row.items():
-                columns[name].append(value)
+    for name, first_class in zip(NUM_CLASSES, first_classes, strict=False):
+        for label, text in labelled(folder, name):
+            row = {"text": text, "label": first_class + label, "task": name, "part": part_of(text)}
+            for column, value in row.items():
+                columns[column].append(value)
     whole = datasets.Dataset.from_dict(columns)
     learned_from = whole.select(np.flatnonzero(np.array(columns["part"]) == "train"))
-    numbered = words(Splits(learned_from, whole), max_length=length, vocabulary_size=num_words, min_count=2).evaluation
+    numbered = words(
+        RowSplits(learned_from, whole), max_length=length, vocabulary_size=num_words, min_count=2
+    ).evaluation
     samples = numbered.read_columns(np.arange(len(whole)))
     tasks, parts = np.array(columns["task"]), np.array(columns["part"])
-    return {task: {part: _select(samples, (tasks == task) & (parts == part)) for part in PARTS} for task in NUM_CLASSES}
+    return {name: {part: _select(samples, (tasks == name) & (parts == part)) for part in PARTS} for name in NUM_CLASSES}
 
 
 def _select(samples: Mapping[str, torch.Tensor], chosen: Any) -> Sentences:
@@ -154,19 +163,17 @@ def _sizes() -> Tensor:
     return torch.tensor(list(NUM_CLASSES.values()))
 
 
-def new_classifier(num_words: int, hidden: int, layers: int, seed: int) -> AveragingForSequenceClassification:
-    """Builds a model, the same for the same seed.
+def new_classifier(num_words: int, hidden: int, layers: int) -> AveragingForSequenceClassification:
+    """Builds a model.
 
     Args:
         num_words: Size of the vocabulary.
         hidden: Width.
         layers: Hidden layers.
-        seed: Seed of its weights.
 
     Returns:
         The model.
     """
-    torch.manual_seed(seed)
     return AveragingForSequenceClassification(AveragingConfig(num_words, hidden, layers))
 
 

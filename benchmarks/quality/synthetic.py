@@ -15,7 +15,6 @@ that it is learned slowly and needs most; `noisy`, whose loss is high and stays 
 wants smaller values of the common coordinates than the others, so that its loss and theirs cannot both be least.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from benchmarks.quality.data import Parts
+from benchmarks.quality.data import Splits
 from mixer.utils.arrays import FloatArray, Int64Array
 
 STREAMS = ("plain", "slow", "noisy", "contrary")
@@ -124,27 +123,26 @@ class Regression(Dataset[dict[str, Tensor]]):
         return {"features": self.features.index_select(0, picked), "labels": self.labels.index_select(0, picked)}
 
 
-def draw(num_samples: Mapping[str, int], num_validation: int, num_test: int) -> Parts:
-    """Draws the streams' samples, always the same.
+def draw(name: str, num_samples: int, num_validation: int, num_test: int) -> Splits:
+    """Draws a stream's samples, always the same.
 
     The moments of a test part are exactly those of its distribution, so that the loss on it is the expected one.
 
     Args:
-        num_samples: Samples of each stream to train on.
-        num_validation: Samples of each for validation.
-        num_test: Samples of each to test on, more than features.
+        name: The stream.
+        num_samples: Samples to train on.
+        num_validation: Samples for validation.
+        num_test: Samples to test on, more than features.
 
     Returns:
-        The parts of each stream.
+        The parts.
     """
-    problem, found = new_problem(), {}
-    for k, name in enumerate(STREAMS):
-        generator = np.random.default_rng([_SEED, k])
-        sizes = {"train": num_samples[name], "validation": num_validation}
-        white = {part: generator.standard_normal((size, len(problem.inputs[k]) + 1)) for part, size in sizes.items()}
-        white["test"] = _whitened(generator.standard_normal((num_test, len(problem.inputs[k]) + 1)))
-        found[name] = {part: _regression(problem, k, values) for part, values in white.items()}
-    return found
+    problem, k = new_problem(), STREAMS.index(name)
+    generator = np.random.default_rng([_SEED, k])
+    sizes = {"train": num_samples, "validation": num_validation}
+    white = {part: generator.standard_normal((size, len(problem.inputs[k]) + 1)) for part, size in sizes.items()}
+    white["test"] = _whitened(generator.standard_normal((num_test, len(problem.inputs[k]) + 1)))
+    return {part: _regression(problem, k, values) for part, values in white.items()}
 
 
 def _whitened(values: FloatArray) -> FloatArray:

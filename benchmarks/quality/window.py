@@ -72,16 +72,14 @@ class WindowForCausalLM(PreTrainedModel):
         return CausalLMOutput(loss=loss, logits=logits)
 
 
-def new_window_model(window: int, hidden: int, seed: int) -> WindowForCausalLM:
-    """Builds a model, the same for the same seed.
+def new_window_model(window: int, hidden: int) -> WindowForCausalLM:
+    """Builds a model.
 
     Args:
         window: Bytes from which the next one is predicted.
         hidden: Width of the layer above the window.
-        seed: Seed of its weights.
 
     Returns:
         The model.
     """
-    torch.manual_seed(seed)
     return WindowForCausalLM(WindowConfig(window=window, hidden=hidden))

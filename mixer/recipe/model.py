@@ -15,6 +15,7 @@ from transformers import AutoConfig, PreTrainedModel
 from mixer.models.heads import Head
 from mixer.models.inputs import heads_of, inner_model, takes_task
 from mixer.models.multi_task import MultiTaskModel
+from mixer.recipe.streams import call_by_name
 from mixer.utils.text import did_you_mean
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification", "encoder"]
@@ -39,6 +40,8 @@ class ModelRecipe:
         name_or_path: A model to load: a folder, or a name on the hub.
         config: Without `name_or_path`: the configuration of a new model, including `model_type`. With it: entries of
             the loaded configuration to change.
+        factory: In their place: dotted name of a function or class that gives the model, `package.module.function`.
+        arguments: Arguments of that function, by name.
         heads: For the task `"encoder"`: one head per task on a shared encoder (`MultiTaskModel`), by the name of the
             stream or of its `head`, such as `{"topic": {"num_labels": 6}}`. A saved `MultiTaskModel` has its own.
         lora: Arguments of `peft.LoraConfig`, such as `{"r": 8, "target_modules": ["q_proj", "v_proj"]}`, to train
@@ -48,6 +51,8 @@ class ModelRecipe:
     task: Task = "causal-lm"
     name_or_path: str | None = None
     config: dict[str, Any] = field(default_factory=dict)
+    factory: str | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
     heads: dict[str, Head] = field(default_factory=dict)
     lora: dict[str, Any] | None = None
 
@@ -59,8 +64,8 @@ class ModelRecipe:
                 adapters.
 
         Raises:
-            ValueError: If neither a model nor the type of a new one is named, heads and task do not fit, or the
-                arguments of the adapters are wrong.
+            ValueError: If neither a model nor the type of a new one is named, or two of them are, the function fails,
+                heads and task do not fit, or the arguments of the adapters are wrong.
         """
         with contextlib.nullcontext() if has_weights else torch.device("meta"):
             model = self._with_heads(has_weights)
@@ -86,6 +91,12 @@ class ModelRecipe:
         return model
 
     def _build(self, has_weights: bool) -> PreTrainedModel:
+        if self.factory is not None:
+            if self.name_or_path is not None or self.config:
+                raise ValueError("factory gives the whole model: leave out name_or_path and config.")
+            return call_by_name("factory", self.factory, self.arguments)  # type: ignore[no-any-return]
+        if self.arguments:
+            raise ValueError("arguments are those of factory, a function that gives the model: name it.")
         auto: Any = getattr(transformers, _AUTO_CLASSES[self.task][0])
         if self.name_or_path is not None and has_weights:
             return load_pretrained(auto, self.name_or_path, **self.config)  # type: ignore[no-any-return]
@@ -94,7 +105,9 @@ class ModelRecipe:
         elif "model_type" in self.config:
             config = AutoConfig.for_model(**self.config)
         else:
-            raise ValueError("give name_or_path, or a config with a model_type (such as 'llama') for a new model.")
+            raise ValueError(
+                "give name_or_path, or a config with a model_type (such as 'llama') for a new model, or factory."
+            )
         return auto.from_config(config)  # type: ignore[no-any-return]
 
 

@@ -1,17 +1,9 @@
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from benchmarks.continual.replay import memory
-from benchmarks.continual.replay.command import main
-from benchmarks.continual.replay.kept import BIASED, evenness, kept_by_biased, kept_by_buffer
-from benchmarks.continual.replay.rates import SELECTIONS, fill_turn, insert_turn
-from benchmarks.continual.replay.steps import AGAIN, NAMES, PLAIN
-from benchmarks.continual.replay.storages import RETRIEVALS, STORAGES
+from benchmarks.continual.replay.kept import evenness, kept_by_biased, kept_by_buffer
+from benchmarks.continual.replay.rates import SELECTIONS, insert_turn
 from benchmarks.continual.replay.subjects import BLOCK, OFFERED, STEP_SIZE, WARM, Setting, Subject
-from benchmarks.continual.replay.tasks import POLICIES
 from benchmarks.continual.replay.turns import compared
 
 
@@ -40,12 +32,6 @@ class TestSubjects:
         sample = subject.buffer[999]
         assert sample["input_ids"].nbytes == 1_024
 
-    def test_a_full_buffer_is_begun_anew(self) -> None:
-        setting = Setting(100, 1)
-        subject = Subject("Ring", setting)
-        assert fill_turn(subject, setting, 320) > 0.0
-        assert len(subject.buffer) < 100
-
 
 def test_ratios_are_over_one_task_and_the_smallest_capacity() -> None:
     times = {
@@ -66,41 +52,3 @@ class TestKept:
         assert ours["p_value"] > 1e-3
         assert biased["p_value"] < 1e-6
         assert biased["first"] < 0.95
-
-    def test_p_values_of_an_even_sample_are_even(self) -> None:
-        def even(seed: int) -> np.ndarray:
-            return np.random.default_rng(seed).permutation(20)[:5]
-
-        values = [evenness(lambda seed, k=k: even(1_000 * k + seed), 5, 20, 200)["p_value"] for k in range(40)]
-        assert 0.3 < np.mean(values) < 0.7
-        assert min(values) < 0.3 < 0.7 < max(values)
-
-
-def test_memory_is_measured_in_a_process_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    memory.main([json.dumps(["Reservoir", "LeastRecent", 5_000, None])])
-    assert set(json.loads(capsys.readouterr().out)) == {"filled", "read"}
-
-
-def test_a_quick_run_measures_all_parts(tmp_path: Path) -> None:
-    file = tmp_path / "figures.json"
-    main(["--quick", "--threads", "1", "--folder", str(tmp_path), "--json", str(file)])
-    figures = json.loads(file.read_text())
-    for own in figures["rates"].values():
-        assert set(own) == {"hot", "cold", "filling", "accepted"}
-        assert {"again", "10 tasks / 1, 300 slots", "1000 slots / 300"} <= set(own["hot"]["ratio"])
-    assert set(figures["storages"]["inserting"]) == set(figures["storages"]["reading"]) == set(STORAGES)
-    assert set(figures["storages"]["drawing"]) == set(RETRIEVALS)
-    assert set(figures["exemplars"]) == {"Herding", "KCenter"}
-    assert len(figures["memory"]["references"]) == 3
-    assert [own["entries"] for own in figures["memory"]["disk"].values()] == [2_000, 6_000]
-    assert set(figures["kept"]["forms"]) == {"Reservoir", "KeyedReservoir", BIASED}
-    replayed = figures["steps"]["replayed"]
-    assert replayed[PLAIN] == replayed[AGAIN] == 0.0
-    assert list(replayed) == list(NAMES)
-    for name in NAMES[2:]:
-        assert 0.15 < replayed[name] < 0.27, name  # one begins with an empty buffer
-    assert set(figures["steps"]["ratio"]) == set(NAMES) - {PLAIN}
-    assert set(figures["tasks"]) == set(POLICIES)
-    for name, runs in figures["tasks"].items():
-        assert runs[0]["rise"] == pytest.approx(runs[0]["old"] - runs[0]["old_before"]), name
-        assert np.isfinite(list(runs[0].values())).all(), name

@@ -1,9 +1,6 @@
-import json
-from pathlib import Path
-
 import pytest
 
-from benchmarks.quality.batch_size.command import END, HALF, main, summarise
+from benchmarks.quality.batch_size.command import END, HALF, summarise
 from benchmarks.quality.batch_size.rules import LARGE, SMALL, configurations
 from benchmarks.quality.batch_size.runs import Course
 
@@ -49,19 +46,3 @@ def test_every_schedule_begins_small_and_is_bounded() -> None:
         schedule = configuration.schedule()
         if not schedule.is_constant:
             assert (schedule.initial, schedule.limits.maximum) == (SMALL, LARGE), name
-
-
-@pytest.mark.full
-def test_a_quick_run_compares_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "figures.json"
-    main(["--quick", "--threads", "1", "--json", str(file)])
-    assert "To a validation loss of" in capsys.readouterr().out
-    figures = json.loads(file.read_text())
-    assert list(figures["equal_data"]) == list(configurations())
-    num_samples = figures["scale"]["num_samples"]
-    for name, runs in figures["runs"].items():
-        for run in runs:
-            assert run["samples"][-1] == num_samples, name
-            assert run["steps"][-1] >= num_samples / LARGE
-            assert len(run["losses"]) == len(run["seconds"]) > 1
-            assert SMALL <= run["largest_batch"] <= LARGE

@@ -1,19 +1,17 @@
 """One model for six tasks of sentence classification, on sentences that are made up."""
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from benchmarks.made_up_data import make_data
 from benchmarks.quality.data import PARTS
-from benchmarks.quality.multi_task.command import main, runs_of
+from benchmarks.quality.multi_task.command import runs_of
 from benchmarks.quality.multi_task.data import TASKS, cut_padding, number, read_texts
 from benchmarks.quality.multi_task.encoder import ConvolutionConfig, ConvolutionEncoder
-from benchmarks.quality.multi_task.runs import QUICK, new_model, result_of
-from benchmarks.quality.multi_task.tables import SEPARATELY, less, verdict
+from benchmarks.quality.multi_task.runs import QUICK, result_of
+from benchmarks.quality.multi_task.tables import SEPARATELY
 
 SHARED = "a sentence of forty letters or more that several sets have in common"
 
@@ -49,17 +47,6 @@ def test_reviews_of_subjectivity_are_left_to_it(folder: Path) -> None:
     assert kept["mr"]["test"] == apart["mr"]["test"]
 
 
-def test_each_seed_holds_out_other_sentences(folder: Path) -> None:
-    first, second, again = (read_texts(folder, seed) for seed in (1, 2, 1))
-    assert first == again
-    assert all(first[task]["test"] != second[task]["test"] for task in TASKS)
-
-
-def test_a_missing_folder_is_told(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"TREC.train.all is missing under text/ of the data.*--data-dir"):
-        main(["--data-dir", str(tmp_path)])
-
-
 def test_words_are_those_of_the_models_own_tasks(folder: Path) -> None:
     texts = read_texts(folder)
     parts = number(texts, ("trec", "cr"), 5)
@@ -81,20 +68,6 @@ def test_states_do_not_depend_on_padding() -> None:
     assert batch["input_ids"].tolist() == row.tolist()
 
 
-def test_a_model_has_a_head_a_task() -> None:
-    model = new_model(20, ("trec", "mr"), QUICK)
-    rows = torch.tensor([[2, 5, 9]])
-    assert [model(task, rows).logits.shape[1] for task in ("trec", "mr")] == [6, 2]
-
-
-def test_differences_are_judged_by_their_interval() -> None:
-    mean, half_width = less(np.array([80.0, 82.0, 81.0]), np.array([79.0, 80.0, 80.5]))
-    assert mean == pytest.approx(3.5 / 3)
-    assert verdict(mean, half_width) == "within the spread"
-    assert verdict(-1.0, 0.5) == "lower"
-    assert verdict(1.0, 0.5) == "higher"
-
-
 def test_a_result_is_kept(folder: Path, tmp_path: Path) -> None:
     texts = read_texts(folder)
     (run,) = runs_of("proportional", QUICK, 1)
@@ -103,13 +76,3 @@ def test_a_result_is_kept(folder: Path, tmp_path: Path) -> None:
     assert result_of(run, lambda seed: texts, tmp_path) == first
     assert len(list(tmp_path.iterdir())) == 1
     assert len(runs_of(SEPARATELY, QUICK, 1)) == len(TASKS)
-
-
-def test_a_quick_run_compares_all(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "figures.json"
-    command = ["--data-dir", str(folder), "--folder", str(tmp_path / "runs"), "--json", str(file), "--quick"]
-    main([*command, "--seeds", "2", "--mixture", "proportional", "--mixture", "GroupDRO"])
-    figures = json.loads(file.read_text())
-    assert list(figures["results"]) == [SEPARATELY, "proportional", "GroupDRO"]
-    assert all(len(own) == 2 for own in figures["results"].values())
-    assert "published" in capsys.readouterr().out

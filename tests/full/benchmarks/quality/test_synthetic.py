@@ -1,12 +1,13 @@
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from benchmarks.quality.cache import Run
-from benchmarks.quality.mixtures import MIXTURES
+from benchmarks.quality.mixtures import Mixture
 from benchmarks.quality.optimum import best_changing, best_fixed, lattice
 from benchmarks.quality.runs import run_once
 from benchmarks.quality.synthetic import STREAMS, Problem, draw, new_problem
@@ -79,23 +80,22 @@ def test_weights_that_change_are_no_worse() -> None:
 
 def test_a_test_part_has_the_moments_of_its_distribution() -> None:
     problem = new_problem()
-    parts = draw(dict.fromkeys(STREAMS, 10), 10, 128)
     theta = torch.from_numpy(np.random.default_rng(2).standard_normal(problem.inputs.shape[1]))
     for k, name in enumerate(STREAMS):
-        test = parts[name]["test"]
+        test: Any = draw(name, 10, 10, 128)["test"]
         loss = ((test.features.double() @ theta - test.labels.double()) ** 2).mean().item()
         expected = (problem.inputs[k] * (theta - problem.targets[k]) ** 2).sum() + problem.noise[k]
         assert loss == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_runs_of_the_trainer_come_to_the_expected_losses(tmp_path: Path) -> None:
-    scale = MIXTURES["synthetic"].quick
-    weights = [0.5, 0.25, 0.125, 0.125]  # whole samples of a batch of 16
+    mixture = Mixture("synthetic", is_quick=True)
+    weights = [0.5, 0.25, 0.125, 0.125]  # whole samples of a batch of 24
     losses = []
     for seed in range(1, 4):
-        run = Run("synthetic", scale, "fixed", "Fixed", {"weights": weights}, seed)
+        run = Run(mixture, "fixed", "Fixed", {"weights": weights}, seed)
         run_once(run, tmp_path, None)
         losses.append(list((run.result(tmp_path) or {})["test_losses"].values()))
-    expected = new_problem().expected_losses(tensor([weights]), scale.num_steps, scale.batch, scale.learning_rate)
+    expected = new_problem().expected_losses(tensor([weights]), mixture.num_steps, mixture.batch, 0.05)
     error = np.std(losses, axis=0, ddof=1) / len(losses) ** 0.5
     assert (np.abs(np.mean(losses, axis=0) - expected.numpy()) < 4 * error + 0.05).all()

@@ -1,17 +1,13 @@
 import argparse
-import json
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from benchmarks.speed import probe_steps
-from benchmarks.speed.probe import main
 from benchmarks.speed.probe_memory import largest_pieces, peak_bytes
-from benchmarks.speed.probe_steps import AGAIN, GRAPH, IDLE, PASSES, PLAIN, PROBED, SKETCH_VARIANCE, Subject, new_step
+from benchmarks.speed.probe_steps import GRAPH, IDLE, PASSES, PLAIN, PROBED, Subject, new_step
 
 MEBIBYTE = 2**20
 
@@ -43,13 +39,6 @@ class TestSteps:
         for plain, other in zip(*(model.parameters() for model in models), strict=True):
             torch.testing.assert_close(other, plain, rtol=1e-4, atol=1e-5)
 
-    def test_pieces_are_of_one_stream(self) -> None:
-        subject = Subject(arguments(batch=7), 2)
-        pieces = [piece.numpy() for piece in subject.pieces(2)]
-        assert len(pieces) == 4
-        assert sorted(np.concatenate(pieces)) == list(range(7))
-        assert all(len(set(subject.stream_ids[piece])) == 1 for piece in pieces)
-
 
 class TestMemory:
     def test_the_peak_is_of_what_is_held_at_the_same_time(self) -> None:
@@ -64,18 +53,3 @@ class TestMemory:
 
     def test_the_largest_layer_counts_for_each_stream(self) -> None:
         assert largest_pieces(nn.Sequential(nn.Linear(10, 20, bias=False), nn.Linear(20, 5)), 3) == 3 * 200 * 4
-
-
-@pytest.mark.full
-def test_a_quick_run_measures_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "figures.json"
-    main(["--quick", "--threads", "1", "--device", "cpu", "--streams", "3", "--amortised", "1", "--json", str(file)])
-    assert "over plain" in capsys.readouterr().out
-    figures = json.loads(file.read_text())["streams"]["3"]
-    assert set(figures["ratio"]) == {AGAIN, IDLE, *PROBED, PASSES, GRAPH}
-    assert set(figures["peak_bytes"]) == {PLAIN, *figures["ratio"]}
-    assert figures["peak_bytes"][PLAIN] > 0
-    assert set(figures["amortised"]) == {AGAIN, *PROBED}
-    assert figures["amortised"][SKETCH_VARIANCE]["measured"]["median"] > 0.0
-    for size, own in figures["accuracy"]["sketch_size"].items():
-        assert own["root_mean_square"] <= own["mean_bar"], size

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from benchmarks.tools.fuzz import command, files
-from benchmarks.tools.fuzz.errors import why_undocumented
 from benchmarks.tools.fuzz.walk import Walk, check_apportionment
 from mixer.ledger.ledger import Ledger
 from mixer.mixture.stream import Stream
@@ -36,8 +35,6 @@ def test_an_error_of_another_kind_is_counted() -> None:
     assert len(outcome.broken) == 2
     assert 0 < outcome.num_refused < 60
 
-
-def test_every_case_is_refused_accepted_or_broken_and_the_table_adds_up() -> None:
     def case(random: Random) -> None:
         if (number := random.random()) < 0.5:
             raise ValueError("it must be 3, got 4") if number < 0.3 else KeyError("x")
@@ -47,24 +44,6 @@ def test_every_case_is_refused_accepted_or_broken_and_the_table_adds_up() -> Non
     assert cells[2] == [sum(column) for column in zip(*cells[:2], strict=True)]
     assert all(cases == refused + accepted + broken for cases, refused, accepted, broken in cells)
     assert min(cells[2]) > 0
-
-
-def test_the_targets_share_all_cases_and_files_of_a_run_get_thousands() -> None:
-    assert sum(command._SHARES.values()) == pytest.approx(1.0)
-    assert min(command._SHARES[name] for name in ("ledger", "replay buffer", "controller state")) >= 0.05
-
-
-def test_the_same_seed_gives_the_same_cases(tmp_path: Path) -> None:
-    case = command.targets(tmp_path)["progress of the loop"]
-    first, second = (command.run_cases("a", case, range(80), seed=1).num_refused for _ in range(2))
-    assert first == second != command.run_cases("a", case, range(80), seed=2).num_refused or first > 0
-
-
-@pytest.mark.parametrize(
-    "error", [KeyError("a"), RecursionError(), UnicodeDecodeError("utf-8", b"", 0, 1, "x"), ValueError("")]
-)
-def test_what_is_not_promised(error: Exception) -> None:
-    assert why_undocumented(error) is not None
 
 
 @hypothesis.given(
