@@ -34,7 +34,10 @@ COMMANDS = {
     "planning": Command("speed.planning", "How fast are plans, batches and the first batch of all?", 3, _QUICK),
     "data_path": Command("speed.data_path", "What do loading ahead, resuming and grouping by length give?", 5, _QUICK),
     "probe": Command(
-        "speed.probe", "What do measurements of the streams' gradients cost?", 10, (*_QUICK, "--streams", "3")
+        "speed.probe",
+        "What do measurements of the streams' gradients cost?",
+        10,
+        (*_QUICK, "--streams", "3", "--threads", "1"),
     ),
     "report": Command("speed.report", "How long does `mixer report` take on long runs?", 1, _QUICK),
     "quality": Command(
@@ -43,7 +46,9 @@ COMMANDS = {
         40,
         (*_QUICK, *_ONCE, "--parallel", "1", "--policy", "Uniform", "PiKE", "--data-dir", DATA, "--folder", FOLDER),
     ),
-    "batch_size": Command("quality.batch_size.command", "Do batches that change train faster?", 25, _QUICK),
+    "batch_size": Command(
+        "quality.batch_size.command", "Do batches that change train faster?", 25, (*_QUICK, "--threads", "1")
+    ),
     "multi_task": Command(
         "quality.multi_task.command",
         "Does one model for six tasks reach six models?",

@@ -269,7 +269,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the instants")
     args = parser.parse_args(argv)
     if args.quick:
-        args.kills, args.steps = 3, 40
+        args.kills, args.steps, args.ranks = 1, 40, [2]
     return args
 
 

@@ -38,7 +38,7 @@ _MARGIN = 0.02
 _HEADING = "batch size, learning rate"
 _SEARCHED_RATES = (5e-4, 1e-3, 2e-3)
 _SEARCH_SEED = 0  # the compared ones begin at 1
-_QUICK = Scale(num_samples=768, num_blocks=300, num_validation_blocks=6, block_length=16, hidden=32, layers=1)
+_QUICK = Scale(num_samples=256, num_blocks=100, num_validation_blocks=6, block_length=16, hidden=32, layers=1)
 
 Courses = Mapping[str, Sequence[Course]]
 Values = Sequence[float | None]
