@@ -1,3 +1,5 @@
+"""A buffer of balanced classes, against algorithm 1 of its paper."""
+
 from collections import Counter
 from typing import Any
 
@@ -7,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay.selection import ClassBalanced, Offers
-from tests.replay.selection.offering import Slots
+from tests.replay.selection.offering import Slots, chi_square_is_fine
 
 
 class Plain:
@@ -18,11 +20,8 @@ class Plain:
         self.num_seen: Counter[int] = Counter()
         self.full: set[int] = set()
 
-    def sizes(self) -> Counter[int]:
-        return Counter(self.labels)
-
     def largest(self) -> set[int]:
-        sizes = self.sizes()
+        sizes = Counter(self.labels)
         return {label for label in sizes if sizes[label] == max(sizes.values())}
 
     def check(self, label: int, slot: int) -> None:
@@ -32,14 +31,10 @@ class Plain:
             self.labels.append(label)
         elif label in self.full:
             assert slot == -1 or self.labels[slot] == label
-            assert slot >= 0 or self.sizes()[label] < self.num_seen[label]
+            assert slot >= 0 or Counter(self.labels)[label] < self.num_seen[label]
         else:
-            assert self.labels[slot] in self.largest()
-            assert self.labels[slot] != label
+            assert self.labels[slot] in self.largest() - {label}
             self.labels[slot] = label
-        self.note()
-
-    def note(self) -> None:
         if len(self.labels) == self.capacity:
             self.full |= self.largest()
 
@@ -53,7 +48,7 @@ def labelled(labels: list[int], first: int = 0) -> Offers:
     return Offers(len(labels), first, labels=np.array(labels, dtype=np.int64))
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     steps=st.lists(st.one_of(st.lists(st.integers(-3, 3), max_size=30), st.integers(0, 100)), max_size=10),
     capacity=st.integers(1, 12),
@@ -73,8 +68,7 @@ def test_every_choice_is_one_that_the_algorithm_allows(steps: list[Any], capacit
 
 
 def test_rare_classes_are_kept_whole_and_the_others_are_even() -> None:
-    random = np.random.default_rng(0)
-    labels = random.choice(5, size=5_000, p=[0.7, 0.2, 0.09, 0.007, 0.003]).tolist()
+    labels = np.random.default_rng(0).choice(5, size=5_000, p=[0.7, 0.2, 0.09, 0.007, 0.003]).tolist()
     slots = Slots(ClassBalanced(), 200)
     slots.offer(labelled(labels))
     sizes, came = Counter(labels[number] for number in slots.numbers), Counter(labels)
@@ -83,39 +77,35 @@ def test_rare_classes_are_kept_whole_and_the_others_are_even() -> None:
 
 
 def test_classes_that_come_one_after_the_other_share_evenly() -> None:
-    labels = [label for label in range(10) for _ in range(100)]
     slots = Slots(ClassBalanced(), 100)
-    slots.offer(labelled(labels))
-    sizes = Counter(labels[number] for number in slots.numbers)
-    assert set(sizes.values()) == {10}
+    slots.offer(labelled([label for label in range(10) for _ in range(100)]))
+    assert Counter(number // 100 for number in slots.numbers) == dict.fromkeys(range(10), 10)
 
 
 def test_inside_a_class_every_sample_is_kept_with_the_same_probability() -> None:
-    num_keys, counts = 3_000, np.zeros(60)
-    labels = [0, 1, 1] * 20
-    for key in range(num_keys):
+    labels, counts = [0, 1, 1] * 20, np.zeros(60)
+    for key in range(1_500):
         slots = Slots(ClassBalanced(), 12, key)
         slots.offer(labelled(labels))
         counts[slots.numbers] += 1
     for label in (0, 1):
         own = counts[np.array(labels) == label]
-        assert np.abs(own / own.mean() - 1).max() < 0.15  # even up to when the buffer was filled, and to chance
+        assert np.abs(own / own.mean() - 1).max() < 0.2  # even up to when the buffer was filled, and to chance
 
 
 def test_any_of_the_tied_largest_loses_with_the_same_probability() -> None:
     counts = np.zeros(6)
-    for key in range(6_000):
+    for key in range(1_800):
         slots = Slots(ClassBalanced(), 6, key)
         counts[slots.offer(labelled([0, 1, 2, 0, 1, 2, 9]))[-1]] += 1
-    assert ((counts - 1_000) ** 2 / 1_000).sum() < 5 + 5 * np.sqrt(10)
+    assert chi_square_is_fine(counts, 300)
 
 
 @pytest.mark.parametrize("capacity", [1, 5])
 def test_a_single_class_is_a_reservoir(capacity: int) -> None:
     counts = np.zeros(20)
-    for key in range(4_000):
+    for key in range(1_500):
         slots = Slots(ClassBalanced(), capacity, key)
         slots.offer(labelled([3] * 20))
         counts[slots.numbers] += 1
-    expected = 4_000 * capacity / 20
-    assert ((counts - expected) ** 2 / (expected * (1 - capacity / 20))).sum() < 20 + 5 * np.sqrt(40)
+    assert chi_square_is_fine(counts, 1_500 * capacity / 20, capacity / 20)

@@ -1,4 +1,7 @@
+"""Rings: the newest of each group, or as many of each as there is room."""
+
 from collections import defaultdict, deque
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +35,7 @@ def test_slots_are_used_in_turns() -> None:
 
 
 @given(names=names, capacity=st.integers(1, 20), slot_draws=st.lists(st.integers(0, 100), max_size=20))
-def test_a_shared_capacity_is_even_and_each_group_holds_its_newest(
+def test_groups_of_a_shared_capacity_hold_their_newest(
     names: list[tuple[int, int]], capacity: int, slot_draws: list[int]
 ) -> None:
     slots = Slots(Ring(), capacity)
@@ -43,9 +46,8 @@ def test_a_shared_capacity_is_even_and_each_group_holds_its_newest(
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number in slots.numbers:
         groups[names[number % len(names)]].append(number)
-    came = range(len(names), 2 * len(names))
     for name, own in groups.items():
-        fresh = [number for number in came if names[number % len(names)] == name]
+        fresh = [number for number in range(len(names), 2 * len(names)) if names[number % len(names)] == name]
         kept = sorted(number for number in own if number >= len(names))
         assert kept == fresh[len(fresh) - len(kept) :]  # the newest, none left out
     assert len(slots.numbers) >= min(capacity, len(names))
@@ -53,15 +55,10 @@ def test_a_shared_capacity_is_even_and_each_group_holds_its_newest(
 
 def test_a_shared_capacity_is_shared_out_anew_as_groups_come() -> None:
     slots = Slots(Ring(by="task"), 12)
-    first = 0
-    for task, sizes in enumerate(([12], [6, 6], [4, 4, 4], [3, 3, 3, 3])):
-        offer(slots, [(task, 0)] * 40, first)
-        first += 40
-        tasks = [number // 40 for number in slots.numbers]
-        assert [tasks.count(group) for group in range(task + 1)] == sizes
-        for group in range(task + 1):
-            own = sorted(number for number in slots.numbers if number // 40 == group)
-            assert own == list(range(40 * (group + 1) - len(own), 40 * (group + 1)))
+    for task, size in enumerate((12, 6, 4, 3)):
+        offer(slots, [(task, 0)] * 40, 40 * task)
+        newest = [range(40 * (group + 1) - size, 40 * (group + 1)) for group in range(task + 1)]
+        assert sorted(slots.numbers) == [number for own in newest for number in own]
 
 
 def test_more_groups_than_slots() -> None:
@@ -81,16 +78,16 @@ def test_a_capacity_that_does_not_suffice_is_refused_before_anything_is_placed()
         Ring(20).start(11, 0)
 
 
-@pytest.mark.parametrize("by", [(), ("class",), "domain", ("task", "task", "x")])
-def test_other_groups_are_refused(by: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match="by must be"):
-        Ring(by=by)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("count", [0, -1, 1.5])
-def test_slots_per_group_is_a_whole_number(count: int) -> None:
-    with pytest.raises(ValueError, match=r"slots_per_group must be a whole number.*None shares"):
-        Ring(count)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({"by": by}, "by must be") for by in ((), ("class",), "domain", ("task", "task", "x"))),
+        *(({"slots_per_group": n}, r"slots_per_group must be a whole number.*None shares") for n in (0, -1, 1.5)),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Ring(**options)
 
 
 def test_what_is_needed_depends_on_the_groups() -> None:

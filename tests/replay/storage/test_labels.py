@@ -1,11 +1,12 @@
-"""Labels of data sets that are read by columns come from an attribute where that is the same."""
+"""Labels of data sets, read without reading samples where that can be."""
 
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import Subset, TensorDataset
 
 from replay.storage.labels import Labels, read_labels
 from replay.storage.sources import Sources, addresses
@@ -33,11 +34,59 @@ class ByColumns:
         return {name: values[torch.from_numpy(indices)] for name, values in self.columns.items()}
 
 
-@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, np.ndarray.tolist, lambda held: held.astype(np.uint8)])
+class Held(list[str]):
+    """Six samples, which are not read, and attributes."""
+
+    def __init__(self, **attributes: Any):
+        super().__init__("abcdef")
+        vars(self).update(attributes)
+
+    def __getitem__(self, index: Any) -> Any:
+        pytest.fail("a sample was read")
+
+
+def table() -> datasets.Dataset:
+    return datasets.Dataset.from_dict({"label": list(range(10, 16)), "text": list("abcdef"), "score": [0.5] * 6})
+
+
 @pytest.mark.parametrize(
-    ("column", "attribute", "named"),
-    [("label", "label", None), ("labels", "labels", None), ("label", "labels", None), ("kind", "kind", "kind")],
+    "dataset",
+    [
+        table(),
+        table().with_format("torch"),
+        table().select([0, 0, 1, 2, 3, 4, 5]).select(range(1, 7)),
+        table().cast_column("label", datasets.ClassLabel(num_classes=20)),
+        table().with_transform(lambda batch: pytest.fail("whole samples were read")),
+        Held(targets=torch.arange(10, 16)),
+        Held(labels=np.arange(10, 16, dtype=np.uint8)),
+        Held(label=tuple(range(10, 16))),
+        Subset(Held(targets=torch.arange(9, 15)), [1, 2, 3, 4, 5]),
+    ],
+    ids=lambda value: type(value).__name__,
 )
+def test_labels_are_read_without_reading_samples(dataset: Any) -> None:
+    labels = read_labels(dataset, np.array([4, 0, 0]))
+    assert labels is not None
+    assert labels.dtype == np.int64
+    assert labels.tolist() == [14, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "column"),
+    [
+        *((table(), name) for name in ("other", "text", "score")),
+        (Held(targets=[1] * 6), "label"),
+        (Held(targets=[1, 2]), None),
+        (Held(targets=torch.zeros(6, 2, dtype=torch.int64)), None),
+        (TensorDataset(torch.zeros(3)), None),
+    ],
+)
+def test_where_there_are_no_labels_there_are_none(dataset: Any, column: str | None) -> None:
+    assert read_labels(dataset, np.array([0, 1]), column) is None
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, np.ndarray.tolist, lambda held: held.astype(np.uint8)])
+@pytest.mark.parametrize(("column", "attribute", "named"), [("label", "labels", None), ("kind", "kind", "kind")])
 def test_samples_are_not_read_where_an_attribute_is_the_same(
     kind: Any, column: str, attribute: str, named: str | None
 ) -> None:
@@ -51,19 +100,22 @@ def test_samples_are_not_read_where_an_attribute_is_the_same(
     assert data.num_read == 8
 
 
-def test_a_source_compares_once() -> None:
+def test_sources_compare_once_and_give_labels_in_order() -> None:
     sources, data = Sources(), ByColumns({"label": LABELS}, labels=LABELS)
     sources.add("a", data)
+    sources.add("table", table())
+    read = np.concatenate([addresses(0, [3, 1]), addresses(1, [5]), addresses(0, [8])])
     for _ in range(3):
-        assert sources.labels(addresses(0, [3, 1])).tolist() == [3, 1]
+        assert sources.labels(read).tolist() == [3, 1, 15, 1]
     assert data.num_read == 8
+    sources.add("none", ["x"] * 3)
+    assert sources.labels(np.concatenate([read, addresses(2, [0])]), "label") is None
 
 
 @pytest.mark.parametrize(
     ("attributes", "column"),
     [
         ({"labels": 6 - LABELS}, None),  # the classes before a transform of theirs
-        ({"targets": LABELS + 1}, None),
         ({"targets": LABELS}, None),  # of another name
         ({"labels": LABELS}, "label"),
         ({"label": LABELS[:-1]}, None),
@@ -81,15 +133,19 @@ def test_the_column_counts(attributes: dict[str, Any], column: str | None) -> No
     assert data.most_at_once < 5_000  # whole samples are read for them
 
 
-def test_an_attribute_is_that_of_its_own_column() -> None:
-    data = ByColumns({"label": LABELS, "labels": 6 - LABELS}, labels=6 - LABELS)
+@pytest.mark.parametrize(
+    ("columns", "attributes", "num_read"),
+    [
+        ({"label": LABELS, "labels": 6 - LABELS}, {"labels": 6 - LABELS}, 10_008),  # an attribute is of its own column
+        ({"label": LABELS, "labels": LABELS}, {"labels": LABELS}, 10_008),
+        ({"label": LABELS / 7, "labels": LABELS}, {"label": LABELS / 7, "labels": LABELS}, 8),
+        ({"x": np.zeros(10_000)}, {"targets": LABELS}, 8),  # without a column it is taken as it is
+    ],
+)
+def test_which_of_two_columns_and_attributes_counts(columns: Any, attributes: Any, num_read: int) -> None:
+    data = ByColumns(columns, **attributes)
     assert read_labels(data).tolist() == LABELS.tolist()
-    same_at_first = ByColumns({"label": LABELS, "labels": LABELS}, labels=LABELS)
-    read_labels(same_at_first)
-    assert same_at_first.num_read == 10_008
-    scored = ByColumns({"label": LABELS / 7, "labels": LABELS}, label=LABELS / 7, labels=LABELS)
-    assert read_labels(scored).tolist() == LABELS.tolist()
-    assert scored.num_read == 8
+    assert data.num_read == num_read
 
 
 @pytest.mark.parametrize("values", [LABELS / 7, np.full(10_000, np.nan), LABELS[:, None]])
@@ -99,12 +155,9 @@ def test_a_column_without_whole_numbers_is_no_label_whatever_an_attribute_says(v
     assert read_labels(data, np.array([1]), "label") is None
 
 
-def test_without_a_column_the_attribute_is_taken_as_it_is() -> None:
-    data = ByColumns({"x": np.zeros(10_000)}, targets=LABELS)
-    assert read_labels(data, np.array([8, 1])).tolist() == [1, 1]
-    assert read_labels(data, np.array([8, 1]), "label") is None
-    assert read_labels(ByColumns({"label": LABELS[:1]}, label=LABELS[:1])).tolist() == [0]
-    assert read_labels(ByColumns({"label": LABELS[:0]}, label=LABELS[:0])).tolist() == []
+@pytest.mark.parametrize("count", [0, 1])
+def test_one_sample_or_none(count: int) -> None:
+    assert read_labels(ByColumns({"label": LABELS[:count]}, label=LABELS[:count])).tolist() == [0] * count
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.asarray, torch.as_tensor])

@@ -1,0 +1,145 @@
+"""Rules that go by a number of each sample: its loss, or how like its gradient is to those of entries."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay.selection import GradientDiversity, LossAware, Offers, Reservoir, Surprise
+from replay.selection.shared.slot_trees import MinimumTree, SumTree
+from tests.replay.selection.offering import Slots, chi_square_is_fine
+
+NAN, INF = float("nan"), float("inf")
+
+
+def offer(slots: Slots, values: list[float], first: int = 0) -> list[int]:
+    numbers = np.array(values, dtype=np.float64)
+    return slots.offer(Offers(len(values), first, losses=numbers, scores=numbers))
+
+
+class TestSurprise:
+    @given(losses=st.lists(st.floats(-5, 5, width=16), max_size=60), capacity=st.integers(1, 12))
+    def test_the_highest_losses_are_kept(self, losses: list[float], capacity: int) -> None:
+        slots = Slots(Surprise(), capacity)
+        offer(slots, losses)
+        kept = sorted((losses[number] for number in slots.numbers), reverse=True)
+        assert kept == sorted(losses, reverse=True)[:capacity]
+
+    @pytest.mark.parametrize(
+        ("capacity", "losses", "expected"),
+        [
+            (2, [1.0, 1.0, 1.0, 2.0, 1.0], [0, 1, -1, 0, -1]),  # equal ones do not push each other out
+            (3, [NAN, INF, 0.0, NAN, -9.0, -8.0, INF, NAN], [0, 1, 2, -1, 1, 0, -1, -1]),
+        ],
+    )
+    def test_equal_losses_and_such_as_are_not_finite(
+        self, capacity: int, losses: list[float], expected: list[int]
+    ) -> None:
+        assert offer(Slots(Surprise(), capacity), losses) == expected
+
+    def test_a_free_slot_is_taken_by_the_next_sample(self) -> None:
+        slots = Slots(Surprise(), 3)
+        offer(slots, [5.0, 6.0, 7.0])
+        slots.remove(0)
+        assert slots.numbers == [2, 1]
+        assert offer(slots, [1.0, 2.0, 0.5], first=3) == [2, 2, -1]
+
+
+class TestLossAware:
+    @pytest.mark.parametrize(
+        ("losses", "refreshed", "now"),
+        [
+            ([0.0, 0.5, 1.0, 2.0, 1.0], {}, [0.0, 0.5, 1.0, 2.0, 1.0]),
+            ([0.0, 0.0, 1.0], {0: 2.0, 2: 0.5}, [2.0, 0.0, 0.5]),
+            ([NAN, -7.0, 0.0, INF, 1e6], {}, [0.0, 0.0, 0.0, INF, INF]),  # cut to the range, and NaN leaves first
+        ],
+    )
+    def test_entries_make_room_in_proportion_to_their_likelihood(
+        self, losses: list[float], refreshed: dict[int, float], now: list[float]
+    ) -> None:
+        counts, weights = np.zeros(len(losses)), np.exp(-np.array(now))
+        for key in range(1_500):
+            selection = LossAware()
+            slots = Slots(selection, len(losses), key)
+            offer(slots, losses)
+            selection.update_losses(list(refreshed), list(refreshed.values()))
+            taken = offer(slots, [1.0], first=len(losses))[0]
+            if taken >= 0:
+                counts[taken] += 1
+        there = weights > 0
+        assert not counts[~there].any()
+        assert chi_square_is_fine(counts[there], counts.sum() * weights[there] / weights.sum())
+
+    def test_samples_are_accepted_as_a_reservoir_accepts_them(self) -> None:
+        slots, reservoir = Slots(LossAware(), 10, key=4), Slots(Reservoir(), 10, key=4)
+        taken, plain = offer(slots, [1.0] * 300), offer(reservoir, [1.0] * 300)
+        assert [slot >= 0 for slot in taken] == [slot >= 0 for slot in plain]
+
+    def test_hard_samples_stay_longer_and_hopeless_ones_still_change(self) -> None:
+        losses = np.random.default_rng(0).uniform(0, 4, size=2_000)
+        slots, hopeless = Slots(LossAware(), 100), Slots(LossAware(), 3)
+        offer(slots, losses.tolist())
+        assert losses[slots.numbers].mean() > losses.mean() + 0.5
+        offer(hopeless, [INF] * 3)
+        assert max(offer(hopeless, [INF] * 200, first=3)) >= 0
+
+    def test_slots_and_losses_must_go_together(self) -> None:
+        selection = LossAware()
+        selection.start(3, 0)
+        with pytest.raises(ValueError, match="zip"):
+            selection.update_losses([0, 1], [1.0])
+
+
+class TestGradientDiversity:
+    @pytest.mark.parametrize(
+        ("capacity", "first", "second", "expected"),
+        [
+            (3, [0.9, NAN, -1.0], [0.0, 0.5, 1.0, NAN], [-1] * 4),  # like others, or unknown
+            (4, [-1.0, -1.0, 0.3, -1.0], [-1.0, -1.0], [2, -1]),  # the opposite of all takes any other slot for sure
+            (1, [1.0 + 1e-6], [-1.0 - 1e-6], [0]),  # beyond the range
+        ],
+    )
+    def test_who_is_kept_once_the_buffer_is_full(
+        self, capacity: int, first: list[float], second: list[float], expected: list[int]
+    ) -> None:
+        slots = Slots(GradientDiversity(), capacity)
+        assert offer(slots, first) == list(range(capacity))
+        assert offer(slots, second, first=capacity) == expected
+
+    def test_entries_make_room_by_their_likeness_against_that_of_the_new_one(self) -> None:
+        scores, new, num_keys, counts = np.array([0.9, 0.1, -0.5, -1.0, NAN]), -0.4, 5_000, np.zeros(6)
+        for key in range(num_keys):
+            slots = Slots(GradientDiversity(), 5, key)
+            offer(slots, scores.tolist())
+            counts[offer(slots, [new], first=5)[0]] += 1  # the last is: not kept
+        likeness, own = (np.where(np.isnan(scores), 0.1, scores) + 1) / 2, (new + 1) / 2
+        probabilities = likeness / likeness.sum() * likeness / (likeness + own)
+        expected = num_keys * np.append(probabilities, 1 - probabilities.sum())
+        assert counts[3] == 0  # as unlike the others as can be
+        assert chi_square_is_fine(np.delete(counts, 3), np.delete(expected, 3))
+
+    @pytest.mark.parametrize("count", [0, 2.5])
+    def test_the_number_to_compare_with_is_a_whole_number(self, count: int) -> None:
+        with pytest.raises(ValueError, match="num_compared must be a whole number, 1 or more"):
+            GradientDiversity(count)
+
+
+@given(num_slots=st.integers(1, 13), changes=st.lists(st.tuples(st.integers(0, 12), st.floats(0, 100, width=32))))
+def test_slot_trees_find_the_least_value_and_slots_in_proportion_to_weights(
+    num_slots: int, changes: list[tuple[int, float]]
+) -> None:
+    least, total = MinimumTree(num_slots), SumTree(num_slots)
+    plain = {slot % num_slots: value for slot, value in changes}
+    for slot, value in changes:
+        least.set(slot % num_slots, value)
+        total.set(slot % num_slots, value)
+    if plain:
+        assert least.least == min(plain.values()) == plain[least.least_slot()] == least.get(least.least_slot())
+    weights = np.array([plain.get(slot, 0.0) for slot in range(num_slots)])
+    if weights.sum() > 0:
+        found = np.bincount([total.find((place + 0.5) / 500) for place in range(500)], minlength=num_slots) / 500
+        np.testing.assert_allclose(found, weights / weights.sum(), atol=0.005)
+    for kind, tree in ((MinimumTree, least), (SumTree, total)):
+        loaded = kind(num_slots)
+        loaded.load(tree.values(num_slots))
+        np.testing.assert_array_equal(loaded._array[1:], tree._array[1:])
