@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixer import Stream
-from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from replay import ReplayBuffer
 from tests.replay.buffers import letters
@@ -95,16 +94,6 @@ def test_a_drawer_is_the_buffers_own_state() -> None:
     assert second.advance(1) == 5
 
 
-@both
-def test_every_entry_is_drawn_equally_often(retrieval: str) -> None:
-    cursor, times = buffer_of(12, retrieval).new_cursor(0), np.zeros(12)
-    for _ in range(600):
-        start = cursor.advance(5)
-        np.add.at(times, cursor.slots(np.arange(start, start + 5)), 1)
-    # 3000 draws of 12: a standard deviation is about 12; the least recent one comes in turn.
-    assert abs(times - 250).max() < (60 if retrieval == "Uniform" else 1)
-
-
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 50),
@@ -134,15 +123,3 @@ def test_a_planner_draws_a_memory_that_grows_within_a_sample_of_its_share(
             assert -1.0 < owed < 1.0 + 1e-9
         assert (starts[1] + counts[1]) == buffer.num_drawn
         buffer.remember("a", DATA, range(step * 3, step * 3 + 3))
-
-
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_a_rank_looks_up_its_part_of_a_draw(world_size: int) -> None:
-    planner = Planner([Stream("a", DATA), Stream("memory", buffer_of(12))], 0)
-    shares, available = planner.shares(np.array([0.5, 0.5]), 0.0)
-    counts, starts = planner.draw(shares, available, 16, 0)
-    plan = Plan(0, counts, starts, shares, shares, None, 16, 0)
-    whole = {part.stream_id: sorted(part.indices.tolist()) for part in planner.rank_share(plan, 0, 1)}
-    parts = [part for rank in range(world_size) for part in planner.rank_share(plan, rank, world_size)]
-    for stream_id, expected in whole.items():
-        assert sorted(index for part in parts if part.stream_id == stream_id for index in part.indices) == expected

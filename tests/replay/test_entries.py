@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay import OnDisk, ReplayBuffer
 from replay.memory.entries import Entries
 
 COLUMNS = ("address", "row", "number", "task", "label")
@@ -106,19 +105,3 @@ def test_a_full_disk_is_named_and_changes_nothing(tmp_path, monkeypatch):
         put(entries, range(2_000), 2)
     assert info.value.errno == errno.ENOSPC
     assert table(entries) == before
-
-
-def test_buffers_on_disk_and_in_memory_have_the_same_entries(tmp_path):
-    buffers = [ReplayBuffer(50, storage=storage, seed=3) for storage in (OnDisk(tmp_path / "rows", 16), "memory")]
-    for buffer in buffers:
-        buffer.remember("old", [f"old {number}" for number in range(200)])
-        buffer.forget(buffer.find("old", range(0, 200, 7)))
-    buffers[0].save(tmp_path / "saved")
-    buffers.append(ReplayBuffer(50, storage=OnDisk(tmp_path / "rows", 16), seed=3))  # as a run that goes on does
-    buffers[2].load(tmp_path / "saved")
-    for buffer in buffers:
-        buffer.remember("new", [f"new {number}" for number in range(300)])
-    for buffer in buffers[1:]:
-        assert table(buffer._entries) == table(buffers[0]._entries)
-        assert [buffer[slot] for slot in range(50)] == [buffers[0][slot] for slot in range(50)]
-    assert all(path.name.startswith("rows-") for path in (tmp_path / "rows").iterdir())

@@ -14,7 +14,7 @@ from replay import ReplayBuffer, ReplayRatio
 from replay.selection import ClassBalanced, Ring
 from replay.storage.sources import split
 from tests.helpers import MODEL_DATA, Tokens, build_model
-from tests.replay.buffers import STORAGES, Classes, Rows, Watch, arrow, hexadecimal, make, snapshot, train
+from tests.replay.buffers import STORAGES, Classes, Rows, Watch, hexadecimal, make, snapshot, train
 
 
 def classifier() -> dict[str, Any]:
@@ -47,8 +47,6 @@ class ManyOffered:
 
         buffer.offer = noting
 
-
-# ---- Classes ----
 
 SOURCES: dict[str, Any] = {
     "a column label": lambda: {"a": classes_as_arrow(1, "label"), "b": classes_as_arrow(2, "label")},
@@ -138,9 +136,6 @@ def test_what_cannot_be_had_of_streams_is_refused_when_the_trainer_is_made(
             make(tmp_path, named, mixing=ReplayRatio(0.3, "Uniform"))
 
 
-# ---- Losses ----
-
-
 def row_losses(model: Any, row: dict[str, torch.Tensor]) -> float:
     """Mean cross entropy of the next tokens, from the logits."""
     with torch.no_grad():
@@ -214,9 +209,6 @@ def test_a_loss_that_cannot_be_told_apart_is_refused(tmp_path: Path) -> None:
         train(tmp_path, streams, model=Opaque())
 
 
-# ---- Contents of iterable streams ----
-
-
 def _rows(count: int, first: int = 1) -> Iterator[dict[str, Any]]:
     for number in range(count):
         row = [first, number + 1, 3, 4, 5]
@@ -252,16 +244,6 @@ def test_rows_that_are_kept_come_back(selection: str, storage: str, num_workers:
     assert held <= trained[0]
 
 
-def test_an_iterable_stream_alone_ends_with_its_rows(tmp_path: Path) -> None:
-    streams = [Stream("rows", iterable(33), max_epochs=1), Stream("memory", ReplayBuffer(15, storage="memory"))]
-    trainer = train(tmp_path, streams, args={"max_steps": 100}, mixing=ReplayRatio(0.3, "Uniform"))
-    assert trainer.mixing.seen[0] == 33
-    assert trainer.state.global_step < 10
-
-
-# ---- Payloads ----
-
-
 @pytest.mark.parametrize("storage", ["references", "memory"])
 def test_what_is_kept_of_the_output_belongs_to_the_sample(storage: str, tmp_path: Path) -> None:
     streams = {"a": Tokens(31, 1, length=8), "b": Tokens(20, 2, length=8)}
@@ -274,12 +256,3 @@ def test_what_is_kept_of_the_output_belongs_to_the_sample(storage: str, tmp_path
     for slot, tokens in zip(slots.tolist(), buffer.payloads(slots, "tokens"), strict=True):
         assert tokens.tolist() == buffer[slot]["input_ids"].tolist()
     assert {logits.shape for logits in buffer.payloads(slots, "logits")} == {(64,)}
-
-
-def test_offline_a_run_tells_the_buffer_nothing_and_pays_nothing(tmp_path: Path) -> None:
-    buffer = ReplayBuffer(9, "Surprise", is_online=False, seed=0)
-    buffer.remember("old", arrow(20, 3), losses=np.arange(20.0))
-    before = snapshot(buffer)["entries"]
-    train(tmp_path, {"a": arrow(30, 1), "memory": buffer}, args={"max_steps": 3})
-    assert snapshot(buffer)["entries"] == before
-    assert buffer.num_offered == 20

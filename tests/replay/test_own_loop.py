@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -45,16 +44,6 @@ def test_a_memory_gives_what_was_trained_on_before(num_workers: int) -> None:
     loader.state_dict()  # counts the last batch
     assert set(values_of(buffer)) <= trained
     assert buffer.num_offered == sum(10 - count for count in counts)
-
-
-def test_a_loop_on_two_ranks_has_one_buffer() -> None:
-    parts = [make(rank=rank, world_size=2) for rank in range(2)]
-    alone, expected = make()
-    for batch, *own in zip(alone, *(loader for loader, _ in parts), strict=True):
-        assert sorted(torch.cat(own).flatten().tolist()) == sorted(batch.flatten().tolist())
-    for loader, _ in (*parts, (alone, expected)):
-        loader.state_dict()
-    assert values_of(parts[0][1]) == values_of(parts[1][1]) == values_of(expected)
 
 
 @pytest.mark.parametrize("second", [False, True])
@@ -101,14 +90,6 @@ def test_what_only_a_trainer_can_do_is_refused(call: Any, message: str) -> None:
         call()
 
 
-def test_a_buffer_that_is_filled_by_hand_may_keep_anything() -> None:
-    loader, buffer = make(ReplayBuffer(5, "LossAware", InMemory(), is_online=False))
-    buffer.remember("math", DATA["math"], range(9), losses=np.arange(9.0))
-    replayed = next(iter(loader)).flatten()[torch.from_numpy(loader.stream_ids == 2)].tolist()
-    assert len(replayed) == 3
-    assert set(replayed) <= set(range(9))
-
-
 def test_model_time_is_reported() -> None:
     loader, _ = make(mixing=Spaced(0.5, first_interval_steps=2, burst_steps=1, policy="Uniform"))
     counts = []
@@ -118,21 +99,9 @@ def test_model_time_is_reported() -> None:
     assert counts[:10] == [0, 0, 5, 0, 0, 0, 0, 5, 0, 0]  # after 2 steps, then 4
 
 
-# ---- Workers ----
-
-SETUPS: dict[str, Any] = {
-    "tokens": lambda: {"a": Tokens(37, 1, length=8), "b": Tokens(23, 2, length=8)},
-    "columns": lambda: {"a": Columns(37, 1, length=8), "b": Columns(23, 2, length=8)},
-    "arrow": lambda: {"a": arrow(37, 1), "b": arrow(23, 2)},
-    "random": lambda: {"a": Masked(37, 1, length=8), "b": Tokens(23, 2, length=8)},
-}
-
-
 @pytest.mark.parametrize(
     ("setup", "storage", "persistent"),
     [
-        pytest.param("tokens", "disk", False, marks=pytest.mark.full),
-        pytest.param("columns", "references", False, marks=pytest.mark.full),
         ("arrow", "references", True),
         ("random", "disk", True),
     ],
@@ -141,12 +110,13 @@ def test_with_workers_weights_entries_and_ledger_are_those_without(
     setup: str, storage: str, persistent: bool, tmp_path: Path
 ) -> None:
     ends = []
+    streams = {"a": arrow(37, 1), "b": arrow(23, 2)} if setup == "arrow" else {"a": Masked(37, 1), "b": Columns(23, 2)}
     for num_workers in (0, 2):
         folder = tmp_path / str(num_workers)
         buffer = ReplayBuffer(12, storage=STORAGES[storage](folder / "rows"), seed=0)
         args = {"dataloader_num_workers": num_workers, "dataloader_persistent_workers": persistent and num_workers > 0}
         options = {"args": {"max_steps": 8, **args}, "mixing": ReplayRatio(0.3, LossChange(num_warmup_observations=1))}
-        trainer = train(folder, {**SETUPS[setup](), "memory": buffer}, **options)
+        trainer = train(folder, {**streams, "memory": buffer}, **options)
         ends.append((hexadecimal(trainer), snapshot(buffer), trainer.ledger.to_pandas()))
     assert ends[0][:2] == ends[1][:2]
     pd.testing.assert_frame_equal(ends[0][2], ends[1][2])

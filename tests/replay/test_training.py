@@ -12,10 +12,9 @@ import torch
 from transformers import TrainerCallback
 
 from mixer import PiKE, Proportional, Stream, schedules
-from mixer.cli.entry import main
 from replay import OnDisk, ReplayBuffer, ReplayRatio
 from replay.shared.random_numbers import RandomNumbers
-from tests.helpers import MODEL_DATA, Tokens, build_model
+from tests.helpers import Tokens
 from tests.replay.buffers import (
     STORAGES,
     Columns,
@@ -25,7 +24,6 @@ from tests.replay.buffers import (
     arrow,
     hexadecimal,
     make,
-    memory_of,
     snapshot,
     train,
 )
@@ -38,8 +36,6 @@ def two() -> dict[str, Tokens]:
 def counts_of(trainer: Any) -> Any:
     return trainer.ledger.to_pandas().pivot(index="step", columns="stream", values="count")
 
-
-# ---- Against a slow simulation ----
 
 SETUPS: dict[str, dict[str, Any]] = {
     "on top": {"mixing": ReplayRatio(0.3, additional=True)},
@@ -85,69 +81,15 @@ def test_the_buffer_holds_what_a_textbook_reservoir_of_the_trained_samples_holds
         if options.get("storage") != "memory":
             assert samples(held["memory"]) == content
         assert Counter(drawn.get("memory", [])) <= Counter(held["memory"])  # twice what came in twice, at the most
-    assert buffer.num_offered == sum(sample[0] in names for offered in watch.offered for sample in offered)
-    assert buffer.num_drawn == trainer.mixing.seen[2] == sum(len(drawn.get("memory", [])) for drawn in watch.drawn)
-    rows = trainer.ledger.to_pandas()
-    assert rows[rows["stream"] == "memory"]["coverage"].isna().all()
-    assert counts_of(trainer)["memory"].sum() == buffer.num_drawn > 0
-
-
-@pytest.mark.parametrize("storage", STORAGES)
-def test_what_is_trained_on_is_the_sample_that_the_entry_stands_for(storage: str, tmp_path: Path) -> None:
-    streams, watch = two(), Watch()
-    buffer = ReplayBuffer(12, storage=STORAGES[storage](tmp_path / "rows"), seed=1)
-    sources: dict[int, Any] = {}
-    place = buffer.rows.append
-
-    def noting(rows: list[Any]) -> Any:
-        numbers = place(rows)
-        sources.update({number: row.sample for number, row in zip(numbers.tolist(), rows, strict=True)})
-        return numbers
-
-    buffer.rows.append = noting
-    train(tmp_path, {**streams, "memory": buffer}, watch, args={"max_steps": 6})
-    num_seen = 0
     for plan, drawn, rows in zip(watch.plans, watch.drawn, watch.rows, strict=True):
         for position, ids in [(position, ids) for stream_id, position, ids in rows if stream_id == 2]:
-            address = drawn["memory"][position - plan.starts[2]]
-            kept = streams["ab"[address >> 40]][address % 2**40] if storage == "references" else sources[address]
-            assert torch.equal(ids, kept["input_ids"])
-            num_seen += 1
-    assert num_seen == buffer.num_drawn >= 12
-
-
-@pytest.mark.parametrize("additional", [False, True])
-def test_the_part_of_the_mix_that_is_replayed_is_the_one_asked_for(additional: bool, tmp_path: Path) -> None:
-    options = {"batch_size": 7, "args": {"max_steps": 15, "per_device_train_batch_size": 40}, "epoch_size": 1000}
-    streams = {"a": Tokens(60, 1, length=4), "memory": ReplayBuffer(50, seed=0)}
-    trainer = train(tmp_path, streams, mixing=ReplayRatio(0.25, additional=additional), **options)
-    counts = counts_of(trainer)
-    assert counts["memory"].iloc[0] == 0
-    new, replayed = counts["a"].iloc[1:].cumsum(), counts["memory"].iloc[1:].cumsum()
-    assert (abs(replayed - 0.25 * (new + replayed)) <= 1 + 1e-9).all()
-    assert ((counts["a"] == 7) if additional else (counts.sum(axis=1) == 7)).all()
-    logs = [entry for entry in trainer.state.log_history if "memory_size/memory" in entry]
-    assert [entry["memory_size/memory"] for entry in logs] == counts["a"].cumsum().clip(upper=50).tolist()
-
-
-def test_a_small_buffer_gives_all_that_it_has_and_the_batch_stays_whole(tmp_path: Path) -> None:
-    streams = {**two(), "memory": ReplayBuffer(3, seed=0)}
-    counts = counts_of(train(tmp_path, streams, mixing=ReplayRatio(0.8), args={"max_steps": 4}))
-    assert counts["memory"].tolist() == [0, 3, 3, 3]
-    assert (counts.sum(axis=1) == 10).all()
-
-
-# ---- Several memories, and streams that come and go ----
-
-
-def test_memories_share_by_weights_and_each_remembers_its_own_streams(tmp_path: Path) -> None:
-    first = ReplayBuffer(20, streams=["a"], seed=1)
-    second = ReplayBuffer(20, streams=["b"], storage="memory", seed=2)
-    streams = {"a": two()["a"], "first": first, "b": two()["b"], "second": second}
-    policy = ReplayRatio(0.5, shares={"first": 3, "second": 1})
-    trainer = train(tmp_path, streams, mixing=policy, batch_size=16, args={"max_steps": 10}, epoch_size=1000)
-    assert (first.num_samples_by_source, second.num_samples_by_source) == ({"a": 20}, {"b": 20})
-    assert counts_of(trainer)[["first", "second"]].iloc[6:].sum().tolist() == [24, 8]
+            ((source, index),) = samples([drawn["memory"][position - plan.starts[2]]])
+            assert options.get("storage") == "memory" or torch.equal(ids, streams[source][index]["input_ids"])
+    assert buffer.num_offered == sum(sample[0] in names for offered in watch.offered for sample in offered)
+    assert buffer.num_drawn == trainer.mixing.seen[2] == sum(len(drawn.get("memory", [])) for drawn in watch.drawn)
+    sizes = [entry["memory_size/memory"] for entry in trainer.state.log_history if "memory_size/memory" in entry]
+    assert sizes == [len(content) for content in expected[1:]]
+    assert counts_of(trainer)["memory"].sum() == buffer.num_drawn > 0
 
 
 def test_a_task_after_the_other_is_replayed_when_it_is_over(tmp_path: Path) -> None:
@@ -173,9 +115,6 @@ def test_a_run_ends_with_its_streams_though_the_memory_could_go_on(tmp_path: Pat
     trainer = train(tmp_path, streams, mixing=policy, args={"max_steps": 500})
     assert trainer.mixing.seen[:2].tolist() == [37, 46]
     assert trainer.state.global_step < 20
-
-
-# ---- What is refused ----
 
 
 @pytest.mark.parametrize(
@@ -208,9 +147,6 @@ def test_what_cannot_be_says_why_at_construction(
         make(tmp_path, streams(tmp_path / "rows"), **changes)
 
 
-# ---- The same training, however it is kept and read ----
-
-
 DATA: dict[str, Any] = {
     "tokens": two,
     "columns": lambda: {"a": Columns(37, 1, length=8), "b": Columns(23, 2, length=8)},
@@ -241,17 +177,6 @@ def test_a_random_transform_is_drawn_anew_from_a_reference_and_kept_in_contents(
     again = [ids in trained for stream_id, ids in rows if stream_id == 1]
     assert len(again) >= 10
     assert all(again) if storage != "references" else not all(again)
-
-
-@pytest.mark.parametrize("name", ["bert-classifier", "bert-tokens", "gpt2", "bert-regression"])
-def test_models_of_other_tasks_replay_too(name: str, tmp_path: Path) -> None:
-    streams = {"a": Tokens(20, 1, MODEL_DATA[name], 8), "memory": ReplayBuffer(10, storage="memory", seed=0)}
-    trainer = train(tmp_path, streams, args={"max_steps": 3}, model=build_model(name))
-    assert memory_of(trainer).num_drawn > 0
-    assert np.isfinite([entry["loss"] for entry in trainer.state.log_history if "loss" in entry]).all()
-
-
-# ---- One run after the other ----
 
 
 @pytest.mark.parametrize(("storage", "kind"), [("references", "tokens"), ("disk", "arrow")])
@@ -298,22 +223,6 @@ def test_a_buffer_filled_by_hand_is_replayed_and_not_fed(tmp_path: Path) -> None
     assert 1 in held["task"]  # what was remembered in the midst of the run
     assert watch.held[3]["memory"] != watch.held[2]["memory"]
 
-
-def test_a_buffer_that_is_loaded_after_the_trainer_was_made_keeps_its_sources_apart(tmp_path: Path) -> None:
-    streams, first = {"b": two()["b"], "a": two()["a"]}, ReplayBuffer(20, seed=0)
-    for name in ("a", "b"):
-        first.remember(name, streams[name], range(5))
-    first.save(tmp_path / "saved")
-    buffer, watch = ReplayBuffer(20, seed=0), Watch()
-    trainer = make(tmp_path, {**streams, "memory": buffer}, watch, args={"max_steps": 4})
-    buffer.load(tmp_path / "saved")
-    trainer.train()
-    trained = {sample for offered in watch.offered for sample in offered}
-    trained |= {(name, index) for name in ("a", "b") for index in range(5)}
-    assert {(buffer.sources.names[w >> 40], w % 2**40) for w in buffer._entries["address"].tolist()} <= trained
-
-
-# ---- Beside the other features of a mixture ----
 
 EVALUATION = {"a": Tokens(4, 8, length=8), "b": Tokens(4, 9, length=8)}
 FEATURES: dict[str, Any] = {
@@ -362,18 +271,6 @@ def test_a_step_that_runs_out_of_memory_is_offered_once(tmp_path: Path) -> None:
         assert buffer.num_offered == sum(map(len, watch.offered))
         found.append(buffer.num_offered)
     assert found[0] == found[1]
-
-
-@pytest.mark.full
-def test_reports_and_comparisons_know_runs_with_a_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [str(tmp_path / name) for name in ("one", "two")]
-    for run in runs:
-        args = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 4}
-        train(Path(run), {**two(), "memory": ReplayBuffer(20)}, eval_dataset=EVALUATION, args=args)
-    main(["compare", *runs])
-    assert "worst" in capsys.readouterr().out
-    main(["report", *runs, "--output", str(tmp_path / "page.html")])
-    assert "memory" in (tmp_path / "page.html").read_text()
 
 
 def test_a_trainer_of_a_dataset_dict_that_trains_twice_goes_on_with_its_memory(tmp_path: Path) -> None:

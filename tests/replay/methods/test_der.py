@@ -69,9 +69,6 @@ def test_samples_of_another_buffer_are_replayed_as_samples_of_the_batch(tmp_path
         assert trainer._parts.methods.all[-1].factors(None, np.array([6, 2, 4])).tolist() == [1.5, 1.5, 0.0]
 
 
-# ---- Logits for each token, against loops written out by hand ----
-
-
 class _WholeRows(Spy):
     """Notes rows padded to one length, whatever the micro-batches were cut to."""
 
@@ -122,9 +119,6 @@ def test_tokens_are_held_to_their_largest_logits_whatever_the_padding(tmp_path: 
     torch.testing.assert_close(weights_of(trainer.model), weights_of(model), rtol=0, atol=1e-8)  # loss in single
 
 
-# ---- What is refused ----
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -138,9 +132,9 @@ def test_values_outside_their_range(make: Any, message: str) -> None:
         make()
 
 
-def _other_second() -> dict[str, Any]:
+def _other_second(later: bool = True) -> dict[str, Any]:
     other = ReplayBuffer(5)
-    return {"new": {"new": Points(), "later": other, "second": other.second_draw()}}
+    return {"new": {"new": Points(), "second": other.second_draw(), **({"later": other} if later else {})}}
 
 
 SECOND_DRAWS = r"the streams \['second'\] are second draws of a buffer.*"
@@ -153,7 +147,11 @@ SECOND_DRAWS = r"the streams \['second'\] are second draws of a buffer.*"
         ([DER("second")], {"second": True}, r"DER: memory must name a replay buffer.*buffers among .* \['memory'\]"),
         ([DERPlusPlus(second="new")], {}, r"second must name a second draw of 'memory', but stream 'new' is a Points"),
         ([DERPlusPlus(second="second")], _other_second(), r"second draw of 'memory', but stream 'second'"),
-        ([], {"new": {"s": ReplayBuffer(5).second_draw()}}, r"'s' is a second draw of a buffer that is no stream of"),
+        (
+            [],
+            {"new": {"new": Points(), "s": ReplayBuffer(5).second_draw()}},
+            r"'s' is a second draw of a buffer that is no stream of",
+        ),
         ([DER()], {"second": True}, rf"{SECOND_DRAWS}DERPlusPlus\('memory', second=...\), or leave them out"),
         ([DERPlusPlus()], {"second": True}, rf"{SECOND_DRAWS}Name the one of 'memory', as in second='again'"),
         ([AGEM()], {"second": True}, rf"{SECOND_DRAWS}AGEM draws 'memory' once"),
@@ -216,9 +214,3 @@ def test_packed_rows_are_refused(tmp_path: Path, methods: Any, buffer: dict[str,
     packed = {"new": rows, "buffer": ReplayBuffer(9, **buffer), "data_collator": DataCollatorWithFlattening()}
     with pytest.raises(ValueError, match=message):
         trained(tmp_path, methods, model=build_model("llama"), mixing=ReplayRatio(0.5), batch_size=None, **packed)
-
-
-def test_a_memory_filled_by_hand_brings_its_logits(tmp_path: Path) -> None:
-    trainer = trained(tmp_path, [DER()], buffer=_filled({"logits": np.zeros((8, 3))}))
-    assert len(trainer.buffer) == 8
-    assert all(term > 0 for term in logged(trainer, "term/DER"))

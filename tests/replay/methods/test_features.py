@@ -12,8 +12,8 @@ import replay.feeding.gradient_scores
 from replay import ReplayBuffer
 from replay.feeding.features import extract_features
 from replay.selection import GradientDiversity
-from tests.helpers import Tokens, build_model, weights_of
-from tests.replay.methods.runs import Classifier, Points, gradient_of, make_trainer, trained
+from tests.helpers import Tokens, build_model
+from tests.replay.methods.runs import Classifier, Points, gradient_of, make_trainer
 
 
 def test_the_input_of_the_head_or_a_named_modules_output_is_taken_in_the_order_of_the_data() -> None:
@@ -88,9 +88,6 @@ def test_what_gives_no_features(data: Any, layer: str | None, message: str) -> N
         extract_features(_NoLinear(), data, layer=layer)
 
 
-# ---- Gradients ----
-
-
 def _gradient(model: nn.Module, row: dict[str, torch.Tensor]) -> torch.Tensor:
     output = model(**{name: torch.as_tensor(value).unsqueeze(0) for name, value in row.items()})
     return torch.cat([own.flatten() for own in gradient_of(model, output["loss"])])
@@ -132,23 +129,3 @@ def test_scores_are_the_largest_cosines(
     trainer.train()
     assert len(found) == 4
     assert not np.isnan(found[-1]).any()
-
-
-def test_training_is_what_it_is_without_scores(tmp_path: Path) -> None:
-    runs = [
-        trained(tmp_path, buffer=ReplayBuffer(200, name), max_steps=4) for name in ("GradientDiversity", "Reservoir")
-    ]
-    assert torch.equal(*(weights_of(run.model) for run in runs))
-
-
-def test_a_model_that_cannot_be_read_is_refused_at_the_start(tmp_path: Path) -> None:
-    class Odd(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.zeros(6, 3, dtype=torch.float64))
-
-        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-            return {"loss": nn.functional.cross_entropy(x @ self.weight, labels), "logits": x @ self.weight}
-
-    with pytest.raises(ValueError, match=r"Linear"):
-        trained(tmp_path, model=Odd(), buffer=ReplayBuffer(9, "GradientDiversity"))

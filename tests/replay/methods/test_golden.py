@@ -137,8 +137,6 @@ def test_a_step_whose_memory_overflows_is_taken_as_if_there_had_been_none(tmp_pa
     assert trainer.state.log_history[2]["projected/memory"] == 0.0
 
 
-# ---- Beside probes, loss weights, steps of any size, and memory that runs out ----
-
 METHODS: dict[str, Any] = {
     "DER++": lambda: {"methods": [DERPlusPlus()]},
     "DER++ twice": lambda: {"methods": [DERPlusPlus(second="second")], "second": True, "batch_size": 9},
@@ -218,9 +216,6 @@ def test_rows_of_iterable_streams_are_drawn_evenly_by_mir_and_scored(tmp_path: P
     assert torch.equal(rows[0], rows[1])
 
 
-# ---- Resuming ----
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path, name: str) -> None:
     options = {"max_steps": 6, "optim": "adamw_torch", "learning_rate": 0.05, "save_strategy": "steps", "save_steps": 3}
@@ -232,14 +227,3 @@ def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path, name: str) -> None:
         kept = trainer.buffer.payloads(slots, "logits") if name.startswith("DER") else []
         ends.append([weights_of(trainer.model).numpy(), *held.values(), *kept])
     assert all(np.array_equal(first, second) for first, second in zip(*ends, strict=True))
-
-
-def test_a_second_draw_is_another_draw_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    buffer = ReplayBuffer(20)
-    trainer = trained(tmp_path, buffer=buffer, second=True, batch_size=12)
-    draw = trainer.streams[2].dataset
-    assert repr(draw).startswith("SecondDraw(ReplayBuffer(")
-    assert len(draw) == len(buffer)
-    assert draw.num_drawn == trainer.mixing.planner.seen[2] > 0
-    assert draw.retrieval.slots(5, 6, 20).tolist() != buffer.retrieval.slots(5, 6, 20).tolist()
-    assert draw.new_cursor(99).advance(0) == draw.num_drawn

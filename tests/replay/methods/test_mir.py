@@ -83,17 +83,6 @@ def test_those_are_drawn_whose_loss_rises_most(tmp_path: Path, rate: float | Non
     assert_same_weights(trainer.model, model)
 
 
-def test_candidates_are_different_entries_and_a_function_of_the_position() -> None:
-    retrieval = MIR(candidates=5)
-    retrieval.start(40, key=3)
-    first = retrieval.candidate_slots(10, 30).tolist()
-    assert len(first) == len(set(first)) == 5
-    assert retrieval.candidate_slots(10, 30).tolist() == first
-    assert retrieval.candidate_slots(15, 30).tolist() != first
-    assert retrieval.slots(10, 5, 30).tolist() != first
-    assert len(retrieval.candidate_slots(10, 3)) == 3
-
-
 def test_nothing_but_the_draw_changes(tmp_path: Path) -> None:
     buffer, model = ReplayBuffer(20, retrieval=MIR(candidates=9, learning_rate=1.0)), _Normed()
     retrieval: Any = buffer.retrieval

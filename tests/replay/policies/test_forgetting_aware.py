@@ -51,21 +51,6 @@ def test_smoothed_by_hand() -> None:
     assert policy.forgotten[0] == pytest.approx((now - lowest) / now)
 
 
-def test_what_is_learned_again_is_replayed_less() -> None:
-    policy = started(smoothing=0.0)
-    ratios = [ratio_of(see(policy, pair)) for pair in [(1, 1), (1, 1), (3, 3), (2, 2), (1, 1), (0.5, 0.5)]]
-    assert ratios[1] < ratios[3] < ratios[2]
-    assert ratios[4:] == pytest.approx([0.05, 0.05])
-
-
-def test_on_top_of_the_batch() -> None:
-    policy = ForgettingAware(0.2, 0.5, smoothing=0.0, additional=True)
-    assert policy.start(MIXED).additional.sum() == pytest.approx(0.25)
-    decision = see(policy, (1.0, 1.0), (1.0, 1.0), (1e9, 1e9))
-    assert decision.additional.sum() == pytest.approx(1.0)
-    assert not decision.weights[MEMORIES].any()
-
-
 def test_a_lucky_first_batch_is_no_reference() -> None:
     policy = started(smoothing=0.9)
     assert ratio_of(see(policy, (0.01, 1.0), *[(1.0, 1.0)] * 9)) == pytest.approx(0.05)
@@ -104,13 +89,6 @@ def test_ratio_and_shares_stay_in_their_bounds(course: list[tuple[float, float]]
     decision = see(started(0.1, 0.4, temperature=0.5, smoothing=0.3), *course)
     assert 0.1 - 1e-12 <= ratio_of(decision) <= 0.4 + 1e-12
     assert min(shares_of(decision)) >= 1 / (1 + np.exp(2.0)) - 1e-12
-
-
-def test_huge_losses_do_not_overflow() -> None:
-    policy = started(smoothing=0.0)
-    decision = see(policy, (-1.7e308, 0.0), (-1.7e308, 0.0), (1.7e308, 5e-324))
-    np.testing.assert_allclose(policy.forgotten, [2 / 3, 1.0])
-    assert np.isfinite(decision.weights).all()
 
 
 BOUNDS = r"0 < minimum <= maximum < 1 must hold, got"

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from mixer.mixture.weights import MixtureWeights
 from mixer.policies import (
     Decision,
-    Fixed,
     Floor,
     LossChange,
     Mixture,
@@ -23,11 +22,10 @@ from mixer.policies import (
     Scheduled,
     Smoothed,
     TrustRegion,
-    Uniform,
 )
 from mixer.policies.shared.part import part_of_mixture
 from replay.policies import ForgettingAware, ReplayPolicy, ReplayRatio, Spaced
-from tests.replay.policies.updates import MEMORIES, MIXED, OTHERS, one_memory, random_step, shown
+from tests.replay.policies.updates import MEMORIES, MIXED, OTHERS, random_step, shown
 
 Maker = Callable[..., ReplayPolicy]
 MAKERS: dict[str, Maker] = {
@@ -185,16 +183,6 @@ def test_what_cannot_be_started_is_refused(policy: Any, mixture: Mixture, messag
             make(policy).start(mixture)
 
 
-@every_policy
-def test_unknown_names_and_states_of_something_else_are_refused(make: Maker) -> None:
-    with pytest.raises(ValueError, match="no policy is called 'unifrom'"):
-        make("unifrom")
-    policy = make()
-    policy.start(MIXED)
-    with pytest.raises(ValueError, match="remembers"):
-        policy.load_state_dict({"something else": 1})
-
-
 @both_ways
 def test_the_inner_policy_sees_its_streams_alone_and_what_it_adds_is_passed_on(additional: bool) -> None:
     spy = Spy()
@@ -212,13 +200,6 @@ def test_the_inner_policy_sees_its_streams_alone_and_what_it_adds_is_passed_on(a
     np.testing.assert_allclose(decision.additional, [0.125, 0, 0.125, 0, 0.5] if additional else [0, 0, 0, 0, 0.4])
 
 
-def test_smoothing_around_it_moves_slowly_to_the_ratio() -> None:
-    policy = Smoothed(ReplayRatio([(0.0, 0.0), (0.1, 0.4)], Uniform()), 0.5)
-    decisions = follow(policy, policy.start(MIXED))
-    assert decisions[1].weights[MEMORIES].sum() < 0.2
-    assert decisions[-1].weights[MEMORIES].sum() == pytest.approx(0.4, abs=1e-4)
-
-
 @pytest.mark.parametrize("wrap", [Floor, Smoothed, TrustRegion])
 @pytest.mark.parametrize("name", ["ReplayRatio", "course", "Spaced"])
 def test_nothing_on_top_has_a_share_of_the_batch_too(wrap: Any, name: str) -> None:
@@ -230,9 +211,3 @@ def test_nothing_on_top_has_a_share_of_the_batch_too(wrap: Any, name: str) -> No
         assert weights.value.sum() == pytest.approx(1.0)
         num_on_top += bool(weights.additional.any())
     assert num_on_top
-
-
-def test_one_stream_and_one_memory() -> None:
-    assert ReplayRatio(0.25).start(one_memory(1)).weights.tolist() == [0.75, 0.25]
-    decision = ReplayRatio(0.5, Fixed(), additional=True).start(one_memory(1))
-    assert (decision.weights.tolist(), decision.additional.tolist()) == ([1.0, 0.0], [0.0, 1.0])

@@ -36,12 +36,6 @@ def test_replayed_samples_are_in_proportion_to_new_ones(ratio: float, first: flo
     assert weights[0] == pytest.approx(first * weights[2])
 
 
-def test_a_course_is_followed() -> None:
-    policy = ReplayRatio([(0.0, 0.1), (1.0, 0.3)])
-    found = [policy.start(MIXED), *(policy.update(shown(5, progress=at)) for at in (0.5, 1.0))]
-    np.testing.assert_allclose([d.weights[MEMORIES].sum() for d in found], [0.1, 0.2, 0.3])
-
-
 def test_streams_that_are_not_there_do_not_count() -> None:
     policy = ReplayRatio(0.5, Fixed())
     weights = policy.start(one_memory(4)).weights
@@ -119,25 +113,6 @@ class TestPlanned:
         # In the first step in which the memory is there, and in all others, at each change of tasks too.
         np.testing.assert_allclose(counts[4:, 4] / counts[4:].sum(axis=1), 0.25, atol=1 / 40 + 1e-9)
         assert (counts[:, :4] > 0).sum(axis=1).tolist() == [1] * 40
-
-    def test_by_tasks_each_has_as_much_as_the_others(self) -> None:
-        counts = run_planned(ReplayRatio("tasks"), [*TASKS, Stream("memory", range(99))], one_memory(4), 40)
-        for task in range(4):  # the first step of a task shows that it is there
-            later = counts[10 * task + 1 : 10 * task + 10]
-            np.testing.assert_allclose(later[:, 4] / later.sum(axis=1), task / (task + 1), atol=1 / 40 + 1e-9)
-
-    def test_memories_that_fill_one_by_one_share_what_there_is(self) -> None:
-        mixture = Mixture(("new", "one", "two"), np.array([9, 0, 0]), np.full(3, 1 / 3), (1, 2))
-        streams = [Stream("new", range(9)), Stream("one", range(9)), Stream("two", range(9), enters_at=0.5)]
-        counts = run_planned(ReplayRatio(0.5), streams, mixture, 20)
-        assert counts[1:10].tolist() == [[20, 20, 0]] * 9
-        assert counts[11:].tolist() == [[20, 10, 10]] * 9
-
-    def test_when_new_samples_run_out_only_memories_are_left(self) -> None:
-        streams = [Stream("task 0", range(100), max_epochs=1), Stream("memory", range(9))]
-        counts = run_planned(ReplayRatio(0.5), streams, one_memory(1), 10)
-        assert counts[:, 0].sum() == 100
-        assert counts[6:, 1].tolist() == [40] * 4
 
 
 @pytest.mark.parametrize(

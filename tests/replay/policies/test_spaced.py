@@ -59,12 +59,6 @@ def test_bursts_go_by_how_far_the_model_moves(arguments: Any, norms: list[float]
     assert np.flatnonzero(bursts(started(*arguments), norms)).tolist() == expected
 
 
-@given(scale=st.sampled_from([2.0**-40, 0.25, 1024.0]), norms=st.lists(st.floats(0.1, 4), max_size=40))
-def test_the_scale_of_the_parameters_does_not_matter(scale: float, norms: list[float]) -> None:
-    plain, scaled = (started(0.3, 3, 1.5, 2) for _ in range(2))
-    assert bursts(scaled, [scale * norm for norm in norms]) == bursts(plain, norms)
-
-
 def test_a_new_task_begins_with_the_first_interval_again() -> None:
     seen = [[step, max(0, step - 12), step] for step in range(1, 25)]  # the second task comes with step 13
     # After 3; then due 12 later (the 16th), but the new task's own first interval ends with step 15.

@@ -90,20 +90,6 @@ def test_what_is_saved_is_plain_and_not_changed_later(name: str) -> None:
 
 
 @every_selection
-@settings(max_examples=25)
-@given(steps=st.lists(st.tuples(st.booleans(), st.integers(0, 10**6)), max_size=12), capacity=st.integers(1, 12))
-def test_removing_keeps_slots_and_sizes_right(name: str, steps: list[tuple[bool, int]], capacity: int) -> None:
-    slots, offered = Slots(ALL[name](), capacity), 0
-    for removes, number in steps:
-        if removes and slots.numbers:
-            slots.remove(number % len(slots.numbers))
-        else:
-            slots.offer(offers_of(range(offered, offered + number % 30)))
-            offered += number % 30
-        assert len(set(slots.numbers)) == len(slots.numbers)
-
-
-@every_selection
 def test_all_are_kept_while_there_is_room_and_awkward_offers_do_no_harm(name: str) -> None:
     roomy = Slots(ALL[name](), 50)
     assert sorted(roomy.offer(offers_of(range(30)))) == list(range(30))
@@ -142,14 +128,12 @@ def test_a_state_of_other_options_is_refused(saved: Selection, own: Selection) -
         own.load_state_dict(saved.state_dict())
 
 
-def test_all_are_exported_and_named_with_their_source() -> None:
+def test_all_are_exported_and_copied_or_found_by_name() -> None:
     found = [getattr(replay.selection, name) for name in replay.selection.__all__]
     concrete = {
         own for own in found if inspect.isclass(own) and issubclass(own, Selection) and not inspect.isabstract(own)
     }
     assert set(selection_classes().values()) == concrete
-    for name, cls in selection_classes().items():
-        assert any(word in (cls.__doc__ or "") for word in ("arXiv", "19", "20")), name
     surprise = Surprise()
     copied = as_selection(surprise)
     assert type(copied) is Surprise

@@ -3,26 +3,11 @@
 import numpy as np
 import pytest
 
-from replay.selection import KeyedReservoir, Offers, Reservoir, Selection, merge_keyed
+from replay.selection import KeyedReservoir, Offers, Reservoir, merge_keyed
 from replay.shared.random_numbers import RandomNumbers, scaled
 from tests.replay.selection.offering import Slots, chi_square_is_fine
 
 CAPACITY, TOTAL, NUM_KEYS = 4, 40, 2_500
-
-
-def kept_by(selection: Selection) -> np.ndarray:
-    counts = np.zeros(TOTAL)
-    for key in range(NUM_KEYS):
-        slots = Slots(selection, CAPACITY, key)
-        for first in (0, TOTAL // 2):
-            slots.offer(Offers(TOTAL // 2, first))
-        counts[slots.numbers] += 1
-    return counts
-
-
-@pytest.mark.parametrize("selection", [Reservoir(), KeyedReservoir()])
-def test_every_sample_is_kept_with_the_same_probability(selection: Selection) -> None:
-    assert chi_square_is_fine(kept_by(selection), NUM_KEYS * CAPACITY / TOTAL, CAPACITY / TOTAL)
 
 
 @pytest.mark.parametrize("capacity", [1, 3, 50, 400])
@@ -37,17 +22,6 @@ def test_choices_are_those_of_the_textbooks(capacity: int) -> None:
     slots.offer(Offers(300, 0))
     assert set(slots.numbers) == set(np.argsort(-keys)[:capacity].tolist())
     np.testing.assert_array_equal(selection.keys, keys[slots.numbers])
-
-
-@pytest.mark.full
-def test_pairs_are_kept_independently_as_far_as_the_capacity_allows() -> None:
-    num_keys, together = 4_000, np.zeros((TOTAL, TOTAL))
-    for key in range(num_keys):
-        slots = Slots(Reservoir(), CAPACITY, key)
-        slots.offer(Offers(TOTAL, 0))
-        together[np.ix_(slots.numbers, slots.numbers)] += 1
-    probability = CAPACITY * (CAPACITY - 1) / (TOTAL * (TOTAL - 1))
-    assert chi_square_is_fine(together[np.triu_indices(TOTAL, 1)], num_keys * probability, probability)
 
 
 def test_merged_reservoirs_are_a_reservoir_of_all() -> None:

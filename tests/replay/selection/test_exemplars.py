@@ -95,14 +95,6 @@ def test_a_class_has_its_slots(kind: type[Exemplars]) -> None:
 
 
 @both
-def test_slots_of_new_entries_are_taken_in_order(kind: type[Exemplars]) -> None:
-    slots = Slots(kind(), 6)
-    assert [slot for slot in slots.offer(task_of({0: 4})) if slot >= 0] == [0, 1, 2, 3]
-    taken = [slot for slot in slots.offer(task_of({1: 4}, first=4)) if slot >= 0]
-    assert (len(taken), taken[1:]) == (3, [4, 5])
-
-
-@both
 def test_removed_entries_make_room_and_ranks_close_up(kind: type[Exemplars]) -> None:
     selection = kind()
     slots, offers = Slots(selection, 8), task_of({0: 8})

@@ -61,13 +61,6 @@ def test_a_shared_capacity_is_shared_out_anew_as_groups_come() -> None:
         assert sorted(slots.numbers) == [number for own in newest for number in own]
 
 
-def test_more_groups_than_slots() -> None:
-    slots = Slots(Ring(by="task"), 3)
-    offer(slots, [(task, 0) for task in range(10)])
-    assert len(slots.numbers) == 3
-    assert 9 in slots.numbers
-
-
 def test_a_capacity_that_does_not_suffice_is_refused_before_anything_is_placed() -> None:
     slots = Slots(Ring(4, by="task"), 11)
     offer(slots, [(0, 0), (1, 0)])

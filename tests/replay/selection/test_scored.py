@@ -37,13 +37,6 @@ class TestSurprise:
     ) -> None:
         assert offer(Slots(Surprise(), capacity), losses) == expected
 
-    def test_a_free_slot_is_taken_by_the_next_sample(self) -> None:
-        slots = Slots(Surprise(), 3)
-        offer(slots, [5.0, 6.0, 7.0])
-        slots.remove(0)
-        assert slots.numbers == [2, 1]
-        assert offer(slots, [1.0, 2.0, 0.5], first=3) == [2, 2, -1]
-
 
 class TestLossAware:
     @pytest.mark.parametrize(
@@ -74,20 +67,6 @@ class TestLossAware:
         slots, reservoir = Slots(LossAware(), 10, key=4), Slots(Reservoir(), 10, key=4)
         taken, plain = offer(slots, [1.0] * 300), offer(reservoir, [1.0] * 300)
         assert [slot >= 0 for slot in taken] == [slot >= 0 for slot in plain]
-
-    def test_hard_samples_stay_longer_and_hopeless_ones_still_change(self) -> None:
-        losses = np.random.default_rng(0).uniform(0, 4, size=2_000)
-        slots, hopeless = Slots(LossAware(), 100), Slots(LossAware(), 3)
-        offer(slots, losses.tolist())
-        assert losses[slots.numbers].mean() > losses.mean() + 0.5
-        offer(hopeless, [INF] * 3)
-        assert max(offer(hopeless, [INF] * 200, first=3)) >= 0
-
-    def test_slots_and_losses_must_go_together(self) -> None:
-        selection = LossAware()
-        selection.start(3, 0)
-        with pytest.raises(ValueError, match="zip"):
-            selection.update_losses([0, 1], [1.0])
 
 
 class TestGradientDiversity:

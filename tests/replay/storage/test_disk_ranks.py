@@ -116,9 +116,6 @@ def test_ranks_may_be_two_calls_apart(calls, random):
             check(writer, after)
 
 
-# ---- A process that is killed ----
-
-
 def _live(step: int) -> list[int]:
     """What is there after a step of the run below."""
     return [number for number in range(step * 3) if number % 5 == 0 or number >= (step - 6) * 3]

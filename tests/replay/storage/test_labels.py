@@ -133,21 +133,6 @@ def test_the_column_counts(attributes: dict[str, Any], column: str | None) -> No
     assert data.most_at_once < 5_000  # whole samples are read for them
 
 
-@pytest.mark.parametrize(
-    ("columns", "attributes", "num_read"),
-    [
-        ({"label": LABELS, "labels": 6 - LABELS}, {"labels": 6 - LABELS}, 10_008),  # an attribute is of its own column
-        ({"label": LABELS, "labels": LABELS}, {"labels": LABELS}, 10_008),
-        ({"label": LABELS / 7, "labels": LABELS}, {"label": LABELS / 7, "labels": LABELS}, 8),
-        ({"x": np.zeros(10_000)}, {"targets": LABELS}, 8),  # without a column it is taken as it is
-    ],
-)
-def test_which_of_two_columns_and_attributes_counts(columns: Any, attributes: Any, num_read: int) -> None:
-    data = ByColumns(columns, **attributes)
-    assert read_labels(data).tolist() == LABELS.tolist()
-    assert data.num_read == num_read
-
-
 @pytest.mark.parametrize("values", [LABELS / 7, np.full(10_000, np.nan), LABELS[:, None]])
 def test_a_column_without_whole_numbers_is_no_label_whatever_an_attribute_says(values: np.ndarray) -> None:
     data = ByColumns({"label": values}, label=LABELS, labels=LABELS, targets=LABELS)
