@@ -202,9 +202,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("selection", "storage", "retrieval"), [*KINDS, ("Reservoir", "disk", "LeastRecent")])
-def test_a_saved_buffer_goes_on_as_the_one_that_was_saved(
-    selection: str, storage: str, retrieval: str, tmp_path: Path
-) -> None:
+def test_a_saved_buffer_goes_on_as_it_was(selection: str, storage: str, retrieval: str, tmp_path: Path) -> None:
     first, second = letters(30), letters(40, "t")
     buffer, again = (make(selection, storage, tmp_path / name, retrieval) for name in ("one", "two"))
     remember(buffer, "a", first)
@@ -248,7 +246,7 @@ def refused(buffer: ReplayBuffer, folder: Path, said: str) -> None:
 )
 def test_a_buffer_of_another_kind_is_refused_and_left_as_it_is(options: Any, message: str, tmp_path: Path) -> None:
     selection, retrieval = GradientDiversity(num_compared=4), MIR(candidates=7)
-    own = {"capacity": 8, "storage": "memory", "selection": selection, "retrieval": retrieval}
+    own = {"capacity": 8, "storage": "memory", "selection": selection, "retrieval": retrieval, "seed": 0}
     ReplayBuffer(**own).save(tmp_path)
     refused(ReplayBuffer(**{**own, **options}), tmp_path, message)
 
@@ -308,9 +306,7 @@ def test_more_entries_than_there_is_room_for_are_refused() -> None:
         Entries(1).load_state_dict(state)
 
 
-def test_a_crash_while_it_is_saved_again_leaves_no_mixture_of_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_while_it_is_saved_leaves_no_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -367,52 +363,43 @@ def test_what_a_selection_needs_and_nobody_gives_is_named(selection: str, known:
 
 
 @pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        *(({name: np.zeros((3, 2))}, ValueError, f"{name} must have one") for name in ("labels", "losses", "features")),
+        ({"payloads": {"z": [0] * 3}}, ValueError, r"payloads\['z'\] must have one entry a sample: 4, got 3"),
+        *(({"indices": [3, i]}, ValueError, rf"'o'.*4 samples.*{i}|indices.*{i}") for i in (40, -1)),
+        ({"dataset": iter([1, 2])}, TypeError, r"'o'.*__len__"),
+        *(({"labels": labels}, (ValueError, TypeError), "labels") for labels in ([*"abcd"], [0.5, 1.0, 0, 0])),
+        ({"losses": [[1.0]] * 4}, (ValueError, TypeError), "losses"),
+        ({"indices": 1}, TypeError, r"indices must be a list .* such as \[1\], got 1"),
+        ({"source": ["a"]}, TypeError, r"source must be the name of the data set.* got \['a'\]"),
+        ({"labels": 3}, TypeError, "labels must be a list or array .* got 3"),
+        ({"payloads": [1]}, TypeError, "payloads must be a mapping.* got a list"),
+        ({"payloads": {"z": 1}}, TypeError, r"payloads\['z'\] must be a list"),
+    ],
+)
+def test_what_cannot_be_remembered_is_named_and_not_kept(given: dict[str, Any], error: Any, message: str) -> None:
+    buffer = ReplayBuffer(5)
+    with pytest.raises(error, match=message):
+        buffer.remember(**{"source": "o", "dataset": letters(4), **given})
+    assert len(buffer) == buffer.num_offered == 0
+
+
+@pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        *(
-            (
-                lambda b, n=name: b.remember("o", letters(4), **{n: np.zeros((3, 2))}),
-                ValueError,
-                f"{name} must have one",
-            )
-            for name in ("labels", "losses", "features")
-        ),
-        (
-            lambda b: b.remember("o", letters(4), payloads={"z": [0] * 3}),
-            ValueError,
-            r"payloads\['z'\] must have one entry a sample: 4, got 3",
-        ),
-        *(
-            (
-                lambda b, i=index: b.remember("o", letters(), [3, i]),
-                ValueError,
-                rf"'o'.*40 samples.*{index}|indices.*{index}",
-            )
-            for index in (40, -1)
-        ),
-        (lambda b: b.remember("o", iter([1, 2])), TypeError, r"'o'.*__len__"),
         (lambda b: b.find("b", [1]), ValueError, r"find: there is no source 'b'; the buffer's are \['p'\]"),
-        *((lambda b, s=slot: b[s], IndexError, "has 0 entries") for slot in (0, -1)),
-        *(
-            (lambda b, k=known: b.remember("o", letters(2), **k), (ValueError, TypeError), next(iter(known)))
-            for known in ({"labels": ["x", "y"]}, {"labels": [0.5, 1.0]}, {"losses": [[1.0], [2.0]]})
-        ),
         (lambda b: b.find("p", 1), TypeError, r"indices must be a list of whole numbers, such as \[1\], got 1"),
         (lambda b: b.find("p", [0.5]), TypeError, r"indices must be a list of whole numbers.* got \[0.5\]"),
         (lambda b: b.forget(3), TypeError, r"numbers must be a list of whole numbers, such as \[3\], got 3"),
-        (lambda b: b.remember("o", letters(3), 1), TypeError, r"indices must be a list .* such as \[1\], got 1"),
-        (lambda b: b.remember(["a"], ["a"]), TypeError, r"source must be the name of the data set.* got \['a'\]"),
-        (lambda b: b.remember("o", letters(3), labels=3), TypeError, "labels must be a list or array .* got 3"),
-        (lambda b: b.remember("o", letters(3), payloads=[1]), TypeError, "payloads must be a mapping.* got a list"),
-        (lambda b: b.remember("o", letters(3), payloads={"z": 1}), TypeError, r"payloads\['z'\] must be a list"),
+        *((lambda b, s=slot: b[s], IndexError, "has 0 entries") for slot in (0, -1)),
     ],
 )
-def test_wrong_arguments_are_named_before_anything_is_kept(call: Any, error: Any, message: str) -> None:
+def test_wrong_arguments_are_named(call: Any, error: type[Exception], message: str) -> None:
     buffer = ReplayBuffer(5)
     buffer.remember("p", letters(), [])
     with pytest.raises(error, match=message):
         call(buffer)
-    assert len(buffer) == buffer.num_offered == 0
 
 
 def table(labels: list[Any]) -> datasets.Dataset:

@@ -99,9 +99,7 @@ def test_a_named_column_rules_over_the_labels_that_are_trained_on(tmp_path: Path
         ("bert-multi-label", "ClassBalanced", r"'labels' are torch.float32 of shape \[5, 3\]"),
     ],
 )
-def test_labels_that_are_no_classes_are_refused_at_the_first_step(
-    tmp_path: Path, model: str, selection: str, message: str
-) -> None:
+def test_labels_that_are_no_classes_are_refused(tmp_path: Path, model: str, selection: str, message: str) -> None:
     streams = {"a": Tokens(20, 1, MODEL_DATA[model]), "memory": ReplayBuffer(10, selection)}
     with pytest.raises(ValueError, match=message):
         train(tmp_path, streams, model=build_model(model))
@@ -121,19 +119,13 @@ def test_labels_that_are_no_classes_are_refused_at_the_first_step(
             r"label_column='label' cannot be read of the iterable streams \['rows'\]",
         ),
         (lambda: {"rows": iterable()}, {}, r"iterable stream 'rows' cannot be referred to.*InMemory\(\) or OnDisk"),
-        (lambda: {"rows": iterable(), "map": Tokens(9, 1)}, {"streams": ["map"]}, None),
-        (lambda: {"rows": iterable()}, {"is_online": False}, None),
     ],
 )
-def test_what_cannot_be_had_of_streams_is_refused_when_the_trainer_is_made(
-    tmp_path: Path, streams: Any, buffer: dict[str, Any], message: str | None
+def test_what_streams_do_not_have_is_refused(
+    tmp_path: Path, streams: Any, buffer: dict[str, Any], message: str
 ) -> None:
-    named = {**streams(), "memory": ReplayBuffer(10, **buffer)}
-    if message is None:
-        make(tmp_path, named, mixing=ReplayRatio(0.3, "Uniform"))
-    else:
-        with pytest.raises(ValueError, match=message):
-            make(tmp_path, named, mixing=ReplayRatio(0.3, "Uniform"))
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, {**streams(), "memory": ReplayBuffer(10, **buffer)}, mixing=ReplayRatio(0.3, "Uniform"))
 
 
 def row_losses(model: Any, row: dict[str, torch.Tensor]) -> float:
@@ -144,9 +136,7 @@ def row_losses(model: Any, row: dict[str, torch.Tensor]) -> float:
 
 
 @pytest.mark.parametrize(("selection", "micro_batch_size"), [("Surprise", 3), ("LossAware", 50), ("LossAware", 3)])
-def test_losses_are_those_of_the_model_when_the_samples_were_trained_on(
-    selection: str, micro_batch_size: int, tmp_path: Path
-) -> None:
+def test_losses_are_those_of_the_step_that_trained(selection: str, micro_batch_size: int, tmp_path: Path) -> None:
     streams = {"a": Tokens(31, 1), "b": Tokens(20, 2)}
     buffer, watch = ReplayBuffer(9, selection, "memory", seed=0), Watch()
     offered = ManyOffered(buffer)
@@ -168,7 +158,7 @@ def test_losses_are_those_of_the_model_when_the_samples_were_trained_on(
     trainer.train()
     assert len(offered.losses) == len(expected) == buffer.num_offered
     np.testing.assert_allclose(offered.losses, expected, rtol=1e-4)
-    assert np.ptp(expected) > 0.2
+    assert np.ptp(expected) > 0.1
     if selection == "Surprise":
         largest = np.argsort(-np.array(offered.losses), kind="stable")[:9]
         assert sorted(buffer._entries["address"].tolist()) == sorted(np.array(offered.addresses)[largest].tolist())
@@ -184,6 +174,9 @@ def test_losses_of_a_classifier_and_under_weights_of_losses_are_unweighted(tmp_p
 
         def start(self, mixture: Any) -> Decision:
             return Decision(np.array([0.4, 0.3, 0.3]), loss_weights=np.array([1.0, 0.5, 2.0]))
+
+        def update(self, observation: Any) -> Decision:
+            raise AssertionError
 
     buffer, watch = ReplayBuffer(200, "Surprise", seed=0), Watch()
     offered = ManyOffered(buffer)

@@ -1,5 +1,3 @@
-"""Replay buffers beside streams with heads, collators or losses of their own."""
-
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +68,7 @@ def _loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
         ({"label_names": ["labels"], "compute_loss_func": _loss}, "compute_loss_func, label_names"),
     ],
 )
-def test_a_buffer_of_streams_with_a_form_of_their_own_needs_the_same(
-    tmp_path: Path, own: dict[str, Any], fields: str
-) -> None:
+def test_a_buffer_needs_the_form_of_its_streams(tmp_path: Path, own: dict[str, Any], fields: str) -> None:
     def build(**memory: Any) -> None:
         streams = [
             Stream("a", Tokens(8, 1, "sequence-classification"), **own),

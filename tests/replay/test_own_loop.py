@@ -99,16 +99,8 @@ def test_model_time_is_reported() -> None:
     assert counts[:10] == [0, 0, 5, 0, 0, 0, 0, 5, 0, 0]  # after 2 steps, then 4
 
 
-@pytest.mark.parametrize(
-    ("setup", "storage", "persistent"),
-    [
-        ("arrow", "references", True),
-        ("random", "disk", True),
-    ],
-)
-def test_with_workers_weights_entries_and_ledger_are_those_without(
-    setup: str, storage: str, persistent: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("setup", "storage", "persistent"), [("arrow", "references", True), ("random", "disk", True)])
+def test_with_workers_a_run_is_that_without(setup: str, storage: str, persistent: bool, tmp_path: Path) -> None:
     ends = []
     streams = {"a": arrow(37, 1), "b": arrow(23, 2)} if setup == "arrow" else {"a": Masked(37, 1), "b": Columns(23, 2)}
     for num_workers in (0, 2):
@@ -124,9 +116,7 @@ def test_with_workers_weights_entries_and_ledger_are_those_without(
 
 
 @pytest.mark.parametrize(("storage", "is_online"), [("references", True), ("references", False), ("memory", True)])
-def test_what_a_buffer_refers_to_is_loaded_ahead_while_it_changes(
-    storage: str, is_online: bool, tmp_path: Path
-) -> None:
+def test_what_a_buffer_refers_to_is_loaded_ahead(storage: str, is_online: bool, tmp_path: Path) -> None:
     buffer = ReplayBuffer(50, storage=storage, is_online=is_online, seed=0)
     if not is_online:
         buffer.remember("old", Tokens(60, 3, length=8))

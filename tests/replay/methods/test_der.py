@@ -160,7 +160,7 @@ SECOND_DRAWS = r"the streams \['second'\] are second draws of a buffer.*"
         ([AGEM("new")], {}, r"AGEM: memory must name a replay buffer, but stream 'new' is a Points"),
     ],
 )
-def test_streams_and_methods_that_do_not_fit_are_refused(
+def test_streams_that_do_not_fit_are_refused(
     tmp_path: Path, methods: Any, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

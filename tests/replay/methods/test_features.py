@@ -1,5 +1,3 @@
-"""Features of samples, and how like the gradients of new samples are to those of entries."""
-
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +92,7 @@ def _gradient(model: nn.Module, row: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("most_rows", "kind"), [(2, "points"), (32, "llama")])
-def test_scores_are_the_largest_cosines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_rows: int, kind: str
-) -> None:
+def test_scores_are_largest_cosines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_rows: int, kind: str) -> None:
     monkeypatch.setattr(replay.feeding.gradient_scores, "_MOST_ROWS", most_rows)
     data: Any = Points() if kind == "points" else Tokens(60, 1)
     model = Classifier() if kind == "points" else build_model("llama").double()

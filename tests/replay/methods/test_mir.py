@@ -1,5 +1,3 @@
-"""Maximally interfered retrieval against brute force, and what it leaves as it was."""
-
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,7 @@ from torch import nn
 
 from mixer.loading.step import StepBatch
 from replay import ReplayBuffer
-from replay.retrieval import MIR, Uniform
+from replay.retrieval import MIR
 from tests.helpers import weights_of
 from tests.replay.methods.runs import (
     Classifier,
@@ -19,7 +17,6 @@ from tests.replay.methods.runs import (
     assert_same_weights,
     collate,
     gradient_of,
-    make_trainer,
     spied,
     step,
     trained,
@@ -103,16 +100,6 @@ def test_nothing_but_the_draw_changes(tmp_path: Path) -> None:
     retrieval.redraw = watched
     trained(tmp_path, model=model, buffer=buffer, per_device_train_batch_size=16)
     assert seen == [False, True, True, True, True]
-
-
-def test_as_many_as_there_are_candidates_is_an_even_draw(tmp_path: Path) -> None:
-    weights = []
-    for retrieval in (MIR(candidates=3), Uniform()):
-        trainer = make_trainer(tmp_path, buffer=ReplayBuffer(12, retrieval=retrieval))
-        trainer._parts.run.needs.one_stream_each = True
-        trainer.train()
-        weights.append(weights_of(trainer.model))
-    assert torch.equal(*weights)
 
 
 def test_workers_load_ahead_what_is_drawn_after_all(tmp_path: Path) -> None:

@@ -1,5 +1,3 @@
-"""More is replayed of what is forgotten, as its loss shows."""
-
 from typing import Any
 
 import numpy as np
@@ -49,12 +47,6 @@ def test_smoothed_by_hand() -> None:
     # Averages without bias, weighing 1, 1/2, 1/4: 4, 2, 10/7, then (3·8 + 1·4 + 1·2 + 4·1)/15 = 34/15.
     lowest, now = 10 / 7, 34 / 15
     assert policy.forgotten[0] == pytest.approx((now - lowest) / now)
-
-
-def test_a_lucky_first_batch_is_no_reference() -> None:
-    policy = started(smoothing=0.9)
-    assert ratio_of(see(policy, (0.01, 1.0), *[(1.0, 1.0)] * 9)) == pytest.approx(0.05)
-    assert not policy.forgotten.any()
 
 
 def test_a_memory_that_appears_late_begins_then() -> None:

@@ -1,12 +1,12 @@
-"""Rules for the part that is replayed."""
-
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonargparse import ArgumentParser
 
+from mixer.policies import Policy
 from replay.policies import Constant, OfSeen, OverProgress, as_ratio
 from tests.replay.policies.updates import one_memory, shown
 
@@ -95,3 +95,21 @@ def test_streams_of_unknown_size_cannot_be_counted() -> None:
     with pytest.raises(ValueError, match=r"\['task 1'\] are iterable.*Use ratio='tasks'"):
         OfSeen("samples").start(one_memory(2, [10, 0]))
     assert Constant(0.2).at(0.5) == 0.2
+
+
+def made(name: str, **arguments: Any) -> Any:
+    """What the `mixing` of a recipe becomes; its type is that of `Recipe.mixing`."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--mixing", type=Policy | dict[str, float] | str | None)
+    return parser.instantiate(parser.parse_object({"mixing": {"class_path": name, "init_args": arguments}})).mixing
+
+
+def test_recipes_name_inner_policies_and_ratios() -> None:
+    inner = {"class_path": "Floor", "init_args": {"policy": "PiKE", "minimum": 0.1}}
+    assert made("ForgettingAware", policy=inner, additional=True).name == "ForgettingAware(Floor(PiKE))"
+    assert made("Spaced", policy={"math": 1.0, "code": 3.0}).policy.weights == {"math": 1.0, "code": 3.0}
+    assert made("ReplayRatio", ratio=0.25).ratio.value == 0.25
+    assert made("ReplayRatio", ratio="samples", shares={"old": 1.0}).ratio.by == "samples"
+    assert made("ReplayRatio", ratio=[[0.0, 0.1], [1.0, 0.3]]).ratio.at(0.5) == pytest.approx(0.2)
+    rule = {"class_path": "replay.policies.OfSeen", "init_args": {"by": "tasks"}}
+    assert made("ReplayRatio", ratio=rule).ratio.by == "tasks"

@@ -1,5 +1,3 @@
-"""What holds for every policy that replays."""
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -156,9 +154,7 @@ def test_its_description_is_that_of_the_inner_policy_and_its_own(make: Maker) ->
         (None, False, "Proportional", [0.4, 0.1, 0.5]),
     ],
 )
-def test_the_inner_policy_is_a_name_weights_or_what_the_streams_say(
-    inner: Any, has_weights: bool, name: str, expected: list[float]
-) -> None:
+def test_ways_to_name_the_inner_policy(inner: Any, has_weights: bool, name: str, expected: list[float]) -> None:
     for make in MAKERS.values():
         policy = make(inner)
         for _ in range(2):

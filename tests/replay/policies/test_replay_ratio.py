@@ -1,5 +1,3 @@
-"""A given part of the mix: its values, who is there, and what a run comes to."""
-
 from collections.abc import Callable
 from typing import Any
 
@@ -83,9 +81,7 @@ def test_a_stream_that_was_asked_for_nothing_counts_as_there() -> None:
         (lambda: ReplayRatio(0.2, additional=True), MIXED, False),  # memories fill one by one
     ],
 )
-def test_it_is_asked_again_where_something_can_change(
-    make: Callable[[], ReplayRatio], mixture: Mixture, expected: bool
-) -> None:
+def test_it_is_asked_again_if_it_can_change(make: Callable[[], ReplayRatio], mixture: Mixture, expected: bool) -> None:
     policy = make()
     first = policy.start(mixture)
     assert policy.is_static is expected

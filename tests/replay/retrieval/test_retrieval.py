@@ -1,5 +1,3 @@
-"""Which entries are drawn."""
-
 from itertools import pairwise
 from typing import Any
 
@@ -59,9 +57,7 @@ def test_key_position_and_size_count() -> None:
         st.tuples(st.sampled_from(["draw", "place", "remove", "resume"]), st.integers(0, 10**6)), max_size=60
     ),
 )
-def test_least_recent_is_a_list_in_which_what_is_replayed_goes_to_the_end(
-    capacity: int, steps: list[tuple[str, int]]
-) -> None:
+def test_least_recent_is_a_list_whose_replayed_go_to_the_end(capacity: int, steps: list[tuple[str, int]]) -> None:
     retrieval, line, position = started(LeastRecent, capacity), list[int](), 0
     for step, number in steps:
         size = len(line)

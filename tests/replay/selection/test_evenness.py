@@ -62,17 +62,6 @@ def test_a_keyed_reservoir_stays_even_after_removals() -> None:
     assert counts[0:half:4].sum() == 0
 
 
-def test_a_reservoir_after_removals_accepts_as_before_and_fills_up_again() -> None:
-    slots, whole = Slots(Reservoir(), 10, key=3), Slots(Reservoir(), 10, key=3)
-    for either in (slots, whole):
-        either.offer(Offers(100, 0))
-    for _ in range(4):
-        slots.remove(2)
-    after, undisturbed = slots.offer(Offers(400, 100)), whole.offer(Offers(400, 100))
-    assert [slot >= 0 for slot in after] == [slot >= 0 for slot in undisturbed]
-    assert [slot for slot in after if slot >= 0][:4] == [6, 7, 8, 9]
-
-
 class TestRandomNumbers:
     def test_whole_numbers_are_exact_upper_halves(self) -> None:
         numbers, counters = RandomNumbers(11), np.arange(1_000)

@@ -1,5 +1,3 @@
-"""Exemplars of each class: who comes first, and who goes as classes come."""
-
 from itertools import combinations
 
 import numpy as np
@@ -65,9 +63,7 @@ def test_equal_samples_and_zeros_are_not_taken_twice(kind: type[Exemplars], feat
 @both
 @settings(max_examples=30)
 @given(seed=seeds, sizes=st.lists(st.integers(0, 5), min_size=1, max_size=6), capacity=st.integers(1, 15))
-def test_a_shared_capacity_is_even_and_the_last_in_rank_go(
-    kind: type[Exemplars], seed: int, sizes: list[int], capacity: int
-) -> None:
+def test_a_shared_capacity_is_even_by_rank(kind: type[Exemplars], seed: int, sizes: list[int], capacity: int) -> None:
     slots, ranked, first = Slots(kind(), capacity), [], 0
     for label, size in enumerate(sizes):  # a task a class
         offers = task_of({label: size}, first, seed)

@@ -1,5 +1,3 @@
-"""Rules that go by a number of each sample: its loss, or how like its gradient is to those of entries."""
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -32,9 +30,7 @@ class TestSurprise:
             (3, [NAN, INF, 0.0, NAN, -9.0, -8.0, INF, NAN], [0, 1, 2, -1, 1, 0, -1, -1]),
         ],
     )
-    def test_equal_losses_and_such_as_are_not_finite(
-        self, capacity: int, losses: list[float], expected: list[int]
-    ) -> None:
+    def test_equal_losses_and_infinite_ones(self, capacity: int, losses: list[float], expected: list[int]) -> None:
         assert offer(Slots(Surprise(), capacity), losses) == expected
 
 
@@ -47,9 +43,7 @@ class TestLossAware:
             ([NAN, -7.0, 0.0, INF, 1e6], {}, [0.0, 0.0, 0.0, INF, INF]),  # cut to the range, and NaN leaves first
         ],
     )
-    def test_entries_make_room_in_proportion_to_their_likelihood(
-        self, losses: list[float], refreshed: dict[int, float], now: list[float]
-    ) -> None:
+    def test_the_likely_make_room(self, losses: list[float], refreshed: dict[int, float], now: list[float]) -> None:
         counts, weights = np.zeros(len(losses)), np.exp(-np.array(now))
         for key in range(1_500):
             selection = LossAware()
@@ -78,9 +72,7 @@ class TestGradientDiversity:
             (1, [1.0 + 1e-6], [-1.0 - 1e-6], [0]),  # beyond the range
         ],
     )
-    def test_who_is_kept_once_the_buffer_is_full(
-        self, capacity: int, first: list[float], second: list[float], expected: list[int]
-    ) -> None:
+    def test_a_full_buffer(self, capacity: int, first: list[float], second: list[float], expected: list[int]) -> None:
         slots = Slots(GradientDiversity(), capacity)
         assert offer(slots, first) == list(range(capacity))
         assert offer(slots, second, first=capacity) == expected
@@ -104,9 +96,7 @@ class TestGradientDiversity:
 
 
 @given(num_slots=st.integers(1, 13), changes=st.lists(st.tuples(st.integers(0, 12), st.floats(0, 100, width=32))))
-def test_slot_trees_find_the_least_value_and_slots_in_proportion_to_weights(
-    num_slots: int, changes: list[tuple[int, float]]
-) -> None:
+def test_slot_trees_find_the_least_value_and_slots_by_weight(num_slots: int, changes: list[tuple[int, float]]) -> None:
     least, total = MinimumTree(num_slots), SumTree(num_slots)
     plain = {slot % num_slots: value for slot, value in changes}
     for slot, value in changes:

@@ -86,13 +86,6 @@ def test_a_sample_comes_back_as_it_was(sample: Any) -> None:
     assert as_bits(back(sample)) == as_bits(sample)
 
 
-def test_a_payload_comes_back_as_it_was() -> None:
-    payload = {"logits": np.linspace(0, 1, 7, dtype=np.float16).reshape(1, 7), "step": np.array(3)}
-    row = decode(encode(Row(None, payload)))
-    assert row.sample is None
-    assert as_bits(dict(row.payload)) == as_bits(payload)
-
-
 def test_what_comes_back_can_be_changed_and_was_copied() -> None:
     sample = {"tensor": torch.zeros(3), "array": np.zeros(3)}
     content = encode(Row(sample))

@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,22 +25,6 @@ def num_held(rows: DiskRows) -> int:
 
 def append(rows: DiskRows, count: int, seed: int = 0) -> None:
     rows.append([row(number, seed) for number in range(rows.next_number, rows.next_number + count)])
-
-
-def test_who_does_not_write_keeps_rows_in_memory_until_their_file_is_there(tmp_path):
-    reader = DiskRows(tmp_path / "rows", is_writer=False, rows_per_segment=4)
-    assert not (tmp_path / "rows").exists()
-    append(reader, 10)
-    check(reader, list(range(10)))
-    assert num_held(reader) == 8
-    append(DiskRows(tmp_path / "rows", rows_per_segment=4), 10)
-    append(reader, 2)
-    assert num_held(reader) == 4  # the writer has not come so far
-    check(reader, list(range(12)))
-    shutil.rmtree(tmp_path / "rows")
-    reader._files.open_files.clear()
-    with pytest.raises(FileNotFoundError, match="rows holds row 3"):
-        check(reader, [3])
 
 
 def test_who_does_not_write_reads_a_checkpoint_until_the_writer_has_taken_it_up(tmp_path):

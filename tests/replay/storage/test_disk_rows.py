@@ -13,7 +13,7 @@ from replay.storage import DiskRows, Row, disk_rows
 from replay.storage import segments as segment_files
 from replay.storage.disk_rows import read_manifest
 from replay.storage.row_file import RowFile
-from tests.replay.storage.test_rows import mark_of, row, same
+from tests.replay.storage.test_rows import row, same
 
 
 def filled(folder: Path, count: int, rows_per_segment: int = 8) -> DiskRows:
@@ -95,21 +95,6 @@ def test_files_are_copied_where_they_cannot_be_linked(tmp_path, monkeypatch):
     rows = DiskRows(tmp_path / "rows", rows_per_segment=8)
     rows.load(tmp_path / "saved")
     check(rows, list(range(20)))
-
-
-def test_what_is_erased_is_in_no_file_even_if_it_was_dropped_before(tmp_path):
-    rows = filled(tmp_path, 64)
-    rows.drop(np.arange(10, 30))
-    rows.append([row(number) for number in range(64, 69)])
-
-    def found(number: int) -> bool:
-        return any(mark_of(number) in path.read_bytes() for path in tmp_path.iterdir())
-
-    assert found(11)
-    assert found(40)
-    rows.erase(np.array([11, 40, 65]))
-    assert not any(map(found, (11, 40, 65)))
-    check(rows, [0, 9, 30, 39, 41, 63, 64, 66])
 
 
 def test_a_row_is_copied_a_bounded_number_of_times(tmp_path, monkeypatch):

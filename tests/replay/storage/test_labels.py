@@ -1,5 +1,3 @@
-"""Labels of data sets, read without reading samples where that can be."""
-
 from typing import Any
 
 import datasets
@@ -9,7 +7,6 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from replay.storage.labels import Labels, read_labels
-from replay.storage.sources import Sources, addresses
 
 LABELS = np.arange(10_000) % 7
 
@@ -87,9 +84,7 @@ def test_where_there_are_no_labels_there_are_none(dataset: Any, column: str | No
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, np.ndarray.tolist, lambda held: held.astype(np.uint8)])
 @pytest.mark.parametrize(("column", "attribute", "named"), [("label", "labels", None), ("kind", "kind", "kind")])
-def test_samples_are_not_read_where_an_attribute_is_the_same(
-    kind: Any, column: str, attribute: str, named: str | None
-) -> None:
+def test_an_attribute_saves_reading_samples(kind: Any, column: str, attribute: str, named: str | None) -> None:
     data = ByColumns({column: LABELS}, **{attribute: kind(LABELS)})
     labels = Labels(data, named)
     for indices in (np.array([9_999, 0, 0, 5]), np.array([], dtype=np.int64), None):
@@ -98,18 +93,6 @@ def test_samples_are_not_read_where_an_attribute_is_the_same(
         assert found.dtype == np.int64
         assert found.tolist() == LABELS[slice(None) if indices is None else indices].tolist()
     assert data.num_read == 8
-
-
-def test_sources_compare_once_and_give_labels_in_order() -> None:
-    sources, data = Sources(), ByColumns({"label": LABELS}, labels=LABELS)
-    sources.add("a", data)
-    sources.add("table", table())
-    read = np.concatenate([addresses(0, [3, 1]), addresses(1, [5]), addresses(0, [8])])
-    for _ in range(3):
-        assert sources.labels(read).tolist() == [3, 1, 15, 1]
-    assert data.num_read == 8
-    sources.add("none", ["x"] * 3)
-    assert sources.labels(np.concatenate([read, addresses(2, [0])]), "label") is None
 
 
 @pytest.mark.parametrize(
@@ -143,12 +126,3 @@ def test_a_column_without_whole_numbers_is_no_label_whatever_an_attribute_says(v
 @pytest.mark.parametrize("count", [0, 1])
 def test_one_sample_or_none(count: int) -> None:
     assert read_labels(ByColumns({"label": LABELS[:count]}, label=LABELS[:count])).tolist() == [0] * count
-
-
-@pytest.mark.parametrize("kind", [list, tuple, np.asarray, torch.as_tensor])
-def test_a_part_of_it(kind: Any) -> None:
-    data = ByColumns({"label": LABELS}, labels=LABELS)
-    part = Subset(Subset(data, range(0, 10_000, 2)), kind([4, 3, 0]))
-    assert read_labels(part).tolist() == [LABELS[8], LABELS[6], LABELS[0]]
-    assert read_labels(part, np.array([1])).tolist() == [LABELS[6]]
-    assert data.num_read == 16
