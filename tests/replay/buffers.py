@@ -70,19 +70,6 @@ class Columns(Tokens):
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-class Rows(torch.utils.data.Dataset):
-    """Rows of a list that say nothing of themselves."""
-
-    def __init__(self, rows: Any):
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.rows[index]
-
-
 def arrow(num_samples: int, seed: int) -> datasets.Dataset:
     """A data set with columns that the model does not take."""
     rows = [{name: value.tolist() for name, value in row.items()} for row in Tokens(num_samples, seed, length=8).rows]

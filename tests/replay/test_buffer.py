@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import replay.memory.memory
 from mixer.loading.reader import SampleError
 from replay import MIR, OnDisk, ReplayBuffer
-from replay.memory.entries import Entries
 from replay.memory.held_classes import HeldClasses
 from replay.selection import GradientDiversity
 from tests.replay.buffers import STORAGES, letters, snapshot
@@ -298,12 +297,6 @@ def test_a_saved_value_that_cannot_be_is_refused(changes: dict[str, Any], said: 
     other = ReplayBuffer(8, seed=0)
     other.remember("a", letters(), [1, 2])
     refused(other, tmp_path, said)
-
-
-def test_more_entries_than_there_is_room_for_are_refused() -> None:
-    state = {name: np.zeros(2, np.int64) for name in ("address", "row", "number", "task", "label")}
-    with pytest.raises(ValueError, match="there are 2 entries, and room for 1"):
-        Entries(1).load_state_dict(state)
 
 
 def test_a_crash_while_it_is_saved_leaves_no_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from replay import ReplayBuffer, ReplayRatio
 from replay.selection import ClassBalanced, Ring
 from replay.storage.sources import split
 from tests.helpers import MODEL_DATA, Tokens, build_model
-from tests.replay.buffers import STORAGES, Classes, Rows, Watch, hexadecimal, make, snapshot, train
+from tests.replay.buffers import STORAGES, Classes, Watch, hexadecimal, make, snapshot, train
 
 
 def classifier() -> dict[str, Any]:
@@ -53,7 +53,7 @@ SOURCES: dict[str, Any] = {
     "batches": lambda: {"a": Classes(40, 1), "b": Classes(40, 2)},
     "a column and batches": lambda: {
         "a": classes_as_arrow(1, "labels"),
-        "b": Rows([dict(row) for row in classes_as_arrow(2, "labels")]),
+        "b": [dict(row) for row in classes_as_arrow(2, "labels")],
     },
 }
 

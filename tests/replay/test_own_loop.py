@@ -4,15 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 
-from mixer import AdaptiveBatchSampler, LossChange, MixingDataLoader, Stream
+from mixer import AdaptiveBatchSampler, MixingDataLoader, Stream
 from mixer.loading.reader import SampleError
 from replay import InMemory, ReplayBuffer, ReplayRatio, Spaced
 from tests.helpers import Tokens
-from tests.replay.buffers import STORAGES, Columns, Masked, arrow, hexadecimal, snapshot, train
+from tests.replay.buffers import train
 
 DATA = {"math": [torch.tensor([float(i)]) for i in range(60)], "code": [torch.tensor([100.0 + i]) for i in range(40)]}
 
@@ -97,22 +96,6 @@ def test_model_time_is_reported() -> None:
         counts.append(int((loader.stream_ids == 2).sum()))
         loader.observe(update_norm=1.0)
     assert counts[:10] == [0, 0, 5, 0, 0, 0, 0, 5, 0, 0]  # after 2 steps, then 4
-
-
-@pytest.mark.parametrize(("setup", "storage", "persistent"), [("arrow", "references", True), ("random", "disk", True)])
-def test_with_workers_a_run_is_that_without(setup: str, storage: str, persistent: bool, tmp_path: Path) -> None:
-    ends = []
-    streams = {"a": arrow(37, 1), "b": arrow(23, 2)} if setup == "arrow" else {"a": Masked(37, 1), "b": Columns(23, 2)}
-    for num_workers in (0, 2):
-        folder = tmp_path / str(num_workers)
-        buffer = ReplayBuffer(12, storage=STORAGES[storage](folder / "rows"), seed=0)
-        args = {"dataloader_num_workers": num_workers, "dataloader_persistent_workers": persistent and num_workers > 0}
-        options = {"args": {"max_steps": 8, **args}, "mixing": ReplayRatio(0.3, LossChange(num_warmup_observations=1))}
-        trainer = train(folder, {**streams, "memory": buffer}, **options)
-        ends.append((hexadecimal(trainer), snapshot(buffer), trainer.ledger.to_pandas()))
-    assert ends[0][:2] == ends[1][:2]
-    pd.testing.assert_frame_equal(ends[0][2], ends[1][2])
-    assert set(ends[1][2]["staleness"]) == {0}
 
 
 @pytest.mark.parametrize(("storage", "is_online"), [("references", True), ("references", False), ("memory", True)])

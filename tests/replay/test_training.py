@@ -14,7 +14,7 @@ from mixer import PiKE, Proportional, Stream, schedules
 from replay import OnDisk, ReplayBuffer, ReplayRatio
 from replay.shared.random_numbers import RandomNumbers
 from tests.helpers import Tokens
-from tests.replay.buffers import STORAGES, Columns, Masked, Rows, Watch, arrow, hexadecimal, make, snapshot, train
+from tests.replay.buffers import STORAGES, Columns, Masked, Watch, arrow, hexadecimal, make, snapshot, train
 
 
 def two() -> dict[str, Tokens]:
@@ -138,7 +138,7 @@ DATA: dict[str, Any] = {
     "columns": lambda: {"a": Columns(37, 1, length=8), "b": Columns(23, 2, length=8)},
     "some columns": lambda: {"a": Columns(37, 1, length=8), "b": two()["b"]},
     "arrow": lambda: {"a": arrow(37, 1), "b": arrow(23, 2)},
-    "arrow and others": lambda: {"a": arrow(37, 1), "b": Rows([dict(row) for row in arrow(23, 2)])},
+    "arrow and others": lambda: {"a": arrow(37, 1), "b": [dict(row) for row in arrow(23, 2)]},
 }
 
 

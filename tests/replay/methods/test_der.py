@@ -11,7 +11,7 @@ from torch import nn
 from transformers import DataCollatorWithFlattening
 
 from mixer import MixingTrainer
-from replay import InMemory, ReplayBuffer, ReplayRatio
+from replay import ReplayBuffer, ReplayRatio
 from replay.methods import AGEM, DER, DERPlusPlus
 from tests.helpers import MODEL_DATA, Tokens, build_model, weights_of
 from tests.replay.methods.runs import Classifier, Points, Spy, gradient_of, logged, make_trainer, spied, step, trained
@@ -53,12 +53,6 @@ def test_the_term_that_is_logged_is_the_one_of_the_paper(tmp_path: Path) -> None
     step(model, gradient_of(model, model(**spy.batches[0]["new"])["loss"]), spy.rates[0])
     expected = 0.7 * F.mse_loss(model(**batch)["logits"], before)
     assert logged(trainer, "term/DER")[1] == pytest.approx(expected.item(), rel=1e-5)
-
-
-def test_logits_come_along_with_contents(tmp_path: Path) -> None:
-    references = trained(tmp_path / "a", [DERPlusPlus()])
-    contents = trained(tmp_path / "b", [DERPlusPlus()], buffer=ReplayBuffer(12, storage=InMemory()))
-    assert torch.equal(weights_of(references.model), weights_of(contents.model))
 
 
 def test_samples_of_another_buffer_are_replayed_as_samples_of_the_batch(tmp_path: Path) -> None:
@@ -117,19 +111,6 @@ def test_tokens_are_held_to_their_largest_logits_whatever_the_padding(tmp_path: 
         step(model, [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)], rate)
     assert any("memory" in batch for batch in spy.batches)
     torch.testing.assert_close(weights_of(trainer.model), weights_of(model), rtol=0, atol=1e-8)  # loss in single
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: DER(alpha=-1.0), r"alpha must be 0.0 or more, got -1.0; 0.1 to 1 are usual"),
-        (lambda: DER(top_k=0), r"top_k must be a whole number, 1 or more, got 0; 32"),
-        (lambda: DERPlusPlus(beta=float("nan")), r"beta must be 0.0 or more, got nan; 0.5 to 1 are usual"),
-    ],
-)
-def test_values_outside_their_range(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 def _other_second(later: bool = True) -> dict[str, Any]:

@@ -7,17 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixer.mixture.stream import Stream
-from mixer.policies import Fixed, LossChange, Mixture, Scheduled, Uniform
+from mixer.policies import Fixed, LossChange, Mixture, Scheduled
 from replay.policies import ReplayRatio
 from tests.replay.policies.updates import MEMORIES, MIXED, OTHERS, one_memory, run_planned, shown
 
 TASKS = [Stream(f"task {k}", range(99), enters_at=a, leaves_at=a + 0.25) for k, a in enumerate((0.0, 0.25, 0.5, 0.75))]
-
-
-def test_the_memories_have_their_part_of_the_final_mix() -> None:
-    weights = ReplayRatio(0.2, Uniform(), shares={"late": 3, "early": 1}).start(MIXED).weights
-    np.testing.assert_allclose(weights, [0.05, 0.8 / 3, 0.15, 0.8 / 3, 0.8 / 3])
-    np.testing.assert_allclose(ReplayRatio(0.3).start(MIXED).weights[MEMORIES], [0.15, 0.15])
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0.0, 0.0), (0.25, 1 / 3), (0.5, 1.0), (0.9, 9.0)])

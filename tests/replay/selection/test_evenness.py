@@ -46,22 +46,6 @@ def test_merging_to_more_than_one_holds_is_refused() -> None:
     assert [len(kept) for kept in merge_keyed([large, small], 3)] == [0, 0]
 
 
-def test_a_keyed_reservoir_stays_even_after_removals() -> None:
-    # A quarter of the samples is forgotten half-way; the others are kept with the same probability, early or late.
-    counts, half = np.zeros(200), 100
-    for key in range(1_500):
-        slots = Slots(KeyedReservoir(), 20, key)
-        slots.offer(Offers(half, 0))
-        for number in range(0, half, 4):
-            if number in slots.numbers:
-                slots.remove(slots.numbers.index(number))
-        slots.offer(Offers(half, half))
-        counts[slots.numbers] += 1
-    early, late = counts[[n for n in range(half) if n % 4]].mean(), counts[half:].mean()
-    assert early / late == pytest.approx(1.0, abs=0.05)
-    assert counts[0:half:4].sum() == 0
-
-
 class TestRandomNumbers:
     def test_whole_numbers_are_exact_upper_halves(self) -> None:
         numbers, counters = RandomNumbers(11), np.arange(1_000)

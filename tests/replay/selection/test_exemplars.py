@@ -50,10 +50,6 @@ def test_k_center_covers_at_most_twice_as_far_as_the_best(seed: int, num_samples
     assert radius(features, KCenter().rank(features, count).tolist()) <= 2 * best + 1e-9
 
 
-def test_k_center_begins_in_the_middle_and_goes_far_first() -> None:
-    assert KCenter().rank(np.array([[0.0], [9.0], [4.0], [5.0], [-3.0]]), 4).tolist() == [2, 4, 1, 0]
-
-
 @both
 @pytest.mark.parametrize("features", [np.ones((4, 2)), np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])])
 def test_equal_samples_and_zeros_are_not_taken_twice(kind: type[Exemplars], features: np.ndarray) -> None:

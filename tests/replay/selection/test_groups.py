@@ -141,15 +141,6 @@ def test_every_choice_is_one_that_the_algorithm_allows(steps: list[Any], capacit
         assert len(plain.labels) == slots.selection.size
 
 
-def test_rare_classes_are_kept_whole_and_the_others_are_even() -> None:
-    labels = np.random.default_rng(0).choice(5, size=5_000, p=[0.7, 0.2, 0.09, 0.007, 0.003]).tolist()
-    slots = Slots(ClassBalanced(), 200)
-    slots.offer(labelled(labels))
-    sizes, came = Counter(labels[number] for number in slots.numbers), Counter(labels)
-    assert all(sizes[label] == came[label] for label in (3, 4))
-    assert max(sizes[label] for label in (0, 1, 2)) - min(sizes[label] for label in (0, 1, 2)) <= 1
-
-
 def test_any_of_the_tied_largest_loses_with_the_same_probability() -> None:
     counts = np.zeros(6)
     for key in range(1_800):

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replay.selection import GradientDiversity, LossAware, Offers, Reservoir, Surprise
-from replay.selection.shared.slot_trees import MinimumTree, SumTree
 from tests.replay.selection.offering import Slots, chi_square_is_fine
 
 NAN, INF = float("nan"), float("inf")
@@ -93,22 +92,3 @@ class TestGradientDiversity:
     def test_the_number_to_compare_with_is_a_whole_number(self, count: int) -> None:
         with pytest.raises(ValueError, match="num_compared must be a whole number, 1 or more"):
             GradientDiversity(count)
-
-
-@given(num_slots=st.integers(1, 13), changes=st.lists(st.tuples(st.integers(0, 12), st.floats(0, 100, width=32))))
-def test_slot_trees_find_the_least_value_and_slots_by_weight(num_slots: int, changes: list[tuple[int, float]]) -> None:
-    least, total = MinimumTree(num_slots), SumTree(num_slots)
-    plain = {slot % num_slots: value for slot, value in changes}
-    for slot, value in changes:
-        least.set(slot % num_slots, value)
-        total.set(slot % num_slots, value)
-    if plain:
-        assert least.least == min(plain.values()) == plain[least.least_slot()] == least.get(least.least_slot())
-    weights = np.array([plain.get(slot, 0.0) for slot in range(num_slots)])
-    if weights.sum() > 0:
-        found = np.bincount([total.find((place + 0.5) / 500) for place in range(500)], minlength=num_slots) / 500
-        np.testing.assert_allclose(found, weights / weights.sum(), atol=0.005)
-    for kind, tree in ((MinimumTree, least), (SumTree, total)):
-        loaded = kind(num_slots)
-        loaded.load(tree.values(num_slots))
-        np.testing.assert_array_equal(loaded._array[1:], tree._array[1:])

@@ -2,7 +2,6 @@
 
 import os
 import random
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -19,32 +18,8 @@ from tests.replay.storage.test_disk_rows import check
 from tests.replay.storage.test_rows import row
 
 
-def num_held(rows: DiskRows) -> int:
-    return sum(len(segment.held) for segment in rows.segments)
-
-
 def append(rows: DiskRows, count: int, seed: int = 0) -> None:
     rows.append([row(number, seed) for number in range(rows.next_number, rows.next_number + count)])
-
-
-def test_who_does_not_write_reads_a_checkpoint_until_the_writer_has_taken_it_up(tmp_path):
-    writer = DiskRows(tmp_path / "rows", rows_per_segment=4)
-    append(writer, 18)
-    writer.save(tmp_path / "saved")
-    append(writer, 18, seed=1)
-    reader = DiskRows(tmp_path / "new", is_writer=False, rows_per_segment=4)
-    reader.load(tmp_path / "saved")
-    reader.drop(np.array([0, 1, 2]))
-    check(reader, list(range(3, 18)))
-    writer = DiskRows(tmp_path / "new", rows_per_segment=4)
-    writer.load(tmp_path / "saved")
-    shutil.rmtree(tmp_path / "saved")
-    check(reader, list(range(3, 18)))
-    writer.drop(np.array([0, 1, 2]))
-    append(writer, 6)
-    append(reader, 6)
-    check(reader, list(range(3, 24)))
-    assert num_held(reader) == 0
 
 
 NUMBERS = st.one_of(

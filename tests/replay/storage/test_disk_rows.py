@@ -139,20 +139,6 @@ def test_few_files_are_open_however_many_there_are(tmp_path, monkeypatch):
     assert len(os.listdir("/proc/self/fd")) <= num_open + 8
 
 
-def test_a_full_disk_is_named_and_leaves_no_half_file(tmp_path, monkeypatch):
-    rows = filled(tmp_path, 16)
-
-    def full(_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"No space left on device: '.*rows-000000000016-000000000023-8\.arrow'") as info:
-        rows.append([row(number) for number in range(16, 24)])
-    assert info.value.errno == errno.ENOSPC
-    assert len(names(tmp_path)) == 2
-    check(rows, list(range(24)))
-
-
 def test_a_torn_or_missing_file_is_named_when_it_is_read(tmp_path):
     rows = filled(tmp_path, 16)
     path = tmp_path / names(tmp_path)[0]

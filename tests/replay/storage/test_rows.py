@@ -130,37 +130,6 @@ TestDisk.settings = settings(max_examples=25, stateful_step_count=20)
 TestMemory.settings = settings(max_examples=8, stateful_step_count=15)
 
 
-@both
-def test_a_missing_row_says_whether_it_was_ever_there(kind, tmp_path):
-    rows = make(kind, tmp_path)
-    rows.append([row(number) for number in range(6)])
-    rows.drop(np.array([1, 5]))
-    for number in (1, 5):
-        with pytest.raises(KeyError, match=f"Row {number} was dropped"):
-            rows.read(np.array([0, number]))
-    for call in (rows.read, rows.drop, rows.erase):
-        with pytest.raises(KeyError, match="There is no row 6: rows 0 to 5"):
-            call(np.array([0, 6]))
-
-
-@both
-def test_a_torn_or_missing_file_of_a_checkpoint_is_named(kind, tmp_path):
-    rows = make(kind, tmp_path / "rows")
-    rows.append([row(number) for number in range(10)])
-    rows.save(tmp_path / "saved")
-    files = list((tmp_path / "saved").iterdir())
-    assert len(files) == (1 if kind == "memory" else 5)
-    for path in files:
-        content = path.read_bytes()
-        for found in ("missing", "torn"):
-            path.unlink()  # a file of a segment has another name in the folder of the run
-            if found == "torn":
-                path.write_bytes(content[: len(content) // 2])
-            with pytest.raises(ValueError, match=f"{path.name} is {found}"):
-                make(kind, tmp_path / f"new-{path.name}-{found}").load(tmp_path / "saved")
-            path.write_bytes(content)
-
-
 def test_rows_beyond_the_next_number_are_damage(tmp_path):
     write_rows(tmp_path / "rows.arrow", [(0, b"a"), (1, b"b")], next_number=1)
     with pytest.raises(ValueError, match="rows beyond its next number, 1"):
