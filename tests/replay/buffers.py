@@ -70,19 +70,6 @@ class Columns(Tokens):
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-class Rows(torch.utils.data.Dataset):
-    """Rows of a list that say nothing of themselves."""
-
-    def __init__(self, rows: Any):
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.rows[index]
-
-
 def arrow(num_samples: int, seed: int) -> datasets.Dataset:
     """A data set with columns that the model does not take."""
     rows = [{name: value.tolist() for name, value in row.items()} for row in Tokens(num_samples, seed, length=8).rows]
@@ -102,29 +89,29 @@ class Watch(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         batch, planner = self.trainer._parts.methods.trained, self.trainer.mixing.planner
-        plan = batch.plan
-        offered, drawn = [], {}
-        for stream, cursor, start, count in zip(
-            planner.streams, planner.cursors, plan.starts.tolist(), plan.counts.tolist(), strict=True
-        ):
+        plan, offered, drawn = batch.plan, [], {}
+        for number, (stream, cursor) in enumerate(zip(planner.streams, planner.cursors, strict=True)):
+            start, count = int(plan.starts[number]), int(plan.counts[number])
             if count and not stream.is_iterable:
                 found = cursor.references(range(start, start + count)).tolist()
                 if stream.is_memory:
                     drawn[stream.name] = found
                 else:
                     offered += [(stream.name, index) for index in found]
+        memories = [stream for stream in planner.streams if stream.is_memory]
         self.plans.append(plan)
         self.offered.append(offered)
         self.drawn.append(drawn)
-        memories = [stream for stream in planner.streams if stream.is_memory]
         self.held.append({m.name: m.dataset.addresses(np.arange(len(m.dataset))).tolist() for m in memories})
-        self.inputs.append(
-            [
-                {**micro.inputs, "stream_ids": micro.stream_ids, "positions": micro.positions}
-                for micro in batch.micro_batches
-                if not micro.is_padding
-            ]
-        )
+        micros = [micro for micro in batch.micro_batches if not micro.is_padding]
+        more = [{"stream_ids": micro.stream_ids, "positions": micro.positions} for micro in micros]
+        self.inputs.append([{**micro.inputs, **own} for micro, own in zip(micros, more, strict=True)])
+
+    @property
+    def rows(self) -> list[list[tuple[int, int, torch.Tensor]]]:
+        """Stream, position and tokens of each row of each step."""
+        names = ("stream_ids", "positions", "input_ids")
+        return [[row for micro in step for row in zip(*(micro[n] for n in names), strict=True)] for step in self.inputs]
 
 
 def make(folder: Path, streams: Any, watch: Watch | None = None, **changes: Any) -> MixingTrainer:

@@ -1,92 +1,82 @@
-"""Replay buffers beside streams with heads of their own."""
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import default_data_collator
 
-from mixer import Stream
+from mixer import MixingTrainer, Stream
 from replay import ReplayBuffer, ReplayRatio
-from tests.helpers import GradientRecorder, Tokens, weights_of
-from tests.mixer.forms import (
-    assert_logged,
-    gradient_by_hand,
-    logged,
-    means_by_hand,
-    multi_task,
-    task_streams,
-    watched,
-)
+from tests.helpers import GradientRecorder, Tokens, arguments, build_model, weights_of
+from tests.mixer.forms import assert_logged, gradient_by_hand, logged, means_by_hand, multi_task, task_streams, watched
 
-NAMES = ["topic", "stars", "memory"]
-HEADS = ["topic", "stars", "stars"]
+NAMES, HEADS = ["topic", "stars", "memory"], ["topic", "stars", "stars"]
 
 
-def _memory(*names: str, **options: Any) -> ReplayBuffer:
-    return ReplayBuffer(10, streams=list(names) or None, **options)
+def _make(folder: Path, **buffer: Any) -> Any:
+    callbacks = buffer.pop("callbacks", [])
+    memory = Stream("memory", ReplayBuffer(10, **{"streams": ["stars"], **buffer}), head="stars")
+    args = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    options = {"mixing": ReplayRatio(0.3), "batch_size": 12, "args": args, "callbacks": callbacks}
+    return watched(folder, multi_task(), [*task_streams(["topic", "stars"]), memory], 5, **options)
 
 
-def _run(folder: Path, memory: ReplayBuffer, resume: str | None = None, **options: Any) -> Any:
-    streams = [*task_streams(["topic", "stars"]), Stream("memory", memory, head="stars")]
-    options = {
-        "mixing": ReplayRatio(0.3),
-        "batch_size": 12,
-        "args": {"save_strategy": "steps", "save_steps": 2},
-    } | options
-    options["args"] |= {"max_steps": 5}
-    trainer = watched(folder, multi_task(), streams, 5, **options)
-    trainer.train(resume_from_checkpoint=resume)
-    return trainer
-
-
-@pytest.mark.parametrize("storage", ["references", "memory"])
-def test_what_is_remembered_goes_through_its_head(tmp_path: Path, storage: str) -> None:
+@pytest.mark.parametrize("options", [{}, {"storage": "memory"}, {"retrieval": "MIR"}])
+def test_what_is_remembered_goes_through_its_head(tmp_path: Path, options: dict[str, Any]) -> None:
     recorder = GradientRecorder()
-    trainer = _run(tmp_path, _memory("stars", storage=storage), callbacks=[recorder])
+    trainer = _make(tmp_path, **options, callbacks=[recorder])
+    trainer.train()
     for gradient, (batch, model), entry in zip(recorder.gradients, trainer.batches, logged(trainer), strict=True):
         means = means_by_hand(batch, model, HEADS)
         torch.testing.assert_close(gradient, gradient_by_hand(batch, model, means), rtol=0, atol=1e-12)
         assert_logged(entry, batch, means, NAMES)
     assert sum(int(batch.plan.counts[2]) for batch, _ in trainer.batches) > 5
+    if not options:
+        resumed = _make(tmp_path)
+        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+        assert torch.equal(weights_of(trainer.model), weights_of(resumed.model))
 
 
-def test_a_run_with_a_memory_goes_on_to_the_bit(tmp_path: Path) -> None:
-    whole = _run(tmp_path, _memory("stars"))
-    resumed = _run(tmp_path, _memory("stars"), str(tmp_path / "checkpoint-2"))
-    assert torch.equal(weights_of(whole.model), weights_of(resumed.model))
+@pytest.mark.parametrize("streams", [None, ["topic"], ["topic", "stars"]])
+def test_a_memory_of_samples_of_another_head_is_refused(tmp_path: Path, streams: list[str] | None) -> None:
+    with pytest.raises(ValueError, match=r"Stream 'memory': it remembers samples of the streams \['topic'\]"):
+        _make(tmp_path, streams=streams).train()
 
 
-def test_a_memory_needs_a_head(tmp_path: Path) -> None:
-    streams = [*task_streams(["topic"]), Stream("memory", _memory())]
+def test_other_memories_beside_heads(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Stream 'memory': name the head of its samples: Stream"):
-        watched(tmp_path, multi_task(), streams)
-
-
-def test_a_memory_of_samples_of_another_head_is_refused(tmp_path: Path) -> None:
-    for memory in (_memory(), _memory("topic"), _memory("topic", "stars")):
-        with pytest.raises(
-            ValueError,
-            match=r"Stream 'memory': it remembers samples of the streams \['topic'\]",
-        ):
-            _run(tmp_path, memory)
-    streams = [Stream(name, Tokens(8, 1, "regression"), head="stars") for name in ("a", "b")]
-    streams.append(Stream("memory", _memory(), head="stars"))
-    watched(tmp_path, multi_task(), streams, mixing=ReplayRatio(0.2)).train()
-
-
-def test_what_mixes_samples_of_several_forms_is_refused(tmp_path: Path) -> None:
+        watched(tmp_path, multi_task(), [*task_streams(["topic"]), Stream("memory", ReplayBuffer(10))])
     message = "collated with those of other streams here, but streams have collators or heads of their own"
     with pytest.raises(ValueError, match=message):
-        _run(tmp_path, _memory("stars", selection="GradientDiversity"))
-
-
-def test_retrieval_by_loss_goes_through_the_head(tmp_path: Path) -> None:
-    trainer = _run(tmp_path, _memory("stars", retrieval="MIR"))
-    for (batch, model), entry in zip(trainer.batches, logged(trainer), strict=True):
-        assert_logged(entry, batch, means_by_hand(batch, model, HEADS), NAMES)
-
-
-def test_a_memory_takes_no_preprocess() -> None:
+        _make(tmp_path, selection="GradientDiversity").train()
     with pytest.raises(ValueError, match="preprocessed samples, so preprocess must not be set"):
-        Stream("memory", _memory(), preprocess=lambda sample: sample)
+        Stream("memory", ReplayBuffer(10), preprocess=lambda sample: sample)
+    streams = [Stream(name, Tokens(8, 1, "regression"), head="stars") for name in ("a", "b")]
+    streams.append(Stream("memory", ReplayBuffer(10), head="stars"))
+    watched(tmp_path, multi_task(), streams, mixing=ReplayRatio(0.2))
+    assert _make(tmp_path, is_online=False, streams=None).streams[-1].is_memory
+
+
+def _loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+    return outputs.logits.square().mean()
+
+
+@pytest.mark.parametrize(
+    ("own", "fields"),
+    [
+        ({"data_collator": default_data_collator}, "data_collator"),
+        ({"label_names": ["labels"], "compute_loss_func": _loss}, "compute_loss_func, label_names"),
+    ],
+)
+def test_a_buffer_needs_the_form_of_its_streams(tmp_path: Path, own: dict[str, Any], fields: str) -> None:
+    def build(**memory: Any) -> None:
+        streams = [
+            Stream("a", Tokens(8, 1, "sequence-classification"), **own),
+            Stream("memory", ReplayBuffer(20), **memory),
+        ]
+        options = {"train_dataset": streams, "mixing": ReplayRatio(0.25)}
+        MixingTrainer(build_model("bert-classifier"), arguments(tmp_path), **options)
+
+    with pytest.raises(ValueError, match=rf"samples of the streams \['a'\] .* its own {fields} differ .*s=\['a'\]\)"):
+        build()
+    build(**own)

@@ -1,21 +1,25 @@
+"""Memories in a training loop of one's own, and workers of any loader, which change nothing but the time."""
+
 import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from mixer import AdaptiveBatchSampler, MixingDataLoader
+from mixer import AdaptiveBatchSampler, MixingDataLoader, Stream
+from mixer.loading.reader import SampleError
 from replay import InMemory, ReplayBuffer, ReplayRatio, Spaced
+from tests.helpers import Tokens
+from tests.replay.buffers import train
 
 DATA = {"math": [torch.tensor([float(i)]) for i in range(60)], "code": [torch.tensor([100.0 + i]) for i in range(40)]}
 
 
-def make(buffer: ReplayBuffer | None = None, **options: Any) -> tuple[MixingDataLoader, ReplayBuffer]:
+def make(buffer: ReplayBuffer | None = None, second: bool = False, **options: Any) -> tuple[Any, ReplayBuffer]:
     buffer = ReplayBuffer(12) if buffer is None else buffer
-    mixing = options.pop("mixing", ReplayRatio(0.3, "Uniform"))
-    return MixingDataLoader({**DATA, "memory": buffer}, 10, mixing=mixing, **options), buffer
+    streams = {**DATA, "memory": buffer, **({"again": buffer.second_draw()} if second else {})}
+    return MixingDataLoader(streams, 10, **{"mixing": ReplayRatio(0.3, "Uniform"), **options}), buffer
 
 
 def values_of(buffer: ReplayBuffer) -> list[float]:
@@ -28,11 +32,11 @@ def test_a_memory_gives_what_was_trained_on_before(num_workers: int) -> None:
     trained: set[float] = set()
     counts = []
     for batch in loader:
-        ids = loader.stream_ids
-        replayed = batch.flatten()[torch.from_numpy(ids == 2)].tolist()
+        is_replayed = torch.from_numpy(loader.stream_ids == 2)
+        replayed = batch.flatten()[is_replayed].tolist()
         assert set(replayed) <= trained
         assert len(set(replayed)) == len(replayed)
-        trained |= set(batch.flatten()[torch.from_numpy(ids != 2)].tolist())
+        trained |= set(batch.flatten()[~is_replayed].tolist())
         counts.append(len(replayed))
     assert counts[0] == 0
     assert counts[2:] == [3] * len(counts[2:])
@@ -41,67 +45,48 @@ def test_a_memory_gives_what_was_trained_on_before(num_workers: int) -> None:
     assert buffer.num_offered == sum(10 - count for count in counts)
 
 
-def test_a_loop_on_two_ranks_has_one_buffer() -> None:
-    parts = [make(rank=rank, world_size=2) for rank in range(2)]
-    alone, expected = make()
-    for batch, *own in zip(alone, *(loader for loader, _ in parts), strict=True):
-        assert sorted(torch.cat(own).flatten().tolist()) == sorted(batch.flatten().tolist())
-    for loader, _ in (*parts, (alone, expected)):
-        loader.state_dict()
-    assert values_of(parts[0][1]) == values_of(parts[1][1]) == values_of(expected)
-
-
-def test_a_loop_goes_on_with_its_buffer(tmp_path: Path) -> None:
-    whole, _ = make()
-    batches = [batch.flatten().tolist() for batch in whole]
-    first, buffer = make()
+@pytest.mark.parametrize("second", [False, True])
+def test_a_loop_goes_on_with_its_buffer(second: bool, tmp_path: Path) -> None:
+    batches = [batch.flatten().tolist() for batch in make(second=second)[0]]
+    first, buffer = make(second=second)
     given = [batch.flatten().tolist() for _, batch in zip(range(4), first, strict=False)]
-    state = json.loads(json.dumps(first.state_dict()))
+    buffer.save(tmp_path / "too early")
+    state = json.loads(json.dumps(first.state_dict()))  # counts the last batch
     buffer.save(tmp_path / "buffer")
-    second, other = make()
-    with pytest.raises(
-        ValueError,
-        match="9 samples had been drawn from the buffer and 31 offered to it when the run was saved, 0 and 0",
-    ):
-        second.load_state_dict(state)
-    second, other = make()
-    other.load(tmp_path / "buffer")
-    second.load_state_dict(state)
-    rest = [batch.flatten().tolist() for batch in second]
-    assert given + rest == batches[: len(given) + len(rest)]
-    assert len(given) + len(rest) == len(batches)
+    for folder, message in ((None, "31 offered .* saved, 0 and 0"), ("too early", r"after state_dict\(\) was called")):
+        other, filled = make(second=second)
+        if folder:
+            filled.load(tmp_path / folder)
+        with pytest.raises(ValueError, match=message if not second else "had been drawn"):
+            other.load_state_dict(state)
+    resumed, loaded = make(second=second)
+    loaded.load(tmp_path / "buffer")
+    resumed.load_state_dict(state)
+    assert given + [batch.flatten().tolist() for batch in resumed] == batches
+
+
+NO_BUFFER = r"Stream 'again' is a second draw of a buffer that is no stream of this run"
 
 
 @pytest.mark.parametrize(
-    ("buffer", "message"),
+    ("call", "message"),
     [
-        (lambda: ReplayBuffer(5, "LossAware"), "selection=LossAware goes by what a batch shows"),
-        (lambda: ReplayBuffer(5, "ClassBalanced"), "selection=ClassBalanced goes by what a batch shows"),
-        (lambda: ReplayBuffer(5, storage=InMemory()), r"InMemory\(\), which is not available in your own"),
+        (lambda: make(ReplayBuffer(5, "LossAware")), "selection=LossAware goes by what a batch shows"),
+        (lambda: make(ReplayBuffer(5, "ClassBalanced")), "selection=ClassBalanced goes by what a batch shows"),
+        (lambda: make(ReplayBuffer(5, storage=InMemory())), r"InMemory\(\), which is not available in your own"),
+        (
+            lambda: MixingDataLoader({**DATA, "again": ReplayBuffer(5).second_draw()}, 10, mixing=ReplayRatio()),
+            NO_BUFFER,
+        ),
+        (
+            lambda: AdaptiveBatchSampler({**DATA, "m": ReplayBuffer(5)}, 10, mixing=ReplayRatio()),
+            "use MixingDataLoader",
+        ),
     ],
 )
-def test_what_only_a_trainer_can_tell_is_refused(buffer: Any, message: str) -> None:
+def test_what_only_a_trainer_can_do_is_refused(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make(buffer())
-
-
-def test_a_buffer_that_is_filled_by_hand_may_keep_anything() -> None:
-    loader, buffer = make(ReplayBuffer(5, "LossAware", InMemory(), is_online=False))
-    buffer.remember("math", DATA["math"], range(9), losses=np.arange(9.0))
-    batch = next(iter(loader))
-    assert (loader.stream_ids == 2).sum() == 3
-    assert set(batch.flatten()[torch.from_numpy(loader.stream_ids == 2)].tolist()) <= set(range(9))
-
-
-def test_a_second_draw_without_its_buffer_is_refused() -> None:
-    streams = {"math": DATA["math"], "again": ReplayBuffer(5).second_draw()}
-    with pytest.raises(ValueError, match=r"Stream 'again' is a second draw of a buffer that is no stream of this run"):
-        MixingDataLoader(streams, 10, mixing=ReplayRatio(0.3))
-
-
-def test_indices_lead_to_no_memory() -> None:
-    with pytest.raises(ValueError, match="use MixingDataLoader"):
-        AdaptiveBatchSampler({**DATA, "memory": ReplayBuffer(5)}, 10, mixing=ReplayRatio(0.3))
+        call()
 
 
 def test_model_time_is_reported() -> None:
@@ -113,30 +98,40 @@ def test_model_time_is_reported() -> None:
     assert counts[:10] == [0, 0, 5, 0, 0, 0, 0, 5, 0, 0]  # after 2 steps, then 4
 
 
-def test_a_buffer_that_was_saved_too_early_is_refused(tmp_path: Path) -> None:
-    first, buffer = make()
-    for _ in zip(range(4), first, strict=False):
-        pass
-    buffer.save(tmp_path / "buffer")
-    state = first.state_dict()  # counts the last batch, which the saved buffer was not offered
-    second, other = make()
-    other.load(tmp_path / "buffer")
-    with pytest.raises(ValueError, match=r"save the buffer after state_dict\(\) was called"):
-        second.load_state_dict(state)
+@pytest.mark.parametrize(("storage", "is_online"), [("references", True), ("references", False), ("memory", True)])
+def test_what_a_buffer_refers_to_is_loaded_ahead(storage: str, is_online: bool, tmp_path: Path) -> None:
+    buffer = ReplayBuffer(50, storage=storage, is_online=is_online, seed=0)
+    if not is_online:
+        buffer.remember("old", Tokens(60, 3, length=8))
+    args = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "max_steps": 12}
+    streams = {"a": Tokens(300, 1, length=8), "memory": buffer}
+    batches = train(tmp_path, streams, args=args, mixing=ReplayRatio(0.5)).ledger.timings()
+    hits, misses = batches["hits"], batches["misses"]
+    if storage == "memory":
+        assert (hits + misses).iloc[2:].max() <= 5  # contents are no worker's business
+    elif is_online:
+        assert hits.sum() > 0.7 * 5 * 12  # the new samples are foretold, but for the first ones
+        assert (hits + misses).sum() == 120
+    else:
+        assert misses.iloc[1:].sum() == 0  # each entry is foretold, unless one of them changed
 
 
-def test_a_second_draw_goes_on(tmp_path: Path) -> None:
-    def begin() -> tuple[MixingDataLoader, ReplayBuffer]:
-        buffer = ReplayBuffer(12)
-        streams = {**DATA, "memory": buffer, "again": buffer.second_draw()}
-        return MixingDataLoader(streams, 10, mixing=ReplayRatio(0.4, "Uniform")), buffer
+class Broken(Tokens):
+    def __getitem__(self, index: int) -> Any:
+        if index == 7:
+            raise OSError("disk on fire")
+        return super().__getitem__(index)
 
-    batches = [batch.flatten().tolist() for batch in begin()[0]]
-    first, buffer = begin()
-    given = [batch.flatten().tolist() for _, batch in zip(range(4), first, strict=False)]
-    state = json.loads(json.dumps(first.state_dict()))
-    buffer.save(tmp_path / "buffer")
-    second, other = begin()
-    other.load(tmp_path / "buffer")
-    second.load_state_dict(state)
-    assert given + [batch.flatten().tolist() for batch in second] == batches
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_reference_that_cannot_be_read_is_named(num_workers: int, tmp_path: Path) -> None:
+    buffer = ReplayBuffer(60, retrieval="LeastRecent", is_online=False, seed=0)
+    buffer.remember("old", Broken(40, 1))
+    streams = [Stream("a", Tokens(30, 2)), Stream("memory", buffer)]
+    with pytest.raises(SampleError, match=r"(?s)'memory'.*Source 'old'.*7.*disk on fire"):
+        train(tmp_path, streams, args={"dataloader_num_workers": num_workers}, mixing=ReplayRatio(0.5))
+    buffer.save(tmp_path / "saved")
+    again = ReplayBuffer(60, retrieval="LeastRecent", is_online=False)
+    again.load(tmp_path / "saved")
+    with pytest.raises(SampleError, match=r"refers to samples of 'old', whose data set is not there.*remember"):
+        train(tmp_path, {"a": Tokens(30, 2), "memory": again})

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import datasets
 import torch
 from torch import nn
 
@@ -59,6 +59,16 @@ class Points(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"x": self.x[index], "labels": self.labels[index]}
 
 
+def iterable_points() -> datasets.IterableDataset:
+    rows = [{"x": row["x"].tolist(), "labels": int(row["labels"])} for row in Points()]
+    return datasets.Dataset.from_list(rows).to_iterable_dataset()
+
+
+def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    x = torch.stack([torch.as_tensor(sample["x"], dtype=torch.float64) for sample in samples])
+    return {"x": x, "labels": torch.tensor([int(sample["labels"]) for sample in samples])}
+
+
 class Spy(Method):
     """Notes the batches of each stream and the learning rate, step by step, on one rank."""
 
@@ -73,13 +83,13 @@ class Spy(Method):
     def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
         self.rates.append(self.run.runs.learning_rate)
         self.orders.append([])
-        rows: dict[str, list[tuple[int, dict[str, torch.Tensor]]]] = {}
+        rows: dict[str, list[dict[str, torch.Tensor]]] = {}
         for micro in batch.micro_batches:
             for number, stream_id in enumerate(micro.stream_ids.tolist()):
                 row = {name: values[number] for name, values in micro.inputs.items()}
-                rows.setdefault(self.run.streams[stream_id].name, []).append((int(micro.positions[number]), row))
+                rows.setdefault(self.run.streams[stream_id].name, []).append(row)
         self.batches.append(
-            {name: {key: torch.stack([row[key] for _, row in own]) for key in own[0][1]} for name, own in rows.items()}
+            {name: {key: torch.stack([row[key] for row in own]) for key in own[0]} for name, own in rows.items()}
         )
 
     def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
@@ -94,8 +104,9 @@ def make_trainer(
     buffer: ReplayBuffer | None = None,
     second: bool = False,
     mixing: Any = None,
-    batch_size: int = 7,
+    batch_size: Any = 7,
     max_tokens: int | None = None,
+    data_collator: Any = None,
     **changes: Any,
 ) -> MixingTrainer:
     buffer = ReplayBuffer(12) if buffer is None else buffer
@@ -105,6 +116,7 @@ def make_trainer(
     trainer = MixingTrainer(
         model or Classifier(),
         arguments(folder, **{"max_steps": 5, "per_device_train_batch_size": 3, **changes}),
+        data_collator,
         train_dataset=streams,
         mixing=mixing or ReplayRatio(0.45),
         batch_size=batch_size,
@@ -115,15 +127,19 @@ def make_trainer(
     return trainer
 
 
-def spied(folder: str | Path, *methods: Method, **changes: Any) -> tuple[MixingTrainer, Spy]:
-    spy = Spy()
-    trainer = make_trainer(folder, [*methods, spy], **changes)
+def trained(folder: str | Path, methods: Any = (), **options: Any) -> MixingTrainer:
+    trainer = make_trainer(folder, methods, **options)
     trainer.train()
-    return trainer, spy
+    return trainer
 
 
-def mean_loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    return model(**batch)["loss"]
+def spied(folder: str | Path, *methods: Method, **options: Any) -> tuple[MixingTrainer, Spy]:
+    spy = Spy()
+    return trained(folder, [*methods, spy], **options), spy
+
+
+def logged(trainer: MixingTrainer, name: str) -> list[float]:
+    return [entry[name] for entry in trainer.state.log_history if name in entry]
 
 
 def gradient_of(model: nn.Module, loss: torch.Tensor) -> list[torch.Tensor]:
@@ -138,8 +154,3 @@ def step(model: nn.Module, gradient: list[torch.Tensor], rate: float) -> None:
 
 def assert_same_weights(first: nn.Module, second: nn.Module, atol: float = 1e-12) -> None:
     torch.testing.assert_close(weights_of(first), weights_of(second), rtol=0, atol=atol)
-
-
-def states_of(trainer: MixingTrainer) -> dict[str, np.ndarray]:
-    """Gives the weights and what the buffer holds, to be compared to the bit."""
-    return {"weights": weights_of(trainer.model).numpy(), **trainer.buffer.entries}

@@ -7,165 +7,150 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch import nn
 from transformers import DataCollatorWithFlattening
 
 from mixer import MixingTrainer
-from replay import InMemory, ReplayBuffer, ReplayRatio
+from replay import ReplayBuffer, ReplayRatio
 from replay.methods import AGEM, DER, DERPlusPlus
-from tests.helpers import MODEL_DATA, Tokens, arguments, build_model, weights_of
-from tests.replay.methods.runs import Classifier, Points, make_trainer, spied
+from tests.helpers import MODEL_DATA, Tokens, build_model, weights_of
+from tests.replay.methods.runs import Classifier, Points, Spy, gradient_of, logged, make_trainer, spied, step, trained
 
 
 def _payloads(trainer: MixingTrainer) -> list[np.ndarray]:
-    buffer = trainer.buffer
-    return buffer.payloads(np.arange(len(buffer)), "logits")
+    return trainer.buffer.payloads(np.arange(len(trainer.buffer)), "logits")
 
 
-def test_a_vector_is_kept_whole_and_of_tokens_thirty_two(tmp_path: Path) -> None:
-    whole, _ = spied(tmp_path / "a", DER())
-    assert {kept.shape for kept in _payloads(whole)} == {(3,)}
-    two, _ = spied(tmp_path / "b", DER(top_k=2))
-    assert {kept.shape for kept in _payloads(two)} == {(2, 2)}
-    tokens = make_trainer(tmp_path / "c", [DER()], model=build_model("llama"), new=Tokens(30, 1))
-    tokens.train()
-    buffer = tokens.buffer
-    for slot, kept in enumerate(_payloads(tokens)):
-        assert kept.shape == (int((buffer[slot]["labels"][1:] != -100).sum()), 2, 32)
+@pytest.mark.parametrize(("top_k", "shape"), [(None, (3,)), (2, (2, 2))])
+def test_a_vector_is_kept_whole_or_its_largest_logits(tmp_path: Path, top_k: int | None, shape: Any) -> None:
+    assert {kept.shape for kept in _payloads(trained(tmp_path, [DER(top_k=top_k)]))} == {shape}
+
+
+@pytest.mark.parametrize(("name", "width"), [("llama", 32), ("bert-tokens", 3)])
+def test_of_tokens_thirty_two_logits_are_kept_or_all_there_are(tmp_path: Path, name: str, width: int) -> None:
+    trainer = trained(tmp_path, [DER()], model=build_model(name), new=Tokens(30, 1, MODEL_DATA[name]), max_steps=2)
+    for slot, kept in enumerate(_payloads(trainer)):
+        labels = trainer.buffer[slot]["labels"]
+        assert kept.shape == (int((labels[name == "llama" :] != -100).sum()), 2, width)
         assert kept.dtype == np.float32
         assert kept[:, 1].max() < 64
-    few = make_trainer(
-        tmp_path / "d", [DER()], model=build_model("bert-tokens"), new=Tokens(30, 1, MODEL_DATA["bert-tokens"])
-    )
-    few.train()
-    assert {kept.shape[1:] for kept in _payloads(few)} == {(2, 3)}  # three classes are all there are
 
 
-def test_logits_in_half_precision_are_kept_in_single(tmp_path: Path) -> None:
-    data = Tokens(40, 1, "sequence-classification")
-    trainer = make_trainer(tmp_path, [DER()], model=build_model("bert-classifier"), new=data, bf16=True)
-    trainer.train()
-    assert {kept.dtype for kept in _payloads(trainer)} == {np.dtype(np.float32)}
-
-
-@pytest.mark.parametrize("name", ["bert-regression", "bert-multi-label", "llama-classifier"])
-def test_other_heads_run(tmp_path: Path, name: str) -> None:
-    trainer = make_trainer(tmp_path, [DERPlusPlus()], model=build_model(name), new=Tokens(40, 1, MODEL_DATA[name]))
-    trainer.train()
-    terms = [entry["term/DERPlusPlus"] for entry in trainer.state.log_history if "term/DERPlusPlus" in entry]
+@pytest.mark.parametrize("name", ["bert-regression", "bert-multi-label", "bert-classifier"])
+def test_other_heads_run_and_half_precision_is_kept_in_single(tmp_path: Path, name: str) -> None:
+    options = {"model": build_model(name), "new": Tokens(40, 1, MODEL_DATA[name]), "bf16": name == "bert-classifier"}
+    trainer = trained(tmp_path, [DERPlusPlus()], **options)
+    terms = logged(trainer, "term/DERPlusPlus")
     assert terms[0] == 0.0
     assert terms[-1] > 0.0
+    assert {kept.dtype for kept in _payloads(trainer)} == {np.dtype(np.float32)}
 
 
 def test_the_term_that_is_logged_is_the_one_of_the_paper(tmp_path: Path) -> None:
     trainer, spy = spied(tmp_path, DER(alpha=0.7), max_steps=2)
-    start, batch = Classifier(), spy.batches[1]["memory"]
-    before = start(**batch)["logits"].detach()
-    first = spy.batches[0]["new"]
-    loss = start(**first)["loss"]
-    loss.backward()
-    with torch.no_grad():
-        for parameter in start.parameters():
-            parameter -= spy.rates[0] * parameter.grad
-    expected = 0.7 * F.mse_loss(start(**batch)["logits"], before)
-    entry = next(entry for entry in trainer.state.log_history if entry["step"] == 2)
-    assert entry["term/DER"] == pytest.approx(expected.item(), rel=1e-5)
-
-
-def test_logits_come_along_with_contents(tmp_path: Path) -> None:
-    references, _ = spied(tmp_path / "a", DERPlusPlus())
-    contents, _ = spied(tmp_path / "b", DERPlusPlus(), buffer=ReplayBuffer(12, storage=InMemory()))
-    assert torch.equal(weights_of(references.model), weights_of(contents.model))
-
-
-def test_a_memory_filled_by_hand_brings_its_logits(tmp_path: Path) -> None:
-    old = Points(8, seed=2)
-    logits = np.zeros((8, 3))
-    buffer = ReplayBuffer(12, is_online=False)
-    buffer.remember("old", old, payloads={"logits": logits})
-    trainer, _ = spied(tmp_path, DER(), buffer=buffer)
-    assert len(trainer.buffer) == 8
-    assert all(entry["term/DER"] > 0 for entry in trainer.state.log_history if "term/DER" in entry)
-
-
-# ---- What is refused ----
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: DER(alpha=-1.0), r"alpha must be 0.0 or more, got -1.0; 0.1 to 1 are usual"),
-        (lambda: DER(top_k=0), r"top_k must be a whole number, 1 or more, got 0; 32"),
-        (lambda: DERPlusPlus(beta=float("nan")), r"beta must be 0.0 or more, got nan; 0.5 to 1 are usual"),
-    ],
-)
-def test_values_outside_their_range(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_the_memory_has_to_be_a_buffer(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"DER\(memory='old'\): there is no stream 'old'"):
-        make_trainer(tmp_path, [DER("old")])
-    with pytest.raises(ValueError, match=r"DER: memory must name a replay buffer.*the buffers among .* \['memory'\]"):
-        make_trainer(tmp_path, [DER("second")], second=True)
-
-
-def test_the_second_draw_has_to_be_one_of_that_memory(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"second must name a second draw of 'memory', but stream 'new' is a Points"):
-        make_trainer(tmp_path, [DERPlusPlus(second="new")])
-    other = ReplayBuffer(5)
-    streams = {"new": Points(), "later": other, "second": other.second_draw()}
-    with pytest.raises(ValueError, match=r"second must name a second draw of 'memory', but stream 'second'"):
-        make_trainer(tmp_path, [DERPlusPlus(second="second")], new=streams)
-    with pytest.raises(ValueError, match=r"Stream 'second' is a second draw of a buffer that is no stream of this run"):
-        make_trainer(tmp_path, new={"new": Points(), "second": ReplayBuffer(5).second_draw()})
-
-
-@pytest.mark.parametrize(
-    ("method", "way_out"),
-    [
-        (DER(), r"DERPlusPlus\('memory', second=...\), or leave them out"),
-        (DERPlusPlus(), r"Name the one of 'memory', as in second='again'"),
-        (AGEM(), r"AGEM draws 'memory' once"),
-    ],
-)
-def test_a_second_draw_that_nobody_names_is_refused(tmp_path: Path, method: Any, way_out: str) -> None:
-    with pytest.raises(ValueError, match=rf"the streams \['second'\] are second draws of a buffer.*{way_out}"):
-        make_trainer(tmp_path, [method], second=True)
+    model, batch = Classifier(), spy.batches[1]["memory"]
+    before = model(**batch)["logits"].detach()
+    step(model, gradient_of(model, model(**spy.batches[0]["new"])["loss"]), spy.rates[0])
+    expected = 0.7 * F.mse_loss(model(**batch)["logits"], before)
+    assert logged(trainer, "term/DER")[1] == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_samples_of_another_buffer_are_replayed_as_samples_of_the_batch(tmp_path: Path) -> None:
     other = ReplayBuffer(20, is_online=False)
     other.remember("other", Points(20, seed=2))
-    factors = []
     for stream in (other, Points(20, seed=2)):
         trainer = make_trainer(tmp_path, [DER()], new={"new": Points(), "old": stream})
-        factors.append(trainer._parts.methods.all[-1].factors(None, np.array([6, 2, 4])).tolist())
-    assert factors[0] == factors[1] == [1.5, 1.5, 0.0]
+        assert trainer._parts.methods.all[-1].factors(None, np.array([6, 2, 4])).tolist() == [1.5, 1.5, 0.0]
 
 
-def test_the_same_method_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="names must differ"):
-        make_trainer(tmp_path, [AGEM(), AGEM()])
+class _WholeRows(Spy):
+    """Notes rows padded to one length, whatever the micro-batches were cut to."""
+
+    def begin_step(self, model: nn.Module, batch: Any) -> None:
+        fill = {"input_ids": 0, "attention_mask": 0, "labels": -100}
+        micros = []
+        for micro in batch.micro_batches:
+            padded = {key: F.pad(own, (0, 12 - own.shape[1]), value=fill[key]) for key, own in micro.inputs.items()}
+            micros.append(type(micro)(padded, micro.stream_ids, micro.is_padding, micro.positions))
+        super().begin_step(model, type(batch)(batch.plan, tuple(micros)))
 
 
-def test_a_memory_without_logits_is_refused_at_the_start(tmp_path: Path) -> None:
-    buffer = ReplayBuffer(12)
-    buffer.remember("old", Points(8, seed=2))
-    trainer = make_trainer(tmp_path, [DER()], buffer=buffer)
-    with pytest.raises(ValueError, match=r"came in without its 'logits'.*begin with an empty buffer"):
-        trainer.train()
+def _shortest(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Makes micro-batches as long as their longest rows, so that a row is padded otherwise each time."""
+    longest = max(int(row["attention_mask"].sum()) for row in rows)
+    return {key: torch.stack([row[key][:longest] for row in rows]) for key in rows[0]}
+
+
+@pytest.mark.parametrize("name", ["llama", "bert-masked-lm", "bert-tokens"])
+def test_tokens_are_held_to_their_largest_logits_whatever_the_padding(tmp_path: Path, name: str) -> None:
+    options = {"new": Tokens(40, 3, MODEL_DATA[name]), "data_collator": _shortest, "batch_size": 6, "max_steps": 4}
+    memory = {"buffer": ReplayBuffer(9, storage="memory"), "mixing": ReplayRatio(0.5), "per_device_train_batch_size": 2}
+    spy, shift = _WholeRows(), name == "llama"
+    trainer = trained(tmp_path, [DER(alpha=0.5, top_k=2), spy], model=build_model(name).double(), **options, **memory)
+    model, kept = build_model(name).double(), {}
+
+    def flat(batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and labels at the positions that count."""
+        logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        labels = batch["labels"][:, shift:]
+        counts = labels != -100
+        return logits[:, : labels.shape[1]][counts], labels[counts]
+
+    for batch, rate in zip(spy.batches, spy.rates, strict=True):
+        logits, labels = flat(batch["new"])
+        loss = F.cross_entropy(logits, labels)
+        counts = (batch["new"]["labels"][:, shift:] != -100).sum(dim=1).tolist()
+        for ids, own in zip(batch["new"]["input_ids"], logits.detach().split(counts), strict=True):
+            kept[ids.numpy().tobytes()] = own.topk(2)
+        if "memory" in batch:
+            before = [kept[ids.numpy().tobytes()] for ids in batch["memory"]["input_ids"]]
+            now = flat(batch["memory"])[0].gather(-1, torch.cat([indices for _, indices in before]))
+            loss = loss + 0.5 * F.mse_loss(now, torch.cat([values for values, _ in before]))
+        parameters = list(model.parameters())
+        found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        step(model, [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)], rate)
+    assert any("memory" in batch for batch in spy.batches)
+    torch.testing.assert_close(weights_of(trainer.model), weights_of(model), rtol=0, atol=1e-8)  # loss in single
+
+
+def _other_second(later: bool = True) -> dict[str, Any]:
+    other = ReplayBuffer(5)
+    return {"new": {"new": Points(), "second": other.second_draw(), **({"later": other} if later else {})}}
+
+
+SECOND_DRAWS = r"the streams \['second'\] are second draws of a buffer.*"
+
+
+@pytest.mark.parametrize(
+    ("methods", "options", "message"),
+    [
+        ([DER("old")], {}, r"DER\(memory='old'\): there is no stream 'old'"),
+        ([DER("second")], {"second": True}, r"DER: memory must name a replay buffer.*buffers among .* \['memory'\]"),
+        ([DERPlusPlus(second="new")], {}, r"second must name a second draw of 'memory', but stream 'new' is a Points"),
+        ([DERPlusPlus(second="second")], _other_second(), r"second draw of 'memory', but stream 'second'"),
+        (
+            [],
+            {"new": {"new": Points(), "s": ReplayBuffer(5).second_draw()}},
+            r"'s' is a second draw of a buffer that is no stream of",
+        ),
+        ([DER()], {"second": True}, rf"{SECOND_DRAWS}DERPlusPlus\('memory', second=...\), or leave them out"),
+        ([DERPlusPlus()], {"second": True}, rf"{SECOND_DRAWS}Name the one of 'memory', as in second='again'"),
+        ([AGEM()], {"second": True}, rf"{SECOND_DRAWS}AGEM draws 'memory' once"),
+        ([AGEM(), AGEM()], {}, "names must differ"),
+        ([AGEM("old")], {}, r"AGEM\(memory='old'\): there is no stream 'old'; the streams are"),
+        ([AGEM("new")], {}, r"AGEM: memory must name a replay buffer, but stream 'new' is a Points"),
+    ],
+)
+def test_streams_that_do_not_fit_are_refused(
+    tmp_path: Path, methods: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_trainer(tmp_path, methods, **options)
 
 
 class _NoLogits(Classifier):
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore[override]
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"loss": super().forward(x, labels)["loss"]}
-
-
-def test_a_model_without_logits_is_refused(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, [DER()], model=_NoLogits())
-    with pytest.raises(ValueError, match=r"DER compares logits, but the model's forward gives dict without any"):
-        trainer.train()
 
 
 class _Flat(Classifier):
@@ -174,29 +159,39 @@ class _Flat(Classifier):
         return {**output, "logits": output["logits"][:, 0]}
 
 
-@pytest.mark.parametrize("top_k", [None, 1])
-def test_a_number_for_each_sample_is_refused(tmp_path: Path, top_k: int | None) -> None:
-    trainer = make_trainer(tmp_path, [DER(top_k=top_k)], model=_Flat())
-    with pytest.raises(ValueError, match=r"DER compares a vector of logits .* of shape \[3\].*unsqueeze\(-1\)"):
-        trainer.train()
-
-
-def test_logits_of_another_shape_are_refused(tmp_path: Path) -> None:
+def _filled(payloads: dict[str, np.ndarray] | None = None) -> ReplayBuffer:
     buffer = ReplayBuffer(12, is_online=False)
-    buffer.remember("old", Points(8, seed=2), payloads={"logits": np.zeros((8, 4))})
-    with pytest.raises(ValueError, match=r"logits of shape \[4\] and has \[3\] now"):
-        make_trainer(tmp_path, [DER()], buffer=buffer).train()
+    buffer.remember("old", Points(8, seed=2), payloads=payloads)
+    return buffer
 
 
-def test_packed_rows_are_refused(tmp_path: Path) -> None:
+NUMBER_EACH = r"DER compares a vector of logits .* of shape \[3\].*unsqueeze\(-1\)"
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        (DER(), {"buffer": _filled()}, r"came in without its 'logits'.*begin with an empty buffer"),
+        (DER(), {"buffer": _filled({"logits": np.zeros((8, 4))})}, r"logits of shape \[4\] and has \[3\] now"),
+        (DER(), {"model": _NoLogits()}, r"DER compares logits, but the model's forward gives dict without any"),
+        (DER(), {"model": _Flat()}, NUMBER_EACH),
+        (DER(top_k=1), {"model": _Flat()}, NUMBER_EACH),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, method: DER, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        trained(tmp_path, [method], **options)
+
+
+@pytest.mark.parametrize(
+    ("methods", "buffer", "message"),
+    [
+        ([DER()], {"storage": "memory"}, "Use a data_collator that pads samples instead of packing"),
+        ([], {"selection": "GradientDiversity"}, "needs a row for each sample, but the data_collator packs them"),
+    ],
+)
+def test_packed_rows_are_refused(tmp_path: Path, methods: Any, buffer: dict[str, Any], message: str) -> None:
     rows = [{"input_ids": row["input_ids"][:5].tolist()} for row in Tokens(20, 1).rows]
-    trainer = MixingTrainer(
-        build_model("llama"),
-        arguments(tmp_path),
-        DataCollatorWithFlattening(),
-        {"new": rows, "memory": ReplayBuffer(9, storage="memory")},
-        mixing=ReplayRatio(0.5),
-        methods=[DER()],
-    )
-    with pytest.raises(ValueError, match="Use a data_collator that pads samples instead of packing"):
-        trainer.train()
+    packed = {"new": rows, "buffer": ReplayBuffer(9, **buffer), "data_collator": DataCollatorWithFlattening()}
+    with pytest.raises(ValueError, match=message):
+        trained(tmp_path, methods, model=build_model("llama"), mixing=ReplayRatio(0.5), batch_size=None, **packed)

@@ -1,27 +1,33 @@
-"""Features of samples, for rules that cover a model's feature space."""
-
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import replay.feeding.gradient_scores
 from replay import ReplayBuffer
 from replay.feeding.features import extract_features
+from replay.selection import GradientDiversity
 from tests.helpers import Tokens, build_model
-from tests.replay.methods.runs import Classifier, Points, make_trainer
+from tests.replay.methods.runs import Classifier, Points, gradient_of, make_trainer
 
 
-def test_the_input_of_the_head_is_taken_in_the_order_of_the_data() -> None:
+def test_the_input_of_the_head_or_a_named_modules_output_is_taken_in_the_order_of_the_data() -> None:
     model, data = Classifier(), Points(13)
     found = extract_features(model, data, batch_size=5)
     assert found.dtype == np.float32
-    expected = model.body(data.x).tanh().detach().numpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(found, model.body(data.x).tanh().detach().numpy(), rtol=1e-6)
+    rows = [{**data[number], "text": "a", "idx": number} for number in range(13)]  # and what is no input of the model
+    np.testing.assert_allclose(extract_features(model, rows, layer="body"), model.body(data.x).detach(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["llama", "bert-masked-lm", "bert-tokens"])
+def _without_labels(data: Tokens) -> list[dict[str, torch.Tensor]]:
+    return [{name: value for name, value in row.items() if name != "labels"} for row in data.rows]
+
+
+@pytest.mark.parametrize("name", ["llama", "bert-tokens"])
 def test_tokens_are_averaged_over_the_mask(name: str) -> None:
     model, data = build_model(name), Tokens(7, 1)
     model.eval()
@@ -36,36 +42,21 @@ def test_tokens_are_averaged_over_the_mask(name: str) -> None:
         np.testing.assert_allclose(own, seen[0][0].mean(dim=0).numpy(), atol=1e-5)
 
 
-def _without_labels(data: Tokens) -> list[dict[str, torch.Tensor]]:
-    return [{name: value for name, value in row.items() if name != "labels"} for row in data.rows]
-
-
-def test_a_named_module_and_what_is_no_input_of_the_model() -> None:
-    model, data = Classifier(), Points(5)
-    rows = [{**data[number], "text": "a", "idx": number} for number in range(5)]
-    found = extract_features(model, rows, layer="body")
-    np.testing.assert_allclose(found, model.body(data.x).detach().numpy(), rtol=1e-6)
-    bert = build_model("bert-classifier")
-    assert extract_features(bert, _without_labels(Tokens(3, 1)), layer="bert").shape == (3, 16)
-
-
 def test_the_model_is_left_as_it_was() -> None:
     model = build_model("bert-classifier")
     model.train()
     model.classifier.eval()
     state = torch.get_rng_state()
-    extract_features(model, _without_labels(Tokens(3, 1)))
-    assert model.training
-    assert not model.classifier.training
+    assert extract_features(model, _without_labels(Tokens(3, 1)), layer="bert").shape == (3, 16)
+    assert (model.training, model.classifier.training) == (True, False)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
 def test_a_trainer_gives_its_model_and_collator_and_a_buffer_takes_them(tmp_path: Path) -> None:
-    buffer = ReplayBuffer(6, "Herding", is_online=False)
-    trainer = make_trainer(tmp_path, buffer=buffer)
-    data = trainer.streams[0].dataset
+    buffer, data = ReplayBuffer(6, "Herding", is_online=False), Points()
+    trainer = make_trainer(tmp_path, buffer=buffer, new=data)
     features = extract_features(trainer, data)
     np.testing.assert_array_equal(features, extract_features(trainer.model, data))
     buffer.remember("new", data, features=features, labels=data.labels.numpy())
@@ -75,26 +66,62 @@ def test_a_trainer_gives_its_model_and_collator_and_a_buffer_takes_them(tmp_path
 class _NoLinear(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(1, dtype=torch.float64))
-        self.total = nn.Flatten(0)
+        self.scale, self.total = nn.Parameter(torch.ones(1, dtype=torch.float64)), nn.Flatten(0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.total(x * self.scale)
 
 
 @pytest.mark.parametrize(
-    ("model", "layer", "message"),
+    ("data", "layer", "message"),
     [
-        (_NoLinear(), None, r"the model has no linear layer; say by layer= whose output is taken"),
-        (_NoLinear(), "middle", r"there is no module 'middle'; the last ones are \['', 'total'\]"),
-        (_NoLinear(), "total", r"'total' gave a tensor of shape \[24\] for a batch of 4 samples"),
+        (Points(4), None, r"the model has no linear layer; say by layer= whose output is taken"),
+        (Points(4), "middle", r"there is no module 'middle'; the last ones are \['', 'total'\]"),
+        (Points(4), "total", r"'total' gave a tensor of shape \[24\] for a batch of 4 samples"),
+        ([], None, "the data set has no samples"),
     ],
 )
-def test_what_gives_no_features(model: nn.Module, layer: str | None, message: str) -> None:
+def test_what_gives_no_features(data: Any, layer: str | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        extract_features(model, Points(4), layer=layer)
+        extract_features(_NoLinear(), data, layer=layer)
 
 
-def test_a_data_set_without_samples() -> None:
-    with pytest.raises(ValueError, match="the data set has no samples"):
-        extract_features(Classifier(), [])
+def _gradient(model: nn.Module, row: dict[str, torch.Tensor]) -> torch.Tensor:
+    output = model(**{name: torch.as_tensor(value).unsqueeze(0) for name, value in row.items()})
+    return torch.cat([own.flatten() for own in gradient_of(model, output["loss"])])
+
+
+@pytest.mark.parametrize(("most_rows", "kind"), [(2, "points"), (32, "llama")])
+def test_scores_are_largest_cosines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_rows: int, kind: str) -> None:
+    monkeypatch.setattr(replay.feeding.gradient_scores, "_MOST_ROWS", most_rows)
+    data: Any = Points() if kind == "points" else Tokens(60, 1)
+    model = Classifier() if kind == "points" else build_model("llama").double()
+    buffer = ReplayBuffer(20, GradientDiversity(num_compared=4))
+    trainer = make_trainer(tmp_path, model=model, new=data, buffer=buffer, max_steps=4)
+    scorer, found = buffer.feeding.scorer, []
+
+    def checked(batch: Any, offered: Any) -> np.ndarray:
+        before = [None if p.grad is None else p.grad.clone() for p in model.parameters()], torch.get_rng_state()
+        scores = scorer(batch, offered)
+        assert torch.equal(torch.get_rng_state(), before[1])
+        for parameter, gradient in zip(model.parameters(), before[0], strict=True):
+            assert (parameter.grad is None) == (gradient is None)
+        slots = scorer._compared_slots()
+        if not len(slots):
+            assert np.isnan(scores).all()
+        else:
+            entries = torch.stack([_gradient(model, buffer[slot]) for slot in slots.tolist()])
+            cursor = trainer.mixing.planner.cursors[0]
+            for number, score in enumerate(scores.tolist()):
+                _, _, positions = next(offered.by_stream(np.array([number])))
+                own = _gradient(model, data[int(cursor.references(positions)[0])])
+                cosines = entries @ own / entries.norm(dim=1) / own.norm()
+                assert score == pytest.approx(float(cosines.max()), abs=1e-5)
+        found.append(scores)
+        return scores
+
+    buffer.feeding.scorer = checked
+    checked.prepare = scorer.prepare  # type: ignore[attr-defined]  # as the scorer has it
+    trainer.train()
+    assert len(found) == 4
+    assert not np.isnan(found[-1]).any()

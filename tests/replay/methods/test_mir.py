@@ -1,20 +1,27 @@
-"""Maximally interfered retrieval against brute force, and what it leaves as it was."""
-
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from mixer import MixingTrainer
 from mixer.loading.step import StepBatch
-from replay import InMemory, ReplayBuffer, ReplayRatio
-from replay.retrieval import MIR, Uniform
-from tests.helpers import Tokens, arguments, build_model, weights_of
-from tests.replay.methods.runs import Classifier, Points, Spy, assert_same_weights, gradient_of, make_trainer, step
+from replay import ReplayBuffer
+from replay.methods import DER, DERPlusPlus
+from replay.retrieval import MIR
+from tests.helpers import weights_of
+from tests.replay.methods.runs import (
+    Classifier,
+    Points,
+    Spy,
+    assert_same_weights,
+    collate,
+    gradient_of,
+    spied,
+    step,
+    trained,
+)
 
 
 class _Normed(Classifier):
@@ -31,9 +38,9 @@ class _Normed(Classifier):
 
 
 def _losses(model: nn.Module, rows: list[dict[str, torch.Tensor]]) -> np.ndarray:
-    x, labels = (torch.stack([row[key] for row in rows]) for key in ("x", "labels"))
+    batch = collate(rows)
     with torch.no_grad():
-        return nn.functional.cross_entropy(model(x, labels)["logits"], labels, reduction="none").numpy()
+        return nn.functional.cross_entropy(model(**batch)["logits"], batch["labels"], reduction="none").numpy()
 
 
 class _Check(Spy):
@@ -51,13 +58,9 @@ class _Check(Spy):
             slots = self.buffer.retrieval.candidate_slots(start, len(self.buffer))
             rows = [self.buffer[slot] for slot in slots.tolist()]
             new = [micro.inputs for micro in step_batch.micro_batches if micro.stream_ids[0] == 0]
-            x, labels = (torch.cat([inputs[key] for inputs in new]) for key in ("x", "labels"))
-            before = _losses(model, rows)
-            step(
-                model,
-                gradient_of(model, model(x, labels)["loss"]),
-                self.run.runs.learning_rate if self.rate is None else self.rate,
-            )
+            batch = {key: torch.cat([inputs[key] for inputs in new]) for key in ("x", "labels")}
+            before, rate = _losses(model, rows), self.run.runs.learning_rate if self.rate is None else self.rate
+            step(model, gradient_of(model, model(**batch)["loss"]), rate)
             best = slots[np.argsort(before - _losses(model, rows), kind="stable")[:count]]
             drawn = self.run.planner().cursors[1].slots(np.arange(start, start + count))
             assert drawn.tolist() == best.tolist()
@@ -69,26 +72,13 @@ class _Check(Spy):
 def test_those_are_drawn_whose_loss_rises_most(tmp_path: Path, rate: float | None) -> None:
     buffer = ReplayBuffer(20, retrieval=MIR(candidates=9, learning_rate=rate))
     check = _Check(buffer, rate)
-    trainer = make_trainer(tmp_path, [check], buffer=buffer, max_steps=6)
-    trainer.train()
-    assert check.num_checked == 5
+    trainer = trained(tmp_path, [check], buffer=buffer)
+    assert check.num_checked == 4
     model = Classifier()
     for step_batch, own in zip(check.batches, check.rates, strict=True):
         batch = {key: torch.cat([part[key] for part in step_batch.values()]) for key in ("x", "labels")}
         step(model, gradient_of(model, model(**batch)["loss"]), own)
     assert_same_weights(trainer.model, model)
-
-
-def test_candidates_are_different_entries_and_a_function_of_the_position() -> None:
-    retrieval = MIR(candidates=5)
-    retrieval.start(40, key=3)
-    first = retrieval.candidate_slots(10, 30)
-    assert sorted(set(first.tolist())) == sorted(first.tolist())
-    assert len(first) == 5
-    assert retrieval.candidate_slots(10, 30).tolist() == first.tolist()
-    assert retrieval.candidate_slots(15, 30).tolist() != first.tolist()
-    assert retrieval.slots(10, 5, 30).tolist() != first.tolist()
-    assert len(retrieval.candidate_slots(10, 3)) == 3
 
 
 def test_nothing_but_the_draw_changes(tmp_path: Path) -> None:
@@ -104,88 +94,45 @@ def test_nothing_but_the_draw_changes(tmp_path: Path) -> None:
 
     def watched(*args: Any) -> bool:
         before = state()
-        changed = redraw(*args)
-        seen.append(changed)
+        seen.append(bool(redraw(*args)))
         assert state() == before
-        return bool(changed)
+        return seen[-1]
 
     retrieval.redraw = watched
-    make_trainer(tmp_path, model=model, buffer=buffer, per_device_train_batch_size=16).train()
+    trained(tmp_path, model=model, buffer=buffer, per_device_train_batch_size=16)
     assert seen == [False, True, True, True, True]
-
-
-def test_as_many_as_there_are_candidates_is_an_even_draw(tmp_path: Path) -> None:
-    weights = []
-    for name, retrieval in (("mir", MIR(candidates=3)), ("even", Uniform())):
-        trainer = make_trainer(tmp_path / name, buffer=ReplayBuffer(12, retrieval=retrieval))
-        trainer._parts.run.needs.one_stream_each = True
-        trainer.train()
-        weights.append(weights_of(trainer.model))
-    torch.testing.assert_close(*weights, rtol=0, atol=0)
-
-
-def test_language_models_run_by_name(tmp_path: Path) -> None:
-    buffer = ReplayBuffer(12, retrieval="MIR")
-    trainer = make_trainer(tmp_path, model=build_model("llama"), new=Tokens(40, 1), buffer=buffer)
-    trainer.train()
-    assert bool(weights_of(trainer.model).isfinite().all())
 
 
 def test_workers_load_ahead_what_is_drawn_after_all(tmp_path: Path) -> None:
     weights = []
     for workers in (0, 2):
         buffer = ReplayBuffer(20, retrieval=MIR(candidates=9, learning_rate=1.0))
-        trainer = make_trainer(tmp_path / str(workers), buffer=buffer, dataloader_num_workers=workers)
-        trainer.train()
-        weights.append(weights_of(trainer.model))
+        weights.append(weights_of(trained(tmp_path, buffer=buffer, dataloader_num_workers=workers).model))
     assert torch.equal(*weights)
 
 
-def test_rows_of_iterable_streams_are_those_of_an_even_draw(tmp_path: Path) -> None:
-    rows = [{"x": row["x"].tolist(), "labels": int(row["labels"])} for row in Points()]
-
-    def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        x = torch.tensor([sample["x"] for sample in samples], dtype=torch.float64)
-        return {"x": x, "labels": torch.tensor([sample["labels"] for sample in samples])}
-
-    def new_rows(retrieval: Any) -> torch.Tensor:
-        spy, buffer = Spy(), ReplayBuffer(20, retrieval=retrieval, storage=InMemory())
-        MixingTrainer(
-            Classifier(),
-            arguments(tmp_path, max_steps=5),
-            collate,
-            {"new": datasets.Dataset.from_list(rows).to_iterable_dataset(), "memory": buffer},
-            mixing=ReplayRatio(0.4),
-            batch_size=7,
-            methods=[spy],
-        ).train()
-        return torch.cat([step_batch["new"]["x"] for step_batch in spy.batches])
-
-    assert torch.equal(new_rows(MIR(candidates=9)), new_rows("Uniform"))
-
-
 def test_a_loss_that_is_no_number_comes_last(tmp_path: Path) -> None:
-    data = Points()
+    data, buffer = Points(), ReplayBuffer(20, retrieval=MIR(candidates=12), is_online=False)
     data.x[::7] = float("nan")
-    buffer = ReplayBuffer(20, retrieval=MIR(candidates=12), is_online=False)
     buffer.remember("old", data)
-    spy = Spy()
-    make_trainer(tmp_path, [spy], buffer=buffer, new=Points(seed=2)).train()
+    _, spy = spied(tmp_path, buffer=buffer, new=Points(seed=2))
     assert all(bool(step_batch["memory"]["x"].isfinite().all()) for step_batch in spy.batches)
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("call", "message"),
     [
         (lambda: MIR(candidates=0), r"candidates must be a whole number, 1 or more, got 0; 50 for draws of 10"),
+        (lambda: DER(alpha=-1.0), r"alpha must be 0.0 or more, got -1.0; 0.1 to 1 are usual"),
+        (lambda: DER(top_k=0), r"top_k must be a whole number, 1 or more, got 0; 32"),
+        (lambda: DERPlusPlus(beta=float("nan")), r"beta must be 0.0 or more, got nan; 0.5 to 1 are usual"),
         (lambda: MIR(learning_rate=-0.1), r"learning_rate must be 0.0 or more, got -0.1; None takes that of"),
+        (
+            lambda: MIR().check(Classifier(), world_size=2),
+            r"retrieval=MIR takes a gradient .* the model is sharded, or not wrapped",
+        ),
     ],
 )
-def test_values_outside_their_range(make: Any, message: str) -> None:
+def test_wrong_values_and_models_without_whole_gradients_are_refused(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_models_without_whole_gradients_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"retrieval=MIR takes a gradient .* the model is sharded, or not wrapped"):
-        MIR().check(Classifier(), world_size=2)
+        call()

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,10 +10,16 @@ from replay.policies import ForgettingAware
 from tests.replay.policies.updates import MEMORIES, MIXED, shown
 
 
-def see(policy: ForgettingAware, *pairs: tuple[float, float]) -> Decision:
+def started(*arguments: Any, **options: Any) -> ForgettingAware:
+    policy = ForgettingAware(*arguments, **options)
+    policy.start(MIXED)
+    return policy
+
+
+def see(policy: ForgettingAware, *pairs: tuple[float, float], others: tuple[float, ...] = (1.0, 2.0, 3.0)) -> Decision:
     """Shows losses of both memories, one pair a step."""
     for early, late in pairs:
-        decision = policy.update(shown(5, losses=[early, 1.0, late, 2.0, 3.0]))
+        decision = policy.update(shown(5, losses=[early, others[0], late, *others[1:]]))
     return decision
 
 
@@ -23,110 +31,73 @@ def shares_of(decision: Decision) -> list[float]:
     return (decision.weights[MEMORIES] / decision.weights[MEMORIES].sum()).tolist()
 
 
-class TestValues:
-    def test_by_hand(self) -> None:
-        policy = ForgettingAware(0.1, 0.5, temperature=0.25, smoothing=0.0)
-        assert ratio_of(policy.start(MIXED)) == pytest.approx(0.1)
-        decision = see(policy, (2.0, 1.0), (1.0, 1.0), (2.0, 1.0))
-        # The first has doubled its loss since it was least, the second is as it was.
-        np.testing.assert_allclose(policy.forgotten, [0.5, 0.0])
-        assert ratio_of(decision) == pytest.approx(0.1 + 0.4 * 0.25)
-        assert shares_of(decision)[0] / shares_of(decision)[1] == pytest.approx(np.exp(2.0))
-
-    def test_smoothed_by_hand(self) -> None:
-        policy = ForgettingAware(smoothing=0.5)
-        policy.start(MIXED)
-        see(policy, (4.0, 1.0), (1.0, 1.0), (1.0, 1.0), (3.0, 1.0))
-        # Averages without bias, weighing 1, 1/2, 1/4: 4, 2, 10/7, then (3·8 + 1·4 + 1·2 + 4·1)/15 = 34/15.
-        lowest, now = 10 / 7, 34 / 15
-        assert policy.forgotten[0] == pytest.approx((now - lowest) / now)
-
-    def test_what_is_learned_again_is_replayed_less(self) -> None:
-        policy = ForgettingAware(smoothing=0.0)
-        policy.start(MIXED)
-        ratios = [ratio_of(see(policy, pair)) for pair in [(1, 1), (1, 1), (3, 3), (2, 2), (1, 1), (0.5, 0.5)]]
-        assert ratios[1] < ratios[3] < ratios[2]
-        assert ratios[4:] == pytest.approx([0.05, 0.05])
-
-    def test_on_top_of_the_batch(self) -> None:
-        policy = ForgettingAware(0.2, 0.5, smoothing=0.0, additional=True)
-        assert policy.start(MIXED).additional.sum() == pytest.approx(0.25)
-        decision = see(policy, (1.0, 1.0), (1.0, 1.0), (1e9, 1e9))
-        assert decision.additional.sum() == pytest.approx(1.0)
-        assert not decision.weights[MEMORIES].any()
+def test_by_hand() -> None:
+    policy = ForgettingAware(0.1, 0.5, temperature=0.25, smoothing=0.0)
+    assert ratio_of(policy.start(MIXED)) == pytest.approx(0.1)
+    decision = see(policy, (2.0, 1.0), (1.0, 1.0), (2.0, 1.0))
+    # The first has doubled its loss since it was least, the second is as it was.
+    np.testing.assert_allclose(policy.forgotten, [0.5, 0.0])
+    assert ratio_of(decision) == pytest.approx(0.1 + 0.4 * 0.25)
+    assert shares_of(decision)[0] / shares_of(decision)[1] == pytest.approx(np.exp(2.0))
 
 
-class TestReference:
-    def test_a_lucky_first_batch_is_no_reference(self) -> None:
-        policy = ForgettingAware(smoothing=0.9)
-        policy.start(MIXED)
-        decision = see(policy, (0.01, 1.0), *[(1.0, 1.0)] * 9)
-        assert ratio_of(decision) == pytest.approx(0.05)
-        assert not policy.forgotten.any()
-
-    def test_a_memory_that_appears_late_begins_then(self) -> None:
-        policy = ForgettingAware(smoothing=0.0)
-        policy.start(MIXED)
-        see(policy, *[(1.0, np.nan)] * 5)
-        assert shares_of(see(policy, (1.0, np.nan))) == [0.5, 0.5]
-        see(policy, (1.0, 7.0))
-        assert not policy.forgotten.any()
-        assert shares_of(see(policy, (1.0, 14.0)))[1] > 0.8
-
-    def test_losses_that_are_none_change_nothing(self) -> None:
-        policy = ForgettingAware(smoothing=0.5)
-        policy.start(MIXED)
-        before = see(policy, (1.0, 2.0), (2.0, 2.0), (3.0, 2.0))
-        for nothing in (np.nan, np.inf, -np.inf):
-            np.testing.assert_array_equal(see(policy, (nothing, nothing)).weights, before.weights)
+def test_smoothed_by_hand() -> None:
+    policy = started(smoothing=0.5)
+    see(policy, (4.0, 1.0), (1.0, 1.0), (1.0, 1.0), (3.0, 1.0))
+    # Averages without bias, weighing 1, 1/2, 1/4: 4, 2, 10/7, then (3·8 + 1·4 + 1·2 + 4·1)/15 = 34/15.
+    lowest, now = 10 / 7, 34 / 15
+    assert policy.forgotten[0] == pytest.approx((now - lowest) / now)
 
 
-class TestInvariance:
-    @given(
-        course=st.lists(st.tuples(st.floats(0.01, 10), st.floats(0.01, 10)), min_size=1, max_size=12),
-        scale=st.sampled_from([1e-6, 0.5, 3.0, 1e6]),
-    )
-    def test_the_unit_of_the_loss_does_not_matter(self, course: list[tuple[float, float]], scale: float) -> None:
-        plain, scaled = ForgettingAware(smoothing=0.5), ForgettingAware(smoothing=0.5)
-        plain.start(MIXED)
-        scaled.start(MIXED)
-        other = [(scale * early, scale * late) for early, late in course]
-        np.testing.assert_allclose(see(scaled, *other).weights, see(plain, *course).weights, rtol=1e-6)
-
-    @given(course=st.lists(st.tuples(st.floats(-5, 10), st.floats(-5, 10)), min_size=1, max_size=12))
-    def test_ratio_and_shares_stay_in_their_bounds(self, course: list[tuple[float, float]]) -> None:
-        policy = ForgettingAware(0.1, 0.4, temperature=0.5, smoothing=0.3)
-        policy.start(MIXED)
-        decision = see(policy, *course)
-        assert 0.1 - 1e-12 <= ratio_of(decision) <= 0.4 + 1e-12
-        assert min(shares_of(decision)) >= 1 / (1 + np.exp(2.0)) - 1e-12
-
-    def test_huge_losses_do_not_overflow(self) -> None:
-        policy = ForgettingAware(smoothing=0.0)
-        policy.start(MIXED)
-        decision = see(policy, (-1.7e308, 0.0), (-1.7e308, 0.0), (1.7e308, 5e-324))
-        np.testing.assert_allclose(policy.forgotten, [2 / 3, 1.0])
-        assert np.isfinite(decision.weights).all()
-
-    def test_the_losses_of_others_do_not_matter(self) -> None:
-        policy, other = ForgettingAware(), ForgettingAware()
-        policy.start(MIXED)
-        other.start(MIXED)
-        first = policy.update(shown(5, losses=[1, 2, 3, 4, 5]))
-        np.testing.assert_array_equal(other.update(shown(5, losses=[1, 9, 3, np.nan, 0])).weights, first.weights)
+def test_a_memory_that_appears_late_begins_then() -> None:
+    policy = started(smoothing=0.0)
+    assert shares_of(see(policy, *[(1.0, np.nan)] * 6)) == [0.5, 0.5]
+    see(policy, (1.0, 7.0))
+    assert not policy.forgotten.any()
+    assert shares_of(see(policy, (1.0, 14.0)))[1] > 0.8
 
 
-class TestErrors:
-    @pytest.mark.parametrize("bounds", [(0.0, 0.5), (0.5, 0.4), (0.1, 1.0), (-0.1, 0.5), (np.nan, 0.5)])
-    def test_bounds(self, bounds: tuple[float, float]) -> None:
-        with pytest.raises(ValueError, match=r"0 < minimum <= maximum < 1 must hold, got"):
-            ForgettingAware(*bounds)
+def test_losses_that_are_none_and_those_of_others_change_nothing() -> None:
+    policy, other = started(smoothing=0.5), started(smoothing=0.5)
+    before = see(policy, (1.0, 2.0), (2.0, 2.0), (3.0, 2.0))
+    see(other, (1.0, 2.0), (2.0, 2.0), (3.0, 2.0), others=(9.0, np.nan, 0.0))
+    for nothing in (np.nan, np.inf, -np.inf):
+        for each in (policy, other):
+            np.testing.assert_array_equal(see(each, (nothing, nothing)).weights, before.weights)
 
-    @pytest.mark.parametrize("temperature", [0.0, -1.0, np.inf, np.nan])
-    def test_temperature(self, temperature: float) -> None:
-        with pytest.raises(ValueError, match="temperature must be"):
-            ForgettingAware(temperature=temperature)
 
-    def test_smoothing(self) -> None:
-        with pytest.raises(ValueError, match=r"smoothing must be in \[0, 1\), got 1.0"):
-            ForgettingAware(smoothing=1.0)
+@given(
+    course=st.lists(st.tuples(st.floats(0.01, 10), st.floats(0.01, 10)), min_size=1, max_size=12),
+    scale=st.sampled_from([1e-6, 0.5, 3.0, 1e6]),
+)
+def test_the_unit_of_the_loss_does_not_matter(course: list[tuple[float, float]], scale: float) -> None:
+    other = [(scale * early, scale * late) for early, late in course]
+    plain, scaled = started(smoothing=0.5), started(smoothing=0.5)
+    np.testing.assert_allclose(see(scaled, *other).weights, see(plain, *course).weights, rtol=1e-6)
+
+
+@given(course=st.lists(st.tuples(st.floats(-5, 10), st.floats(-5, 10)), min_size=1, max_size=12))
+def test_ratio_and_shares_stay_in_their_bounds(course: list[tuple[float, float]]) -> None:
+    decision = see(started(0.1, 0.4, temperature=0.5, smoothing=0.3), *course)
+    assert 0.1 - 1e-12 <= ratio_of(decision) <= 0.4 + 1e-12
+    assert min(shares_of(decision)) >= 1 / (1 + np.exp(2.0)) - 1e-12
+
+
+BOUNDS = r"0 < minimum <= maximum < 1 must hold, got"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(
+            (dict(zip(("minimum", "maximum"), pair, strict=True)), BOUNDS)
+            for pair in [(0.0, 0.5), (0.5, 0.4), (0.1, 1)]
+        ),
+        ({"minimum": np.nan}, BOUNDS),
+        *(({"temperature": value}, "temperature must be") for value in (0.0, np.inf, np.nan)),
+        ({"smoothing": 1.0}, r"smoothing must be in \[0, 1\), got 1.0"),
+    ],
+)
+def test_values_outside_their_range_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ForgettingAware(**options)

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,89 +15,66 @@ def bursts(policy: Spaced, norms: Sequence[float], seen: Sequence[Sequence[int]]
     """For each step from the second on, whether it replays."""
     found = []
     for step, norm in enumerate(norms, start=1):
-        tasks = [step, 0] if seen is None else list(seen[step - 1])
-        decision = policy.update(shown(3, step, seen=[*tasks, step], update_norm=norm))
+        tasks = [step, 0, step] if seen is None else list(seen[step - 1])
+        decision = policy.update(shown(3, step, seen=tasks, update_norm=norm))
         found.append(int(decision.weights[2] > 0))
     return found
 
 
-def started(*arguments: object, **options: object) -> Spaced:
+def started(*arguments: Any, **options: Any) -> Spaced:
     policy = Spaced(*arguments, **options)
     assert policy.start(one_memory(2)).weights[2] == 0.0
     return policy
 
 
-class TestBursts:
-    def test_come_at_intervals_that_grow(self) -> None:
-        found = bursts(started(0.3, first_interval_steps=3, growth=2.0, burst_steps=2), [1.0] * 30)
-        # 3 steps, a burst of 2, 6, a burst, 12, a burst: decided after step 3, which is the first to replay.
-        assert found == ([0] * 2 + [1] * 2) + ([0] * 6 + [1] * 2) + ([0] * 12 + [1] * 2) + [0] * 4
+def test_bursts_come_at_intervals_that_grow() -> None:
+    found = bursts(started(0.3, first_interval_steps=3, growth=2.0, burst_steps=2), [1.0] * 30)
+    # 3 steps, a burst of 2, 6, a burst, 12, a burst: decided after step 3, which is the first to replay.
+    assert found == ([0] * 2 + [1] * 2) + ([0] * 6 + [1] * 2) + ([0] * 12 + [1] * 2) + [0] * 4
 
-    def test_replay_the_ratio(self) -> None:
-        policy = started(0.4, 1, 2.0, 1)
-        assert policy.update(shown(3, update_norm=0.5)).weights[2] == pytest.approx(0.4)
-        policy = started(0.5, 1, 2.0, 1, additional=True)
-        decision = policy.update(shown(3, update_norm=0.5))
-        assert decision.additional.tolist() == [0.0, 0.0, 1.0]
-        assert policy.update(shown(3, update_norm=0.5)).additional.tolist() == [0.0, 0.0, 0.0]
 
-    def test_go_by_how_far_the_model_moves(self) -> None:
-        slow = [1.0] * 4 + [0.0] * 2 + [0.25] * 32
+def test_bursts_replay_the_ratio() -> None:
+    policy = started(0.4, 1, 2.0, 1)
+    assert policy.update(shown(3, update_norm=0.5)).weights[2] == pytest.approx(0.4)
+    policy = started(0.5, 1, 2.0, 1, additional=True)
+    found = [policy.update(shown(3, update_norm=0.5)).additional.tolist() for _ in range(2)]
+    assert found == [[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "norms", "expected"),
+    [
         # A first interval of 4 and a step of replay; the next burst is 8 away: 32 steps at a quarter of the speed.
-        assert np.flatnonzero(bursts(started(0.3, 4, 2.0, 1), slow)).tolist() == [3, 5 + 32]
-        fast = [1.0] * 4 + [4.0] * 8
-        assert np.flatnonzero(bursts(started(0.3, 4, 2.0, 1), fast)).tolist() == [3, 6, 11]
-
-    @given(scale=st.sampled_from([2.0**-40, 0.25, 1024.0]), norms=st.lists(st.floats(0.1, 4), max_size=40))
-    def test_the_scale_of_the_parameters_does_not_matter(self, scale: float, norms: list[float]) -> None:
-        plain, scaled = (started(0.3, 3, 1.5, 2) for _ in range(2))
-        assert bursts(scaled, [scale * norm for norm in norms]) == bursts(plain, norms)
-
-    def test_steps_that_moved_nothing_take_no_time(self) -> None:
-        policy = started(0.3, 2, 1.0, 1)
-        assert bursts(policy, [1.0, np.nan, 0.0, np.inf, 1.0, 1.0]) == [0, 0, 0, 0, 1, 0]
-
-    def test_without_measurements_none_comes(self) -> None:
-        assert not any(bursts(started(0.3, 1, 1.0, 1), [np.nan] * 10))
-        assert not any(bursts(started(0.3, 1, 1.0, 1), [0.0] * 10))
-
-    def test_a_growth_of_1_keeps_the_interval(self) -> None:
-        assert bursts(started(0.3, 2, 1.0, 1), [1.0] * 9) == [0, 1, 0, 0, 1, 0, 0, 1, 0]
+        ((0.3, 4, 2.0, 1), [1.0] * 4 + [0.0] * 2 + [0.25] * 32, [3, 5 + 32]),
+        ((0.3, 4, 2.0, 1), [1.0] * 4 + [4.0] * 8, [3, 6, 11]),
+        ((0.3, 2, 1.0, 1), [1.0, np.nan, 0.0, np.inf, 1.0, 1.0], [4]),  # steps that moved nothing take no time
+        ((0.3, 1, 1.0, 1), [np.nan] * 10, []),
+        ((0.3, 1, 1.0, 1), [0.0] * 10, []),
+        ((0.3, 2, 1.0, 1), [1.0] * 9, [1, 4, 7]),  # a growth of 1 keeps the interval
+    ],
+)
+def test_bursts_go_by_how_far_the_model_moves(arguments: Any, norms: list[float], expected: list[int]) -> None:
+    assert np.flatnonzero(bursts(started(*arguments), norms)).tolist() == expected
 
 
-class TestNewTask:
-    def test_begins_with_the_first_interval_again(self) -> None:
-        seen = [[step, max(0, step - 12)] for step in range(1, 25)]  # the second task comes with step 13
-        found = bursts(started(0.3, 3, 4.0, 1), [1.0] * 24, seen)
-        # After 3; then due 12 later (the 16th), but the new task's own first interval ends with step 15.
-        assert np.flatnonzero(found).tolist() == [2, 14]
-
-    def test_lets_a_burst_end(self) -> None:
-        seen = [[step, max(0, step - 3)] for step in range(1, 11)]
-        found = bursts(started(0.3, 2, 2.0, 4), [1.0] * 10, seen)
-        assert found == [0, 1, 1, 1, 1, 0, 0, 1, 1, 1]  # 2 after it ended, and not 4
-
-    def test_samples_of_memory_are_no_new_task(self) -> None:
-        policy, other = started(0.3, 3, 2.0, 1), started(0.3, 3, 2.0, 1)
-        for step in range(1, 20):
-            first = policy.update(shown(3, seen=[step, 0, 0], update_norm=1.0))
-            second = other.update(shown(3, seen=[step, 0, max(0, step - 5)], update_norm=1.0))
-            np.testing.assert_array_equal(first.weights > 0, second.weights > 0)
+def test_a_new_task_begins_with_the_first_interval_again() -> None:
+    seen = [[step, max(0, step - 12), step] for step in range(1, 25)]  # the second task comes with step 13
+    # After 3; then due 12 later (the 16th), but the new task's own first interval ends with step 15.
+    assert np.flatnonzero(bursts(started(0.3, 3, 4.0, 1), [1.0] * 24, seen)).tolist() == [2, 14]
 
 
-class TestState:
-    @given(
-        norms=st.lists(st.one_of(st.floats(0, 3), st.sampled_from([np.nan, np.inf, 1e308, 5e-324])), max_size=25),
-        cut=st.integers(0, 25),
-    )
-    def test_saved_anywhere_it_goes_on_alike(self, norms: list[float], cut: int) -> None:
-        policy, resumed = started(0.3, 2, 1.5, 2), started(0.3, 2, 1.5, 2)
-        bursts(policy, norms[:cut])
-        saved = json.dumps(policy.state_dict(), allow_nan=False)
-        resumed.load_state_dict(json.loads(saved))
-        assert json.dumps(resumed.state_dict()) == saved
-        later = [*norms[cut:], *[1.0] * 5]
-        assert bursts(resumed, later) == bursts(policy, later)
+@given(
+    norms=st.lists(st.one_of(st.floats(0, 3), st.sampled_from([np.nan, np.inf, 1e308, 5e-324])), max_size=25),
+    cut=st.integers(0, 25),
+)
+def test_saved_anywhere_it_goes_on_alike(norms: list[float], cut: int) -> None:
+    policy, resumed = started(0.3, 2, 1.5, 2), started(0.3, 2, 1.5, 2)
+    bursts(policy, norms[:cut])
+    saved = json.dumps(policy.state_dict(), allow_nan=False)
+    resumed.load_state_dict(json.loads(saved))
+    assert json.dumps(resumed.state_dict()) == saved
+    later = [*norms[cut:], *[1.0] * 5]
+    assert bursts(resumed, later) == bursts(policy, later)
 
 
 @pytest.mark.parametrize(

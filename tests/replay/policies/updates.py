@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,50 +13,31 @@ from mixer.policies.gradient_statistics import GradientStatistics
 
 # Memories stand between the others, so that a mix-up of indices shows.
 MIXED = Mixture(
-    ("early", "a", "late", "b", "c"),
-    np.array([0, 40, 0, 10, 50]),
-    np.array([0.1, 0.2, 0.1, 0.2, 0.4]),
-    memories=(0, 2),
+    ("early", "a", "late", "b", "c"), np.array([0, 40, 0, 10, 50]), np.array([0.1, 0.2, 0.1, 0.2, 0.4]), memories=(0, 2)
 )
 MEMORIES, OTHERS = [0, 2], [1, 3, 4]
+_KINDS: dict[str, type] = {"weights": float, "losses": float, "shares": float, "seen": int, "active": bool}
 
 
-def one_memory(num_others: int = 2, sizes: Sequence[int] | None = None, has_weights: bool = True) -> Mixture:
+def one_memory(num_others: int = 2, sizes: Sequence[int] | None = None) -> Mixture:
     names = (*(f"task {k}" for k in range(num_others)), "memory")
     sizes = [100] * num_others if sizes is None else sizes
-    return Mixture(
-        names, np.array([*sizes, 0]), np.full(len(names), 1 / len(names)), (num_others,), has_weights=has_weights
-    )
+    return Mixture(names, np.array([*sizes, 0]), np.full(len(names), 1 / len(names)), (num_others,))
 
 
-def shown(
-    num_streams: int,
-    step: int = 1,
-    *,
-    weights: Sequence[float] | None = None,
-    shares: Sequence[float] | None = None,
-    seen: Sequence[int] | None = None,
-    losses: Sequence[float] | None = None,
-    progress: float = 0.0,
-    update_norm: float = float("nan"),
-    active: Sequence[bool] | None = None,
-    batch_size: int | None = None,
-) -> Observation:
+def shown(num_streams: int, step: int = 1, **fields: Any) -> Observation:
     """What a step shows, with plain numbers where none are given; who has a share stays."""
+    given = {name: np.array(value, _KINDS[name]) if name in _KINDS else value for name, value in fields.items()}
     counts = np.full(num_streams, 2)
-    return Observation(
-        step=step,
-        progress=progress,
-        weights=np.full(num_streams, 1 / num_streams) if weights is None else np.array(weights, dtype=np.float64),
-        counts=counts,
-        tokens=10 * counts,
-        seen=step * counts if seen is None else np.array(seen),
-        losses=np.full(num_streams, np.nan) if losses is None else np.array(losses, dtype=np.float64),
-        shares=None if shares is None else np.array(shares, dtype=np.float64),
-        active=np.array(active) if active is not None else None if shares is None else np.array(shares) > 0,
-        batch_size=batch_size,
-        update_norm=update_norm,
-    )
+    plain = {
+        "progress": 0.0,
+        "weights": np.full(num_streams, 1 / num_streams),
+        "seen": step * counts,
+        "losses": np.full(num_streams, np.nan),
+        "active": given["shares"] > 0 if "shares" in given else None,
+        "update_norm": float("nan"),
+    }
+    return Observation(step=step, counts=counts, tokens=10 * counts, **{**plain, **given})
 
 
 def random_step(random: np.random.Generator, step: int, decision: Decision, batch_size: int = 24) -> Observation:
@@ -87,29 +69,17 @@ def random_step(random: np.random.Generator, step: int, decision: Decision, batc
     )
 
 
-def run_planned(
-    policy: Policy, streams: Sequence[Stream], mixture: Mixture, num_steps: int, batch_size: int = 40
-) -> np.ndarray:
+def run_planned(policy: Policy, streams: Sequence[Stream], mixture: Mixture, num_steps: int) -> np.ndarray:
     """Counts `[num_steps, num_streams]` of a run through the planner, in which memories are plain streams."""
     planner = Planner(streams, seed=0)
     weights, rows = policy.start(replace(mixture, active=planner.active(0.0))).weights, []
     for step in range(num_steps):
         shares, available = planner.shares(weights / weights.sum(), step / num_steps)
-        counts, _ = planner.draw(shares, available, batch_size, step)
+        counts, _ = planner.draw(shares, available, 40, step)
         rows.append(counts)
-        observation = Observation(
-            step=step + 1,
-            progress=(step + 1) / num_steps,
-            weights=weights / weights.sum(),
-            counts=counts,
-            tokens=np.zeros_like(counts),
-            seen=planner.seen.copy(),
-            losses=np.full(len(counts), 1.0),
-            shares=shares,
-            batch_size=batch_size,
-            update_norm=1.0,
-            active=planner.active((step + 1) / num_steps),
-        )
         if not policy.is_static:
-            weights = policy.update(observation).weights
+            seen = {"seen": planner.seen.copy(), "losses": np.ones(len(counts)), "batch_size": 40, "update_norm": 1.0}
+            after = {"progress": (step + 1) / num_steps, "active": planner.active((step + 1) / num_steps)}
+            now = {"weights": weights / weights.sum(), "shares": shares}
+            weights = policy.update(shown(len(counts), step + 1, **now, **seen, **after)).weights
     return np.array(rows)

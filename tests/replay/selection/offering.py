@@ -1,7 +1,7 @@
 """Offers of any kind of sample, and a buffer that holds what a selection says: shared by the tests."""
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -33,16 +33,20 @@ MAKERS: dict[str, Callable[[], Selection]] = {
 BY_TASK: dict[str, Callable[[], Selection]] = {"Herding": Herding, "KCenter": KCenter}
 
 
-def offers_of(numbers: Sequence[int] | range, num_tasks: int = 3, num_labels: int = 4, seed: int = 0) -> Offers:
+@cache
+def _row(number: int) -> np.ndarray:
+    return np.random.default_rng([0, number]).uniform(size=8)
+
+
+def offers_of(numbers: Sequence[int] | range) -> Offers:
     """Samples whose properties depend on their number alone, so that they can be offered in any split."""
     numbers = list(numbers)
-    each = [np.random.default_rng([seed, number]) for number in numbers]
-    rows = np.array([random.uniform(size=8) for random in each]).reshape(-1, 8)
+    rows = np.array([_row(number) for number in numbers]).reshape(-1, 8)
     return Offers(
         count=len(numbers),
         first=numbers[0] if numbers else 0,
-        tasks=np.array([number * num_tasks // 200 for number in numbers], dtype=np.int64),
-        labels=np.floor(rows[:, 0] ** 2 * num_labels).astype(np.int64),
+        tasks=np.array([number * 3 // 200 for number in numbers], dtype=np.int64),
+        labels=np.floor(rows[:, 0] ** 2 * 4).astype(np.int64),
         losses=np.round(rows[:, 1] * 5, 1),  # rounded, so that some are equal
         scores=np.round(rows[:, 2] * 2 - 1.5, 1).clip(-1, 1),
         features=rows[:, 3:],
@@ -78,6 +82,7 @@ class Slots:
         assert len(self.numbers) == self.selection.size
 
 
-def splits(stop: int, cuts: Iterable[int]) -> list[range]:
-    ends = [0, *sorted(cuts), stop]
-    return [range(start, end) for start, end in pairwise(ends)]
+def chi_square_is_fine(counts: np.ndarray, expected: np.ndarray | float, part: np.ndarray | float = 0.0) -> bool:
+    """Whether counts are within five standard deviations of chance; `part` is that of each in a draw of several."""
+    statistic = ((counts - expected) ** 2 / (expected * (1 - part))).sum()
+    return bool(statistic < len(counts) + 5 * np.sqrt(2 * len(counts)))

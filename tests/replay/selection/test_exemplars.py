@@ -29,112 +29,81 @@ def radius(features: np.ndarray, centers: list[int] | tuple[int, ...]) -> float:
     return float(apart.min(axis=1).max())
 
 
-class TestHerding:
-    @given(seed=seeds, num_samples=st.integers(1, 12), data=st.data())
-    def test_is_the_greedy_choice_of_the_paper(self, seed: int, num_samples: int, data: st.DataObject) -> None:
-        count = data.draw(st.integers(1, num_samples))
-        features = np.random.default_rng(seed).normal(size=(num_samples, 4)) * 3 + 1
-        chosen = Herding().rank(features, count).tolist()
-        for step in range(count):
-            before, others = chosen[:step], set(range(num_samples)) - set(chosen[:step])
-            best = min(distance_to_mean(features, [*before, other]) for other in others)
-            assert chosen[step] in others
-            assert distance_to_mean(features, chosen[: step + 1]) <= best + 1e-12
-
-    def test_the_mean_comes_closer_than_with_random_samples(self) -> None:
-        random = np.random.default_rng(0)
-        features = random.normal(size=(500, 16)) + 1
-        chosen, drawn = Herding().rank(features, 20), random.choice(500, 20, replace=False)
-        assert distance_to_mean(features, chosen.tolist()) < 0.3 * distance_to_mean(features, drawn.tolist())
-
-    def test_features_of_zeros_do_no_harm(self) -> None:
-        features = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
-        assert sorted(Herding().rank(features, 4).tolist()) == [0, 1, 2, 3]
+@given(seed=seeds, num_samples=st.integers(1, 12), data=st.data())
+def test_herding_is_the_greedy_choice_of_the_paper(seed: int, num_samples: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, num_samples))
+    features = np.random.default_rng(seed).normal(size=(num_samples, 4)) * 3 + 1
+    chosen = Herding().rank(features, count).tolist()
+    for step in range(count):
+        before, others = chosen[:step], set(range(num_samples)) - set(chosen[:step])
+        best = min(distance_to_mean(features, [*before, other]) for other in others)
+        assert chosen[step] in others
+        assert distance_to_mean(features, chosen[: step + 1]) <= best + 1e-12
 
 
-class TestKCenter:
-    @settings(max_examples=50)
-    @given(seed=seeds, num_samples=st.integers(1, 9), data=st.data())
-    def test_covers_at_most_twice_as_far_as_the_best(self, seed: int, num_samples: int, data: st.DataObject) -> None:
-        count = data.draw(st.integers(1, num_samples))
-        features = np.random.default_rng(seed).normal(size=(num_samples, 2)).round(1)
-        best = min(radius(features, centers) for centers in combinations(range(num_samples), count))
-        assert radius(features, KCenter().rank(features, count).tolist()) <= 2 * best + 1e-9
-
-    def test_begins_in_the_middle_and_goes_far_first(self) -> None:
-        features = np.array([[0.0], [9.0], [4.0], [5.0], [-3.0]])
-        assert KCenter().rank(features, 4).tolist() == [2, 4, 1, 0]
+@settings(max_examples=30)
+@given(seed=seeds, num_samples=st.integers(1, 9), data=st.data())
+def test_k_center_covers_at_most_twice_as_far_as_the_best(seed: int, num_samples: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, num_samples))
+    features = np.random.default_rng(seed).normal(size=(num_samples, 2)).round(1)
+    best = min(radius(features, centers) for centers in combinations(range(num_samples), count))
+    assert radius(features, KCenter().rank(features, count).tolist()) <= 2 * best + 1e-9
 
 
 @both
-class TestBoth:
-    @given(seed=seeds, sizes=st.lists(st.integers(0, 5), min_size=1, max_size=6), capacity=st.integers(1, 15))
-    def test_a_shared_capacity_is_even_and_the_last_in_rank_go(
-        self, kind: type[Exemplars], seed: int, sizes: list[int], capacity: int
-    ) -> None:
-        slots, ranked, first = Slots(kind(), capacity), [], 0
-        for label, size in enumerate(sizes):  # a task a class
-            offers = task_of({label: size}, first, seed)
-            slots.offer(offers)
-            assert offers.features is not None
-            if size:
-                order = kind().rank(offers.features.astype(np.float64), size)
-                ranked.append((order + first).tolist())
-            first += size
-            kept = [len(set(own) & set(slots.numbers)) for own in ranked]
-            assert sum(kept) == min(capacity, sum(sizes[: label + 1]))  # no slot is free that could be used
-            for own, count in zip(ranked, kept, strict=True):
-                assert set(own[:count]) <= set(slots.numbers)
-                assert count == len(own) or count >= max(kept) - 1 or capacity < len(ranked)
+@pytest.mark.parametrize("features", [np.ones((4, 2)), np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])])
+def test_equal_samples_and_zeros_are_not_taken_twice(kind: type[Exemplars], features: np.ndarray) -> None:
+    assert sorted(kind().rank(features, 4).tolist()) == [0, 1, 2, 3]
 
-    def test_shares_of_several_tasks(self, kind: type[Exemplars]) -> None:
-        slots, first = Slots(kind(), 20), 0
-        for task, shares in enumerate(([10, 10], [5] * 4, [4, 4, 3, 3, 3, 3])):
-            labels = {2 * task: 30, 2 * task + 1: 30}
-            slots.offer(task_of(labels, first))
-            first += 60
-            of_task = [number // 60 for number in slots.numbers]
-            assert [of_task.count(own) for own in range(task + 1)] == [
-                sum(shares[2 * own : 2 * own + 2]) for own in range(task + 1)
-            ]
 
-    def test_a_class_has_its_slots(self, kind: type[Exemplars]) -> None:
-        slots = Slots(kind(3), 12)
-        assert sum(slot >= 0 for slot in slots.offer(task_of({0: 9, 1: 2}))) == 5
-        assert sum(slot >= 0 for slot in slots.offer(task_of({2: 9, 0: 4}, first=11))) == 6  # again, and counted anew
-        with pytest.raises(ValueError, match="capacity must be 15 or more for 5 classes with per_class 3, got 12"):
-            slots.offer(task_of({5: 1}, first=24))
-        assert slots.selection.size == 11
+@both
+@settings(max_examples=30)
+@given(seed=seeds, sizes=st.lists(st.integers(0, 5), min_size=1, max_size=6), capacity=st.integers(1, 15))
+def test_a_shared_capacity_is_even_by_rank(kind: type[Exemplars], seed: int, sizes: list[int], capacity: int) -> None:
+    slots, ranked, first = Slots(kind(), capacity), [], 0
+    for label, size in enumerate(sizes):  # a task a class
+        offers = task_of({label: size}, first, seed)
+        slots.offer(offers)
+        assert offers.features is not None
+        if size:
+            order = kind().rank(offers.features.astype(np.float64), size)
+            ranked.append((order + first).tolist())
+        first += size
+        kept = [len(set(own) & set(slots.numbers)) for own in ranked]
+        assert sum(kept) == min(capacity, sum(sizes[: label + 1]))  # no slot is free that could be used
+        for own, count in zip(ranked, kept, strict=True):
+            assert set(own[:count]) <= set(slots.numbers)
+            assert count == len(own) or count >= max(kept) - 1 or capacity < len(ranked)
 
-    def test_slots_of_new_entries_are_taken_in_order(self, kind: type[Exemplars]) -> None:
-        slots = Slots(kind(), 6)
-        assert [slot for slot in slots.offer(task_of({0: 4})) if slot >= 0] == [0, 1, 2, 3]
-        taken = [slot for slot in slots.offer(task_of({1: 4}, first=4)) if slot >= 0]
-        assert len(taken) == 3
-        assert taken[1:] == [4, 5]
 
-    def test_removed_entries_make_room_and_ranks_close_up(self, kind: type[Exemplars]) -> None:
-        slots = Slots(kind(), 8)
-        slots.offer(task_of({0: 8}))
-        order = slots.selection.rank(  # type: ignore[attr-defined]
-            np.asarray(task_of({0: 8}).features, dtype=np.float64), 8
-        ).tolist()
-        for number in order[:2]:
-            slots.remove(slots.numbers.index(number))
-        slots.offer(task_of({1: 8}, first=8))
-        assert sorted(number for number in slots.numbers if number < 8) == sorted(order[2:6])
+@both
+def test_a_class_has_its_slots(kind: type[Exemplars]) -> None:
+    slots = Slots(kind(3), 12)
+    assert sum(slot >= 0 for slot in slots.offer(task_of({0: 9, 1: 2}))) == 5
+    assert sum(slot >= 0 for slot in slots.offer(task_of({2: 9, 0: 4}, first=11))) == 6  # again, and counted anew
+    with pytest.raises(ValueError, match="capacity must be 15 or more for 5 classes with per_class 3, got 12"):
+        slots.offer(task_of({5: 1}, first=24))
+    assert slots.selection.size == 11
 
-    def test_features_must_be_finite(self, kind: type[Exemplars]) -> None:
-        slots = Slots(kind(), 3)
-        with pytest.raises(ValueError, match=r"Offers\.features must be finite"):
-            slots.offer(Offers(1, 0, labels=np.zeros(1, np.int64), features=np.array([[np.nan]])))
 
-    def test_equal_samples_are_not_taken_twice(self, kind: type[Exemplars]) -> None:
-        assert sorted(kind().rank(np.ones((5, 2)), 5).tolist()) == [0, 1, 2, 3, 4]
+@both
+def test_removed_entries_make_room_and_ranks_close_up(kind: type[Exemplars]) -> None:
+    selection = kind()
+    slots, offers = Slots(selection, 8), task_of({0: 8})
+    slots.offer(offers)
+    order = selection.rank(np.asarray(offers.features, dtype=np.float64), 8).tolist()
+    for number in order[:2]:
+        slots.remove(slots.numbers.index(number))
+    slots.offer(task_of({1: 8}, first=8))
+    assert sorted(number for number in slots.numbers if number < 8) == sorted(order[2:6])
 
-    @pytest.mark.parametrize("per_class", [0, 1.5])
-    def test_per_class_is_a_whole_number(self, kind: type[Exemplars], per_class: int) -> None:
+
+@both
+def test_wrong_values_are_refused(kind: type[Exemplars]) -> None:
+    with pytest.raises(ValueError, match=r"Offers\.features must be finite"):
+        Slots(kind(), 3).offer(Offers(1, 0, labels=np.zeros(1, np.int64), features=np.array([[np.nan]])))
+    for per_class in (0, 1.5):
         with pytest.raises(ValueError, match="per_class must be a whole number"):
-            kind(per_class)
-        with pytest.raises(ValueError, match="capacity must be 4 or more for 1 classes"):
-            kind(4).start(3, 0)
+            kind(per_class)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="capacity must be 4 or more for 1 classes"):
+        kind(4).start(3, 0)

@@ -1,81 +1,35 @@
-"""Ranks that read files which another one writes, earlier or later than they look."""
+"""Ranks that read files which another one writes, earlier or later than they look; and one that is killed."""
 
-import shutil
+import os
+import random
+import signal
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay.storage import DiskRows
+from replay.storage.row_file import RowFile
 from tests.replay.storage.test_disk_rows import check
 from tests.replay.storage.test_rows import row
-
-
-def num_held(rows: DiskRows) -> int:
-    return sum(len(segment.held) for segment in rows.segments)
 
 
 def append(rows: DiskRows, count: int, seed: int = 0) -> None:
     rows.append([row(number, seed) for number in range(rows.next_number, rows.next_number + count)])
 
 
-def test_who_does_not_write_keeps_rows_in_memory_until_their_file_is_there(tmp_path):
-    reader = DiskRows(tmp_path / "rows", is_writer=False, rows_per_segment=4)
-    assert not (tmp_path / "rows").exists()
-    append(reader, 10)
-    check(reader, list(range(10)))
-    assert num_held(reader) == 8
-    append(DiskRows(tmp_path / "rows", rows_per_segment=4), 10)
-    append(reader, 2)
-    assert num_held(reader) == 4  # the writer has not come so far
-    check(reader, list(range(12)))
-
-
-def test_who_does_not_write_reads_a_checkpoint_until_the_writer_has_taken_it_up(tmp_path):
-    writer = DiskRows(tmp_path / "rows", rows_per_segment=4)
-    append(writer, 18)
-    writer.save(tmp_path / "saved")
-    append(writer, 18, seed=1)
-    reader = DiskRows(tmp_path / "new", is_writer=False, rows_per_segment=4)
-    reader.load(tmp_path / "saved")
-    reader.drop(np.array([0, 1, 2]))
-    check(reader, list(range(3, 18)))
-    writer = DiskRows(tmp_path / "new", rows_per_segment=4)
-    writer.load(tmp_path / "saved")
-    shutil.rmtree(tmp_path / "saved")
-    check(reader, list(range(3, 18)))
-    writer.drop(np.array([0, 1, 2]))
-    append(writer, 6)
-    append(reader, 6)
-    check(reader, list(range(3, 24)))
-    assert num_held(reader) == 0
-
-
-def test_a_folder_that_is_not_shared_is_named(tmp_path):
-    reader = DiskRows(tmp_path / "rows", is_writer=False, rows_per_segment=4)
-    append(DiskRows(tmp_path / "rows", rows_per_segment=4), 8)
-    append(reader, 8)
-    shutil.rmtree(tmp_path / "rows")
-    with pytest.raises(FileNotFoundError, match="rows holds row 3"):
-        check(reader, [3])
-
-
 NUMBERS = st.one_of(
     st.lists(st.integers(0, 60), max_size=12),
     st.builds(lambda start, count: list(range(start, start + count)), st.integers(0, 60), st.integers(0, 20)),
 )
-CALLS = st.lists(
-    st.one_of(
-        st.tuples(st.just("append"), st.integers(1, 9)),
-        st.tuples(st.just("drop"), NUMBERS),
-        st.tuples(st.just("erase"), NUMBERS),
-    ),
-    min_size=6,
-    max_size=40,
+CALLS = st.one_of(
+    st.tuples(st.just("append"), st.integers(1, 9)),
+    st.tuples(st.just("drop"), NUMBERS),
+    st.tuples(st.just("erase"), NUMBERS),
 )
 
 
@@ -98,8 +52,8 @@ def live_after(calls: list[tuple[str, Any]]) -> list[int]:
     return sorted(live)
 
 
-@settings(max_examples=100)
-@given(CALLS, st.randoms(use_true_random=False))
+@settings(max_examples=30)
+@given(st.lists(CALLS, min_size=6, max_size=30), st.randoms(use_true_random=False))
 def test_ranks_may_be_two_calls_apart(calls, random):
     """A step drops rows and adds others, which one rank has done before the others begin with it."""
     with TemporaryDirectory() as folder:
@@ -118,3 +72,51 @@ def test_ranks_may_be_two_calls_apart(calls, random):
                 call(second, kind, argument)
             check(reader, after)
             check(writer, after)
+
+
+def _live(step: int) -> list[int]:
+    """What is there after a step of the run below."""
+    return [number for number in range(step * 3) if number % 5 == 0 or number >= (step - 6) * 3]
+
+
+def _run(root: Path, begins_from: int) -> None:
+    """Adds three rows a step, drops, and saves at every seventh step, without end."""
+    rows = DiskRows(root / "rows", rows_per_segment=4)
+    if begins_from:
+        rows.load(root / f"saved-{begins_from}")
+    for step in range(begins_from + 1, 10**9):
+        append(rows, 3)
+        gone = [number for number in range(max(step - 7, 0) * 3, (step - 6) * 3) if number % 5]
+        rows.drop(np.array(gone, dtype=np.int64))
+        if step % 7 == 0:
+            rows.save(root / f"saved-{step}")
+
+
+def _last_saved(root: Path) -> int:
+    return max((int(path.parent.name.split("-")[1]) for path in root.glob("saved-*/rows.json")), default=0)
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
+    generator, saved = random.Random(0), 0
+    for _ in range(4):
+        child = os.fork()
+        if child == 0:
+            try:
+                _run(tmp_path, saved)
+            finally:
+                os._exit(1)
+        deadline = time.monotonic() + 60
+        while _last_saved(tmp_path) <= saved and time.monotonic() < deadline:
+            time.sleep(0.002)
+        time.sleep(generator.random() * 0.1)
+        os.kill(child, signal.SIGKILL)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        for path in tmp_path.glob("rows/rows-*.arrow"):
+            assert len(RowFile(path).numbers) == int(path.stem.split("-")[-1])
+        saved = _last_saved(tmp_path)
+        rows = DiskRows(tmp_path / "rows", rows_per_segment=4)
+        assert not list(tmp_path.glob("rows/*.tmp"))
+        rows.load(tmp_path / f"saved-{saved}")
+        assert rows.next_number == saved * 3
+        check(rows, _live(saved))
+        assert len(list(tmp_path.glob("rows/*"))) == len(list(tmp_path.glob(f"saved-{saved}/rows-*.arrow")))

@@ -1,14 +1,12 @@
-"""Labels of data sets that are read by columns come from an attribute where that is the same."""
-
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import Subset, TensorDataset
 
 from replay.storage.labels import Labels, read_labels
-from replay.storage.sources import Sources, addresses
 
 LABELS = np.arange(10_000) % 7
 
@@ -33,14 +31,60 @@ class ByColumns:
         return {name: values[torch.from_numpy(indices)] for name, values in self.columns.items()}
 
 
-@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, np.ndarray.tolist, lambda held: held.astype(np.uint8)])
+class Held(list[str]):
+    """Six samples, which are not read, and attributes."""
+
+    def __init__(self, **attributes: Any):
+        super().__init__("abcdef")
+        vars(self).update(attributes)
+
+    def __getitem__(self, index: Any) -> Any:
+        pytest.fail("a sample was read")
+
+
+def table() -> datasets.Dataset:
+    return datasets.Dataset.from_dict({"label": list(range(10, 16)), "text": list("abcdef"), "score": [0.5] * 6})
+
+
 @pytest.mark.parametrize(
-    ("column", "attribute", "named"),
-    [("label", "label", None), ("labels", "labels", None), ("label", "labels", None), ("kind", "kind", "kind")],
+    "dataset",
+    [
+        table(),
+        table().with_format("torch"),
+        table().select([0, 0, 1, 2, 3, 4, 5]).select(range(1, 7)),
+        table().cast_column("label", datasets.ClassLabel(num_classes=20)),
+        table().with_transform(lambda batch: pytest.fail("whole samples were read")),
+        Held(targets=torch.arange(10, 16)),
+        Held(labels=np.arange(10, 16, dtype=np.uint8)),
+        Held(label=tuple(range(10, 16))),
+        Subset(Held(targets=torch.arange(9, 15)), [1, 2, 3, 4, 5]),
+    ],
+    ids=lambda value: type(value).__name__,
 )
-def test_samples_are_not_read_where_an_attribute_is_the_same(
-    kind: Any, column: str, attribute: str, named: str | None
-) -> None:
+def test_labels_are_read_without_reading_samples(dataset: Any) -> None:
+    labels = read_labels(dataset, np.array([4, 0, 0]))
+    assert labels is not None
+    assert labels.dtype == np.int64
+    assert labels.tolist() == [14, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "column"),
+    [
+        *((table(), name) for name in ("other", "text", "score")),
+        (Held(targets=[1] * 6), "label"),
+        (Held(targets=[1, 2]), None),
+        (Held(targets=torch.zeros(6, 2, dtype=torch.int64)), None),
+        (TensorDataset(torch.zeros(3)), None),
+    ],
+)
+def test_where_there_are_no_labels_there_are_none(dataset: Any, column: str | None) -> None:
+    assert read_labels(dataset, np.array([0, 1]), column) is None
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, np.ndarray.tolist, lambda held: held.astype(np.uint8)])
+@pytest.mark.parametrize(("column", "attribute", "named"), [("label", "labels", None), ("kind", "kind", "kind")])
+def test_an_attribute_saves_reading_samples(kind: Any, column: str, attribute: str, named: str | None) -> None:
     data = ByColumns({column: LABELS}, **{attribute: kind(LABELS)})
     labels = Labels(data, named)
     for indices in (np.array([9_999, 0, 0, 5]), np.array([], dtype=np.int64), None):
@@ -51,19 +95,10 @@ def test_samples_are_not_read_where_an_attribute_is_the_same(
     assert data.num_read == 8
 
 
-def test_a_source_compares_once() -> None:
-    sources, data = Sources(), ByColumns({"label": LABELS}, labels=LABELS)
-    sources.add("a", data)
-    for _ in range(3):
-        assert sources.labels(addresses(0, [3, 1])).tolist() == [3, 1]
-    assert data.num_read == 8
-
-
 @pytest.mark.parametrize(
     ("attributes", "column"),
     [
         ({"labels": 6 - LABELS}, None),  # the classes before a transform of theirs
-        ({"targets": LABELS + 1}, None),
         ({"targets": LABELS}, None),  # of another name
         ({"labels": LABELS}, "label"),
         ({"label": LABELS[:-1]}, None),
@@ -81,17 +116,6 @@ def test_the_column_counts(attributes: dict[str, Any], column: str | None) -> No
     assert data.most_at_once < 5_000  # whole samples are read for them
 
 
-def test_an_attribute_is_that_of_its_own_column() -> None:
-    data = ByColumns({"label": LABELS, "labels": 6 - LABELS}, labels=6 - LABELS)
-    assert read_labels(data).tolist() == LABELS.tolist()
-    same_at_first = ByColumns({"label": LABELS, "labels": LABELS}, labels=LABELS)
-    read_labels(same_at_first)
-    assert same_at_first.num_read == 10_008
-    scored = ByColumns({"label": LABELS / 7, "labels": LABELS}, label=LABELS / 7, labels=LABELS)
-    assert read_labels(scored).tolist() == LABELS.tolist()
-    assert scored.num_read == 8
-
-
 @pytest.mark.parametrize("values", [LABELS / 7, np.full(10_000, np.nan), LABELS[:, None]])
 def test_a_column_without_whole_numbers_is_no_label_whatever_an_attribute_says(values: np.ndarray) -> None:
     data = ByColumns({"label": values}, label=LABELS, labels=LABELS, targets=LABELS)
@@ -99,18 +123,6 @@ def test_a_column_without_whole_numbers_is_no_label_whatever_an_attribute_says(v
     assert read_labels(data, np.array([1]), "label") is None
 
 
-def test_without_a_column_the_attribute_is_taken_as_it_is() -> None:
-    data = ByColumns({"x": np.zeros(10_000)}, targets=LABELS)
-    assert read_labels(data, np.array([8, 1])).tolist() == [1, 1]
-    assert read_labels(data, np.array([8, 1]), "label") is None
-    assert read_labels(ByColumns({"label": LABELS[:1]}, label=LABELS[:1])).tolist() == [0]
-    assert read_labels(ByColumns({"label": LABELS[:0]}, label=LABELS[:0])).tolist() == []
-
-
-@pytest.mark.parametrize("kind", [list, tuple, np.asarray, torch.as_tensor])
-def test_a_part_of_it(kind: Any) -> None:
-    data = ByColumns({"label": LABELS}, labels=LABELS)
-    part = Subset(Subset(data, range(0, 10_000, 2)), kind([4, 3, 0]))
-    assert read_labels(part).tolist() == [LABELS[8], LABELS[6], LABELS[0]]
-    assert read_labels(part, np.array([1])).tolist() == [LABELS[6]]
-    assert data.num_read == 16
+@pytest.mark.parametrize("count", [0, 1])
+def test_one_sample_or_none(count: int) -> None:
+    assert read_labels(ByColumns({"label": LABELS[:count]}, label=LABELS[:count])).tolist() == [0] * count

@@ -1,0 +1,149 @@
+"""Selections that hold something of each group."""
+
+from collections import Counter, defaultdict, deque
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay.selection import ClassBalanced, Offers, Ring
+from tests.replay.selection.offering import Slots, chi_square_is_fine
+
+names = st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 1)), max_size=80)
+
+
+def offer(slots: Slots, names: list[tuple[int, int]], first: int = 0) -> list[int]:
+    table = np.array(names, dtype=np.int64).reshape(-1, 2)
+    return slots.offer(Offers(len(names), first, tasks=table[:, 0], labels=table[:, 1]))
+
+
+@given(names=names, slots_per_group=st.integers(1, 4))
+def test_each_group_holds_its_newest(names: list[tuple[int, int]], slots_per_group: int) -> None:
+    slots = Slots(Ring(slots_per_group), 9 * slots_per_group)
+    offer(slots, names)
+    newest: dict[tuple[int, int], deque[int]] = defaultdict(lambda: deque(maxlen=slots_per_group))
+    for number, name in enumerate(names):
+        newest[name].append(number)
+    assert sorted(slots.numbers) == sorted(number for group in newest.values() for number in group)
+
+
+def test_slots_are_used_in_turns() -> None:
+    slots = Slots(Ring(2, by="label"), 4)
+    assert offer(slots, [(0, 5), (1, 5), (0, 7), (0, 5), (0, 5), (0, 7), (0, 7), (0, 5)]) == [0, 1, 2, 0, 1, 3, 2, 0]
+
+
+@given(names=names, capacity=st.integers(1, 20), slot_draws=st.lists(st.integers(0, 100), max_size=20))
+def test_sharing_groups_hold_their_newest(names: list[tuple[int, int]], capacity: int, slot_draws: list[int]) -> None:
+    slots = Slots(Ring(), capacity)
+    offer(slots, names)
+    for draw in slot_draws[: len(slots.numbers)]:
+        slots.remove(draw % len(slots.numbers))
+    offer(slots, names, first=len(names))
+    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number in slots.numbers:
+        groups[names[number % len(names)]].append(number)
+    for name, own in groups.items():
+        fresh = [number for number in range(len(names), 2 * len(names)) if names[number % len(names)] == name]
+        kept = sorted(number for number in own if number >= len(names))
+        assert kept == fresh[len(fresh) - len(kept) :]  # the newest, none left out
+    assert len(slots.numbers) >= min(capacity, len(names))
+
+
+def test_a_shared_capacity_is_shared_out_anew_as_groups_come() -> None:
+    slots = Slots(Ring(by="task"), 12)
+    for task, size in enumerate((12, 6, 4, 3)):
+        offer(slots, [(task, 0)] * 40, 40 * task)
+        newest = [range(40 * (group + 1) - size, 40 * (group + 1)) for group in range(task + 1)]
+        assert sorted(slots.numbers) == [number for own in newest for number in own]
+
+
+def test_a_capacity_that_does_not_suffice_is_refused_before_anything_is_placed() -> None:
+    slots = Slots(Ring(4, by="task"), 11)
+    offer(slots, [(0, 0), (1, 0)])
+    with pytest.raises(ValueError, match=r"capacity must be 12 or more for 3 groups by \('task',\).*4, got 11"):
+        offer(slots, [(1, 0), (2, 0)])
+    assert slots.selection.size == 2
+    with pytest.raises(ValueError, match="capacity must be 20 or more for 1 groups"):
+        Ring(20).start(11, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({"by": by}, "by must be") for by in ((), ("class",), "domain", ("task", "task", "x"))),
+        *(({"slots_per_group": n}, r"slots_per_group must be a whole number.*None shares") for n in (0, -1, 1.5)),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Ring(**options)
+
+
+def test_what_is_needed_depends_on_the_groups() -> None:
+    assert Ring().needs == {"task", "label"}
+    assert Ring(by=("label",)).needs == {"label"}
+
+
+class Plain:
+    """Algorithm 1 of the paper with lists that are searched; it is told the choices and says whether they are right."""
+
+    def __init__(self, capacity: int):
+        self.capacity, self.labels = capacity, list[int]()
+        self.num_seen: Counter[int] = Counter()
+        self.full: set[int] = set()
+
+    def largest(self) -> set[int]:
+        sizes = Counter(self.labels)
+        return {label for label in sizes if sizes[label] == max(sizes.values())}
+
+    def check(self, label: int, slot: int) -> None:
+        self.num_seen[label] += 1
+        if len(self.labels) < self.capacity:
+            assert slot == len(self.labels)
+            self.labels.append(label)
+        elif label in self.full:
+            assert slot == -1 or self.labels[slot] == label
+            assert slot >= 0 or Counter(self.labels)[label] < self.num_seen[label]
+        else:
+            assert self.labels[slot] in self.largest() - {label}
+            self.labels[slot] = label
+        if len(self.labels) == self.capacity:
+            self.full |= self.largest()
+
+    def remove(self, slot: int) -> None:
+        last = self.labels.pop()
+        if slot < len(self.labels):
+            self.labels[slot] = last
+
+
+def labelled(labels: list[int], first: int = 0) -> Offers:
+    return Offers(len(labels), first, labels=np.array(labels, dtype=np.int64))
+
+
+@settings(max_examples=100)
+@given(
+    steps=st.lists(st.one_of(st.lists(st.integers(-3, 3), max_size=30), st.integers(0, 100)), max_size=10),
+    capacity=st.integers(1, 12),
+    key=st.integers(-(2**63), 2**63 - 1),
+)
+def test_every_choice_is_one_that_the_algorithm_allows(steps: list[Any], capacity: int, key: int) -> None:
+    slots, plain, offered = Slots(ClassBalanced(), capacity, key), Plain(capacity), 0
+    for step in steps:
+        if isinstance(step, list):
+            for label, slot in zip(step, slots.offer(labelled(step, offered)), strict=True):
+                plain.check(label, slot)
+            offered += len(step)
+        elif slots.numbers:
+            slots.remove(step % len(slots.numbers))
+            plain.remove(step % len(plain.labels))
+        assert len(plain.labels) == slots.selection.size
+
+
+def test_any_of_the_tied_largest_loses_with_the_same_probability() -> None:
+    counts = np.zeros(6)
+    for key in range(1_800):
+        slots = Slots(ClassBalanced(), 6, key)
+        counts[slots.offer(labelled([0, 1, 2, 0, 1, 2, 9]))[-1]] += 1
+    assert chi_square_is_fine(counts, 300)

@@ -1,0 +1,219 @@
+"""What a buffer knows of its entries, in memory and on disk, and what it draws of them."""
+
+import copy
+import errno
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mixer import Stream
+from mixer.mixture.planner import Planner
+from replay import ReplayBuffer
+from replay.memory.entries import Entries
+from tests.replay.buffers import letters
+
+COLUMNS = ("address", "row", "number", "task", "label")
+CAPACITY = 5_000
+
+
+def put(entries: Entries, slots: Any, start: int) -> None:
+    values = {name: start * 7 + place + np.arange(len(slots)) for place, name in enumerate(COLUMNS)}
+    entries.put(np.asarray(slots, dtype=np.int64), **{**values, "task": start})
+
+
+def table(entries: Entries) -> list[tuple[int, ...]]:
+    return list(zip(*(entries[name].tolist() for name in COLUMNS), strict=True))
+
+
+CALLS = st.one_of(
+    st.tuples(st.just("add"), st.integers(0, 2_000)),
+    st.tuples(st.just("replace"), st.lists(st.integers(0, CAPACITY), unique=True, max_size=5)),
+    st.tuples(st.just("remove"), st.integers(0, CAPACITY)),
+    st.tuples(st.just("reload"), st.integers(0, CAPACITY)),
+)
+
+
+def call(entries: Entries, kind: str, argument: Any, start: int, folder: Path | None) -> Entries:
+    if kind == "add":
+        put(entries, np.arange(entries.size, min(CAPACITY, entries.size + argument)), start)
+    elif kind == "replace":
+        put(entries, [slot for slot in argument if slot < entries.size], start)
+    elif kind == "remove" and entries.size:
+        entries.remove(argument % entries.size)
+    elif kind == "reload":
+        state = entries.state_dict()
+        if argument % 2:
+            entries = Entries(CAPACITY, folder)
+        entries.load_state_dict(state)
+    return entries
+
+
+@given(st.lists(CALLS, max_size=15))
+def test_on_disk_and_in_memory_they_are_what_a_list_would_be(calls):
+    with TemporaryDirectory() as name:
+        folder = Path(name) / "rows"
+        on_disk, in_memory, model = Entries(CAPACITY, folder), Entries(CAPACITY), []
+        for start, (kind, argument) in enumerate(calls):
+            in_memory = call(in_memory, kind, argument, start, None)
+            on_disk = call(on_disk, kind, argument, start, folder)
+            for column in COLUMNS:
+                np.testing.assert_array_equal(on_disk[column], in_memory[column], strict=True)
+            if kind == "remove" and model:
+                model[argument % len(model)] = model[-1]
+                model.pop()
+                assert table(on_disk) == model
+            model = table(on_disk)
+        assert not folder.exists() or not list(folder.iterdir())  # a killed process leaves no file, then
+
+
+def test_states_and_copies_stand_by_themselves(tmp_path):
+    for entries in (Entries(3_000), Entries(3_000, tmp_path)):
+        put(entries, range(5), 1)
+        state, other, before = entries.state_dict(), copy.deepcopy(entries), table(entries)
+        put(other, range(2_000), 2)
+        assert table(entries) == before
+        put(entries, range(5), 2)
+        assert state["address"].tolist() == [7, 8, 9, 10, 11]
+        assert other.size == 2_000
+
+
+@pytest.mark.parametrize("change", [lambda entries: put(entries, [0], 2), lambda entries: entries.remove(0)])
+def test_a_forked_process_changes_its_own(tmp_path, change):
+    entries = Entries(10, tmp_path)
+    put(entries, range(4), 1)
+    before = table(entries)
+    child = os.fork()
+    if child == 0:
+        change(entries)
+        os._exit(0 if table(entries) != before else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert table(entries) == before
+
+
+def test_a_full_disk_is_named_and_changes_nothing(tmp_path, monkeypatch):
+    entries = Entries(5_000, tmp_path)
+    put(entries, range(1_000), 1)
+    before = table(entries)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'") as info:
+        put(entries, range(2_000), 2)
+    assert info.value.errno == errno.ENOSPC
+    assert table(entries) == before
+
+
+DATA = letters(50)
+both = pytest.mark.parametrize("retrieval", ["Uniform", "LeastRecent"])
+
+
+def buffer_of(size: int, retrieval: str = "Uniform", storage: str = "references") -> ReplayBuffer:
+    buffer = ReplayBuffer(12, storage=storage, retrieval=retrieval, seed=4)
+    buffer.remember("a", DATA, range(size))
+    return buffer
+
+
+@both
+@settings(max_examples=25)
+@given(counts=st.lists(st.integers(0, 12), max_size=9), data=st.data())
+def test_draws_give_no_entry_twice_and_stay_as_they_are(retrieval: str, counts: list[int], data: Any) -> None:
+    buffer, position = buffer_of(7, retrieval, storage="memory"), 0
+    cursor = buffer.new_cursor(0)
+    for count in counts:
+        count = min(count, cursor.available)
+        held = buffer._entries["row"].tolist()
+        start = cursor.advance(count)
+        assert start == position
+        position += count
+        assert buffer.num_drawn == position
+        positions = np.arange(start, position)
+        found = cursor.references(positions).tolist()
+        assert len(set(found)) == count
+        assert set(found) <= set(held)
+        assert [held[slot] for slot in cursor.slots(positions).tolist()] == found
+        buffer.remember("a", DATA, range(data.draw(st.integers(0, 30))))
+        part = sorted(data.draw(st.sets(st.sampled_from(range(count)))) if count else [])
+        assert cursor.references(positions[part]).tolist() == [found[place] for place in part]
+        buffer.forget(buffer.entries["number"][: data.draw(st.integers(0, 2))].tolist())
+
+
+@both
+@settings(max_examples=25)
+@given(counts=st.lists(st.integers(0, 7), min_size=1, max_size=6))
+def test_where_the_buffer_stays_as_it_is_predictions_are_what_is_drawn(retrieval: str, counts: list[int]) -> None:
+    buffer = buffer_of(7, retrieval)
+    cursor = buffer.new_cursor(0)
+    cursor.advance(3)
+    for ahead in (cursor.ahead(), cursor.ahead()):  # a second forecast that differs from the first one
+        spans = []
+        for count in counts:
+            start = ahead.advance(count)
+            spans.append(range(start, start + count))
+        predicted = [cursor.references(span).tolist() for span in spans]
+        assert [ahead.references(span).tolist() for span in spans] == predicted
+        assert cursor.references(range(3)).tolist() == cursor._last[2].tolist(), "nothing was drawn yet"
+    for span, expected in zip(spans, predicted, strict=True):
+        assert cursor.advance(len(span)) == span.start
+        assert cursor.references(span).tolist() == expected
+
+
+def test_predictions_of_a_buffer_that_was_emptied_are_no_errors() -> None:
+    buffer = buffer_of(5)
+    cursor = buffer.new_cursor(0)
+    start = cursor.ahead().advance(4)
+    buffer.forget(buffer.entries["number"].tolist())
+    assert cursor.references(range(start, start + 4)).shape == (4,)
+    assert (cursor.available, cursor.advance(0), buffer.num_drawn) == (0, 0, 0)
+
+
+def test_a_drawer_is_the_buffers_own_state() -> None:
+    buffer = buffer_of(9)
+    first = buffer.new_cursor(0)
+    first.advance(5)
+    second = buffer.new_cursor(1)  # another run of the same buffer
+    assert second.advance(0) == 5
+    second.load_state_dict(first.state_dict())
+    for state, message in (
+        ({"position": 4, "memory": True}, "4 samples had been drawn from the buffer and 9 offered .*, 5 and 9"),
+        ({"position": 4, "length": 9, "key": 1}, "had a data set when the run was saved and is a replay buffer now"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            second.load_state_dict(state)
+        second.load_state_dict(state, allow_inexact=True)
+    assert second.advance(1) == 5
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 50), total=st.integers(1, 20), ratio=st.sampled_from([0.0, 0.1, 0.5]), additional=st.booleans()
+)
+def test_a_growing_memory_is_drawn_within_a_sample_of_its_share(
+    seed: int, total: int, ratio: float, additional: bool
+) -> None:
+    buffer = ReplayBuffer(30, seed=seed)
+    planner = Planner([Stream("a", DATA), Stream("memory", buffer)], seed)
+    weights = np.array([1.0, 0.0]) if additional else np.array([1 - ratio, ratio])
+    on_top = np.array([0.0, ratio]) if additional else None
+    owed = 0.0
+    for step in range(12):
+        shares, available = planner.shares(weights, 0.0)
+        size = len(buffer)
+        counts, starts = planner.draw(shares, available, total, step, on_top)
+        assert counts[0] + (0 if additional else counts[1]) == total
+        assert counts[1] <= size
+        owed += ratio * total if size else 0.0
+        if counts[1] == size:
+            owed = float(counts[1])  # what it could not give is not made up for
+        owed -= counts[1]
+        if size >= total:
+            assert -1.0 < owed < 1.0 + 1e-9
+        assert (starts[1] + counts[1]) == buffer.num_drawn
+        buffer.remember("a", DATA, range(step * 3, step * 3 + 3))
