@@ -14,7 +14,7 @@ from transformers import AutoModel, BertConfig
 from mixer import Head, MixingTrainer, MultiTaskModel, Stream
 from mixer.loading.step import StepBatch
 from mixer.trainer.hooks import StepHook
-from tests.helpers import VOCABULARY, Tokens, arguments
+from tests.helpers import VOCABULARY, GradientRecorder, Tokens, arguments
 
 HEADS = {
     "topic": Head(3, dropout=0.0),
@@ -62,11 +62,12 @@ class Watching(StepHook):
 
 
 class Watched(MixingTrainer):
-    """Keeps the steps, and the weights that each began with."""
+    """Keeps the steps, the weights that each began with, and their gradients."""
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args: Any, callbacks: Sequence[Any] = (), **kwargs: Any):
         self.batches: list[tuple[StepBatch, nn.Module]] = []
-        super().__init__(*args, **kwargs)
+        self.recorder = GradientRecorder()
+        super().__init__(*args, callbacks=[self.recorder, *callbacks], **kwargs)
         self._parts.run.hooks = (Watching(self.batches), *self._parts.run.hooks)
 
 
@@ -85,6 +86,12 @@ def watched(
     """A trainer of some steps whose streams are all in them."""
     args = arguments(folder, per_device_train_batch_size=micro, **options.pop("args", {}))
     return Watched(model, args, train_dataset=streams, batch_size=batch_size, **options)
+
+
+def trained(folder: Path, model: nn.Module, streams: Any, *sizes: int, **options: Any) -> Watched:
+    trainer = watched(folder, model, streams, *sizes, **options)
+    trainer.train()
+    return trainer
 
 
 def loss_sum_of_head(model: nn.Module, task: str, row: Mapping[str, Tensor]) -> Tensor:
@@ -141,20 +148,19 @@ def gradient_by_hand(
     """The gradient of the sum of share × loss weight × mean loss."""
     shares, weights = shares_by_hand(batch, means), loss_weights or {}
     loss = sum(shares[stream_id] * weights.get(stream_id, 1.0) * mean for stream_id, mean in means.items())
-    parameters = list(model.parameters())
-    found = torch.autograd.grad(torch.as_tensor(loss), parameters, allow_unused=True, retain_graph=True)
-    parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
-    return torch.cat([part.flatten() for part in parts])
+    return _gradient_of(model, torch.as_tensor(loss))
 
 
 def gradients_by_stream(model: nn.Module, means: Mapping[int, Tensor], num_streams: int) -> Tensor:
     """`[num_streams, size]`: the gradient of each stream's mean loss by a backward of its own."""
-    parameters, rows = list(model.parameters()), []
-    for stream_id in range(num_streams):
-        found = torch.autograd.grad(means[stream_id], parameters, allow_unused=True, retain_graph=True)
-        parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
-        rows.append(torch.cat([part.flatten() for part in parts]))
-    return torch.stack(rows)
+    return torch.stack([_gradient_of(model, means[stream_id]) for stream_id in range(num_streams)])
+
+
+def _gradient_of(model: nn.Module, loss: Tensor) -> Tensor:
+    parameters = list(model.parameters())
+    found = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
+    parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+    return torch.cat([part.flatten() for part in parts])
 
 
 def logged(trainer: MixingTrainer) -> list[dict[str, float]]:
@@ -171,3 +177,20 @@ def assert_logged(
     expected = sum(shares[stream_id] * mean.item() for stream_id, mean in means.items())
     assert entry["loss"] == pytest.approx(expected, rel=max(rel, 1e-4))
     assert "loss/other" not in entry
+
+
+def assert_by_hand(
+    trainer: Watched, names: Sequence[str] = NAMES, weights: Any = None, tolerance: float = 1e-12, **by_hand: Any
+) -> list[dict[int, Tensor]]:
+    """Compares the gradient and the log of each step with what is computed by hand; gives the streams' mean losses."""
+    found = []
+    for gradient, (batch, model), entry in zip(
+        trainer.recorder.gradients, trainer.batches, logged(trainer), strict=True
+    ):
+        own = dict(enumerate([] if batch.plan.loss_weights is None else batch.plan.loss_weights.tolist()))
+        means = means_by_hand(batch, model, names, **by_hand)
+        expected = gradient_by_hand(batch, model, means, own if weights is None else weights)
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=tolerance)
+        assert_logged(entry, batch, means, names)
+        found.append(means)
+    return found

@@ -160,10 +160,7 @@ def _weighed(statistics: GradientStatistics, loss_weights: np.ndarray | None) ->
 
 
 def assert_found(
-    frame: pd.DataFrame,
-    expected: dict[int, GradientStatistics],
-    tolerance: float = 1e-4,
-    has_variance: bool = True,
+    frame: pd.DataFrame, expected: dict[int, GradientStatistics], tolerance: float = 1e-4, has_variance: bool = True
 ) -> None:
     """Each probed step of a ledger has the numbers that it has to have, relative to the norms."""
     assert len(frame) > 0

@@ -125,8 +125,7 @@ def test_an_unknown_head_is_named(tmp_path: Path) -> None:
 def test_smoothing_is_for_classes_alone(tmp_path: Path, head: str) -> None:
     args = {"label_smoothing_factor": 0.1}
     with pytest.raises(
-        ValueError,
-        match=rf"label_smoothing_factor=0\.1 needs classes, but stream '{head}' trains the head '{head}'",
+        ValueError, match=rf"label_smoothing_factor=0\.1 needs classes, but stream '{head}' trains the head '{head}'"
     ):
         _trainer(tmp_path, task_streams(["topic", head]), multi_task(), args=args)
 

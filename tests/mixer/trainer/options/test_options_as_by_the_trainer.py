@@ -19,14 +19,11 @@ def _share_right(prediction: Any, compute_result: bool = True) -> dict[str, floa
     return {"right": float((scores.argmax(-1) == labels).double().mean()), "inputs": prediction.inputs is not None}
 
 
+BY_STEPS = {"eval_strategy": "steps", "eval_steps": 2}
 CASES: dict[str, dict[str, Any]] = {
     "adam": {"optim": "adamw_torch", "adam_beta1": 0.8, "adam_beta2": 0.9, "adam_epsilon": 1e-3, "weight_decay": 0.1},
     "other optimizer": {"optim": "rmsprop", "optim_args": "momentum=0.5"},
-    "schedule": {
-        "lr_scheduler_type": "cosine_with_min_lr",
-        "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
-        "learning_rate": 0.3,
-    },
+    "schedule": {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}},
     "loss": {"label_smoothing_factor": 0.2, "max_grad_norm": 0.1},
     "bf16": {"bf16": True, "bf16_full_eval": True},
     "fp16": {"fp16_full_eval": True},
@@ -37,8 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
     "logging": {"logging_strategy": "epoch", "log_level": "error", "include_num_input_tokens_seen": "all"},
     "first log": {"logging_first_step": True, "logging_steps": 4, "include_num_input_tokens_seen": "non_padding"},
     "evaluation": {
-        "eval_strategy": "steps",
-        "eval_steps": 2,
+        **BY_STEPS,
         "eval_delay": 3,
         "per_device_eval_batch_size": 3,
         "eval_accumulation_steps": 1,
@@ -48,8 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
     "evaluation by batches": {"eval_strategy": "epoch", "batch_eval_metrics": True, "label_names": ["labels"]},
     "losses alone": {"eval_strategy": "epoch", "prediction_loss_only": True, "remove_unused_columns": False},
     "the best": {
-        "eval_strategy": "steps",
-        "eval_steps": 2,
+        **BY_STEPS,
         "save_strategy": "best",
         "metric_for_best_model": "right",
         "greater_is_better": False,
@@ -58,6 +53,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "determinism": {"full_determinism": True},
 }
+QUICK = {"adam", "loss", "first log", "evaluation", "the best"}
 
 
 def _run(trainer_class: type[Trainer], folder: Path, changes: dict[str, Any]) -> Trainer:
@@ -68,13 +64,8 @@ def _run(trainer_class: type[Trainer], folder: Path, changes: dict[str, Any]) ->
         args.train_sampling_strategy = "sequential"
         data = Subset(data, Order(21, Stream("train", data).order_key(42)).indices(0, 21).tolist())
     metrics = None if args.prediction_loss_only else _share_right
-    trainer = trainer_class(
-        build_model("bert-classifier"),
-        args,
-        train_dataset=data,
-        eval_dataset=Tokens(7, 9, "sequence-classification"),
-        compute_metrics=metrics,
-    )
+    sets = {"train_dataset": data, "eval_dataset": Tokens(7, 9, "sequence-classification")}
+    trainer = trainer_class(build_model("bert-classifier"), args, compute_metrics=metrics, **sets)
     trainer.train()
     return trainer
 
@@ -92,7 +83,9 @@ def _is_time_or_memory(key: str) -> bool:
 
 
 @pytest.mark.usefixtures("_no_determinism_left")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.full) for name in CASES]
+)
 def test_both_end_alike(name: str, tmp_path: Path) -> None:
     changes = CASES[name]
     if not changes.keys() <= set(option_names()):

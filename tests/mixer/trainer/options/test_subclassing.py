@@ -4,7 +4,8 @@ A step takes all samples, so that its gradient does not depend on their order: t
 with the same overrides, is what every run is compared with.
 """
 
-from collections.abc import Iterable, MutableMapping
+import functools
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ DATA: dict[str, dict[str, Any]] = {
     "one": {"train_dataset": TOGETHER, "eval_dataset": EVALUATED["a"]},
     "two": {"train_dataset": TRAINED, "eval_dataset": EVALUATED},
 }
-SHAPES = ("above", "below")  # class Mine(MixingTrainer), and class Mine(MixingMixin, Theirs)
+KINDS = [
+    (shape, data) for shape in ("above", "below") for data in DATA
+]  # Mine(MixingTrainer), Mine(MixingMixin, Theirs)
 
 
 @dataclass
@@ -163,79 +166,30 @@ def as_it_is(base: type[Trainer]) -> type[Trainer]:
 # ---- Runs ----
 
 
-class Runs:
-    """Trains a subclass once for each shape and data, when a test asks for it."""
+Run = Callable[..., Any]
 
-    def __init__(self, override: Any, folder: Path, factors: list[float] | None = None, **changes: Any):
-        self.override, self.folder, self.factors, self.changes = override, folder, factors, changes
-        self.done: dict[tuple[str, str], Any] = {}
 
-    def of(self, shape: str, data: str) -> Any:
-        """Returns the trained trainer; each test that asks for a run that failed fails with it."""
-        if (shape, data) not in self.done:
-            try:
-                self.done[shape, data] = self._train(shape, data)
-            except Exception as error:
-                self.done[shape, data] = error
-        if isinstance(found := self.done[shape, data], Exception):
-            raise found
-        return found
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Trains a subclass once for each shape and data; the stock Trainer has all samples as one data set."""
 
-    def expected(self, data: str = "one") -> Any:
-        """Returns the Trainer's own run, on all samples as one data set and the same evaluation sets."""
-        return self.of("stock", data)
-
-    def _train(self, shape: str, data: str) -> Any:
-        trainer_class: Any = self.override(MixingTrainer if shape == "above" else Trainer)
+    @functools.cache
+    def trained(override: Any, shape: str = "stock", data: str = "one", factors: tuple[float, ...] = ()) -> Any:
+        trainer_class: Any = override(MixingTrainer if shape == "above" else Trainer)
         if shape == "below":
             trainer_class = type("Combined", (MixingMixin, trainer_class), {})
-        options = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": NUM_MICRO_BATCHES, **self.changes}
+        options: dict[str, Any] = {"gradient_accumulation_steps": NUM_MICRO_BATCHES, "per_device_train_batch_size": 4}
+        if override is overriding:
+            options |= {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 2}
+            options |= {"save_strategy": "steps", "save_steps": 2}
         sets = {**DATA[data], "train_dataset": TOGETHER} if shape == "stock" else DATA[data]
-        args = arguments(self.folder / f"{shape}-{data}", **options)
-        methods = {} if self.factors is None else {"methods": [Weighted(self.factors)]}
+        methods = {"methods": [Weighted(list(factors))]} if factors else {}
+        args = arguments(tmp_path_factory.mktemp("run"), **options)
         trainer = trainer_class(model=build_model("llama"), args=args, **sets, **methods)
         trainer.train()
         return trainer
 
-
-@pytest.fixture(scope="module")
-def rest(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    evaluation = {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 2}
-    saving = {"save_strategy": "steps", "save_steps": 2}
-    return Runs(overriding, tmp_path_factory.mktemp("rest"), **evaluation, **saving)
-
-
-@pytest.fixture(scope="module")
-def changing(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(changing_inputs, tmp_path_factory.mktemp("changing"))
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(stepping_alone, tmp_path_factory.mktemp("alone"))
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(as_it_is, tmp_path_factory.mktemp("plain"))
-
-
-@pytest.fixture(scope="module")
-def weighed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runs]:
-    return {
-        override.__name__: Runs(override, tmp_path_factory.mktemp(override.__name__), factors=[0.5, 3.0])
-        for override in (stepping_alone, as_it_is)
-    }
-
-
-@pytest.fixture(params=SHAPES)
-def shape(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=list(DATA))
-def data(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+    return trained
 
 
 def assert_same_weights(found: Any, expected: Any) -> None:
@@ -246,6 +200,10 @@ def distance(one: Any, other: Any) -> float:
     return float((weights_of(one.model) - weights_of(other.model)).abs().max())
 
 
+def losses_of(trainer: Any) -> list[float]:
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
 # ---- What is not the step itself ----
 
 AS_BY_THE_TRAINER = (
@@ -254,50 +212,45 @@ AS_BY_THE_TRAINER = (
 )
 
 
-@pytest.mark.parametrize("name", AS_BY_THE_TRAINER)
-def test_an_override_is_called_as_by_the_trainer(rest: Runs, shape: str, data: str, name: str) -> None:
-    calls = rest.of(shape, data).record.calls[name]
-    assert calls == rest.expected(data).record.calls[name]
+@pytest.mark.parametrize(("shape", "data"), KINDS)
+def test_overrides_are_called_as_by_the_trainer_and_change_the_weights(run: Run, shape: str, data: str) -> None:
+    found, stock = run(overriding, shape, data), run(overriding, "stock", data)
+    for name in AS_BY_THE_TRAINER:
+        assert found.record.calls[name] == stock.record.calls[name], name
+    assert len(found.record.calls["compute_loss"]) == NUM_STEPS * NUM_MICRO_BATCHES
+    assert_same_weights(found, stock)
+    assert distance(stock, run(as_it_is)) > 1e-3
 
 
-def test_overrides_change_the_weights_as_in_the_trainer(rest: Runs, plain: Runs, shape: str, data: str) -> None:
-    assert_same_weights(rest.of(shape, data), rest.expected(data))
-    assert distance(rest.expected(data), plain.expected()) > 1e-3
-
-
-def test_a_loss_is_computed_once_a_micro_batch(rest: Runs, shape: str, data: str) -> None:
-    calls = rest.of(shape, data).record.calls["compute_loss"]
-    assert len(calls) == NUM_STEPS * NUM_MICRO_BATCHES
-
-
-def test_the_optimizer_and_its_schedule_are_used(rest: Runs, shape: str, data: str) -> None:
-    trainer = rest.of(shape, data)
+@pytest.mark.parametrize(("shape", "data"), KINDS)
+def test_what_they_make_is_used(run: Run, shape: str, data: str) -> None:
+    trainer = run(overriding, shape, data)
     (optimizer,), (scheduler,) = (trainer.record.results[name] for name in ("create_optimizer", "create_scheduler"))
     assert trainer.optimizer.optimizer is optimizer
     assert scheduler is getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler)
     rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
     assert rates == [0.05, 0.025, 0.0125]
+    saved = sorted(path.parent.name for path in Path(trainer.args.output_dir).glob("*/mine.txt"))
+    assert saved == ["checkpoint-2", "checkpoint-3"]
 
 
-def test_evaluation_runs_at_its_steps_and_its_metrics_stay(rest: Runs, shape: str, data: str) -> None:
-    trainer = rest.of(shape, data)
-    assert {step for step, *_ in trainer.record.calls["evaluate"]} == {2, NUM_STEPS}  # a run ends with an evaluation
-    losses = {name for metrics in trainer.record.results["evaluate"] for name in metrics if name.endswith("_loss")}
-    assert losses >= ({"eval_loss"} if data == "one" else {"eval_a_loss", "eval_b_loss"})
-    assert all(any(name.endswith("_mine") for name in metrics) for metrics in trainer.record.results["evaluate"])
-
-
-def test_an_evaluation_takes_the_loader_and_the_steps_of_the_subclass(rest: Runs, shape: str, data: str) -> None:
-    seen, sets = rest.of(shape, data).record.calls["rows"], DATA[data]["eval_dataset"]
-    rows = torch.cat([batch for (batch,) in seen])
-    expected: Iterable[Tokens] = sets.values() if data == "two" else [sets]
-    once = torch.stack([one[place]["input_ids"] for one in expected for place in range(4)])
+@pytest.mark.parametrize(("shape", "data"), KINDS)
+def test_evaluations_are_those_of_the_subclass(run: Run, shape: str, data: str) -> None:
+    record = run(overriding, shape, data).record
+    assert {step for step, *_ in record.calls["evaluate"]} == {2, NUM_STEPS}  # a run ends with an evaluation
+    names = {name for metrics in record.results["evaluate"] for name in metrics if name.endswith("_loss")}
+    assert names >= ({"eval_loss"} if data == "one" else {"eval_a_loss", "eval_b_loss"})
+    assert all(any(name.endswith("_mine") for name in metrics) for metrics in record.results["evaluate"])
+    rows = torch.cat([batch for (batch,) in record.calls["rows"]])
+    sets = list(EVALUATED.values()) if data == "two" else [EVALUATED["a"]]
+    once = torch.stack([one[place]["input_ids"] for one in sets for place in range(4)])
     assert torch.equal(rows, once.repeat(2, 1))
 
 
-def test_the_log_shows_the_streams_and_keeps_what_is_added(rest: Runs, shape: str, data: str) -> None:
-    trainer = rest.of(shape, data)
-    calls, stock = trainer.record.calls["log"], rest.expected(data).record.calls["log"]
+@pytest.mark.parametrize(("shape", "data"), KINDS)
+def test_the_log_shows_the_streams_and_keeps_what_is_added(run: Run, shape: str, data: str) -> None:
+    trainer = run(overriding, shape, data)
+    calls, stock = trainer.record.calls["log"], run(overriding, "stock", data).record.calls["log"]
     if data == "two":  # the mean over the sets has an entry of its own
         calls = [call for call in calls if "eval_loss" not in call[1]]
     trained = [names for _, names, _ in calls if "loss" in names]
@@ -310,57 +263,42 @@ def test_the_log_shows_the_streams_and_keeps_what_is_added(rest: Runs, shape: st
     assert all(entry["mine"] == 1.0 for entry in trainer.state.log_history)
 
 
-def test_checkpoints_are_saved_by_the_subclass(rest: Runs, shape: str, data: str) -> None:
-    trainer = rest.of(shape, data)
-    saved = sorted(path.parent.name for path in Path(trainer.args.output_dir).glob("*/mine.txt"))
-    assert saved == ["checkpoint-2", "checkpoint-3"]
-
-
 # ---- The step ----
 
 
-class TestStep:
-    def test_it_gets_each_micro_batch_by_itself(self, changing: Runs, shape: str, data: str) -> None:
-        seen = changing.of(shape, data).record.calls["inputs"]
-        for batch_type, _, _ in seen:
-            assert issubclass(batch_type, MutableMapping)
-            assert not issubclass(batch_type, StepBatch)
-        assert [(rows, step) for _, rows, step in seen] == [
-            (4, step) for step in range(NUM_STEPS) for _ in range(NUM_MICRO_BATCHES)
-        ]
+@pytest.mark.parametrize(("shape", "data"), KINDS)
+def test_a_step_gets_each_micro_batch_by_itself_and_returns_a_loss(run: Run, shape: str, data: str) -> None:
+    record, stock = run(changing_inputs, shape, data).record, run(changing_inputs).record
+    seen = record.calls["inputs"]
+    assert all(issubclass(kind, MutableMapping) and not issubclass(kind, StepBatch) for kind, _, _ in seen)
+    steps = [step for step in range(NUM_STEPS) for _ in range(NUM_MICRO_BATCHES)]
+    assert [(rows, step) for _, rows, step in seen] == [(4, step) for step in steps]
+    assert record.calls["training_step"] == stock.calls["training_step"]
+    losses = record.results["training_step"]
+    assert all(isinstance(loss, torch.Tensor) and loss.dim() == 0 and not loss.requires_grad for loss in losses)
+    for step in range(0, NUM_STEPS * NUM_MICRO_BATCHES, NUM_MICRO_BATCHES):
+        own = slice(step, step + NUM_MICRO_BATCHES)
+        found, expected = (torch.stack(one[own]).sum() for one in (losses, stock.results["training_step"]))
+        assert float(found) == pytest.approx(float(expected), rel=1e-5)
 
-    def test_it_is_called_as_by_the_trainer(self, changing: Runs, shape: str, data: str) -> None:
-        calls = changing.of(shape, data).record.calls["training_step"]
-        assert calls == changing.expected().record.calls["training_step"]
 
-    def test_it_returns_a_loss(self, changing: Runs, shape: str, data: str) -> None:
-        losses = changing.of(shape, data).record.results["training_step"]
-        for loss in losses:
-            assert isinstance(loss, torch.Tensor)
-            assert loss.dim() == 0
-            assert not loss.requires_grad
-        stock = changing.expected().record.results["training_step"]
-        for step in range(0, NUM_STEPS * NUM_MICRO_BATCHES, NUM_MICRO_BATCHES):
-            found, expected = (torch.stack(one[step : step + NUM_MICRO_BATCHES]).sum() for one in (losses, stock))
-            assert float(found) == pytest.approx(float(expected), rel=1e-5)
+@pytest.mark.parametrize(("shape", "data"), KINDS)
+def test_what_it_changes_reaches_the_model(run: Run, shape: str, data: str) -> None:
+    trainer, stock = run(changing_inputs, shape, data), run(changing_inputs)
+    assert trainer.record.calls["compute_loss"] == [(["input_ids", "labels", "position_ids"],)] * 9
+    assert_same_weights(trainer, stock)
+    assert distance(stock, run(as_it_is)) > 1e-3
 
-    def test_what_it_changes_reaches_the_model(self, changing: Runs, plain: Runs, shape: str, data: str) -> None:
-        trainer = changing.of(shape, data)
-        assert trainer.record.calls["compute_loss"] == [(["input_ids", "labels", "position_ids"],)] * 9
-        assert_same_weights(trainer, changing.expected())
-        assert distance(changing.expected(), plain.expected()) > 1e-3
 
-    def test_one_without_super_trains_as_the_trainers_own(
-        self, alone: Runs, plain: Runs, shape: str, data: str
-    ) -> None:
-        assert_same_weights(alone.of(shape, data), plain.of(shape, data))
-        assert_same_weights(alone.of(shape, data), plain.expected())
-        found, expected = (
-            [entry["loss"] for entry in runs.of(shape, data).state.log_history if "loss" in entry]
-            for runs in (alone, plain)
-        )
-        assert found == pytest.approx(expected, rel=1e-5)
+@pytest.mark.parametrize(("shape", "data"), KINDS)
+def test_one_without_super_trains_as_the_trainers_own(run: Run, shape: str, data: str) -> None:
+    alone, plain = run(stepping_alone, shape, data), run(as_it_is, shape, data)
+    assert_same_weights(alone, plain)
+    assert_same_weights(alone, run(as_it_is))
+    assert losses_of(alone) == pytest.approx(losses_of(plain), rel=1e-5)
 
-    def test_one_without_super_keeps_the_factors_of_streams(self, weighed: dict[str, Runs], shape: str) -> None:
-        expected = weighed["as_it_is"].of(shape, "two")
-        assert_same_weights(weighed["stepping_alone"].of(shape, "two"), expected)
+
+@pytest.mark.parametrize("shape", ["above", "below"])
+def test_one_without_super_keeps_the_factors_of_streams(run: Run, shape: str) -> None:
+    alone, plain = (run(override, shape, "two", (0.5, 3.0)) for override in (stepping_alone, as_it_is))
+    assert_same_weights(alone, plain)

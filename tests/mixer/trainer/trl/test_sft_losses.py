@@ -1,6 +1,5 @@
-"""Losses of the streams under SFTTrainer are those of each sample alone, whatever becomes of its tokens."""
+"""Under SFTTrainer, losses of the streams are those of each sample alone, and the gradient is that of all at once."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from mixer import MixingSFTTrainer
-from tests.mixer.trainer.trl.cases import chats, completions, model_of, sft_arguments, texts, tokenizer
-
-Terms = Callable[[Tensor, Tensor], Tensor]
+from tests.helpers import GradientRecorder
+from tests.mixer.trainer.trl.cases import chats, completions, model_of, sft, texts
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -25,114 +22,108 @@ def _smoothed(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _dynamic(logits: Tensor, labels: Tensor) -> Tensor:
     losses = _cross_entropy(logits, labels)
-    return losses * losses.neg().exp()
+    return losses * losses.detach().neg().exp()
 
 
-def _alone(model: Any, dataset: Any, terms: Terms, is_padding_free: bool) -> tuple[float, int]:
-    """Gives the sum of the loss terms of a prepared data set and their number, document after document."""
-    total, count = 0.0, 0
-    for row in dataset:
-        lengths = row["seq_lengths"] if "seq_lengths" in row and is_padding_free else [len(row["input_ids"])]
-        ids, labels = torch.tensor(row["input_ids"]), torch.tensor(row["labels"])
-        for own_ids, own_labels in zip(ids.split(lengths), labels.split(lengths), strict=True):
-            with torch.no_grad():
-                logits = model(input_ids=own_ids[None]).logits[0, :-1]
-            targets = own_labels[1:]
-            counted = targets != -100
-            if counted.any():
-                total += float(terms(logits[counted], targets[counted]).sum())
-                count += int(counted.sum())
-    return total, count
+def _doubled(logits: Tensor, labels: Tensor) -> Tensor:
+    return 2.0 * _cross_entropy(logits, labels)
 
 
-def _expect_losses_of(
-    tmp_path: Path,
-    data: dict[str, Any],
-    terms: Terms = _cross_entropy,
-    model_name: str = "llama",
-    options: dict[str, Any] | None = None,
-    **changes: Any,
-) -> MixingSFTTrainer:
-    """Trains one step of all samples and compares its losses with those of every sample by itself."""
-    args = sft_arguments(tmp_path, per_device_train_batch_size=3, max_steps=1, **changes)
-    dtype = torch.float32 if model_name == "mixtral" else torch.float64  # experts know no other
-    trainer = MixingSFTTrainer(
-        model_of(model_name, dtype),
-        args,
-        train_dataset=data,
-        processing_class=tokenizer(),
-        **(options or {}),
-    )
-    trainer.mixing.set_batch_size(sum(len(stream.dataset) for stream in trainer.streams))
-    trainer.train()
-    logged = next(entry for entry in trainer.state.log_history if "loss" in entry)
-    bare = model_of(model_name, dtype).eval()
-    for stream in trainer.streams:
-        loss_sum, count = _alone(bare, stream.dataset, terms, trainer.padding_free)
-        assert logged[f"count/{stream.name}"] == len(stream.dataset)
-        assert logged[f"loss/{stream.name}"] == pytest.approx(loss_sum / count, rel=1e-6), stream.name
-    return trainer
+def _own_mean(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    return 2.0 * F.cross_entropy(outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+def _own_sum(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    logits, targets = outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+    if num_items_in_batch is None:
+        return 2.0 * F.cross_entropy(logits, targets)
+    return 2.0 * F.cross_entropy(logits, targets, reduction="sum") / num_items_in_batch
 
 
 def _three() -> dict[str, Any]:
     return {"chat": chats(7, 1), "answers": completions(5, 2), "text": texts(4, 3)}
 
 
-@pytest.mark.parametrize("model_name", ["llama", "gpt2"])
-def test_formats_of_their_own(tmp_path: Path, model_name: str) -> None:
-    trainer = _expect_losses_of(tmp_path, _three(), model_name=model_name)
-    assert trainer._parts.losses.normalizations[0].rows_known
-    assert not trainer._parts.run.present_loader.by_stream
-    prompts = trainer.streams[1].dataset["labels"]
-    assert all(labels[0] == -100 for labels in prompts)  # completions alone, although the first stream has none
+def _two_chats() -> dict[str, Any]:
+    return {"a": chats(7, 1), "b": chats(5, 2)}
 
 
-def test_completions_with_their_prompts(tmp_path: Path) -> None:
-    _expect_losses_of(tmp_path, {"a": completions(5, 1), "b": completions(6, 2)}, completion_only_loss=False)
+def _two_completions() -> dict[str, Any]:
+    return {"a": completions(5, 1), "b": completions(6, 2)}
 
 
-def test_assistant_turns_alone(tmp_path: Path) -> None:
-    trainer = _expect_losses_of(tmp_path, {"a": chats(7, 1), "b": chats(5, 2)}, assistant_only_loss=True)
-    assert all(-100 in labels for labels in trainer.streams[0].dataset["labels"])
+def _many() -> dict[str, Any]:
+    return {"a": chats(30, 1), "b": texts(20, 2)}
 
 
-def test_dynamic_fine_tuning(tmp_path: Path) -> None:
-    trainer = _expect_losses_of(tmp_path, _three(), _dynamic, loss_type="dft")
-    assert not trainer._parts.run.present_loader.by_stream  # read off the log-probabilities
+PACKED = {"packing": True, "max_length": 24}
+# By case: data, the terms of a loss, whether micro-batches are of one stream each, and options.
+CASES: dict[str, tuple[Any, Any, bool | None, dict[str, Any]]] = {
+    "formats of their own": (_three, _cross_entropy, False, {}),
+    "gpt2": (_three, _cross_entropy, False, {"model": "gpt2"}),
+    "in one micro-batch": (_three, _cross_entropy, False, {"per_device_train_batch_size": 64}),
+    "completions with their prompts": (_two_completions, _cross_entropy, None, {"completion_only_loss": False}),
+    "assistant turns alone": (_two_chats, _cross_entropy, None, {"assistant_only_loss": True}),
+    "dynamic": (_three, _dynamic, False, {"loss_type": "dft"}),  # read off the log-probabilities
+    "smoothed": (_three, _smoothed, None, {"label_smoothing_factor": 0.1}),
+    "own sum": (_three, _doubled, True, {"own": {"compute_loss_func": _own_sum}}),  # it is not what the rows show
+    "own mean": (_three, _doubled, True, {"own": {"compute_loss_func": _own_mean}}),
+    "end to end": (_three, _cross_entropy, None, {"padding_free": True, "max_length": None}),
+    "packed": (_many, _cross_entropy, None, PACKED),
+    "packed in one": (
+        _many,
+        _cross_entropy,
+        None,
+        {"packing": True, "max_length": 24, "per_device_train_batch_size": 64},
+    ),
+    "wrapped": (_many, _cross_entropy, None, {**PACKED, "packing_strategy": "wrapped"}),
+    "experts": (_three, _cross_entropy, None, {"model": "mixtral"}),
+}
 
 
-def test_smoothed_labels(tmp_path: Path) -> None:
-    _expect_losses_of(tmp_path, _three(), _smoothed, label_smoothing_factor=0.1)
+def _totals(trainer: Any, model: Any, terms: Any) -> dict[str, tuple[Tensor, int]]:
+    """By stream, the sum of the loss terms of its prepared data set and their number, document after document."""
+    found = {}
+    for stream in trainer.streams:
+        total, count = torch.zeros((), dtype=torch.float64), 0
+        for row in stream.dataset:
+            ids, labels = torch.tensor(row["input_ids"]), torch.tensor(row["labels"])
+            lengths = row["seq_lengths"] if "seq_lengths" in row and trainer.padding_free else [len(ids)]
+            for own, targets in zip(ids.split(lengths), labels.split(lengths), strict=True):
+                counted = targets[1:] != -100
+                if counted.any():
+                    logits = model(input_ids=own[None]).logits[0, :-1]
+                    total = total + terms(logits[counted], targets[1:][counted]).sum()
+                    count += int(counted.sum())
+        found[stream.name] = (total, count)
+    return found
 
 
-@pytest.mark.parametrize("divides", [True, False])
-def test_a_loss_function_of_the_user(tmp_path: Path, divides: bool) -> None:
-    def compute(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-        logits, targets = outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
-        if divides and num_items_in_batch is not None:
-            return 2.0 * F.cross_entropy(logits, targets, reduction="sum") / num_items_in_batch
-        return 2.0 * F.cross_entropy(logits, targets)
-
-    def doubled(logits: Tensor, labels: Tensor) -> Tensor:
-        return 2.0 * _cross_entropy(logits, labels)
-
-    trainer = _expect_losses_of(tmp_path, _three(), doubled, options={"compute_loss_func": compute})
-    assert trainer._parts.run.present_loader.by_stream  # it is not what the rows show
-
-
-def test_samples_laid_end_to_end(tmp_path: Path) -> None:
-    _expect_losses_of(tmp_path, _three(), padding_free=True, max_length=None)
-
-
-@pytest.mark.parametrize("strategy", ["bfd", "wrapped"])
-def test_packed_rows(tmp_path: Path, strategy: str) -> None:
-    data = {"a": chats(30, 1), "b": texts(20, 2)}
-    trainer = _expect_losses_of(tmp_path, data, packing=True, packing_strategy=strategy, max_length=24)
-    assert len(trainer.streams[0].dataset) < 30
-    assert trainer.state.epoch == 1.0  # which is of packed rows
-
-
-def test_an_auxiliary_loss_is_no_streams_and_does_not_grow_with_the_micro_batches(tmp_path: Path) -> None:
-    trainer = _expect_losses_of(tmp_path, _three(), model_name="mixtral")
-    logged = next(entry for entry in trainer.state.log_history if "loss" in entry)
-    assert logged["loss/other"] == pytest.approx(0.02 * logged["aux_loss"], rel=1e-4)
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_of_all_samples(tmp_path: Path, name: str) -> None:
+    data, terms, by_stream, options = CASES[name]
+    options = {"per_device_train_batch_size": 3, **options}
+    kind, recorder = options.pop("model", "llama"), GradientRecorder()
+    dtype = torch.float32 if kind == "mixtral" else torch.float64  # experts know no other
+    own = {"callbacks": [recorder], **options.pop("own", {})}
+    trainer = sft(tmp_path, data(), model_of(kind, dtype), own, max_steps=1, **options)
+    trainer.mixing.set_batch_size(sum(len(stream.dataset) for stream in trainer.streams))
+    trainer.train()
+    bare, logged = model_of(kind, dtype).eval(), trainer.state.log_history[0]
+    totals, num_samples = _totals(trainer, bare, terms), {own.name: len(own.dataset) for own in trainer.streams}
+    for stream, (total, count) in totals.items():
+        assert logged[f"count/{stream}"] == num_samples[stream]
+        assert logged[f"loss/{stream}"] == pytest.approx(total.item() / count, rel=1e-6), stream
+    assert by_stream in (None, trainer._parts.run.present_loader.by_stream)
+    assert trainer.state.epoch == 1.0  # which is of packed rows where they are packed
+    if kind == "mixtral":  # an auxiliary loss is no stream's, and does not grow with the micro-batches
+        assert logged["loss/other"] == pytest.approx(0.02 * logged["aux_loss"], rel=1e-4)
+        return
+    whole = sum(total for total, _ in totals.values())
+    items = sum(count for _, count in totals.values())
+    if kind == "gpt2":  # the Trainer does not know that it shifts labels, and counts the first ones too
+        items += sum(labels[0] != -100 for stream in trainer.streams for labels in stream.dataset["labels"])
+    assert logged["loss"] == pytest.approx(whole.item() / items, rel=1e-5)
+    (whole / items).backward()
+    expected = torch.cat([parameter.grad.flatten() for parameter in bare.parameters()])
+    torch.testing.assert_close(recorder.gradients[0], expected, rtol=0, atol=1e-6)  # per_token sums are of float32
