@@ -88,12 +88,11 @@ def _loss_sum(model: nn.Module, name: str, row: Any) -> Tensor:
 def test_losses_of_the_streams_own_count_by_their_samples(
     tmp_path: Path, names: list[str], micro: int, common: Any
 ) -> None:
+    own = {name: None if name == common else _LOSSES.get(name) for name in names}  # what a stream has goes before
     streams = [
-        Stream(name, Tokens(9, number, "sequence-classification"), compute_loss_func=_LOSSES.get(name))
-        for number, name in enumerate(names)
+        Stream(name, Tokens(9, number, "sequence-classification"), compute_loss_func=loss)
+        for number, (name, loss) in enumerate(own.items())
     ]
-    if common is not None:  # what a stream has goes before it
-        streams[-1].compute_loss_func = None
     loss = _LOSSES.get(common)
     model = build_model("bert-classifier").double()
     trainer = trained(tmp_path, model, streams, micro, 17, compute_loss_func=loss)
@@ -171,11 +170,11 @@ def test_values_that_are_not_known_count_for_nothing(tmp_path: Path, micro: int)
         ({"compute_loss_func": lambda outputs, labels: 0}, "num_items_in_batch"),
         ({"compute_loss_func": lambda outputs, labels, num_items_in_batch: 1.5}, "A loss must be a tensor with one"),
         ({"compute_loss_func": lambda outputs, labels, num_items_in_batch: torch.ones(3)}, "A loss must be a tensor"),
-        ({"data_collator": lambda samples: samples}, ""),
+        ({"data_collator": lambda samples: samples}, None),
     ],
 )
 def test_an_error_of_a_streams_loss_or_collator_names_the_stream(
-    tmp_path: Path, own: dict[str, Any], message: str
+    tmp_path: Path, own: dict[str, Any], message: str | None
 ) -> None:
     with pytest.raises(TypeError, match=message) as caught:
         trained(tmp_path, multi_task(), task_streams(["topic", "stars"], stars=own))

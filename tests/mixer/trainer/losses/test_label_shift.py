@@ -6,28 +6,24 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import BertConfig, BertLMHeadModel, T5Config, T5ForConditionalGeneration, Trainer
+from transformers import BertLMHeadModel, T5Config, T5ForConditionalGeneration, Trainer
 
 from mixer import MixingTrainer
 from mixer.models.labels import shifts_labels
-from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, arguments, build_model
-
-_SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-
-
-def _stock_says(model: Any, tmp_path: Path) -> bool:
-    return bool(Trainer(model, arguments(tmp_path))._loss_shifts_labels)
+from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, _bert_config, arguments, build_model
 
 
 @pytest.mark.parametrize("name", MODEL_DATA)
 def test_it_is_asked_of_the_model(name: str, tmp_path: Path) -> None:
     model = build_model(name)
-    assert shifts_labels(model, _stock_says(model, tmp_path)) == (name in ("llama", "gpt2"))
+    stock: Any = Trainer(model, arguments(tmp_path))
+    assert shifts_labels(model, bool(stock._loss_shifts_labels)) == (name in ("llama", "gpt2"))
 
 
 def test_heads_of_other_names(tmp_path: Path) -> None:
-    decoder = BertLMHeadModel(BertConfig(**_SIZES, vocab_size=64, is_decoder=True))
-    assert not _stock_says(decoder, tmp_path)
+    decoder: Any = BertLMHeadModel(_bert_config(is_decoder=True))
+    stock: Any = Trainer(decoder, arguments(tmp_path))
+    assert not stock._loss_shifts_labels
     assert shifts_labels(decoder, by_name=False)
     t5 = T5ForConditionalGeneration(T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
     assert not shifts_labels(t5, by_name=False)
@@ -49,7 +45,8 @@ def test_losses_are_means_over_the_terms_and_the_gradient_is_the_trainers(tmp_pa
     trainer.train()
     bare, total, told = build_model("gpt2").double(), torch.zeros((), dtype=torch.float64), 0
     for name, own in data.items():
-        losses = [(bare(**_row(row)).loss, int((row["labels"] != -100).sum())) for row in own.rows]
+        rows = [{key: values[None] for key, values in row.items()} for row in own.rows]
+        losses = [(bare(**row).loss, int((row["labels"] != -100).sum())) for row in rows]
         sums = sum(loss * (count - 1) for loss, count in losses)
         logged = trainer.state.log_history[0][f"loss/{name}"]
         assert logged == pytest.approx(sums.item() / sum(count - 1 for _, count in losses), rel=1e-6)
@@ -59,7 +56,3 @@ def test_losses_are_means_over_the_terms_and_the_gradient_is_the_trainers(tmp_pa
     assert "loss/other" not in trainer.state.log_history[0]
     expected = torch.cat([one.grad.flatten() for one in bare.parameters()])
     torch.testing.assert_close(recorder.gradients[0], expected, rtol=0, atol=1e-6)
-
-
-def _row(row: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: values[None] for name, values in row.items()}

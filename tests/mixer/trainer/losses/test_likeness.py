@@ -64,17 +64,18 @@ def test_a_collator_that_cuts_by_the_first_sample_takes_equal_ones_alone(lengths
     assert _ask(_first_decides, *rows) is (len(set(lengths)) == 1)
 
 
+def _keeping(samples: list[Any]) -> Any:
+    return {"texts": [sample["text"] for sample in samples], "n": samples[0]["n"]}
+
+
 def test_what_is_no_tensor_is_known_by_its_type() -> None:
-    def keep(samples: list[Any]) -> Any:
-        return {"texts": [sample["text"] for sample in samples], "n": samples[0]["n"]}
-
-    assert _ask(keep, {"text": "a", "n": 1}, {"text": "b", "n": 2})
-    assert not _ask(keep, {"text": "a", "n": 1}, {"text": "b", "n": "two"})
+    assert _ask(_keeping, {"text": "a", "n": 1}, {"text": "b", "n": 2})
+    assert not _ask(_keeping, {"text": "a", "n": 1}, {"text": "b", "n": "two"})
 
 
-def test_what_comes_out_in_another_form_together_is_not_alike() -> None:
-    assert not can_share_batch(lambda samples: len(samples), [{}, {}], [{"x": 1}, {"x": 1}])
-    assert not can_share_batch(lambda samples: {}, [{}, {}], [{"x": 1}, {"x": 1}])
+@pytest.mark.parametrize("collator", [len, lambda samples: {}])
+def test_what_comes_out_in_another_form_together_is_not_alike(collator: Any) -> None:
+    assert not can_share_batch(collator, [{}, {}], [{"x": 1}, {"x": 1}])
 
 
 # ---- In a run ----
@@ -102,41 +103,19 @@ def _micro_batches(folder: Path, streams: Any, **options: Any) -> list[set[int]]
 _KIND = "sequence-classification"
 
 
-@pytest.mark.parametrize("is_first", [False, True])
-def test_streams_that_differ_have_micro_batches_of_their_own(tmp_path: Path, is_first: bool) -> None:
-    pairs = [("a", Tokens(8, 1, _KIND)), ("b", _Other(8, 2, _KIND))]
-    alike = dict(reversed(pairs) if is_first else pairs)
-    assert _micro_batches(tmp_path, alike) == [{0}, {1}] * 2
-    assert _micro_batches(tmp_path, {"a": Tokens(8, 1, _KIND, 6), "b": Tokens(8, 2, _KIND, 9)}) == [{0}, {1}] * 2
-
-
-def test_streams_that_are_alike_share_them(tmp_path: Path) -> None:
-    assert _micro_batches(tmp_path, {"a": Tokens(8, 1, _KIND), "b": Tokens(8, 2, _KIND)}) == [{0, 1}] * 2
-
-
 def _taking_labels_out(samples: list[Any]) -> Any:
     labels = [sample.pop("labels") for sample in samples]
     return {**default_data_collator(samples), "labels": torch.stack(labels)}
 
 
-def test_a_collator_may_change_the_samples_that_it_is_given(tmp_path: Path) -> None:
-    class Fresh(Tokens):
-        def __getitem__(self, index: int) -> dict[str, Tensor]:
-            return dict(super().__getitem__(index))
-
-    streams = {"a": Fresh(8, 1, _KIND), "b": Fresh(8, 2, _KIND)}
-    options = {"data_collator": _taking_labels_out, "args": {"remove_unused_columns": False}}
-    assert _micro_batches(tmp_path, streams, **options) == [{0, 1}] * 2
+def _pairs(samples: list[Any]) -> Any:
+    assert len(samples) > 1, "two at least"
+    return default_data_collator(samples)
 
 
-def test_columns_of_tables_are_compared_after_those_that_the_model_takes_are_left(tmp_path: Path) -> None:
-    def table(**more: Any) -> datasets.Dataset:
-        ids = [[1, 2, 3], [4, 5, 6]] * 4
-        return datasets.Dataset.from_dict({"input_ids": ids, "labels": [0, 1] * 4, **more}).with_format("torch")
-
-    assert _micro_batches(tmp_path, {"a": table(), "b": table(source=["x"] * 8)}) == [{0, 1}] * 2
-    longer = table(attention_mask=[[1, 1, 1]] * 8)
-    assert _micro_batches(tmp_path, {"a": table(), "b": longer}) == [{0}, {1}] * 2
+class _Fresh(Tokens):
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return dict(super().__getitem__(index))
 
 
 class _FailsOnce(_Other):
@@ -151,32 +130,49 @@ class _FailsOnce(_Other):
         return super().__getitem__(index)
 
 
-def _pairs(samples: list[Any]) -> Any:
-    assert len(samples) > 1, "two at least"
-    return default_data_collator(samples)
+def _table(**more: Any) -> datasets.Dataset:
+    ids = [[1, 2, 3], [4, 5, 6]] * 4
+    return datasets.Dataset.from_dict({"input_ids": ids, "labels": [0, 1] * 4, **more}).with_format("torch")
 
 
-def test_streams_of_which_nothing_is_known_share_no_micro_batches(tmp_path: Path) -> None:
-    unreadable = {"a": Tokens(8, 1, _KIND), "b": _FailsOnce(8, 2, _KIND)}
-    assert _micro_batches(tmp_path, unreadable) == [{0}, {1}] * 2
-    uncollated = {"a": Tokens(8, 1, _KIND), "b": _Other(8, 2, _KIND)}
-    assert _micro_batches(tmp_path, uncollated, data_collator=_pairs) == [{0}, {1}] * 2
+OWN, OTHER = Tokens(8, 1, _KIND), _Other(8, 2, _KIND)
+FRESH = {"data_collator": _taking_labels_out, "args": {"remove_unused_columns": False}}
+
+
+@pytest.mark.parametrize(
+    ("streams", "options", "are_alike"),
+    [
+        ([OWN, Tokens(8, 2, _KIND)], {}, True),
+        ([OWN, OTHER], {}, False),
+        ([OTHER, OWN], {}, False),
+        ([Tokens(8, 1, _KIND, 6), Tokens(8, 2, _KIND, 9)], {}, False),
+        # A collator may change the samples that it is given.
+        ([_Fresh(8, 1, _KIND), _Fresh(8, 2, _KIND)], FRESH, True),
+        # Columns of tables are compared after those that the model takes are left.
+        ([_table(), _table(source=["x"] * 8)], {}, True),
+        ([_table(), _table(attention_mask=[[1, 1, 1]] * 8)], {}, False),
+        # Of these nothing is known: one cannot be read at first, the other not be collated alone.
+        ([OWN, _FailsOnce(8, 2, _KIND)], {}, False),
+        ([OWN, OTHER], {"data_collator": _pairs}, False),
+    ],
+)
+def test_streams_that_differ_have_micro_batches_of_their_own(
+    tmp_path: Path, streams: list[Any], options: dict[str, Any], are_alike: bool
+) -> None:
+    found = _micro_batches(tmp_path, dict(zip("ab", streams, strict=True)), **options)
+    assert found == ([{0, 1}] if are_alike else [{0}, {1}]) * 2
+
+
+class _Drawing(Tokens):
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        torch.rand(()), np.random.rand()  # noqa: NPY002
+        return super().__getitem__(index)
 
 
 def test_reading_first_samples_leaves_no_trace(tmp_path: Path) -> None:
-    class Drawing(Tokens):
-        def __getitem__(self, index: int) -> dict[str, Tensor]:
-            torch.rand(())
-            np.random.rand()  # noqa: NPY002
-            return super().__getitem__(index)
-
     states = []
-    for kind in (Tokens, Drawing):  # the Trainer seeds the generators, and nothing moves them from there
-        MixingTrainer(
-            build_model("bert-classifier"),
-            arguments(tmp_path),
-            train_dataset={"a": kind(4, 1, _KIND), "b": kind(4, 2, _KIND)},
-        )
-        states.append((torch.get_rng_state(), np.random.get_state()[1]))  # type: ignore[index]  # noqa: NPY002
-    assert torch.equal(states[0][0], states[1][0])
-    assert np.array_equal(states[0][1], states[1][1])
+    for kind in (Tokens, _Drawing):  # the Trainer seeds the generators, and nothing moves them from there
+        data = {"a": kind(4, 1, _KIND), "b": kind(4, 2, _KIND)}
+        MixingTrainer(build_model("bert-classifier"), arguments(tmp_path), train_dataset=data)
+        states.append((torch.get_rng_state(), torch.from_numpy(np.random.get_state()[1])))  # type: ignore[index]  # noqa: NPY002
+    assert all(torch.equal(one, other) for one, other in zip(*states, strict=True))

@@ -84,18 +84,13 @@ def test_one_row_is_tried_twice_with_other_labels() -> None:
 # ---- Gradients ----
 
 
-def _trained(folder: Path, name: str, per_device: int, streams: int = 1) -> tuple[torch.Tensor, MixingTrainer]:
-    recorder = GradientRecorder()
-    parts = np.array_split(np.arange(13), streams)
-    trainer = MixingTrainer(
-        small_model(),
-        arguments(folder, per_device_train_batch_size=per_device, max_steps=1),
-        train_dataset={f"stream {k}": [_ROWS[i] for i in part] for k, part in enumerate(parts)},
-        batch_size=13,
-        data_collator=padded,
-        compute_loss_func=LOSSES[name][0],
-        callbacks=[recorder],
-    )
+def _run(folder: Path, per_device: int, loss: Any = None, model: Any = None, cuts: Any = (), **changes: Any) -> Any:
+    """A step of all rows, whose streams are cut at some places; and the trainer."""
+    recorder, parts = GradientRecorder(), np.split(np.arange(13), cuts)
+    data = {f"stream {k}": [_ROWS[i] for i in part] for k, part in enumerate(parts)}
+    args = arguments(folder, **{"per_device_train_batch_size": per_device, "max_steps": 1, **changes})
+    options = {"batch_size": 13, "compute_loss_func": loss, "callbacks": [recorder]}
+    trainer = MixingTrainer(model or small_model(), args, padded, data, **options)
     trainer.train()
     return recorder.gradients[0], trainer
 
@@ -107,7 +102,7 @@ def _error(gradient: torch.Tensor, exact: torch.Tensor) -> float:
 @pytest.mark.parametrize("per_device", [1, 4])
 @pytest.mark.parametrize("name", [name for name, (_, is_exact) in LOSSES.items() if is_exact])
 def test_gradient_is_the_one_of_the_whole_batch(tmp_path: Path, name: str, per_device: int) -> None:
-    gradient, trainer = _trained(tmp_path, name, per_device, streams=2)
+    gradient, trainer = _run(tmp_path, per_device, LOSSES[name][0], cuts=[7])
     assert _error(gradient, whole_gradient(LOSSES[name][0], _ROWS)) < 1e-6
     rows = trainer.ledger.to_pandas()
     assert rows["loss"].notna().all()
@@ -121,12 +116,12 @@ def test_other_losses_are_named_once_with_what_is_computed(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     loss = LOSSES[name][0]
-    gradient, _ = _trained(tmp_path / "parts", name, 4)
+    gradient, _ = _run(tmp_path / "parts", 4, loss)
     said = [record.getMessage() for record in caplog.records if "neither a sum nor a mean" in record.getMessage()]
     assert len(said) == 1
     assert said[0].startswith(f"{loss.__qualname__} is neither")  # type: ignore[union-attr]
     assert "micro-batches' gradients, weighted by their labels" in said[0]
-    whole, _ = _trained(tmp_path / "whole", name, 13)
+    whole, _ = _run(tmp_path / "whole", 13, loss)
     exact = whole_gradient(loss, _ROWS)
     assert _error(whole, exact) < 1e-6  # as the way out says
     assert _error(gradient, exact) > 1e-3
@@ -146,11 +141,8 @@ class _RowMeans(nn.Module):
 
 
 def test_the_loss_of_an_own_model_is_found_out_too(tmp_path: Path) -> None:
-    recorder = GradientRecorder()
-    args = arguments(tmp_path, per_device_train_batch_size=1, max_steps=1)
-    trainer = MixingTrainer(_RowMeans(), args, padded, {"a": _ROWS}, batch_size=13, callbacks=[recorder])
-    trainer.train()
-    assert _error(recorder.gradients[0], whole_gradient(LOSSES["mean of rows' means"][0], _ROWS)) < 1e-6
+    gradient, _ = _run(tmp_path, 1, model=_RowMeans())
+    assert _error(gradient, whole_gradient(LOSSES["mean of rows' means"][0], _ROWS)) < 1e-6
 
 
 class _Counter(nn.Module):
@@ -171,28 +163,21 @@ class _Counter(nn.Module):
 
 
 def test_trial_forwards_leave_no_trace(tmp_path: Path) -> None:
-    def train(model: _Counter, folder: str, max_steps: int, **options: Any) -> _Counter:
-        options_of_run = {"per_device_train_batch_size": 2, "max_steps": max_steps, "save_steps": 2}
-        args = arguments(tmp_path / folder, save_strategy="steps", **options_of_run)
+    def train(model: _Counter, **options: Any) -> _Counter:
+        args = arguments(tmp_path, save_strategy="steps", per_device_train_batch_size=2, max_steps=4, save_steps=2)
         trainer = MixingTrainer(model, args, padded, {"a": _ROWS, "b": _ROWS}, batch_size=4)
         trainer.train(**options)
         return model
 
-    model = train(_Counter(), "whole", 4)
+    model = train(_Counter())
     assert (model.in_place, model.bound_anew, model.number) == (16, 16, 16)
-    train(_Counter(), "parts", 2)
-    checkpoint = str(tmp_path / "parts" / "checkpoint-2")
-    resumed = train(_Counter(), "parts", 4, resume_from_checkpoint=checkpoint)
+    resumed = train(_Counter(), resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert (resumed.in_place, resumed.bound_anew) == (16, 16)
 
 
 def test_a_model_that_wraps_another_shifts_its_labels_unknown_to_anybody(tmp_path: Path) -> None:
-    recorder = GradientRecorder()
-    args = arguments(tmp_path, per_device_train_batch_size=4, max_steps=1)
-    streams = {"a": _ROWS[:6], "b": _ROWS[6:]}
-    trainer = MixingTrainer(_Counter(), args, padded, streams, batch_size=13, callbacks=[recorder])
-    trainer.train()
-    assert _error(recorder.gradients[0], whole_gradient(None, _ROWS)) < 1e-6
+    gradient, trainer = _run(tmp_path, 4, model=_Counter(), cuts=[6])
+    assert _error(gradient, whole_gradient(None, _ROWS)) < 1e-6
     rows = trainer.ledger.to_pandas()
     assert rows["items"].sum() == sum(len(row["input_ids"]) - 1 for row in _ROWS)
     assert not trainer._parts.run.present_loader.by_stream  # and its rows are told apart

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 from transformers import TrainerCallback, default_data_collator
 
 from mixer import LossChange, MixingTrainer, Stream
@@ -21,48 +20,30 @@ from mixer.mixture.planner import Planner
 from mixer.trainer.log import MOST_STREAMS_IN_HISTORY
 from tests.helpers import Tokens, arguments, build_model
 from tests.mixer.plans import make_plan
-
-
-class _Told(TrainerCallback):
-    def __init__(self) -> None:
-        self.logs: list[dict[str, Any]] = []
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        self.logs.append(dict(logs))
+from tests.mixer.trainer.observers.test_probed_numbers import Opaque
 
 
 @pytest.mark.parametrize("is_beyond", [False, True])
 def test_the_history_keeps_single_streams_only_where_they_are_not_too_many(tmp_path: Path, is_beyond: bool) -> None:
-    num_streams = MOST_STREAMS_IN_HISTORY + is_beyond
-    names, rows = [f"s{number}" for number in range(num_streams)], Tokens(4, 1)
-    told = _Told()
-    args = arguments(tmp_path, max_steps=2, logging_strategy="steps", logging_steps=1)
-    trainer = MixingTrainer(build_model("llama"), args, train_dataset=dict.fromkeys(names, rows), callbacks=[told])
+    told: list[dict[str, Any]] = []
+
+    class Told(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+            told.append(dict(logs))
+
+    names = [f"s{number}" for number in range(MOST_STREAMS_IN_HISTORY + is_beyond)]
+    data, args = dict.fromkeys(names, Tokens(4, 1)), arguments(tmp_path, max_steps=2)
+    trainer = MixingTrainer(build_model("llama"), args, train_dataset=data, callbacks=[Told()])
     trainer.train()
     batches = [entry for entry in trainer.state.log_history if "loss" in entry]
     of_streams = {f"{what}/{name}" for what in ("coverage", "weight", "count") for name in names}
     assert len(batches) == 2
-    for entry, logs in zip(batches, told.logs, strict=False):
+    for entry, logs in zip(batches, told, strict=False):
         assert {"loss", "learning_rate", "train_coverage", "batch_size", "step"} <= entry.keys()
         assert of_streams <= logs.keys()
         assert bool(of_streams & entry.keys()) != is_beyond
-        assert {key: value for key, value in logs.items() if key in entry} == {
-            key: value for key, value in entry.items() if key in logs
-        }
-    assert trainer.ledger.to_pandas().groupby("step").size().tolist() == [num_streams] * 2
-
-
-class _Opaque(nn.Module):
-    """A model that gives its loss and nothing to tell its rows apart by."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = build_model("bert-classifier")
-        self.num_forwards = 0
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> Any:
-        self.num_forwards += 1
-        return {"loss": self.inner(input_ids=input_ids, attention_mask=attention_mask, labels=labels).loss}
+        assert all(entry[key] == logs[key] for key in logs.keys() & entry.keys())
+    assert trainer.ledger.to_pandas().groupby("step").size().tolist() == [len(names)] * 2
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 4), st.integers(1, 5))
@@ -92,7 +73,7 @@ def test_micro_batches_in_turns_hold_every_sample_once(counts: list[int], world_
 
 
 def test_losses_without_rows_are_measured_in_turns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    num_streams, model = 40, _Opaque()
+    num_streams, model = 40, Opaque()
     data = Tokens(80, 1, "sequence-classification")
     streams = {f"s{k}": [data[2 * k], data[2 * k + 1]] for k in range(num_streams)}
     args = arguments(tmp_path, max_steps=3, per_device_train_batch_size=64, learning_rate=0.0)
