@@ -202,17 +202,6 @@ def test_losses_by_stream_are_those_of_the_bare_model(tmp_path: Path, name: str,
     assert max(map(len, ids)) == (1 if is_own or name == "flattening" else 3 if micro == 64 else 2)
 
 
-def test_collators_of_two_kinds_train_one_model(tmp_path: Path) -> None:
-    padding = collators.DataCollatorWithPadding(TOKENIZER)
-    streams = [
-        Stream("padded", _of_words(1), data_collator=padding),
-        Stream("stacked", _of_six_words(2)),
-        Stream("own", _of_words(3), data_collator=lambda samples: {**padding(samples)}),
-    ]
-    trainer = trained(tmp_path, build_model("bert-classifier"), streams, batch_size=9)
-    _assert_losses(trainer, True)
-
-
 def test_masks_are_the_same_in_every_run_and_with_any_collator_beside(tmp_path: Path) -> None:
     def masks(beside: int) -> list[Tensor]:
         collator, _, rows = _CASES["masked"]
@@ -225,39 +214,6 @@ def test_masks_are_the_same_in_every_run_and_with_any_collator_beside(tmp_path: 
 
     for one, other in zip(masks(1), masks(7), strict=True):
         assert torch.equal(one, other)
-
-
-def test_whole_words_are_masked_in_a_run(tmp_path: Path) -> None:
-    collator = collators.DataCollatorForLanguageModeling(TOKENIZER, whole_word_mask=True, mlm_probability=0.4)
-    names = TOKENIZER.convert_ids_to_tokens
-    data = {
-        name: [{**row, "offset_mapping": _offsets(names(row["input_ids"]))} for row in _rows(seed, None, 8)]
-        for seed, name in enumerate(["a", "b"])
-    }
-    args = {"remove_unused_columns": False}
-    trainer = watched(tmp_path, build_model("bert-masked-lm"), data, data_collator=collator, batch_size=8, args=args)
-    trainer.train()
-    _assert_losses(trainer, False)
-
-
-def _offsets(words: list[str]) -> list[tuple[int, int]]:
-    """Each second token goes on with the word of the one before."""
-    places, start = [], 1
-    for number, word in enumerate(words):
-        start += 0 if number % 2 else 1
-        places.append((start, start + len(word)))
-        start += len(word)
-    return places
-
-
-def test_choices_of_other_numbers_are_not_cut_off(tmp_path: Path) -> None:
-    two = _Fresh(
-        {name: value[:2] if name != "labels" else value % 2 for name, value in row.items()} for row in _choices(1)
-    )
-    collator, args = collators.DataCollatorForMultipleChoice(TOKENIZER), {"remove_unused_columns": False}
-    for data in ({"a": two, "b": _choices(2)}, {"b": _choices(2), "a": two}):
-        trainer = trained(tmp_path, _chooser(), data, batch_size=8, data_collator=collator, args=args)
-        _assert_losses(trainer, True)
 
 
 def test_all_collators_of_transformers_are_tried() -> None:

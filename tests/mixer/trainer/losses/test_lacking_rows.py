@@ -25,16 +25,6 @@ def broken_off(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_rows_are_counted_while_they_come(broken_off: Path) -> None:
-    trainer = _trainer(broken_off, 6)
-    trainer.train(resume_from_checkpoint=True)
-    counted = trainer.ledger.num_rows()
-    assert {name: num for name, num in counted.items() if num} == {"streams": 12, "clock": 6, "timings": 6}
-    trainer.train()  # anew: what was there is put aside
-    assert trainer.ledger.num_rows() == counted
-    assert len(trainer.ledger.clock()) == 6
-
-
 @pytest.mark.parametrize("table", ["clock", "streams"])
 def test_a_run_that_goes_on_is_refused(broken_off: Path, table: str) -> None:
     tail = broken_off / "ledger" / table / "tail-000000.arrow"

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from mixer import Decision, Ledger, MixingTrainer, Observation, Uniform
+from mixer import Decision, MixingTrainer, Observation, Uniform
 from mixer.policies.registry import built_in_policies
 from mixer.schedules import LossChange
-from mixer.trainer.step import NonFiniteLossError
 from tests.helpers import weights_of
 from tests.mixer.comparing import Tagger, build, streams
 from tests.mixer.trainer.test_every_policy_trains import MAKERS
@@ -85,12 +84,6 @@ def test_where_the_model_is_lost_the_policy_is_not(
     assert not torch.isfinite(weights_of(trainer.model)).all()
     json.dumps(trainer.mixing.state_dict(), allow_nan=False)
     assert all(np.isfinite(decision.weights).all() for decision in decisions)
-
-
-def test_raising_ends_the_run_before_the_step(tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteLossError, match=r"Step 2: the loss of \[.*'b'.*\] is not finite"):
-        train(tmp_path, "LossChange", "raise")
-    assert Ledger(tmp_path / "ledger").to_pandas()["step"].max() == 1
 
 
 def test_a_schedule_gets_over_them(tmp_path: Path) -> None:

@@ -181,15 +181,3 @@ def test_a_function_that_fails_is_named_with_its_stream_and_sample(tmp_path: Pat
 
     with pytest.raises(Exception, match=r"Stream 'own': sample \d+ could not be loaded: KeyError: 'nothing there'"):
         _run(tmp_path, "list", fails)
-
-
-def test_a_column_of_tables_that_are_preprocessed_need_not_be_the_models(tmp_path: Path) -> None:
-    table = datasets.Dataset.from_list([{"text": row["words"], "k": row["klass"]} for row in _raw(1)])
-
-    def made(**own: Any) -> MixingTrainer:
-        args = arguments(tmp_path, max_steps=1)
-        return MixingTrainer(build_model("bert-classifier"), args, train_dataset=[Stream("own", table, **own)])
-
-    made(preprocess=lambda row: {"input_ids": row["text"], "labels": row["k"]}).train()
-    with pytest.raises(ValueError, match=r"Stream 'own': the model takes none of the columns \['text', 'k'\]"):
-        made().train()

@@ -24,7 +24,6 @@ from mixer import (
     ObjectiveDescent,
     Observation,
     Policy,
-    Probing,
     Uniform,
 )
 from mixer.trainer.checkpointing.files import STATE_FILE
@@ -186,15 +185,6 @@ def test_packed_samples_are_told_apart_by_stream(tmp_path: Path) -> None:
     np.testing.assert_allclose(seen.losses_after, seen.losses, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "changes"), [("llama", {}), ("llama", {"bf16": True}), ("bert-tokens", {})])
-def test_over_itself_a_model_has_no_excess_and_afterwards_some(tmp_path: Path, name: str, changes: Any) -> None:
-    policy, args = Watching("excess_loss"), {**changes, "learning_rate": 0.5}
-    named(tmp_path, policy, name, reference_model=build_model(name), args=args).train()
-    first, *others = [o.excess_losses for o in policy.seen]
-    assert np.nanmax(first) == np.nanmin(first) == 0.0
-    assert np.nanmax(others) > 0.0
-
-
 @pytest.mark.parametrize("has_norm", [False, True])
 def test_without_a_step_losses_are_the_same_dropout_and_all(tmp_path: Path, has_norm: bool) -> None:
     policy = Watching("loss", "loss_after")
@@ -231,16 +221,6 @@ def test_training_is_the_same_to_the_bit_and_so_is_the_state(tmp_path: Path, nee
             del entry[key]
     assert_same(ends[1], {name: value for name, value in ends[0].items() if name != "comparisons"})
     assert states[0] == states[1]
-
-
-def test_the_reference_keeps_no_keys_and_values_meanwhile(tmp_path: Path) -> None:
-    reference, caches = build_model("llama"), []
-    assert reference.config.use_cache
-    reference.register_forward_hook(lambda module, args, output: caches.append(output.past_key_values))
-    named(tmp_path, Watching("excess_loss"), "llama", reference_model=reference).train()
-    assert caches
-    assert all(cache is None for cache in caches)
-    assert reference.config.use_cache
 
 
 def test_the_reference_is_as_it_was_and_in_no_checkpoint(tmp_path: Path) -> None:
@@ -439,25 +419,6 @@ def test_a_run_that_is_cut_off_goes_on_to_the_bit(tmp_path: Path, needs: tuple[s
         again = make()
         again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
         assert_same(end_of(again), expected)
-
-
-def test_a_trainer_trains_twice(tmp_path: Path) -> None:
-    trainer = build(tmp_path, Watching(*BOTH), args={"learning_rate": 0.0})
-    trainer.train()
-    first = seen_by(trainer)
-    trainer.train()
-    assert_close(seen_by(trainer), first, 0.0)
-
-
-def test_beside_a_probe_of_gradients_numbers_are_the_same(tmp_path: Path) -> None:
-    seen = []
-    for needs in ((), ("gradient_variance",)):
-        policy, changes = Watching(*BOTH, *needs), {"probe": Probing()} if needs else {}
-        trainer = named(tmp_path / str(len(needs)), policy, "llama", **changes)
-        trainer.train()
-        seen.append(seen_by(trainer))
-        assert all((o.gradients is not None) == bool(needs) for o in policy.seen)
-    assert_close(seen[1], seen[0], 2e-6)
 
 
 # ---- What is refused ----

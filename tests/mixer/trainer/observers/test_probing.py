@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import TrainerCallback
 
-from mixer import AdaptiveBatchSizeTrainer, BalancedPiKE, Floor, MixingTrainer, PiKE, Probing, Uniform, schedules
+from mixer import BalancedPiKE, Floor, MixingTrainer, PiKE, Probing, Uniform, schedules
 from mixer.trainer.observers.gradient_options import resolve_probing
 from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
 from tests.mixer.probed import BIG, assert_found, build, is_untouched, steps_of, train
@@ -174,21 +174,6 @@ def test_the_batch_grows_by_the_noise_of_the_streams(tmp_path: Path) -> None:
     expected = max(12, math.ceil(noise / signal / 0.81))
     assert trainer.ledger.clock()["batch_size"].tolist() == [12, 12, pytest.approx(expected, abs=1)]
     assert expected > 12
-
-
-@pytest.mark.parametrize("mixing", [BalancedPiKE(interval_steps=1), PiKE(1, mode="conceptual")])
-def test_a_single_stream_keeps_its_share(mixing: Any, tmp_path: Path) -> None:
-    trainer = build(tmp_path, train_dataset=Tokens(20, 1), mixing=mixing)
-    trainer.train()
-    assert (trainer.ledger.to_pandas()["weight"] == 1.0).all()
-
-
-def test_a_trainer_of_batch_sizes_can_probe_too(tmp_path: Path) -> None:
-    options = {"train_dataset": three_streams(), "mixing": PiKE(1)}
-    args = arguments(tmp_path, max_steps=2)
-    trainer = AdaptiveBatchSizeTrainer(lambda step, size: 4 + step, None, build_model("llama"), args, **options)
-    trainer.train()
-    assert steps_of(trainer) == [1, 2]
 
 
 # ---- What is refused ----

@@ -7,11 +7,10 @@ import datasets
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import DataCollatorWithPadding, TrainerCallback
+from transformers import TrainerCallback
 
 from mixer import AdaptiveBatchSizeTrainer
-from tests.helpers import arguments, build_model
-from tests.seq2seq import tokenizer
+from tests.helpers import arguments
 
 
 class Plain(nn.Module):
@@ -78,12 +77,6 @@ def test_the_first_size_is_that_of_the_arguments(tmp_path: Path) -> None:
     trainer = train(tmp_path, lambda step, size: calls.append((step, size)) or 5)
     assert trainer.ledger.clock()["total"].tolist() == [2, 5, 5]
     assert calls == [(1, 2), (2, 5)]
-
-
-def test_columns_are_removed_for_a_collator_of_transformers(tmp_path: Path) -> None:
-    rows = [{"input_ids": [5] * length, "labels": 0, "text": "words"} for length in (3, 5, 4, 2)]
-    data = {"train_dataset": datasets.Dataset.from_list(rows), "data_collator": DataCollatorWithPadding(tokenizer())}
-    assert train(tmp_path, model=build_model("bert-classifier"), max_steps=2, **data).state.global_step == 2
 
 
 class Kept(TrainerCallback):

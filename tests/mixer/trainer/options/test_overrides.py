@@ -119,14 +119,6 @@ class TestLog:
             assert trainer.state.log_history[step - 1] == {**kept, "step": step}
         assert "log" not in vars(trainer)
 
-    def test_one_that_is_set_on_the_trainer_sees_them_too_and_stays(self, tmp_path: Path) -> None:
-        seen: list[dict[str, float]] = []
-        trainer = made(tmp_path)
-        trainer.log = own = lambda logs, start_time=None: seen.append(logs)
-        trainer.train()
-        assert trainer.log is own
-        assert ["loss/a" in entry for entry in seen] == [True, True, True, False]
-
     def test_an_entry_of_the_users_own_takes_nothing_from_the_loops(self, tmp_path: Path) -> None:
         class Telling(TrainerCallback):
             def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

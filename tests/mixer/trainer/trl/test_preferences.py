@@ -1,4 +1,4 @@
-"""DPO, reward and KTO trainers on streams: losses of pairs, and what is no mean over samples is refused."""
+"""DPO, reward and KTO trainers on streams; trainers and losses that cannot be mixed are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-from trl import DPOConfig, KTOConfig, KTOTrainer, RewardConfig
+from transformers import Trainer
+from trl import DistillationTrainer, DPOConfig, GRPOTrainer, KTOConfig, KTOTrainer, RewardConfig, RLOOTrainer
 
 from mixer import MixingMixin
-from tests.helpers import GradientRecorder
+from tests.helpers import GradientRecorder, arguments, build_model, three_streams
 from tests.mixer.trainer.trl.cases import (
     MixingDPO,
     MixingRewards,
@@ -144,3 +145,47 @@ def test_preferences_that_do_not_go_are_refused(tmp_path: Path, loss: Any, data:
     args = _args(DPOConfig, tmp_path, loss_type=loss)
     with pytest.raises(ValueError, match=message):
         MixingDPO(model_of(), ref_model=model_of(), args=args, train_dataset=data, processing_class=tokenizer())
+
+
+def _overriding(name: str) -> Any:
+    def own(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(Trainer, name)(self, *args, **kwargs)
+
+    return type("Between", (type("Below", (Trainer,), {name: own}),), {})
+
+
+class _Old(Trainer):  # type: ignore[misc]
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False) -> Any:
+        return super().compute_loss(model, inputs, return_outputs)
+
+
+@pytest.mark.parametrize(
+    ("parent", "message"),
+    [
+        *((one, f"{one.__name__} overrides get_train_dataloader,") for one in (GRPOTrainer, RLOOTrainer)),
+        (DistillationTrainer, "DistillationTrainer overrides get_train_dataloader,"),
+        *(
+            (_overriding(name), rf"Mixed: Below overrides {name}, .*interleave_datasets")
+            for name in ("get_train_dataloader", "_get_train_sampler", "get_batch_samples")
+        ),
+        (
+            type("OtherTrainer", (Trainer,), {"__module__": "trl.trainer.other_trainer"}),
+            r"Mixed: TRL's OtherTrainer has no _prepare_dataset.*SFTTrainer",
+        ),
+        (_Old, r"Mixed.compute_loss takes \['model', .*add num_items_in_batch=None"),
+    ],
+)
+def test_trainers_that_cannot_be_mixed_are_refused(parent: type, message: str, tmp_path: Path) -> None:
+    mixed: Any = type("Mixed", (MixingMixin, parent), {})
+    with pytest.raises(TypeError, match=message):
+        mixed("a model that nobody loads", arguments(tmp_path), train_dataset=three_streams())
+
+
+def test_arguments_in_the_order_of_another_trainer_are_refused(tmp_path: Path) -> None:
+    data, model = three_streams(), build_model("llama")
+    with pytest.raises(
+        TypeError, match=r"args must be TrainingArguments, got LlamaForCausalLM.*model, ref_model, args"
+    ):
+        MixingDPO(model, model, arguments(tmp_path), train_dataset=data)
+    with pytest.raises(TypeError, match=r"1 positional arguments follow model, args.*DPOTrainer has another order"):
+        MixingDPO(model, arguments(tmp_path), None, data, None)

@@ -66,18 +66,6 @@ def test_a_fused_head_is_read_as_by_separate_backwards(name: str) -> None:
     assert probe.coverage == 1.0
 
 
-def test_adapters_leave_a_frozen_head_fused() -> None:
-    for name, is_fused in (("llama/lora", True), ("llama/lora+head", False)):
-        case = _case(name)
-        own = case.model.get_base_model().__dict__
-        before = own["forward"]
-        probe = GradientProbe(case.model, 3)
-        probe.start(case.stream_ids, case.items)
-        assert (own["forward"] is before) is is_fused
-        probe.cancel()
-        assert own["forward"] is before
-
-
 def test_by_way_of_logits_all_is_as_the_fused_head_gives_it() -> None:
     case = _case("llama")
     probe = GradientProbe(case.model, 3)
@@ -132,8 +120,3 @@ def test_a_run_measures_what_is_trained(tmp_path: Path, kind: str) -> None:
         model = get_peft_model(model, lora)
     trainer, gram = _measured(tmp_path, model, {"peft_config": lora} if kind == "peft_config" else {})
     np.testing.assert_allclose(gram, _gram_of(trainer.model, trainer.streams), rtol=1e-4, atol=1e-9)
-
-
-def test_under_autocast_the_fused_head_is_read_too(tmp_path: Path) -> None:
-    trainer, gram = _measured(tmp_path, model_of(), bf16=True)
-    np.testing.assert_allclose(gram, _gram_of(model_of(), trainer.streams), rtol=0.05)
