@@ -46,13 +46,10 @@ def task_data(name: str, num_samples: int = 12, seed: int = 0) -> Tokens:
 
 
 def task_streams(names: Sequence[str] = NAMES, **changes: Any) -> list[Stream]:
-    """A stream for each head; `changes` are dicts of fields by the stream's name."""
     return [Stream(name, task_data(name), **changes.get(name, {})) for name in names]
 
 
 class Watching(StepHook):
-    """Keeps the steps in a list, and the weights that each began with."""
-
     def __init__(self, batches: list[tuple[StepBatch, nn.Module]]):
         self._batches = batches
 
@@ -62,8 +59,6 @@ class Watching(StepHook):
 
 
 class Watched(MixingTrainer):
-    """Keeps the steps, the weights that each began with, and their gradients."""
-
     def __init__(self, *args: Any, callbacks: Sequence[Any] = (), **kwargs: Any):
         self.batches: list[tuple[StepBatch, nn.Module]] = []
         self.recorder = GradientRecorder()
@@ -83,7 +78,6 @@ def _twin(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
 def watched(
     folder: Path, model: nn.Module, streams: Any, micro: int = 64, batch_size: int = 14, **options: Any
 ) -> Watched:
-    """A trainer of some steps whose streams are all in them."""
     args = arguments(folder, per_device_train_batch_size=micro, **options.pop("args", {}))
     return Watched(model, args, train_dataset=streams, batch_size=batch_size, **options)
 
@@ -95,7 +89,6 @@ def trained(folder: Path, model: nn.Module, streams: Any, *sizes: int, **options
 
 
 def loss_sum_of_head(model: nn.Module, task: str, row: Mapping[str, Tensor]) -> Tensor:
-    """The loss of one row by hand, summed over its items, from logits."""
     inputs = {name: value for name, value in row.items() if name not in ("labels", "task")}
     logits, labels = model(task=task, **inputs).logits, row["labels"]
     if task in ("topic", "tags"):
@@ -111,7 +104,6 @@ def num_items(row: Mapping[str, Tensor]) -> int:
 
 
 def rows_by_stream(batch: StepBatch) -> dict[int, list[dict[str, Tensor]]]:
-    """The samples of a step, each as a batch of one."""
     rows: dict[int, list[dict[str, Tensor]]] = {}
     for micro in batch.micro_batches:
         for place, stream_id in enumerate(micro.stream_ids.tolist()):
@@ -127,7 +119,6 @@ def means_by_hand(
     loss_sum: LossSum = loss_sum_of_head,
     items: Callable[[Mapping[str, Tensor]], int] = num_items,
 ) -> dict[int, Tensor]:
-    """The mean loss per item of each stream that has items, with its graph."""
     means = {}
     for stream_id, rows in rows_by_stream(batch).items():
         count = sum(items(row) for row in rows)
@@ -152,7 +143,6 @@ def gradient_by_hand(
 
 
 def gradients_by_stream(model: nn.Module, means: Mapping[int, Tensor], num_streams: int) -> Tensor:
-    """`[num_streams, size]`: the gradient of each stream's mean loss by a backward of its own."""
     return torch.stack([_gradient_of(model, means[stream_id]) for stream_id in range(num_streams)])
 
 

@@ -78,8 +78,6 @@ def _without_labels(outputs: Any, labels: Any, num_items_in_batch: Any = None) -
 
 
 class _SquaredMargin:
-    """A loss that cannot be hashed."""
-
     __hash__ = None  # type: ignore[assignment]
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
@@ -185,28 +183,7 @@ def test_an_error_of_a_streams_loss_or_collator_names_the_stream(
     assert any("'stars'" in note for note in caught.value.__notes__)
 
 
-@pytest.mark.parametrize("nonfinite", ["skip", "raise", "warn"])
-def test_a_loss_that_is_not_finite_is_that_of_its_stream(tmp_path: Path, nonfinite: str) -> None:
-    def broken(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-        return outputs.logits.sum() * float("nan")
-
-    streams, model = task_streams(["topic", "stars"], stars={"compute_loss_func": broken}), multi_task()
-    before = model.heads["topic"].output.weight.clone()
-    trainer = watched(tmp_path, model, streams, nonfinite=nonfinite, args={"max_steps": 1})
-    if nonfinite == "raise":
-        with pytest.raises(RuntimeError, match=r"\['stars'\] is not finite"):
-            trainer.train()
-        return
-    trainer.train()
-    assert torch.equal(model.heads["topic"].output.weight, before) is (nonfinite == "skip")
-    (entry,) = logged(trainer)
-    assert entry["loss/topic"] > 0
-    assert "loss/stars" not in entry
-
-
 class _Wider(IterableDataset[dict[str, Any]]):
-    """Rows with a column that others do not have, which shows only when they come."""
-
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for row in Tokens(12, 3).rows:
             yield {**row, "token_type_ids": torch.zeros_like(row["input_ids"])}
@@ -224,7 +201,6 @@ def test_columns_that_show_only_in_the_run_are_not_lost(tmp_path: Path) -> None:
 
 
 def test_pcgrad_projects_the_streams_own_gradients(tmp_path: Path) -> None:
-    """Of two streams in conflict, each loses its part along the other."""
     names = ["topic", "stars"]
     streams = task_streams(names, stars={"loss_weight": 2.0})
     trainer = trained(tmp_path, multi_task(), streams, conflict="pcgrad", args={"max_steps": 6})
@@ -284,7 +260,6 @@ def test_the_excess_is_that_over_the_reference_models_head(tmp_path: Path) -> No
 
 
 def _excess(batch: Any, model: nn.Module, reference: nn.Module, stream_id: int) -> float:
-    """The mean over items of what the model loses more, where it does."""
     found = []
     for micro in batch.micro_batches:
         if int(micro.stream_ids[0]) == stream_id:

@@ -18,7 +18,6 @@ def _trainer(folder: Path, max_steps: int, **options: Any) -> MixingTrainer:
 
 @pytest.fixture
 def broken_off(tmp_path: Path) -> Path:
-    """A run of four steps whose tails are still open."""
     trainer = _trainer(tmp_path, 4)
     trainer.ledger.finish = trainer.ledger.sync  # type: ignore[method-assign]
     trainer.train()

@@ -127,8 +127,6 @@ class _Fresh(Tokens):
 
 
 class _FailsOnce(_Other):
-    """Rows of which the first that is read cannot be."""
-
     is_broken = True
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:

@@ -102,7 +102,6 @@ def test_one_row_is_tried_twice_with_other_labels() -> None:
 
 
 def _run(folder: Path, per_device: int, loss: Any = None, model: Any = None, cuts: Any = (), **changes: Any) -> Any:
-    """A step of all rows, whose streams are cut at some places; and the trainer."""
     recorder, parts = GradientRecorder(), np.split(np.arange(13), cuts)
     data = {f"stream {k}": [_ROWS[i] for i in part] for k, part in enumerate(parts)}
     args = arguments(folder, **{"per_device_train_batch_size": per_device, "max_steps": 1, **changes})
@@ -145,8 +144,6 @@ def test_other_losses_are_named_once_with_what_is_computed(
 
 
 class _Counter(nn.Module):
-    """Counts its samples, in place and by another tensor."""
-
     def __init__(self) -> None:
         super().__init__()
         self.inner = small_model()

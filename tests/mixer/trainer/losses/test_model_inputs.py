@@ -17,8 +17,6 @@ _KIND = "sequence-classification"
 
 
 class _Renamed(Tokens):
-    """Rows with a column more, or one under another name."""
-
     def __init__(self, new: str, old: str | None = None):
         super().__init__(6, 1, _KIND)
         self.new, self.old = new, old

@@ -22,8 +22,6 @@ SICK = (2, 3)  # steps
 
 
 class Sick(Tagger):
-    """A model that gives no finite numbers for some rows while it is sick."""
-
     is_sick = False
     value = math.nan
 

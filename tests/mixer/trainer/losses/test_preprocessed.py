@@ -24,7 +24,6 @@ def _raw(seed: int, count: int = 12) -> list[dict[str, Any]]:
 
 
 def to_inputs(sample: dict[str, Any]) -> dict[str, Any]:
-    """Gives a column of the same name as one that it had."""
     return {"input_ids": sample["words"], "labels": sample["klass"]}
 
 

@@ -55,13 +55,11 @@ def perturbed(model: nn.Module) -> nn.Module:
 
 
 def named(folder: Path, policy: Policy, name: str, model: nn.Module | None = None, **changes: Any) -> MixingTrainer:
-    """A trainer of a model of transformers, whose reference is nearly the same."""
     fields = {"reference_model": perturbed(build_model(name)), "train_dataset": three_streams(MODEL_DATA[name])}
     return build(folder, policy, build_model(name) if model is None else model, **{**fields, **changes})
 
 
 def batches_of(trainer: MixingTrainer) -> list[Any]:
-    """Trains, and gives the batches."""
     batches: list[Any] = []
     step = trainer._parts.steps.train
     trainer._parts.steps.train = lambda model, batch, n=None: (batches.append(batch), step(model, batch, n))[1]
@@ -197,8 +195,6 @@ def test_without_a_step_losses_are_the_same_dropout_and_all(tmp_path: Path, has_
 
 
 class RandomTagger(Tagger):
-    """Draws random numbers in evaluation too, from all generators."""
-
     def forward(self, input_ids: Tensor, labels: Tensor, attention_mask: Any = None) -> Any:
         torch.rand(3), np.random.random()  # noqa: NPY002
         return super().forward(input_ids, labels)
@@ -328,15 +324,12 @@ def test_a_step_that_a_gradient_scaler_leaves_out_has_nothing_after_it(
 
 
 def compared_entries(trainer: MixingTrainer) -> list[dict[str, float]]:
-    """Log entries on training, of which only those on what losses were compared with."""
     entries = [entry for entry in trainer.state.log_history if "train_coverage" in entry]
     compared = ("excess_loss/", "loss_after/")
     return [{key: value for key, value in entry.items() if key.startswith(compared)} for entry in entries]
 
 
 class Spoiling(Watching):
-    """Changes what it is shown."""
-
     def update(self, observation: Observation) -> Decision:
         for values in (observation.excess_losses, observation.losses_after):
             assert values is not None
@@ -440,8 +433,6 @@ def test_a_reference_is_a_model_of_its_own(tmp_path: Path, reference: Any, messa
 
 
 class Silent(Tagger):
-    """Shows its loss alone."""
-
     def forward(self, input_ids: Tensor, labels: Tensor, attention_mask: Any = None) -> Any:
         return {"loss": super().forward(input_ids, labels)["loss"]}
 
@@ -454,13 +445,6 @@ class Regularised(Tagger):
         return {**output, "loss": output["loss"] + 10 * self.output.weight.square().sum()}
 
 
-class Shorter(Tagger):
-    """Gives each row one class."""
-
-    def forward(self, input_ids: Tensor, labels: Tensor, attention_mask: Any = None) -> Any:
-        return {"logits": super().forward(input_ids, labels)["logits"][:, 0], "loss": torch.zeros(())}
-
-
 @pytest.mark.parametrize("model", [Silent, Regularised])
 def test_a_model_whose_items_are_not_known(tmp_path: Path, model: type[nn.Module]) -> None:
     with pytest.raises(ValueError, match=r"needs the loss of each item .*not the sum of separate terms"):
@@ -471,13 +455,9 @@ def test_a_model_whose_items_are_not_known(tmp_path: Path, model: type[nn.Module
         np.testing.assert_allclose(seen.losses_after, seen.losses, rtol=1e-12)
 
 
-@pytest.mark.parametrize("reference", [Silent(), Shorter()])
-def test_a_reference_whose_items_are_others(tmp_path: Path, reference: nn.Module) -> None:
+def test_a_reference_whose_items_are_others(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="reference_model has no loss on the same items"):
-        build(tmp_path, Watching("excess_loss"), reference_model=reference).train()
-
-
-def test_a_reference_that_fails_is_named(tmp_path: Path) -> None:
+        build(tmp_path, Watching("excess_loss"), reference_model=Silent()).train()
     reference = Tagger()
     reference.embedding = nn.Embedding(5, 6).double()
     with pytest.raises(IndexError) as error:

@@ -21,7 +21,6 @@ ROWS = three_streams("sequence-classification")
 
 
 def unlike_cross_entropy(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    """A loss of one's own: cross entropy in parts, over the items that the trainer counts."""
     losses = nn.functional.cross_entropy(outputs.logits[:, :-1].mT, labels[:, 1:], reduction="none")
     return losses.sum() / num_items_in_batch
 

@@ -14,8 +14,6 @@ from tests.helpers import arguments
 
 
 class Plain(nn.Module):
-    """A model whose forward takes what it names and nothing else."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(1, 2)

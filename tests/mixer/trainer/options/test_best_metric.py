@@ -56,8 +56,6 @@ def test_the_best_model_by_it_is_loaded(metric: str, greater: bool | None, tmp_p
 
 
 class _Worsens(TrainerCallback):  # type: ignore[misc]
-    """Sends the weights the wrong way from a step on."""
-
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         if state.global_step >= 2:
             for parameter in model.parameters():

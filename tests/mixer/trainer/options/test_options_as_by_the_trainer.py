@@ -105,11 +105,11 @@ def test_what_is_run_here_is_said_to_be_alike() -> None:
 
 # ---- By stream ----
 
-BY_STREAM: list[tuple[str, dict[str, Any]]] = [
+BY_STREAM: list[Any] = [
     *((model, changes) for model in ("llama", "bert-classifier") for changes in ({}, CASES["loss"], {"bf16": True})),
     ("llama", {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}),
     ("llama", OLDER),
-    ("llama", COMPILED),
+    pytest.param("llama", COMPILED, marks=pytest.mark.full),
     # With the causal model the Trainer forgets to shift its labels here.
     ("bert-classifier", {**COMPILED, "label_smoothing_factor": 0.2}),
     ("llama", {"neftune_noise_alpha": 1e-6}),

@@ -24,8 +24,6 @@ AS_OFTEN = (
 
 
 def overriding(base: type[Trainer], calls: Counter[str]) -> type[Trainer]:
-    """Makes a class that overrides every method of the Trainer, notes the call and hands it on."""
-
     def noting(name: str) -> Any:
         @functools.wraps(getattr(Trainer, name))
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -41,7 +39,6 @@ def overriding(base: type[Trainer], calls: Counter[str]) -> type[Trainer]:
 
 
 def calls_of(base: type[Trainer], folder: Path) -> Counter[str]:
-    """How often each method was called, in a run that trains, evaluates, saves, resumes and predicts."""
     found: Counter[str] = Counter()
     changes = {"save_strategy": "steps", "eval_strategy": "steps", "eval_steps": 2, "save_steps": 2}
     args = arguments(folder, **changes, max_steps=4, load_best_model_at_end=True, max_grad_norm=1.0)

@@ -51,8 +51,6 @@ def _assert_same_ledgers(folder: Path, expected: Ledger) -> None:
 
 
 class _MoreMath(TrainerCallback):  # type: ignore[misc]
-    """Takes the mixture into its own hands half-way."""
-
     trainer: Any
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -103,8 +101,6 @@ def test_what_a_buffer_remembers_stays_in_its_trial(tmp_path: Path) -> None:
 
 
 class _PrunesAt(optuna.pruners.BasePruner):
-    """Prunes some trials at their second evaluation."""
-
     def __init__(self, *numbers: int):
         self.numbers = numbers
 

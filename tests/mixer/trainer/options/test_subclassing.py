@@ -69,8 +69,6 @@ def noted(method: Any) -> Any:
 
 
 def overriding(base: type[Trainer]) -> type[Trainer]:
-    """Overrides what is not the step itself; each override notes its call and has an effect."""
-
     class Mine(base):  # type: ignore[valid-type, misc]
         @noted
         def compute_loss(
@@ -118,8 +116,6 @@ def overriding(base: type[Trainer]) -> type[Trainer]:
 
 
 def changing_inputs(base: type[Trainer]) -> type[Trainer]:
-    """Drops an input in `training_step`, adds another, and passes the micro-batch on."""
-
     class Mine(base):  # type: ignore[valid-type, misc]
         @noted
         def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
@@ -137,8 +133,6 @@ def changing_inputs(base: type[Trainer]) -> type[Trainer]:
 
 
 def stepping_alone(base: type[Trainer]) -> type[Trainer]:
-    """Does its own forward and backward, as the Trainer does."""
-
     class Mine(base):  # type: ignore[valid-type, misc]
         def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
             model.train()

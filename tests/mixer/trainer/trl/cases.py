@@ -117,7 +117,6 @@ def sft(folder: str | Path, data: Any, model: Any = "llama", own: Any = None, **
 
 
 def trl_options(folder: str | Path, **changes: Any) -> dict[str, Any]:
-    """Plain options without what TRL's configurations turn on."""
     own = {"bf16": False, "gradient_checkpointing": False, "lr_scheduler_type": "constant"}
     return plain_options(folder, **{**own, **changes})
 

@@ -52,7 +52,6 @@ def _dpo_loss(model: Any, known: Any, row: dict[str, Any]) -> Tensor:
 
 
 def _expect(trainer: Any, model: Any, loss_of: Any) -> None:
-    """Trains one step of all samples, and compares it with the mean of their losses and its gradient."""
     trainer.mixing.set_batch_size(sum(len(stream.dataset) for stream in trainer.streams))
     recorder = GradientRecorder()
     trainer.add_callback(recorder)

@@ -82,7 +82,6 @@ def test_by_way_of_logits_all_is_as_the_fused_head_gives_it() -> None:
 
 
 def _gram_of(model: Any, streams: Any) -> np.ndarray:
-    """Multiplies the streams' mean gradients, each from a backward of its own, sample after sample."""
     parameters = [one for one in model.parameters() if one.requires_grad]
     gradients = []
     for stream in streams:
@@ -99,7 +98,6 @@ def _gram_of(model: Any, streams: Any) -> np.ndarray:
 
 
 def _measured(folder: Path, model: Any, own: dict[str, Any] | None = None, **changes: Any) -> Any:
-    """A trainer that has measured a step of all samples, and its gram matrix."""
     own = {"mixing": "PiKE", "batch_size": 12, "probe": Probing(interval_steps=1, mode="exact"), **(own or {})}
     changes = {"per_device_train_batch_size": 64, "max_steps": 1, "learning_rate": 0.0, **changes}
     trainer = sft(folder, {"a": chats(7, 1), "b": completions(5, 2)}, model, own, **changes)
