@@ -193,11 +193,21 @@ def test_processes_that_would_each_train_alone_are_refused(
             r"'b': .* columns \['input_ids', 'attention_mask', 'target', 'text'\]: rename",
         ),
         ({"a": Unlabelled(5, 1)}, "llama", r"'a': .* the columns \['number', 'input_ids', 'attention_mask'\]"),
+        (
+            [Stream("a", _rows(), label_names=["value"])],
+            "bert-classifier",
+            r"'a': label_names contains \['value'\], but the columns are",
+        ),
+        (
+            {"a": _rows().select_columns(["text"])},
+            "bert-classifier",
+            r"'a': the model takes none of the columns \['text'\]",
+        ),
     ],
 )
 def test_labels_that_are_not_there_are_named(tmp_path: Path, streams: Any, model: str, message: str) -> None:
     with pytest.raises(ValueError, match=rf"Stream {message}"):
-        _trainer(tmp_path, streams, model=build_model(model))
+        _trainer(tmp_path, streams, model=build_model(model)).train()
 
 
 def test_what_makes_them_or_does_without_goes(tmp_path: Path) -> None:
