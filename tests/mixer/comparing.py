@@ -18,8 +18,6 @@ KIND = "token-classification"
 
 
 class Watching(Policy):
-    """Leaves weights as they are and keeps what it sees."""
-
     def __init__(self, *needs: str, look: Callable[[Observation], None] | None = None):
         super().__init__()
         self.needs = frozenset(needs)
@@ -59,8 +57,6 @@ class Leaning(Watching):
 
 
 class Tagger(nn.Module):
-    """Gives each token one of three classes by itself and its neighbours, in double precision."""
-
     def __init__(self, seed: int = 0, dropout: float = 0.0, has_norm: bool = False):
         super().__init__()
         torch.manual_seed(seed)
@@ -105,7 +101,6 @@ def item_losses_of(model: nn.Module, inputs: Mapping[str, Any], shifts: bool = F
 
 
 def means_of(values: list[tuple[int, Tensor]], num_streams: int = 3) -> FloatArray:
-    """Means over the items of each stream; NaN where there are none."""
     means = np.full(num_streams, np.nan)
     for stream_id in range(num_streams):
         own = [items for number, items in values if number == stream_id]

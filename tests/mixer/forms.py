@@ -14,7 +14,7 @@ from transformers import AutoModel, BertConfig
 from mixer import Head, MixingTrainer, MultiTaskModel, Stream
 from mixer.loading.step import StepBatch
 from mixer.trainer.hooks import StepHook
-from tests.helpers import VOCABULARY, Tokens, arguments
+from tests.helpers import VOCABULARY, GradientRecorder, Tokens, arguments
 
 HEADS = {
     "topic": Head(3, dropout=0.0),
@@ -46,13 +46,10 @@ def task_data(name: str, num_samples: int = 12, seed: int = 0) -> Tokens:
 
 
 def task_streams(names: Sequence[str] = NAMES, **changes: Any) -> list[Stream]:
-    """A stream for each head; `changes` are dicts of fields by the stream's name."""
     return [Stream(name, task_data(name), **changes.get(name, {})) for name in names]
 
 
 class Watching(StepHook):
-    """Keeps the steps in a list, and the weights that each began with."""
-
     def __init__(self, batches: list[tuple[StepBatch, nn.Module]]):
         self._batches = batches
 
@@ -62,11 +59,10 @@ class Watching(StepHook):
 
 
 class Watched(MixingTrainer):
-    """Keeps the steps, and the weights that each began with."""
-
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args: Any, callbacks: Sequence[Any] = (), **kwargs: Any):
         self.batches: list[tuple[StepBatch, nn.Module]] = []
-        super().__init__(*args, **kwargs)
+        self.recorder = GradientRecorder()
+        super().__init__(*args, callbacks=[self.recorder, *callbacks], **kwargs)
         self._parts.run.hooks = (Watching(self.batches), *self._parts.run.hooks)
 
 
@@ -82,13 +78,17 @@ def _twin(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
 def watched(
     folder: Path, model: nn.Module, streams: Any, micro: int = 64, batch_size: int = 14, **options: Any
 ) -> Watched:
-    """A trainer of some steps whose streams are all in them."""
     args = arguments(folder, per_device_train_batch_size=micro, **options.pop("args", {}))
     return Watched(model, args, train_dataset=streams, batch_size=batch_size, **options)
 
 
+def trained(folder: Path, model: nn.Module, streams: Any, *sizes: int, **options: Any) -> Watched:
+    trainer = watched(folder, model, streams, *sizes, **options)
+    trainer.train()
+    return trainer
+
+
 def loss_sum_of_head(model: nn.Module, task: str, row: Mapping[str, Tensor]) -> Tensor:
-    """The loss of one row by hand, summed over its items, from logits."""
     inputs = {name: value for name, value in row.items() if name not in ("labels", "task")}
     logits, labels = model(task=task, **inputs).logits, row["labels"]
     if task in ("topic", "tags"):
@@ -104,7 +104,6 @@ def num_items(row: Mapping[str, Tensor]) -> int:
 
 
 def rows_by_stream(batch: StepBatch) -> dict[int, list[dict[str, Tensor]]]:
-    """The samples of a step, each as a batch of one."""
     rows: dict[int, list[dict[str, Tensor]]] = {}
     for micro in batch.micro_batches:
         for place, stream_id in enumerate(micro.stream_ids.tolist()):
@@ -120,7 +119,6 @@ def means_by_hand(
     loss_sum: LossSum = loss_sum_of_head,
     items: Callable[[Mapping[str, Tensor]], int] = num_items,
 ) -> dict[int, Tensor]:
-    """The mean loss per item of each stream that has items, with its graph."""
     means = {}
     for stream_id, rows in rows_by_stream(batch).items():
         count = sum(items(row) for row in rows)
@@ -141,20 +139,18 @@ def gradient_by_hand(
     """The gradient of the sum of share × loss weight × mean loss."""
     shares, weights = shares_by_hand(batch, means), loss_weights or {}
     loss = sum(shares[stream_id] * weights.get(stream_id, 1.0) * mean for stream_id, mean in means.items())
-    parameters = list(model.parameters())
-    found = torch.autograd.grad(torch.as_tensor(loss), parameters, allow_unused=True, retain_graph=True)
-    parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
-    return torch.cat([part.flatten() for part in parts])
+    return _gradient_of(model, torch.as_tensor(loss))
 
 
 def gradients_by_stream(model: nn.Module, means: Mapping[int, Tensor], num_streams: int) -> Tensor:
-    """`[num_streams, size]`: the gradient of each stream's mean loss by a backward of its own."""
-    parameters, rows = list(model.parameters()), []
-    for stream_id in range(num_streams):
-        found = torch.autograd.grad(means[stream_id], parameters, allow_unused=True, retain_graph=True)
-        parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
-        rows.append(torch.cat([part.flatten() for part in parts]))
-    return torch.stack(rows)
+    return torch.stack([_gradient_of(model, means[stream_id]) for stream_id in range(num_streams)])
+
+
+def _gradient_of(model: nn.Module, loss: Tensor) -> Tensor:
+    parameters = list(model.parameters())
+    found = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
+    parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+    return torch.cat([part.flatten() for part in parts])
 
 
 def logged(trainer: MixingTrainer) -> list[dict[str, float]]:
@@ -171,3 +167,20 @@ def assert_logged(
     expected = sum(shares[stream_id] * mean.item() for stream_id, mean in means.items())
     assert entry["loss"] == pytest.approx(expected, rel=max(rel, 1e-4))
     assert "loss/other" not in entry
+
+
+def assert_by_hand(
+    trainer: Watched, names: Sequence[str] = NAMES, weights: Any = None, tolerance: float = 1e-12, **by_hand: Any
+) -> list[dict[int, Tensor]]:
+    """Compares the gradient and the log of each step with what is computed by hand; gives the streams' mean losses."""
+    found = []
+    for gradient, (batch, model), entry in zip(
+        trainer.recorder.gradients, trainer.batches, logged(trainer), strict=True
+    ):
+        own = dict(enumerate([] if batch.plan.loss_weights is None else batch.plan.loss_weights.tolist()))
+        means = means_by_hand(batch, model, names, **by_hand)
+        expected = gradient_by_hand(batch, model, means, own if weights is None else weights)
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=tolerance)
+        assert_logged(entry, batch, means, names)
+        found.append(means)
+    return found

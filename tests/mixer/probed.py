@@ -24,7 +24,6 @@ RowLoss = Callable[[nn.Module, dict[str, Tensor]], Tensor]
 
 
 def loss_of(model: nn.Module, inputs: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
-    """The sum of the losses of all items, by the logits."""
     inputs = dict(inputs)
     labels = inputs.pop("labels")
     logits = model(**inputs).logits.float()
@@ -37,8 +36,6 @@ def loss_of(model: nn.Module, inputs: dict[str, Tensor], smoothing: float = 0.0)
 
 @dataclass
 class Group:
-    """Samples of one stream that share a gradient."""
-
     stream_id: int
     num_samples: int
     num_items: int
@@ -69,7 +66,6 @@ def groups_of(
 
 
 def statistics_of(groups: list[Group], num_streams: int = 3) -> GradientStatistics:
-    """The statistics by their definitions."""
     gram = np.full((num_streams, num_streams), np.nan)
     signal, noise = np.full((2, num_streams), np.nan)
     counts, items = np.zeros(num_streams, dtype=np.int64), np.zeros(num_streams)
@@ -94,8 +90,6 @@ def statistics_of(groups: list[Group], num_streams: int = 3) -> GradientStatisti
 
 @dataclass
 class ProbedRun:
-    """A run that has ended, and by step what this rank's probe found and had to find."""
-
     trainer: MixingTrainer
     expected: dict[int, GradientStatistics]
     found: dict[int, GradientStatistics]
@@ -113,7 +107,6 @@ class ProbedRun:
 
 
 def build(folder: Path, model: Any = "llama", probe: Probing | None = None, **changes: Any) -> MixingTrainer:
-    """A trainer on three streams whose gradients are probed in each step, unless told otherwise."""
     kind = MODEL_DATA[model] if isinstance(model, str) else "causal-lm"
     options = {"max_steps": 3, **changes.pop("args", {})}
     fields = {"train_dataset": three_streams(kind), "mixing": [1, 1, 1], "batch_size": 12, **changes}
@@ -154,18 +147,13 @@ def train(
 
 
 def _weighed(statistics: GradientStatistics, loss_weights: np.ndarray | None) -> GradientStatistics:
-    """With the shares that the streams have in the loss."""
     shares = statistics.shares * (1.0 if loss_weights is None else loss_weights)
     return replace(statistics, shares=shares / shares.sum())
 
 
 def assert_found(
-    frame: pd.DataFrame,
-    expected: dict[int, GradientStatistics],
-    tolerance: float = 1e-4,
-    has_variance: bool = True,
+    frame: pd.DataFrame, expected: dict[int, GradientStatistics], tolerance: float = 1e-4, has_variance: bool = True
 ) -> None:
-    """Each probed step of a ledger has the numbers that it has to have, relative to the norms."""
     assert len(frame) > 0
     for step, rows in frame.groupby("step"):
         _assert_products(rows, expected[int(step)], tolerance)
@@ -194,12 +182,10 @@ def _assert_variance(rows: pd.DataFrame, wanted: GradientStatistics, tolerance: 
 
 
 def steps_of(trainer: MixingTrainer) -> list[int]:
-    """The steps of a run that were measured."""
     steps: list[int] = trainer.ledger.gradients()["step"].unique().tolist()
     return steps
 
 
 def is_untouched(model: nn.Module) -> bool:
-    """Whether nothing of a probe is left in a model."""
     hooks = [one._backward_hooks for one in model.parameters() if one._backward_hooks]
     return not hooks and not any("forward" in module.__dict__ for module in model.modules())

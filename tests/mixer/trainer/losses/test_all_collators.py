@@ -1,10 +1,10 @@
 """Every collator of transformers in a run of several streams, common to them or one stream's own."""
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers.data.data_collator as collators
@@ -21,24 +21,21 @@ from transformers import (
 
 from mixer import Stream
 from tests.helpers import VOCABULARY, _bert_config, build_model
-from tests.mixer.forms import logged, watched
+from tests.mixer.forms import logged, trained, watched
 
 Rows = list[dict[str, Any]]
 
 # What there is in transformers' module of collators; a new one is to be tried here.
 TRIED = {
-    "default_data_collator",
-    "DefaultDataCollator",
-    "DataCollatorWithPadding",
-    "DataCollatorForTokenClassification",
-    "DataCollatorForSeq2Seq",
-    "DataCollatorForLanguageModeling",
-    "DataCollatorForPermutationLanguageModeling",
-    "DataCollatorForMultipleChoice",
-    "DataCollatorWithFlattening",
+    *("default_data_collator", "DefaultDataCollator", "DataCollatorWithPadding", "DataCollatorWithFlattening"),
+    *("DataCollatorForTokenClassification", "DataCollatorForSeq2Seq", "DataCollatorForLanguageModeling"),
+    *("DataCollatorForPermutationLanguageModeling", "DataCollatorForMultipleChoice"),
 }
-_NO_COLLATORS = {"DataCollatorMixin", "torch_default_data_collator", "numpy_default_data_collator"}
-_DEPRECATED = {"DataCollatorForSOP", "DataCollatorForWholeWordMask"}  # transformers 5.19 has them still
+# Those that are no collators, and deprecated ones, which transformers 5.19 has still.
+_OTHERS = {
+    *("DataCollatorMixin", "torch_default_data_collator", "numpy_default_data_collator"),
+    *("DataCollatorForSOP", "DataCollatorForWholeWordMask"),
+}
 
 
 class _Fresh(list[dict[str, Any]]):
@@ -58,10 +55,10 @@ def _tokenizer() -> PreTrainedTokenizerFast:
 
 
 TOKENIZER = _tokenizer()
+MASKED = "bert-masked-lm"
 
 
 def _rows(seed: int, label: Callable[[list[int]], Any] | None, length: int | None = None) -> Rows:
-    """Rows of tokens of even length, with a label each if there is a function for it."""
     generator, rows = torch.Generator().manual_seed(seed), []
     for _ in range(8):
         size = length or 2 * int(torch.randint(2, 6, (1,), generator=generator))
@@ -102,46 +99,35 @@ def _class(ids: list[int]) -> int:
     return ids[0] % 3
 
 
-def _classes(ids: list[int]) -> list[int]:
-    return [token % 3 for token in ids]
+def _causal(seed: int) -> Rows:
+    return _rows(seed, None)
 
 
-_CASES: dict[str, tuple[Callable[[], Any], Callable[[], nn.Module], Callable[[int], Rows]]] = {
-    "default": (
-        lambda: collators.default_data_collator,
-        lambda: build_model("bert-classifier"),
-        lambda seed: _rows(seed, _class, 6),
-    ),
-    "default class": (
-        collators.DefaultDataCollator,
-        lambda: build_model("bert-classifier"),
-        lambda seed: _rows(seed, _class, 6),
-    ),
-    "padding": (
-        lambda: collators.DataCollatorWithPadding(TOKENIZER),
-        lambda: build_model("bert-classifier"),
-        lambda seed: _rows(seed, _class),
-    ),
+def _of_words(seed: int) -> Rows:
+    return _rows(seed, _class)
+
+
+def _of_six_words(seed: int) -> Rows:
+    return _rows(seed, _class, 6)
+
+
+# By case: the collator, a model (or the name of one of ours), and rows.
+_CASES: dict[str, tuple[Callable[[], Any], Any, Callable[[int], Rows]]] = {
+    "default": (lambda: collators.default_data_collator, "bert-classifier", _of_six_words),
+    "default class": (collators.DefaultDataCollator, "bert-classifier", _of_six_words),
+    "padding": (lambda: collators.DataCollatorWithPadding(TOKENIZER), "bert-classifier", _of_words),
     "tokens": (
         lambda: collators.DataCollatorForTokenClassification(TOKENIZER),
-        lambda: build_model("bert-tokens"),
-        lambda seed: _rows(seed, _classes),
+        "bert-tokens",
+        lambda seed: _rows(seed, lambda ids: [token % 3 for token in ids]),
     ),
     "seq2seq": (
         lambda: collators.DataCollatorForSeq2Seq(TOKENIZER),
         _t5,
         lambda seed: _rows(seed, lambda ids: ids[: len(ids) // 2]),
     ),
-    "causal": (
-        lambda: collators.DataCollatorForLanguageModeling(TOKENIZER, mlm=False),
-        lambda: build_model("llama"),
-        lambda seed: _rows(seed, None),
-    ),
-    "masked": (
-        lambda: collators.DataCollatorForLanguageModeling(TOKENIZER, mlm_probability=0.4),
-        lambda: build_model("bert-masked-lm"),
-        lambda seed: _rows(seed, None),
-    ),
+    "causal": (lambda: collators.DataCollatorForLanguageModeling(TOKENIZER, mlm=False), "llama", _causal),
+    "masked": (lambda: collators.DataCollatorForLanguageModeling(TOKENIZER, mlm_probability=0.4), MASKED, _causal),
     "permutation": (
         lambda: collators.DataCollatorForPermutationLanguageModeling(TOKENIZER),
         _xlnet,
@@ -150,81 +136,72 @@ _CASES: dict[str, tuple[Callable[[], Any], Callable[[], nn.Module], Callable[[in
     "choice": (lambda: collators.DataCollatorForMultipleChoice(TOKENIZER), _chooser, _choices),
     "flattening": (
         collators.DataCollatorWithFlattening,
-        lambda: build_model("llama"),
-        lambda seed: [{"input_ids": row["input_ids"]} for row in _rows(seed, None)],
+        "llama",
+        lambda seed: [{"input_ids": row["input_ids"]} for row in _causal(seed)],
     ),
 }
 
 
+def _model(name: str) -> nn.Module:
+    made = _CASES[name][1]
+    return build_model(made) if isinstance(made, str) else made()
+
+
 def _items(inputs: Any, shifts: bool) -> int:
-    labels = inputs["labels"]
-    return int((labels[..., 1:] if shifts else labels).ne(-100).sum())
+    return int((inputs["labels"][..., 1:] if shifts else inputs["labels"]).ne(-100).sum())
 
 
-def _sum_by_hand(model: nn.Module, inputs: Any, shifts: bool) -> tuple[float, int]:
-    with torch.no_grad():
-        loss = float(model(**inputs).loss)
-    return loss * _items(inputs, shifts), _items(inputs, shifts)
+def _parts(micro: Any) -> Iterator[tuple[int, Any]]:
+    """The rows of a micro-batch by stream; all of them as they are where they are of one."""
+    ids = micro.stream_ids.tolist()
+    if len(set(ids)) == 1:
+        yield ids[0], micro.inputs
+        return
+    for place, stream_id in enumerate(ids):
+        yield stream_id, {key: value[place : place + 1] for key, value in micro.inputs.items()}
 
 
-def _assert_losses(trainer: Any, is_packed: bool) -> None:
-    """The losses by stream are those of the bare model on the same rows, as they were collated."""
+def _assert_losses(trainer: Any, is_by_stream: bool) -> None:
     shifts = trainer._loss_shifts_labels
     for (batch, model), entry in zip(trainer.batches, logged(trainer), strict=True):
-        sums: dict[int, list[tuple[float, int]]] = {}
+        sums: dict[int, Any] = {}
         for micro in batch.micro_batches:
-            ids = micro.stream_ids.tolist()
-            if len(set(ids)) == 1 or is_packed:
-                assert len(set(ids)) == 1
-                sums.setdefault(ids[0], []).append(_sum_by_hand(model, micro.inputs, shifts))
-                continue
-            for place, stream_id in enumerate(ids):
-                row = {key: value[place : place + 1] for key, value in micro.inputs.items()}
-                if _items(row, shifts):
-                    sums.setdefault(stream_id, []).append(_sum_by_hand(model, row, shifts))
-        totals = {key: tuple(map(sum, zip(*parts, strict=True))) for key, parts in sums.items()}
-        for stream_id, (loss, items) in totals.items():
-            name = trainer.streams[stream_id].name
-            assert entry[f"loss/{name}"] == pytest.approx(loss / items, rel=1e-4)
-        whole = sum(loss for loss, _ in totals.values()) / sum(items for _, items in totals.values())
-        assert entry["loss"] == pytest.approx(whole, rel=1e-4)
+            assert not is_by_stream or len(set(micro.stream_ids.tolist())) == 1
+            for stream_id, rows in _parts(micro):
+                if count := _items(rows, shifts):
+                    with torch.no_grad():
+                        own = np.array([float(model(**rows).loss) * count, count])
+                    sums[stream_id] = sums.get(stream_id, 0) + own
+        for stream_id, (loss, items) in sums.items():
+            assert entry[f"loss/{trainer.streams[stream_id].name}"] == pytest.approx(loss / items, rel=1e-4)
+        loss, items = sum(sums.values())
+        assert entry["loss"] == pytest.approx(loss / items, rel=1e-4)
         assert "loss/other" not in entry
 
 
-@pytest.mark.parametrize(("is_own", "micro"), [(False, 64), (False, 3), (True, 3)])
-@pytest.mark.parametrize("name", _CASES)
+@pytest.mark.parametrize(
+    ("name", "is_own", "micro"),
+    [*((name, False, 3) for name in _CASES), *((name, True, 3) for name in _CASES), ("padding", False, 64)],
+)
 def test_losses_by_stream_are_those_of_the_bare_model(tmp_path: Path, name: str, is_own: bool, micro: int) -> None:
-    collator, build, rows = _CASES[name]
+    collator, _, rows = _CASES[name]
     own = {"data_collator": collator()} if is_own else {}
     data = {"a": rows(1), "b": rows(20), "c": rows(40)}
     streams = [Stream(key, values, **(own if key == "b" else {})) for key, values in data.items()]
     args = {"remove_unused_columns": False} if name == "choice" else {}
-    trainer = watched(tmp_path, build(), streams, micro, 9, data_collator=collator(), args=args)
-    trainer.train()
+    trainer = trained(tmp_path, _model(name), streams, micro, 9, data_collator=collator(), args=args)
     _assert_losses(trainer, name == "flattening")
     assert trainer.ledger.to_pandas()["tokens"].min() > 0
     ids = [set(micro.stream_ids.tolist()) for batch, _ in trainer.batches for micro in batch.micro_batches]
     assert max(map(len, ids)) == (1 if is_own or name == "flattening" else 3 if micro == 64 else 2)
 
 
-def test_collators_of_two_kinds_train_one_model(tmp_path: Path) -> None:
-    pairs = {
-        "padded": (collators.DataCollatorWithPadding(TOKENIZER), _rows(1, _class)),
-        "stacked": (None, _rows(2, _class, 6)),
-        "masked": (lambda samples: {**collators.DataCollatorWithPadding(TOKENIZER)(samples)}, _rows(3, _class)),
-    }
-    streams = [Stream(name, rows, data_collator=collator) for name, (collator, rows) in pairs.items()]
-    trainer = watched(tmp_path, build_model("bert-classifier"), streams, batch_size=9)
-    trainer.train()
-    _assert_losses(trainer, True)
-
-
 def test_masks_are_the_same_in_every_run_and_with_any_collator_beside(tmp_path: Path) -> None:
     def masks(beside: int) -> list[Tensor]:
-        collator, build, rows = _CASES["masked"]
+        collator, _, rows = _CASES["masked"]
         streams = [Stream("a", rows(1), data_collator=collator()), Stream("b", rows(2))]
         torch.manual_seed(beside)
-        trainer = watched(tmp_path, build(), streams, batch_size=8, data_collator=collator())
+        trainer = watched(tmp_path, _model("masked"), streams, batch_size=8, data_collator=collator())
         torch.rand(beside)
         trainer.train()
         return [micro.inputs["labels"] for batch, _ in trainer.batches for micro in batch.micro_batches]
@@ -233,46 +210,7 @@ def test_masks_are_the_same_in_every_run_and_with_any_collator_beside(tmp_path: 
         assert torch.equal(one, other)
 
 
-def test_whole_words_are_masked_in_a_run(tmp_path: Path) -> None:
-    collator = collators.DataCollatorForLanguageModeling(TOKENIZER, whole_word_mask=True, mlm_probability=0.4)
-    names = TOKENIZER.convert_ids_to_tokens
-    data = {
-        name: [{**row, "offset_mapping": _offsets(names(row["input_ids"]))} for row in _rows(seed, None, 8)]
-        for seed, name in enumerate(["a", "b"])
-    }
-    args = {"remove_unused_columns": False}
-    trainer = watched(tmp_path, build_model("bert-masked-lm"), data, data_collator=collator, batch_size=8, args=args)
-    trainer.train()
-    _assert_losses(trainer, False)
-
-
-def _offsets(words: list[str]) -> list[tuple[int, int]]:
-    """Each second token goes on with the word of the one before."""
-    places, start = [], 1
-    for number, word in enumerate(words):
-        start += 0 if number % 2 else 1
-        places.append((start, start + len(word)))
-        start += len(word)
-    return places
-
-
-def test_choices_of_other_numbers_are_not_cut_off(tmp_path: Path) -> None:
-    two = _Fresh(
-        {name: value[:2] if name != "labels" else value % 2 for name, value in row.items()} for row in _choices(1)
-    )
-    collator, args = collators.DataCollatorForMultipleChoice(TOKENIZER), {"remove_unused_columns": False}
-    for data in ({"a": two, "b": _choices(2)}, {"b": _choices(2), "a": two}):
-        trainer = watched(tmp_path, _chooser(), data, batch_size=8, data_collator=collator, args=args)
-        trainer.train()
-        _assert_losses(trainer, True)
-
-
 def test_all_collators_of_transformers_are_tried() -> None:
-    found = {
-        name
-        for name, value in vars(collators).items()
-        if ("collator" in name.lower() and callable(value) and getattr(value, "__module__", "") == collators.__name__)
-        and (inspect.isclass(value) or inspect.isfunction(value))
-    }
-    assert found - _NO_COLLATORS - _DEPRECATED - TRIED == set()
-    assert found >= TRIED
+    own = {name for name, value in vars(collators).items() if getattr(value, "__module__", "") == collators.__name__}
+    found = {name for name in own if "collator" in name.lower()}
+    assert found - _OTHERS == TRIED

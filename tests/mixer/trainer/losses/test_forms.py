@@ -1,74 +1,61 @@
-"""The gradient of a step on streams that differ is the one of a loop by hand."""
+"""The gradient of a step on streams that differ is the one of a loop by hand, beside all that measures and cuts."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
-from mixer import FAMO, GradNorm, GroupDRO, MixingTrainer, Policy, Stream
-from tests.helpers import GradientRecorder, Tokens, arguments, build_model
+from mixer import GradNorm, GroupDRO, Head, MixingTrainer, Policy, Probing, Stream
+from tests.helpers import Tokens, arguments, build_model, weights_of
 from tests.mixer.forms import (
+    HEADS,
     NAMES,
+    assert_by_hand,
     assert_logged,
-    gradient_by_hand,
+    gradients_by_stream,
     logged,
     means_by_hand,
     multi_task,
-    num_items,
+    shares_by_hand,
+    task_data,
     task_streams,
+    trained,
     watched,
 )
 
 # ---- Heads ----
 
 
-@pytest.mark.parametrize("micro", [64, 3, 1])
 @pytest.mark.parametrize(
-    ("mixing", "weights"),
+    ("micro", "mixing", "weights"),
     [
-        (None, {}),
-        ({"topic": 3, "stars": 1, "flags": 2, "tags": 1}, {"topic": 0.5, "tags": 3.0}),
-        ("Uniform", {"stars": 0.0, "flags": 2.0}),
+        (64, None, {}),
+        (3, {"topic": 3, "stars": 1, "flags": 2, "tags": 1}, {"topic": 0.5, "tags": 3.0}),
+        (1, "Uniform", {"stars": 0.0, "flags": 2.0}),
     ],
 )
 def test_heads_count_by_their_samples_times_their_loss_weights(
     tmp_path: Path, micro: int, mixing: Any, weights: dict[str, float]
 ) -> None:
-    recorder = GradientRecorder()
     streams = task_streams(**{name: {"loss_weight": weight} for name, weight in weights.items()})
-    trainer = watched(tmp_path, multi_task(), streams, micro, mixing=mixing, callbacks=[recorder])
-    trainer.train()
+    trainer = trained(tmp_path, multi_task(), streams, micro, mixing=mixing)
     by_id = {NAMES.index(name): weight for name, weight in weights.items()}
-    for gradient, (batch, model), entry in zip(recorder.gradients, trainer.batches, logged(trainer), strict=True):
-        means = means_by_hand(batch, model, NAMES)
-        assert len(means) == 4
-        expected = gradient_by_hand(batch, model, means, by_id)
-        torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
-        assert gradient.abs().max() > 1e-3
-        assert_logged(entry, batch, means, NAMES)
+    assert [len(means) for means in assert_by_hand(trainer, weights=by_id)] == [4, 4, 4]
+    assert min(gradient.abs().max() for gradient in trainer.recorder.gradients) > 1e-3
 
 
-@pytest.mark.parametrize(
-    "mixing", [GroupDRO(), GradNorm(interval_steps=1), FAMO(acts_on="loss")], ids=lambda policy: policy.name
-)
+@pytest.mark.parametrize("mixing", [GroupDRO(), GradNorm(interval_steps=1)], ids=lambda policy: policy.name)
 def test_policies_that_weigh_losses_multiply_the_streams_own_weights(tmp_path: Path, mixing: Policy) -> None:
-    recorder = GradientRecorder()
     streams = task_streams(topic={"loss_weight": 2.0}, tags={"loss_weight": 0.25})
-    options: dict[str, Any] = {"mixing": mixing, "callbacks": [recorder], "args": {"max_steps": 5}}
-    trainer = watched(tmp_path, multi_task(), streams, 5, 16, **options)
-    trainer.train()
+    trainer = trained(tmp_path, multi_task(), streams, 5, 16, mixing=mixing)
+    assert_by_hand(trainer, tolerance=1e-9)
     own = [2.0, 1.0, 1.0, 0.25]
-    for gradient, (batch, model), entry in zip(recorder.gradients, trainer.batches, logged(trainer), strict=True):
-        weights = dict(enumerate(batch.plan.loss_weights.tolist()))
-        means = means_by_hand(batch, model, NAMES)
-        torch.testing.assert_close(gradient, gradient_by_hand(batch, model, means, weights), rtol=1e-9, atol=1e-12)
-        assert_logged(entry, batch, means, NAMES)
     policies = torch.tensor([(batch.plan.loss_weights / own).tolist() for batch, _ in trainer.batches])
     assert policies.std(dim=0).max() > 0
     assert policies.min() > 0
@@ -91,8 +78,6 @@ def _without_labels(outputs: Any, labels: Any, num_items_in_batch: Any = None) -
 
 
 class _SquaredMargin:
-    """A loss that cannot be hashed."""
-
     __hash__ = None  # type: ignore[assignment]
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
@@ -109,53 +94,22 @@ def _loss_sum(model: nn.Module, name: str, row: Any) -> Tensor:
     return _LOSSES[name](model(**inputs), row["labels"])
 
 
-@pytest.mark.parametrize("micro", [64, 2])
-def test_losses_of_the_streams_own_count_by_their_samples(tmp_path: Path, micro: int) -> None:
-    names = ["model", *_LOSSES]
+@pytest.mark.parametrize(
+    ("names", "micro", "common"), [(["model", *_LOSSES], 64, None), (["mean", "counting"], 2, "counting")]
+)
+def test_losses_of_the_streams_own_count_by_their_samples(
+    tmp_path: Path, names: list[str], micro: int, common: Any
+) -> None:
+    own = {name: None if name == common else _LOSSES.get(name) for name in names}  # what a stream has goes before
     streams = [
-        Stream(name, Tokens(9, number, "sequence-classification"), compute_loss_func=_LOSSES.get(name))
-        for number, name in enumerate(names)
+        Stream(name, Tokens(9, number, "sequence-classification"), compute_loss_func=loss)
+        for number, (name, loss) in enumerate(own.items())
     ]
-    recorder = GradientRecorder()
-    trainer = watched(tmp_path, build_model("bert-classifier").double(), streams, micro, 17, callbacks=[recorder])
-    trainer.train()
-    for gradient, (batch, model), entry in zip(recorder.gradients, trainer.batches, logged(trainer), strict=True):
-        means = means_by_hand(batch, model, names, _loss_sum, lambda row: 1)
-        torch.testing.assert_close(gradient, gradient_by_hand(batch, model, means), rtol=0, atol=1e-12)
-        assert_logged(entry, batch, means, names)
-
-
-def test_a_loss_of_a_stream_goes_before_that_of_the_trainer(tmp_path: Path) -> None:
-    data = Tokens(9, 1, "sequence-classification")
-    streams = [Stream("own", data, compute_loss_func=_without_labels), Stream("common", data)]
-    trainer = watched(tmp_path, build_model("bert-classifier").double(), streams, compute_loss_func=_counting)
-    trainer.train()
-    sums = {"own": _without_labels, "common": _counting}
-    for (batch, model), entry in zip(trainer.batches, logged(trainer), strict=True):
-        means = means_by_hand(
-            batch,
-            model,
-            ["own", "common"],
-            lambda model, name, row: sums[name](
-                model(**{k: v for k, v in row.items() if k != "labels"}), row["labels"]
-            ),
-            lambda row: 1,
-        )
-        assert_logged(entry, batch, means, ["own", "common"])
-    assert trainer.compute_loss_func is _counting
-
-
-def test_streams_without_anything_of_their_own_count_by_items_as_before(tmp_path: Path) -> None:
-    recorder = GradientRecorder()
-    streams = [Stream(name, Tokens(9, seed, "token-classification")) for name, seed in (("a", 1), ("b", 2))]
-    trainer = watched(tmp_path, build_model("bert-tokens").double(), streams, callbacks=[recorder])
-    trainer.train()
-    for gradient, (batch, model) in zip(recorder.gradients, trainer.batches, strict=True):
-        micro = batch.micro_batches[0]
-        assert len(batch.micro_batches) == 1
-        model(**micro.inputs).loss.backward()
-        expected = torch.cat([p.grad.flatten() for p in model.parameters()])
-        torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
+    loss = _LOSSES.get(common)
+    model = build_model("bert-classifier").double()
+    trainer = trained(tmp_path, model, streams, micro, 17, compute_loss_func=loss)
+    assert_by_hand(trainer, names, {}, loss_sum=_loss_sum, items=lambda row: 1)
+    assert trainer.compute_loss_func is loss
 
 
 # ---- Labels that are all ignored ----
@@ -164,33 +118,24 @@ def test_streams_without_anything_of_their_own_count_by_items_as_before(tmp_path
 class _Ignored(Tokens):
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         row = dict(super().__getitem__(index))
-        row["labels"] = torch.full_like(row["labels"], -100)
-        return row
+        return {**row, "labels": torch.full_like(row["labels"], -100)}
 
 
 @pytest.mark.parametrize("micro", [64, 2])
 def test_a_stream_whose_labels_are_all_ignored_counts_for_nothing(tmp_path: Path, micro: int) -> None:
-    recorder, names = GradientRecorder(), ["topic", "tags"]
     streams = [*task_streams(["topic"]), Stream("tags", _Ignored(12, 1, "token-classification"))]
-    trainer = watched(tmp_path, multi_task(), streams, micro, 8, callbacks=[recorder])
-    trainer.train()
-    for gradient, (batch, model), entry in zip(recorder.gradients, trainer.batches, logged(trainer), strict=True):
-        means = means_by_hand(batch, model, names)
-        assert list(means) == [0]
-        torch.testing.assert_close(gradient, gradient_by_hand(batch, model, means), rtol=0, atol=1e-12)
-        assert_logged(entry, batch, means, names)
-        assert "loss/tags" not in entry
+    trainer = trained(tmp_path, multi_task(), streams, micro, 8)
+    assert [list(means) for means in assert_by_hand(trainer, ["topic", "tags"])] == [[0]] * 3
+    assert not any("loss/tags" in entry for entry in logged(trainer))
 
 
 def test_a_step_without_any_item_changes_nothing(tmp_path: Path) -> None:
-    streams = [Stream(name, _Ignored(6, 1, kind)) for name, kind in (("topic", "sequence-classification"),)]
-    streams.append(Stream("tags", _Ignored(6, 1, "token-classification")))
+    kinds = (("topic", "sequence-classification"), ("tags", "token-classification"))
     model = multi_task()
     before = [parameter.clone() for parameter in model.parameters()]
-    trainer = watched(tmp_path, model, streams, batch_size=6)
-    trainer.train()
-    for old, new in zip(before, model.parameters(), strict=True):
-        assert torch.equal(old, new)
+    streams = [Stream(name, _Ignored(6, 1, kind)) for name, kind in kinds]
+    trainer = trained(tmp_path, model, streams, batch_size=6)
+    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
     assert all(entry["loss"] == 0.0 for entry in logged(trainer))
 
 
@@ -213,92 +158,175 @@ def _sum_without_holes(model: nn.Module, task: str, row: Any) -> Tensor:
 
 @pytest.mark.parametrize("micro", [64, 3])
 def test_values_that_are_not_known_count_for_nothing(tmp_path: Path, micro: int) -> None:
-    recorder, names = GradientRecorder(), ["stars", "flags"]
     streams = [Stream("stars", _Holes(12, 1, "regression")), Stream("flags", _Holes(12, 2, "multi-label"))]
-    trainer = watched(tmp_path, multi_task(), streams, micro, 12, callbacks=[recorder])
-    trainer.train()
-    for gradient, (batch, model), entry in zip(recorder.gradients, trainer.batches, logged(trainer), strict=True):
-        means = means_by_hand(batch, model, names, _sum_without_holes)
-        torch.testing.assert_close(gradient, gradient_by_hand(batch, model, means), rtol=0, atol=1e-12)
-        assert_logged(entry, batch, means, names)
+    trainer = trained(tmp_path, multi_task(), streams, micro, 12)
+    assert_by_hand(trainer, ["stars", "flags"], loss_sum=_sum_without_holes)
 
 
-def test_an_error_of_a_streams_loss_or_collator_names_the_stream(tmp_path: Path) -> None:
-    wrong: list[dict[str, Any]] = [
-        {"compute_loss_func": lambda outputs, labels: 0},
-        {"data_collator": lambda samples: samples},
-    ]
-    for own in wrong:
-        with pytest.raises(TypeError) as caught:
-            watched(tmp_path, multi_task(), task_streams(["topic", "stars"], stars=own)).train()
-        assert any("'stars'" in note for note in caught.value.__notes__)
+# ---- What is wrong ----
 
 
-@pytest.mark.parametrize("nonfinite", ["skip", "raise", "warn"])
-def test_a_loss_that_is_not_finite_is_that_of_its_stream(tmp_path: Path, nonfinite: str) -> None:
-    def broken(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-        return outputs.logits.sum() * float("nan")
-
-    streams = task_streams(["topic", "stars"], stars={"compute_loss_func": broken})
-    model = multi_task()
-    before = model.heads["topic"].output.weight.clone()
-    trainer = watched(tmp_path, model, streams, nonfinite=nonfinite, args={"max_steps": 1})
-    if nonfinite == "raise":
-        with pytest.raises(RuntimeError, match=r"\['stars'\] is not finite"):
-            trainer.train()
-        return
-    trainer.train()
-    assert torch.equal(model.heads["topic"].output.weight, before) is (nonfinite == "skip")
-    entry = logged(trainer)[0]
-    assert entry["loss/topic"] > 0
-    assert "loss/stars" not in entry
-
-
-def test_items_are_counted_by_the_label_columns(tmp_path: Path) -> None:
-    trainer = watched(tmp_path, multi_task(), task_streams(), batch_size=16)
-    trainer.train()
-    table = trainer.ledger.to_pandas()
-    items = {name: table[table["stream"] == name]["items"].tolist() for name in NAMES}
-    counts = {name: table[table["stream"] == name]["count"].tolist() for name in NAMES}
-    assert items["topic"] == counts["topic"]
-    assert items["flags"] == [3 * count for count in counts["flags"]]
-    tags = [sum(num_items(row) for row in _rows(batch, 3)) for batch, _ in trainer.batches]
-    assert items["tags"] == tags
-
-
-def _rows(batch: Any, stream_id: int) -> Any:
-    for micro in batch.micro_batches:
-        if int(micro.stream_ids[0]) == stream_id:
-            yield from ({"labels": labels} for labels in micro.inputs["labels"])
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"compute_loss_func": lambda outputs, labels: 0}, "num_items_in_batch"),
+        ({"compute_loss_func": lambda outputs, labels, num_items_in_batch: 1.5}, "A loss must be a tensor with one"),
+        ({"compute_loss_func": lambda outputs, labels, num_items_in_batch: torch.ones(3)}, "A loss must be a tensor"),
+        ({"data_collator": lambda samples: samples}, None),
+    ],
+)
+def test_an_error_of_a_streams_loss_or_collator_names_the_stream(
+    tmp_path: Path, own: dict[str, Any], message: str | None
+) -> None:
+    with pytest.raises(TypeError, match=message) as caught:
+        trained(tmp_path, multi_task(), task_streams(["topic", "stars"], stars=own))
+    assert any("'stars'" in note for note in caught.value.__notes__)
 
 
 class _Wider(IterableDataset[dict[str, Any]]):
-    """Rows with a column that others do not have, which shows only when they come."""
-
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for row in Tokens(12, 3).rows:
             yield {**row, "token_type_ids": torch.zeros_like(row["input_ids"])}
 
 
 def test_columns_that_show_only_in_the_run_are_not_lost(tmp_path: Path) -> None:
-    data = {"plain": Tokens(12, 1), "wider": _Wider()}
-    trainer = MixingTrainer(
-        build_model("bert-classifier"), arguments(tmp_path), train_dataset=data, mixing="Uniform", batch_size=4
-    )
+    options: dict[str, Any] = {"mixing": "Uniform", "batch_size": 4}
+    data, args = {"plain": Tokens(12, 1), "wider": _Wider()}, arguments(tmp_path)
     with pytest.raises(ValueError, match=r"only some have \['token_type_ids'\]") as error:
-        trainer.train()
+        MixingTrainer(build_model("bert-classifier"), args, train_dataset=data, **options).train()
     assert any("set data_collator on a Stream" in note for note in error.value.__notes__)
 
 
-@pytest.mark.parametrize("loss", [1.5, torch.ones(3)])
-def test_a_loss_that_is_none_is_refused_with_its_stream(tmp_path: Path, loss: Any) -> None:
-    streams = task_streams(("topic",), topic={"compute_loss_func": lambda outputs, labels, num_items_in_batch: loss})
-    with pytest.raises(TypeError, match="A loss must be a tensor with one element") as error:
-        watched(tmp_path, multi_task(), streams).train()
-    assert "topic" in error.value.__notes__[0]
+# ---- Gradients ----
 
 
-def test_labels_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    rows = Dataset.from_list([{"input_ids": [1, 2], "labels": 0}] * 4)
-    with pytest.raises(ValueError, match=r"'topic': label_names contains \['value'\], but the columns are"):
-        watched(tmp_path, multi_task(), [Stream("topic", rows, label_names=["value"])])
+def test_pcgrad_projects_the_streams_own_gradients(tmp_path: Path) -> None:
+    names = ["topic", "stars"]
+    streams = task_streams(names, stars={"loss_weight": 2.0})
+    trainer = trained(tmp_path, multi_task(), streams, conflict="pcgrad", args={"max_steps": 6})
+    num_conflicts = 0
+    steps = zip(trainer.recorder.gradients, trainer.batches, logged(trainer), strict=True)
+    for gradient, (batch, model), entry in steps:
+        means = means_by_hand(batch, model, names)
+        shares = shares_by_hand(batch, means)
+        one, other = gradients_by_stream(model, means, 2)
+        one, other = shares[0] * one, 2.0 * shares[1] * other
+        product = one @ other
+        if product < 0:
+            num_conflicts += 1
+            one, other = one - product / (other @ other) * other, other - product / (one @ one) * one
+        torch.testing.assert_close(gradient, one + other, rtol=1e-6, atol=1e-9)
+        assert_logged(entry, batch, means, names)
+    assert num_conflicts
+
+
+EXACT: dict[str, Any] = {"mode": "exact", "exact_accumulate": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "micro"),
+    [(EXACT, 64), (EXACT, 2), ({**EXACT, "homogeneous": True}, 2), ({"mode": "sketch", "sketch_size": 10**4}, 2)],
+)
+def test_a_probe_finds_the_gradient_of_each_streams_mean_loss(
+    tmp_path: Path, options: dict[str, Any], micro: int
+) -> None:
+    streams = task_streams(topic={"loss_weight": 3.0}, flags={"loss_weight": 0.5})
+    trainer = trained(tmp_path, multi_task(), streams, micro, probe=Probing(1, **options), args={"max_steps": 1})
+    batch, model = trainer.batches[0]
+    means = means_by_hand(batch, model, NAMES)
+    gradients = gradients_by_stream(model, means, 4).detach()
+    found: Any = trainer._parts.probe.statistics
+    expected = (gradients @ gradients.T).numpy()
+    np.testing.assert_allclose(found.gram, expected, rtol=1e-5, atol=1e-6 * expected.max())
+    assert found.counts.tolist() == batch.plan.counts.tolist()
+    shares = np.array([shares_by_hand(batch, means)[k] for k in range(4)]) * [3.0, 1.0, 0.5, 1.0]
+    np.testing.assert_allclose(found.shares, shares / shares.sum(), rtol=1e-6)
+
+
+# ---- Comparisons ----
+
+
+def test_the_excess_is_that_over_the_reference_models_head(tmp_path: Path) -> None:
+    reference, names = multi_task(), ["topic", "tags"]
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(0.9)
+    options: dict[str, Any] = {"mixing": "DoReMi", "reference_model": reference}
+    trainer = trained(tmp_path, multi_task(), task_streams(names), 3, 12, **options)
+    for (batch, model), entry in zip(trainer.batches, logged(trainer), strict=True):
+        assert_logged(entry, batch, means_by_hand(batch, model, names), names)
+        for stream_id, name in enumerate(names):
+            assert entry[f"excess_loss/{name}"] == pytest.approx(_excess(batch, model, reference, stream_id), rel=1e-5)
+
+
+def _excess(batch: Any, model: nn.Module, reference: nn.Module, stream_id: int) -> float:
+    found = []
+    for micro in batch.micro_batches:
+        if int(micro.stream_ids[0]) == stream_id:
+            inputs = {key: value for key, value in micro.inputs.items() if key != "labels"}
+            labels = micro.inputs["labels"].reshape(-1)
+            logits = [one(**inputs).logits.reshape(len(labels), -1) for one in (model, reference.eval())]
+            own, other = (F.cross_entropy(values, labels, reduction="none", ignore_index=-100) for values in logits)
+            found.append((own - other).clamp(min=0)[labels.ne(-100)])
+    return torch.cat(found).mean().item()
+
+
+# ---- Cutting and smoothing ----
+
+
+@pytest.mark.parametrize("options", [{"max_tokens_per_micro_batch": 40}, {"args": {"auto_find_batch_size": True}}])
+def test_other_micro_batches_have_the_same_gradient(tmp_path: Path, options: dict[str, Any]) -> None:
+    args = {"train_sampling_strategy": "group_by_length", **options.pop("args", {})}
+    assert_by_hand(trained(tmp_path, multi_task(), task_streams(), args=args, **options))
+
+
+def test_a_step_that_does_not_fit_is_cut_anew(tmp_path: Path) -> None:
+    class Small(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = multi_task()
+
+        def forward(self, task: str, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> Any:
+            if len(input_ids) > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return self.inner(task, input_ids=input_ids, attention_mask=attention_mask, labels=labels)
+
+    small = trained(tmp_path, Small(), task_streams(), args={"auto_find_batch_size": True})
+    plain = trained(tmp_path, multi_task(), task_streams())
+    found, expected = (torch.stack(trainer.recorder.gradients) for trainer in (small, plain))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_smoothing_is_that_of_each_head(tmp_path: Path) -> None:
+    def smoothed(model: nn.Module, task: str, row: Any) -> Tensor:
+        logits = model(task=task, **{key: row[key] for key in ("input_ids", "attention_mask")}).logits.reshape(-1, 3)
+        labels = row["labels"].reshape(-1)
+        return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=0.2, ignore_index=-100)
+
+    names, args = ["topic", "tags"], {"label_smoothing_factor": 0.2}
+    trainer = trained(tmp_path, multi_task(), task_streams(names), 2, args=args)
+    assert_by_hand(trainer, names, tolerance=1e-6, loss_sum=smoothed)
+
+
+# ---- Resuming and workers ----
+
+
+def _mean_of_tokens(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    return F.cross_entropy(outputs.logits.reshape(-1, 3), labels.reshape(-1))
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
+def test_a_run_goes_on_to_the_bit(tmp_path: Path, workers: int) -> None:
+    args = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "optim": "adamw_torch"}
+    args["dataloader_num_workers"] = workers
+    ends = []
+    for resume in (None, str(tmp_path / "checkpoint-3")):
+        heads = {name: Head(**{**head.to_dict(), "dropout": 0.2}) for name, head in HEADS.items()}
+        streams = task_streams(topic={"loss_weight": 2.0}, tags={"compute_loss_func": _mean_of_tokens})
+        sets = {name: task_data(name, 4, 5) for name in NAMES}
+        options: dict[str, Any] = {"mixing": "LossChange", "eval_dataset": sets, "args": args}
+        trainer = watched(tmp_path, multi_task(heads, torch.float32), streams, 3, 16, **options)
+        trainer.train(resume_from_checkpoint=resume)
+        ends.append((weights_of(trainer.model), [entry["loss"] for entry in logged(trainer)]))
+    assert torch.equal(ends[0][0], ends[1][0])
+    assert ends[0][1] == ends[1][1]

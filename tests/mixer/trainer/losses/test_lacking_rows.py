@@ -18,21 +18,10 @@ def _trainer(folder: Path, max_steps: int, **options: Any) -> MixingTrainer:
 
 @pytest.fixture
 def broken_off(tmp_path: Path) -> Path:
-    """A run of four steps whose tails are still open."""
     trainer = _trainer(tmp_path, 4)
     trainer.ledger.finish = trainer.ledger.sync  # type: ignore[method-assign]
     trainer.train()
     return tmp_path
-
-
-def test_rows_are_counted_while_they_come(broken_off: Path) -> None:
-    trainer = _trainer(broken_off, 6)
-    trainer.train(resume_from_checkpoint=True)
-    counted = trainer.ledger.num_rows()
-    assert {name: num for name, num in counted.items() if num} == {"streams": 12, "clock": 6, "timings": 6}
-    trainer.train()  # anew: what was there is put aside
-    assert trainer.ledger.num_rows() == counted
-    assert len(trainer.ledger.clock()) == 6
 
 
 @pytest.mark.parametrize("table", ["clock", "streams"])

@@ -1,5 +1,6 @@
-"""Whether streams can share a micro-batch."""
+"""Whether streams can share a micro-batch, and what hundreds of streams cost."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import default_data_collator
+from transformers import TrainerCallback, default_data_collator
 
-from mixer import MixingTrainer
-from mixer.loading.collate import can_share_batch
+from mixer import LossChange, MixingTrainer, Stream
+from mixer.loading.batching import MicroBatcher, MicroBatchOptions, ids_of, positions_of, streams_in_turn
+from mixer.loading.collate import Loaded, can_share_batch
+from mixer.loading.memory import MicroBatchCap
+from mixer.loading.transport import Samples
+from mixer.mixture.planner import Planner
 from mixer.trainer.hooks import ForwardResult
+from mixer.trainer.log import MOST_STREAMS_IN_HISTORY
 from mixer.trainer.method import Method
 from tests.helpers import Tokens, arguments, build_model
+from tests.mixer.plans import make_plan
+from tests.mixer.trainer.observers.test_probed_numbers import Opaque
 
 
 def _ask(collator: Any, *samples: Any) -> bool:
@@ -64,17 +72,18 @@ def test_a_collator_that_cuts_by_the_first_sample_takes_equal_ones_alone(lengths
     assert _ask(_first_decides, *rows) is (len(set(lengths)) == 1)
 
 
+def _keeping(samples: list[Any]) -> Any:
+    return {"texts": [sample["text"] for sample in samples], "n": samples[0]["n"]}
+
+
 def test_what_is_no_tensor_is_known_by_its_type() -> None:
-    def keep(samples: list[Any]) -> Any:
-        return {"texts": [sample["text"] for sample in samples], "n": samples[0]["n"]}
-
-    assert _ask(keep, {"text": "a", "n": 1}, {"text": "b", "n": 2})
-    assert not _ask(keep, {"text": "a", "n": 1}, {"text": "b", "n": "two"})
+    assert _ask(_keeping, {"text": "a", "n": 1}, {"text": "b", "n": 2})
+    assert not _ask(_keeping, {"text": "a", "n": 1}, {"text": "b", "n": "two"})
 
 
-def test_what_comes_out_in_another_form_together_is_not_alike() -> None:
-    assert not can_share_batch(lambda samples: len(samples), [{}, {}], [{"x": 1}, {"x": 1}])
-    assert not can_share_batch(lambda samples: {}, [{}, {}], [{"x": 1}, {"x": 1}])
+@pytest.mark.parametrize("collator", [len, lambda samples: {}])
+def test_what_comes_out_in_another_form_together_is_not_alike(collator: Any) -> None:
+    assert not can_share_batch(collator, [{}, {}], [{"x": 1}, {"x": 1}])
 
 
 # ---- In a run ----
@@ -102,46 +111,22 @@ def _micro_batches(folder: Path, streams: Any, **options: Any) -> list[set[int]]
 _KIND = "sequence-classification"
 
 
-@pytest.mark.parametrize("is_first", [False, True])
-def test_streams_that_differ_have_micro_batches_of_their_own(tmp_path: Path, is_first: bool) -> None:
-    pairs = [("a", Tokens(8, 1, _KIND)), ("b", _Other(8, 2, _KIND))]
-    alike = dict(reversed(pairs) if is_first else pairs)
-    assert _micro_batches(tmp_path, alike) == [{0}, {1}] * 2
-    assert _micro_batches(tmp_path, {"a": Tokens(8, 1, _KIND, 6), "b": Tokens(8, 2, _KIND, 9)}) == [{0}, {1}] * 2
-
-
-def test_streams_that_are_alike_share_them(tmp_path: Path) -> None:
-    assert _micro_batches(tmp_path, {"a": Tokens(8, 1, _KIND), "b": Tokens(8, 2, _KIND)}) == [{0, 1}] * 2
-
-
 def _taking_labels_out(samples: list[Any]) -> Any:
     labels = [sample.pop("labels") for sample in samples]
     return {**default_data_collator(samples), "labels": torch.stack(labels)}
 
 
-def test_a_collator_may_change_the_samples_that_it_is_given(tmp_path: Path) -> None:
-    class Fresh(Tokens):
-        def __getitem__(self, index: int) -> dict[str, Tensor]:
-            return dict(super().__getitem__(index))
-
-    streams = {"a": Fresh(8, 1, _KIND), "b": Fresh(8, 2, _KIND)}
-    options = {"data_collator": _taking_labels_out, "args": {"remove_unused_columns": False}}
-    assert _micro_batches(tmp_path, streams, **options) == [{0, 1}] * 2
+def _pairs(samples: list[Any]) -> Any:
+    assert len(samples) > 1, "two at least"
+    return default_data_collator(samples)
 
 
-def test_columns_of_tables_are_compared_after_those_that_the_model_takes_are_left(tmp_path: Path) -> None:
-    def table(**more: Any) -> datasets.Dataset:
-        ids = [[1, 2, 3], [4, 5, 6]] * 4
-        return datasets.Dataset.from_dict({"input_ids": ids, "labels": [0, 1] * 4, **more}).with_format("torch")
-
-    assert _micro_batches(tmp_path, {"a": table(), "b": table(source=["x"] * 8)}) == [{0, 1}] * 2
-    longer = table(attention_mask=[[1, 1, 1]] * 8)
-    assert _micro_batches(tmp_path, {"a": table(), "b": longer}) == [{0}, {1}] * 2
+class _Fresh(Tokens):
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return dict(super().__getitem__(index))
 
 
 class _FailsOnce(_Other):
-    """Rows of which the first that is read cannot be."""
-
     is_broken = True
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
@@ -151,32 +136,132 @@ class _FailsOnce(_Other):
         return super().__getitem__(index)
 
 
-def _pairs(samples: list[Any]) -> Any:
-    assert len(samples) > 1, "two at least"
-    return default_data_collator(samples)
+def _table(**more: Any) -> datasets.Dataset:
+    ids = [[1, 2, 3], [4, 5, 6]] * 4
+    return datasets.Dataset.from_dict({"input_ids": ids, "labels": [0, 1] * 4, **more}).with_format("torch")
 
 
-def test_streams_of_which_nothing_is_known_share_no_micro_batches(tmp_path: Path) -> None:
-    unreadable = {"a": Tokens(8, 1, _KIND), "b": _FailsOnce(8, 2, _KIND)}
-    assert _micro_batches(tmp_path, unreadable) == [{0}, {1}] * 2
-    uncollated = {"a": Tokens(8, 1, _KIND), "b": _Other(8, 2, _KIND)}
-    assert _micro_batches(tmp_path, uncollated, data_collator=_pairs) == [{0}, {1}] * 2
+OWN, OTHER = Tokens(8, 1, _KIND), _Other(8, 2, _KIND)
+FRESH = {"data_collator": _taking_labels_out, "args": {"remove_unused_columns": False}}
+
+
+@pytest.mark.parametrize(
+    ("streams", "options", "are_alike"),
+    [
+        ([OWN, Tokens(8, 2, _KIND)], {}, True),
+        ([OWN, OTHER], {}, False),
+        ([OTHER, OWN], {}, False),
+        ([Tokens(8, 1, _KIND, 6), Tokens(8, 2, _KIND, 9)], {}, False),
+        # A collator may change the samples that it is given.
+        ([_Fresh(8, 1, _KIND), _Fresh(8, 2, _KIND)], FRESH, True),
+        # Columns of tables are compared after those that the model takes are left.
+        ([_table(), _table(source=["x"] * 8)], {}, True),
+        ([_table(), _table(attention_mask=[[1, 1, 1]] * 8)], {}, False),
+        # Of these nothing is known: one cannot be read at first, the other not be collated alone.
+        ([OWN, _FailsOnce(8, 2, _KIND)], {}, False),
+        ([OWN, OTHER], {"data_collator": _pairs}, False),
+    ],
+)
+def test_streams_that_differ_have_micro_batches_of_their_own(
+    tmp_path: Path, streams: list[Any], options: dict[str, Any], are_alike: bool
+) -> None:
+    found = _micro_batches(tmp_path, dict(zip("ab", streams, strict=True)), **options)
+    assert found == ([{0, 1}] if are_alike else [{0}, {1}]) * 2
+
+
+class _Drawing(Tokens):
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        torch.rand(()), np.random.rand()  # noqa: NPY002
+        return super().__getitem__(index)
 
 
 def test_reading_first_samples_leaves_no_trace(tmp_path: Path) -> None:
-    class Drawing(Tokens):
-        def __getitem__(self, index: int) -> dict[str, Tensor]:
-            torch.rand(())
-            np.random.rand()  # noqa: NPY002
-            return super().__getitem__(index)
-
     states = []
-    for kind in (Tokens, Drawing):  # the Trainer seeds the generators, and nothing moves them from there
-        MixingTrainer(
-            build_model("bert-classifier"),
-            arguments(tmp_path),
-            train_dataset={"a": kind(4, 1, _KIND), "b": kind(4, 2, _KIND)},
+    for kind in (Tokens, _Drawing):  # the Trainer seeds the generators, and nothing moves them from there
+        data = {"a": kind(4, 1, _KIND), "b": kind(4, 2, _KIND)}
+        MixingTrainer(build_model("bert-classifier"), arguments(tmp_path), train_dataset=data)
+        states.append((torch.get_rng_state(), torch.from_numpy(np.random.get_state()[1])))  # type: ignore[index]  # noqa: NPY002
+    assert all(torch.equal(one, other) for one, other in zip(*states, strict=True))
+
+
+@pytest.mark.parametrize("is_beyond", [False, True])
+def test_the_history_keeps_single_streams_only_where_they_are_not_too_many(tmp_path: Path, is_beyond: bool) -> None:
+    told: list[dict[str, Any]] = []
+
+    class Told(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+            told.append(dict(logs))
+
+    names = [f"s{number}" for number in range(MOST_STREAMS_IN_HISTORY + is_beyond)]
+    data, args = dict.fromkeys(names, Tokens(4, 1)), arguments(tmp_path, max_steps=2)
+    trainer = MixingTrainer(build_model("llama"), args, train_dataset=data, callbacks=[Told()])
+    trainer.train()
+    batches = [entry for entry in trainer.state.log_history if "loss" in entry]
+    of_streams = {f"{what}/{name}" for what in ("coverage", "weight", "count") for name in names}
+    assert len(batches) == 2
+    for entry, logs in zip(batches, told, strict=False):
+        assert {"loss", "learning_rate", "train_coverage", "batch_size", "step"} <= entry.keys()
+        assert of_streams <= logs.keys()
+        assert bool(of_streams & entry.keys()) != is_beyond
+        assert all(entry[key] == logs[key] for key in logs.keys() & entry.keys())
+    assert trainer.ledger.to_pandas().groupby("step").size().tolist() == [len(names)] * 2
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 4), st.integers(1, 5))
+def test_micro_batches_in_turns_hold_every_sample_once(counts: list[int], world_size: int, max_samples: int) -> None:
+    plan = make_plan(counts, starts=list(range(len(counts))))
+    are_alone = streams_in_turn(plan, most=5)
+    assert are_alone.sum() == min(5, np.count_nonzero(plan.counts))
+    planner = Planner([Stream(str(k), range(1000)) for k in range(len(counts))], seed=0)
+    found, num_micro_batches = [], set()
+    for rank in range(world_size):
+        cutter = MicroBatcher(lambda: planner, MicroBatchOptions(max_samples), rank, world_size)
+        share = cutter.share(plan, are_alone)
+        ids, positions = ids_of(share), positions_of(share)
+        order, slices = cutter.split(
+            plan, share, ids, Loaded(Samples(None, ids)), are_alone, MicroBatchCap(max_samples)
         )
-        states.append((torch.get_rng_state(), np.random.get_state()[1]))  # type: ignore[index]  # noqa: NPY002
-    assert torch.equal(states[0][0], states[1][0])
-    assert np.array_equal(states[0][1], states[1][1])
+        assert order is not None
+        num_micro_batches.add(len(slices))
+        for cut in slices:
+            places = order[cut.start : cut.stop]
+            assert len(places) <= max_samples
+            assert cut.stream_id < 0 or set(ids[places]) <= {cut.stream_id}
+            assert cut.stream_id >= 0 or not are_alone[ids[places]].any()
+            found += list(zip(ids[places].tolist(), positions[places].tolist(), strict=True))
+    assert len(num_micro_batches) == 1
+    assert sorted(found) == [(k, k + i) for k, count in enumerate(counts) for i in range(count)]
+
+
+def test_losses_without_rows_are_measured_in_turns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    num_streams, model = 40, Opaque()
+    data = Tokens(80, 1, "sequence-classification")
+    streams = {f"s{k}": [data[2 * k], data[2 * k + 1]] for k in range(num_streams)}
+    args = arguments(tmp_path, max_steps=3, per_device_train_batch_size=64, learning_rate=0.0)
+    trainer = MixingTrainer(model, args, train_dataset=streams, mixing=LossChange(floor=0.01), batch_size=num_streams)
+    trainer.train()
+    micro_batches = trainer.ledger.timings()["micro_batches"]
+    assert micro_batches.tolist() == [17] * 3  # sixteen streams alone, and the others together
+    rows = trainer.ledger.to_pandas()
+    assert rows.groupby("step")["loss"].count().tolist() == [16] * 3
+    assert rows.groupby("stream")["loss"].count().min() == 1  # three steps show all forty
+    assert "a step measures the losses of 16 of the 40 streams, in turns" in caplog.text
+    assert "not finite" not in caplog.text
+    # The loss that is trained is the mean over all samples all the same.
+    with torch.no_grad():
+        expected = model(**default_data_collator(list(data)))["loss"]
+    losses = [entry["loss"] for entry in trainer.state.log_history[:2]]
+    assert np.mean(losses) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_streams_that_cannot_share_micro_batches_are_told_with_the_cost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = Tokens(4, 1, "sequence-classification")
+    own = [Stream(f"s{k}", data, data_collator=partial(default_data_collator)) for k in range(20)]
+    args = arguments(tmp_path, per_device_train_batch_size=8)
+    MixingTrainer(build_model("bert-classifier"), args, train_dataset=own[:16], batch_size=64)
+    assert not caplog.text  # so few are not worth a word
+    MixingTrainer(build_model("bert-classifier"), args, train_dataset=own, batch_size=64)
+    assert "Each of the 20 streams has separate micro-batches" in caplog.text
+    assert "a step of 64 samples takes at least 20 forward passes instead of 8" in caplog.text

@@ -1,20 +1,37 @@
-"""Which kind a loss is, and that its gradient is the one of the whole batch however it is cut."""
+"""Which kind a loss is, how many terms it has, and that its gradient is that of the whole batch however it is cut."""
 
+import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+import transformers.trainer
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from transformers import BertLMHeadModel, LlamaForCausalLM, T5Config, T5ForConditionalGeneration, Trainer
 
 from benchmarks.quality.losses import LOSSES, padded, ragged, small_model, whole_gradient
 from mixer import MixingTrainer
+from mixer.models.labels import shifts_labels
 from mixer.models.loss_normalization import KindFound, Seen, find_kind
 from mixer.models.trial_rows import rows_to_try
-from tests.helpers import GradientRecorder, arguments
+from tests.helpers import (
+    MODEL_DATA,
+    GradientRecorder,
+    Tokens,
+    _bert_config,
+    arguments,
+    build_model,
+    three_streams,
+    weights_of,
+)
 
 _ROWS = ragged(13, 1)
 # By parts: what the loss of some rows is, given their terms, `[num_rows]` lists.
@@ -84,18 +101,12 @@ def test_one_row_is_tried_twice_with_other_labels() -> None:
 # ---- Gradients ----
 
 
-def _trained(folder: Path, name: str, per_device: int, streams: int = 1) -> tuple[torch.Tensor, MixingTrainer]:
-    recorder = GradientRecorder()
-    parts = np.array_split(np.arange(13), streams)
-    trainer = MixingTrainer(
-        small_model(),
-        arguments(folder, per_device_train_batch_size=per_device, max_steps=1),
-        train_dataset={f"stream {k}": [_ROWS[i] for i in part] for k, part in enumerate(parts)},
-        batch_size=13,
-        data_collator=padded,
-        compute_loss_func=LOSSES[name][0],
-        callbacks=[recorder],
-    )
+def _run(folder: Path, per_device: int, loss: Any = None, model: Any = None, cuts: Any = (), **changes: Any) -> Any:
+    recorder, parts = GradientRecorder(), np.split(np.arange(13), cuts)
+    data = {f"stream {k}": [_ROWS[i] for i in part] for k, part in enumerate(parts)}
+    args = arguments(folder, **{"per_device_train_batch_size": per_device, "max_steps": 1, **changes})
+    options = {"batch_size": 13, "compute_loss_func": loss, "callbacks": [recorder]}
+    trainer = MixingTrainer(model or small_model(), args, padded, data, **options)
     trainer.train()
     return recorder.gradients[0], trainer
 
@@ -107,7 +118,7 @@ def _error(gradient: torch.Tensor, exact: torch.Tensor) -> float:
 @pytest.mark.parametrize("per_device", [1, 4])
 @pytest.mark.parametrize("name", [name for name, (_, is_exact) in LOSSES.items() if is_exact])
 def test_gradient_is_the_one_of_the_whole_batch(tmp_path: Path, name: str, per_device: int) -> None:
-    gradient, trainer = _trained(tmp_path, name, per_device, streams=2)
+    gradient, trainer = _run(tmp_path, per_device, LOSSES[name][0], cuts=[7])
     assert _error(gradient, whole_gradient(LOSSES[name][0], _ROWS)) < 1e-6
     rows = trainer.ledger.to_pandas()
     assert rows["loss"].notna().all()
@@ -121,41 +132,18 @@ def test_other_losses_are_named_once_with_what_is_computed(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     loss = LOSSES[name][0]
-    gradient, _ = _trained(tmp_path / "parts", name, 4)
+    gradient, _ = _run(tmp_path / "parts", 4, loss)
     said = [record.getMessage() for record in caplog.records if "neither a sum nor a mean" in record.getMessage()]
     assert len(said) == 1
     assert said[0].startswith(f"{loss.__qualname__} is neither")  # type: ignore[union-attr]
     assert "micro-batches' gradients, weighted by their labels" in said[0]
-    whole, _ = _trained(tmp_path / "whole", name, 13)
+    whole, _ = _run(tmp_path / "whole", 13, loss)
     exact = whole_gradient(loss, _ROWS)
     assert _error(whole, exact) < 1e-6  # as the way out says
     assert _error(gradient, exact) > 1e-3
 
 
-class _RowMeans(nn.Module):
-    """A model of the user's own whose loss is a mean over rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = small_model()
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> Any:
-        outputs = self.inner(input_ids=input_ids, attention_mask=attention_mask)
-        loss: Any = LOSSES["mean of rows' means"][0]
-        return {"loss": loss(outputs, labels), "logits": outputs.logits}
-
-
-def test_the_loss_of_an_own_model_is_found_out_too(tmp_path: Path) -> None:
-    recorder = GradientRecorder()
-    args = arguments(tmp_path, per_device_train_batch_size=1, max_steps=1)
-    trainer = MixingTrainer(_RowMeans(), args, padded, {"a": _ROWS}, batch_size=13, callbacks=[recorder])
-    trainer.train()
-    assert _error(recorder.gradients[0], whole_gradient(LOSSES["mean of rows' means"][0], _ROWS)) < 1e-6
-
-
 class _Counter(nn.Module):
-    """Counts its samples, in place and by another tensor."""
-
     def __init__(self) -> None:
         super().__init__()
         self.inner = small_model()
@@ -171,28 +159,152 @@ class _Counter(nn.Module):
 
 
 def test_trial_forwards_leave_no_trace(tmp_path: Path) -> None:
-    def train(model: _Counter, folder: str, max_steps: int, **options: Any) -> _Counter:
-        options_of_run = {"per_device_train_batch_size": 2, "max_steps": max_steps, "save_steps": 2}
-        args = arguments(tmp_path / folder, save_strategy="steps", **options_of_run)
+    def train(model: _Counter, **options: Any) -> _Counter:
+        args = arguments(tmp_path, save_strategy="steps", per_device_train_batch_size=2, max_steps=4, save_steps=2)
         trainer = MixingTrainer(model, args, padded, {"a": _ROWS, "b": _ROWS}, batch_size=4)
         trainer.train(**options)
         return model
 
-    model = train(_Counter(), "whole", 4)
+    model = train(_Counter())
     assert (model.in_place, model.bound_anew, model.number) == (16, 16, 16)
-    train(_Counter(), "parts", 2)
-    checkpoint = str(tmp_path / "parts" / "checkpoint-2")
-    resumed = train(_Counter(), "parts", 4, resume_from_checkpoint=checkpoint)
+    resumed = train(_Counter(), resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert (resumed.in_place, resumed.bound_anew) == (16, 16)
 
 
 def test_a_model_that_wraps_another_shifts_its_labels_unknown_to_anybody(tmp_path: Path) -> None:
-    recorder = GradientRecorder()
-    args = arguments(tmp_path, per_device_train_batch_size=4, max_steps=1)
-    streams = {"a": _ROWS[:6], "b": _ROWS[6:]}
-    trainer = MixingTrainer(_Counter(), args, padded, streams, batch_size=13, callbacks=[recorder])
-    trainer.train()
-    assert _error(recorder.gradients[0], whole_gradient(None, _ROWS)) < 1e-6
+    gradient, trainer = _run(tmp_path, 4, model=_Counter(), cuts=[6])
+    assert _error(gradient, whole_gradient(None, _ROWS)) < 1e-6
     rows = trainer.ledger.to_pandas()
     assert rows["items"].sum() == sum(len(row["input_ids"]) - 1 for row in _ROWS)
     assert not trainer._parts.run.present_loader.by_stream  # and its rows are told apart
+
+
+@pytest.mark.parametrize("name", MODEL_DATA)
+def test_it_is_asked_of_the_model(name: str, tmp_path: Path) -> None:
+    model = build_model(name)
+    stock: Any = Trainer(model, arguments(tmp_path))
+    assert shifts_labels(model, bool(stock._loss_shifts_labels)) == (name in ("llama", "gpt2"))
+
+
+def test_heads_of_other_names(tmp_path: Path) -> None:
+    decoder: Any = BertLMHeadModel(_bert_config(is_decoder=True))
+    stock: Any = Trainer(decoder, arguments(tmp_path))
+    assert not stock._loss_shifts_labels
+    assert shifts_labels(decoder, by_name=False)
+    t5 = T5ForConditionalGeneration(T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
+    assert not shifts_labels(t5, by_name=False)
+    assert not shifts_labels(nn.Linear(2, 2), by_name=False)
+
+
+def test_a_loss_function_of_the_user_is_taken_for_what_the_trainer_takes_it() -> None:
+    model = build_model("gpt2")
+    model.loss_function = lambda logits, labels, **kwargs: logits.sum()
+    assert not shifts_labels(model, by_name=False)
+
+
+@pytest.mark.parametrize("per_device", [64, 2])
+def test_losses_are_means_over_the_terms_and_the_gradient_is_the_trainers(tmp_path: Path, per_device: int) -> None:
+    data = {"a": Tokens(7, 1), "b": Tokens(5, 2)}
+    recorder, model = GradientRecorder(), build_model("gpt2").double()
+    args = arguments(tmp_path, per_device_train_batch_size=per_device, max_steps=1)
+    trainer = MixingTrainer(model, args, train_dataset=data, batch_size=12, callbacks=[recorder])
+    trainer.train()
+    bare, total, told = build_model("gpt2").double(), torch.zeros((), dtype=torch.float64), 0
+    for name, own in data.items():
+        rows = [{key: values[None] for key, values in row.items()} for row in own.rows]
+        losses = [(bare(**row).loss, int((row["labels"] != -100).sum())) for row in rows]
+        sums = sum(loss * (count - 1) for loss, count in losses)
+        logged = trainer.state.log_history[0][f"loss/{name}"]
+        assert logged == pytest.approx(sums.item() / sum(count - 1 for _, count in losses), rel=1e-6)
+        total, told = total + sums, told + sum(count for _, count in losses)
+    (total / told).backward()  # by what the Trainer counts
+    assert trainer.state.log_history[0]["loss"] == pytest.approx((total / told).item(), rel=1e-6)
+    assert "loss/other" not in trainer.state.log_history[0]
+    expected = torch.cat([one.grad.flatten() for one in bare.parameters()])
+    torch.testing.assert_close(recorder.gradients[0], expected, rtol=0, atol=1e-6)
+
+
+ROOT = Path(__file__).parents[4]
+KERNELS = ("fused_linear_cross_entropy", "cross_entropy")
+
+
+def _train(folder: Path, model: nn.Module, **options: Any) -> MixingTrainer:
+    trainer = MixingTrainer(model, arguments(folder, **options), train_dataset=three_streams(), batch_size=16)
+    trainer.train()
+    return trainer
+
+
+# Their forwards name no inputs, by which unused columns would be found.
+ALL_COLUMNS = {"remove_unused_columns": False, "label_names": ["labels"]}
+
+
+class _FusedForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
+    """Shows no logits in training, and in evaluation it does, as Liger's fused loss."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        output = super().forward(*args, **kwargs)
+        if self.training:
+            output.logits = None
+        return output
+
+
+class _InPlaceForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
+    """Leaves something else than logits where they were, as Liger's other loss."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        output = super().forward(*args, **kwargs)
+        if output.logits.requires_grad:
+            output.logits = torch.zeros_like(output.logits)
+        return output
+
+
+def _uncounted(*, logits: Any, labels: Any, vocab_size: int, num_items_in_batch: Any = None, **_: Any) -> Any:
+    """The loss of a causal model, by a path that no tracker sees: as a kernel's."""
+    scores, wanted = logits[:, :-1].reshape(-1, vocab_size).log_softmax(-1), labels[:, 1:].reshape(-1)
+    total = -scores[torch.arange(len(wanted)), wanted.clamp(min=0)][wanted.ne(-100)].sum()
+    return total / (wanted.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [(_FusedForCausalLM, None), (_InPlaceForCausalLM, {"cross_entropy": True, "fused_linear_cross_entropy": False})],
+)
+def test_a_loss_that_leaves_no_logits_is_the_streams_own(
+    kind: type, config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transformers.trainer, "apply_liger_kernel", lambda model, config: None)
+    plain = build_model("llama")
+    model = kind(plain.config)
+    model.load_state_dict(plain.state_dict())
+    model.loss_function = _uncounted
+    ours = _train(tmp_path / "liger", model, use_liger_kernel=True, liger_kernel_config=config, **ALL_COLUMNS)
+    # Without those losses, rows are told apart.
+    others = {"use_liger_kernel": True, "liger_kernel_config": {"fused_linear_cross_entropy": False}}
+    usual = _train(tmp_path / "usual", plain, **others)
+    assert [trainer._parts.run.present_loader.by_stream for trainer in (ours, usual)] == [True, False]
+    mine, theirs = ours.ledger.to_pandas(), usual.ledger.to_pandas()
+    assert mine["loss"].to_numpy() == pytest.approx(theirs["loss"].to_numpy(), abs=1e-5)
+    torch.testing.assert_close(weights_of(ours.model), weights_of(usual.model), rtol=0, atol=1e-6)
+
+
+def train_with_liger(folder: Path) -> None:
+    """For a process of its own, in which its kernels are interpreted on the CPU."""
+    for loss in KERNELS:
+        # The norm cannot be run by the interpreter; the others are left out to be compared without them.
+        config = {"rms_norm": False, "rope": False, "swiglu": False, **{name: name == loss for name in KERNELS}}
+        trainer = _train(folder / loss, build_model("llama"), use_liger_kernel=True, liger_kernel_config=config)
+        trainer.ledger.to_pandas().to_json(folder / f"{loss}.json", orient="records")
+
+
+@pytest.mark.full
+@pytest.mark.skipif(importlib.util.find_spec("liger_kernel") is None, reason="liger-kernel is not installed")
+def test_its_own_losses_are_the_streams_too(tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    code = f"import pathlib; from {__name__} import train_with_liger as train; train(pathlib.Path({str(tmp_path)!r}))"
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    usual = _train(tmp_path / "usual", build_model("llama")).ledger.to_pandas()
+    for loss in KERNELS:
+        mine = pd.read_json(tmp_path / f"{loss}.json")
+        assert mine["loss"].to_numpy() == pytest.approx(usual["loss"].to_numpy(), abs=1e-4)

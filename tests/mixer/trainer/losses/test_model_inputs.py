@@ -1,4 +1,4 @@
-"""Columns that a model cannot take are named with their stream."""
+"""Columns that a model cannot take, and rows that it fails on, are named with their stream."""
 
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ _KIND = "sequence-classification"
 
 
 class _Renamed(Tokens):
-    """Rows with a column more, or one under another name."""
-
     def __init__(self, new: str, old: str | None = None):
         super().__init__(6, 1, _KIND)
         self.new, self.old = new, old
@@ -34,25 +32,6 @@ def _trainer(folder: Path, streams: Any, model: Any = None, **options: Any) -> M
     return MixingTrainer(model or build_model("bert-classifier"), args, train_dataset=streams, **options)
 
 
-def test_a_column_that_the_model_does_not_take_is_named(tmp_path: Path) -> None:
-    streams = {"good": Tokens(6, 1, _KIND), "bad": _Renamed("words")}
-    _trainer(tmp_path, streams).train()  # it is left out, as the Trainer does
-    bare = _Own()
-    with pytest.raises(
-        ValueError, match=r"Stream 'bad': its samples have the columns \['words'\], which _Own.forward do"
-    ):
-        _trainer(tmp_path, streams, bare, args={"remove_unused_columns": False})
-
-
-def test_a_column_that_the_model_needs_is_named(tmp_path: Path) -> None:
-    streams = {"good": Tokens(6, 1, _KIND), "bad": _Renamed("words", "attention_mask")}
-    message = (
-        r"Stream 'bad': _Own.forward needs \['attention_mask'\], but a micro-batch of it has \['input_ids', 'label"
-    )
-    with pytest.raises(ValueError, match=message):
-        _trainer(tmp_path, streams, _Own())
-
-
 class _Own(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -63,13 +42,23 @@ class _Own(nn.Module):
         return {"loss": None if labels is None else nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
-def test_a_loss_of_ones_own_may_take_columns_out(tmp_path: Path) -> None:
-    class Popping(MixingTrainer):
-        def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            return super().compute_loss(model, {k: v for k, v in inputs.items() if k != "words"}, *args, **kwargs)
-
-    args = arguments(tmp_path, remove_unused_columns=False)
-    Popping(_Own(), args, train_dataset={"a": _Renamed("words")}).train()
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (("words",), r"Stream 'bad': its samples have the columns \['words'\], which _Own.forward do"),
+        (
+            ("words", "attention_mask"),
+            r"Stream 'bad': _Own.forward needs \['attention_mask'\], but a micro-batch of it has \['input_ids', 'label",
+        ),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(tmp_path: Path, changed: tuple[str, ...], message: str) -> None:
+    streams, args = (
+        {"good": Tokens(6, 1, _KIND), "bad": _Renamed(*changed)},
+        {"remove_unused_columns": len(changed) > 1},
+    )
+    with pytest.raises(ValueError, match=message):
+        _trainer(tmp_path, streams, _Own(), args=args)
 
 
 @pytest.mark.parametrize(
@@ -104,29 +93,27 @@ def test_adapters_are_looked_through() -> None:
 # ---- Heads ----
 
 
-def test_a_head_needs_a_model_that_takes_a_task(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"The streams \['a'\] name a head, but BertForSequenceClassification\.forward has"
-    ):
-        _trainer(tmp_path, [Stream("a", Tokens(6, 1, _KIND), head="topic"), Stream("b", Tokens(6, 2, _KIND))])
-
-
-def test_an_unknown_head_is_named(tmp_path: Path) -> None:
-    streams = [*task_streams(["topic"]), Stream("new", Tokens(6, 1, _KIND), head="else")]
-    message = (
-        r"heads \['topic', 'stars', 'flags', 'tags'\], but none for \['else'\] of the streams \['new'\].*"
-        r"Stream\('new', data_set, head='topic'"
-    )
+@pytest.mark.parametrize(
+    ("head", "build", "message"),
+    [
+        ("topic", lambda: build_model("bert-classifier"), r"The streams \['a'\] name a head, but BertForSequenceClass"),
+        (
+            "else",
+            multi_task,
+            r"heads \['topic', 'stars', 'flags', 'tags'\], but none for \['else'\] of the streams \['a'",
+        ),
+    ],
+)
+def test_a_head_that_the_model_has_not_is_named(tmp_path: Path, head: str, build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        _trainer(tmp_path, streams, multi_task())
+        _trainer(tmp_path, [Stream("a", Tokens(6, 1, _KIND), head=head), *task_streams(["stars"])], build())
 
 
 @pytest.mark.parametrize("head", ["stars", "flags"])
 def test_smoothing_is_for_classes_alone(tmp_path: Path, head: str) -> None:
     args = {"label_smoothing_factor": 0.1}
     with pytest.raises(
-        ValueError,
-        match=rf"label_smoothing_factor=0\.1 needs classes, but stream '{head}' trains the head '{head}'",
+        ValueError, match=rf"label_smoothing_factor=0\.1 needs classes, but stream '{head}' trains the head '{head}'"
     ):
         _trainer(tmp_path, task_streams(["topic", head]), multi_task(), args=args)
 
@@ -140,26 +127,58 @@ def test_smoothing_is_for_classes_alone(tmp_path: Path, head: str) -> None:
 # ---- What is no stream ----
 
 
+_FUNCTION, _NAMES = "must be a function or None, got", "must be a list of column names or None, got"
+_FINITE = "must be a finite number of 0 or more, got"
+
+
 @pytest.mark.parametrize(
-    ("field", "value", "error", "message"),
+    ("field", "value", "message"),
     [
-        ("preprocess", 3, TypeError, "preprocess must be a function or None, got 3"),
-        ("data_collator", "default", TypeError, "data_collator must be a function or None, got 'default'"),
-        ("compute_loss_func", {}, TypeError, "compute_loss_func must be a function or None, got {}"),
-        ("label_names", "labels", TypeError, "label_names must be a list of column names or None, got 'labels'"),
-        ("label_names", [1], TypeError, r"label_names must be a list of column names or None, got \[1\]"),
-        ("label_names", 3, TypeError, "label_names must be a list of column names or None, got 3"),
-        ("label_names", iter(["labels"]), TypeError, "label_names must be a list of column names or None"),
-        ("head", "", TypeError, "head must be the name of a head or None, got ''"),
-        ("head", 0, TypeError, "head must be the name of a head or None, got 0"),
-        ("loss_weight", -1.0, ValueError, "loss_weight must be a finite number of 0 or more, got -1.0"),
-        ("loss_weight", float("nan"), ValueError, "loss_weight must be a finite number of 0 or more, got nan"),
-        ("loss_weight", float("inf"), ValueError, "loss_weight must be a finite number of 0 or more, got inf"),
-        ("loss_weight", None, ValueError, "loss_weight must be a finite number of 0 or more, got None"),
-        ("loss_weight", "2", TypeError, "loss_weight must be a number, got '2'"),
-        ("loss_weight", True, TypeError, "loss_weight must be a number, got True"),
+        *((field, 3, f"{_FUNCTION} 3") for field in ("preprocess", "data_collator", "compute_loss_func")),
+        *(("label_names", value, _NAMES) for value in ("labels", [1], 3, iter(["labels"]))),
+        ("head", "", "must be the name of a head or None, got ''"),
+        ("head", 0, "must be the name of a head or None, got 0"),
+        *(("loss_weight", value, f"{_FINITE} {value}") for value in (-1.0, float("nan"), float("inf"), None)),
+        ("loss_weight", "2", "must be a number, got '2'"),
+        ("loss_weight", True, "must be a number, got True"),
     ],
 )
-def test_wrong_fields_are_named(field: str, value: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=rf"Stream 's': {message}"):
+def test_wrong_fields_are_named(field: str, value: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=rf"Stream 's': {field} {message}"):
         Stream("s", [{"x": torch.ones(1)}], **{field: value})
+
+
+def test_what_is_asked_of_a_broken_device_does_not_hide_the_models_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("device-side assert triggered")
+
+    model = build_model("gpt2")
+    trainer = MixingTrainer(
+        model, arguments(tmp_path, max_steps=1), train_dataset={"a": Tokens(8, 1), "b": Tokens(8, 2)}
+    )
+    monkeypatch.setattr(model, "forward", lambda *_, **__: [][0])
+    monkeypatch.setattr("mixer.trainer.losses.unfit_rows", fail)
+    with pytest.raises(IndexError) as caught:
+        trainer.train()
+    assert any("stream 'a': samples" in note for note in caught.value.__notes__)
+
+
+class _Normalised(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.layer = nn.BatchNorm1d(2), nn.Linear(2, 1)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.layer(self.norm(x)).squeeze(-1)
+        return {"loss": nn.functional.mse_loss(logits, labels), "logits": logits}
+
+
+def test_batch_normalisation_of_one_row_is_said_with_its_way_out(tmp_path: Path) -> None:
+    rows = [{"x": torch.randn(2), "labels": torch.zeros(())} for _ in range(9)]
+    args = arguments(tmp_path, max_steps=4, per_device_train_batch_size=4)
+    trainer = MixingTrainer(_Normalised(), args, train_dataset={"a": rows, "b": rows}, batch_size=5)
+    with pytest.raises(ValueError, match="more than 1 value per channel") as caught:
+        trainer.train()
+    assert any("dataloader_drop_last=True" in note for note in caught.value.__notes__)

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from mixer import Decision, Ledger, MixingTrainer, Observation, Uniform
+from mixer import Decision, MixingTrainer, Observation, Uniform
 from mixer.policies.registry import built_in_policies
 from mixer.schedules import LossChange
-from mixer.trainer.step import NonFiniteLossError
 from tests.helpers import weights_of
 from tests.mixer.comparing import Tagger, build, streams
 from tests.mixer.trainer.test_every_policy_trains import MAKERS
@@ -23,8 +22,6 @@ SICK = (2, 3)  # steps
 
 
 class Sick(Tagger):
-    """A model that gives no finite numbers for some rows while it is sick."""
-
     is_sick = False
     value = math.nan
 
@@ -46,10 +43,10 @@ class MakesSick(TrainerCallback):
 def train(folder: Path, name: str, nonfinite: str) -> tuple[MixingTrainer, list[Decision]]:
     policy = MAKERS[name]() if name in MAKERS else built_in_policies()[name]()
     decisions: list[Decision] = []
-    batch = policy.update
+    update = policy.update
 
     def noted(observation: Observation) -> Decision:
-        decisions.append(batch(observation))
+        decisions.append(update(observation))
         return decisions[-1]
 
     policy.update = noted  # type: ignore[method-assign]
@@ -70,14 +67,10 @@ def test_a_policy_gets_over_them(tmp_path: Path, name: str) -> None:
     rows = trainer.ledger.to_pandas()
     assert set(rows[rows["loss"].isna() & (rows["items"] > 0)]["step"]) == set(SICK)
     assert len(decisions) == 7
-    for kind in ("weights", "loss_weights"):
-        values = [getattr(decision, kind) for decision in decisions]
-        assert all(np.isfinite(value).all() for value in values if value is not None)
-    after = [
-        np.append(decision.weights, [] if decision.loss_weights is None else decision.loss_weights)
-        for decision in decisions[SICK[-1] :]
-    ]
-    assert np.ptp(after, axis=0).max() > 1e-9  # it goes on learning
+    none = np.zeros(0)
+    made = [np.append(own.weights, none if own.loss_weights is None else own.loss_weights) for own in decisions]
+    assert np.isfinite(np.concatenate(made)).all()
+    assert np.ptp(made[SICK[-1] :], axis=0).max() > 1e-9  # it goes on learning
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -91,19 +84,9 @@ def test_where_the_model_is_lost_the_policy_is_not(
     assert all(np.isfinite(decision.weights).all() for decision in decisions)
 
 
-def test_raising_ends_the_run_before_the_step(tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteLossError, match=r"Step 2: the loss of \[.*'b'.*\] is not finite"):
-        train(tmp_path, "LossChange", "raise")
-    assert Ledger(tmp_path / "ledger").to_pandas()["step"].max() == 1
-
-
 def test_a_schedule_gets_over_them(tmp_path: Path) -> None:
-    schedule = LossChange(initial=9, minimum=4, maximum=20)
-    args = {"max_steps": 6}
-    trainer = build(
-        tmp_path, Uniform(), Sick(), args=args, callbacks=[MakesSick()], batch_size=schedule, nonfinite="skip"
-    )
+    options: dict[str, Any] = {"callbacks": [MakesSick()], "batch_size": LossChange(initial=9, minimum=4, maximum=20)}
+    trainer = build(tmp_path, Uniform(), Sick(), args={"max_steps": 6}, nonfinite="skip", **options)
     trainer.train()
     json.dumps(trainer.mixing.state_dict(), allow_nan=False)
-    sizes = trainer.ledger.clock()["batch_size"]
-    assert sizes.between(4, 20).all()
+    assert trainer.ledger.clock()["batch_size"].between(4, 20).all()

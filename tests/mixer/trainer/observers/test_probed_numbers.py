@@ -10,95 +10,100 @@ import torch
 from torch import Tensor, nn
 from transformers import DataCollatorWithFlattening
 
-from mixer import BalancedPiKE, PiKE, Probing
+from mixer import BalancedPiKE, PiKE, Probing, schedules
 from tests.helpers import build_model, three_streams
 from tests.mixer.probed import BIG, assert_found, build, is_untouched, loss_of, train
 
 SKETCH = Probing(interval_steps=1, sketch_size=BIG)
 HELD = Probing(interval_steps=1, mode="exact", exact_accumulate=True)
+EXACT = Probing(interval_steps=1, mode="exact")
+ROWS = three_streams("sequence-classification")
 
 
 def unlike_cross_entropy(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    """A loss of one's own: cross entropy in parts, over the items that the trainer counts."""
     losses = nn.functional.cross_entropy(outputs.logits[:, :-1].mT, labels[:, 1:], reduction="none")
     return losses.sum() / num_items_in_batch
 
 
+class Opaque(nn.Module):
+    """A model that gives its loss and nothing to tell its rows apart by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = build_model("bert-classifier")
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Any:
+        return {"loss": self.inner(input_ids=input_ids, attention_mask=attention_mask, labels=labels).loss}
+
+
+def opaque_loss(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    result: Tensor = model(**inputs)["loss"] * len(inputs["labels"])
+    return result
+
+
+def halved_loss(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return loss_of(model, inputs)
+
+
+def micro(size: int, **args: Any) -> dict[str, Any]:
+    return {"per_device_train_batch_size": size, **args}
+
+
+CHECKPOINTING = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
 CASES: dict[str, dict[str, Any]] = {
     "one micro-batch": {},
     "one micro-batch, sketched": {"probe": Probing(interval_steps=1, mode="sketch", sketch_size=BIG)},
+    "exact": {"probe": EXACT, "batch_size": 16},
+    "exact by the schedule": {"probe": EXACT, "batch_size": schedules.NoiseScale(initial=12, maximum=16)},
+    "exact without a batch size": {"probe": EXACT, "batch_size": None},
     "a mean over rows": {"model": "bert-classifier"},
-    "unequal micro-batches": {"probe": SKETCH, "args": {"per_device_train_batch_size": 5}},
-    "unequal micro-batches, held": {"probe": HELD, "args": {"per_device_train_batch_size": 5}},
-    "unequal micro-batches of a mean over rows": {
-        "model": "llama-classifier",
-        "probe": SKETCH,
-        "args": {"per_device_train_batch_size": 5},
-    },
-    "gpt2": {"model": "gpt2", "probe": HELD, "args": {"per_device_train_batch_size": 7}},
-    "a mean over tokens": {"model": "bert-tokens", "probe": HELD, "args": {"per_device_train_batch_size": 5}},
-    "by length": {
-        "probe": SKETCH,
-        "args": {"per_device_train_batch_size": 4, "train_sampling_strategy": "group_by_length"},
-    },
+    "unequal micro-batches": {"probe": SKETCH, "args": micro(5)},
+    "unequal micro-batches, held": {"probe": HELD, "args": micro(5)},
+    "unequal micro-batches of a mean over rows": {"model": "llama-classifier", "probe": SKETCH, "args": micro(5)},
+    "gpt2": {"model": "gpt2", "probe": HELD, "args": micro(7)},
+    "a mean over tokens": {"model": "bert-tokens", "probe": HELD, "args": micro(5)},
+    "by length": {"probe": SKETCH, "args": micro(4, train_sampling_strategy="group_by_length")},
     "by tokens": {"probe": SKETCH, "max_tokens_per_micro_batch": 60},
-    "own loss": {"compute_loss_func": unlike_cross_entropy, "probe": HELD, "args": {"per_device_train_batch_size": 5}},
+    "own loss": {"compute_loss_func": unlike_cross_entropy, "probe": HELD, "args": micro(5)},
     "checkpointing": {"args": {"gradient_checkpointing": True}},
-    "reentrant checkpointing": {
-        "probe": HELD,
-        "args": {
-            "gradient_checkpointing": True,
-            "gradient_checkpointing_kwargs": {"use_reentrant": True},
-            "per_device_train_batch_size": 5,
-        },
-    },
+    "reentrant checkpointing": {"probe": HELD, "args": micro(5, **CHECKPOINTING)},
+    "clipped": {"args": {"max_grad_norm": 1e-3}},
     "a stream without samples": {"mixing": [1, 0, 1]},
     "one sample a stream": {"batch_size": 3},
     "one stream": {"train_dataset": {"a": three_streams()["a"]}, "mixing": None},
+    "smoothed": {"probe": HELD, "args": micro(5, label_smoothing_factor=0.2)},
+    "smoothed rows": {"model": "bert-classifier", "probe": HELD, "args": micro(5, label_smoothing_factor=0.2)},
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_those_of_a_backward_for_each_sample(name: str, tmp_path: Path) -> None:
-    run = train(build(tmp_path, **CASES[name]))
+    loss = partial(loss_of, smoothing=0.2) if name.startswith("smoothed") else loss_of
+    changes = {**CASES[name], "args": {"max_steps": 2, **CASES[name].get("args", {})}}
+    run = train(build(tmp_path, **changes), loss)
     frame = run.trainer.ledger.gradients()
-    assert frame["step"].unique().tolist() == [1, 2, 3]
+    assert frame["step"].unique().tolist() == [1, 2]
     assert_found(frame, run.expected)
     assert is_untouched(run.trainer.model)
 
 
-@pytest.mark.parametrize("model", ["llama", "bert-classifier"])
-def test_a_smoothed_loss(model: str, tmp_path: Path) -> None:
-    args = {"label_smoothing_factor": 0.2, "per_device_train_batch_size": 5}
-    run = train(build(tmp_path, model=model, probe=HELD, args=args), partial(loss_of, smoothing=0.2))
-    assert_found(run.trainer.ledger.gradients(), run.expected)
-
-
 def test_losses_that_are_weighed_count_as_if_they_were_not(tmp_path: Path) -> None:
     mixing = BalancedPiKE(uses_loss_weights=True, interval_steps=1)
-    run = train(build(tmp_path, probe=SKETCH, mixing=mixing, args={"max_steps": 4}))
+    run = train(build(tmp_path, probe=SKETCH, mixing=mixing))
     assert_found(run.trainer.ledger.gradients(), run.expected)
     assert np.ptp(mixing._softmax()) > 1e-3
 
 
 def test_half_precision_is_as_near_as_it_can_be(tmp_path: Path) -> None:
-    def loss(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return loss_of(model, inputs)
-
-    run = train(build(tmp_path, args={"bf16": True}), loss)
+    run = train(build(tmp_path, args={"bf16": True}), halved_loss)
     assert_found(run.trainer.ledger.gradients(), run.expected, tolerance=0.03)
 
 
 def test_losses_that_are_scaled_against_underflow(tmp_path: Path) -> None:
-    trainer = build(tmp_path, probe=HELD, args={"per_device_train_batch_size": 5})
+    trainer = build(tmp_path, probe=HELD, args=micro(5))
     trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     run = train(trainer)
-    assert_found(run.trainer.ledger.gradients(), run.expected)
-
-
-def test_gradients_are_measured_before_they_are_clipped(tmp_path: Path) -> None:
-    run = train(build(tmp_path, args={"max_grad_norm": 1e-3}))
     assert_found(run.trainer.ledger.gradients(), run.expected)
 
 
@@ -121,35 +126,19 @@ def test_a_loss_that_is_not_finite_is_no_measurement(tmp_path: Path) -> None:
 @pytest.mark.parametrize("per_device", [16, 2])
 def test_homogeneous_micro_batches(per_device: int, tmp_path: Path) -> None:
     probe = Probing(interval_steps=1, homogeneous=True, sketch_size=BIG)
-    args = {"per_device_train_batch_size": per_device}
-    run = train(build(tmp_path, probe=probe, args=args), is_by_micro_batch=True)
+    run = train(build(tmp_path, probe=probe, args=micro(per_device)), is_by_micro_batch=True)
     frame = run.trainer.ledger.gradients()
     assert_found(frame, run.expected)
     assert frame["variance"].isna().all() == (per_device == 16)
     assert is_untouched(run.trainer.model)
 
 
-class Opaque(nn.Module):
-    """A model that gives its loss and nothing to tell its rows apart by."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = build_model("bert-classifier")
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Any:
-        return {"loss": self.inner(input_ids=input_ids, attention_mask=attention_mask, labels=labels).loss}
-
-
 def test_a_model_whose_rows_cannot_be_told_apart(tmp_path: Path) -> None:
-    def loss(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-        result: Tensor = model(**inputs)["loss"] * len(inputs["labels"])
-        return result
-
-    data = three_streams("sequence-classification")
-    args = {"per_device_train_batch_size": 2}
-    run = train(build(tmp_path, model=Opaque(), train_dataset=data, probe=SKETCH, args=args), loss)
-    assert_found(run.trainer.ledger.gradients(), run.expected)
-    assert run.trainer.ledger.gradients()["variance"].notna().all()
+    trainer = build(tmp_path, model=Opaque(), train_dataset=ROWS, mixing=PiKE(1), probe=SKETCH, args=micro(2))
+    run = train(trainer, opaque_loss)
+    assert_found(trainer.ledger.gradients(), run.expected)
+    assert trainer.ledger.gradients()["variance"].notna().all()
+    assert np.ptp(list(trainer.mixing.weights.values())) > 1e-6
 
 
 def test_packed_rows(tmp_path: Path) -> None:
@@ -158,28 +147,15 @@ def test_packed_rows(tmp_path: Path) -> None:
         return result
 
     ragged = {name: [{"input_ids": list(range(2, 5 + (i + k) % 4))} for i in range(9)] for k, name in enumerate("abc")}
-    collator, args = DataCollatorWithFlattening(), {"per_device_train_batch_size": 2}
-    trainer = build(tmp_path, data_collator=collator, train_dataset=ragged, probe=SKETCH, args=args)
-    run = train(trainer, loss, True)
+    options = {"data_collator": DataCollatorWithFlattening(), "train_dataset": ragged, "probe": SKETCH}
+    run = train(build(tmp_path, args=micro(2), **options), loss, True)
     assert_found(run.trainer.ledger.gradients(), run.expected)
-
-
-def test_a_model_whose_rows_cannot_be_told_apart_has_a_variance_of_single_micro_batches(tmp_path: Path) -> None:
-    trainer = build(
-        tmp_path, model=Opaque(), train_dataset=three_streams("sequence-classification"), mixing=PiKE(1), probe=SKETCH
-    )
-    trainer.train()
-    assert trainer.ledger.gradients()["variance"].notna().all()
-    assert np.ptp(list(trainer.mixing.weights.values())) > 1e-6
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"probe": Probing(homogeneous=True)},
-            "a stream needs two of them in a step; lower per_device_train_batch_size",
-        ),
+        ({"probe": Probing(homogeneous=True)}, "a stream needs two of them in a step; lower per_device_train_batch"),
         ({"batch_size": 3}, "a stream needs two samples in a step; raise the batch size"),
     ],
 )
@@ -195,7 +171,7 @@ def test_what_a_probe_leaves_out_is_said_once(tmp_path: Path, caplog: pytest.Log
     model = build_model("bert-classifier")
     model.scale = nn.Parameter(torch.ones(()))
     model.classifier.register_forward_hook(lambda module, args, output: output * model.scale)
-    trainer = build(tmp_path, model=model, train_dataset=three_streams("sequence-classification"))
+    trainer = build(tmp_path, model=model, train_dataset=ROWS, args={"max_steps": 2})
     trainer.train()
     trainer.train()
     assert caplog.text.count("cannot tell the streams apart in scale") == 1

@@ -12,23 +12,16 @@ from tests.mixer.trainer.checkpointing.test_resume import assert_same, end_of
 from tests.mixer.trainer.test_recovery import limit_memory
 
 SAVED = {"save_strategy": "steps", "save_steps": 1, "max_steps": 7, "logging_steps": 4, "optim": "adamw_torch"}
+SMALL = {**SAVED, "per_device_train_batch_size": 5}
 RUNS: dict[str, Any] = {
     "PiKE": lambda: {"mixing": PiKE(3)},
-    "sketched": lambda: {"mixing": PiKE(3), "args": {**SAVED, "per_device_train_batch_size": 5}},
+    "sketched": lambda: {"mixing": PiKE(3), "args": SMALL},
     "conceptual": lambda: {"mixing": PiKE(2, mode="conceptual", step_sharpness=0.2)},
     "balanced": lambda: {"mixing": BalancedPiKE(interval_steps=3, uses_loss_weights=True)},
     "noise": lambda: {"batch_size": schedules.NoiseScale(interval_steps=3, initial=12, maximum=60)},
     "norm": lambda: {"batch_size": schedules.NormTest(interval_steps=3, initial=12, maximum=60), "mixing": PiKE(2)},
-    "one stream each": lambda: {
-        "mixing": PiKE(3),
-        "probe": Probing(homogeneous=True),
-        "args": {**SAVED, "per_device_train_batch_size": 2},
-    },
+    "one stream each": lambda: {"mixing": PiKE(3), "probe": Probing(homogeneous=True), "args": SMALL},
 }
-
-
-def trainer_of(name: str, folder: Path) -> MixingTrainer:
-    return build(folder, **{"probe": Probing(), "args": SAVED, "epoch_size": 999, **RUNS[name]()})
 
 
 def probed_end(trainer: MixingTrainer) -> dict[str, Any]:
@@ -37,14 +30,22 @@ def probed_end(trainer: MixingTrainer) -> dict[str, Any]:
     return {**end_of(trainer), "gradients": repr(numbers.to_dict("list")), "steps": steps_of(trainer)}
 
 
-@pytest.mark.parametrize("name", RUNS)
+QUICK = ("sketched", "norm")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in RUNS]
+)
 def test_a_run_that_is_cut_off_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
-    whole = trainer_of(name, tmp_path / "run")
+    def trainer_of() -> MixingTrainer:
+        return build(tmp_path / "run", **{"probe": Probing(), "args": SAVED, "epoch_size": 999, **RUNS[name]()})
+
+    whole = trainer_of()
     whole.train()
     expected = probed_end(whole)
     assert expected["steps"]
     for step in (2, 3, 4):  # before, right at and after a measurement
-        again = trainer_of(name, tmp_path / "run")
+        again = trainer_of()
         again.train(resume_from_checkpoint=str(tmp_path / "run" / f"checkpoint-{step}"))
         assert_same(probed_end(again), expected)
 
@@ -53,21 +54,11 @@ def test_a_run_that_is_cut_off_goes_on_to_the_bit(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("where", ["forward", "training", "backward"])
-@pytest.mark.parametrize("probe", [Probing(sketch_size=BIG), Probing(homogeneous=True, sketch_size=BIG)])
-def test_a_step_that_is_repeated_is_measured_once(where: str, probe: Probing, tmp_path: Path) -> None:
-    model = build_model("llama")
-    trainer = build(tmp_path, model=model, probe=probe, mixing=PiKE(1), args={"auto_find_batch_size": True})
+@pytest.mark.parametrize("homogeneous", [False, True])
+def test_a_step_that_is_repeated_is_measured_once(where: str, homogeneous: bool, tmp_path: Path) -> None:
+    model, probe = build_model("llama"), Probing(homogeneous=homogeneous, sketch_size=BIG)
+    trainer = build(tmp_path, model, probe, mixing=PiKE(1), args={"auto_find_batch_size": True, "max_steps": 2})
     limit_memory(model, 3, where)
-    run = train(trainer, plain=build_model("llama"))
-    assert trainer._parts.run.loader.cap.max_samples <= 3
-    assert_found(trainer.ledger.gradients(), run.expected, has_variance=not probe.homogeneous)
-    assert is_untouched(model)
-
-
-def test_a_measurement_that_is_in_the_way_is_let_go_of(tmp_path: Path) -> None:
-    model = build_model("llama")
-    trainer = build(tmp_path, model=model, mixing=PiKE(1), args={"auto_find_batch_size": True})
-    limit_memory(model, 3, "backward")
     seen: list[Any] = []
     halve = trainer._parts.recovery._halve
 
@@ -76,5 +67,8 @@ def test_a_measurement_that_is_in_the_way_is_let_go_of(tmp_path: Path) -> None:
         seen.append((trainer._parts.probe._present, is_untouched(model)))
 
     trainer._parts.recovery._halve = look  # type: ignore[method-assign]
-    trainer.train()
-    assert seen == [(None, True)] * len(seen) != []
+    run = train(trainer, plain=build_model("llama"))
+    assert trainer._parts.run.loader.cap.max_samples <= 3
+    assert_found(trainer.ledger.gradients(), run.expected, has_variance=not homogeneous)
+    assert is_untouched(model)
+    assert seen == [(None, True)] * len(seen) != []  # a measurement that was in the way was let go of

@@ -7,16 +7,13 @@ import datasets
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import DataCollatorWithPadding, TrainerCallback
+from transformers import TrainerCallback
 
 from mixer import AdaptiveBatchSizeTrainer
-from tests.helpers import Tokens, arguments, build_model, weights_of
-from tests.seq2seq import tokenizer
+from tests.helpers import arguments
 
 
 class Plain(nn.Module):
-    """A model whose forward takes what it names and nothing else."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(1, 2)
@@ -37,22 +34,18 @@ def collate(batch: list[dict[str, Any]]) -> dict[str, Any]:
     return {"x": numbers, "labels": numbers[:, 0].long() % 2, "indices": numbers, "names": [r["name"] for r in batch]}
 
 
-def train(folder: Path, scheduler: Any = None, **changes: Any) -> AdaptiveBatchSizeTrainer:
-    own = {name: changes.pop(name) for name in ("max_samples_per_micro_batch", "callbacks") if name in changes}
-    trainer = AdaptiveBatchSizeTrainer(
-        scheduler or (lambda step, size: size + 1),
-        model=Plain(),
-        args=arguments(folder, **{"max_steps": -1, "num_train_epochs": 1, "per_device_train_batch_size": 2, **changes}),
-        train_dataset=ROWS,
-        data_collator=collate,
-        **own,
-    )
+def made(folder: Path, scheduler: Any = None, kind: Any = AdaptiveBatchSizeTrainer, **changes: Any) -> Any:
+    names = ("max_samples_per_micro_batch", "callbacks", "model", "train_dataset", "data_collator")
+    own = {name: changes.pop(name) for name in names if name in changes}
+    own = {"model": Plain(), "train_dataset": ROWS, "data_collator": collate, **own}
+    args = {"max_steps": -1, "num_train_epochs": 1, "per_device_train_batch_size": 2, **changes}
+    return kind(scheduler or (lambda step, size: size + 1), args=arguments(folder, **args), **own)
+
+
+def train(*given: Any, **changes: Any) -> Any:
+    trainer = made(*given, **changes)
     trainer.train()
     return trainer
-
-
-def test_what_a_forward_does_not_take_is_left_out_and_its_rows_are_one_forward(tmp_path: Path) -> None:
-    assert train(tmp_path).model.rows == [2, 3, 4, 3]
 
 
 def test_compute_loss_sees_all_that_the_collator_makes(tmp_path: Path) -> None:
@@ -64,8 +57,7 @@ def test_compute_loss_sees_all_that_the_collator_makes(tmp_path: Path) -> None:
             inputs.pop("indices")
             return super().compute_loss(model, inputs, *args, **kwargs)
 
-    args = arguments(tmp_path, max_steps=2, per_device_train_batch_size=2)
-    Mine(lambda step, size: size, model=Plain(), args=args, train_dataset=ROWS, data_collator=collate).train()
+    assert train(tmp_path, None, Mine).model.rows == [2, 3, 4, 3]  # what a forward does not take is left out
     assert seen == {"x", "labels", "indices", "names"}
 
 
@@ -78,17 +70,6 @@ def test_a_forward_has_no_more_rows_than_its_cap(tmp_path: Path, size: int, cap:
     assert trainer.get_train_dataloader().configured_cap.max_samples == (cap or max(64, size))
 
 
-def test_the_cap_changes_no_weights(tmp_path: Path) -> None:
-    def weights(cap: int) -> Tensor:
-        args = arguments(tmp_path / str(cap), max_steps=4, per_device_train_batch_size=2)
-        own = {"max_samples_per_micro_batch": cap, "train_dataset": Tokens(40, 1)}
-        trainer = AdaptiveBatchSizeTrainer(lambda step, size: size + 1, model=build_model("llama"), args=args, **own)
-        trainer.train()
-        return weights_of(trainer.model)
-
-    assert torch.allclose(weights(1), weights(64), atol=1e-6)
-
-
 def test_the_first_size_is_that_of_the_arguments(tmp_path: Path) -> None:
     calls = []
     trainer = train(tmp_path, lambda step, size: calls.append((step, size)) or 5)
@@ -96,40 +77,23 @@ def test_the_first_size_is_that_of_the_arguments(tmp_path: Path) -> None:
     assert calls == [(1, 2), (2, 5)]
 
 
-def test_columns_are_removed_for_a_collator_of_transformers(tmp_path: Path) -> None:
-    rows = [{"input_ids": [5] * length, "labels": 0, "text": "words"} for length in (3, 5, 4, 2)]
-    trainer = AdaptiveBatchSizeTrainer(
-        lambda step, size: 2,
-        model=build_model("bert-classifier"),
-        args=arguments(tmp_path, max_steps=2, per_device_train_batch_size=2),
-        train_dataset=datasets.Dataset.from_list(rows),
-        data_collator=DataCollatorWithPadding(tokenizer()),
-    )
-    trainer.train()
-    assert trainer.state.global_step == 2
+class Kept(TrainerCallback):
+    begun: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.begun = (state.train_coverage, state.num_seen_train_examples, state.num_train_examples)
 
 
 def test_a_resumed_run_shows_the_same(tmp_path: Path) -> None:
-    class Kept(TrainerCallback):
-        def __init__(self) -> None:
-            self.begun: Any = None
-
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.begun = (state.train_coverage, state.num_seen_train_examples, state.num_train_examples)
-
-    def scheduler(step: int, size: int) -> int:
-        return size + 1
-
     options: dict[str, Any] = {"dataloader_drop_last": True, "num_train_epochs": 3, "save_steps": 3}
-    whole = train(tmp_path, scheduler, save_strategy="steps", callbacks=[first := Kept()], **options)
+    options["save_strategy"] = "steps"
+    whole = train(tmp_path, callbacks=[first := Kept()], **options)
     # 2, 3 and 4 samples, with 3 left for a batch of 5; then 5 and 6; then 7.
     logged = [(entry["train_coverage"], entry["epoch"]) for entry in whole.state.log_history if "loss" in entry]
     shares = [2, 5, 9, 5, 11, 7], [2, 5, 9, 14, 20, 27]
     assert logged == [(pytest.approx(seen / 12), pytest.approx(all_ / 12)) for seen, all_ in zip(*shares, strict=True)]
     assert first.begun == (0.0, 0, 12)
-    args = arguments(tmp_path, max_steps=-1, per_device_train_batch_size=2, save_strategy="steps", **options)
-    own = {"callbacks": [second := Kept()], "train_dataset": ROWS, "data_collator": collate}
-    resumed = AdaptiveBatchSizeTrainer(scheduler, model=Plain(), args=args, **own)
+    resumed = made(tmp_path, callbacks=[second := Kept()], **options)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert second.begun == (0.75, 9, 12)
     assert resumed.state.log_history[:-1] == [pytest.approx(entry) for entry in whole.state.log_history[:-1]]

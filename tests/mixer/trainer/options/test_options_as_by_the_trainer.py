@@ -1,17 +1,49 @@
-"""Options that mean to a mixture what they mean to the Trainer: both are run and end alike."""
+"""Options that mean to a mixture what they mean to the Trainer: both are run, on one data set and on streams.
+
+Of streams each step has all samples, cut into micro-batches. So the Trainer, given all of them in one batch, has to
+make the same steps, and the loss of a stream has to be that of its data set at the weights that the step found.
+"""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Subset
-from transformers import Trainer
+from torch.utils.data import ConcatDataset, Subset, default_collate
+from transformers import Trainer, TrainerCallback
 
 from docs.site.options_page import option_names
 from mixer import MixingTrainer, Order, Stream
 from mixer.trainer.argument_support import AS_BY_THE_TRAINER
-from tests.helpers import Tokens, arguments, build_model, weights_of
+from tests.helpers import MODEL_DATA, Tokens, arguments, build_model, weights_of
+
+KIND = "sequence-classification"
+COMPILED = {"torch_compile": True, "torch_compile_backend": "eager"}
+OLDER = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+BY_STEPS = {"eval_strategy": "steps", "eval_steps": 2}
+CASES: dict[str, dict[str, Any]] = {
+    "adam": {"optim": "adamw_torch", "adam_beta1": 0.8, "adam_beta2": 0.9, "adam_epsilon": 1e-3, "weight_decay": 0.1},
+    "other optimizer": {"optim": "rmsprop", "optim_args": "momentum=0.5"},
+    "schedule": {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}},
+    "loss": {"label_smoothing_factor": 0.2, "max_grad_norm": 0.1},
+    "bf16": {"bf16": True, "bf16_full_eval": True},
+    "fp16": {"fp16_full_eval": True},
+    "checkpointing": {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}},
+    "older words": OLDER,
+    "compiled": {**COMPILED, "torch_compile_mode": None},
+    "resources": {"use_cache": True, "torch_empty_cache_steps": 2, "skip_memory_metrics": False},
+    "logging": {"logging_strategy": "epoch", "log_level": "error", "include_num_input_tokens_seen": "all"},
+    "first log": {"logging_first_step": True, "logging_steps": 4, "include_num_input_tokens_seen": "non_padding"},
+    "evaluation": BY_STEPS
+    | {"eval_delay": 3, "per_device_eval_batch_size": 3, "eval_accumulation_steps": 1}
+    | {"include_for_metrics": ["inputs"], "eval_use_gather_object": True},
+    "evaluation by batches": {"eval_strategy": "epoch", "batch_eval_metrics": True, "label_names": ["labels"]},
+    "losses alone": {"eval_strategy": "epoch", "prediction_loss_only": True, "remove_unused_columns": False},
+    "the best": BY_STEPS
+    | {"save_strategy": "best", "metric_for_best_model": "right", "greater_is_better": False}
+    | {"load_best_model_at_end": True, "save_only_model": True},
+    "determinism": {"full_determinism": True},
+}
 
 
 def _share_right(prediction: Any, compute_result: bool = True) -> dict[str, float]:
@@ -19,62 +51,15 @@ def _share_right(prediction: Any, compute_result: bool = True) -> dict[str, floa
     return {"right": float((scores.argmax(-1) == labels).double().mean()), "inputs": prediction.inputs is not None}
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "adam": {"optim": "adamw_torch", "adam_beta1": 0.8, "adam_beta2": 0.9, "adam_epsilon": 1e-3, "weight_decay": 0.1},
-    "other optimizer": {"optim": "rmsprop", "optim_args": "momentum=0.5"},
-    "schedule": {
-        "lr_scheduler_type": "cosine_with_min_lr",
-        "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
-        "learning_rate": 0.3,
-    },
-    "loss": {"label_smoothing_factor": 0.2, "max_grad_norm": 0.1},
-    "bf16": {"bf16": True, "bf16_full_eval": True},
-    "fp16": {"fp16_full_eval": True},
-    "checkpointing": {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}},
-    "older words": {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
-    "compiled": {"torch_compile": True, "torch_compile_backend": "eager", "torch_compile_mode": None},
-    "resources": {"use_cache": True, "torch_empty_cache_steps": 2, "skip_memory_metrics": False},
-    "logging": {"logging_strategy": "epoch", "log_level": "error", "include_num_input_tokens_seen": "all"},
-    "first log": {"logging_first_step": True, "logging_steps": 4, "include_num_input_tokens_seen": "non_padding"},
-    "evaluation": {
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-        "eval_delay": 3,
-        "per_device_eval_batch_size": 3,
-        "eval_accumulation_steps": 1,
-        "include_for_metrics": ["inputs"],
-        "eval_use_gather_object": True,
-    },
-    "evaluation by batches": {"eval_strategy": "epoch", "batch_eval_metrics": True, "label_names": ["labels"]},
-    "losses alone": {"eval_strategy": "epoch", "prediction_loss_only": True, "remove_unused_columns": False},
-    "the best": {
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-        "save_strategy": "best",
-        "metric_for_best_model": "right",
-        "greater_is_better": False,
-        "load_best_model_at_end": True,
-        "save_only_model": True,
-    },
-    "determinism": {"full_determinism": True},
-}
-
-
 def _run(trainer_class: type[Trainer], folder: Path, changes: dict[str, Any]) -> Trainer:
-    data: Any = Tokens(21, 1, "sequence-classification")
-    options = {"per_device_train_batch_size": 4, "max_steps": -1, "num_train_epochs": 1, **changes}
-    args = arguments(folder, **options)
+    data: Any = Tokens(21, 1, KIND)
+    args = arguments(folder, **{"per_device_train_batch_size": 4, "max_steps": -1, "num_train_epochs": 1, **changes})
     if trainer_class is Trainer:  # it gets the samples in our order
         args.train_sampling_strategy = "sequential"
         data = Subset(data, Order(21, Stream("train", data).order_key(42)).indices(0, 21).tolist())
-    metrics = None if args.prediction_loss_only else _share_right
-    trainer = trainer_class(
-        build_model("bert-classifier"),
-        args,
-        train_dataset=data,
-        eval_dataset=Tokens(7, 9, "sequence-classification"),
-        compute_metrics=metrics,
-    )
+    metrics, sets = None if args.prediction_loss_only else _share_right, Tokens(7, 9, KIND)
+    options = {"train_dataset": data, "eval_dataset": sets, "compute_metrics": metrics}
+    trainer = trainer_class(build_model("bert-classifier"), args, **options)
     trainer.train()
     return trainer
 
@@ -92,19 +77,18 @@ def _is_time_or_memory(key: str) -> bool:
 
 
 @pytest.mark.usefixtures("_no_determinism_left")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full) if name == "compiled" else name for name in CASES]
+)
 def test_both_end_alike(name: str, tmp_path: Path) -> None:
     changes = CASES[name]
     if not changes.keys() <= set(option_names()):
         pytest.skip("not in this version of transformers")
     stock, ours = (_run(kind, tmp_path / kind.__name__, changes) for kind in (Trainer, MixingTrainer))
     assert torch.equal(weights_of(stock.model), weights_of(ours.model))
-    assert len(ours.state.log_history) == len(stock.state.log_history)
     for mine, theirs in zip(ours.state.log_history, stock.state.log_history, strict=True):
-        assert theirs.keys() <= mine.keys()
         for key in theirs:
-            if not _is_time_or_memory(key):
-                assert mine[key] == pytest.approx(theirs[key], abs=1e-6)
+            assert _is_time_or_memory(key) or mine[key] == pytest.approx(theirs[key], abs=1e-6)
 
 
 def test_noise_on_embeddings_is_added_and_taken_away(tmp_path: Path) -> None:
@@ -117,3 +101,56 @@ def test_noise_on_embeddings_is_added_and_taken_away(tmp_path: Path) -> None:
 def test_what_is_run_here_is_said_to_be_alike() -> None:
     others = {"torch_compile", "logging_steps", "eval_steps", "metric_for_best_model", "lr_scheduler_type", "optim"}
     assert {key for changes in CASES.values() for key in changes} - others <= AS_BY_THE_TRAINER
+
+
+# ---- By stream ----
+
+BY_STREAM: list[Any] = [
+    *((model, changes) for model in ("llama", "bert-classifier") for changes in ({}, CASES["loss"], {"bf16": True})),
+    ("llama", {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}),
+    ("llama", OLDER),
+    pytest.param("llama", COMPILED, marks=pytest.mark.full),
+    # With the causal model the Trainer forgets to shift its labels here.
+    ("bert-classifier", {**COMPILED, "label_smoothing_factor": 0.2}),
+    ("llama", {"neftune_noise_alpha": 1e-6}),
+    ("llama", {"optim": "adamw_torch_fused", "learning_rate": 1e-3, "adam_epsilon": 1e-3}),
+    ("llama", {"optim": "adafactor", "learning_rate": 1e-3}),
+    ("llama", {"eval_on_start": True, **BY_STEPS}),
+    ("llama", {"auto_find_batch_size": True}),
+]
+
+
+class _Reference(TrainerCallback):  # type: ignore[misc]
+    """Computes, before each step, the loss of every data set at once, as the Trainer would."""
+
+    def __init__(self, trainer: Trainer, streams: dict[str, Tokens]):
+        self.trainer, self.losses = trainer, []
+        self.batches = [default_collate([*data]) for data in streams.values()]  # type: ignore[call-overload]
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        plain = getattr(model, "_orig_mod", model)
+        with torch.no_grad(), self.trainer.compute_loss_context_manager():
+            self.losses += [float(self.trainer.compute_loss(plain, dict(batch))) for batch in self.batches]
+
+
+@pytest.mark.parametrize(("model", "changes"), BY_STREAM)
+def test_steps_and_losses_are_those_of_whole_data_sets(model: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    streams = {key: Tokens(size, seed, MODEL_DATA[model]) for key, size, seed in (("a", 9, 1), ("b", 6, 2))}
+
+    def made(kind: Any, size: int, data: Any, sampling: str = "random", **fields: Any) -> Any:
+        options = {"learning_rate": 0.05, "lr_scheduler_type": "constant", "train_sampling_strategy": sampling}
+        args = arguments(tmp_path / str(size), **{**options, "per_device_train_batch_size": size, **changes})
+        return kind(build_model(model), args, train_dataset=data, eval_dataset=streams, **fields)
+
+    whole = made(Trainer, 15, ConcatDataset([*streams.values()]), "sequential")
+    whole.train()
+    reference = _Reference(made(Trainer, 8, None), streams)
+    ours = made(MixingTrainer, 4, streams, batch_size=15, callbacks=[reference])
+    ours.train()
+    tolerance = 2e-2 if "bf16" in changes else 2e-5
+    assert ours.ledger.timings()["micro_batches"].tolist() == [4, 4, 4]
+    assert ours.ledger.to_pandas()["loss"].tolist() == pytest.approx(reference.losses, rel=tolerance)
+    torch.testing.assert_close(weights_of(ours.model), weights_of(whole.model), rtol=0, atol=tolerance)
+    assert (weights_of(ours.model) - weights_of(build_model(model))).abs().max() > 1e-4
+    logged = [[entry["loss"] for entry in trainer.state.log_history if "loss" in entry] for trainer in (ours, whole)]
+    assert logged[0] == pytest.approx(logged[1], rel=tolerance)

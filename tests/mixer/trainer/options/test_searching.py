@@ -16,26 +16,17 @@ from tests.helpers import Tokens, arguments, build_model
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def _sets() -> dict[str, Tokens]:
-    return {"math": Tokens(5, 8), "code": Tokens(4, 9)}
-
-
-def _streams() -> dict[str, Tokens]:
-    return {"math": Tokens(20, 1), "code": Tokens(11, 2)}
-
-
 def _trainer(folder: Path, data: Any = None, mixing: Any = None, callbacks: Any = None, **options: Any) -> Any:
     own: dict[str, Any] = {"per_device_train_batch_size": 4, "max_steps": -1, "num_train_epochs": 1}
     own |= {"eval_strategy": "steps", "eval_steps": 3}
-    batch_size = options.pop("batch_size", None)
     return MixingTrainer(
         None,
-        arguments(folder, **{**own, **options}),
-        train_dataset=_streams() if data is None else data,
-        eval_dataset=_sets(),
-        mixing=LossChange() if mixing is None else mixing,
-        batch_size=batch_size,
         model_init=lambda: build_model("llama"),
+        train_dataset={"math": Tokens(20, 1), "code": Tokens(11, 2)} if data is None else data,
+        eval_dataset={"math": Tokens(5, 8), "code": Tokens(4, 9)},
+        mixing=LossChange() if mixing is None else mixing,
+        batch_size=options.pop("batch_size", None),
+        args=arguments(folder, **{**own, **options}),
         callbacks=callbacks,
     )
 
@@ -47,16 +38,10 @@ TRIALS: list[dict[str, Any]] = [
 ]
 
 
-def _space(trial: Any) -> dict[str, Any]:
-    return TRIALS[trial.number]
-
-
-def _search(trainer: Any, num_trials: int = 3, space: Any = _space, **options: Any) -> Any:
-    return trainer.hyperparameter_search(hp_space=space, n_trials=num_trials, backend="optuna", **options)
-
-
-def _math_loss(metrics: dict[str, float]) -> float:
-    return metrics["eval_math_loss"]
+def _search(trainer: Any, trials: list[dict[str, Any]], is_plain: bool = False, **options: Any) -> Any:
+    own = {} if is_plain else {"compute_objective": lambda metrics: metrics["eval_math_loss"]}
+    sizes = {"n_trials": len(trials), "backend": "optuna"}
+    return trainer.hyperparameter_search(lambda trial: trials[trial.number], **own, **sizes, **options)
 
 
 def _assert_same_ledgers(folder: Path, expected: Ledger) -> None:
@@ -66,8 +51,6 @@ def _assert_same_ledgers(folder: Path, expected: Ledger) -> None:
 
 
 class _MoreMath(TrainerCallback):  # type: ignore[misc]
-    """Takes the mixture into its own hands half-way."""
-
     trainer: Any
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -83,8 +66,8 @@ def _with_more_math(folder: Path, **options: Any) -> Any:
 
 
 def test_every_trial_is_the_run_of_a_new_trainer(tmp_path: Path) -> None:
-    trainer = _with_more_math(tmp_path / "search", save_strategy="steps", save_steps=2)
-    best = _search(trainer, compute_objective=_math_loss)
+    trainer = _with_more_math(tmp_path / "search", save_strategy="steps", save_steps=4)
+    best = _search(trainer, TRIALS)
     losses = []
     for number, changes in enumerate(TRIALS):
         fresh = _with_more_math(tmp_path / f"fresh-{number}", **changes)
@@ -107,9 +90,9 @@ def test_what_a_buffer_remembers_stays_in_its_trial(tmp_path: Path) -> None:
         return _trainer(folder, data, ReplayRatio(0.25), **options)
 
     # A buffer draws by the key that it began with, whatever seed a trial has.
-    trials = [{name: value for name, value in changes.items() if name != "seed"} for changes in TRIALS]
-    _search(with_memory(tmp_path / "search"), 2, lambda trial: trials[trial.number], compute_objective=_math_loss)
-    for number, changes in enumerate(trials[:2]):
+    trials = [{name: value for name, value in changes.items() if name != "seed"} for changes in TRIALS[:2]]
+    _search(with_memory(tmp_path / "search"), trials)
+    for number, changes in enumerate(trials):
         fresh = with_memory(tmp_path / f"fresh-{number}", **changes)
         fresh.train()
         assert len(fresh.ledger.memories())
@@ -118,8 +101,6 @@ def test_what_a_buffer_remembers_stays_in_its_trial(tmp_path: Path) -> None:
 
 
 class _PrunesAt(optuna.pruners.BasePruner):
-    """Prunes some trials at their second evaluation."""
-
     def __init__(self, *numbers: int):
         self.numbers = numbers
 
@@ -129,7 +110,7 @@ class _PrunesAt(optuna.pruners.BasePruner):
 
 def test_a_trial_that_is_pruned_leaves_nothing_to_the_next(tmp_path: Path) -> None:
     trainer = _with_more_math(tmp_path / "search")
-    _search(trainer, compute_objective=_math_loss, pruner=_PrunesAt(0, 2))
+    _search(trainer, TRIALS, pruner=_PrunesAt(0, 2))
     fresh = _with_more_math(tmp_path / "fresh", **TRIALS[1])
     fresh.train()
     _assert_same_ledgers(tmp_path / "search" / "run-1" / "ledger", fresh.ledger)
@@ -147,10 +128,10 @@ def test_searches_and_runs_after_a_search_have_ledgers_of_their_own(tmp_path: Pa
     trainer = _trainer(tmp_path)
     trainer.train()
     before = trainer.ledger.clock()
-    _search(trainer, 1, compute_objective=_math_loss)
+    _search(trainer, TRIALS[:1])
     first = trainer.ledger.clock()
     assert trainer.ledger.folder == tmp_path / "run-0" / "ledger"
-    _search(trainer, 1, space=lambda trial: TRIALS[1], compute_objective=_math_loss)
+    _search(trainer, TRIALS[1:2])
     pd.testing.assert_frame_equal(Ledger(tmp_path / "run-0" / "ledger-1").clock(), first)
     pd.testing.assert_frame_equal(Ledger(tmp_path / "ledger").clock(), before)
     trainer.train()
@@ -158,14 +139,10 @@ def test_searches_and_runs_after_a_search_have_ledgers_of_their_own(tmp_path: Pa
     pd.testing.assert_frame_equal(Ledger(tmp_path / "ledger-1").clock(), before)
 
 
-def test_trials_with_names_have_folders_of_those_names(tmp_path: Path) -> None:
-    _search(_trainer(tmp_path), 2, compute_objective=_math_loss, hp_name=lambda trial: f"try-{trial.number}")
-    assert [len(Ledger(tmp_path / f"try-{number}" / "ledger").clock()) for number in (0, 1)] == [8, 8]
-
-
-def test_the_objective_of_several_sets_is_their_mean_loss_if_nothing_is_said(tmp_path: Path) -> None:
+def test_names_of_trials_name_folders_and_the_objective_is_the_mean_loss_if_nothing_is_said(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path)
-    best = _search(trainer, 1)
+    best = _search(trainer, TRIALS[:1], True, hp_name=lambda trial: f"try-{trial.number}")
+    assert len(Ledger(tmp_path / "try-0" / "ledger").clock()) == 8
     logged = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
     assert best.objective == pytest.approx(logged[-1])
 
@@ -175,26 +152,20 @@ def test_the_objective_of_several_sets_is_their_mean_loss_if_nothing_is_said(tmp
     [
         ({"max_steps": 0}, "max_steps=0 trains nothing"),
         ({"gradient_accumulation_steps": 2}, "conflicts with gradient_accumulation_steps=2"),
-        ({"train_sampling_strategy": "batch_rebalance"}, "batch_rebalance"),
         ({"num_train_epochs": 0.0}, "num_train_epochs must be above 0"),
     ],
 )
 def test_a_trial_is_refused_what_a_trainer_is(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    options = {"batch_size": 8} if "gradient_accumulation_steps" in changes else {}
     with pytest.raises(ValueError, match=message):
-        _trainer(tmp_path / "new", **{**options, **changes})
-    trainer = _trainer(tmp_path / "search", **options)
+        _trainer(tmp_path / "new", batch_size=8, **changes)
     with pytest.raises(ValueError, match=message):
-        _search(trainer, 1, space=lambda trial: changes, compute_objective=_math_loss)
+        _search(_trainer(tmp_path / "search", batch_size=8), [changes])
 
 
-def test_trials_at_once_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="n_jobs=2 would run trials at once"):
-        _search(_trainer(tmp_path), n_jobs=2)
-
-
-def test_metrics_and_losses_of_several_sets_are_not_added_up(tmp_path: Path) -> None:
+def test_a_search_that_cannot_be_is_refused(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path)
+    with pytest.raises(ValueError, match="n_jobs=2 would run trials at once"):
+        _search(trainer, TRIALS, n_jobs=2)
     trainer.compute_metrics = lambda prediction: {"accuracy": 0.5}
     with pytest.raises(ValueError, match=r"compute_objective is missing.*\['math', 'code'\]"):
-        _search(trainer, 1)
+        _search(trainer, TRIALS, True)

@@ -98,27 +98,41 @@ def two_chats() -> dict[str, datasets.Dataset]:
     return {"a": chats(20, 1), "b": chats(12, 2)}
 
 
+def reference(dtype: torch.dtype = torch.float32) -> Any:
+    model, generator = model_of(dtype=dtype), torch.Generator().manual_seed(7)
+    for parameter in model.parameters():
+        parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator, dtype=dtype)
+    return model
+
+
 def sft_arguments(folder: str | Path, **changes: Any) -> SFTConfig:
     return SFTConfig(**trl_options(folder, **changes))
 
 
+def sft(folder: str | Path, data: Any, model: Any = "llama", own: Any = None, **changes: Any) -> MixingSFTTrainer:
+    """A trainer with `own` options of a mixture and `changes` of the arguments."""
+    model = model_of(model) if isinstance(model, str) else model
+    args = sft_arguments(folder, **changes)
+    return MixingSFTTrainer(model, args, train_dataset=data, processing_class=tokenizer(), **(own or {}))
+
+
 def trl_options(folder: str | Path, **changes: Any) -> dict[str, Any]:
-    """Plain options without what TRL's configurations turn on."""
     own = {"bf16": False, "gradient_checkpointing": False, "lr_scheduler_type": "constant"}
     return plain_options(folder, **{**own, **changes})
 
 
 def sft_mixture(folder: str | Path, model_name: str, per_device: int, callbacks: Any = (), **changes: Any) -> Any:
     """Makes a run of six steps over an epoch of 37 samples: four of 9 and one of 1."""
-    return MixingSFTTrainer(
-        model_of(model_name),
-        sft_arguments(folder, per_device_train_batch_size=per_device, max_steps=6, **changes),
-        train_dataset={"a": chats(20, 1), "b": completions(11, 2), "c": texts(6, 3)},
-        processing_class=tokenizer(),
-        batch_size=9,
-        mixing="Uniform",
-        callbacks=list(callbacks),
-    )
+    data = {"a": chats(20, 1), "b": completions(11, 2), "c": texts(6, 3)}
+    own = {"batch_size": 9, "mixing": "Uniform", "callbacks": list(callbacks)}
+    return sft(folder, data, model_name, own, per_device_train_batch_size=per_device, max_steps=6, **changes)
+
+
+def reward_model() -> LlamaForSequenceClassification:
+    config = model_of().config
+    config.num_labels = 1
+    torch.manual_seed(0)
+    return LlamaForSequenceClassification(config)
 
 
 class MixingDPO(MixingMixin, DPOTrainer):
@@ -133,12 +147,7 @@ def preferences(folder: str | Path, kind: str, per_device: int, callbacks: Any =
     """Makes a run of four steps over an epoch of 11 pairs: two of 5 and one of 1."""
     options = trl_options(folder, per_device_train_batch_size=per_device, max_steps=4)
     common = {"processing_class": tokenizer(), "callbacks": list(callbacks), "batch_size": 5}
+    common["train_dataset"] = two_pairs()
     if kind == "dpo":
-        return MixingDPO(
-            model_of(), ref_model=model_of(), args=DPOConfig(**options), train_dataset=two_pairs(), **common
-        )
-    config = model_of().config
-    config.num_labels = 1
-    torch.manual_seed(0)
-    model = LlamaForSequenceClassification(config)
-    return MixingRewards(model, args=RewardConfig(**options), train_dataset=two_pairs(), **common)
+        return MixingDPO(model_of(), ref_model=model_of(), args=DPOConfig(**options), **common)
+    return MixingRewards(reward_model(), args=RewardConfig(**options), **common)

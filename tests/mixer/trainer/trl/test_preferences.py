@@ -1,4 +1,4 @@
-"""DPO, reward and KTO trainers on streams: losses of pairs, and what is no mean over samples is refused."""
+"""DPO, reward and KTO trainers on streams; trainers and losses that cannot be mixed are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -8,12 +8,22 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-from transformers import LlamaForSequenceClassification
-from trl import DPOConfig, KTOConfig, KTOTrainer, RewardConfig
+from transformers import Trainer
+from trl import DistillationTrainer, DPOConfig, GRPOTrainer, KTOConfig, KTOTrainer, RewardConfig, RLOOTrainer
 
 from mixer import MixingMixin
-from tests.helpers import GradientRecorder
-from tests.mixer.trainer.trl.cases import MixingDPO, MixingRewards, model_of, pairs, tokenizer, trl_options, two_pairs
+from tests.helpers import GradientRecorder, arguments, build_model, three_streams
+from tests.mixer.trainer.trl.cases import (
+    MixingDPO,
+    MixingRewards,
+    model_of,
+    pairs,
+    reference,
+    reward_model,
+    tokenizer,
+    trl_options,
+    two_pairs,
+)
 
 
 class _KTO(MixingMixin, KTOTrainer):
@@ -25,14 +35,6 @@ def _unpaired(num_samples: int, seed: int) -> datasets.Dataset:
     return datasets.Dataset.from_list([{**row, "label": number % 3 > 0} for number, row in enumerate(rows)])
 
 
-def _reference() -> Any:
-    model = model_of(dtype=torch.float64)
-    generator = torch.Generator().manual_seed(7)
-    for parameter in model.parameters():
-        parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-    return model
-
-
 def _log_probability(model: Any, row: dict[str, Any], completion: str) -> Tensor:
     ids = torch.tensor([*row["prompt_ids"], *row[completion]])
     logits = model(input_ids=ids[None]).logits[0, :-1]
@@ -40,26 +42,21 @@ def _log_probability(model: Any, row: dict[str, Any], completion: str) -> Tensor
     return -F.cross_entropy(logits[start:], ids[start + 1 :], reduction="sum")
 
 
-def _dpo_loss(model: Any, reference: Any, row: dict[str, Any]) -> Tensor:
+def _dpo_loss(model: Any, known: Any, row: dict[str, Any]) -> Tensor:
     ratios = []
     for name in ("chosen_ids", "rejected_ids"):
         with torch.no_grad():
-            before = _log_probability(reference, row, name)
+            before = _log_probability(known, row, name)
         ratios.append(_log_probability(model, row, name) - before)
     return -F.logsigmoid(0.1 * (ratios[0] - ratios[1]))
 
 
-def _trained(trainer: Any) -> tuple[dict[str, float], Any]:
-    """Trains one step of all samples."""
+def _expect(trainer: Any, model: Any, loss_of: Any) -> None:
     trainer.mixing.set_batch_size(sum(len(stream.dataset) for stream in trainer.streams))
     recorder = GradientRecorder()
     trainer.add_callback(recorder)
     trainer.train()
-    return next(entry for entry in trainer.state.log_history if "loss" in entry), recorder.gradients[0]
-
-
-def _expect(trainer: Any, model: Any, loss_of: Any, logged: dict[str, float], gradient: Tensor) -> None:
-    """Compares a step of all samples with the mean of their losses, and its gradient with that of the mean."""
+    logged = next(entry for entry in trainer.state.log_history if "loss" in entry)
     losses = {stream.name: torch.stack([loss_of(row) for row in stream.dataset]) for stream in trainer.streams}
     for name, own in losses.items():
         assert logged[f"loss/{name}"] == pytest.approx(own.mean().item(), rel=1e-5), name
@@ -67,108 +64,127 @@ def _expect(trainer: Any, model: Any, loss_of: Any, logged: dict[str, float], gr
     assert logged["loss"] == pytest.approx(whole.item(), rel=1e-5)
     whole.backward()
     expected = [torch.zeros_like(one) if one.grad is None else one.grad for one in model.parameters()]
-    torch.testing.assert_close(gradient, torch.cat([one.flatten() for one in expected]), rtol=0, atol=1e-6)
+    whole_gradient = torch.cat([one.flatten() for one in expected])
+    torch.testing.assert_close(recorder.gradients[0], whole_gradient, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("precomputed", [False, True])
-@pytest.mark.parametrize("per_device", [3, 64])
+def _args(kind: Any, folder: Path, per_device: int = 3, **changes: Any) -> Any:
+    return kind(**trl_options(folder, per_device_train_batch_size=per_device, max_steps=1), **changes)
+
+
+def _double() -> Any:
+    return model_of(dtype=torch.float64)
+
+
+def _known() -> Any:
+    return reference(torch.float64)
+
+
+@pytest.mark.parametrize(("per_device", "precomputed"), [(3, False), (64, True)])
 def test_preferences(tmp_path: Path, per_device: int, precomputed: bool) -> None:
-    args = DPOConfig(
-        **trl_options(tmp_path, per_device_train_batch_size=per_device, max_steps=1),
-        precompute_ref_log_probs=precomputed,
-    )
-    trainer = MixingDPO(
-        model_of(dtype=torch.float64),
-        ref_model=_reference(),
-        args=args,
-        train_dataset=two_pairs(),
-        eval_dataset={"a": pairs(3, 8), "b": pairs(3, 9)},
-        processing_class=tokenizer(),
-    )
+    args = _args(DPOConfig, tmp_path, per_device, precompute_ref_log_probs=precomputed)
+    data = {"train_dataset": two_pairs(), "eval_dataset": {"a": pairs(3, 8), "b": pairs(3, 9)}}
+    trainer = MixingDPO(_double(), ref_model=_known(), args=args, processing_class=tokenizer(), **data)
     assert ("ref_chosen_logps" in trainer.streams[1].dataset.column_names) == precomputed
-    logged, gradient = _trained(trainer)
-    model, reference = model_of(dtype=torch.float64), _reference()
-    _expect(trainer, model, lambda row: _dpo_loss(model, reference, row), logged, gradient)
+    model, before = _double(), _known()
+    _expect(trainer, model, lambda row: _dpo_loss(model, before, row))
     metrics = trainer.evaluate()
     assert metrics["eval_loss"] == pytest.approx((metrics["eval_a_loss"] + metrics["eval_b_loss"]) / 2)
 
 
 def test_rewards(tmp_path: Path) -> None:
-    config = model_of().config
-    config.num_labels = 1
-
-    def build() -> Any:
-        torch.manual_seed(0)
-        return LlamaForSequenceClassification(config).to(torch.float64)
-
-    model, names = build(), ("chosen_ids", "rejected_ids")
+    model = reward_model().to(torch.float64)
 
     def loss_of(row: dict[str, Any]) -> Tensor:
-        rewards = [model(input_ids=torch.tensor([row[name]])).logits.squeeze() for name in names]
-        return -F.logsigmoid(rewards[0] - rewards[1]) + 0.01 * (rewards[0] + rewards[1]) ** 2
+        ids = (row["chosen_ids"], row["rejected_ids"])
+        chosen, rejected = (model(input_ids=torch.tensor([own])).logits.squeeze() for own in ids)
+        return -F.logsigmoid(chosen - rejected) + 0.01 * (chosen + rejected) ** 2
 
-    args = RewardConfig(
-        **trl_options(tmp_path, per_device_train_batch_size=3, max_steps=1), center_rewards_coefficient=0.01
-    )
-    trainer = MixingRewards(build(), args=args, train_dataset=two_pairs(), processing_class=tokenizer())
-    logged, gradient = _trained(trainer)
-    _expect(trainer, model, loss_of, logged, gradient)
+    args, own = _args(RewardConfig, tmp_path, center_rewards_coefficient=0.01), reward_model().to(torch.float64)
+    trainer = MixingRewards(own, args=args, train_dataset=two_pairs(), processing_class=tokenizer())
+    _expect(trainer, model, loss_of)
+
+
+def _kto(args: Any) -> _KTO:
+    data = {"a": _unpaired(7, 1), "b": _unpaired(4, 2)}
+    return _KTO(_double(), ref_model=_known(), args=args, train_dataset=data, processing_class=tokenizer())
 
 
 def test_unpaired_preferences(tmp_path: Path) -> None:
-    args = KTOConfig(**trl_options(tmp_path, per_device_train_batch_size=3, max_steps=1), loss_type="apo_zero_unpaired")
-    data = {"a": _unpaired(7, 1), "b": _unpaired(4, 2)}
-    trainer = _KTO(
-        model_of(dtype=torch.float64),
-        ref_model=_reference(),
-        args=args,
-        train_dataset=data,
-        processing_class=tokenizer(),
-    )
-    logged, gradient = _trained(trainer)
-    model, reference = model_of(dtype=torch.float64), _reference()
+    model, known = _double(), _known()
 
     def loss_of(row: dict[str, Any]) -> Tensor:
         with torch.no_grad():
-            before = _log_probability(reference, row, "completion_ids")
+            before = _log_probability(known, row, "completion_ids")
         ratio = torch.sigmoid(0.1 * (_log_probability(model, row, "completion_ids") - before))
         return 1 - ratio if row["label"] else ratio
 
-    _expect(trainer, model, loss_of, logged, gradient)
+    _expect(_kto(_args(KTOConfig, tmp_path, loss_type="apo_zero_unpaired")), model, loss_of)
 
 
 def test_a_loss_of_neighbours_is_refused(tmp_path: Path) -> None:
-    args = KTOConfig(**trl_options(tmp_path), train_sampling_strategy="sequential")
     with pytest.raises(ValueError, match=r"compares each sample with a mean over its micro-batch.*apo_zero_unpaired"):
-        _KTO(
-            model_of(),
-            ref_model=model_of(),
-            args=args,
-            train_dataset={"a": _unpaired(7, 1), "b": _unpaired(4, 2)},
-            processing_class=tokenizer(),
-        )
+        _kto(_args(KTOConfig, tmp_path, train_sampling_strategy="sequential"))
 
 
-@pytest.mark.parametrize("loss", ["aot", "aot_unpaired", "sft"])
-def test_losses_of_a_micro_batch_are_refused(tmp_path: Path, loss: str) -> None:
-    args = DPOConfig(**trl_options(tmp_path), loss_type=["sigmoid", loss])
-    with pytest.raises(ValueError, match=f"loss_type '{loss}' .* micro-batch.*such as 'sigmoid'"):
-        MixingDPO(
-            model_of(),
-            ref_model=model_of(),
-            args=args,
-            train_dataset=two_pairs(),
-            processing_class=tokenizer(),
-        )
+_ODD = datasets.Dataset.from_dict({"prompt": ["w1"], "chosen": ["w2"]})
 
 
-def test_a_stream_that_is_no_preferences_is_named(tmp_path: Path) -> None:
-    odd = datasets.Dataset.from_dict({"prompt": ["w1"], "chosen": ["w2"]})
-    with pytest.raises(ValueError, match=r"Stream 'odd': MixingDPO cannot prepare the columns \['chosen', 'prompt'\]"):
-        MixingDPO(
-            model_of(),
-            ref_model=model_of(),
-            args=DPOConfig(**trl_options(tmp_path)),
-            train_dataset={"a": pairs(4, 1), "odd": odd},
-            processing_class=tokenizer(),
-        )
+@pytest.mark.parametrize(
+    ("loss", "data", "message"),
+    [
+        *(
+            (["sigmoid", loss], two_pairs(), f"loss_type '{loss}' .* micro-batch.*such as 'sigmoid'")
+            for loss in ("aot", "aot_unpaired", "sft")
+        ),
+        ("sigmoid", {"a": pairs(4, 1), "odd": _ODD}, r"'odd': MixingDPO cannot prepare the columns \['chosen', 'pro"),
+    ],
+)
+def test_preferences_that_do_not_go_are_refused(tmp_path: Path, loss: Any, data: Any, message: str) -> None:
+    args = _args(DPOConfig, tmp_path, loss_type=loss)
+    with pytest.raises(ValueError, match=message):
+        MixingDPO(model_of(), ref_model=model_of(), args=args, train_dataset=data, processing_class=tokenizer())
+
+
+def _overriding(name: str) -> Any:
+    def own(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(Trainer, name)(self, *args, **kwargs)
+
+    return type("Between", (type("Below", (Trainer,), {name: own}),), {})
+
+
+class _Old(Trainer):  # type: ignore[misc]
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False) -> Any:
+        return super().compute_loss(model, inputs, return_outputs)
+
+
+@pytest.mark.parametrize(
+    ("parent", "message"),
+    [
+        *((one, f"{one.__name__} overrides get_train_dataloader,") for one in (GRPOTrainer, RLOOTrainer)),
+        (DistillationTrainer, "DistillationTrainer overrides get_train_dataloader,"),
+        *(
+            (_overriding(name), rf"Mixed: Below overrides {name}, .*interleave_datasets")
+            for name in ("get_train_dataloader", "_get_train_sampler", "get_batch_samples")
+        ),
+        (
+            type("OtherTrainer", (Trainer,), {"__module__": "trl.trainer.other_trainer"}),
+            r"Mixed: TRL's OtherTrainer has no _prepare_dataset.*SFTTrainer",
+        ),
+        (_Old, r"Mixed.compute_loss takes \['model', .*add num_items_in_batch=None"),
+    ],
+)
+def test_trainers_that_cannot_be_mixed_are_refused(parent: type, message: str, tmp_path: Path) -> None:
+    mixed: Any = type("Mixed", (MixingMixin, parent), {})
+    with pytest.raises(TypeError, match=message):
+        mixed("a model that nobody loads", arguments(tmp_path), train_dataset=three_streams())
+
+
+def test_arguments_in_the_order_of_another_trainer_are_refused(tmp_path: Path) -> None:
+    data, model = three_streams(), build_model("llama")
+    with pytest.raises(
+        TypeError, match=r"args must be TrainingArguments, got LlamaForCausalLM.*model, ref_model, args"
+    ):
+        MixingDPO(model, model, arguments(tmp_path), train_dataset=data)
+    with pytest.raises(TypeError, match=r"1 positional arguments follow model, args.*DPOTrainer has another order"):
+        MixingDPO(model, arguments(tmp_path), None, data, None)
