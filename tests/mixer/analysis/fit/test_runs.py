@@ -91,10 +91,8 @@ def test_evaluation_sets_beside_streams_are_losses_too_and_streams_without_are_n
     assert both.notes[0] == "No run has a loss of ['memory']: the objective leaves them out."
     other = recorded(tmp_path / "three", {"a": [2], "memory": [1]}, {1: {"a": 1.0, "memory": 1.0}})
     some = RecordedRuns([*runs, other])
-    assert some.loss_names == (
-        "a",
-        "memory",
-    )  # a stream's loss that only some runs have: the fit refuses and names them
+    # A stream's loss that only some runs have: the fit refuses and names them.
+    assert some.loss_names == ("a", "memory")
     assert np.isnan(some.losses[:2, 1]).all()
 
 
@@ -104,28 +102,23 @@ def test_a_mixture_that_changes_is_noted(tmp_path: Path) -> None:
 
 
 def test_runs_of_other_streams_or_budgets_are_refused_by_name(tmp_path: Path) -> None:
-    usual = [recorded(tmp_path / f"run-{number}", {"a": [10] * 10}, {10: {"a": 1.0}}) for number in range(3)]
+    def one(name: str, counts: list[int], evaluated_at: int, progress: float = 1.0) -> Path:
+        return recorded(tmp_path / name, {"a": counts}, {evaluated_at: {"a": 1.0}}, progress=progress)
+
+    usual = [one(f"run-{number}", [10] * 10, 10) for number in range(3)]
     others = recorded(tmp_path / "others", {"c": [10] * 10}, {10: {"c": 1.0}})
     with pytest.raises(ValueError, match=r"run-0 has \['a'\], but others has \['c'\]"):
         RecordedRuns([*usual, others])
-    cases = {
-        "long": (
-            recorded(tmp_path / "long", {"a": [10] * 12}, {12: {"a": 1.0}}),
-            r"trained on as many .* long \(120\)",
-        ),
-        "stopped": (recorded(tmp_path / "stopped", {"a": [10] * 10}, {10: {"a": 1}}, progress=0.5), r"stopped \(50%\)"),
-        "early": (
-            recorded(tmp_path / "early", {"a": [10] * 10}, {6: {"a": 1.0}}),
-            r"before 95% of the run: early \(60%\)",
-        ),
-    }
-    for name, (folder, message) in cases.items():
+    for folder, message in (
+        (one("long", [10] * 12, 12), r"trained on as many .* long \(120\)"),
+        (one("stopped", [10] * 10, 10, 0.5), r"stopped \(50%\)"),
+        (early := one("early", [10] * 10, 6), r"before 95% of the run: early \(60%\)"),
+    ):
         with pytest.raises(ValueError, match=message):
             RecordedRuns([*usual, folder])
-        assert name in RecordedRuns([*usual, folder], allow_different_budgets=True).runs
-    RecordedRuns([*usual, cases["early"][0]], loss="train")  # evaluations make no difference then
-    near = recorded(tmp_path / "near", {"a": [10] * 9 + [13]}, {10: {"a": 1.0}})
-    RecordedRuns([*usual, near])
+        assert folder.name in RecordedRuns([*usual, folder], allow_different_budgets=True).runs
+    RecordedRuns([*usual, early], loss="train")  # evaluations make no difference then
+    RecordedRuns([*usual, one("near", [10] * 9 + [13], 10)])
 
 
 def test_losses_of_models_that_were_hardly_trained_are_refused(tmp_path: Path) -> None:
