@@ -26,7 +26,7 @@ def line(least: float, most: float) -> FloatArray:
 
 
 def squares(mixtures: FloatArray, weights: Any = 1.0) -> FloatArray:
-    """L_k = a_k (1 − w_k)²: −2 a_k (1 − w_k) is the same for all k at the least sum, so 1 − w_k = (K − 1) / (a_k Σ 1/a).
+    """L_k = a_k (1 − w_k)²: at the least sum all a_k (1 − w_k) are the same, so 1 − w_k = (K − 1) / (a_k Σ 1/a).
 
     Without weights all w_k are equal there.
     """

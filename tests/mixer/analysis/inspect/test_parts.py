@@ -27,8 +27,7 @@ from mixer.analysis.inspect.view import marked
 from mixer.mixture.stream import Stream
 from mixer.recipe.data.formats import Text
 from mixer.recipe.streams import BuiltStream
-from mixer.utils.text import printable
-from tests.mixer.analysis.inspect.sources import Breaking, Pairs, Streamed, plain, rows
+from tests.mixer.analysis.inspect.sources import Breaking, Streamed, plain, rows
 from tests.mixer.recipe.small_tokenizers import byte_level
 
 LIMITS = Limits("causal-lm", vocabulary=64)
@@ -161,26 +160,12 @@ def test_only_like_is_compared_with_like() -> None:
     assert find_overlaps(parts) == []
 
 
-def test_repetitions_are_counted_in_a_stream_and_across_streams() -> None:
-    contents = np.repeat(np.arange(100, dtype=np.uint64), 3)
-    parts = [Part("a", False, "samples", contents, True), Part("b", False, "samples", contents[:150], False)]
-    numbers = [(one.stream, one.other, one.num_samples, one.is_whole) for one in find_overlaps(parts)]
-    assert numbers == [("a", "a", 200, True), ("a", "b", 150, False), ("b", "a", 150, False), ("b", "b", 100, False)]
-
-
 def test_numbers_as_arrays_are_measured_as_lists_are() -> None:
     """A `datasets.Dataset` is read by arrays, other data sets are not."""
     one, other = Measures(plain(), 100, 0, LIMITS), Measures(rows(40, seed=1), 100, 0, LIMITS)
     assert (one.digests == other.digests).all()
     assert vars(one) == vars(other)
     assert one.columns == other.columns == ["input_ids", "labels"]
-
-
-def test_samples_that_are_no_mappings_are_compared_and_shown_as_they_are() -> None:
-    measures = Measures(Pairs(), 100, 0, LIMITS)
-    assert len(set(measures.digests.tolist())) == 3
-    assert (measures.columns, measures.unit, measures.num_read) == (None, "", 6)
-    assert Decoder(None, "causal-lm").decode(Pairs()[0]) == "(tensor([0, 0]), 1)"
 
 
 def test_what_is_learned_is_marked_where_it_stands() -> None:
@@ -201,21 +186,11 @@ def test_what_is_written_beside_is_shown_beside() -> None:
     assert Decoder(tokenizer, "encoder", ["no", "yes"]).decode(sample) == "one → ⟦1: yes⟧"
 
 
-def test_nothing_of_a_text_moves_or_colours_the_terminal() -> None:
-    hostile = "[red]a[/red]\n\x1b[2J\x07\u202eright\u200f\ttab\r\x00\ud800"
-    shown = printable(hostile)
-    assert shown == "[red]a[/red]\\n\\x1b[2J\\x07\\u202eright\\u200f\\ttab\\r\\x00\\ud800"
-    assert shown.isprintable()
-    assert printable("שלום and é and 漢") == "שלום and é and 漢"
-
-
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
-        (
-            Text(max_length=5, pack=False),
-            Truncation(5, 3, 1, 1 / 3, pytest.approx(1 / 14)),
-        ),  # 3, 5 and 6 with their ends
+        # 3, 5 and 6 with their ends.
+        (Text(max_length=5, pack=False), Truncation(5, 3, 1, 1 / 3, pytest.approx(1 / 14))),
         (Text(max_length=6, pack=False), Truncation(6, 3, 0, 0.0, 0.0)),
         (Text(max_length=5), None),  # what is packed is not cut off
         (Text(pack=False), None),

@@ -1,9 +1,11 @@
 """Ledgers written without training."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from mixer.analysis.report.run import Run, read_runs
 from mixer.ledger.ledger import Ledger
 from tests.mixer.measurements import measured
 
@@ -21,8 +23,8 @@ def write_run(
 ) -> Ledger:
     """Writes a run: step i has 2i samples a stream and a loss of 10 / i plus the stream's place.
 
-    Gradients are measured, losses compared and a memory of the streams noted every so many steps, if not 0: an
-    step's loss is 2 / i above that of a reference and falls by 0.5 times the stream's place.
+    Gradients are measured, losses compared and a memory of the streams noted every so many steps, if not 0: a step's
+    loss is 2 / i above that of a reference and falls by 0.5 times the stream's place.
     """
     ledger = Ledger(folder / "ledger", is_writer=True)
     ledger.begin(None, {"streams": list(streams)})
@@ -95,3 +97,9 @@ def write_run(
         ledger.record_memory(at, "memory", held, {-1: 1, **dict(enumerate(held.values()))})
     ledger.finish() if is_done else ledger.flush()
     return ledger
+
+
+def made_run(folder: Path, *given: Any, **options: Any) -> Run:
+    """Writes a run and reads it."""
+    write_run(folder, *given, **options)
+    return read_runs([folder])[0]

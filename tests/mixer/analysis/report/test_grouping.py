@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -6,24 +7,15 @@ import pytest
 from mixer.analysis.report.contents import points_per_line, read_report
 from mixer.analysis.report.grouping import MOST_STREAMS, grouped, main_streams
 from mixer.analysis.report.plots import PLOTS
-from mixer.analysis.report.run import OTHERS, Run, read_runs, stream_names
-from tests.mixer.analysis.report.ledgers import write_run
+from mixer.analysis.report.run import OTHERS, Run, stream_names
+from tests.mixer.analysis.report.ledgers import made_run
 
 NAMES = tuple(f"stream-{number}" for number in range(30))
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    write_run(tmp_path / "run", NAMES, measure_every=2)
-    return read_runs([tmp_path / "run"])[0]
-
-
-def test_few_streams_stay_as_they_are(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", NAMES[:MOST_STREAMS])
-    (run,) = read_runs([tmp_path / "run"])
-    main = main_streams([run], [])
-    assert main == list(NAMES[:MOST_STREAMS])
-    assert OTHERS not in grouped(run, main).streams
+    return made_run(tmp_path / "run", NAMES, measure_every=2)
 
 
 def test_the_conspicuous_come_first_and_then_those_that_gave_most(run: Run) -> None:
@@ -31,14 +23,15 @@ def test_the_conspicuous_come_first_and_then_those_that_gave_most(run: Run) -> N
         run.streams[name]["count"] = number
     main = main_streams([run], ["stream-3", "no stream", "stream-3"])
     assert main == ["stream-3", *NAMES[-(MOST_STREAMS - 2) :]]
+    few = replace(run, streams={name: run.streams[name] for name in NAMES[:MOST_STREAMS]})
+    assert OTHERS not in grouped(few, main_streams([few], [])).streams
 
 
 def test_streams_of_a_short_run_are_shown_beside_those_of_a_long_one(run: Run, tmp_path: Path) -> None:
-    write_run(tmp_path / "short", ("math", "code"), num_steps=2)
-    main = main_streams([run, *read_runs([tmp_path / "short"])], [])
+    both = [run, made_run(tmp_path / "short", ("math", "code"), num_steps=2)]
+    main = main_streams(both, [])
     assert main == [*NAMES[: MOST_STREAMS - 3], "math", "code"]
-    drawn = [grouped(one, main) for one in (run, *read_runs([tmp_path / "short"]))]
-    assert stream_names(drawn) == [*main, OTHERS]
+    assert stream_names([grouped(one, main) for one in both]) == [*main, OTHERS]
 
 
 def test_the_others_are_added_up(run: Run) -> None:
@@ -66,9 +59,7 @@ def test_a_stream_that_comes_and_goes_counts_where_it_is_there(run: Run) -> None
 
 
 def test_streams_without_a_length_leave_the_passes_unknown(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", NAMES, unsized=NAMES[-1:])
-    (run,) = read_runs([tmp_path / "run"])
-    others = grouped(run, NAMES[:11]).streams[OTHERS]
+    others = grouped(made_run(tmp_path, NAMES, unsized=NAMES[-1:]), NAMES[:11]).streams[OTHERS]
     assert others["passes"].isna().all()
     assert others["seen"].iloc[-1] == 42 * 19
 
@@ -79,12 +70,9 @@ def test_evaluations_are_averaged_and_what_was_measured_is_left_out(run: Run) ->
     expected = np.mean([run.evaluations[name]["loss"] for name in NAMES[11:]], axis=0)
     assert drawn.evaluations[OTHERS]["loss"].tolist() == pytest.approx(expected.tolist())
     assert list(drawn.gradients) == list(drawn.comparisons) == list(NAMES[:11])
-    sources = drawn.memories["memory"]
-    assert sources["source"].nunique() == MOST_STREAMS + 1
-    assert (
-        sources.groupby("step")["entries"].sum().tolist()
-        == run.memories["memory"].groupby("step")["entries"].sum().tolist()
-    )
+    held, all_held = (one.memories["memory"].groupby("step")["entries"].sum().tolist() for one in (drawn, run))
+    assert held == all_held
+    assert drawn.memories["memory"]["source"].nunique() == MOST_STREAMS + 1
 
 
 def test_every_plot_draws_them_in_few_panels(run: Run, tmp_path: Path) -> None:

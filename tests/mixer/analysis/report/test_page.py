@@ -142,21 +142,12 @@ def test_of_very_many_streams_the_main_ones_are_drawn_and_all_are_in_a_table(tmp
     write_run(tmp_path / "run", names, num_steps=8)
     path = write_report([tmp_path / "run"])
     text = path.read_text()
-    assert "The plots show 11 streams separately" in text
-    assert "The 29 others are drawn as one" in text
+    for said in ("11 streams separately", "29 others are drawn as one", "<details>", 'data-key="other streams"'):
+        assert said in text
     assert text.count('<th scope="row">stream-') == 40
-    assert "<details>" in text  # folded
-    assert 'data-key="other streams"' in text
 
 
-def test_the_page_of_a_running_run_is_written_again(tmp_path: Path) -> None:
-    ledger = write_run(tmp_path / "run", is_done=False)
-    first = write_report([tmp_path / "run"]).read_text()
-    ledger.finish()
-    assert "50%" in first
-    assert write_report([tmp_path / "run"]).read_text() == first
-
-
+@pytest.mark.full
 @pytest.mark.parametrize(("num_streams", "num_runs"), [(3, 1), (40, 3)])
 def test_long_runs_of_many_streams_stay_below_six_megabytes(tmp_path: Path, num_streams: int, num_runs: int) -> None:
     folders = [tmp_path / f"run-{number}" for number in range(num_runs)]

@@ -20,10 +20,6 @@ class TestThin:
         assert {0, len(values) - 1} <= set(kept.index)
         assert (kept["loss"].min(), kept["loss"].max()) == (min(values), max(values))
 
-    def test_a_short_line_stays_as_it_is(self) -> None:
-        rows = rows_of(np.array([1.0, np.nan, 3.0]))
-        assert thin(rows, "loss", 4)["loss"].tolist() == [1.0, 3.0]
-
     def test_every_stretch_keeps_its_spike(self) -> None:
         values = np.zeros(100_000)
         values[[20_000, 70_000]] = 5.0, -5.0

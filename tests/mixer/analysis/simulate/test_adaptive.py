@@ -48,7 +48,10 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK = ("LossChange by evaluations", "PiKE", "groups and a replay memory", "batches that follow the loss")
+
+
+@pytest.mark.parametrize("case", [pytest.param(one, marks=() if one in QUICK else pytest.mark.full) for one in CASES])
 def test_from_its_own_ledger_it_is_the_trained_run(tmp_path: Path, case: str) -> None:
     train(tmp_path / "run", **CASES[case])
     found = plan(tmp_path / "other", tmp_path / "simulated", losses=tmp_path / "run", **CASES[case])

@@ -85,7 +85,14 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK = (
+    *("shares by size, two epochs", "streams that come and go, scheduled", "replay", "a table without masks"),
+    *("groups with caps, counts at random", "one stream, the rest dropped"),
+    "a budget of tokens, shares of tokens, batches that grow with tokens",
+)
+
+
+@pytest.mark.parametrize("case", [pytest.param(one, marks=() if one in QUICK else pytest.mark.full) for one in CASES])
 def test_it_is_the_trained_run(tmp_path: Path, case: str) -> None:
     trainer = train(tmp_path / "run", **CASES[case])
     found = plan(tmp_path / "other", tmp_path / "simulated", **CASES[case])
