@@ -131,23 +131,6 @@ def test_each_level_is_shown_and_the_last_one_ruled(plain: Path) -> None:
         assert counts["count"].sum() == found.total == found.size.total
 
 
-def test_what_the_step_before_showed(plain: Path) -> None:
-    rows = mixer.Ledger(plain / "ledger").to_pandas()
-    before = rows[rows["step"] == 5].set_index("stream")
-    found = explain(plain, 6).observed
-    for name in ("count", "tokens", "seen", "loss"):
-        np.testing.assert_array_equal(found[name], before[name])
-    assert explain(plain, 1).observed.empty
-
-
-def test_terms_give_the_decision(plain: Path) -> None:
-    level = explain(plain, 12).levels[0]
-    score, floor = np.asarray(level.terms["score"]), float(level.terms["floor"])
-    np.testing.assert_allclose(level.decision.weights, floor + (1 - 3 * floor) * np.exp(score) / np.exp(score).sum())
-    distance = np.abs(np.asarray(level.terms["fast"]) - np.asarray(level.terms["slow"]))
-    np.testing.assert_allclose(level.terms["progress"], distance / distance.max())
-
-
 def test_the_decision_is_that_of_the_ledger_computed_by_hand(plain: Path) -> None:
     losses = mixer.Ledger(plain / "ledger").to_pandas().pivot(index="step", columns="stream", values="loss")
     before = losses[["a", "b", "c"]].loc[:10]
@@ -263,12 +246,6 @@ def test_streams_that_come_and_go_and_shares_of_tokens(tmp_path: Path) -> None:
     np.testing.assert_allclose(of_samples / of_samples.sum(), late.weights["weight"])
 
 
-def test_groups_are_named_where_they_moved_weights(tmp_path: Path) -> None:
-    data = streams(a={"groups": {"kind": "x"}}, b={"groups": {"kind": "y"}}, c={"groups": {"kind": "y"}})
-    build(tmp_path, 2, data, mixing="Uniform", groupings=[mixer.Grouping("kind", max_shares={"x": 0.2})]).train()
-    assert any("groupings ['kind']" in note for note in explain(tmp_path, 2).notes)
-
-
 def test_memories_beside_the_streams_of_an_inner_policy(tmp_path: Path) -> None:
     data = [*streams()[:2], Stream("memory", ReplayBuffer(10))]
     build(tmp_path, data=data, mixing=ReplayRatio(0.25, LossChange(num_warmup_observations=1))).train()
@@ -298,18 +275,6 @@ def test_a_size_set_by_hand(tmp_path: Path) -> None:
     trainer.mixing.set_batch_size(10)
     trainer.train()
     assert explain(tmp_path, 1).size.note == "Set by hand: the schedule decided 6 before the first step."
-
-
-def test_a_function_of_the_users_own(tmp_path: Path) -> None:
-    def lean(step: int, weights: Any) -> list[float]:
-        return [1 + step, 1, 1]
-
-    build(tmp_path, mixing=lean).train()
-    found = explain(tmp_path, 4)
-    assert [level.name for level in found.levels] == ["Function"]
-    assert found.is_decided
-    np.testing.assert_allclose(found.weights["policy_weight"], [4 / 6, 1 / 6, 1 / 6])
-    drawn(found)
 
 
 def test_it_fits_one_screen_and_json_holds_all(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,12 +67,6 @@ def test_an_edge_of_what_the_runs_cover_is_said_but_not_of_what_can_be() -> None
     assert everything.at_edge == []
 
 
-def test_the_fit_predicts_any_mixture(fitted: FittedMixture) -> None:
-    # ((1 − 0.3)² + (1 − 0.7)²) / 2
-    assert fitted.predict(np.array([[0.3, 0.7]]))[0] == pytest.approx(0.29, abs=1e-3)
-    assert fitted.predict(fitted.shares[None])[0] == pytest.approx(fitted.expected_loss)
-
-
 def test_tables_show_the_mixture_the_runs_and_the_errors(fitted: FittedMixture) -> None:
     console = Console(width=120)
     with console.capture() as capture:

@@ -94,8 +94,3 @@ def test_seeds_are_left_out_together_and_the_error_is_no_smaller_for_them() -> N
     )
     assert fitted.error > 1.0
     assert alone.error < 0.7 * fitted.error
-
-
-def test_a_mixture_in_tokens_is_not_said_to_change(tmp_path: Path) -> None:
-    recorded = read(tmp_path, [Fixed([0.5, 0.4, 0.0], unit="tokens")])
-    assert not any("The mixture changed" in note for note in recorded.notes)

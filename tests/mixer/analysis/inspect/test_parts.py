@@ -27,7 +27,7 @@ from mixer.analysis.inspect.view import marked
 from mixer.mixture.stream import Stream
 from mixer.recipe.data.formats import Text
 from mixer.recipe.streams import BuiltStream
-from tests.mixer.analysis.inspect.sources import Breaking, Streamed, plain, rows
+from tests.mixer.analysis.inspect.sources import Breaking, Streamed, plain
 from tests.mixer.recipe.small_tokenizers import byte_level
 
 LIMITS = Limits("causal-lm", vocabulary=64)
@@ -152,20 +152,6 @@ def test_overlaps_are_those_of_counting_one_by_one(contents: list[list[int]], nu
                 expected[str(row), row < num_held, str(column)] = number
     found = {(one.stream, one.is_validation, one.other): one.num_samples for one in find_overlaps(parts)}
     assert found == expected
-
-
-def test_only_like_is_compared_with_like() -> None:
-    same = np.array([1, 2], np.uint64)
-    parts = [Part("a", False, "samples", same, True), Part("b", False, "rows", same, True)]
-    assert find_overlaps(parts) == []
-
-
-def test_numbers_as_arrays_are_measured_as_lists_are() -> None:
-    """A `datasets.Dataset` is read by arrays, other data sets are not."""
-    one, other = Measures(plain(), 100, 0, LIMITS), Measures(rows(40, seed=1), 100, 0, LIMITS)
-    assert (one.digests == other.digests).all()
-    assert vars(one) == vars(other)
-    assert one.columns == other.columns == ["input_ids", "labels"]
 
 
 def test_what_is_learned_is_marked_where_it_stands() -> None:

@@ -57,13 +57,6 @@ def test_what_was_not_measured_has_no_panel_and_a_stream_without_it_no_line(runs
     assert compared_losses(runs[2:], 100).panels == []
 
 
-def test_the_smoothed_excess_weighs_steps_by_their_items(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "run", num_steps=100, measure_every=1)
-    run.comparisons["code"]["excess_loss"] = [1.0] * 99 + [3.0]
-    run.streams["code"]["items"] = [1] * 99 + [1000]
-    assert y_of(compared_losses([run], 1000), 0, "code")[-1] > 2.9
-
-
 @pytest.mark.full
 def test_the_page_of_a_trained_run_has_the_plot(tmp_path: Path) -> None:
     from mixer import FAMO

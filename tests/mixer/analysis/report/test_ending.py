@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer.analysis.report.clocked import last_in_words, not_finite_since
+from mixer.analysis.report.clocked import not_finite_since
 from mixer.analysis.report.plots import losses
 from mixer.analysis.report.tables import stream_cells, stream_figures
 from mixer.ledger.ledger import Ledger
@@ -61,12 +61,6 @@ def test_captions_and_the_table_say_so(capsys: pytest.CaptureFixture[str]) -> No
     run.evaluations["held out"] = run.evaluations["math"]  # no stream: whole numbers stay whole beside it
     assert stream_figures(run)["samples"].tolist()[:3] == [2400, 2400, 2400]
     assert stream_cells(run)[1][-1][1] == ""
-
-
-def test_where_all_are_bad_or_none_is_known() -> None:
-    rows = pd.DataFrame({"step": [1, 2], "items": [1, 1], "loss": [np.nan, np.nan]})
-    assert last_in_words({"a": rows}, {"a": rows["loss"]}) == "not finite since step 1 (a)"
-    assert last_in_words({"a": rows.assign(items=0)}, {"a": rows["loss"]}) == ""
 
 
 @pytest.mark.parametrize("bad", ["math", "code"])

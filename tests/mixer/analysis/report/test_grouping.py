@@ -7,7 +7,7 @@ import pytest
 from mixer.analysis.report.contents import points_per_line, read_report
 from mixer.analysis.report.grouping import MOST_STREAMS, grouped, main_streams
 from mixer.analysis.report.plots import PLOTS
-from mixer.analysis.report.run import OTHERS, Run, stream_names
+from mixer.analysis.report.run import OTHERS, Run
 from tests.mixer.analysis.report.ledgers import made_run
 
 NAMES = tuple(f"stream-{number}" for number in range(30))
@@ -25,13 +25,6 @@ def test_the_conspicuous_come_first_and_then_those_that_gave_most(run: Run) -> N
     assert main == ["stream-3", *NAMES[-(MOST_STREAMS - 2) :]]
     few = replace(run, streams={name: run.streams[name] for name in NAMES[:MOST_STREAMS]})
     assert OTHERS not in grouped(few, main_streams([few], [])).streams
-
-
-def test_streams_of_a_short_run_are_shown_beside_those_of_a_long_one(run: Run, tmp_path: Path) -> None:
-    both = [run, made_run(tmp_path / "short", ("math", "code"), num_steps=2)]
-    main = main_streams(both, [])
-    assert main == [*NAMES[: MOST_STREAMS - 3], "math", "code"]
-    assert stream_names([grouped(one, main) for one in both]) == [*main, OTHERS]
 
 
 def test_the_others_are_added_up(run: Run) -> None:
@@ -56,12 +49,6 @@ def test_a_stream_that_comes_and_goes_counts_where_it_is_there(run: Run) -> None
     assert others["loss"].iloc[3] == pytest.approx(run.streams[NAMES[-2]]["loss"].iloc[3])
     expected = (run.streams[NAMES[-2]]["loss"].iloc[4] * 10 + 400) / 14
     assert others["loss"].iloc[4] == pytest.approx(expected)
-
-
-def test_streams_without_a_length_leave_the_passes_unknown(tmp_path: Path) -> None:
-    others = grouped(made_run(tmp_path, NAMES, unsized=NAMES[-1:]), NAMES[:11]).streams[OTHERS]
-    assert others["passes"].isna().all()
-    assert others["seen"].iloc[-1] == 42 * 19
 
 
 def test_evaluations_are_averaged_and_what_was_measured_is_left_out(run: Run) -> None:

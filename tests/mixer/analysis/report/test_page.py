@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from mixer.analysis.report import write_report
-from mixer.analysis.report.kinds import Report
-from mixer.analysis.report.page import write_page
 from mixer.analysis.report.plots import PLOTS
 from mixer.analysis.report.run import read_runs
 from tests.mixer.analysis.report.ledgers import write_run
@@ -70,20 +68,6 @@ def test_every_plot_with_something_to_show_is_there_in_figures_and_in_words(tmp_
     text = (tmp_path / "pages" / "both.html").read_text()
     assert "Not every run has every stream: math only in first; chat only in second." in text
     assert 'data-key="second"' in text
-
-
-def test_a_page_of_other_tables_is_the_same_with_their_words(tmp_path: Path) -> None:
-    name = "<b>"
-    path = write_page(tmp_path / "new" / "page.html", Report([name], [("Rows", ["3"])], [], "Said <i>below</i>."))
-    text = path.read_text()
-    assert "<b>" not in text
-    assert "<p>Said &lt;i&gt;below&lt;/i&gt;.</p>" in text
-    assert '<th scope="row">Rows</th><td>3</td>' in text
-    page = Page(path)
-    assert (page.addresses, page.figures()) == ([], [])
-    write_page(path, Report([name], [], []))
-    assert "Said" not in path.read_text()
-    assert [file.name for file in path.parent.iterdir()] == ["page.html"]
 
 
 HOSTILE = (

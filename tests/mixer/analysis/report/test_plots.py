@@ -84,15 +84,6 @@ def test_the_smoothed_loss_weighs_steps_by_their_items(runs: list[Run]) -> None:
     assert smooth.iloc[99] > 2.9
 
 
-def test_evaluation_sets_that_are_no_streams_have_a_panel(tmp_path: Path) -> None:
-    ledger = write_run(tmp_path / "run")
-    ledger.record_evaluation(6, {"held out": 2.0})
-    ledger.flush()
-    plot = losses(read_runs([tmp_path / "run"]), 100)
-    assert [panel.title for panel in plot.panels] == ["math", "code", "held out"]
-    assert lines_of(plot, 2) == [("run, validation", [0.084], [2.0])]
-
-
 @pytest.mark.parametrize("most_points", [4, 100])
 def test_shares_add_up_in_every_stretch(runs: list[Run], most_points: int) -> None:
     runs[0].streams["code"] = runs[0].streams["code"].iloc[2:]  # a stream that came later
@@ -202,14 +193,3 @@ def test_the_classes_in_the_memory_are_a_row_each(tmp_path: Path) -> None:
     np.testing.assert_array_equal(trace.z, [[np.nan, np.nan, 1], [4, 2, np.nan], [np.nan, 2, 3]])
     assert trace.x.tolist() == [0.0, *run.clock["epoch"][[1, 3, 5]]]  # what a log entry says was held up to it
     assert "memory ends with 1 class, the entries of one are 3 (class 7); 1 entry of unknown class." in plot.caption
-
-
-def test_many_classes_are_thinned_over_time_to_the_last(tmp_path: Path) -> None:
-    ledger = write_run(tmp_path / "run", num_steps=60, is_done=False)
-    for step in range(1, 61):
-        ledger.record_memory(step, "memory", {"math": step}, dict.fromkeys(range(500), step))
-    ledger.flush()
-    (trace,) = memory_classes(read_runs([tmp_path / "run"]), 1000).panels[0].figure.data
-    assert trace.z.shape[0] == 500
-    assert 10 <= trace.z.shape[1] <= 40
-    assert (trace.z[:, -1] == 60).all()

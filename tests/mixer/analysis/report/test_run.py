@@ -38,16 +38,6 @@ def test_a_run_that_is_still_going(tmp_path: Path) -> None:
     assert summary(tmp_path)["Budget used"] == ["50%"]
 
 
-def test_of_a_memory_noted_twice_at_a_step_the_last_counts(tmp_path: Path) -> None:
-    ledger = write_run(tmp_path)
-    for entries in (3, 5):  # as where the last step is logged, and the memory noted again at the end
-        ledger.record_memory(6, "memory", {"math": entries}, {1: entries})
-    ledger.flush()
-    (run,) = read_runs([tmp_path])
-    assert run.memories["memory"]["entries"].tolist() == [5]
-    assert run.memory_classes["memory"]["entries"].tolist() == [5]
-
-
 @pytest.mark.parametrize("table", ["streams", "clock", "timings", "evaluations", "gradients"])
 def test_a_tail_that_is_torn_anywhere_is_read_up_to_there(tmp_path: Path, table: str) -> None:
     """Wherever a machine stopped in writing, what was whole is shown, or it is said that there is nothing yet."""

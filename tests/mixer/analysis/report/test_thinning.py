@@ -26,11 +26,6 @@ class TestThin:
         kept = thin(rows_of(values), "loss", 100)
         assert {20_000, 70_000} <= set(kept.index)
 
-    def test_points_are_even_on_the_clock_not_in_steps(self) -> None:
-        epochs = thin(rows_of(np.random.default_rng(0).normal(size=100_000)), "loss", 400)["epoch"]
-        halves = np.histogram(epochs, bins=2)[0]
-        assert abs(halves[0] - halves[1]) < 10
-
 
 class TestBuckets:
     def test_few_steps_have_one_each(self) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import mixer
@@ -92,10 +91,6 @@ def test_a_recipe_is_as_it_was_after_a_simulation(tmp_path: Path) -> None:
     assert trainer.ledger.to_pandas().groupby("stream")["policy_weight"].agg(np.ptp).max() > 0
 
 
-def test_the_steps_of_evaluations(tmp_path: Path) -> None:
-    assert plan(tmp_path / "other", tmp_path / "simulated", training=STEPS).evaluation_steps == [0, 3, 6, 9, 12]
-
-
 def test_off_the_record_losses_are_those_of_the_recorded_steps(tmp_path: Path) -> None:
     train(tmp_path / "run", **CASES["LossChange"])
     given = {**CASES["LossChange"], "batch_size": 13, "training": {"max_steps": 14}}
@@ -107,15 +102,6 @@ def test_off_the_record_losses_are_those_of_the_recorded_steps(tmp_path: Path) -
         own, other = (table[table["stream"] == name].set_index("step") for table in (recorded, simulated))
         expected = own["loss"].ffill().reindex(other.index, method="ffill").where(other["count"] > 0)
         np.testing.assert_array_equal(other["loss"], expected)
-
-
-def test_evaluations_off_the_record_too(tmp_path: Path) -> None:
-    case = CASES["LossChange by evaluations"]
-    train(tmp_path / "run", **case)
-    plan(tmp_path / "other", tmp_path / "simulated", losses=tmp_path / "run", **{**case, "batch_size": 16})
-    recorded, simulated = (Ledger(tmp_path / name / "ledger").evaluations() for name in ("run", "simulated"))
-    assert simulated["step"].unique().tolist() == [0, 3, 6, 9, 12]
-    pd.testing.assert_frame_equal(recorded, simulated)
 
 
 def test_a_policy_by_gradients_takes_a_run_of_another_policy_that_measured_them(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """What is read of a run that is watched: what is new, once."""
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mixer.analysis.watch.curve import Curve, sparkline
-from mixer.analysis.watch.gathered import Follower, Gathered, WatchedRun
+from mixer.analysis.watch.curve import Curve
+from mixer.analysis.watch.gathered import Follower, WatchedRun
 from mixer.analysis.watch.view import view
 from mixer.ledger.table import Table
 from tests.mixer.analysis.watch.writing import begin, write
@@ -47,12 +46,6 @@ def test_a_torn_tail_is_read_up_to_its_last_whole_rows_and_gone_on_with(tmp_path
         tail.write_bytes(written[:length])
         steps += follower.new_rows().column("step").to_pylist()
     assert steps == [step for step in range(6) for _ in range(2)]
-
-
-def test_a_damaged_part_is_named(tmp_path: Path) -> None:
-    (tmp_path / "part-000000.parquet").write_bytes(b"PAR1 nothing PAR1")
-    with pytest.raises(ValueError, match=r"part-000000\.parquet is damaged"):
-        Follower(tmp_path, SCHEMA, ["step"]).new_rows()
 
 
 def test_what_came_before_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,17 +135,6 @@ def test_how_a_run_ended_is_known(tmp_path: Path) -> None:
     assert run.seconds_left() is None
 
 
-def test_silence_is_counted(tmp_path: Path) -> None:
-    ledger = begin(tmp_path, 2)
-    write(ledger, 1, 2)
-    ledger.flush()
-    tail = tmp_path / "ledger" / "clock" / "tail-000000.arrow"
-    os.utime(tail, (time.time() - 90, time.time() - 90))
-    run = WatchedRun(tmp_path)
-    run.read()
-    assert 89 < run.seconds_silent() < 600
-
-
 def test_a_curve_stays_small_and_keeps_its_mean() -> None:
     values = np.arange(10_000, dtype=float)
     at_once, bit_by_bit = Curve(), Curve()
@@ -163,12 +145,6 @@ def test_a_curve_stays_small_and_keeps_its_mean() -> None:
         assert 256 <= len(curve.points) <= 513
         assert (np.diff(curve.points) > 0).all()
         assert np.average(curve.points[:-1]) == pytest.approx(values.mean(), rel=0.01)
-
-
-def test_sparklines() -> None:
-    assert sparkline(np.array([]), 5) == ""
-    assert sparkline(np.array([2.0, 2.0]), 5) == "▁▁"
-    assert sparkline(np.arange(100.0), 8) == "▁▂▃▄▅▆▇█"
 
 
 @pytest.mark.parametrize(
@@ -202,20 +178,3 @@ def test_a_tail_whose_columns_are_not_what_was_written_is_named(tmp_path: Path, 
     tail.write_bytes(content.replace(b"loss", changed))
     with pytest.raises(ValueError, match=r"tail-000000\.arrow is damaged \(its columns are not|is no text"):
         Follower(tmp_path, schema, ["step", "loss"]).new_rows()
-
-
-def test_of_many_streams_the_last_step_is_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = begin(tmp_path, 50)
-    write(ledger, 1, 50)
-    ledger.flush()
-    run = WatchedRun(tmp_path)
-    run.read()
-    looked_up: list[int] = []
-
-    def last_step(gathered: Gathered) -> int:
-        looked_up.append(1)
-        return 1
-
-    monkeypatch.setattr(Gathered, "last_step", property(last_step))
-    assert len(run.gathered.streams) == 50
-    assert len(looked_up) == 1  # once a stream, it would be the square of their number

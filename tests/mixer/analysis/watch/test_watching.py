@@ -96,14 +96,6 @@ def test_a_view_fits_its_terminal(tmp_path: Path, columns: int, rows: int) -> No
         assert not any(line.startswith("stream-0 ") for line in lines)
 
 
-def test_all_streams_are_shown_where_there_is_room(tmp_path: Path) -> None:
-    ledger = begin(tmp_path, 5)
-    write(ledger, 1, 5)
-    ledger.flush()
-    assert sum(line.startswith("stream-") for line in _drawn(tmp_path, 80, 10)) == 5
-    assert "more of 5 streams" in _drawn(tmp_path, 80, 9)[-1]
-
-
 def test_without_a_terminal_it_shows_one_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = begin(tmp_path, 2)
     write(ledger, 1, 2)
@@ -130,17 +122,6 @@ def test_wrong_input_is_refused(
     assert "mixer watch: " in capsys.readouterr().err
 
 
-def test_tables_are_written_one_after_the_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ledger = begin(tmp_path, 2)
-    write(ledger, 1, 2)
-    ledger.flush()
-    (tmp_path / "ledger" / "clock" / "tail-000000.arrow").unlink()
-    with pytest.raises(SystemExit) as ended:
-        main(["watch", str(tmp_path)])
-    assert ended.value.code == 2
-    assert "no complete step yet" in capsys.readouterr().err
-
-
 def test_what_is_no_number_is_not_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = begin(tmp_path, 3)
     write(ledger, 1, 3)
@@ -160,27 +141,6 @@ def test_what_is_no_number_is_not_what_is_not_known(tmp_path: Path, capsys: pyte
     assert [stream["evaluation_is_finite"] for stream in streams] == [False, True, None]
     assert (clock["loss_is_finite"], clock["gradient_norm_is_finite"]) == (False, False)
     assert clock["loss"] is None
-
-
-def test_a_gradient_that_is_not_measured_is_not_known(tmp_path: Path) -> None:
-    ledger = begin(tmp_path, 2)
-    write(ledger, 1, 2, broken=2)
-    ledger.flush()
-    line = _drawn(tmp_path, 80, 20)[3]
-    assert line.startswith("loss nan")
-    assert line.endswith("gradient -")
-
-
-def test_at_80_columns_evaluations_come_before_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "tests.mixer.analysis.watch.writing.names", lambda count: ("a-stream-with-a-name-that-is-long",) * count
-    )
-    ledger = begin(tmp_path, 1)
-    write(ledger, 1, 1)
-    ledger.flush()
-    head = _drawn(tmp_path, 80, 20)[4]
-    assert "evaluated" in head
-    assert "curve" not in head
 
 
 def test_of_a_continual_run_the_newest_task_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

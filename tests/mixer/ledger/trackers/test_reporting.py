@@ -170,10 +170,7 @@ def test_trials_of_a_search_are_told_apart(tmp_path: Path) -> None:
 
     args = arguments(tmp_path, eval_strategy="steps", eval_steps=2, max_steps=2, report_to=["tensorboard"])
     trainer = MixingTrainer(
-        args=args,
-        model_init=lambda: build_model("llama"),
-        train_dataset=three_streams(),
-        eval_dataset=three_streams(),
+        args=args, model_init=lambda: build_model("llama"), train_dataset=three_streams(), eval_dataset=three_streams()
     )
     trainer.hyperparameter_search(
         lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 0.1, 0.2)},
