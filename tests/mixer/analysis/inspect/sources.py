@@ -15,16 +15,8 @@ from tests.helpers import arguments
 
 VOCABULARY = 64
 HERE = "tests.mixer.analysis.inspect.sources"
-LLAMA = {
-    "model_type": "llama",
-    "vocab_size": VOCABULARY,
-    "hidden_size": 8,
-    "intermediate_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32,
-}
+SIZES = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+LLAMA = {"model_type": "llama", "vocab_size": VOCABULARY, "max_position_embeddings": 32, **SIZES}
 
 
 def rows(num_samples: int, seed: int, length: int = 8) -> list[dict[str, list[int]]]:

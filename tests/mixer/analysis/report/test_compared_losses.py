@@ -19,14 +19,6 @@ def y_of(plot: Plot, panel: int, name: str) -> np.ndarray:
     return next(line.y for line in plot.panels[panel].figure.data if line.name == name)
 
 
-def test_comparisons_have_their_place_on_the_clock(runs: list[Run]) -> None:
-    first, second, third = runs
-    assert first.comparisons["code"]["epoch"].tolist() == [0.004, 0.012, 0.024, 0.04, 0.06, 0.084]
-    assert second.comparisons["chat"]["step"].tolist() == [2, 4]
-    assert second.comparisons["chat"]["excess_loss"].tolist() == [1.0, 0.5]
-    assert third.comparisons == {}
-
-
 def test_excess_and_fall_are_a_panel_each_a_run(runs: list[Run]) -> None:
     plot = compared_losses(runs, 100)
     kinds = ("above the reference", "fall by the step")

@@ -2,13 +2,11 @@
 
 import importlib.util
 import json
-import shutil
 from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from PIL import Image
 
 from mixer.analysis.report.contents import read_report
 from mixer.analysis.report.exporting import file_name
@@ -20,11 +18,7 @@ from mixer.ledger.ledger import Ledger
 from tests.mixer.analysis.report.ledgers import write_run
 from tests.mixer.analysis.report.test_page import HOSTILE
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 has_kaleido = importlib.util.find_spec("kaleido") is not None
-needs_browser = pytest.mark.skipif(
-    not (has_kaleido and any(map(shutil.which, BROWSERS))), reason="kaleido, or a browser, is missing"
-)
 
 
 def run_command(*arguments: str | Path) -> None:
@@ -90,14 +84,6 @@ class TestPictures:
         assert figure.layout.title.text == "&lt;b&gt;"
         assert not for_paper(plot.panels[1].figure, "").layout.showlegend
         assert plot.panels[0].figure.layout.paper_bgcolor == "rgba(0,0,0,0)"  # the page's own is left as it is
-
-    @needs_browser
-    def test_each_panel_is_a_file(self, tmp_path: Path) -> None:
-        paths = write_pictures([plot_of("a", "</script>")], tmp_path / "new")
-        assert [path.name for path in paths] == ["some-plot-one.png", "some-plot.png"]
-        image = Image.open(paths[0])
-        assert image.size == (1440, 880)
-        assert image.convert("RGB").getpixel((5, 5)) == (255, 255, 255)
 
     def test_what_is_missing_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "nowhere"))

@@ -86,13 +86,6 @@ def test_norms_and_noise_scales_are_a_row_of_panels_a_run(runs: list[Run]) -> No
     assert "the last norm (smoothed) is between" in plot.caption
 
 
-def test_the_noise_scale_is_of_the_smoothed_parts_rather_than_a_mean_of_ratios(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "run", num_steps=400, measure_every=1)
-    rows, random = run.gradients["math"], np.random.default_rng(0)
-    rows["squared_norm"], rows["variance"] = random.normal(1.0, 1.0, 400), np.full(400, 6.0)
-    assert 4.0 < y_of(gradient_norms([run], 2000), 1, "math")[-1] < 9.0
-
-
 def test_cosines_are_heat_maps_over_the_run_and_between_all(runs: list[Run]) -> None:
     plot = gradient_cosines(runs, 100)
     titles = ["first: over the run", "first: mean of the whole run", "second: over the run"]

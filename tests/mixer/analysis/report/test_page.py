@@ -139,9 +139,3 @@ def test_long_runs_of_many_streams_stay_below_six_megabytes(tmp_path: Path, num_
         streams = tuple(f"stream-{number}" for number in range(num_streams))
         write_run(folder, streams, num_steps=6000 // num_streams, measure_every=2)
     assert write_report(folders).stat().st_size < 6e6
-
-
-def test_an_output_that_is_a_folder_is_refused(tmp_path: Path) -> None:
-    write_run(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"output must be a file, but .* is a folder: give .*report.html"):
-        write_report([tmp_path / "run"], tmp_path)
