@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from mixer.ledger.ledger import FORMAT_VERSION, Ledger
+from mixer.ledger.ledger import Ledger
 from mixer.policies.gradient_statistics import GradientStatistics
 from tests.mixer.measurements import measured
 
@@ -97,24 +96,6 @@ class TestRecords:
             classes = ledger.memory_classes().values.tolist()
             assert classes == [[5, "memory", 3, 0], [5, "memory", 7, 1], [5, "memory", 8, 3]]
             ledger.finish()
-
-    @given(data=st.data(), num_streams=st.integers(1, 5), ending=endings)
-    def test_compared_losses_come_back_to_the_bit(
-        self, tmp_path_factory: pytest.TempPathFactory, data: Any, num_streams: int, ending: str
-    ) -> None:
-        columns = {
-            name: data.draw(arrays.arrays(np.float64, num_streams))
-            for name in data.draw(st.sets(st.sampled_from(["excess_loss", "loss_after"]), min_size=1))
-        }
-        names = tuple(f"stream {place}" for place in range(num_streams))
-        ledger = started(tmp_path_factory.mktemp("run") / "ledger")
-        ledger.record_comparisons(7, names, columns)
-        getattr(ledger, ending)()
-        frame = Ledger(ledger.folder).comparisons()
-        assert list(frame.columns) == ["step", "stream", "excess_loss", "loss_after"]
-        assert (frame["step"].tolist(), frame["stream"].tolist()) == ([7] * num_streams, list(names))
-        for name in ("excess_loss", "loss_after"):
-            np.testing.assert_array_equal(frame[name], columns.get(name, np.full(num_streams, np.nan)))
 
     @given(data=st.data(), num_streams=st.integers(1, 5), ending=endings)
     def test_gradients_come_back_to_the_bit(
@@ -212,11 +193,6 @@ def test_another_process_reads_while_the_run_goes_on_and_leaves_the_ledger_where
 
 
 class TestBegin:
-    def test_what_the_run_is_stands_beside_the_tables(self, tmp_path: Path) -> None:
-        started(tmp_path / "ledger")
-        description = json.loads((tmp_path / "ledger" / "ledger.json").read_text())
-        assert description == {"format": FORMAT_VERSION, "streams": ["math", "code"]}
-
     def test_a_new_run_keeps_the_old_ledgers_beside_its_own(self, tmp_path: Path) -> None:
         for last in (1, 2, 3):
             ledger = started(tmp_path / "ledger")
@@ -240,8 +216,3 @@ class TestBegin:
         assert steps_of(resumed) == resumed.timings()["step"].tolist() == [1, 2, 3, 4, 5, 6, 7]
         assert resumed.evaluations()["step"].tolist() == [3]
         assert not (tmp_path / "ledger-1").exists()
-
-    def test_resuming_without_a_ledger_begins_one(self, tmp_path: Path) -> None:
-        ledger = started(tmp_path / "ledger", resume_step=5)
-        record(ledger, 6)
-        assert steps_of(ledger) == [6]

@@ -197,14 +197,6 @@ class TestSeal:
         assert [pq.read_metadata(part).num_rows for part in parts_of(tmp_path)] == [10, 10, 10, 10]
         assert steps_of(table) == list(range(1, 24))
 
-    def test_sealing_leaves_no_tail_and_makes_no_part_of_nothing(self, tmp_path: Path) -> None:
-        table = make_table(tmp_path)
-        table.seal()
-        append(table, 1, 2)
-        for _ in range(2):
-            table.seal()
-        assert [path.name for path in tmp_path.iterdir()] == ["part-000000.parquet"]
-
     def test_a_crash_between_sealing_and_removing_the_tail_gives_no_duplicates(self, tmp_path: Path) -> None:
         table = flushed(tmp_path, 1, 2, 3)
         tail, content = tail_of(tmp_path), tail_of(tmp_path).read_bytes()
@@ -222,14 +214,6 @@ class TestSeal:
             table.seal()
         assert steps_of(make_table(tmp_path)) == [1, 2]
 
-    def test_rows_of_one_step_may_come_before_and_after_sealing(self, tmp_path: Path) -> None:
-        table = append(make_table(tmp_path), 5, names=("a", "b"))
-        table.seal()
-        append(table, 5, names=("c", "d"))
-        for _ in range(2):
-            assert table.read().column("name").to_pylist() == ["a", "b", "c", "d"]
-            table.seal()
-
 
 class TestTruncate:
     @pytest.mark.parametrize("rows_per_part", [2, 6, 1_000])
@@ -241,11 +225,6 @@ class TestTruncate:
             assert steps_of(table) == left
             assert steps_of(append(table, 99)) == [*left, 99]
             assert steps_of(make_table(tmp_path / str(last))) == steps_of(table)
-
-    def test_rows_in_memory_up_to_the_step_stay(self, tmp_path: Path) -> None:
-        table = append(make_table(tmp_path), 1, 2, 3, 4)
-        table.truncate(2)
-        assert steps_of(table) == [1, 2]
 
     @pytest.mark.parametrize("rows_per_part", [1, 2, 100])
     @pytest.mark.parametrize("num_left", [0, 2, 9])

@@ -12,7 +12,7 @@ import yaml
 
 from mixer.ledger.schemas import STREAMS
 from mixer.ledger.table import Table
-from mixer.ledger.table_files import next_batch, open_tail, read_part, read_tail, write_rows
+from mixer.ledger.table_files import open_tail, read_part, read_tail, write_rows
 from mixer.trainer.checkpointing.files import MARKER_FILE, STATE_FILE, complete, find_problem
 from mixer.utils.files import folder_name
 from mixer.utils.validation import finite_number, finite_numbers, load_json, parse_json, refusing_damage, whole_number
@@ -118,16 +118,6 @@ def write(path: Path, rows: pa.Table) -> None:
     else:
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, rows.schema) as writer:
             writer.write_table(rows)
-
-
-def test_plain_batches_are_read(tmp_path: Path) -> None:
-    write(tmp_path / "x.arrow", pa.table({"a": [1] * 1_000}))
-    file = pa.BufferReader((tmp_path / "x.arrow").read_bytes())
-    schema = pa.ipc.read_schema(file)
-    batch = next_batch(file, schema)
-    assert batch is not None
-    assert batch.num_rows == 1_000
-    assert next_batch(file, schema) is None
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])

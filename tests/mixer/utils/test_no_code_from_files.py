@@ -141,38 +141,18 @@ def test_nothing_is_loaded_that_runs_code() -> None:
     assert found == set(ALLOWED)
 
 
-def test_every_package_is_searched() -> None:
-    found = {path.relative_to(ROOT).as_posix() for path in _sources()}
-    for package in PACKAGES:
-        assert f"{package}/__init__.py" in found
-        assert any(name.startswith(f"{package}/") and name.count("/") > 1 for name in found)
-
-
 FOUND = (
-    *(f"import {name}" for name in sorted(REFUSED_MODULES)),
-    *("def read(): from marshal import load", "from torch import *", "torch.load(path)"),
-    *("torch.load(path, weights_only=False)", "torch.load(path, **options)", "import torch as t; t.load(path)"),
-    *("from torch import load; load(path)", "torch.serialization.load(path)", "torch.jit.load(path)"),
-    *("torch.serialization.add_safe_globals([Any])", "read = torch.load", "options = {'weights_only': False}"),
-    *("np.load(path)", "np.load(path, None, True)", "from numpy import load; load(path)"),
-    *("np.lib.format.read_array(file, allow_pickle=True)", "options = dict(allow_pickle=True)"),
-    *("yaml.load(text, Loader)", "yaml.load(text, yaml.SafeLoader)", "class Loader(yaml.Loader): ..."),
-    *("from yaml import UnsafeLoader\nclass Loader(UnsafeLoader): ...", "eval(text)"),
-    *("from builtins import eval as calculate; calculate(text)", "pd.eval(text)", "pd.read_pickle(path)"),
-    *("pandas.read_hdf(path)", "importlib.import_module(name)"),
-    *("from importlib import import_module as get; get(name)", "__import__(name)"),
-    *("importlib.util.spec_from_file_location(name, path)", "AutoModel.from_pretrained(name, trust_remote_code=True)"),
-    *("load_dataset(name, trust_remote_code=1)", "options = {'trust_remote_code': True}"),
+    *("import pickle", "def read(): from marshal import load", "from torch import *", "torch.load(path, **options)"),
+    *("torch.load(path, weights_only=False)", "import torch as t; t.load(path)", "from torch import load; load(path)"),
+    *("read = torch.load", "options = {'weights_only': False}", "np.load(path, None, True)", "yaml.load(text, Loader)"),
+    *("from yaml import UnsafeLoader\nclass Loader(UnsafeLoader): ...", "eval(text)", "pandas.read_hdf(path)"),
+    *("from builtins import eval as calculate; calculate(text)", "importlib.import_module(name)", "__import__(name)"),
     *("config.trust_remote_code = True", "class Recipe: trust_remote_code: bool = True"),
     *("def load(name, trust_remote_code=True): ...", "def load(name, *, trust_remote_code=True): ..."),
 )
 PASSED = (
-    *("torch.load(path, weights_only=True)", "from torch import load; load(path, weights_only=True)"),
-    *("np.load(path, allow_pickle=False)", "model.eval()", "re.compile(text)", "torch.compile(model)"),
-    *("json.load(file)", "yaml.safe_load(text)", "yaml.SafeLoader(text)", "class Loader(yaml.SafeLoader): ..."),
-    "AutoModel.from_pretrained(name, trust_remote_code=False)",
-    "AutoModel.from_pretrained(name, trust_remote_code=self.trust_remote_code)",
-    "class Recipe: trust_remote_code: bool = False",
+    *("torch.load(path, weights_only=True)", "np.load(path, allow_pickle=False)", "model.eval()", "re.compile(text)"),
+    *("yaml.safe_load(text)", "class Loader(yaml.SafeLoader): ...", "load(name, trust_remote_code=self.trusted)"),
 )
 
 

@@ -76,22 +76,11 @@ def test_a_policy_that_needs_what_nobody_observes_is_refused(tmp_path: Path) -> 
         _trainer(tmp_path, mixing=Psychic())
 
 
-def test_sequential_sampling_keeps_the_order_of_the_data(tmp_path: Path) -> None:
-    trainer = _trainer(tmp_path, train_dataset=Tokens(6, 1), args={"train_sampling_strategy": "sequential"})
-    cursor = trainer.mixing.planner.cursors[0]
-    assert cursor.references(range(7)).tolist() == [0, 1, 2, 3, 4, 5, 0]
-
-
 def test_replacing_the_training_data_after_construction_is_refused(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path)
     trainer.train_dataset = Tokens(4, 1)
     with pytest.raises(ValueError, match="Build a new trainer"):
         trainer.train()
-
-
-def test_accumulation_steps_multiply_the_default_batch(tmp_path: Path) -> None:
-    trainer = _trainer(tmp_path, args={"gradient_accumulation_steps": 3})
-    assert trainer.mixing.clock.batch_size == 24
 
 
 def test_a_batch_too_small_for_the_policy_to_decide_on_is_warned_of(

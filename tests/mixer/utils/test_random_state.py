@@ -100,17 +100,6 @@ def test_it_is_put_back_after_an_error_too() -> None:
     assert state.is_current()
 
 
-def test_one_inside_another() -> None:
-    with seeded(1):
-        drawn()
-        expected = drawn()
-    with seeded(1):
-        drawn()
-        with seeded(2):
-            drawn()
-        assert drawn() == expected
-
-
 def test_no_generator_keeps_anything_when_it_is_seeded() -> None:
     draws = []
     for number in range(2):

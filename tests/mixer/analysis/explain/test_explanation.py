@@ -21,7 +21,6 @@ from mixer.analysis.explain.screen import as_json, screen
 from mixer.cli.entry import main
 from mixer.ledger.table_files import write_part
 from mixer.utils.console import print_json
-from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, arguments, build_model
 
 SIZES = {"a": 40, "b": 23, "c": 9}
@@ -246,17 +245,6 @@ def test_streams_that_come_and_go_and_shares_of_tokens(tmp_path: Path) -> None:
     np.testing.assert_allclose(of_samples / of_samples.sum(), late.weights["weight"])
 
 
-def test_memories_beside_the_streams_of_an_inner_policy(tmp_path: Path) -> None:
-    data = [*streams()[:2], Stream("memory", ReplayBuffer(10))]
-    build(tmp_path, data=data, mixing=ReplayRatio(0.25, LossChange(num_warmup_observations=1))).train()
-    found = explain(tmp_path, 4)
-    assert found.is_decided
-    levels = [("LossChange", ["a", "b"]), ("ReplayRatio", ["a", "b", "memory"])]
-    assert [(level.name, list(level.names)) for level in found.levels] == levels
-    assert explain(tmp_path, 1).weights["active"].tolist() == [True, True, False]
-    drawn(found)
-
-
 def test_the_size_is_explained_too(tmp_path: Path) -> None:
     schedule = schedules.Ramp(30, 1.0, initial=6, granularity=3, unit="progress", learning_rate="sqrt")
     build(tmp_path, 6, mixing="Uniform", batch_size=schedule, budget=mixer.Budget(samples=150)).train()
@@ -267,14 +255,6 @@ def test_the_size_is_explained_too(tmp_path: Path) -> None:
     assert found.before is not None
     assert found.asked > found.before
     assert found.learning_rate_factor == pytest.approx((found.asked / 6) ** 0.5)
-
-
-def test_a_size_set_by_hand(tmp_path: Path) -> None:
-    schedule = schedules.Ramp(30, 1.0, initial=6, unit="progress")
-    trainer = build(tmp_path, 2, mixing="Uniform", batch_size=schedule, budget=mixer.Budget(samples=60))
-    trainer.mixing.set_batch_size(10)
-    trainer.train()
-    assert explain(tmp_path, 1).size.note == "Set by hand: the schedule decided 6 before the first step."
 
 
 def test_it_fits_one_screen_and_json_holds_all(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -162,20 +162,6 @@ def test_losses_that_are_not_finite_are_refused_where_they_count_alone() -> None
     assert quick_fit(mixtures, losses, "math=1", **names).shares[0] == pytest.approx(mixtures[:, 0].max(), abs=0.01)
 
 
-def test_a_stream_that_no_run_trained_on_gets_nothing_and_is_named() -> None:
-    mixtures = np.column_stack([dirichlet(9, 2), np.zeros(9)])
-    fitted = quick_fit(mixtures, squares(mixtures), streams=["a", "b", "new"])
-    assert fitted.weights["new"] == 0.0
-    assert any("No run trained on ['new']" in warning for warning in fitted.warnings)
-
-
-def test_many_streams_are_more_than_few_runs_tell_apart() -> None:
-    mixtures = dirichlet(12, 300)
-    fitted = quick_fit(mixtures, squares(mixtures))
-    assert fitted.shares.sum() == pytest.approx(1.0)
-    assert any("12 runs cannot tell 300 streams apart" in warning for warning in fitted.warnings)
-
-
 PAIRS = [[0.1, 0.9], [0.4, 0.6], [0.6, 0.4], [0.9, 0.1]]
 
 

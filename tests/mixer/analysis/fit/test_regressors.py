@@ -102,11 +102,3 @@ def test_no_fit_sees_what_it_predicts_and_many_mixtures_are_left_out_in_forty_pa
 
     leave_out(mixtures, np.ones((90, 1)), np.arange(90), spy, average)
     assert (len(sizes), sum(sizes), set(sizes)) == (40, 90, {2, 3})
-
-
-def test_groups_are_the_same_in_any_order() -> None:
-    for order in itertools.permutations(range(4)):
-        first = np.array([0.5, 0.5009, 0.5018, 0.51])[list(order)]
-        groups = group_runs(np.stack([first, 1 - first], axis=1))
-        assert (groups[0], len(set(groups.tolist()))) == (0, 2)
-        assert (groups == groups[order.index(3)]).sum() == 1  # the last one is alone

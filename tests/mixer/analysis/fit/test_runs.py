@@ -89,11 +89,6 @@ def test_evaluation_sets_beside_streams_are_losses_too_and_streams_without_are_n
     assert np.isnan(some.losses[:2, 1]).all()
 
 
-def test_a_mixture_that_changes_is_noted(tmp_path: Path) -> None:
-    run = recorded(tmp_path / "adaptive", {"a": [1, 3], "b": [3, 1]}, {2: {"a": 1, "b": 1}})
-    assert "The mixture changed over adaptive" in RecordedRuns([run]).notes[0]
-
-
 def test_runs_of_other_streams_or_budgets_are_refused_by_name(tmp_path: Path) -> None:
     def one(name: str, counts: list[int], evaluated_at: int, progress: float = 1.0) -> Path:
         return recorded(tmp_path / name, {"a": counts}, {evaluated_at: {"a": 1.0}}, progress=progress)

@@ -17,7 +17,7 @@ from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Drawing, Planner
 from mixer.mixture.stream import Stream
-from mixer.policies import Fixed, Policy, Scheduled
+from mixer.policies import Fixed, Policy
 from mixer.policies.contract import Unit
 
 SHARES, SEEDS = (0.3, 0.5, 0.7), range(3)
@@ -73,14 +73,6 @@ def test_seeds_of_a_mixture_are_one_group(tmp_path: Path, unit: Unit, drawing: D
     trained = recorded.mixtures / recorded.mixtures.sum(axis=1, keepdims=True)
     if unit == "tokens" or drawing == "multinomial":
         assert np.ptp(trained[:3, 0]) > 1e-3  # what they trained on is another for each seed
-
-
-def test_seeds_of_a_schedule_are_one_group_and_a_policy_in_other_units_is_another(tmp_path: Path) -> None:
-    policies: list[Policy] = [
-        Scheduled([(0.0, [share, 0.9 - share, 0.1]), (1.0, [0.4, 0.4, 0.2])], unit=unit)
-        for share, unit in ((0.1, "samples"), (0.1, "tokens"), (0.7, "samples"))
-    ]
-    assert read(tmp_path, policies, drawing="multinomial").groups.tolist() == OF_THREE_SEEDS
 
 
 def test_seeds_are_left_out_together_and_the_error_is_no_smaller_for_them() -> None:

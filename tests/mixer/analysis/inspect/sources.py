@@ -83,22 +83,6 @@ def images(labels: list[int]) -> Any:
     return Dataset.from_list([{"input_ids": [number % 60, 1], "labels": label} for number, label in enumerate(labels)])
 
 
-def pixels() -> Any:
-    """Images with a class each; the last one is the first one again."""
-    images = np.random.default_rng(10).random((8, 1, 4, 4)).tolist()
-    return Dataset.from_list([{"pixel_values": images[n % 8], "labels": n % 8 % 2} for n in range(9)])
-
-
-class Pairs(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
-    """Samples that are no mappings."""
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return torch.full((2,), index // 2), 1
-
-
 def recipe(folder: Any, streams: dict[str, Any], **changes: Any) -> Recipe:
     """A recipe of streams by the names of functions here, with their arguments."""
     training = changes.pop("training", {})

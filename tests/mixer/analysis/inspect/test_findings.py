@@ -11,7 +11,7 @@ from mixer.analysis.inspect.inspection import Inspection, first_batch
 from mixer.analysis.inspect.view import view_of
 from mixer.cli.entry import main
 from mixer.models.heads import Head
-from mixer.recipe.model import _AUTO_CLASSES, ModelRecipe
+from mixer.recipe.model import ModelRecipe
 from mixer.utils.console import console, print_json
 from tests.mixer.analysis.inspect.sources import LLAMA, recipe
 
@@ -167,26 +167,3 @@ def test_a_model_without_weights_has_none(tmp_path: Path) -> None:
     trainer = made.build_parts(has_weights=False).trainer
     assert sum(parameter.numel() for parameter in trainer.model.parameters()) > 10**11
     assert {parameter.device.type for parameter in trainer.model.parameters()} == {"meta"}
-
-
-def test_samples_that_are_no_mappings_are_looked_at_all_the_same(tmp_path: Path) -> None:
-    inspection, found = look(tmp_path, {"pairs": ("Pairs", {}, {})})
-    (pairs,) = inspection.streams
-    assert (pairs.training.num_read, pairs.training.columns, pairs.training.lengths) == (6, None, None)
-    assert found["repeated_samples", "pairs"].figure == 0.5
-    assert next(iter(pairs.examples.values())).startswith("(tensor([")
-    assert ("failed_batch",) in found
-
-
-def test_a_model_that_knows_no_tokens(tmp_path: Path) -> None:
-    vit = {"model_type": "vit", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "image_size": 4}
-    config = {**vit, "num_attention_heads": 2, "patch_size": 2, "num_channels": 1, "num_labels": 2}
-    model = ModelRecipe("sequence-classification", config=config)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(_AUTO_CLASSES, "sequence-classification", ("AutoModelForImageClassification", None))
-        inspection, found = look(tmp_path, {"pixels": ("pixels", {}, {})}, model=model)
-    (pixels,) = inspection.streams
-    assert (pixels.limits.vocabulary, pixels.limits.positions, pixels.training.lengths) == (None, None, None)
-    assert inspection.batch.micro_batches[0].shapes == {"pixel_values": [8, 1, 4, 4], "labels": [8]}
-    assert inspection.batch.padding is None
-    assert found["repeated_samples", "pixels"].figure == 1 / 9

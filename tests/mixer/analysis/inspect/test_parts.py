@@ -45,13 +45,6 @@ def test_samples_are_drawn_by_the_seed_without_repetition_and_in_order() -> None
     assert drawn_of(3, 5, seed=0) == [0, 1, 2]
 
 
-def test_a_sample_that_cannot_be_read_is_noted_and_the_others_are_read() -> None:
-    reading = SampleReading(Breaking([4, 17]), most=100)
-    assert [index for index, _ in reading] == [index for index in range(30) if index not in (4, 17)]
-    assert (reading.broken.number, reading.broken.index, reading.is_whole) == (2, 4, True)
-    assert "page 4" in str(reading.broken.example)
-
-
 @pytest.mark.parametrize(
     ("num_rows", "breaks_at", "most", "expected"),
     [(7, -1, 10, (7, 7, True, 0)), (7, -1, 5, (5, None, False, 0)), (7, 4, 10, (4, None, False, 1))],

@@ -47,20 +47,3 @@ def test_what_was_not_measured_has_no_panel_and_a_stream_without_it_no_line(runs
     assert [panel.title for panel in plot.panels] == titles
     assert {line.legendgroup for line in plot.panels[0].figure.data} == {"code"}
     assert compared_losses(runs[2:], 100).panels == []
-
-
-@pytest.mark.full
-def test_the_page_of_a_trained_run_has_the_plot(tmp_path: Path) -> None:
-    from mixer import FAMO
-    from mixer.analysis.report import write_report
-    from tests.mixer.analysis.report.test_page import Page
-    from tests.mixer.comparing import build
-
-    build(tmp_path / "run", FAMO()).train()
-    page = Page(write_report([tmp_path / "run"]))
-    assert page.texts["heading-2"].strip() == "Losses compared"
-    assert (tmp_path / "run" / "report.html").read_text().count("run: fall by the step") == 1
-    assert "In run the last fall (smoothed) is between" in page.texts["caption-2"]
-    figure = page.figures()[3]  # after the losses of three streams
-    names = [name for stream in "abc" for name in (f"{stream}, this step", stream)]
-    assert [trace["name"] for trace in figure["data"]] == names

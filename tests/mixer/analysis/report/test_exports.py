@@ -110,20 +110,7 @@ def test_the_command_says_where_everything_is(tmp_path: Path, capsys: pytest.Cap
     run_command(runs[0], "--tables", tmp_path / "tables", "--table_format", "parquet")
     lines = capsys.readouterr().out.splitlines()
     assert (lines[0], Path(lines[-1]).name) == (str(runs[0] / "report.html"), "first-evaluations.parquet")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--picture_format", "gif", "--pictures", "pictures"], "picture_format must be one of"),
-        (["--table_format", "xls"], "table_format must be one of"),
-        (["--output", "."], "output must be a file"),
-    ],
-)
-def test_wrong_input_ends_the_command_before_anything_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
     with pytest.raises(SystemExit) as ending:
-        run_command(tmp_path / "nowhere", *arguments)
+        run_command(tmp_path / "nowhere", "--picture_format", "gif", "--pictures", tmp_path)
     assert ending.value.code == 2
-    assert message in capsys.readouterr().err
+    assert "picture_format must be one of" in capsys.readouterr().err  # before anything is read

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer.analysis.report.measurements import axis_with_zero, log_axis, smoothed
+from mixer.analysis.report.measurements import axis_with_zero, log_axis
 from mixer.analysis.report.plot import Panel, Plot
 from mixer.analysis.report.plots import gradient_cosines, gradient_norms, whole_gradient
 from mixer.analysis.report.run import Run, read_runs
@@ -27,18 +27,6 @@ def y_of(plot: Plot, panel: int, name: str) -> np.ndarray:
 
 def rows_of(panel: Panel) -> int:
     return len(panel.figure.data[0].z)
-
-
-def test_what_was_measured_has_its_place_on_the_clock(runs: list[Run]) -> None:
-    first, second, third = runs
-    assert first.gradients["code"]["step"].tolist() == [2, 4, 6]
-    assert first.gradients["code"]["epoch"].tolist() == [0.018, 0.06, 0.126]
-    assert first.gradients["code"]["squared_norm"].tolist() == [measured(seed=at).squared_norm[1] for at in (2, 4, 6)]
-    expected = [measured(seed=at).noise for at in (2, 4, 6)]
-    assert first.noise[["signal", "noise"]].to_numpy() == pytest.approx(np.array(expected))
-    assert first.noise["samples"].tolist() == [18, 60, 126]
-    assert list(second.gradients) == ["code", "math"]
-    assert (third.gradients, third.cosines) == ({}, None)
 
 
 def test_cosines_are_averaged_over_stretches_and_over_the_run(runs: list[Run]) -> None:
@@ -101,19 +89,6 @@ def test_cosines_are_heat_maps_over_the_run_and_between_all(runs: list[Run]) -> 
     assert "In third none was measured." in plot.caption
 
 
-def test_pairs_without_a_cosine_have_no_row_and_one_stream_has_no_pair(tmp_path: Path) -> None:
-    ledger = write_run(tmp_path / "run", NAMES, is_done=False)
-    for step in (2, 4):
-        ledger.record_gradients(step, NAMES, measured(3, missing=(2,)))
-    ledger.flush()
-    plot = gradient_cosines(read_runs([tmp_path / "run"]), 100)
-    assert rows_of(plot.panels[0]) == 1
-    assert "it is " in plot.caption
-    assert "nan" not in plot.caption
-    alone = [made_run(tmp_path / "alone", ("math",), measure_every=2)]
-    assert (gradient_cosines(alone, 100).panels, len(gradient_norms(alone, 100).panels)) == ([], 2)
-
-
 def test_of_many_pairs_the_least_and_the_greatest_are_drawn(tmp_path: Path) -> None:
     names = tuple(f"stream {place}" for place in range(45))
     plot = gradient_cosines([made_run(tmp_path / "run", names, 3, measure_every=3)], 100)
@@ -135,13 +110,6 @@ def test_the_whole_gradient_has_a_norm_of_every_step_and_a_noise_scale_where_it_
     nothing = whole_gradient(runs[2:], 100)
     assert nothing.panels == []
     assert nothing.caption.endswith("In third neither is known.")
-
-
-def test_means_are_of_what_is_known_and_newer_ones_count_more() -> None:
-    rows = pd.DataFrame({"value": [3.0, np.nan] * 50, "newer": [0.0] * 50 + [1.0] * 50, "other": 1.0})
-    assert smoothed(rows, ["value"])["value"].tolist() == pytest.approx([3.0] * 100)
-    means = smoothed(rows, ["newer"])["newer"]
-    assert 0.0 < means[50] < 0.5 < means[60] < means[99] <= 1.0
 
 
 @pytest.mark.parametrize(

@@ -129,13 +129,3 @@ def test_of_very_many_streams_the_main_ones_are_drawn_and_all_are_in_a_table(tmp
     for said in ("11 streams separately", "29 others are drawn as one", "<details>", 'data-key="other streams"'):
         assert said in text
     assert text.count('<th scope="row">stream-') == 40
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("num_streams", "num_runs"), [(3, 1), (40, 3)])
-def test_long_runs_of_many_streams_stay_below_six_megabytes(tmp_path: Path, num_streams: int, num_runs: int) -> None:
-    folders = [tmp_path / f"run-{number}" for number in range(num_runs)]
-    for folder in folders:
-        streams = tuple(f"stream-{number}" for number in range(num_streams))
-        write_run(folder, streams, num_steps=6000 // num_streams, measure_every=2)
-    assert write_report(folders).stat().st_size < 6e6

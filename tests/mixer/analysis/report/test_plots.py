@@ -16,7 +16,6 @@ from mixer.analysis.report.plots import (
     prefetch,
     timings,
 )
-from mixer.analysis.report.plots.losses import smoothed
 from mixer.analysis.report.plots.mixture import shares
 from mixer.analysis.report.run import Run, read_runs
 from tests.mixer.analysis.report.ledgers import made_run, write_run
@@ -74,14 +73,6 @@ def test_losses_are_a_panel_a_stream_and_aligned_by_name(runs: list[Run]) -> Non
     assert raw[2] == [10.0, 5.0, 3.3333, 2.5, 2.0, 1.6667]
     assert validation[1:] == ([0.0, 0.012, 0.04, 0.084], [9.0, 7.0, 5.0, 3.0])
     assert "the last validation loss is between 3.000 (math) and 4.000 (code)" in plot.caption
-
-
-def test_the_smoothed_loss_weighs_steps_by_their_items(runs: list[Run]) -> None:
-    rows = runs[0].streams["math"].iloc[[0] * 100].copy()
-    rows["loss"], rows["items"] = [1.0] * 98 + [np.nan, 3.0], [1] * 98 + [5, 1000]
-    smooth = smoothed(rows)
-    assert smooth.iloc[97:99].tolist() == pytest.approx([1.0, 1.0])  # no loss in the second
-    assert smooth.iloc[99] > 2.9
 
 
 @pytest.mark.parametrize("most_points", [4, 100])

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from mixer.analysis.report import write_report
 from mixer.analysis.report.run import read_runs, stream_names
 from mixer.analysis.report.tables import differing_streams, summary_rows
 from mixer.ledger.ledger import Ledger
@@ -27,37 +26,17 @@ def test_every_row_has_its_place_on_the_clock(tmp_path: Path) -> None:
     assert run.timings["epoch"].tolist() == run.clock["epoch"].tolist() == epochs
 
 
-def test_a_run_that_is_still_going(tmp_path: Path) -> None:
-    ledger = write_run(tmp_path, is_done=False)
-    assert list((tmp_path / "ledger" / "streams").glob("tail-*"))
-    ledger.record_evaluation(9, {"math": 1.0})  # its step is not written yet
-    ledger.flush()
-    (run,) = read_runs([tmp_path])
-    assert len(run.streams["math"]) == 6
-    assert run.evaluations["math"]["step"].tolist() == [0, 2, 4, 6]
-    assert summary(tmp_path)["Budget used"] == ["50%"]
-
-
-@pytest.mark.parametrize("table", ["streams", "clock", "timings", "evaluations", "gradients"])
-def test_a_tail_that_is_torn_anywhere_is_read_up_to_there(tmp_path: Path, table: str) -> None:
-    """Wherever a machine stopped in writing, what was whole is shown, or it is said that there is nothing yet."""
-    ledger = write_run(tmp_path, is_done=False, measure_every=2)
-    for step in (8, 10):
-        ledger.record_evaluation(step, {"math": 1.0, "code": 2.0})
-        ledger.flush()
+@pytest.mark.parametrize("table", ["clock", "evaluations", "gradients"])
+def test_a_tail_that_is_torn_anywhere_is_read_up_to_there_or_said_to_be_empty(tmp_path: Path, table: str) -> None:
+    write_run(tmp_path, is_done=False, measure_every=2)
     (tail,) = (tmp_path / "ledger" / table).glob("tail-*.arrow")
-    whole, written = tail.read_bytes(), 0
-    for length in sorted({0, 1, 7, 8, len(whole) - 1, *range(9, len(whole), max(1, len(whole) // 6))}):
+    whole = tail.read_bytes()
+    for length in (0, 1, 7, *range(9, len(whole), len(whole) // 6), len(whole) - 1):
         tail.write_bytes(whole[:length])
         try:
-            read_runs([tmp_path])
+            assert read_runs([tmp_path])[0].evaluations.keys() <= {"math", "code"}
         except ValueError as error:
-            assert table in ("streams", "clock")
-            assert "has no steps yet" in str(error)  # noqa: PT017
-        else:
-            written = length
-    if written == len(whole) - 1 and table == "gradients":
-        assert write_report([tmp_path]).stat().st_size > 1e6
+            assert (table, "has no steps yet" in str(error)) == ("clock", True)  # noqa: PT017
 
 
 def test_runs_of_one_name_are_called_by_their_paths(tmp_path: Path) -> None:
@@ -107,16 +86,6 @@ def test_the_main_figures(tmp_path: Path) -> None:
 def test_how_a_run_ended_is_told(tmp_path: Path, ended: tuple[Any, ...], told: str) -> None:
     write_run(tmp_path).end(*ended)
     assert summary(tmp_path)["Ended"] == [told]
-
-
-def test_time_of_measuring_is_told_apart_where_there_was_any(tmp_path: Path) -> None:
-    ledger = write_run(tmp_path, is_done=False)
-    ledger.record_clock(**dict.fromkeys(ledger.clock().columns, 7))
-    timings = {"load_seconds": 1.0, "train_seconds": 30.0, "probe_seconds": 10.0}
-    ledger.record_timings(step=7, total=1, micro_batches=1, hits=0, misses=0, **timings)
-    ledger.flush()
-    rows = summary(tmp_path)
-    assert (rows["Time in training"], rows["Time in measuring gradients"]) == (["2 min 20 s"], ["10.0 s"])
 
 
 def test_streams_that_only_some_runs_have(tmp_path: Path) -> None:

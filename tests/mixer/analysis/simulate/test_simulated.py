@@ -127,12 +127,3 @@ def test_lengths_are_read_off_a_table_of_any_selection() -> None:
     assert counting._column_lengths(rows.with_transform(lambda batch: batch)) is None  # may change them
     nested = datasets.Dataset.from_dict({"input_ids": [[[1, 2], [3, 4]]]})
     assert counting._column_lengths(nested) is None
-
-
-def test_what_is_drawn_at_random_elsewhere_stays(tmp_path: Path) -> None:
-    made = recipe(tmp_path)
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    simulate(made)
-    torch.testing.assert_close(torch.rand(3), expected, rtol=0, atol=0)

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,15 +50,6 @@ def test_a_torn_tail_is_read_up_to_its_last_whole_rows_and_gone_on_with(tmp_path
         tail.write_bytes(written[:length])
         steps += follower.new_rows().column("step").to_pylist()
     assert steps == [step for step in range(6) for _ in range(2)]
-
-
-@pytest.mark.parametrize("changed", [b"valve", b"val\xffe"])
-def test_a_tail_whose_columns_are_not_what_was_written_is_named(tmp_path: Path, changed: bytes) -> None:
-    _append(Table(tmp_path, SCHEMA, flush_interval_seconds=0.0), 1)
-    (tail,) = tmp_path.glob("tail-*.arrow")
-    tail.write_bytes(tail.read_bytes().replace(b"value", changed))
-    with pytest.raises(ValueError, match=r"tail-000000\.arrow is damaged \(its columns are not|is no text"):
-        Follower(tmp_path, SCHEMA, ["step", "value"]).new_rows()
 
 
 def test_what_came_before_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,18 +129,3 @@ def test_a_curve_stays_small_and_keeps_its_mean() -> None:
         assert np.average(curve.points[:-1]) == pytest.approx(values.mean(), rel=0.01)
     drawn = [sparkline(np.array(values), 8) for values in ([], [2.0, 2.0], range(100))]
     assert drawn == ["", "▁▁", "▁▂▃▄▅▆▇█"]
-
-
-@pytest.mark.parametrize(
-    ("budget", "kept"),
-    [
-        ({"steps": 8, "{{7*7}}": 8}, {"steps": 8}),
-        ({"steps": 10**400, "epochs": 0, "tokens": -1, "samples": "9"}, {}),
-        ({"epochs": float("nan")}, {}),
-    ],
-)
-def test_a_budget_that_nobody_wrote_is_no_budget(tmp_path: Path, budget: dict[str, Any], kept: dict[str, Any]) -> None:
-    begin(tmp_path, 2, 1)
-    run = _watched(tmp_path)
-    run.note["run"] = {"budget": budget}
-    assert run.budget == kept

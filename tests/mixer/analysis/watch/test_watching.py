@@ -56,18 +56,6 @@ def test_a_terminal_follows_a_run_to_its_end(tmp_path: Path) -> None:
     terminal.close()
 
 
-@pytest.mark.full
-def test_control_c_ends_it_with_status_130(tmp_path: Path) -> None:
-    begin(tmp_path, 2, 1)
-    terminal = Terminal(["-m", "mixer", "watch", str(tmp_path)])
-    terminal.wait_for(lambda text: "1/200 steps" in text)
-    terminal.interrupt()
-    assert terminal.wait() == 130
-    assert b"\x1b[?25h" in terminal.written
-    assert "mixer watch: interrupted" in terminal.text
-    terminal.close()
-
-
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40), (50, 15), (50, 6), (20, 3), (200, 9)])
 def test_a_view_fits_its_terminal(tmp_path: Path, columns: int, rows: int) -> None:
     ledger = begin(tmp_path, 40, 5)

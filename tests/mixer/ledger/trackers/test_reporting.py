@@ -136,25 +136,3 @@ def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
         return [one for one in writer.scalars if one[0].startswith(groups) and one[2] > 2]
 
     assert told(second) == told(first) != []
-
-
-@pytest.mark.full
-def test_trials_of_a_search_are_told_apart(tmp_path: Path) -> None:
-    pytest.importorskip("optuna", reason="the extra `optuna` is not installed")
-    trainer = MixingTrainer(
-        args=arguments(tmp_path, eval_strategy="steps", eval_steps=2, max_steps=2, report_to=["tensorboard"]),
-        model_init=lambda: build_model("llama"),
-        train_dataset=three_streams(),
-        eval_dataset=three_streams(),
-    )
-    trainer.hyperparameter_search(
-        lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 0.1, 0.2)},
-        n_trials=2,
-        backend="optuna",
-        hp_name=lambda trial: f"trial-{trial.number}",
-    )
-    folders = sorted(path.parent for path in (tmp_path / "runs").glob("*/trial-*/events.*"))
-    assert len(folders) == 2
-    for folder in folders:
-        assert [event.step for event in _events(folder).Scalars("loss/a")] == [1, 2]
-        assert "mixture/summary/text_summary" in _events(folder).Tags()["tensors"]
