@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("mixer", "replay", "tasks")
 REFUSED_MODULES = {
@@ -131,6 +133,7 @@ def _sources() -> list[Path]:
     return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
+@pytest.mark.full
 def test_nothing_is_loaded_that_runs_code() -> None:
     found = {
         (path.relative_to(ROOT).as_posix(), what)

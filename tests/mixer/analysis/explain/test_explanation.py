@@ -245,6 +245,12 @@ def test_streams_that_come_and_go_and_shares_of_tokens(tmp_path: Path) -> None:
     np.testing.assert_allclose(of_samples / of_samples.sum(), late.weights["weight"])
 
 
+def test_groups_are_named_where_they_moved_weights(tmp_path: Path) -> None:
+    data = streams(a={"groups": {"kind": "x"}}, b={"groups": {"kind": "y"}}, c={"groups": {"kind": "y"}})
+    build(tmp_path, 2, data, mixing="Uniform", groupings=[mixer.Grouping("kind", max_shares={"x": 0.2})]).train()
+    assert any("groupings ['kind']" in note for note in explain(tmp_path, 2).notes)
+
+
 def test_the_size_is_explained_too(tmp_path: Path) -> None:
     schedule = schedules.Ramp(30, 1.0, initial=6, granularity=3, unit="progress", learning_rate="sqrt")
     build(tmp_path, 6, mixing="Uniform", batch_size=schedule, budget=mixer.Budget(samples=150)).train()

@@ -56,6 +56,14 @@ def test_a_mixture_that_a_run_had_already_is_said_to_be_its(fitted: FittedMixtur
     assert "The mixture is that of run 5 (0.2500)" in fitted.warnings[0]
 
 
+def test_what_few_runs_and_streams_without_any_cannot_tell_is_said() -> None:
+    wide = np.column_stack([MIXTURES, np.zeros((9, 8))])
+    fitted = fit((1.0 - wide) ** 2, wide)
+    assert fitted.shares[2:].tolist() == [0.0] * 8
+    assert any("9 runs cannot tell 10 streams apart" in warning for warning in fitted.warnings)
+    assert any("No run trained on ['stream 3'," in warning for warning in fitted.warnings)
+
+
 def test_an_edge_of_what_the_runs_cover_is_said_but_not_of_what_can_be() -> None:
     inner = fit(LOSSES, objective="math=1", streams=["math", "code"])
     assert inner.shares == pytest.approx([0.9, 0.1], abs=0.01)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixer.analysis.inspect.duplicates import Part, digest, find_overlaps
@@ -121,6 +121,7 @@ def test_what_is_learned_is_counted(labels: Any, task: str, learned: int) -> Non
 parts_of_numbers = st.lists(st.lists(st.integers(0, 12), max_size=12), min_size=1, max_size=4)
 
 
+@settings(max_examples=25)
 @given(parts_of_numbers, st.integers(0, 3))
 def test_overlaps_are_those_of_counting_one_by_one(contents: list[list[int]], num_held: int) -> None:
     parts = [

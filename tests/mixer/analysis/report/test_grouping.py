@@ -63,9 +63,7 @@ def test_evaluations_are_averaged_and_what_was_measured_is_left_out(run: Run) ->
 
 def test_every_plot_draws_them_in_few_panels(run: Run, tmp_path: Path) -> None:
     report = read_report([tmp_path / "run"])
-    assert [plot.title for plot in report.plots] == [
-        one.title for one in (plot([run], 20) for plot in PLOTS) if one.panels
-    ]
+    assert len(report.plots) == len(PLOTS)
     assert max(len(plot.panels) for plot in report.plots) == MOST_STREAMS
     assert max(len(plot.colours) for plot in report.plots) <= MOST_STREAMS + 1
     assert OTHERS in report.plots[0].panels[-1].title

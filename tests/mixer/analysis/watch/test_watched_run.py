@@ -115,6 +115,8 @@ def test_how_a_run_ended_is_known(tmp_path: Path) -> None:
     ledger.end("stopped")
     run.read()
     assert (run.state, run.seconds_left()) == ("stopped", None)
+    run.note["run"] = {"budget": {"steps": 10**400, "epochs": float("nan"), "tokens": -1, "samples": "9", "{{7}}": 8}}
+    assert run.budget == {}  # nobody wrote that
 
 
 def test_a_curve_stays_small_and_keeps_its_mean() -> None:
