@@ -23,21 +23,15 @@ def one_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("one_rank")
-def test_a_group_of_its_own_ends_with_the_agreement_and_no_other_one() -> None:
+@pytest.mark.parametrize("is_ended_before", [False, True])
+def test_a_group_of_its_own_ends_with_the_agreement_and_no_other_one(is_ended_before: bool) -> None:
     rank_sync = RankSync(2)
     assert len(distributed_c10d._world.pg_map) == 2
+    if is_ended_before:  # by whoever ended all groups
+        dist.destroy_process_group()
     del rank_sync
     gc.collect()
-    assert list(distributed_c10d._world.pg_map) == [dist.group.WORLD]
-
-
-@pytest.mark.usefixtures("one_rank")
-def test_whoever_ended_all_groups_ended_it_too() -> None:
-    rank_sync = RankSync(2)
-    dist.destroy_process_group()
-    del rank_sync
-    gc.collect()
-    assert not dist.is_initialized()
+    assert list(distributed_c10d._world.pg_map) == ([] if is_ended_before else [dist.group.WORLD])
 
 
 @pytest.mark.usefixtures("one_rank")

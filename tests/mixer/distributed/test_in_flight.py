@@ -1,7 +1,6 @@
 """Tensors of collectives that a thread may still hold when Python ends."""
 
 import threading
-import time
 
 import pytest
 import torch
@@ -35,12 +34,7 @@ def test_what_a_thread_has_let_go_of_is_held_no_longer() -> None:
 def test_the_end_waits_for_the_thread_that_still_has_a_tensor() -> None:
     kept: list[Tensor] = []
     _send(kept)
-
-    def let_go() -> None:
-        time.sleep(0.05)
-        kept.clear()
-
-    thread = threading.Thread(target=let_go)
+    thread = threading.Timer(0.05, kept.clear)
     thread.start()
     wait_until_let_go()
     assert not kept

@@ -56,7 +56,7 @@ def test_a_rank_that_cannot_begin_ends_the_others(failing: int) -> None:
 
 def test_a_rank_of_which_nothing_is_heard_is_named() -> None:
     def build(rank: int) -> None:
-        time.sleep(3 * (rank == 1))
+        time.sleep(1.5 * (rank == 1))
 
     ends = _on_ranks(lambda meeting, rank: meeting.run_on_all(lambda: build(rank)), timeout_seconds=0.5)
     assert ends[0] == ends[2]

@@ -9,53 +9,38 @@ from mixer.ledger.ledger import Ledger
 from tests.mixer.analysis.report.ledgers import write_run
 
 
-def _note(folder: Path, **content: object) -> None:
-    (folder / "ledger" / "ledger.json").write_text(json.dumps(content))
+def test_a_run_that_is_going_is_opened_and_what_is_none_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", is_done=False)
+    assert open_ledger(tmp_path / "run").to_pandas()["step"].max() == 6
+    (tmp_path / "empty").mkdir()
+    Ledger(tmp_path / "new" / "ledger", is_writer=True).begin(None, {})
+    for name, message in {
+        "none": r"Folder .*none does not exist: pass the output folder of a run",
+        "empty": r"is not the folder of a run: it has no ledger/ledger.json",
+        "new": "has no steps yet: if the run is in progress",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            open_ledger(tmp_path / name)
 
 
-def test_a_run_that_is_going_is_opened(tmp_path: Path) -> None:
-    write_run(tmp_path, is_done=False)
-    assert open_ledger(tmp_path).to_pandas()["step"].max() == 6
-
-
-def test_what_is_no_folder_or_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"Folder .*none does not exist: pass the output folder of a run"):
-        open_ledger(tmp_path / "none")
-    with pytest.raises(ValueError, match=r"is not the folder of a run: it has no ledger/ledger.json"):
-        open_ledger(tmp_path)
-
-
-def test_a_ledger_without_steps_is_refused(tmp_path: Path) -> None:
-    Ledger(tmp_path / "ledger", is_writer=True).begin(None, {})
-    with pytest.raises(ValueError, match="has no steps yet: if the run is in progress"):
-        open_ledger(tmp_path)
-
-
-@pytest.mark.parametrize("version", [2, 99, "1", None])
-def test_a_ledger_of_a_newer_version_is_refused(tmp_path: Path, version: object) -> None:
+def test_a_note_of_a_newer_version_or_that_is_damaged_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path)
-    _note(tmp_path, format=version)
-    with pytest.raises(
-        ValueError, match=f"has format {version}, but this version reads up to 1. Upgrade adaptive-mixer"
-    ):
-        open_ledger(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "\x00"])
-def test_a_damaged_note_is_named(tmp_path: Path, text: str) -> None:
-    write_run(tmp_path)
-    (tmp_path / "ledger" / "ledger.json").write_text(text)
-    with pytest.raises(ValueError, match=r"ledger.json is damaged: replace its content by"):
-        open_ledger(tmp_path)
+    newer = {
+        json.dumps({"format": version}): f"has format {version}, but this version reads up to 1. Upgrade"
+        for version in (2, 99, "1", None)
+    }
+    for text, message in {**newer, **dict.fromkeys(("", "{", "[]", "\x00"), "is damaged: replace its")}.items():
+        (tmp_path / "ledger" / "ledger.json").write_text(text)
+        with pytest.raises(ValueError, match=message):
+            open_ledger(tmp_path)
 
 
 def test_a_description_is_read_and_older_ledgers_have_none(tmp_path: Path) -> None:
     write_run(tmp_path)
     assert read_description(tmp_path) == {}
-    _note(tmp_path, format=1, run={"data_seed": 3})
-    assert read_description(tmp_path) == {"data_seed": 3}
-    _note(tmp_path, format=1, run="nonsense")
-    assert read_description(tmp_path) == {}
+    for run, expected in (({"data_seed": 3}, {"data_seed": 3}), ("nonsense", {})):
+        (tmp_path / "ledger" / "ledger.json").write_text(json.dumps({"format": 1, "run": run}))
+        assert read_description(tmp_path) == expected
 
 
 def test_runs_within_a_folder_are_named_and_the_newest_found(tmp_path: Path) -> None:

@@ -25,25 +25,14 @@ def _printed(content: object, capsys: pytest.CaptureFixture[str]) -> object:
     return json.loads(capsys.readouterr().out, parse_constant=refuse)
 
 
-def test_what_is_no_number_is_null(capsys: pytest.CaptureFixture[str]) -> None:
-    content = {"a": math.nan, "b": [math.inf, -math.inf, 1.5], "c": np.array([np.nan, 2.0]), "d": np.int64(3)}
-    assert _printed(content, capsys) == {"a": None, "b": [None, None, 1.5], "c": [None, 2.0], "d": 3}
-
-
-def test_tables_are_lists_of_rows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_number_is_null_and_tables_are_lists_of_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    content = {"a": math.nan, "b": [math.inf, 1.5], "c": np.array([np.nan, 2.0]), "d": np.int64(3)}
+    assert _printed(content, capsys) == {"a": None, "b": [None, 1.5], "c": [None, 2.0], "d": 3}
     table = pd.DataFrame({"stream": ["a", "b"], "count": [1, 2], "loss": [0.5, np.nan], "active": [True, False]})
-    assert _printed(table, capsys) == [
-        {"stream": "a", "count": 1, "loss": 0.5, "active": True},
-        {"stream": "b", "count": 2, "loss": None, "active": False},
-    ]
-
-
-def test_paths_and_keys_are_texts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _printed({1: Path("runs/a"), "true": True, "none": None}, capsys) == {
-        "1": "runs/a",
-        "true": True,
-        "none": None,
-    }
+    rows = [["a", 1, 0.5, True], ["b", 2, None, False]]
+    assert _printed(table, capsys) == [dict(zip(table.columns, row, strict=True)) for row in rows]
+    texts = {1: Path("runs/a"), "true": True, "none": None}
+    assert _printed(texts, capsys) == {"1": "runs/a", "true": True, "none": None}
 
 
 @pytest.mark.parametrize("value", [object(), Color.RED, print, Color, ValueError("no")])

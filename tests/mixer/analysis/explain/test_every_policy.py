@@ -10,6 +10,8 @@ from mixer.analysis.explain.explanation import explain
 from mixer.policies.registry import built_in_policies
 from tests.mixer.trainer.test_every_policy_trains import train
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.parametrize("name", sorted(built_in_policies()))
 def test_its_decisions_are_recorded_exactly(tmp_path: Path, name: str) -> None:

@@ -1,7 +1,6 @@
 """What is read of runs, from ledgers written without training."""
 
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 
 from mixer.analysis.fit.runs import RecordedRuns
 from mixer.ledger.ledger import Ledger
-from tests.mixer.analysis.report.ledgers import write_run
 
 # Columns of which nothing is read here.
 NEWER = ("undelivered", "policy_weight", "loss_weight", "owed", "active", "skipped")
@@ -78,11 +76,6 @@ def test_training_losses_are_means_of_the_last_tenth_by_items(tmp_path: Path) ->
     assert np.isnan(RecordedRuns([bad], loss="train").losses).all()
 
 
-def test_a_last_evaluation_that_is_not_finite_is_not_replaced_by_an_earlier_one(tmp_path: Path) -> None:
-    run = recorded(tmp_path / "one", {"a": [1, 1]}, {1: {"a": 2.0}, 2: {"a": float("nan")}})
-    assert np.isnan(RecordedRuns([run]).losses).all()
-
-
 def test_evaluation_sets_beside_streams_are_losses_too_and_streams_without_are_named(tmp_path: Path) -> None:
     found = {"a": 1.0, "target": 2.0}
     runs = [recorded(tmp_path / name, {"a": [2], "memory": [1]}, {1: found}) for name in ("one", "two")]
@@ -91,41 +84,29 @@ def test_evaluation_sets_beside_streams_are_losses_too_and_streams_without_are_n
     assert both.notes[0] == "No run has a loss of ['memory']: the objective leaves them out."
     other = recorded(tmp_path / "three", {"a": [2], "memory": [1]}, {1: {"a": 1.0, "memory": 1.0}})
     some = RecordedRuns([*runs, other])
-    assert some.loss_names == (
-        "a",
-        "memory",
-    )  # a stream's loss that only some runs have: the fit refuses and names them
+    # A stream's loss that only some runs have: the fit refuses and names them.
+    assert some.loss_names == ("a", "memory")
     assert np.isnan(some.losses[:2, 1]).all()
 
 
-def test_a_mixture_that_changes_is_noted(tmp_path: Path) -> None:
-    run = recorded(tmp_path / "adaptive", {"a": [1, 3], "b": [3, 1]}, {2: {"a": 1, "b": 1}})
-    assert "The mixture changed over adaptive" in RecordedRuns([run]).notes[0]
-
-
 def test_runs_of_other_streams_or_budgets_are_refused_by_name(tmp_path: Path) -> None:
-    usual = [recorded(tmp_path / f"run-{number}", {"a": [10] * 10}, {10: {"a": 1.0}}) for number in range(3)]
+    def one(name: str, counts: list[int], evaluated_at: int, progress: float = 1.0) -> Path:
+        return recorded(tmp_path / name, {"a": counts}, {evaluated_at: {"a": 1.0}}, progress=progress)
+
+    usual = [one(f"run-{number}", [10] * 10, 10) for number in range(3)]
     others = recorded(tmp_path / "others", {"c": [10] * 10}, {10: {"c": 1.0}})
     with pytest.raises(ValueError, match=r"run-0 has \['a'\], but others has \['c'\]"):
         RecordedRuns([*usual, others])
-    cases = {
-        "long": (
-            recorded(tmp_path / "long", {"a": [10] * 12}, {12: {"a": 1.0}}),
-            r"trained on as many .* long \(120\)",
-        ),
-        "stopped": (recorded(tmp_path / "stopped", {"a": [10] * 10}, {10: {"a": 1}}, progress=0.5), r"stopped \(50%\)"),
-        "early": (
-            recorded(tmp_path / "early", {"a": [10] * 10}, {6: {"a": 1.0}}),
-            r"before 95% of the run: early \(60%\)",
-        ),
-    }
-    for name, (folder, message) in cases.items():
+    for folder, message in (
+        (one("long", [10] * 12, 12), r"trained on as many .* long \(120\)"),
+        (one("stopped", [10] * 10, 10, 0.5), r"stopped \(50%\)"),
+        (early := one("early", [10] * 10, 6), r"before 95% of the run: early \(60%\)"),
+    ):
         with pytest.raises(ValueError, match=message):
             RecordedRuns([*usual, folder])
-        assert name in RecordedRuns([*usual, folder], allow_different_budgets=True).runs
-    RecordedRuns([*usual, cases["early"][0]], loss="train")  # evaluations make no difference then
-    near = recorded(tmp_path / "near", {"a": [10] * 9 + [13]}, {10: {"a": 1.0}})
-    RecordedRuns([*usual, near])
+        assert folder.name in RecordedRuns([*usual, folder], allow_different_budgets=True).runs
+    RecordedRuns([*usual, early], loss="train")  # evaluations make no difference then
+    RecordedRuns([*usual, one("near", [10] * 9 + [13], 10)])
 
 
 def test_losses_of_models_that_were_hardly_trained_are_refused(tmp_path: Path) -> None:
@@ -146,15 +127,6 @@ def test_losses_of_models_that_were_hardly_trained_are_refused(tmp_path: Path) -
     assert RecordedRuns(three("late", 38)).runs
 
 
-def test_of_the_last_evaluations_of_streams_the_earliest_counts(tmp_path: Path) -> None:
-    counts = {"a": [1] * 10, "b": [1] * 10}
-    parts = recorded(tmp_path / "parts", counts, {0: {"a": 9.0, "b": 9.0}, 10: {"a": 1.0}})
-    with pytest.raises(ValueError, match="last evaluation of parts was before the first step"):
-        RecordedRuns([parts])
-    others = recorded(tmp_path / "others", counts, {0: {"target": 9.0}, 10: {"a": 1.0, "b": 1.0}})  # no stream
-    assert RecordedRuns([others]).runs
-
-
 def test_what_is_no_run_or_has_nothing_to_fit_is_refused(tmp_path: Path) -> None:
     run = recorded(tmp_path / "one", {"a": [1]})
     with pytest.raises(ValueError, match="No stream was evaluated in any of the runs"):
@@ -166,11 +138,3 @@ def test_what_is_no_run_or_has_nothing_to_fit_is_refused(tmp_path: Path) -> None
     Ledger(tmp_path / "new" / "ledger", is_writer=True).begin(None, {})
     with pytest.raises(ValueError, match="has no step"):
         RecordedRuns([tmp_path / "new"])
-
-
-def test_runs_of_the_same_name_go_by_their_paths_and_a_report_s_runs_are_read(tmp_path: Path) -> None:
-    write_run(tmp_path / "x" / "run")
-    shutil.copytree(tmp_path / "x", tmp_path / "y")
-    runs = RecordedRuns([tmp_path / "x" / "run", tmp_path / "y" / "run"])
-    assert runs.runs == (str(tmp_path / "x" / "run"), str(tmp_path / "y" / "run"))
-    assert runs.streams == ("math", "code")

@@ -15,16 +15,8 @@ from tests.helpers import arguments
 
 VOCABULARY = 64
 HERE = "tests.mixer.analysis.inspect.sources"
-LLAMA = {
-    "model_type": "llama",
-    "vocab_size": VOCABULARY,
-    "hidden_size": 8,
-    "intermediate_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32,
-}
+SIZES = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+LLAMA = {"model_type": "llama", "vocab_size": VOCABULARY, "max_position_embeddings": 32, **SIZES}
 
 
 def rows(num_samples: int, seed: int, length: int = 8) -> list[dict[str, list[int]]]:
@@ -89,22 +81,6 @@ def short(num_samples: int = 4) -> Any:
 def images(labels: list[int]) -> Any:
     """Tokens with a class each."""
     return Dataset.from_list([{"input_ids": [number % 60, 1], "labels": label} for number, label in enumerate(labels)])
-
-
-def pixels() -> Any:
-    """Images with a class each; the last one is the first one again."""
-    images = np.random.default_rng(10).random((8, 1, 4, 4)).tolist()
-    return Dataset.from_list([{"pixel_values": images[n % 8], "labels": n % 8 % 2} for n in range(9)])
-
-
-class Pairs(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
-    """Samples that are no mappings."""
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return torch.full((2,), index // 2), 1
 
 
 def recipe(folder: Any, streams: dict[str, Any], **changes: Any) -> Recipe:

@@ -17,37 +17,15 @@ def calm_run(streams: tuple[str, ...] = ("math", "code", "chat"), seed: int = 0)
     step = np.arange(1, NUM_STEPS + 1)
     samples = BATCH_SIZE * step
     place = {"step": step, "epoch": samples / EPOCH_SIZE, "samples": samples}
-    clock = pd.DataFrame(
-        {
-            **place,
-            "tokens": samples,
-            "progress": step / NUM_STEPS,
-            "batch_size": BATCH_SIZE,
-            "total": BATCH_SIZE,
-            "learning_rate": 1e-3,
-            "learning_rate_factor": 1.0,
-            "loss": 2 + 3 / np.sqrt(step),
-            "gradient_norm": 1.0,
-        }
-    )
+    sizes = {"tokens": samples, "progress": step / NUM_STEPS, "batch_size": BATCH_SIZE, "total": BATCH_SIZE}
+    rates = {"learning_rate": 1e-3, "learning_rate_factor": 1.0, "loss": 2 + 3 / np.sqrt(step), "gradient_norm": 1.0}
     count = BATCH_SIZE // len(streams)
-    rows = {
-        name: pd.DataFrame(
-            {
-                **place,
-                "weight": 1 / len(streams),
-                "count": count,
-                "items": 100 * count,
-                "loss": 2 + 3 / np.sqrt(step) + random.normal(0.0, 0.05, NUM_STEPS),
-                "seen": count * step,
-                "coverage": np.minimum(1.0, count * step / 4_000),
-                "passes": count * step / 4_000,
-                "active": True,
-                "skipped": 0,
-            }
-        )
-        for name in streams
-    }
+    counts = {"weight": 1 / len(streams), "count": count, "items": 100 * count, "seen": count * step}
+    covered = {"coverage": np.minimum(1.0, count * step / 4_000), "passes": count * step / 4_000}
+    rows = {}
+    for name in streams:
+        loss = 2 + 3 / np.sqrt(step) + random.normal(0.0, 0.05, NUM_STEPS)
+        rows[name] = pd.DataFrame({**place, **counts, **covered, "loss": loss, "active": True, "skipped": 0})
     at = np.array([0, 40, 80, 120, 160, 200, 240])
     evaluated = {"step": at, "epoch": BATCH_SIZE * at / EPOCH_SIZE, "samples": BATCH_SIZE * at}
     batches = {"hits": 0, "misses": 0, "load_seconds": 0.01, "train_seconds": 0.5, "probe_seconds": 0.0}
@@ -55,7 +33,7 @@ def calm_run(streams: tuple[str, ...] = ("math", "code", "chat"), seed: int = 0)
         name="run",
         ended="finished",
         description={"streams": [{"name": name, "kind": "data", "max_epochs": None} for name in streams]},
-        clock=clock,
+        clock=pd.DataFrame({**place, **sizes, **rates}),
         timings=pd.DataFrame({**place, **batches}),
         streams=rows,
         evaluations={name: pd.DataFrame({**evaluated, "loss": 2 + 3 / np.sqrt(at + 1)}) for name in streams},

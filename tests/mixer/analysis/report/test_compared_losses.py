@@ -3,35 +3,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mixer import FAMO, DoReMi, Policy
-from mixer.analysis.report import write_report
-from mixer.analysis.report.contents import points_per_line
 from mixer.analysis.report.plot import Plot
 from mixer.analysis.report.plots import compared_losses
-from mixer.analysis.report.run import Run, read_runs
-from tests.mixer.analysis.report.ledgers import write_run
-from tests.mixer.analysis.report.test_page import Page
-from tests.mixer.comparing import build
+from mixer.analysis.report.run import Run
+from tests.mixer.analysis.report.ledgers import made_run
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> list[Run]:
-    write_run(tmp_path / "first", ("math", "code"), measure_every=1)
-    write_run(tmp_path / "second", ("code", "chat"), num_steps=4, measure_every=2)
-    write_run(tmp_path / "third")
-    return read_runs([tmp_path / name for name in ("first", "second", "third")])
+    first = made_run(tmp_path / "first", ("math", "code"), measure_every=1)
+    return [first, made_run(tmp_path / "second", ("code", "chat"), 4, measure_every=2), made_run(tmp_path / "third")]
 
 
 def y_of(plot: Plot, panel: int, name: str) -> np.ndarray:
     return next(line.y for line in plot.panels[panel].figure.data if line.name == name)
-
-
-def test_comparisons_have_their_place_on_the_clock(runs: list[Run]) -> None:
-    first, second, third = runs
-    assert first.comparisons["code"]["epoch"].tolist() == [0.004, 0.012, 0.024, 0.04, 0.06, 0.084]
-    assert second.comparisons["chat"]["step"].tolist() == [2, 4]
-    assert second.comparisons["chat"]["excess_loss"].tolist() == [1.0, 0.5]
-    assert third.comparisons == {}
 
 
 def test_excess_and_fall_are_a_panel_each_a_run(runs: list[Run]) -> None:
@@ -62,50 +47,3 @@ def test_what_was_not_measured_has_no_panel_and_a_stream_without_it_no_line(runs
     assert [panel.title for panel in plot.panels] == titles
     assert {line.legendgroup for line in plot.panels[0].figure.data} == {"code"}
     assert compared_losses(runs[2:], 100).panels == []
-
-
-def test_the_smoothed_excess_weighs_steps_by_their_items(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", num_steps=100, measure_every=1)
-    (run,) = read_runs([tmp_path / "run"])
-    run.comparisons["code"]["excess_loss"] = [1.0] * 99 + [3.0]
-    run.streams["code"]["items"] = [1] * 99 + [1000]
-    assert y_of(compared_losses([run], 1000), 0, "code")[-1] > 2.9
-
-
-def test_of_a_running_run_nothing_is_shown_that_came_too_early(tmp_path: Path) -> None:
-    ledger = write_run(tmp_path / "run", is_done=False, measure_every=1)
-    ledger.record_comparisons(6, ("web",), {"excess_loss": np.ones(1)})  # no other rows of web are written yet
-    ledger.record_comparisons(7, ("math", "code"), {"excess_loss": np.ones(2)})
-    ledger.flush()
-    (run,) = read_runs([tmp_path / "run"])
-    assert list(run.comparisons) == ["math", "code"]
-    assert len(y_of(compared_losses([run], 100), 0, "math, this step")) == 6
-
-
-def test_points_are_shared_out_over_more_lines_where_losses_were_compared(tmp_path: Path) -> None:
-    streams = tuple(f"stream {place}" for place in range(40))
-    for name in ("plain", "compared"):
-        ledger = write_run(tmp_path / name, streams, 2, is_done=False)
-    ledger.record_comparisons(1, streams, {"loss_after": np.ones(40)})
-    ledger.flush()
-    plain, compared = (points_per_line(read_runs([tmp_path / name])) for name in ("plain", "compared"))
-    assert compared < plain < 2000
-
-
-@pytest.mark.parametrize(
-    ("policy", "title", "words"),
-    [
-        (DoReMi(acts_on="sampling"), "above the reference", "In run the last excess (smoothed) is between"),
-        (FAMO(), "fall by the step", "In run the last fall (smoothed) is between"),
-    ],
-)
-def test_the_page_of_a_run_has_the_plot(tmp_path: Path, policy: Policy, title: str, words: str) -> None:
-    trainer = build(tmp_path / "run", policy)
-    trainer.train()
-    page = Page(write_report([tmp_path / "run"]))
-    assert page.texts["heading-2"].strip() == "Losses compared"
-    assert (tmp_path / "run" / "report.html").read_text().count(f"run: {title}") == 1
-    assert words in page.texts["caption-2"]
-    (figure,) = page.figures()[3:4]  # after the losses of three streams
-    names = [name for stream in "abc" for name in (f"{stream}, this step", stream)]
-    assert [trace["name"] for trace in figure["data"]] == names

@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer.analysis.report.clocked import last_in_words, not_finite_since
+from mixer.analysis.report.clocked import not_finite_since
 from mixer.analysis.report.plots import losses
-from mixer.analysis.report.run import Run
 from mixer.analysis.report.tables import stream_cells, stream_figures
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.summary import comparison_table, summarise
@@ -39,15 +38,10 @@ def test_since_when_losses_are_not_finite(values: list[float], items: list[int],
         assert not_finite_since(rows.drop(columns="items")) == since
 
 
-def broken_run() -> Run:
+def test_captions_and_the_table_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     run = calm_run()
     run.streams["code"].loc[99:, "loss"] = np.nan
     run.evaluations["code"].loc[3:, "loss"] = np.nan
-    return run
-
-
-def test_captions_and_the_table_say_so(capsys: pytest.CaptureFixture[str]) -> None:
-    run = broken_run()
     caption = losses([run], 100).caption
     assert "), not finite since step 100 (code), the last validation loss is 2.193 (each), not finite" in caption
     assert caption.endswith("not finite since step 120 (code).")
@@ -64,20 +58,9 @@ def test_captions_and_the_table_say_so(capsys: pytest.CaptureFixture[str]) -> No
     written = json.loads(capsys.readouterr().out)
     assert [row["training_not_finite_since"] for row in written] == [None, 100, None]
     assert '"samples": 2400,' in json.dumps(written)
-
-
-def test_whole_numbers_stay_whole_beside_sets_that_are_no_streams() -> None:
-    run = calm_run()
-    run.evaluations["held out"] = run.evaluations["math"]
+    run.evaluations["held out"] = run.evaluations["math"]  # no stream: whole numbers stay whole beside it
     assert stream_figures(run)["samples"].tolist()[:3] == [2400, 2400, 2400]
-    assert stream_figures(run)["samples"].dtype == "Int64"
     assert stream_cells(run)[1][-1][1] == ""
-
-
-def test_where_all_are_bad_or_none_is_known() -> None:
-    rows = pd.DataFrame({"step": [1, 2], "items": [1, 1], "loss": [np.nan, np.nan]})
-    assert last_in_words({"a": rows}, {"a": rows["loss"]}) == "not finite since step 1 (a)"
-    assert last_in_words({"a": rows.assign(items=0)}, {"a": rows["loss"]}) == ""
 
 
 @pytest.mark.parametrize("bad", ["math", "code"])

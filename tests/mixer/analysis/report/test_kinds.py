@@ -32,31 +32,21 @@ def folder_of_sweep(folder: Path) -> Path:
     return folder
 
 
-def test_a_package_gives_the_page_of_its_runs(tmp_path: Path) -> None:
+def test_a_package_gives_the_page_of_its_runs_and_a_trainer_that_of_the_others(tmp_path: Path) -> None:
     folders = [folder_of_sweep(tmp_path / name) for name in ("first", "second")]
     page = write_report(folders)
     assert page == tmp_path / "first" / "report.html"
     text = page.read_text()
-    assert "<h1>first, second</h1>" in text
-    assert '<th scope="row">Rows</th><td>3</td><td>3</td>' in text
-    assert "Said below." in text
-
-
-def test_what_no_kind_recognises_is_the_run_of_a_trainer(tmp_path: Path) -> None:
+    for said in ("<h1>first, second</h1>", '<th scope="row">Rows</th><td>3</td><td>3</td>', "Said below."):
+        assert said in text
     write_run(tmp_path / "run")
     assert kind_of([tmp_path / "run"]) is None
     assert "Mixture" in write_report([tmp_path / "run"]).read_text()
     with pytest.raises(ValueError, match="does not exist: pass the output folder"):
         write_report([tmp_path / "nowhere"])
-
-
-def test_kinds_do_not_mix(tmp_path: Path) -> None:
-    write_run(tmp_path / "run")
-    folders = [tmp_path / "run", folder_of_sweep(tmp_path / "other")]
-    message = r"of one kind, but .*run is a plain run and .*other is a sweep\. Write a report of each kind\."
+    message = r"of one kind, but .*run is a plain run and .*second is a sweep\. Write a report of each kind\."
     with pytest.raises(ValueError, match=message):
-        write_report(folders)
-    assert not (tmp_path / "run" / "report.html").exists()
+        write_report([tmp_path / "run", folders[1]])
 
 
 def _breaks() -> None:
@@ -71,7 +61,5 @@ def test_a_broken_package_leaves_the_other_reports(tmp_path: Path, monkeypatch: 
         kind = kind_of([folder_of_sweep(tmp_path / "one")])
     assert kind is not None
     assert kind.title == "a sweep"
-    assert [str(warning.message).split(" (")[0] for warning in warned] == [
-        "report broken of an unknown package is skipped",
-        "report none of an unknown package is skipped",
-    ]
+    left_out = [f"report {name} of an unknown package is skipped" for name in ("broken", "none")]
+    assert [str(warning.message).split(" (")[0] for warning in warned] == left_out

@@ -4,11 +4,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pytest
-
 from mixer.analysis.report import write_report
-from mixer.analysis.report.kinds import Report
-from mixer.analysis.report.page import write_page
 from mixer.analysis.report.plots import PLOTS
 from mixer.analysis.report.run import read_runs
 from tests.mixer.analysis.report.ledgers import write_run
@@ -52,14 +48,13 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     assert not list(path.parent.glob("*.tmp")) + list(path.parent.glob(".*.tmp"))
 
 
-@pytest.mark.parametrize("measure_every", [0, 2])
-def test_every_plot_with_something_to_show_is_there_in_figures_and_in_words(tmp_path: Path, measure_every: int) -> None:
-    write_run(tmp_path / "first", measure_every=measure_every)
+def test_every_plot_with_something_to_show_is_there_in_figures_and_in_words(tmp_path: Path) -> None:
+    write_run(tmp_path / "first", measure_every=2)
     write_run(tmp_path / "second", ("code", "chat"))
     folders = [tmp_path / "first", tmp_path / "second"]
     page = Page(write_report(folders, tmp_path / "pages" / "both.html"))
     plots = [plot for plot in (plot(read_runs(folders), 100) for plot in PLOTS) if plot.panels]
-    assert len(plots) == len(PLOTS) - (0 if measure_every else 6)
+    assert len(plots) == len(PLOTS)
     assert len(page.figures()) == sum(len(plot.panels) for plot in plots)
     assert page.places == list(range(len(page.figures())))
     assert f"heading-{len(plots) + 1}" not in page.texts
@@ -70,20 +65,6 @@ def test_every_plot_with_something_to_show_is_there_in_figures_and_in_words(tmp_
     text = (tmp_path / "pages" / "both.html").read_text()
     assert "Not every run has every stream: math only in first; chat only in second." in text
     assert 'data-key="second"' in text
-
-
-def test_a_page_of_other_tables_is_the_same_with_their_words(tmp_path: Path) -> None:
-    name = "<b>"
-    path = write_page(tmp_path / "new" / "page.html", Report([name], [("Rows", ["3"])], [], "Said <i>below</i>."))
-    text = path.read_text()
-    assert "<b>" not in text
-    assert "<p>Said &lt;i&gt;below&lt;/i&gt;.</p>" in text
-    assert '<th scope="row">Rows</th><td>3</td>' in text
-    page = Page(path)
-    assert (page.addresses, page.figures()) == ([], [])
-    write_page(path, Report([name], [], []))
-    assert "Said" not in path.read_text()
-    assert [file.name for file in path.parent.iterdir()] == ["page.html"]
 
 
 HOSTILE = (
@@ -142,31 +123,6 @@ def test_of_very_many_streams_the_main_ones_are_drawn_and_all_are_in_a_table(tmp
     write_run(tmp_path / "run", names, num_steps=8)
     path = write_report([tmp_path / "run"])
     text = path.read_text()
-    assert "The plots show 11 streams separately" in text
-    assert "The 29 others are drawn as one" in text
+    for said in ("11 streams separately", "29 others are drawn as one", "<details>", 'data-key="other streams"'):
+        assert said in text
     assert text.count('<th scope="row">stream-') == 40
-    assert "<details>" in text  # folded
-    assert 'data-key="other streams"' in text
-
-
-def test_the_page_of_a_running_run_is_written_again(tmp_path: Path) -> None:
-    ledger = write_run(tmp_path / "run", is_done=False)
-    first = write_report([tmp_path / "run"]).read_text()
-    ledger.finish()
-    assert "50%" in first
-    assert write_report([tmp_path / "run"]).read_text() == first
-
-
-@pytest.mark.parametrize(("num_streams", "num_runs"), [(3, 1), (40, 3)])
-def test_long_runs_of_many_streams_stay_below_six_megabytes(tmp_path: Path, num_streams: int, num_runs: int) -> None:
-    folders = [tmp_path / f"run-{number}" for number in range(num_runs)]
-    for folder in folders:
-        streams = tuple(f"stream-{number}" for number in range(num_streams))
-        write_run(folder, streams, num_steps=6000 // num_streams, measure_every=2)
-    assert write_report(folders).stat().st_size < 6e6
-
-
-def test_an_output_that_is_a_folder_is_refused(tmp_path: Path) -> None:
-    write_run(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"output must be a file, but .* is a folder: give .*report.html"):
-        write_report([tmp_path / "run"], tmp_path)

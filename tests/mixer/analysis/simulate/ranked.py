@@ -9,11 +9,7 @@ from tests.mixer.analysis.simulate.runs import HERE, stream, three
 CASES: dict[str, dict[str, Any]] = {
     "default size": {
         "mixing": {"a": 2, "b": 1, "c": 1},
-        "training": {
-            "per_device_train_batch_size": 3,
-            "gradient_accumulation_steps": 2,
-            "dataloader_drop_last": True,
-        },
+        "training": {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 2, "dataloader_drop_last": True},
     },
     "growing": {
         "streams": three(b={"max_epochs": 1.2}),

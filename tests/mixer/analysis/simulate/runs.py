@@ -23,18 +23,8 @@ PLANNED = ["step", "stream", "weight", "count", "tokens", "seen", "unique", "cov
 PLANNED += ["undelivered", "policy_weight", "loss_weight", "owed", "active", "skipped"]
 CLOCK = ["step", "samples", "tokens", "epoch", "progress", "batch_size", "total", "learning_rate"]
 CLOCK += ["learning_rate_factor"]
-MODEL = ModelRecipe(
-    "causal-lm",
-    config={
-        "model_type": "llama",
-        "vocab_size": VOCABULARY,
-        "hidden_size": 8,
-        "intermediate_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 1,
-        "num_key_value_heads": 1,
-    },
-)
+_SIZES = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
+MODEL = ModelRecipe("causal-lm", config={"model_type": "llama", "vocab_size": VOCABULARY, **_SIZES})
 
 
 def splits(num_samples: int, seed: int) -> dict[str, Any]:

@@ -12,24 +12,18 @@ from replay import ReplayRatio
 from tests.mixer.analysis.simulate.runs import HERE, assert_same, plan, stream, three, train
 
 SCHEDULED = [(0.0, {"a": 3, "b": 1, "c": 1}), (1.0, {"a": 1, "b": 1, "c": 3})]
-CASES: dict[str, dict[str, Any]] = {
+
+
+def memory(enters_at: float = 0.0, **arguments: Any) -> StreamRecipe:
+    return StreamRecipe("replay.ReplayBuffer", {"capacity": 10, **arguments}, enters_at=enters_at)
+
+
+QUICK: dict[str, dict[str, Any]] = {
     "shares by size, two epochs": {},
-    "the rest of an epoch dropped, accumulation": {
-        "training": {"dataloader_drop_last": True, "gradient_accumulation_steps": 2},
-        "mixing": {"a": 1, "b": 1, "c": 2},
-    },
     "one stream, the rest dropped": {
         "streams": {"a": stream(37, 1)},
         "training": {"dataloader_drop_last": True},
         "batch_size": lambda: schedules.Ramp(13, 1.0, initial=8, unit="progress"),
-    },
-    "caps that run out before the end": {
-        "streams": three(b={"max_epochs": 0.7}, c={"max_epochs": 1.5}),
-        "mixing": "Uniform",
-    },
-    "all streams exhausted": {
-        "streams": three(a={"max_epochs": 1.0}, b={"max_epochs": 1.0}, c={"max_epochs": 2.0}),
-        "training": {"max_steps": 60},
     },
     "streams that come and go, scheduled": {
         "streams": three(b={"enters_at": 0.3}, c={"leaves_at": 0.6}),
@@ -45,6 +39,25 @@ CASES: dict[str, dict[str, Any]] = {
         "budget": Budget(tokens=1500),
         "batch_size": lambda: schedules.Ramp(20, initial=6, over=900, unit="tokens", learning_rate="sqrt"),
     },
+    "a table without masks": {
+        "streams": {"a": StreamRecipe(f"{HERE}.columns", {"num_samples": 30}), "b": stream(12, 2)},
+        "budget": Budget(tokens=600),
+        "training": {"per_device_train_batch_size": 4},
+    },
+    "replay": {
+        "streams": {**three(a={"leaves_at": 0.5}, b={"enters_at": 0.5}), "memory": memory(0.5, streams=["a"])},
+        "mixing": lambda: ReplayRatio(0.3, "Uniform"),
+    },
+}
+SLOW: dict[str, dict[str, Any]] = {
+    "the rest of an epoch dropped, accumulation": {
+        "training": {"dataloader_drop_last": True, "gradient_accumulation_steps": 2},
+        "mixing": {"a": 1, "b": 1, "c": 2},
+    },
+    "all streams exhausted": {
+        "streams": three(a={"max_epochs": 1.0}, b={"max_epochs": 0.7}, c={"max_epochs": 1.5}),
+        "training": {"max_steps": 60},
+    },
     "warm-up of the batch size, a budget of samples, epochs of its own": {
         "budget": Budget(samples=150),
         "epoch_size": 50,
@@ -52,29 +65,12 @@ CASES: dict[str, dict[str, Any]] = {
         "training": {"warmup_steps": 3, "lr_scheduler_type": "linear"},
     },
     "by the learning rate": {"batch_size": lambda: schedules.Seesaw(maximum=32), "training": {"num_train_epochs": 4}},
-    "a table without masks": {
-        "streams": {"a": StreamRecipe(f"{HERE}.columns", {"num_samples": 30}), "b": stream(12, 2)},
-        "budget": Budget(tokens=600),
-        "training": {"per_device_train_batch_size": 4},
-    },
-    "replay": {
-        "streams": {
-            **three(a={"leaves_at": 0.5}, b={"enters_at": 0.5}),
-            "memory": StreamRecipe("replay.ReplayBuffer", {"capacity": 10, "streams": ["a"]}, enters_at=0.5),
-        },
-        "mixing": lambda: ReplayRatio(0.3, "Uniform"),
-    },
     "replay on top": {
-        "streams": {"a": stream(30, 1), "memory": StreamRecipe("replay.ReplayBuffer", {"capacity": 10})},
+        "streams": {"a": stream(30, 1), "memory": memory()},
         "mixing": lambda: ReplayRatio(0.4, additional=True),
     },
     "replay of contents, chosen by losses": {
-        "streams": {
-            "a": stream(30, 1),
-            "memory": StreamRecipe(
-                "replay.ReplayBuffer", {"capacity": 10, "storage": "memory", "selection": "LossAware"}
-            ),
-        },
+        "streams": {"a": stream(30, 1), "memory": memory(storage="memory", selection="LossAware")},
         "mixing": lambda: ReplayRatio(0.4),
     },
     "rows of which nobody knows how many there are": {
@@ -85,10 +81,11 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*QUICK, *(pytest.param(one, marks=pytest.mark.full) for one in SLOW)])
 def test_it_is_the_trained_run(tmp_path: Path, case: str) -> None:
-    trainer = train(tmp_path / "run", **CASES[case])
-    found = plan(tmp_path / "other", tmp_path / "simulated", **CASES[case])
+    fields = {**QUICK, **SLOW}[case]
+    trainer = train(tmp_path / "run", **fields)
+    found = plan(tmp_path / "other", tmp_path / "simulated", **fields)
     estimated = case == "replay of contents, chosen by losses"  # which entries are drawn, and how long they are
     assert_same(tmp_path / "run", tmp_path / "simulated", but=("tokens",) if estimated else ())
     clock = trainer.mixing.clock

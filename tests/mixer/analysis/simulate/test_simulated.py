@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -15,7 +14,6 @@ from rich.console import Console
 from mixer import Budget
 from mixer.analysis.simulate import Simulated, simulate
 from mixer.analysis.simulate import tokens as counting
-from mixer.analysis.simulate.parts import of_ranks
 from mixer.analysis.simulate.screen import screen
 from mixer.analysis.simulate.tokens import tokens_of
 from mixer.models.row_losses import tokens_per_row
@@ -96,14 +94,6 @@ def test_it_is_drawn_and_written_as_json(capped: Simulated, capsys: pytest.Captu
     assert content["evaluation_steps"] == []
 
 
-def test_streams_may_be_called_like_the_fields_of_a_row(tmp_path: Path) -> None:
-    names = ["step", "progress", "mean_batch_size", "default"]
-    found = simulate(recipe(tmp_path, {name: stream(8, 1) for name in names}, mixing="Uniform"))
-    (row,) = found.summary(1.0)["mixture"]
-    assert (row["step"], row["progress"], row["mean_batch_size"]) == (8, 1.0, 8.0)
-    assert row["shares"] == dict.fromkeys(names, 0.25)
-
-
 SAMPLES: list[Any] = [
     {"input_ids": torch.tensor([1, 2, 0]), "attention_mask": torch.tensor([1, 1, 0])},
     {"input_ids": torch.tensor([1, 2, 3])},
@@ -137,18 +127,3 @@ def test_lengths_are_read_off_a_table_of_any_selection() -> None:
     assert counting._column_lengths(rows.with_transform(lambda batch: batch)) is None  # may change them
     nested = datasets.Dataset.from_dict({"input_ids": [[[1, 2], [3, 4]]]})
     assert counting._column_lengths(nested) is None
-
-
-def test_what_is_drawn_at_random_elsewhere_stays(tmp_path: Path) -> None:
-    made = recipe(tmp_path)
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    simulate(made)
-    torch.testing.assert_close(torch.rand(3), expected, rtol=0, atol=0)
-
-
-def test_a_process_of_several_has_one_device() -> None:
-    args: Any = SimpleNamespace(per_device_train_batch_size=4, train_batch_size=8, seed=3)
-    assert (of_ranks(args, 1).train_batch_size, of_ranks(args, 1).world_size) == (8, 1)
-    assert (of_ranks(args, 2).train_batch_size, of_ranks(args, 2).world_size, of_ranks(args, 2).seed) == (4, 2, 3)

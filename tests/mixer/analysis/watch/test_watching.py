@@ -25,10 +25,7 @@ def _drawn(folder: Path, columns: int, rows: int) -> list[str]:
 
 def test_a_terminal_follows_a_run_to_its_end(tmp_path: Path) -> None:
     terminal = Terminal(["-m", "mixer", "watch", str(tmp_path / "run"), "--wait", "--interval_seconds", "0.05"])
-    ledger = begin(tmp_path / "run", 3)  # --wait: it has begun by the time the other process looks, or has not
-    for step in range(1, 51):
-        write(ledger, step, 3)
-    ledger.flush()
+    ledger = begin(tmp_path / "run", 3, 50)  # --wait: it has begun by the time the other process looks, or has not
     text = terminal.wait_for(lambda text: "25%  50/200 steps" in text and "stream-2" in text)
     lines = text.splitlines()
     assert lines[0] == "running  LossChange  run"
@@ -36,26 +33,20 @@ def test_a_terminal_follows_a_run_to_its_end(tmp_path: Path) -> None:
     assert "loss 3.500 █" in lines[3]
     assert "loading 25%" in lines[3]
     row = next(line for line in lines if line.startswith("stream-2"))
-    assert "████░░░░ 0.500" in row
-    assert " 75% " in row  # coverage, and
-    assert " 50% " in row  # its share of the samples
-    for step in range(51, 101):
-        write(ledger, step, 3)
+    for shown in ("████░░░░ 0.500", " 75% ", " 50% "):  # the weight, the coverage, the share of the samples
+        assert shown in row
+    write(ledger, range(51, 101), 3)
     ledger.record_evaluation(100, {"stream-0": 1.5, "stream-1": 2.5})
     ledger.finish()  # a tail becomes a part under its eyes
     terminal.wait_for(lambda text: "evaluation at 100: mean 2.000, worst stream-1 2.500" in text and "100/200" in text)
 
-    terminal.resize(120, 40)
-    write(ledger, 101, 3)
-    ledger.flush()
-    text = terminal.wait_for(lambda text: "101/200 steps" in text and "samples" in text.splitlines()[5])
-    assert "passes" in text.splitlines()[5]
-    terminal.resize(50, 15)
-    write(ledger, 102, 3)
-    ledger.flush()
-    text = terminal.wait_for(lambda text: "102/200 steps" in text and "stream-2" in text)
-    assert "passes" not in text
-    assert "coverage" in text
+    for step, columns, rows, has_passes in ((101, 120, 40, True), (102, 50, 15, False)):
+        terminal.resize(columns, rows)
+        write(ledger, range(step, step + 1), 3)
+        shown = "samples" if has_passes else "stream-2"
+        expected = f"{step}/200 steps"
+        text = terminal.wait_for(lambda text, said=(expected, shown): all(one in text for one in said))
+        assert ("passes" in text) == has_passes
 
     ledger.finish()
     ledger.end("finished")
@@ -65,25 +56,10 @@ def test_a_terminal_follows_a_run_to_its_end(tmp_path: Path) -> None:
     terminal.close()
 
 
-def test_control_c_ends_it_with_status_130(tmp_path: Path) -> None:
-    ledger = begin(tmp_path, 2)
-    write(ledger, 1, 2)
-    ledger.flush()
-    terminal = Terminal(["-m", "mixer", "watch", str(tmp_path)])
-    terminal.wait_for(lambda text: "1/200 steps" in text)
-    terminal.interrupt()
-    assert terminal.wait() == 130
-    assert b"\x1b[?25h" in terminal.written
-    assert "mixer watch: interrupted" in terminal.text
-    terminal.close()
-
-
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40), (50, 15), (50, 6), (20, 3), (200, 9)])
 def test_a_view_fits_its_terminal(tmp_path: Path, columns: int, rows: int) -> None:
-    ledger = begin(tmp_path, 40)
-    for step in range(1, 20):
-        write(ledger, step, 40)
-    ledger.record_evaluation(19, {"stream-3": 1.0})
+    ledger = begin(tmp_path, 40, 5)
+    ledger.record_evaluation(5, {"stream-3": 1.0})
     ledger.flush()
     lines = _drawn(tmp_path, columns, rows)
     assert len(lines) <= rows
@@ -96,25 +72,21 @@ def test_a_view_fits_its_terminal(tmp_path: Path, columns: int, rows: int) -> No
         assert not any(line.startswith("stream-0 ") for line in lines)
 
 
-def test_all_streams_are_shown_where_there_is_room(tmp_path: Path) -> None:
-    ledger = begin(tmp_path, 5)
-    write(ledger, 1, 5)
-    ledger.flush()
-    assert sum(line.startswith("stream-") for line in _drawn(tmp_path, 80, 10)) == 5
-    assert "more of 5 streams" in _drawn(tmp_path, 80, 9)[-1]
-
-
-def test_without_a_terminal_it_shows_one_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ledger = begin(tmp_path, 2)
-    write(ledger, 1, 2)
-    ledger.flush()
+def test_without_a_terminal_it_shows_one_view_of_the_newest_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("01-first", "02-second"):
+        begin(tmp_path / name, 2, 1)
+        for path in (tmp_path / name / "ledger").rglob("*"):
+            os.utime(path, (1e9 + int(name[:2]), 1e9 + int(name[:2])))
     main(["watch", str(tmp_path)])
-    assert "1/200 steps" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "02-second" in shown
+    assert "1/200 steps" in shown
     main(["watch", str(tmp_path), "--json"])
     document = json.loads(capsys.readouterr().out)
-    assert document["state"] == "running"
+    assert (document["state"], document["loading_share"]) == ("running", 0.25)
     assert document["clock"]["update_norm"] is None
-    assert document["loading_share"] == 0.25
     assert [stream["stream"] for stream in document["streams"]] == ["stream-0", "stream-1"]
     assert document["streams"][1]["share"] == pytest.approx(2 / 3)
 
@@ -130,21 +102,9 @@ def test_wrong_input_is_refused(
     assert "mixer watch: " in capsys.readouterr().err
 
 
-def test_tables_are_written_one_after_the_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ledger = begin(tmp_path, 2)
-    write(ledger, 1, 2)
-    ledger.flush()
-    (tmp_path / "ledger" / "clock" / "tail-000000.arrow").unlink()
-    with pytest.raises(SystemExit) as ended:
-        main(["watch", str(tmp_path)])
-    assert ended.value.code == 2
-    assert "no complete step yet" in capsys.readouterr().err
-
-
 def test_what_is_no_number_is_not_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ledger = begin(tmp_path, 3)
-    write(ledger, 1, 3)
-    write(ledger, 2, 3, broken=1)
+    ledger = begin(tmp_path, 3, 1)
+    write(ledger, range(2, 3), 3, broken=1)
     ledger.record_evaluation(2, {"stream-1": 2.0, "stream-0": float("nan")})
     ledger.flush()
     lines = _drawn(tmp_path, 80, 20)
@@ -158,38 +118,4 @@ def test_what_is_no_number_is_not_what_is_not_known(tmp_path: Path, capsys: pyte
     streams, clock = document["streams"], document["clock"]
     assert [stream["loss_is_finite"] for stream in streams] == [False, True, True]
     assert [stream["evaluation_is_finite"] for stream in streams] == [False, True, None]
-    assert (clock["loss_is_finite"], clock["gradient_norm_is_finite"]) == (False, False)
-    assert clock["loss"] is None
-
-
-def test_a_gradient_that_is_not_measured_is_not_known(tmp_path: Path) -> None:
-    ledger = begin(tmp_path, 2)
-    write(ledger, 1, 2, broken=2)
-    ledger.flush()
-    line = _drawn(tmp_path, 80, 20)[3]
-    assert line.startswith("loss nan")
-    assert line.endswith("gradient -")
-
-
-def test_at_80_columns_evaluations_come_before_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "tests.mixer.analysis.watch.writing.names", lambda count: ("a-stream-with-a-name-that-is-long",) * count
-    )
-    ledger = begin(tmp_path, 1)
-    write(ledger, 1, 1)
-    ledger.flush()
-    head = _drawn(tmp_path, 80, 20)[4]
-    assert "evaluated" in head
-    assert "curve" not in head
-
-
-def test_of_a_continual_run_the_newest_task_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("01-first", "02-second"):
-        ledger = begin(tmp_path / name, 2)
-        write(ledger, 1, 2)
-        ledger.flush()
-        stamp = 1e9 + int(name[:2])
-        for path in (tmp_path / name / "ledger").rglob("*"):
-            os.utime(path, (stamp, stamp))
-    main(["watch", str(tmp_path)])
-    assert "02-second" in capsys.readouterr().out
+    assert (clock["loss_is_finite"], clock["gradient_norm_is_finite"], clock["loss"]) == (False, False, None)

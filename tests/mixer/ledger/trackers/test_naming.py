@@ -1,24 +1,27 @@
 """Names of what trackers are told, and the texts that they keep."""
 
+from typing import Any
+
 import pytest
 import yaml
 
 from mixer.ledger.trackers.description import Names, RunText, evaluation_losses, grouped, markdown_table, redacted
 
+DESCRIPTION: dict[str, Any] = {
+    "version": "1",
+    "mixing": {"class_path": "Uniform", "init_args": {}},
+    "streams": [{"name": "a", "num_samples": 5, "weight": None}, {"name": "b|c", "num_samples": None, "weight": 0.25}],
+}
+SECRETS = "token hub_token HF_TOKEN tokens key api_key apiKey api-key apikey aws_secret password db_passwords"
+SECRETS += " credentials accessToken secret_key Authorization"
+NO_SECRETS = {"max_tokens": 512, "num_tokens": 1.5, "pad_token": "<pad>", "order_key": "length", "tokenizer": "gpt2"}
+NO_SECRETS |= {"use_token": True, "monkeys": "a", "keys_per_row": 3, "path": "a:b@c"}
 
-def test_entries_without_a_group_get_one() -> None:
+
+def test_entries_without_a_group_get_one_and_losses_of_evaluation_sets_are_found() -> None:
     entries = {"batch_size": 8, "train_coverage": 0.5, "loss/a": 1.0, "conflicts": 0.1, "gradient_cosine/a/b": -0.5}
-    assert list(grouped(entries)) == [
-        "clock/batch_size",
-        "clock/train_coverage",
-        "loss/a",
-        "mixture/conflicts",
-        "gradient_cosine/a/b",
-    ]
-    assert list(grouped(entries).values()) == list(entries.values())
-
-
-def test_losses_of_evaluation_sets_are_found() -> None:
+    names = ["clock/batch_size", "clock/train_coverage", "loss/a", "mixture/conflicts", "gradient_cosine/a/b"]
+    assert grouped(entries) == dict(zip(names, entries.values(), strict=True))
     logs = {"eval_a_loss": 1.0, "eval_b_c_loss": 2.0, "eval_loss": 3.0, "eval_worst_loss": 4.0, "eval_d_accuracy": 0.5}
     assert evaluation_losses(logs, {"a", "b_c", "d"}) == {"eval_loss/a": 1.0, "eval_loss/b_c": 2.0}
 
@@ -29,51 +32,13 @@ def test_no_two_names_become_the_same(refused: str) -> None:
     streams = ["a(b", "a[b", "a_b", "..", ".", "математика", "x" * 30, "x" * 31, "a_b_2"]
     given = [names.of(f"loss/{stream}") for stream in streams]
     assert len(set(given)) == len(given)
-    assert all(len(name) <= 20 for name in given)
-    assert all(name.startswith("loss/") for name in given)
-    assert given[0] == "loss/a_b"
-    assert given[5] == "loss/математика"
+    assert all(len(name) <= 20 and name.startswith("loss/") for name in given)
+    assert (given[0], given[5]) == ("loss/a_b", "loss/математика")
     assert "loss/.." not in given
     assert [names.of(f"loss/{stream}") for stream in streams] == given
 
 
-DESCRIPTION = {
-    "version": "1",
-    "mixing": {"class_path": "Uniform", "init_args": {}},
-    "streams": [{"name": "a", "num_samples": 5, "weight": None}, {"name": "b|c", "num_samples": None, "weight": 0.25}],
-}
-
-
-def test_tokens_of_a_recipe_are_not_told() -> None:
-    recipe = "training:\n  hub_token: hf_abc\n  push_to_hub_token: null\nmax_tokens_per_micro_batch: 9\n"
-    text = RunText(DESCRIPTION, recipe).recipe_text
-    assert "hf_abc" not in text
-    assert "hub_token: '***'" in text
-    assert "push_to_hub_token: null" in text
-    assert "max_tokens_per_micro_batch: 9" in text
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "token",
-        "hub_token",
-        "HF_TOKEN",
-        "tokens",
-        "key",
-        "api_key",
-        "apiKey",
-        "api-key",
-        "apikey",
-        "aws_secret",
-        "password",
-        "db_passwords",
-        "credentials",
-        "accessToken",
-        "secret_key",
-        "Authorization",
-    ],
-)
+@pytest.mark.parametrize("name", SECRETS.split())
 def test_secrets_are_hidden_at_any_depth(name: str) -> None:
     for value in ("abc", ["abc"], {"deeper": "abc"}, 123):
         settings = {"arguments": [{"storage": {name: value}}], "url": "s3://me:abc@host/data"}
@@ -85,19 +50,8 @@ def test_secrets_are_hidden_at_any_depth(name: str) -> None:
 
 
 def test_what_is_no_secret_is_told() -> None:
-    settings = {
-        "max_tokens": 512,
-        "num_tokens": 1.5,
-        "pad_token": "<pad>",
-        "order_key": "length",
-        "tokenizer": "gpt2",
-        "use_token": True,
-        "monkeys": "a",
-        "keys_per_row": 3,
-        "path": "a:b@c",
-    }
-    assert redacted(settings) == settings
-    recipe = yaml.safe_dump({"data": settings, "streams": {"a": {"api_key": "x"}}}, sort_keys=False)
+    assert redacted(NO_SECRETS) == NO_SECRETS
+    recipe = yaml.safe_dump({"data": NO_SECRETS, "streams": {"a": {"api_key": "x"}}}, sort_keys=False)
     assert RunText(DESCRIPTION, recipe).recipe_text == recipe.replace("api_key: x", "api_key: '***'")
 
 
@@ -106,12 +60,5 @@ def test_a_run_without_a_recipe_is_described() -> None:
     assert '"class_path": "Uniform"' in text.recipe_text
     assert text.config["mixture"]["streams"]["b|c"] == {"num_samples": None, "weight": 0.25}
     assert text.parameters == {"mixture/version": "1", "mixture/mixing": '{"class_path": "Uniform", "init_args": {}}'}
-
-
-def test_tables_in_markdown() -> None:
-    assert markdown_table(DESCRIPTION["streams"]).splitlines() == [
-        "| name | num_samples | weight |",
-        "| --- | --- | --- |",
-        "| a | 5 |  |",
-        "| b\\|c |  | 0.25 |",
-    ]
+    table = ["| name | num_samples | weight |", "| --- | --- | --- |", "| a | 5 |  |", "| b\\|c |  | 0.25 |"]
+    assert markdown_table(DESCRIPTION["streams"]).splitlines() == table

@@ -43,34 +43,31 @@ class Writer:
         return {name for name, _, _ in self.scalars}
 
 
-def _run(folder: Path, trainer_class: Any, data: Any, writer: Writer, callback: Any = None, **options: Any) -> Any:
-    args = arguments(folder, **{"eval_strategy": "steps", "eval_steps": 2, "max_steps": 4, **options})
-    callback = TensorBoardCallback(tb_writer=writer) if callback is None else callback
-    trainer = trainer_class(build_model("llama"), args, train_dataset=data, eval_dataset=data, callbacks=[callback])
-    trainer.train()
+def _run(
+    folder: Path, data: Any, callback: Any, trainer_class: Any = MixingTrainer, resumed: str | None = None, **more: Any
+) -> Any:
+    args = arguments(folder, eval_strategy="steps", eval_steps=2, max_steps=4, save_strategy="steps", save_steps=2)
+    trainer = trainer_class(
+        build_model("llama"), args, train_dataset=data, eval_dataset=data, callbacks=[callback], **more
+    )
+    trainer.train(resume_from_checkpoint=resumed)
     return trainer
 
 
-def test_one_data_set_is_told_as_the_trainer_tells_it(tmp_path: Path) -> None:
-    plain, mixed = Writer(), Writer()
-    _run(tmp_path / "plain", Trainer, Tokens(40, 1), plain)
-    _run(tmp_path / "mixed", MixingTrainer, Tokens(40, 1), mixed)
+def _events(folder: Path) -> Any:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return EventAccumulator(str(folder)).Reload()
+
+
+def test_one_data_set_is_told_as_the_trainer_tells_it_unless_its_batches_grow(tmp_path: Path) -> None:
+    plain, mixed, growing = Writer(), Writer(), Writer()
+    for writer, kind in ((plain, Trainer), (mixed, MixingTrainer)):
+        _run(tmp_path, Tokens(40, 1), TensorBoardCallback(tb_writer=writer), kind)
     assert [(name, step) for name, _, step in mixed.scalars] == [(name, step) for name, _, step in plain.scalars]
     assert mixed.texts == plain.texts == ["args", "model_config"]
-
-
-def test_one_data_set_whose_batches_grow_is_a_mixture(tmp_path: Path) -> None:
-    writer = Writer()
-    args = arguments(tmp_path, max_steps=3)
-    callback = TensorBoardCallback(tb_writer=writer)
-    MixingTrainer(
-        build_model("llama"),
-        args,
-        train_dataset=Tokens(40, 1),
-        batch_size=lambda step, size: 4 + step,
-        callbacks=[callback],
-    ).train()
-    assert [value for name, value, _ in writer.scalars if name == "clock/batch_size"] == [4, 5, 6]
+    _run(tmp_path, Tokens(40, 1), TensorBoardCallback(tb_writer=growing), batch_size=lambda step, size: 4 + step)
+    assert [value for name, value, step in growing.scalars if name == "clock/batch_size"][:2] == [4, 5]
 
 
 def test_a_class_with_a_way_of_its_own_is_left_alone(tmp_path: Path) -> None:
@@ -79,7 +76,7 @@ def test_a_class_with_a_way_of_its_own_is_left_alone(tmp_path: Path) -> None:
             super().on_log(args, state, control, logs=logs, **kwargs)
 
     writer = Writer()
-    _run(tmp_path, MixingTrainer, three_streams(), writer, Own(tb_writer=writer))
+    _run(tmp_path, three_streams(), Own(tb_writer=writer))
     assert "train/loss/a" in writer.names
     assert "loss/a" not in writer.names
 
@@ -90,17 +87,13 @@ def test_a_tracker_that_fails_is_a_warning(tmp_path: Path, monkeypatch: pytest.M
     writer = Writer(failing=True)
     monkeypatch.setattr(Writer, "add_custom_scalars", lambda self, layout: 1 / 0)
     monkeypatch.setattr(reporting, "summarise", lambda folder: 1 / 0)
-    trainer = _run(tmp_path, MixingTrainer, three_streams(), writer)
-    assert trainer.state.global_step == 4
+    assert _run(tmp_path, three_streams(), TensorBoardCallback(tb_writer=writer)).state.global_step == 4
     assert "train/loss" in writer.names
-    assert [text.split(": ")[0] for text in warned] == [
-        "TensorBoard could not log the description",
-        "TensorBoard could not log the streams' metrics",
-        "TensorBoard could not log the results",
-    ]
+    failed = [f"TensorBoard could not log the {what}" for what in ("description", "streams' metrics", "results")]
+    assert [text.split(": ")[0] for text in warned] == failed
 
 
-def test_other_callbacks_see_all_entries(tmp_path: Path) -> None:
+def test_other_callbacks_see_all_entries_and_one_that_moves_to_another_trainer_tells_of_that(tmp_path: Path) -> None:
     seen: set[str] = set()
 
     class Seeing(TrainerCallback):
@@ -108,82 +101,38 @@ def test_other_callbacks_see_all_entries(tmp_path: Path) -> None:
             seen.update(logs)
 
     writer = Writer()
+    callback = TensorBoardCallback(tb_writer=writer)
     trainer = MixingTrainer(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
-    trainer.add_callback(TensorBoardCallback(tb_writer=writer))  # after construction
-    trainer.add_callback(Seeing())
+    for added in (callback, Seeing()):  # after construction
+        trainer.add_callback(added)
     trainer.train()
     assert {"loss", "loss/a", "weight/b", "batch_size"} <= seen
     assert {"train/loss", "loss/a", "clock/batch_size"} <= writer.names
-
-
-def test_an_evaluation_before_training_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "events"))
-    callback = TensorBoardCallback()
-    data = three_streams()
-    trainer = MixingTrainer(
-        build_model("llama"), arguments(tmp_path), train_dataset=data, eval_dataset=data, callbacks=[callback]
-    )
-    trainer.evaluate()
-    assert callback.tb_writer is not None
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    callback.tb_writer.flush()
-    scalars = EventAccumulator(str(tmp_path / "events")).Reload().Tags()["scalars"]
-    assert {"eval_loss/a", "eval_loss/b", "eval/a_loss", "clock/samples"} <= set(scalars)
-
-
-def test_a_callback_that_moves_to_another_trainer_tells_of_that_one(tmp_path: Path) -> None:
-    writer = Writer()
-    callback = TensorBoardCallback(tb_writer=writer)
-    _run(tmp_path / "one", MixingTrainer, three_streams(), writer, callback)
     writer.scalars.clear()
     callback.tb_writer = writer
-    _run(tmp_path / "two", MixingTrainer, {"x": Tokens(9, 1), "y": Tokens(9, 2)}, writer, callback)
+    _run(tmp_path / "two", {"x": Tokens(9, 1), "y": Tokens(9, 2)}, callback)
     assert {"loss/x", "loss/y", "eval_loss/x"} <= writer.names
     assert "loss/a" not in writer.names
 
 
+def test_an_evaluation_before_training_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "events"))
+    callback, data = TensorBoardCallback(), three_streams()
+    MixingTrainer(
+        build_model("llama"), arguments(tmp_path), train_dataset=data, eval_dataset=data, callbacks=[callback]
+    ).evaluate()
+    callback.tb_writer.flush()
+    scalars = _events(tmp_path / "events").Tags()["scalars"]
+    assert {"eval_loss/a", "eval_loss/b", "eval/a_loss", "clock/samples"} <= set(scalars)
+
+
 def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
     first, second = Writer(), Writer()
-    options = {"save_strategy": "steps", "save_steps": 2}
-    _run(tmp_path, MixingTrainer, three_streams(), first, **options)
-    args = arguments(tmp_path, eval_strategy="steps", eval_steps=2, max_steps=4, **options)
-    trainer = MixingTrainer(
-        build_model("llama"),
-        args,
-        train_dataset=three_streams(),
-        eval_dataset=three_streams(),
-        callbacks=[TensorBoardCallback(tb_writer=second)],
-    )
-    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    for writer, resumed in ((first, None), (second, str(tmp_path / "checkpoint-2"))):
+        _run(tmp_path, three_streams(), TensorBoardCallback(tb_writer=writer), resumed=resumed)
 
     def told(writer: Writer) -> list[tuple[str, float, int]]:
         groups = ("clock/", "loss/", "weight/", "coverage/", "count/")
         return [one for one in writer.scalars if one[0].startswith(groups) and one[2] > 2]
 
-    assert told(second) == told(first)
-
-
-def test_trials_of_a_search_are_told_apart(tmp_path: Path) -> None:
-    pytest.importorskip("optuna", reason="the extra `optuna` is not installed")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    args = arguments(tmp_path, eval_strategy="steps", eval_steps=2, max_steps=2, report_to=["tensorboard"])
-    trainer = MixingTrainer(
-        args=args,
-        model_init=lambda: build_model("llama"),
-        train_dataset=three_streams(),
-        eval_dataset=three_streams(),
-    )
-    trainer.hyperparameter_search(
-        lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 0.1, 0.2)},
-        n_trials=2,
-        backend="optuna",
-        hp_name=lambda trial: f"trial-{trial.number}",
-    )
-    folders = sorted(path.parent for path in (tmp_path / "runs").glob("*/trial-*/events.*"))
-    assert len(folders) == 2
-    for folder in folders:
-        events = EventAccumulator(str(folder)).Reload()
-        assert [event.step for event in events.Scalars("loss/a")] == [1, 2]
-        assert "mixture/summary/text_summary" in events.Tags()["tensors"]
+    assert told(second) == told(first) != []

@@ -16,6 +16,7 @@ from mixer import MixingTrainer
 from tests.helpers import Tokens, arguments, build_model
 from tests.mixer.ledger.trackers import offline_runs
 
+pytestmark = pytest.mark.full
 STREAMS = {"math (en)": Tokens(20, 1), "math [en]": Tokens(11, 2), "c": Tokens(6, 3)}
 RECIPE = "mixing: Uniform\n"
 HAS_REPORT = all(importlib.util.find_spec(name) for name in ("plotly", "jinja2"))
@@ -104,12 +105,6 @@ def _entries(trainer: MixingTrainer, name: str) -> list[float]:
     return [entry[name] for entry in trainer.state.log_history if name in entry]
 
 
-def test_users_see_the_names_that_they_know(run: tuple[Path, MixingTrainer]) -> None:
-    assert len(_entries(run[1], "loss/c")) == 2
-    assert _entries(run[1], "batch_size") == [8, 8]
-    assert not [name for entry in run[1].state.log_history for name in entry if name.startswith("clock/")]
-
-
 def test_tensorboard(run: tuple[Path, MixingTrainer]) -> None:
     _needs("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -121,6 +116,7 @@ def test_tensorboard(run: tuple[Path, MixingTrainer]) -> None:
     assert {"loss/c", "loss/math__en_", "loss/math__en__2", "weight/c", "coverage/c", "count/c"} <= scalars
     assert {"eval_loss/c", "clock/epoch", "clock/samples", "clock/tokens", "clock/batch_size"} <= scalars
     assert not [name for name in scalars if name.startswith("train/") and "/" in name[6:] and "own" not in name]
+    assert _entries(trainer, "batch_size") == [8, 8]  # users see the names that they know
     written = [(event.step, event.value) for event in events.Scalars("loss/math__en__2")]
     assert written == [(2, pytest.approx(_entries(trainer, "loss/math [en]")[0])), (4, pytest.approx(written[1][1]))]
     texts = {name: events.Tensors(f"mixture/{name}/text_summary")[0] for name in ("recipe", "streams", "summary")}
@@ -195,16 +191,3 @@ def test_trackio(run: tuple[Path, MixingTrainer]) -> None:
     assert config["mixture"]["streams"]["c"]["num_samples"] == 6
     if HAS_REPORT:
         assert [one["name"] for one in storage.get_artifacts("project")] == ["mixture-report"]
-
-
-def test_a_store_of_files_of_mlflow_takes_all_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _needs("mlflow")
-    mlflow = importlib.import_module("mlflow")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.chdir(tmp_path)
-    mlflow.set_tracking_uri(f"file:{tmp_path}/mlruns")
-    data = {"a": Tokens(20, 1), "..": Tokens(11, 2)}
-    args = arguments(tmp_path / "out", report_to=["mlflow"], max_steps=2, eval_strategy="epoch")
-    MixingTrainer(build_model("llama"), args, train_dataset=data, eval_dataset=data).train()
-    (found,) = mlflow.search_runs(output_format="list", search_all_experiments=True)
-    assert {"loss", "stream_loss/a", "stream_loss/__", "weight/__"} <= found.data.metrics.keys()
