@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 from mixer.distributed.signals import RunInterrupted, RunTerminated, StopSignals
 from mixer.ledger.folder import read_note
 from mixer.trainer.checkpointing.files import find_problem, list_checkpoints
-from tests.mixer.trainer.checkpointing.test_resume import assert_same, build, end_of, go_on
+from tests.mixer.trainer.checkpointing.test_resume import Whole, assert_same, build, end_of, go_on
 
 
 @pytest.fixture(autouse=True)
@@ -46,20 +46,6 @@ class SignalAt(TrainerCallback):
                 os.kill(os.getpid(), number)
 
 
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
-    ends: dict[str, dict[str, Any]] = {}
-
-    def end(name: str) -> dict[str, Any]:
-        if name not in ends:
-            trainer = build(tmp_path_factory.mktemp("whole"), name)
-            trainer.train()
-            ends[name] = end_of(trainer)
-        return ends[name]
-
-    return end
-
-
 # What each run does, when the signal comes, and after which update it ends.
 CASES = {
     "before the first step": ("steps", "train_begin", 0, 1),
@@ -74,7 +60,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_is_saved_after_the_step_and_goes_on_as_if_nothing_had_been(
-    case: str, tmp_path: Path, expected: Callable[[str], dict[str, Any]]
+    case: str, tmp_path: Path, whole: Whole
 ) -> None:
     name, event, step, last = CASES[case]
     options = {"save_strategy": "best", "metric_for_best_model": "loss"} if name == "best" else {}
@@ -88,7 +74,7 @@ def test_a_run_is_saved_after_the_step_and_goes_on_as_if_nothing_had_been(
     assert (note["ended"], note["reason"]) == ("stopped", "SIGTERM")
     resumed = go_on(build(tmp_path, name, **options))
     if not options:
-        assert_same(resumed, expected(name))
+        assert_same(resumed, whole(name)[0])
     assert resumed["state"][0] == 10 or name == "changing"
     assert read_note(tmp_path)["ended"] == "finished"
     assert "reason" not in read_note(tmp_path)
@@ -174,13 +160,12 @@ def test_a_worker_that_was_forked_outlives_the_step_and_not_much_more() -> None:
     os.kill(worker, signal.SIGINT)
     os.kill(worker, signal.SIGTERM)
     time.sleep(0.2)
-    is_left = os.waitpid(worker, os.WNOHANG) == (0, 0)
+    assert os.waitpid(worker, os.WNOHANG) == (0, 0), "it still serves the run"
     pid = 0
     while not pid:  # one that comes before the first was heeded is the same one
         os.kill(worker, signal.SIGTERM)
         time.sleep(0.1)
         pid, status = os.waitpid(worker, os.WNOHANG)
-    assert is_left, "it still serves the run"
     assert os.WTERMSIG(status) == signal.SIGTERM
 
 
@@ -197,7 +182,8 @@ def test_workers_that_get_the_signal_too_serve_the_run_to_its_end(tmp_path: Path
     assert find_problem(list_checkpoints(tmp_path)[-1]) is None
 
 
-def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Whole) -> None:
+    whole("steps")
     day, read = 86_400.0, time.time
     jumps: list[float] = []
 
@@ -206,17 +192,13 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.
             jumps.append(-day if state.global_step % 2 else 2 * day)
 
     monkeypatch.setattr(time, "time", lambda: read() + sum(jumps))
-    options = {"include_num_input_tokens_seen": True}
-    whole = build(tmp_path / "still", **options)
-    whole.train()
-    trainer = build(tmp_path / "jumping", callbacks=[Jump()], **options)
+    trainer = build(tmp_path, callbacks=[Jump()], include_num_input_tokens_seen=True)
     trainer.train()
     timed = [value for entry in trainer.state.log_history for name, value in entry.items() if name == "train_runtime"]
     assert len(timed) > 1
     assert all(0 <= seconds < day / 2 for seconds in timed)
     monkeypatch.undo()
-    expected = {name: part for name, part in end_of(whole).items() if name != "logs"}
-    assert_same(end_of(trainer), expected)
-    resumed = build(tmp_path / "jumping", **options)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "jumping" / "checkpoint-8"))
+    assert_same(end_of(trainer), {name: part for name, part in whole("steps")[0].items() if name != "logs"})
+    resumed = build(tmp_path)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
     assert 0 <= resumed._parts.checkpoints._progress().seconds < day / 2

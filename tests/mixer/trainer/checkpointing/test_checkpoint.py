@@ -1,3 +1,5 @@
+"""Files of a checkpoint: written whole or not at all, and known again by their content."""
+
 import json
 import os
 from pathlib import Path
@@ -20,24 +22,15 @@ from mixer.utils.files import digests_of, read_json, write_json
 
 
 class TestWrite:
-    def test_what_is_written_is_read(self, tmp_path: Path) -> None:
-        content = {"a": [1, 2.5, None], "b": {"c": "é", "d": True}}
-        write_json(tmp_path / STATE_FILE, content)
-        assert read_state(tmp_path) == content
-
     @given(value=st.floats(allow_nan=False, allow_infinity=False))
-    def test_floats_are_kept_to_the_bit(self, tmp_path_factory: pytest.TempPathFactory, value: float) -> None:
-        folder = tmp_path_factory.getbasetemp()
-        write_json(folder / STATE_FILE, {"value": value})
-        assert read_state(folder)["value"].hex() == value.hex()
-
-    def test_folders_are_made(self, tmp_path: Path) -> None:
-        write_json(tmp_path / "x" / "y" / "z.json", {})
-        assert (tmp_path / "x" / "y" / "z.json").is_file()
-
-    def test_nothing_else_is_left_beside_it(self, tmp_path: Path) -> None:
-        write_json(tmp_path / STATE_FILE, {})
-        assert [path.name for path in tmp_path.iterdir()] == [STATE_FILE]
+    def test_what_is_written_is_read_to_the_bit(self, tmp_path_factory: pytest.TempPathFactory, value: float) -> None:
+        folder = tmp_path_factory.getbasetemp() / "of" / "its own"
+        content = {"a": [1, 2.5, None], "b": {"c": "é", "d": True}, "value": value}
+        write_json(folder / STATE_FILE, content)
+        found = read_state(folder)
+        assert found == content
+        assert found["value"].hex() == value.hex()
+        assert [path.name for path in folder.iterdir()] == [STATE_FILE]
 
     @pytest.mark.parametrize("bad", [float("nan"), float("inf"), object()])
     def test_content_that_json_cannot_hold_leaves_the_old_file_whole(self, tmp_path: Path, bad: object) -> None:
@@ -46,20 +39,19 @@ class TestWrite:
             write_json(tmp_path / STATE_FILE, {"step": 2, "bad": bad})
         assert read_state(tmp_path) == {"step": 1}
 
-    def test_a_crash_before_the_end_leaves_the_old_file_whole(
+    def test_a_crash_before_the_end_leaves_the_old_file_whole_and_does_no_harm(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def crash(descriptor: int) -> None:
             raise OSError("no space left on device")
 
         write_json(tmp_path / STATE_FILE, {"step": 1})
-        monkeypatch.setattr("os.fsync", crash)
-        with pytest.raises(OSError, match="no space left"):
-            write_json(tmp_path / STATE_FILE, {"step": 2})
-        assert read_state(tmp_path) == {"step": 1}
-
-    def test_what_a_crash_left_behind_does_no_harm(self, tmp_path: Path) -> None:
         (tmp_path / f"{STATE_FILE}.tmp").write_text("torn and much longer than what comes then")
+        with monkeypatch.context() as patch:
+            patch.setattr("os.fsync", crash)
+            with pytest.raises(OSError, match="no space left"):
+                write_json(tmp_path / STATE_FILE, {"step": 2})
+        assert read_state(tmp_path) == {"step": 1}
         write_json(tmp_path / STATE_FILE, {"step": 2})
         assert read_state(tmp_path) == {"step": 2}
 
@@ -70,16 +62,11 @@ class TestRead:
             read_state(tmp_path)
 
     def test_a_torn_file_is_refused_at_every_length(self, tmp_path: Path) -> None:
-        whole = json.dumps({"format": 1, "clock": {"step": 12, "batch_size": 8}})
-        for length in range(len(whole)):
-            (tmp_path / STATE_FILE).write_text(whole[:length])
+        whole = json.dumps({"format": 1, "clock": {"step": 12, "batch_size": 8}}).encode()
+        for content in [*(whole[:length] for length in range(len(whole))), b"\xff\xfe\x00"]:
+            (tmp_path / STATE_FILE).write_bytes(content)
             with pytest.raises(ValueError, match=r"is torn .*Resume from an earlier checkpoint"):
                 read_state(tmp_path)
-
-    def test_a_file_that_is_no_text_is_refused(self, tmp_path: Path) -> None:
-        (tmp_path / STATE_FILE).write_bytes(b"\xff\xfe\x00")
-        with pytest.raises(ValueError, match="is torn"):
-            read_state(tmp_path)
 
     @pytest.mark.parametrize("content", ["[]", "3", "null", '"text"'])
     def test_other_content_is_refused(self, tmp_path: Path, content: str) -> None:
@@ -88,32 +75,27 @@ class TestRead:
             read_state(tmp_path)
 
 
-class TestSealed:
-    def test_what_is_written_is_read_without_its_digest(self, tmp_path: Path) -> None:
-        content = {"a": [1, 2.5, None], "é": {"1": 1e-17}}
-        write_json(tmp_path / "x.json", content, sealed=True)
-        assert read_json(tmp_path / "x.json") == content
-
-    @given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
-    def test_a_flipped_bit_is_told_or_changes_nothing(
-        self, tmp_path_factory: pytest.TempPathFactory, place: int, bit: int
-    ) -> None:
-        path = tmp_path_factory.getbasetemp() / "sealed.json"
-        content = {"step": 12, "weights": [0.25, 0.75], "name": "a b", "done": True}
-        write_json(path, content, sealed=True)
-        text = bytearray(path.read_bytes())
-        text[place % len(text)] ^= 1 << bit
-        path.write_bytes(text)
-        told, found = "", {}
-        try:
-            found = read_json(path)
-        except ValueError as error:
-            told = str(error)
-        if told:
-            assert str(path) in told
-            assert "Resume from an earlier checkpoint" in told
-        else:  # a name that was none of ours, or white space
-            assert {name: found[name] for name in content} == content
+@given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
+def test_a_flipped_bit_of_a_sealed_file_is_told_or_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, place: int, bit: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "sealed.json"
+    content = {"step": 12, "weights": [0.25, 1e-17], "é": "a b", "done": True}
+    write_json(path, content, sealed=True)
+    assert read_json(path) == content
+    text = bytearray(path.read_bytes())
+    text[place % len(text)] ^= 1 << bit
+    path.write_bytes(text)
+    told, found = "", {}
+    try:
+        found = read_json(path)
+    except ValueError as error:
+        told = str(error)
+    if told:
+        assert str(path) in told
+        assert "Resume from an earlier checkpoint" in told
+    else:  # a name that was none of ours, or white space
+        assert {name: found[name] for name in content} == content
 
 
 class TestDigests:
@@ -163,7 +145,7 @@ def test_a_checkpoint_that_is_a_link_is_abandoned_without_what_it_points_to(tmp_
     target.mkdir()
     (target / MARKER_FILE).write_text("kept")
     checkpoint = tmp_path / "checkpoint-4"
-    checkpoint.symlink_to(target if points_to == "elsewhere" else tmp_path / "nothing")
+    checkpoint.symlink_to(tmp_path / points_to)
     abandon(checkpoint)
     assert not checkpoint.is_symlink()
     assert (target / MARKER_FILE).read_text() == "kept"

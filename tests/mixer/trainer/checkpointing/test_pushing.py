@@ -15,8 +15,9 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 
 from mixer import Ledger, MixingTrainer
 from mixer.trainer.checkpointing.files import STATE_FILE, find_problem
-from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
+from tests.helpers import Tokens, weights_of
 from tests.hub import Hub, running_hub
+from tests.mixer.trainer import runs
 
 
 @pytest.fixture
@@ -27,14 +28,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield running
 
 
-def _trainer(folder: Path, kind: type[MixingTrainer] = MixingTrainer, **options: Any) -> MixingTrainer:
+def _trainer(folder: Path, **options: Any) -> MixingTrainer:
     own = {"push_to_hub": True, "hub_token": "secret", "save_strategy": "steps", "save_steps": 2, "max_steps": 4}
-    return kind(
-        build_model("llama"),
-        arguments(folder, **{**own, "eval_strategy": "steps", "eval_steps": 2, **options}),
-        train_dataset=three_streams(),
-        eval_dataset={"a": Tokens(4, 8), "b": Tokens(3, 9)},
-    )
+    sets = {"a": Tokens(4, 8), "b": Tokens(3, 9)}
+    return runs.make(folder, **{**own, "eval_strategy": "steps", "eval_steps": 2, "eval_dataset": sets, **options})
 
 
 def _train(folder: Path, **options: Any) -> MixingTrainer:
@@ -96,17 +93,17 @@ def test_a_push_that_takes_long_is_waited_for_or_not_as_is_said(always: bool, hu
                 hub.opens.set()
 
     hub.opens.clear()
-    _trainer(tmp_path / "out", Slow, hub_always_push=always, hub_strategy="all_checkpoints").train()
+    _trainer(tmp_path / "out", kind=Slow, hub_always_push=always, hub_strategy="all_checkpoints").train()
     names = {path.name for path in (hub.folder / "somebody" / "out").glob("checkpoint-*")}
     assert names == ({"checkpoint-2", "checkpoint-4"} if always else {"checkpoint-2"})
 
 
 def test_a_run_goes_on_from_what_was_pushed(hub: Hub, tmp_path: Path) -> None:
-    whole = _trainer(tmp_path / "whole", push_to_hub=False, lr_scheduler_type="constant", max_steps=6)
+    options = {"push_to_hub": False, "lr_scheduler_type": "constant", "max_steps": 6}
+    whole = _trainer(tmp_path / "whole", **options)
     whole.train()
     _train(tmp_path / "out", hub_strategy="checkpoint", lr_scheduler_type="constant")
     shutil.copytree(hub.folder / "somebody" / "out", tmp_path / "elsewhere")  # another machine
-    options = {"push_to_hub": False, "lr_scheduler_type": "constant", "max_steps": 6}
     there = _trainer(tmp_path / "elsewhere", **options)
     there.train(resume_from_checkpoint=str(tmp_path / "elsewhere" / "last-checkpoint"))
     assert torch.equal(weights_of(there.model), weights_of(whole.model))

@@ -1,12 +1,13 @@
-"""Notes that outlive the store they were left in, on two ranks in one process' stead."""
+"""Errors of other ranks, told by notes that outlive the store they were left in; two ranks in one process' stead."""
 
 from typing import Any
 
 import pytest
 from torch.distributed import HashStore
 
+from mixer.distributed.collectives import RemoteError
 from mixer.trainer import failures as notes
-from mixer.trainer.failures import Listener, leave_note, read_note, remove_note, who_is_gone
+from mixer.trainer.failures import Listener, explained, leave_note, read_note, remove_note, who_is_gone
 
 
 class Ranks:
@@ -86,3 +87,19 @@ def test_where_the_store_is_gone_rank_0_is_that_kept_it(ranks: Ranks, monkeypatc
     assert who_is_gone() == [0]
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     assert who_is_gone() == []
+
+
+@pytest.mark.parametrize("message", ["Timed out waiting 5000ms for recv", "Application timeout caused pair closure"])
+def test_a_rank_that_does_not_come_in_time_is_told_in_all_words_of_the_backend(
+    message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notes, "_SECONDS_TO_BE_TOLD", 0.0)
+    error = explained(RuntimeError(message), "in step 3", 1, 2, 5.0)
+    assert isinstance(error, TimeoutError)
+    assert "Rank 1 waited 5 seconds (ddp_timeout) for others in step 3. Nothing was heard of rank 0" in str(error)
+
+
+def test_an_error_of_ones_own_speaks_for_itself_and_one_rank_waits_for_nobody() -> None:
+    assert explained(RuntimeError("shapes do not fit"), "in step 3", 1, 2, 5.0) is None
+    assert explained(RemoteError("rank 0 failed"), "in step 3", 1, 2, 5.0) is None
+    assert explained(RuntimeError("Timed out"), "in step 3", 0, 1, 5.0) is None
