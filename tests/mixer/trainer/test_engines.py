@@ -79,18 +79,6 @@ def test_what_an_engine_cannot_give_is_refused_and_ddp_gives_all_of_it(
 
 
 @pytest.mark.parametrize(
-    ("engine", "wish"),
-    [
-        ("fsdp2", {"probes": True, "skips": True, "has_heads": True, "methods": [_SeesGradients()]}),
-        ("zero2", {"probes": True, "has_heads": True, "policy": Spaced()}),
-        ("zero3", {"streams": [Stream("rows", _Rows())], "is_cut_by_tokens": True}),
-    ],
-)
-def test_what_an_engine_gives_is_not_refused(engine: str, wish: dict[str, Any]) -> None:
-    check_engine(trainer_with(engine), asked(**wish))
-
-
-@pytest.mark.parametrize(
     ("config", "wish", "message"),
     [
         ({"scheduler": {"type": "WarmupLR"}}, {"counts_steps": False}, r"scheduler, .* set lr_scheduler_type"),

@@ -3,17 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
-from transformers import Trainer
 
-from mixer import Head, MixingMixin, MixingTrainer, Stream
+from mixer import Head, MixingTrainer, Stream
 from tests.helpers import Tokens, build_model
-from tests.mixer.forms import KINDS, NAMES, loss_sum_of_head, multi_task, num_items, task_data, task_streams
+from tests.mixer.forms import NAMES, loss_sum_of_head, multi_task, num_items, task_data, task_streams
 from tests.mixer.trainer import runs
 
 
@@ -57,29 +56,6 @@ def test_a_set_by_itself_is_known_by_its_prefix_or_its_name(tmp_path: Path, name
     assert prediction.metrics[f"test_{name}_loss"] == expected
     shape = (8, 12) if name == "tags" else (8, trainer.model.heads[name].head.num_labels)
     assert prediction.predictions.shape[:2] == shape
-
-
-@pytest.mark.parametrize("prefix", ["test", "final_test"])
-def test_a_dict_of_sets_is_predicted_by_name(tmp_path: Path, prefix: str) -> None:
-    trainer = _trainer(tmp_path, compute_metrics=dict.fromkeys(NAMES, _size))
-    found = trainer.predict(trainer.eval_dataset, *(() if prefix == "test" else (None, prefix)))
-    assert list(found) == list(NAMES)
-    for name, output in found.items():
-        own = trainer.eval_dataset[name]
-        assert output.metrics[f"{prefix}_{name}_loss"] == _by_hand(trainer.model, name, own)
-        assert output.metrics[f"{prefix}_{name}_size"] == 8.0
-        alone = trainer.predict(own, metric_key_prefix=f"test_{name}")
-        np.testing.assert_array_equal(output.predictions, alone.predictions)
-        np.testing.assert_array_equal(output.label_ids, alone.label_ids)
-
-
-def test_loaders_of_past_evaluations_are_let_go(tmp_path: Path) -> None:
-    trainer = _trainer(tmp_path)
-    prepared = trainer.accelerator.prepare(DataLoader(task_data("topic", 8, 7)))
-    for _ in range(3):
-        trainer.evaluate()
-        trainer.predict(trainer.eval_dataset["topic"], metric_key_prefix="test_topic")
-    assert trainer.accelerator._dataloaders == [prepared]  # the user's own stays
 
 
 def test_sets_that_nobody_knows_the_head_of_are_refused(tmp_path: Path) -> None:
@@ -152,30 +128,8 @@ def test_metrics_by_set_see_their_set_alone(tmp_path: Path, caplog: pytest.LogCa
 # ---- What a stream has of its own ----
 
 
-class _Texts(Dataset[dict[str, Any]]):
-    """Rows of another form, as a stream's preprocess takes them."""
-
-    def __init__(self, rows: Tokens):
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        row = self.rows[index]
-        return {"words": row["input_ids"].tolist(), "kept": row["attention_mask"].tolist(), "klass": int(row["labels"])}
-
-
 def _to_inputs(sample: dict[str, Any]) -> dict[str, Any]:
     return {"input_ids": sample["words"], "attention_mask": sample["kept"], "labels": sample["klass"]}
-
-
-class _Rows(IterableDataset[dict[str, Any]]):
-    def __init__(self, rows: Any):
-        self.rows = rows
-
-    def __iter__(self) -> Any:
-        return (self.rows[index] for index in range(len(self.rows)))
 
 
 @pytest.mark.parametrize("is_iterable", [False, True])
@@ -188,8 +142,10 @@ def test_a_set_is_preprocessed_collated_and_judged_as_its_stream(tmp_path: Path,
 
     rows = {name: Tokens(8, seed, "sequence-classification") for seed, name in enumerate(["plain", "own"])}
     own = {"preprocess": _to_inputs, "data_collator": reversed_columns, "compute_loss_func": own_loss}
-    streams = [Stream("plain", rows["plain"]), Stream("own", _Texts(rows["own"]), **own)]
-    texts: Any = _Rows(_Texts(rows["own"])) if is_iterable else _Texts(rows["own"])
+    names = {"input_ids": "words", "attention_mask": "kept", "labels": "klass"}  # rows of another form
+    texts: Any = [{names[key]: values.tolist() for key, values in row.items()} for row in rows["own"].rows]
+    streams = [Stream("plain", rows["plain"]), Stream("own", texts, **own)]
+    texts = datasets.Dataset.from_list(texts).to_iterable_dataset() if is_iterable else texts
     model = build_model("bert-classifier")
     sets = {"plain": rows["plain"], "own": texts}
     trainer = _trainer(tmp_path, model, train_dataset=streams, eval_dataset=sets, max_steps=1)
@@ -204,21 +160,6 @@ def test_a_set_is_preprocessed_collated_and_judged_as_its_stream(tmp_path: Path,
     assert trainer.compute_loss_func is None
 
 
-def test_label_names_of_a_stream_say_what_is_scored(tmp_path: Path) -> None:
-    class Named(Tokens):
-        def __getitem__(self, index: int) -> dict[str, Tensor]:
-            row = dict(super().__getitem__(index))
-            return {**row, "token_type_ids": torch.zeros_like(row["input_ids"])}
-
-    named, plain = (kind(6, 1, KINDS["topic"]) for kind in (Named, Tokens))
-    streams = [Stream("a", named, label_names=["labels", "token_type_ids"]), Stream("b", plain)]
-    trainer = _trainer(tmp_path, build_model("bert-classifier"), train_dataset=streams, eval_dataset=None)
-    own = trainer.predict(named, metric_key_prefix="test_a").label_ids
-    assert [labels.shape for labels in own] == [(6,), (6, 12)]
-    assert trainer.predict(named, metric_key_prefix="test_b").label_ids.shape == (6,)
-    assert trainer.label_names == ["labels"]
-
-
 def test_all_is_as_before_after_an_error(tmp_path: Path) -> None:
     def fails(samples: list[Any]) -> Any:
         raise RuntimeError("cannot be collated")
@@ -231,37 +172,3 @@ def test_all_is_as_before_after_an_error(tmp_path: Path) -> None:
     assert trainer.data_collator is common
     assert trainer.compute_loss_func is None
     assert trainer._evaluation.prefix is None
-
-
-class _WithExamples(Trainer):
-    """Has arguments of its own among those of the Trainer, as the scripts for questions and answers do."""
-
-    examples: Any = None
-
-    def evaluate(
-        self,
-        eval_dataset: Any = None,
-        examples: Any = None,
-        ignore_keys: Any = None,
-        metric_key_prefix: str = "eval",
-    ) -> Any:
-        assert ignore_keys is None
-        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
-
-    def predict(self, data: Any, own: Any, ignore_keys: Any = None, metric_key_prefix: str = "test") -> Any:
-        self.examples = own
-        return super().predict(data, ignore_keys, metric_key_prefix)
-
-
-class _MixingWithExamples(MixingMixin, _WithExamples):
-    pass
-
-
-def test_arguments_reach_a_class_that_has_them_in_another_order(tmp_path: Path) -> None:
-    streams = {"a": Tokens(6, 1), "b": Tokens(5, 2)}
-    trainer: Any = runs.make(tmp_path, kind=_MixingWithExamples, train_dataset=streams, eval_dataset=streams)
-    assert {"eval_a_loss", "eval_b_loss", "eval_loss"} <= trainer.evaluate().keys()
-    assert "eval_loss" in trainer.evaluate(streams["a"])
-    assert "test_loss" in trainer.predict(streams["a"], ["one"]).metrics
-    assert trainer.examples == ["one"]
-    assert "test_a_loss" in trainer.predict(streams["a"], ["two"], None, "test_a").metrics

@@ -13,16 +13,9 @@ from mixer.trainer.failures import Listener, explained, leave_note, read_note, r
 class Ranks:
     """Stands for this process as one of two ranks, with a store that may go down."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self.rank, self.store = 0, HashStore()
-        monkeypatch.setattr(notes.dist, "is_initialized", lambda: True)
-        monkeypatch.setattr(notes.dist, "get_world_size", lambda: 2)
-        monkeypatch.setattr(notes.dist, "get_rank", lambda: self.rank)
-        monkeypatch.setattr(notes.distributed_c10d, "_get_default_store", self.get)
-        monkeypatch.setattr(notes, "_POLL_SECONDS", 0.005)
-        monkeypatch.setattr(notes, "_POLLS_TO_ANSWER", 20)
-        monkeypatch.setattr(notes, "_heard", [])
-        monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    def __init__(self) -> None:
+        self.rank = 0
+        self.store: Any = HashStore()
 
     def get(self) -> Any:
         if self.store is None:
@@ -32,7 +25,15 @@ class Ranks:
 
 @pytest.fixture
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
-    return Ranks(monkeypatch)
+    found = Ranks()
+    for name, value in {"is_initialized": True, "get_world_size": 2}.items():
+        monkeypatch.setattr(notes.dist, name, lambda value=value: value)
+    monkeypatch.setattr(notes.dist, "get_rank", lambda: found.rank)
+    monkeypatch.setattr(notes.distributed_c10d, "_get_default_store", found.get)
+    for name, value in {"_POLL_SECONDS": 0.005, "_POLLS_TO_ANSWER": 20, "_heard": []}.items():
+        monkeypatch.setattr(notes, name, value)
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    return found
 
 
 def test_a_note_that_was_heard_outlives_its_store(ranks: Ranks) -> None:
@@ -76,13 +77,10 @@ def test_nobody_waits_for_a_note_that_is_removed_while_it_is_read(ranks: Ranks) 
     assert read_note() is None
 
 
-def test_who_does_not_answer_is_gone(ranks: Ranks) -> None:
+def test_who_does_not_answer_is_gone(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     assert who_is_gone() == [1]
     ranks.store.set(notes._here(1), "")
     assert who_is_gone() == []
-
-
-def test_where_the_store_is_gone_rank_0_is_that_kept_it(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks.rank, ranks.store = 1, None
     assert who_is_gone() == [0]
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")

@@ -10,8 +10,8 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR, StepLR
 from transformers import Trainer, TrainerCallback
 
-from mixer import AdaptiveBatchSizeTrainer, Budget, LossChange, MixingTrainer, schedules
-from tests.helpers import Tokens, arguments, build_model, three_streams
+from mixer import Budget, MixingTrainer, schedules
+from tests.helpers import Tokens, arguments, build_model
 from tests.mixer.trainer import runs
 
 # Every lr_scheduler_type that goes by steps, with its arguments and its warm-up, in steps or as a share.
@@ -111,13 +111,9 @@ class TestLearningRate:
 
     def test_a_table_of_whole_steps_is_looked_up(self, tmp_path: Path) -> None:
         table = [1.0, 0.5, 0.25, 0.125, 0.0625, 0.0]  # the Trainer steps once more at the end
-        trainer = self.stepping(
-            tmp_path,
-            lambda optimizer: LambdaLR(optimizer, lambda step: table[step]),
-            lambda step, size: [8, 4, 4, 12, 12][step],
-            num_train_epochs=1,
-            per_device_train_batch_size=8,
-        )
+        options = {"num_train_epochs": 1, "per_device_train_batch_size": 8}
+        by_table = lambda optimizer: LambdaLR(optimizer, lambda step: table[step])  # noqa: E731
+        trainer = self.stepping(tmp_path, by_table, lambda step, size: [8, 4, 4, 12, 12][step], **options)
         trainer.train()
         assert column(trainer, "learning_rate") == [1.0, 0.5, 0.5, 0.25, 0.125]
 
@@ -176,15 +172,14 @@ class TestLoop:
         final = trainer.state.log_history[-1]
         assert final["train_samples_per_second"] == pytest.approx(120 / final["train_runtime"], rel=0.05)
 
-    @pytest.mark.parametrize("kind", ["logging", "eval", "save"])
-    def test_a_share_of_the_run_is_one_of_its_data(self, tmp_path: Path, kind: str) -> None:
-        options: dict[str, Any] = {} if kind == "logging" else {f"{kind}_strategy": "steps"}
-        trainer, rates = train(tmp_path, doubling, budget=Budget(samples=240), **{f"{kind}_steps": 0.25, **options})
+    def test_a_share_of_the_run_is_one_of_its_data(self, tmp_path: Path) -> None:
+        options: dict[str, Any] = {f"{kind}_strategy": "steps" for kind in ("logging", "eval", "save")}
+        options |= {f"{kind}_steps": 0.25 for kind in ("logging", "eval", "save")}
+        trainer, rates = train(tmp_path, doubling, budget=Budget(samples=240), **options)
         clock = trainer.ledger.clock()
         wanted = [int((clock["progress"] >= share - 1e-9).idxmax()) + 1 for share in (0.25, 0.5, 0.75, 1.0)]
         logged = [entry["step"] for entry in trainer.state.log_history if "loss" in entry]
-        found = {"logging": logged, "eval": rates.of("evaluate"), "save": rates.of("save")}[kind]
-        assert found == sorted(set(wanted))
+        assert logged == rates.of("evaluate") == rates.of("save") == sorted(set(wanted))
 
     def test_max_steps_ends_any_budget_and_tokens_end_a_run(self, tmp_path: Path) -> None:
         trainer, _ = train(tmp_path, doubling, max_steps=5, budget=Budget(epochs=30, samples=10**6))
@@ -192,22 +187,6 @@ class TestLoop:
         trainer, _ = train(tmp_path, doubling, budget=Budget(tokens=500))
         tokens = column(trainer, "tokens")
         assert tokens[-2] < 500 <= tokens[-1]
-
-    def test_a_budget_in_tokens_needs_tokens(self, tmp_path: Path) -> None:
-        class Numbers(Tokens):
-            def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-                return {"inputs_embeds": torch.ones(4, 16), "labels": torch.ones(4).long()}
-
-        with pytest.raises(ValueError, match=r"A budget in tokens needs token counts, but samples of \['train'\]"):
-            train(tmp_path, None, Numbers(20, 1), budget=Budget(tokens=500))
-
-    def test_the_rest_of_an_epoch_is_dropped(self, tmp_path: Path) -> None:
-        trainer, rates = train(tmp_path, lambda step, size: 7 + step, num_train_epochs=3, dataloader_drop_last=True)
-        assert column(trainer, "total") == column(trainer, "batch_size")
-        assert trainer.state.epoch == 3.0
-        assert len(rates.of("epoch")) == 3
-        # A single stream begins a new pass with each epoch, as the Trainer does.
-        assert trainer.mixing.planner.cursors[0].state_dict()["position"] == 120
 
     @pytest.mark.parametrize(
         "schedule",
@@ -220,16 +199,6 @@ class TestLoop:
 
 
 class TestByHand:
-    def train(self, folder: Path, sizes: dict[int, int | None], batch_size: Any = None, **changes: Any) -> Any:
-        class Setting(TrainerCallback):
-            def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-                if state.global_step in sizes:
-                    trainer.mixing.set_batch_size(sizes[state.global_step])
-
-        trainer = make(folder, batch_size, callbacks=[Setting()], **{"num_train_epochs": 2, **changes})
-        trainer.train()
-        return trainer
-
     @pytest.mark.parametrize(
         ("own", "sizes", "changes", "totals"),
         [
@@ -238,24 +207,23 @@ class TestByHand:
             (None, {2: 1}, {}, [4, 4, 1, 1]),  # smaller than the loop was laid out for
             (None, {8: 9}, {"dataloader_drop_last": True}, [4] * 8 + [9] * 4),  # a rest that became too small
         ],
-        ids=["a size that stays", "a schedule", "smaller", "a rest is dropped"],
     )
     def test_it_rules_the_next_step(
         self, tmp_path: Path, own: Any, sizes: Any, changes: dict[str, Any], totals: list[int]
     ) -> None:
-        trainer = self.train(tmp_path, sizes, own, **changes)
+        class Setting(TrainerCallback):
+            def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                if state.global_step in sizes:
+                    trainer.mixing.set_batch_size(sizes[state.global_step])
+
+        trainer = make(tmp_path, own, callbacks=[Setting()], num_train_epochs=2, **changes)
+        trainer.train()
         found = column(trainer, "total")
         assert found[: len(totals)] == totals
         assert sum(found) == (68 if changes else 80)
         assert trainer.state.epoch == 2.0
         logs = [entry["batch_size"] for entry in trainer.state.log_history if "loss" in entry]
         assert logs[: len(totals)] == totals
-
-    def test_the_learning_rate_follows_at_once(self, tmp_path: Path) -> None:
-        trainer = self.train(tmp_path, {2: 16}, schedules.Constant(4, learning_rate="sqrt"))
-        assert column(trainer, "learning_rate_factor")[:4] == [1, 1, 2, 2]
-        progress = column(trainer, "progress")
-        assert column(trainer, "learning_rate")[2] == pytest.approx(0.2 * (1 - progress[1]), rel=1e-6)
 
 
 class _Clairvoyant(schedules.Constant):
@@ -281,27 +249,3 @@ def test_wrong_sizes_and_budgets_are_refused(tmp_path: Path, batch_size: Any, ch
         batch_size = lambda step, size: sizes[step]  # noqa: E731
     with pytest.raises((ValueError, TypeError), match=message):
         train(tmp_path, batch_size, **changes)
-
-
-def test_a_size_beside_the_function_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="to pass batch_size, use a MixingTrainer"):
-        AdaptiveBatchSizeTrainer(doubling, model=build_model("llama"), args=arguments(tmp_path), batch_size=3)
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        schedules.LossChange(interval=1, growth=2.0, maximum=16),
-        schedules.SmoothedLossChange(1e9, 0.5, 2, maximum=16, gradient_norm=True, after_warmup=True),
-        schedules.AdaBatch(every=1, maximum=32),
-        schedules.Ramp(16, 100, unit="samples"),
-        schedules.Seesaw(maximum=16),
-        schedules.CriticalBatchWarmup({200: 8, 600: 16}),
-    ],
-    ids=lambda schedule: type(schedule).__name__,
-)
-def test_every_schedule_goes_with_an_adaptive_mixture(tmp_path: Path, schedule: Any) -> None:
-    policy = LossChange(num_warmup_observations=1)
-    trainer, _ = train(tmp_path, schedule, three_streams(), num_train_epochs=4, mixing=policy)
-    assert len(set(column(trainer, "batch_size"))) > 1
-    assert trainer.mixing.clock.num_samples == 4 * 37

@@ -1,13 +1,11 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mixer import Decision, Fixed, Floor, LossChange, MixingTrainer, Observation, Stream, Uniform
+from mixer import Fixed, MixingTrainer, Stream, Uniform
 from mixer.gradients.records import gradient_entries
-from mixer.ledger.folder import read_description
 from mixer.ledger.recorder import Recorder
 from mixer.trainer import training
 from tests.helpers import three_streams
@@ -90,31 +88,3 @@ def test_what_explains_the_decisions_is_recorded(tmp_path: Path) -> None:
     means = (rows["loss"] * rows["items"]).groupby(rows["step"]).sum() / rows.groupby("step")["items"].sum()
     assert clock["loss"].tolist() == pytest.approx(means.tolist(), rel=1e-5)
     assert clock["update_norm"].isna().all()
-
-
-def test_how_far_steps_moved_is_recorded_where_a_policy_needs_it(tmp_path: Path) -> None:
-    class Watching(Uniform):
-        is_static = False
-        needs = frozenset({"update_norm"})
-
-        def update(self, observation: Observation) -> Decision:
-            norms.append(observation.update_norm)
-            return Decision(observation.weights)
-
-    norms: list[float] = []
-    trainer = train(tmp_path, mixing=Watching(), batch_size=6)
-    assert trainer.ledger.clock()["update_norm"].tolist() == norms
-    assert all(norm > 0 for norm in norms)
-
-
-def test_the_ledger_says_what_the_run_is(tmp_path: Path) -> None:
-    policy = Floor(LossChange(temperature=0.5), minimum=0.1)
-    trainer = train(tmp_path, max_steps=2, mixing=policy, batch_size=6)
-    run = read_description(tmp_path)
-    assert run == json.loads(json.dumps(trainer.describe_run()))
-    assert {stream["name"]: stream["num_samples"] for stream in run["streams"]} == {"a": 20, "b": 11, "c": 6}
-    inner = {"class_path": "LossChange", "init_args": {"temperature": 0.5}}
-    assert run["mixing"]["init_args"] == {"policy": inner, "minimum": 0.1}
-    assert run["batch_size"]["init_args"] == {"batch_size": 6}
-    expected = {"budget": {"steps": 2}, "initial_batch_size": 6, "world_size": 1, "drawing": "exact", "methods": []}
-    assert {name: run[name] for name in expected} == expected

@@ -70,18 +70,6 @@ def test_the_lock_is_there_while_a_run_lasts_and_gone_after_an_error_too(tmp_pat
     assert not (tmp_path / LOCK_FILE).exists()
 
 
-def test_two_runs_of_one_process_are_kept_apart_too(tmp_path: Path) -> None:
-    first, second = FolderLock(tmp_path), FolderLock(tmp_path / ".")
-    first.acquire()
-    with pytest.raises(ValueError, match="this one"):
-        second.acquire()
-    second.release()  # it has nothing to let go of
-    assert (tmp_path / LOCK_FILE).exists()
-    first.release()
-    second.acquire()
-    second.release()
-
-
 def test_a_folder_that_cannot_be_written_is_refused_when_training_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,16 +90,3 @@ def test_a_folder_that_cannot_be_written_is_refused_when_training_begins(
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="output_dir: the run cannot write"):
         FolderLock(tmp_path / "file" / "run").acquire()
-
-
-def test_a_file_system_without_locks_is_said_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsupported(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    told: list[str] = []
-    monkeypatch.setattr("fcntl.lockf", unsupported)
-    monkeypatch.setattr("mixer.trainer.checkpointing.lock.logger.warning", lambda text, *_: told.append(text))
-    lock = FolderLock(tmp_path)
-    lock.acquire()
-    lock.release()
-    assert "has no locks" in told[0]

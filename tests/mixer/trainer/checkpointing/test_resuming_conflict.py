@@ -9,7 +9,7 @@ import torch
 
 from mixer import GradientAggregation, MixingTrainer
 from mixer.trainer.checkpointing.files import METHODS_ENTRY, STATE_FILE, complete
-from tests.mixer.aggregated import Watch, at_odds, logged, make_trainer
+from tests.mixer.aggregated import Watch, logged, make_trainer
 
 torchjd = pytest.importorskip("torchjd.aggregation")
 
@@ -58,12 +58,6 @@ def test_the_same_one_given_otherwise_and_a_checkpoint_that_does_not_say_are_tak
     (checkpoint / STATE_FILE).write_text(json.dumps(state))
     complete(checkpoint)
     assert resume(tmp_path, "mgda").state.global_step == 6
-
-
-def test_of_one_stream_there_is_no_conflict(tmp_path: Path) -> None:
-    one = {"train_dataset": {"a": at_odds()["a"]}, "mixing": None}
-    cut(tmp_path, "pcgrad", **one)
-    assert resume(tmp_path, None, **one).state.global_step == 6
 
 
 def test_what_is_logged_next_is_of_the_new_one_alone(tmp_path: Path) -> None:

@@ -2,17 +2,12 @@
 
 import errno
 import os
-import resource
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import PreTrainedModel, Trainer, TrainerState
 
-from mixer.ledger.folder import read_note
 from mixer.ledger.table import Table
 from mixer.trainer.checkpointing import files, save
 from mixer.trainer.checkpointing.choose import WriteError
@@ -56,25 +51,6 @@ def test_a_checkpoint_that_finds_no_room_ends_the_run_and_nothing_is_lost(
     assert [path.name for path in list_checkpoints(tmp_path)] == ["checkpoint-4"]
     assert find_problem(tmp_path / "checkpoint-4") is None
     assert_same(go_on(build(tmp_path)), expected)
-
-
-@contextmanager
-def _largest_file(num_bytes: int) -> Iterator[None]:
-    """Lets no file grow beyond a size, as a quota would; what is larger already stays."""
-    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
-def test_the_systems_own_refusal_of_large_files_is_told_whatever_library_meets_it(tmp_path: Path) -> None:
-    with _largest_file(20_000), pytest.raises(WriteError, match=r"checkpoint-4, its model, could not be written"):
-        build(tmp_path).train()
-    assert not list_checkpoints(tmp_path)
-    assert read_note(tmp_path)["reason"].startswith("WriteError")
 
 
 @pytest.mark.parametrize(("step", "table"), [(6, "streams"), pytest.param(10, "timings", marks=FULL)])
