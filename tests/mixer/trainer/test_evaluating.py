@@ -52,7 +52,11 @@ def test_a_set_by_itself_is_known_by_its_prefix_or_its_name(tmp_path: Path, name
     assert trainer.evaluate(data, metric_key_prefix=f"eval_{name}")[f"eval_{name}_loss"] == expected
     assert trainer.evaluate(name)["eval_loss"] == expected
     assert trainer.evaluate({name: data}, metric_key_prefix="final_eval")[f"final_eval_{name}_loss"] == expected
+    found = trainer.predict(trainer.eval_dataset, None, "final_test")
+    assert list(found) == list(NAMES)
+    assert found[name].metrics[f"final_test_{name}_loss"] == expected
     prediction = trainer.predict(data, metric_key_prefix=f"test_{name}")
+    np.testing.assert_array_equal(found[name].predictions, prediction.predictions)
     assert prediction.metrics[f"test_{name}_loss"] == expected
     shape = (8, 12) if name == "tags" else (8, trainer.model.heads[name].head.num_labels)
     assert prediction.predictions.shape[:2] == shape

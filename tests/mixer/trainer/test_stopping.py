@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from transformers import TrainerCallback
 
-from mixer.distributed.signals import RunInterrupted, RunTerminated, StopSignals
+from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.ledger.folder import read_note
 from mixer.trainer.checkpointing.files import find_problem, list_checkpoints
 from tests.mixer.trainer.checkpointing.test_resume import Whole, assert_same, build, end_of, go_on
@@ -109,24 +109,6 @@ def test_a_second_interrupt_ends_the_run_at_once(
     assert not list_checkpoints(tmp_path)
     assert "with a checkpoint. Another one ends it at" in capsys.readouterr().err
     assert read_note(tmp_path)["reason"] == "KeyboardInterrupt"
-
-
-def test_a_worker_that_was_forked_outlives_the_step_and_not_much_more() -> None:
-    with StopSignals():
-        worker = os.fork()
-        if not worker:
-            time.sleep(60)
-            os._exit(0)
-    os.kill(worker, signal.SIGINT)
-    os.kill(worker, signal.SIGTERM)
-    time.sleep(0.2)
-    assert os.waitpid(worker, os.WNOHANG) == (0, 0), "it still serves the run"
-    pid = 0
-    while not pid:  # one that comes before the first was heeded is the same one
-        os.kill(worker, signal.SIGTERM)
-        time.sleep(0.1)
-        pid, status = os.waitpid(worker, os.WNOHANG)
-    assert os.WTERMSIG(status) == signal.SIGTERM
 
 
 def test_workers_that_get_the_signal_too_serve_the_run_to_its_end(tmp_path: Path) -> None:

@@ -247,6 +247,23 @@ def test_exhausted_streams_end_the_run(tmp_path: Path) -> None:
     assert (tmp_path / f"checkpoint-{trainer.state.global_step}").is_dir()
 
 
+class _Columns(Tokens):
+    def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
+        columns = {name: torch.stack([self[i][name] for i in indices.tolist()]) for name in self.rows[0]}
+        return {**columns, "unused": torch.zeros(len(indices))}
+
+
+@pytest.mark.parametrize("label_name", ["labels", "label", "label_ids"])
+def test_reading_by_columns_trains_alike(tmp_path: Path, label_name: str) -> None:
+    ends = []
+    for kind in (Tokens, _Columns):
+        data = {name: kind(9, seed, CLASSES) for seed, name in enumerate("ab")}
+        for row in [*data["a"].rows, *data["b"].rows]:
+            row[label_name] = row.pop("labels")
+        ends.append(weights_of(train(tmp_path, "bert-classifier", train_dataset=data, max_steps=1).model))
+    assert torch.equal(*ends)
+
+
 SETS = {name: Tokens(4, seed) for seed, name in enumerate("abc")}
 
 

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from transformers import TrainerCallback
@@ -90,3 +91,13 @@ def test_a_folder_that_cannot_be_written_is_refused_when_training_begins(
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="output_dir: the run cannot write"):
         FolderLock(tmp_path / "file" / "run").acquire()
+
+
+def test_a_file_system_without_locks_is_said_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("fcntl.lockf", Mock(side_effect=OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))))
+    monkeypatch.setattr("mixer.trainer.checkpointing.lock.logger.warning", lambda text, *_: told.append(text))
+    lock = FolderLock(tmp_path)
+    lock.acquire()
+    lock.release()
+    assert "has no locks" in told[0]

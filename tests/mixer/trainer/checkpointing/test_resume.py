@@ -206,12 +206,6 @@ def test_a_run_killed_while_it_writes_a_checkpoint_ends_as_one_that_was_not(
     assert len(list_checkpoints(tmp_path)) == 1, "the best one alone, as the Trainer leaves it"
 
 
-def test_a_run_killed_many_times_ends_as_one_that_was_not(tmp_path: Path, whole: Whole) -> None:
-    for instant in (20, 70, 20, 30):
-        _kill(tmp_path, "steps", instant)
-    assert_same(go_on(build(tmp_path)), whole("steps")[0])
-
-
 @pytest.mark.parametrize("name", ["steps", "best"])
 def test_a_finished_run_has_nothing_left_to_do(name: str, tmp_path: Path, whole: Whole) -> None:
     build(tmp_path, name).train()
