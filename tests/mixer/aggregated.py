@@ -11,7 +11,8 @@ from torch.utils.data import Dataset
 
 from mixer import MixingTrainer
 from mixer.trainer.method import Method
-from tests.helpers import arguments
+from tests.mixer.trainer.runs import logged as logged
+from tests.mixer.trainer.runs import make
 
 
 class Points(Dataset[dict[str, Tensor]]):
@@ -97,17 +98,11 @@ def at_odds() -> dict[str, Points]:
 
 
 def make_trainer(folder: Path, conflict: Any = None, **changes: Any) -> MixingTrainer:
-    options: dict[str, Any] = {
-        "model": Classifier,
-        "train_dataset": at_odds(),
-        "mixing": [0.4, 0.35, 0.25],
-        "batch_size": 17,
-        "methods": [],
-        "epoch_size": 170,  # no step is the rest of an epoch
-    }
-    options |= {name: changes.pop(name) for name in [*options, "nonfinite"] if name in changes}
-    args = arguments(folder, **{"per_device_train_batch_size": 3, "max_steps": 4, "learning_rate": 0.5, **changes})
-    return MixingTrainer(model=options.pop("model")(), args=args, conflict=conflict, **options)
+    training = {"per_device_train_batch_size": 3, "max_steps": 4, "learning_rate": 0.5}
+    data = {"train_dataset": at_odds(), "mixing": [0.4, 0.35, 0.25], "batch_size": 17}
+    # With this epoch no step is the rest of one.
+    options: dict[str, Any] = {"model": Classifier, "epoch_size": 170, "methods": [], **training, **data, **changes}
+    return make(folder, options.pop("model")(), conflict=conflict, **options)
 
 
 def run(folder: Path, conflict: Any = None, **changes: Any) -> tuple[MixingTrainer, Watch]:
@@ -115,10 +110,6 @@ def run(folder: Path, conflict: Any = None, **changes: Any) -> tuple[MixingTrain
     trainer = make_trainer(folder, conflict, methods=[*changes.pop("methods", []), watch], **changes)
     trainer.train()
     return trainer, watch
-
-
-def logged(trainer: MixingTrainer, key: str) -> list[float]:
-    return [entry[key] for entry in trainer.state.log_history if key in entry]
 
 
 def state_of(trainer: MixingTrainer) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 from torch import nn
+from torch.utils.data import IterableDataset
 
 from mixer import Proportional, Stream, schedules
 from mixer.distributed.gradient_sync import shards_of
@@ -17,41 +18,32 @@ from mixer.trainer.observers.reference import check_reference
 from replay.feeding.features import extract_features
 from replay.methods import AGEM
 from replay.policies import Spaced
-from tests.mixer.trainer.options.test_training_options import _Rows
 
 
 def trainer_with(kind: str, fsdp: bool = False, **config: Any) -> Any:
-    plugins = {"deepspeed_plugin": None, "fsdp_plugin": None}
-    if kind.startswith("zero"):
-        plugins["deepspeed_plugin"] = SimpleNamespace(zero_stage=int(kind[-1]), deepspeed_config=config)
-        engine = DistributedType.DEEPSPEED
-    elif kind.startswith("fsdp"):
-        plugins["fsdp_plugin"] = SimpleNamespace(fsdp_version=int(kind[-1]))
-        engine = DistributedType.FSDP
-    else:
-        engine = {"ddp": DistributedType.MULTI_GPU, "xla": DistributedType.XLA}[kind]
-    state = SimpleNamespace(distributed_type=engine, **plugins)
+    types = {"zero": "DEEPSPEED", "fsdp": "FSDP", "ddp": "MULTI_GPU", "xla": "XLA"}
+    state = SimpleNamespace(
+        distributed_type=DistributedType[types[kind.rstrip("0123")]],
+        deepspeed_plugin=SimpleNamespace(zero_stage=int(kind[-1]), deepspeed_config=config) if "zero" in kind else None,
+        fsdp_plugin=SimpleNamespace(fsdp_version=int(kind[-1])) if "fsdp" in kind else None,
+    )
     return SimpleNamespace(accelerator=SimpleNamespace(state=state), args=SimpleNamespace(fsdp=fsdp))
 
 
 def asked(**changes: Any) -> EngineRequest:
-    nothing = {
-        "policy": Proportional(),
-        "schedule": schedules.Constant(8),
-        "methods": (),
-        "streams": [Stream("a", [1, 2])],
-        "probes": False,
-        "skips": False,
-        "has_heads": False,
-        "is_cut_by_tokens": False,
-        "counts_steps": True,
-    }
-    return EngineRequest(**{**nothing, **changes})
+    names = ("probes", "skips", "has_heads", "is_cut_by_tokens")
+    own = {"policy": Proportional(), "schedule": schedules.Constant(8), "methods": (), "streams": [Stream("a", [1, 2])]}
+    return EngineRequest(**{**own, **dict.fromkeys(names, False), "counts_steps": True, **changes})
 
 
 class _SeesGradients(Method):
     def end_backward(self, model: nn.Module) -> None:
         """Looks at them."""
+
+
+class _Rows(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(())
 
 
 def _aggregating(num_streams: int) -> Method:
@@ -76,48 +68,28 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("engine", "wish", "message"),
-    [
-        pytest.param(engine, wish, text, id=f"{engine}-{text[:20]}")
-        for engines, wish, text in CASES
-        for engine in engines
-    ],
-)
-def test_what_an_engine_cannot_give_is_refused(engine: str, wish: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check_engine(trainer_with(engine), asked(**wish))
-
-
-@pytest.mark.parametrize(("engines", "wish", "message"), CASES)
-def test_ddp_gives_all_of_it(engines: tuple[str, ...], wish: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("engines", "wish", "message"), CASES, ids=lambda value: str(value)[:20])
+def test_what_an_engine_cannot_give_is_refused_and_ddp_gives_all_of_it(
+    engines: tuple[str, ...], wish: dict[str, Any], message: str
+) -> None:
+    for engine in engines:
+        with pytest.raises(ValueError, match=message):
+            check_engine(trainer_with(engine), asked(**wish))
     check_engine(trainer_with("ddp"), asked(**wish))
 
 
 @pytest.mark.parametrize(
-    ("engine", "wish"),
+    ("config", "wish", "message"),
     [
-        ("fsdp2", {"probes": True, "skips": True, "has_heads": True, "methods": [_SeesGradients()]}),
-        ("zero2", {"probes": True, "has_heads": True, "policy": Spaced()}),
-        ("zero3", {"streams": [Stream("rows", _Rows())], "is_cut_by_tokens": True}),
+        ({"scheduler": {"type": "WarmupLR"}}, {"counts_steps": False}, r"scheduler, .* set lr_scheduler_type"),
+        ({"fp16": {"enabled": True}}, {"probes": True}, r"under DeepSpeed in fp16, .* Use bf16"),
     ],
 )
-def test_what_an_engine_gives_is_not_refused(engine: str, wish: dict[str, Any]) -> None:
-    check_engine(trainer_with(engine), asked(**wish))
-
-
-def test_a_scheduler_of_deepspeed_goes_by_steps_alone() -> None:
-    trainer = trainer_with("zero2", scheduler={"type": "WarmupLR"})
+def test_what_deepspeeds_configuration_cannot_go_with(config: Any, wish: dict[str, Any], message: str) -> None:
+    trainer = trainer_with("zero2", **config)
     check_engine(trainer, asked())
-    with pytest.raises(ValueError, match=r"deepspeed: .* scheduler, .* set lr_scheduler_type"):
-        check_engine(trainer, asked(counts_steps=False))
-
-
-def test_losses_that_deepspeed_scales_are_not_probed() -> None:
-    trainer = trainer_with("zero2", fp16={"enabled": True})
-    check_engine(trainer, asked())
-    with pytest.raises(ValueError, match=r"under DeepSpeed in fp16, .* Use bf16"):
-        check_engine(trainer, asked(probes=True))
+    with pytest.raises(ValueError, match=message):
+        check_engine(trainer, asked(**wish))
 
 
 def test_the_first_fsdp_and_other_engines_are_refused() -> None:

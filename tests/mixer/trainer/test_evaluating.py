@@ -3,199 +3,137 @@
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
-from transformers import Trainer
 
-from mixer import Head, MixingMixin, MixingTrainer, Stream
-from tests.helpers import Tokens, arguments, build_model
-from tests.mixer.forms import KINDS, NAMES, loss_sum_of_head, multi_task, num_items, task_data, task_streams
+from mixer import Head, MixingTrainer, Stream
+from tests.helpers import Tokens, build_model
+from tests.mixer.forms import NAMES, loss_sum_of_head, multi_task, num_items, task_data, task_streams
+from tests.mixer.trainer import runs
 
 
-def _trainer(folder: Path, **options: Any) -> MixingTrainer:
+def _trainer(folder: Path, model: Any = None, **options: Any) -> MixingTrainer:
     sets = {name: task_data(name, 8, 7) for name in NAMES}
-    options = {"train_dataset": task_streams(), "eval_dataset": sets, **options}
-    return MixingTrainer(options.pop("model", None) or multi_task(), arguments(folder), batch_size=8, **options)
+    own = {"train_dataset": task_streams(), "eval_dataset": sets, "batch_size": 8, **options}
+    return runs.make(folder, multi_task() if model is None else model, **own)
 
 
-def _mean_by_hand(model: Any, name: str, data: Any) -> float:
+def _by_hand(model: Any, name: str, data: Any) -> Any:
+    """The mean loss of a set through a head."""
     rows = [{key: value[None] for key, value in data[index].items()} for index in range(len(data))]
     with torch.no_grad():
-        total = sum(float(loss_sum_of_head(model, name, row)) for row in rows)
-    return total / sum(num_items(row) for row in rows)
-
-
-def test_each_set_goes_through_its_head(tmp_path: Path) -> None:
-    trainer = _trainer(tmp_path)
-    metrics = trainer.evaluate()
-    losses = [_mean_by_hand(trainer.model.eval(), name, trainer.eval_dataset[name]) for name in NAMES]
-    assert [metrics[f"eval_{name}_loss"] for name in NAMES] == pytest.approx(losses, rel=1e-6)
-    assert metrics["eval_loss"] == pytest.approx(np.mean(losses), rel=1e-6)
-    assert metrics["eval_worst_loss"] == pytest.approx(max(losses), rel=1e-6)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_set_by_itself_is_known_by_its_prefix_or_its_name(tmp_path: Path, name: str) -> None:
-    trainer = _trainer(tmp_path)
-    data = trainer.eval_dataset[name]
-    expected = pytest.approx(_mean_by_hand(trainer.model.eval(), name, data), rel=1e-6)
-    assert trainer.evaluate(data, metric_key_prefix=f"eval_{name}")[f"eval_{name}_loss"] == expected
-    assert trainer.evaluate(name)["eval_loss"] == expected
-    assert trainer.evaluate({name: data}, metric_key_prefix="final_eval")[f"final_eval_{name}_loss"] == expected
-    prediction = trainer.predict(data, metric_key_prefix=f"test_{name}")
-    assert prediction.metrics[f"test_{name}_loss"] == expected
-    assert prediction.predictions.shape[:2] == (
-        (8, 12) if name == "tags" else (8, multi_task().heads[name].head.num_labels)
-    )
+        total = sum(float(loss_sum_of_head(model.eval(), name, row)) for row in rows)
+    return pytest.approx(total / sum(num_items(row) for row in rows), rel=1e-6)
 
 
 def _size(prediction: Any) -> dict[str, float]:
     return {"size": float(len(prediction.label_ids))}
 
 
-@pytest.mark.parametrize("prefix", ["test", "final_test"])
-def test_a_dict_of_sets_is_predicted_by_name(tmp_path: Path, prefix: str) -> None:
-    trainer = _trainer(tmp_path, compute_metrics=dict.fromkeys(NAMES, _size))
-    asked = () if prefix == "test" else (None, prefix)
-    found = trainer.predict(trainer.eval_dataset, *asked)
-    assert list(found) == list(NAMES)
-    for name, output in found.items():
-        expected = _mean_by_hand(trainer.model.eval(), name, trainer.eval_dataset[name])
-        assert output.metrics[f"{prefix}_{name}_loss"] == pytest.approx(expected, rel=1e-6)
-        assert output.metrics[f"{prefix}_{name}_size"] == 8.0
-        alone = trainer.predict(trainer.eval_dataset[name], metric_key_prefix=f"test_{name}")
-        np.testing.assert_array_equal(output.predictions, alone.predictions)
-        np.testing.assert_array_equal(output.label_ids, alone.label_ids)
+def test_each_set_goes_through_its_head_and_one_metric_sees_all(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, compute_metrics=_size)
+    metrics = trainer.evaluate()
+    losses = [metrics[f"eval_{name}_loss"] for name in NAMES]
+    assert losses == [_by_hand(trainer.model, name, trainer.eval_dataset[name]) for name in NAMES]
+    assert metrics["eval_loss"] == pytest.approx(np.mean(losses), rel=1e-6)
+    assert metrics["eval_worst_loss"] == max(losses)
+    assert [metrics[f"eval_{name}_size"] for name in NAMES] == [8.0] * 4
 
 
-def test_loaders_of_past_evaluations_are_let_go(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_a_set_by_itself_is_known_by_its_prefix_or_its_name(tmp_path: Path, name: str) -> None:
     trainer = _trainer(tmp_path)
-    prepared = trainer.accelerator.prepare(DataLoader(task_data("topic", 8, 7)))
-    for _ in range(3):
-        trainer.evaluate()
-        trainer.predict(trainer.eval_dataset["topic"], metric_key_prefix="test_topic")
-    assert trainer.accelerator._dataloaders == [prepared]  # the user's own stays
+    data = trainer.eval_dataset[name]
+    expected = _by_hand(trainer.model, name, data)
+    assert trainer.evaluate(data, metric_key_prefix=f"eval_{name}")[f"eval_{name}_loss"] == expected
+    assert trainer.evaluate(name)["eval_loss"] == expected
+    assert trainer.evaluate({name: data}, metric_key_prefix="final_eval")[f"final_eval_{name}_loss"] == expected
+    found = trainer.predict(trainer.eval_dataset, None, "final_test")
+    assert list(found) == list(NAMES)
+    assert found[name].metrics[f"final_test_{name}_loss"] == expected
+    prediction = trainer.predict(data, metric_key_prefix=f"test_{name}")
+    np.testing.assert_array_equal(found[name].predictions, prediction.predictions)
+    assert prediction.metrics[f"test_{name}_loss"] == expected
+    shape = (8, 12) if name == "tags" else (8, trainer.model.heads[name].head.num_labels)
+    assert prediction.predictions.shape[:2] == shape
 
 
 def test_sets_that_nobody_knows_the_head_of_are_refused(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path)
-    for evaluate in (
-        lambda: trainer.evaluate(task_data("topic")),
-        lambda: trainer.predict(task_data("topic")),
-        lambda: trainer.evaluate({"unseen": task_data("topic")}),
+    for evaluate, data in (
+        (trainer.evaluate, task_data("topic")),
+        (trainer.predict, task_data("topic")),
+        (trainer.evaluate, {"unseen": task_data("topic")}),
     ):
-        with pytest.raises(
-            ValueError, match=r"belongs to no stream and no head\. Pass eval_dataset as a dict by the str"
-        ):
-            evaluate()
+        with pytest.raises(ValueError, match=r"no stream and no head\. Pass eval_dataset as a dict by the str"):
+            evaluate(data)
     assert trainer._evaluation.task is None
     assert trainer.evaluate(task_data("topic"), metric_key_prefix="eval_topic")["eval_topic_loss"] > 0
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_sets_that_a_run_would_evaluate_without_a_head_are_refused_before_it(tmp_path: Path, named: bool) -> None:
-    sets: Any = {"topic_dev": task_data("topic")} if named else task_data("topic")
-    message = r"set 'topic_dev' belongs to no stream" if named else r"without a name belongs to no stream"
-    args = arguments(tmp_path, eval_strategy="steps")
-    with pytest.raises(ValueError, match=message):
-        MixingTrainer(multi_task(), args, train_dataset=task_streams(), eval_dataset=sets)
+TOPIC = task_data("topic")
 
 
-def test_a_set_may_be_called_like_a_head_that_no_stream_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"eval_dataset": {"topic_dev": TOPIC}, "eval_strategy": "steps"}, r"set 'topic_dev' belongs to no stream"),
+        ({"eval_dataset": TOPIC, "eval_strategy": "steps"}, r"without a name belongs to no stream"),
+        ({"eval_dataset": [TOPIC, TOPIC]}, "eval_dataset is a list of 2 datasets: use a dict of them by name"),
+        ({"compute_metrics": {"unknown": len}}, r"sets \['unknown'\], but eval_dataset has the sets \['topic'"),
+        ({"compute_metrics": {"topic": len}, "eval_dataset": TOPIC}, r"sets \['topic'\], but eval_dataset is not a d"),
+        ({"compute_metrics": {"topic": 3}}, r"compute_metrics\['topic'\] must be a function, got 3"),
+    ],
+)
+def test_sets_and_metrics_that_cannot_be_used_are_refused_before_a_run(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        _trainer(tmp_path, **changes)
+
+
+def test_heads_that_no_stream_has_and_no_streams_at_all(tmp_path: Path) -> None:
     data = {"topic": task_data("topic"), "tags": task_data("tags", 8)}
-    trainer = _trainer(tmp_path, train_dataset=task_streams(["topic", "stars"]), eval_dataset=data)
-    assert trainer.evaluate()["eval_tags_loss"] == pytest.approx(
-        _mean_by_hand(trainer.model.eval(), "tags", data["tags"]), rel=1e-6
-    )
+    for streams in (task_streams(["topic", "stars"]), None):
+        trainer = _trainer(tmp_path, train_dataset=streams, eval_dataset=data)
+        assert trainer.evaluate()["eval_tags_loss"] == _by_hand(trainer.model, "tags", data["tags"])
 
 
 def test_one_head_needs_no_name(tmp_path: Path) -> None:
     model = multi_task({"topic": Head(3, dropout=0.0)})
-    streams = [Stream("a", task_data("topic"), head="topic"), Stream("b", task_data("topic"), head="topic")]
-    trainer = _trainer(tmp_path, model=model, train_dataset=streams, eval_dataset=task_data("topic", 6, 3))
+    streams = [Stream(name, TOPIC, head="topic") for name in "ab"]
+    trainer = _trainer(tmp_path, model, train_dataset=streams, eval_dataset=task_data("topic", 6, 3), max_steps=1)
     trainer.train()
-    expected = _mean_by_hand(model.eval(), "topic", trainer.eval_dataset)
-    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-6)
+    assert trainer.evaluate()["eval_loss"] == _by_hand(model, "topic", trainer.eval_dataset)
 
 
-# ---- Metrics ----
+def test_metrics_by_set_see_their_set_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[tuple[int, ...]] = []
 
+    def metric(prediction: Any) -> dict[str, float]:
+        seen.append(np.shape(prediction.predictions))
+        return _size(prediction)
 
-def test_metrics_by_set_see_their_set_alone(tmp_path: Path) -> None:
-    seen: dict[str, list[tuple[int, ...]]] = {}
-
-    def metric(name: str) -> Any:
-        def compute(prediction: Any) -> dict[str, float]:
-            seen.setdefault(name, []).append(np.shape(prediction.predictions))
-            return {"size": float(len(prediction.label_ids))}
-
-        return compute
-
-    trainer = _trainer(tmp_path, compute_metrics={name: metric(name) for name in ("topic", "stars")})
+    trainer = _trainer(tmp_path, compute_metrics=dict.fromkeys(("topic", "stars"), metric))
     metrics = trainer.evaluate()
     assert metrics["eval_topic_size"] == metrics["eval_stars_size"] == 8.0
     assert "eval_tags_size" not in metrics
-    assert seen == {"topic": [(8, 3)], "stars": [(8, 1)]}
+    assert seen == [(8, 3), (8, 1)]
     assert trainer.predict(task_data("stars", 5), metric_key_prefix="test_stars").metrics["test_stars_size"] == 5.0
     assert "test_tags_size" not in trainer.predict(task_data("tags"), metric_key_prefix="test_tags").metrics
+    assert "has no entry 'tags'" in caplog.text
     assert trainer.compute_metrics is None
-
-
-def test_one_metric_sees_all_sets(tmp_path: Path) -> None:
-    trainer = _trainer(tmp_path, compute_metrics=_size)
-    metrics = trainer.evaluate()
-    assert [metrics[f"eval_{name}_size"] for name in NAMES] == [8.0] * 4
-
-
-@pytest.mark.parametrize(
-    ("metrics", "sets", "message"),
-    [
-        ({"unknown": len}, True, r"names the evaluation sets \['unknown'\], but eval_dataset has the sets \['topic'"),
-        ({"topic": len}, False, r"names the evaluation sets \['topic'\], but eval_dataset is not a dict"),
-    ],
-)
-def test_metrics_of_unknown_sets_are_refused(tmp_path: Path, metrics: Any, sets: bool, message: str) -> None:
-    data: Any = {name: task_data(name) for name in NAMES} if sets else task_data("topic")
-    with pytest.raises(ValueError, match=message):
-        _trainer(tmp_path, eval_dataset=data, compute_metrics=metrics)
-
-
-def test_metrics_that_are_no_functions_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"compute_metrics\['topic'\] must be a function, got 3"):
-        _trainer(tmp_path, compute_metrics={"topic": 3})
 
 
 # ---- What a stream has of its own ----
 
 
-class _Texts(Dataset[dict[str, Any]]):
-    """Rows of another form, as a stream's preprocess takes them."""
-
-    def __init__(self, rows: Tokens):
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        row = self.rows[index]
-        return {"words": row["input_ids"].tolist(), "kept": row["attention_mask"].tolist(), "klass": int(row["labels"])}
-
-
 def _to_inputs(sample: dict[str, Any]) -> dict[str, Any]:
     return {"input_ids": sample["words"], "attention_mask": sample["kept"], "labels": sample["klass"]}
-
-
-class _Rows(IterableDataset[dict[str, Any]]):
-    def __init__(self, rows: Any):
-        self.rows = rows
-
-    def __iter__(self) -> Any:
-        return (self.rows[index] for index in range(len(self.rows)))
 
 
 @pytest.mark.parametrize("is_iterable", [False, True])
@@ -208,11 +146,13 @@ def test_a_set_is_preprocessed_collated_and_judged_as_its_stream(tmp_path: Path,
 
     rows = {name: Tokens(8, seed, "sequence-classification") for seed, name in enumerate(["plain", "own"])}
     own = {"preprocess": _to_inputs, "data_collator": reversed_columns, "compute_loss_func": own_loss}
-    streams = [Stream("plain", rows["plain"]), Stream("own", _Texts(rows["own"]), **own)]
-    texts: Any = _Rows(_Texts(rows["own"])) if is_iterable else _Texts(rows["own"])
+    names = {"input_ids": "words", "attention_mask": "kept", "labels": "klass"}  # rows of another form
+    texts: Any = [{names[key]: values.tolist() for key, values in row.items()} for row in rows["own"].rows]
+    streams = [Stream("plain", rows["plain"]), Stream("own", texts, **own)]
+    texts = datasets.Dataset.from_list(texts).to_iterable_dataset() if is_iterable else texts
     model = build_model("bert-classifier")
     sets = {"plain": rows["plain"], "own": texts}
-    trainer = _trainer(tmp_path, model=model, train_dataset=streams, eval_dataset=sets)
+    trainer = _trainer(tmp_path, model, train_dataset=streams, eval_dataset=sets, max_steps=1)
     trainer.train()
     metrics = trainer.evaluate()
     model.eval()
@@ -222,21 +162,6 @@ def test_a_set_is_preprocessed_collated_and_judged_as_its_stream(tmp_path: Path,
             expected = factor * float(model(**batch).loss)
         assert metrics[f"eval_{name}_loss"] == pytest.approx(expected, rel=1e-5)
     assert trainer.compute_loss_func is None
-
-
-def test_label_names_of_a_stream_say_what_is_scored(tmp_path: Path) -> None:
-    class Named(Tokens):
-        def __getitem__(self, index: int) -> dict[str, Tensor]:
-            row = dict(super().__getitem__(index))
-            return {**row, "token_type_ids": torch.zeros_like(row["input_ids"])}
-
-    streams = [Stream("a", Named(6, 1, KINDS["topic"]), label_names=["labels", "token_type_ids"])]
-    streams.append(Stream("b", Tokens(6, 2, KINDS["topic"])))
-    trainer = _trainer(tmp_path, model=build_model("bert-classifier"), train_dataset=streams, eval_dataset=None)
-    own = trainer.predict(Named(6, 3, KINDS["topic"]), metric_key_prefix="test_a").label_ids
-    assert [labels.shape for labels in own] == [(6,), (6, 12)]
-    assert trainer.predict(Named(6, 3, KINDS["topic"]), metric_key_prefix="test_b").label_ids.shape == (6,)
-    assert trainer.label_names == ["labels"]
 
 
 def test_all_is_as_before_after_an_error(tmp_path: Path) -> None:
@@ -251,68 +176,3 @@ def test_all_is_as_before_after_an_error(tmp_path: Path) -> None:
     assert trainer.data_collator is common
     assert trainer.compute_loss_func is None
     assert trainer._evaluation.prefix is None
-    assert trainer.evaluate(task_data("topic"), metric_key_prefix="eval_topic")["eval_topic_loss"] > 0
-
-
-def test_it_evaluates_without_streams_by_the_heads_names(tmp_path: Path) -> None:
-    trainer = MixingTrainer(multi_task(), arguments(tmp_path), eval_dataset={"topic": task_data("topic", 8)})
-    assert trainer.evaluate()["eval_topic_loss"] == pytest.approx(
-        _mean_by_hand(trainer.model, "topic", task_data("topic", 8)), rel=1e-6
-    )
-
-
-class _WithExamples(Trainer):
-    """Has arguments of its own among those of the Trainer, as the scripts for questions and answers do."""
-
-    examples: Any = None
-
-    def evaluate(
-        self,
-        eval_dataset: Any = None,
-        eval_examples: Any = None,
-        ignore_keys: Any = None,
-        metric_key_prefix: str = "eval",
-    ) -> Any:
-        assert ignore_keys is None
-        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
-
-    def predict(
-        self, predict_dataset: Any, predict_examples: Any, ignore_keys: Any = None, metric_key_prefix: str = "test"
-    ) -> Any:
-        self.examples = predict_examples
-        return super().predict(predict_dataset, ignore_keys, metric_key_prefix)
-
-
-class _MixingWithExamples(MixingMixin, _WithExamples):
-    pass
-
-
-def test_arguments_reach_a_class_that_has_them_in_another_order(tmp_path: Path) -> None:
-    streams = {"a": Tokens(6, 1), "b": Tokens(5, 2)}
-    trainer = _MixingWithExamples(
-        build_model("llama"), arguments(tmp_path), train_dataset=streams, eval_dataset=streams
-    )
-    assert {"eval_a_loss", "eval_b_loss", "eval_loss"} <= trainer.evaluate().keys()
-    assert "eval_loss" in trainer.evaluate(streams["a"])
-    assert "test_loss" in trainer.predict(streams["a"], ["one"]).metrics
-    assert trainer.examples == ["one"]
-    assert "test_a_loss" in trainer.predict(streams["a"], ["two"], None, "test_a").metrics
-
-
-def test_a_list_of_evaluation_sets_is_refused(tmp_path: Path) -> None:
-    sets = [task_data("topic"), task_data("tags")]
-    with pytest.raises(TypeError, match="eval_dataset is a list of 2 datasets: use a dict of them by name"):
-        MixingTrainer(multi_task(), arguments(tmp_path), train_dataset=task_streams(), eval_dataset=sets)
-
-
-def test_a_set_without_metrics_of_its_own_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trainer = MixingTrainer(
-        multi_task(),
-        arguments(tmp_path),
-        train_dataset=task_streams(),
-        eval_dataset={name: task_data(name) for name in NAMES},
-        compute_metrics={"topic": lambda prediction: {"one": 1.0}},
-    )
-    assert trainer.predict(task_data("topic"), metric_key_prefix="test_topic").metrics["test_topic_one"] == 1.0
-    trainer.predict(task_data("tags"), metric_key_prefix="test_tags")
-    assert "has no entry 'tags'" in caplog.text

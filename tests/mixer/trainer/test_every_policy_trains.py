@@ -46,11 +46,11 @@ def train(folder: Path, name: str, **changes: Any) -> tuple[MixingTrainer, list[
     policy = MAKERS[name]() if name in MAKERS else built_in_policies()[name]()
     seen: list[Observation] = []
     decisions: list[Decision] = []
-    batch = policy.update
+    update = policy.update
 
     def noted(observation: Observation) -> Decision:
         seen.append(observation)
-        decisions.append(batch(observation))
+        decisions.append(update(observation))
         return decisions[-1]
 
     policy.update = noted  # type: ignore[method-assign]
@@ -60,7 +60,16 @@ def train(folder: Path, name: str, **changes: Any) -> tuple[MixingTrainer, list[
     return trainer, seen, decisions
 
 
-def check(trainer: MixingTrainer, seen: list[Observation], decisions: list[Decision], name: str) -> None:
+AGGREGATED = ["DoGE", "DoReMi", "FAMO", "GradNorm", "GroupDRO", "ObjectiveDescent"]
+BESIDE = [pytest.param(name, "pcgrad", marks=pytest.mark.full if name != "DoGE" else ()) for name in AGGREGATED]
+
+
+@pytest.mark.parametrize(("name", "conflict"), [*((name, None) for name in sorted(built_in_policies())), *BESIDE])
+def test_it_sees_what_it_needs_and_moves_the_mixture(tmp_path: Path, name: str, conflict: str | None) -> None:
+    if conflict is not None:
+        pytest.importorskip("torchjd")
+    trainer, seen, decisions = train(tmp_path, name, conflict=conflict)
+    assert any("conflicts" in entry for entry in trainer.state.log_history) is (conflict is not None)
     policy = trainer.mixing.policy
     for observation in seen:
         if "loss_after" in policy.needs:
@@ -71,21 +80,7 @@ def check(trainer: MixingTrainer, seen: list[Observation], decisions: list[Decis
         assert any(observation.gradients is not None for observation in seen)
     if "evaluation_loss" in policy.needs:
         assert any(observation.evaluation_losses is not None for observation in seen)
-    if name in STAY:
-        return
-    assert len(decisions) == 6
-    found = [decision.loss_weights if name in ON_LOSSES else decision.weights for decision in decisions]
-    assert np.ptp(np.array(found), axis=0).max() > 1e-4
-
-
-@pytest.mark.parametrize("name", sorted(built_in_policies()))
-def test_alone(tmp_path: Path, name: str) -> None:
-    check(*train(tmp_path, name), name)
-
-
-@pytest.mark.parametrize("name", ["DoGE", "DoReMi", "FAMO", "GradNorm", "GroupDRO", "ObjectiveDescent"])
-def test_beside_aggregated_gradients(tmp_path: Path, name: str) -> None:
-    pytest.importorskip("torchjd")
-    trainer, seen, decisions = train(tmp_path, name, conflict="pcgrad")
-    check(trainer, seen, decisions, name)
-    assert any("conflicts" in entry for entry in trainer.state.log_history)
+    if name not in STAY:
+        assert len(decisions) == 6
+        found = [decision.loss_weights if name in ON_LOSSES else decision.weights for decision in decisions]
+        assert np.ptp(np.array(found), axis=0).max() > 1e-4

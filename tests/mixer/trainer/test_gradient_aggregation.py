@@ -1,7 +1,6 @@
 """Steps by an aggregate: that of torchjd on the streams' gradients, resumed to the bit, harmless elsewhere."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from mixer import GradientAggregation, MixingTrainer, Probing, Stream
+from mixer import GradientAggregation, Stream
 from mixer.gradients.conflict import NAMES
 from mixer.trainer.gradient_aggregation import _KEY
 from mixer.trainer.hooks import ForwardResult
@@ -18,8 +17,8 @@ from mixer.trainer.method import Method
 from mixer.trainer.step import NonFiniteLossError
 from mixer.utils.random_state import seeded
 from replay import ReplayBuffer
-from replay.methods import AGEM, DER
-from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
+from replay.methods import AGEM
+from tests.helpers import weights_of
 from tests.mixer.aggregated import (
     Classifier,
     Points,
@@ -33,6 +32,7 @@ from tests.mixer.aggregated import (
 )
 
 torchjd = pytest.importorskip("torchjd.aggregation")
+FULL = pytest.mark.full
 
 
 def expected(name: str, rows: Tensor, step: int, seed: int = 42) -> Tensor:
@@ -48,8 +48,13 @@ def expected(name: str, rows: Tensor, step: int, seed: int = 42) -> Tensor:
         return len(rows) / 1.4 * torchjd.CAGrad(c=0.4)(rows)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "nash-mtl"])
-@pytest.mark.parametrize("model", [Classifier, TwoSides])
+def close(found: Tensor, wanted: Tensor, tolerance: float = 1e-12) -> None:
+    torch.testing.assert_close(found, wanted, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [("pcgrad", TwoSides), ("upgrad", Classifier), ("mgda", TwoSides), ("cagrad", Classifier)]
+)
 def test_the_gradient_is_torchjds_aggregate_of_the_streams_gradients(
     name: str, model: type[Classifier], tmp_path: Path
 ) -> None:
@@ -59,36 +64,32 @@ def test_the_gradient_is_torchjds_aggregate_of_the_streams_gradients(
         assert max(len(parts) for parts in watch.samples[number].values()) > 1  # several micro-batches a stream
         rows = jacobian(watch, number, model())
         assert bool((rows @ rows.T < 0).any())
-        torch.testing.assert_close(found, expected(name, rows, number), rtol=0, atol=1e-12)
+        close(found, expected(name, rows, number))
         assert not torch.allclose(found, rows.sum(dim=0), atol=1e-3)
     assert logged(trainer, "conflicts") == [1.0] * 4
 
 
-def test_a_bargain_is_one_between_the_streams_gradients(tmp_path: Path) -> None:
-    trainer, watch = run(tmp_path, "nash-mtl", logging_steps=1)
+def test_a_bargain_is_one_between_the_streams_gradients_and_torchjds_where_it_finds_one(tmp_path: Path) -> None:
+    trainer, watch = run(tmp_path, "nash-mtl")
     for number, found in enumerate(watch.gradients):
         rows = jacobian(watch, number, Classifier())
         gains = rows @ found
         weights = np.array([logged(trainer, f"conflict_weight/{name}")[number] for name in "abc"])
-        torch.testing.assert_close(torch.from_numpy(weights) @ rows, found, rtol=0, atol=1e-12)
+        close(torch.from_numpy(weights) @ rows, found)
         np.testing.assert_allclose(weights * gains.numpy(), np.full(3, float(gains[0] * weights[0])), rtol=1e-4)
         assert float(found.norm()) == pytest.approx(float(rows.norm()), rel=1e-9)
-
-
-def test_torchjds_own_bargain_is_the_same_where_it_finds_one(tmp_path: Path) -> None:
-    _, watch = run(tmp_path, "nash-mtl", max_steps=1)
     rows = jacobian(watch, 0, Classifier())
     rows = rows / rows.norm(dim=1, keepdim=True) / 3.0**0.5  # how long they are does not matter
-    own = torchjd.NashMTL(n_tasks=3, max_norm=0)(rows)
-    torch.testing.assert_close(own / own.norm(), watch.gradients[0] / watch.gradients[0].norm(), rtol=0, atol=1e-5)
+    own, found = torchjd.NashMTL(n_tasks=3, max_norm=0)(rows), watch.gradients[0]
+    close(own / own.norm(), found / found.norm(), 1e-5)
 
 
-@pytest.mark.parametrize("make", [torchjd.Sum, torchjd.Mean])
-def test_without_a_rule_it_is_the_ordinary_gradient(make: Any, tmp_path: Path) -> None:
+def test_without_a_rule_it_is_the_ordinary_gradient(tmp_path: Path) -> None:
     _, plain = run(tmp_path / "plain")
-    _, watch = run(tmp_path / "sum", make())
-    for one, other in zip(plain.gradients, watch.gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-13)
+    for rule in (torchjd.Sum(), torchjd.Mean()):
+        _, watch = run(tmp_path / "rule", rule)
+        for one, other in zip(plain.gradients, watch.gradients, strict=True):
+            close(one, other, 1e-13)
 
 
 def test_loss_weights_are_part_of_the_gradients(tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_loss_weights_are_part_of_the_gradients(tmp_path: Path) -> None:
     trainer, watch = run(tmp_path, "pcgrad", methods=[Twice()])
     for number, found in enumerate(watch.gradients):
         rows = torch.tensor([[2.0], [1.0]]) * jacobian(watch, number, Classifier())[:2]
-        torch.testing.assert_close(found, expected("pcgrad", rows, number), rtol=0, atol=1e-12)
+        close(found, expected("pcgrad", rows, number))
     assert logged(trainer, "conflict_weight/a")
     assert not logged(trainer, "conflict_weight/c")  # a gradient of 0 is left out
 
@@ -118,43 +119,29 @@ def test_terms_are_part_of_the_gradients(tmp_path: Path) -> None:
     rows = jacobian(watch, 0, model)
     term = sum((model(**inputs)["logits"].square().sum() / 100 for inputs in watch.samples[0][1]), torch.zeros(()))
     rows[1] += torch.cat([gradient.flatten() for gradient in torch.autograd.grad(term, list(model.parameters()))])
-    torch.testing.assert_close(watch.gradients[0], expected("upgrad", rows, 0), rtol=0, atol=1e-12)
+    close(watch.gradients[0], expected("upgrad", rows, 0))
 
 
-def test_one_stream_is_trained_as_the_trainer_does(tmp_path: Path) -> None:
-    for name in ("cagrad", "nash-mtl"):  # which scale what they are given
-        runs = [
-            run(tmp_path / name / str(conflict), conflict, train_dataset={"a": at_odds()["a"]}, mixing=None)
-            for conflict in (None, name)
-        ]
-        (plain, first), (trainer, second) = runs
-        assert all(torch.equal(*pair) for pair in zip(first.gradients, second.gradients, strict=True))
-        assert torch.equal(weights_of(plain.model), weights_of(trainer.model))
-        assert not logged(trainer, "conflicts")
+@pytest.mark.parametrize("name", ["cagrad", "nash-mtl"])  # which scale what they are given
+def test_one_stream_is_trained_as_the_trainer_does(tmp_path: Path, name: str) -> None:
+    one = {"train_dataset": {"a": at_odds()["a"]}, "mixing": None, "max_steps": 2}
+    (plain, first), (trainer, second) = (run(tmp_path / str(rule), rule, **one) for rule in (None, name))
+    assert all(torch.equal(*pair) for pair in zip(first.gradients, second.gradients, strict=True))
+    assert torch.equal(weights_of(plain.model), weights_of(trainer.model))
+    assert not logged(trainer, "conflicts")
 
 
 def test_one_stream_in_a_step_and_streams_that_come_and_go(tmp_path: Path) -> None:
     data = at_odds()
     streams = [Stream("a", data["a"]), Stream("b", data["b"], enters_at=0.4), Stream("c", data["c"], leaves_at=0.7)]
     _, watch = run(tmp_path, "upgrad", train_dataset=streams, mixing=[1, 1, 1], max_steps=10, batch_size=5)
-    sizes = set()
+    rows = [jacobian(watch, number, Classifier()) for number in range(10)]
+    assert {len(own) for own in rows} == {2, 3}
     for number, found in enumerate(watch.gradients):
-        rows = jacobian(watch, number, Classifier())
-        sizes.add(len(rows))
-        torch.testing.assert_close(found, expected("upgrad", rows, number), rtol=0, atol=1e-12)
-    assert sizes == {2, 3}
+        close(found, expected("upgrad", rows[number], number))
     _, watch = run(tmp_path, "cagrad", batch_size=1, max_steps=3)
     for number, found in enumerate(watch.gradients):  # neither scaled nor turned
-        torch.testing.assert_close(found, jacobian(watch, number, Classifier())[0], rtol=0, atol=1e-15)
-
-
-def test_streams_that_agree_are_added_up(tmp_path: Path) -> None:
-    same = {name: Points(15, seed, 1) for seed, name in enumerate("abc")}
-    trainer, watch = run(tmp_path, "pcgrad", train_dataset=same)
-    assert logged(trainer, "conflicts") == [0.0] * 4
-    assert all(logged(trainer, f"conflict_weight/{name}") == [1.0] * 4 for name in "abc")
-    rows = jacobian(watch, 3, Classifier())
-    torch.testing.assert_close(watch.gradients[3], rows.sum(dim=0), rtol=0, atol=1e-13)
+        close(found, jacobian(watch, number, Classifier())[0], 1e-15)
 
 
 def test_what_is_frozen_or_reached_by_no_stream_has_no_gradient(tmp_path: Path) -> None:
@@ -163,16 +150,14 @@ def test_what_is_frozen_or_reached_by_no_stream_has_no_gradient(tmp_path: Path) 
             super().__init__()
             self.body.requires_grad_(False)
 
-    trainer = make_trainer(tmp_path, "upgrad", model=Frozen, weight_decay=0.1)
-    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     seen: list[set[str]] = []
 
     class Look(Method):
         def end_backward(self, model: nn.Module) -> None:
             seen.append({name for name, parameter in model.named_parameters() if parameter.grad is not None})
 
-    trainer = make_trainer(tmp_path, "upgrad", model=Frozen, weight_decay=0.1, methods=[Look()])
-    trainer.train()
+    before = Frozen().state_dict()
+    trainer, _ = run(tmp_path, "upgrad", model=Frozen, weight_decay=0.1, methods=[Look()])
     assert seen == [{f"{layer}.{part}" for layer in ("left", "right", "head") for part in ("weight", "bias")}] * 4
     for name, value in trainer.model.state_dict().items():
         assert torch.equal(value, before[name]) == name.startswith(("body", "none"))
@@ -180,57 +165,41 @@ def test_what_is_frozen_or_reached_by_no_stream_has_no_gradient(tmp_path: Path) 
 
 def test_clipping_and_the_logged_norm_are_of_the_aggregate(tmp_path: Path) -> None:
     trainer, watch = run(tmp_path, "pcgrad", max_grad_norm=0.01)
-    norms = [float(gradient.norm()) for gradient in watch.gradients]
-    assert logged(trainer, "grad_norm") == pytest.approx(norms)
+    assert logged(trainer, "grad_norm") == pytest.approx([float(gradient.norm()) for gradient in watch.gradients])
     first, last = watch.models[:2]
     moved = torch.cat([(last[name] - first[name]).flatten() for name in first])
     assert float(moved.norm()) == pytest.approx(0.5 * 0.01, rel=1e-3)
 
 
-def test_the_log_is_of_the_steps_since_the_last_entry(tmp_path: Path) -> None:
-    every, _ = run(tmp_path / "1", "upgrad", max_steps=6)
-    some, _ = run(tmp_path / "3", "upgrad", max_steps=6, logging_steps=3)
-    for name in "abc":
-        key = f"conflict_weight/{name}"
-        assert logged(some, key) == pytest.approx(np.reshape(logged(every, key), (2, 3)).mean(axis=1))
+QUICK = ("pcgrad", "nash-mtl")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=FULL) for name in NAMES])
 def test_a_resumed_run_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
     options = {"max_steps": 8, "optim": "adamw_torch", "learning_rate": 0.05, "logging_steps": 3}
-    whole = make_trainer(tmp_path / "whole", name, **options)
+    whole = make_trainer(tmp_path / "whole", name, **options, save_strategy="steps", save_steps=4)
     whole.train()
-    make_trainer(tmp_path / "cut", name, **options, save_strategy="steps", save_steps=4).train()
     resumed = make_trainer(tmp_path / "resumed", name, **options)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "cut" / "checkpoint-4"))
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-4"))
     assert state_of(resumed) == state_of(whole)
     assert any("conflicts" in entry for entry in state_of(whole)["log"])
 
 
-def test_a_trainer_trains_anew_as_it_did(tmp_path: Path) -> None:
-    method = GradientAggregation("pcgrad")
-    first, _ = run(tmp_path / "1", method, max_steps=3, logging_steps=2)
-    again, _ = run(tmp_path / "2", method, max_steps=3, logging_steps=2)
-    assert state_of(first) == state_of(again)
-
-
 class Poisoned(Classifier):
-    """Its loss on class 1 is not a number in the second step."""
+    """Its first loss on class 1 is not a number."""
 
-    calls = 0
+    is_healthy = False
 
     def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
         output = super().forward(x, labels)
-        if self.training and int(labels[0]) == 1 and torch.is_grad_enabled():
-            self.calls += 1
-            if self.calls == 1:
-                output["loss"] = output["loss"] * float("nan")
-                output["logits"] = output["logits"] * float("nan")
+        if self.training and int(labels[0]) == 1 and torch.is_grad_enabled() and not self.is_healthy:
+            self.is_healthy = True
+            output = {name: value * float("nan") for name, value in output.items()}
         return output
 
 
 def test_what_is_not_finite_is_left_to_others(tmp_path: Path) -> None:
-    trainer, watch = run(tmp_path / "warn", "upgrad", model=Poisoned)
+    trainer, watch = run(tmp_path / "warn", "upgrad", model=Poisoned, max_steps=1)
     assert bool(watch.gradients[0].isnan().any())  # as without an aggregator
     trainer, watch = run(tmp_path / "skip", "upgrad", model=Poisoned, nonfinite="skip")
     assert torch.equal(torch.cat([v.flatten() for v in watch.models[0].values()]), weights_of(Classifier()))
@@ -242,138 +211,28 @@ def test_what_is_not_finite_is_left_to_others(tmp_path: Path) -> None:
         run(tmp_path / "raise", "upgrad", model=Poisoned, nonfinite="raise")
 
 
-class Overflowing(Classifier):
-    """An entry of its gradient on class 1 is infinite in the first step, as where float16 has no room for it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.overflows, self.has_overflown = False, False
-        self.head.bias.register_hook(self._overflow)
-
-    def _overflow(self, gradient: Tensor) -> Tensor:
-        if self.overflows:
-            self.has_overflown = True
-            gradient = gradient + torch.tensor([float("inf"), 0.0, 0.0], dtype=torch.float64)
-        return gradient
-
-    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        self.overflows = int(labels[0]) == 1 and not self.has_overflown
-        return super().forward(x, labels)
-
-
-def test_what_overflows_is_the_ordinary_gradient_and_in_no_log(tmp_path: Path) -> None:
-    for name in ("pcgrad", "upgrad"):
-        skipped, watch = run(tmp_path / name, name, model=Overflowing, max_grad_norm=0.0, max_steps=1)
-        _, plain = run(tmp_path / f"{name}-plain", model=Overflowing, max_grad_norm=0.0, max_steps=1)
-        torch.testing.assert_close(watch.gradients[0], plain.gradients[0], rtol=0, atol=1e-13)
-        assert watch.gradients[0].isinf().sum() == 1
-        assert not logged(skipped, "conflicts")
-
-
 def test_a_scaled_loss_scales_the_gradient_and_no_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backward = Accelerator.backward  # where a gradient scaler does this
     monkeypatch.setattr(Accelerator, "backward", lambda self, loss, **options: backward(self, loss * 4096, **options))
     _, watch = run(tmp_path, "upgrad", max_steps=1)
-    rows = jacobian(watch, 0, Classifier())
-    torch.testing.assert_close(watch.gradients[0], 4096 * expected("upgrad", rows, 0), rtol=0, atol=1e-9)
+    close(watch.gradients[0], 4096 * expected("upgrad", jacobian(watch, 0, Classifier()), 0), 1e-9)
 
 
-def test_half_precision_runs(tmp_path: Path) -> None:
-    kinds: list[dict[str, Any]] = [{"bf16": True}, {}]
-    for number, changes in enumerate(kinds):
-        model = build_model("llama") if changes else build_model("llama").to(torch.bfloat16)
-        args = arguments(tmp_path / str(number), **changes)
-        trainer = MixingTrainer(model, args, train_dataset=three_streams(), batch_size=12, conflict="upgrad")
-        trainer.train()
-        assert bool(weights_of(trainer.model).isfinite().all())
-        assert len(logged(trainer, "conflict_weight/a")) == 3
-
-
-def test_gradients_are_measured_as_ever(tmp_path: Path) -> None:
-    probes = [Probing(interval_steps=1, homogeneous=True), None]
-    weights = []
-    for number, probe in enumerate(probes):
-        args = arguments(tmp_path / str(number))
-        trainer = MixingTrainer(
-            build_model("llama"), args, train_dataset=three_streams(), batch_size=12, conflict="mgda", probe=probe
-        )
-        trainer.train()
-        weights.append(weights_of(trainer.model))
-    assert torch.equal(*weights)
-
-
-def test_a_step_that_is_repeated_comes_out_the_same(tmp_path: Path) -> None:
-    class Small(Classifier):
-        """Has no room for more than two rows in a backward."""
-
-        def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
-            output = super().forward(x, labels)
-            if output["logits"].requires_grad and len(x) > 2 and int(labels[0]) == 1:
-                output["logits"].register_hook(_no_room)
-            return output
-
-    plain, _ = run(tmp_path / "1", "upgrad")
-    repeated, _ = run(tmp_path / "2", "upgrad", model=Small, auto_find_batch_size=True)
-    assert repeated._parts.run.loader.cap.max_samples < 3
-    torch.testing.assert_close(weights_of(repeated.model), weights_of(plain.model), rtol=0, atol=1e-12)
-
-
-def _no_room(gradient: Tensor) -> None:
-    raise torch.OutOfMemoryError("no room")
-
-
-def test_replay_with_distillation_beside_it(tmp_path: Path) -> None:
-    streams = {"new": Points(30, 1, 0), "memory": ReplayBuffer(12)}
-    trainer, _ = run(
-        tmp_path, "upgrad", train_dataset=streams, mixing=[0.5, 0.5], methods=[DER("memory")], max_steps=6, batch_size=9
-    )
-    assert len(logged(trainer, "conflict_weight/memory")) >= 4
-    assert bool(weights_of(trainer.model).isfinite().all())
+class _Sparse(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 2, sparse=True)
 
 
 def test_what_it_cannot_be_used_beside(tmp_path: Path) -> None:
-    streams = {"new": Points(30, 1, 0), "memory": ReplayBuffer(12)}
-    with pytest.raises(ValueError, match=r"conflict and the methods \['AGEM'\] both combine separate gradients"):
-        make_trainer(tmp_path, "upgrad", train_dataset=streams, mixing=[0.5, 0.5], methods=[AGEM()])
-    with pytest.raises(ValueError, match="conflict and methods both combine the streams' gradients"):
-        make_trainer(tmp_path, "upgrad", methods=[GradientAggregation()])
-    with pytest.raises(ValueError, match="updates weights during the backward pass"):
-        make_trainer(tmp_path, "upgrad", optim="galore_adamw_layerwise")
-    with pytest.raises(TypeError, match="conflict is the class"):
-        make_trainer(tmp_path, GradientAggregation)
-
-
-def test_sparse_gradients_are_refused(tmp_path: Path) -> None:
-    class Sparse(Classifier):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(4, 2, sparse=True)
-
-    with pytest.raises(ValueError, match=r"conflict=upgrad needs a separate gradient per stream, .* table has sparse"):
-        make_trainer(tmp_path, "upgrad", model=Sparse).train()
-
-
-def test_it_can_be_given_as_a_method(tmp_path: Path) -> None:
-    option, _ = run(tmp_path / "1", GradientAggregation("cagrad", {"c": 0.2}))
-    method, _ = run(tmp_path / "2", methods=[GradientAggregation("cagrad", {"c": 0.2})])
-    other, _ = run(tmp_path / "3", "cagrad")
-    assert torch.equal(weights_of(option.model), weights_of(method.model))
-    assert not torch.equal(weights_of(option.model), weights_of(other.model))
-
-
-def test_streams_in_turns_are_refused(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, "upgrad")
-    micro = [SimpleNamespace(stream_ids=np.array([stream_id])) for stream_id in (0, 1, 0)]
-    batch = SimpleNamespace(micro_batches=micro, plan=SimpleNamespace(step=0))
-    with pytest.raises(ValueError, match=r"must be sorted by stream, got \[0, 1, 0\]"):
-        trainer._parts.methods.all[0].begin_step(trainer.model, batch)
-
-
-def test_tokens_per_micro_batch_on_one_rank(tmp_path: Path) -> None:
-    args = arguments(tmp_path)
-    data = {"a": Tokens(20, 1), "b": Tokens(11, 2)}
-    trainer = MixingTrainer(
-        build_model("llama"), args, train_dataset=data, batch_size=12, conflict="upgrad", max_tokens_per_micro_batch=40
-    )
-    trainer.train()
-    assert len(logged(trainer, "conflict_weight/b")) == 3
+    memory = {"train_dataset": {"new": Points(30, 1, 0), "memory": ReplayBuffer(12)}, "mixing": [0.5, 0.5]}
+    refused: list[tuple[Any, dict[str, Any], str]] = [
+        ("upgrad", {**memory, "methods": [AGEM()]}, r"the methods \['AGEM'\] both combine separate gradients"),
+        ("upgrad", {"methods": [GradientAggregation()]}, "and methods both combine the streams' gradients"),
+        ("upgrad", {"optim": "galore_adamw_layerwise"}, "updates weights during the backward pass"),
+        ("upgrad", {"model": _Sparse}, r"conflict=upgrad needs a separate gradient per stream, .* table has sparse"),
+        (GradientAggregation, {}, "conflict is the class"),
+    ]
+    for conflict, changes, message in refused:
+        with pytest.raises((ValueError, TypeError), match=message):
+            make_trainer(tmp_path, conflict, **changes).train()

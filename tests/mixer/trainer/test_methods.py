@@ -8,27 +8,22 @@ import torch
 from torch import Tensor, nn
 
 from mixer import MixingTrainer
-from mixer.loading.build import assemble
 from mixer.mixture.plan import Plan
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
-from tests.helpers import GradientRecorder, arguments, build_model, three_streams
+from tests.helpers import GradientRecorder, build_model
+from tests.mixer.trainer import runs
 
 
 class Recorded(Method):
     """Notes the order of its calls."""
 
-    def __init__(self, name: str = "recorded", first: int = -1):
-        self._name, self._first = name, first
+    name = "recorded"
+
+    def __init__(self, first: int = -1):
+        self._first = first
+        self.one_stream_each = first >= 0
         self.calls: list[Any] = []
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def one_stream_each(self) -> bool:  # type: ignore[override]
-        return self._first >= 0
 
     def attach(self, run: RunContext) -> None:
         self.calls.append(("attach", [stream.name for stream in run.streams], run.world_size))
@@ -82,34 +77,25 @@ class Weighted(Method):
         return self._factors
 
 
-def train(folder: Path, methods: list[Method], model: str = "bert-classifier", **changes: Any) -> MixingTrainer:
-    kind = "sequence-classification" if "classifier" in model else "causal-lm"
-    options = {key: changes.pop(key) for key in ("mixing", "batch_size") if key in changes}
+def make(folder: Path, methods: Any, **changes: Any) -> MixingTrainer:
+    return runs.make(folder, "bert-classifier", methods=methods, **{"mixing": "Uniform", "batch_size": 12, **changes})
+
+
+def train(folder: Path, methods: Any, **changes: Any) -> MixingTrainer:
     recorder = GradientRecorder()
-    trainer = MixingTrainer(
-        model=build_model(model),
-        args=arguments(folder, **changes),
-        train_dataset=three_streams(kind),
-        methods=methods,
-        callbacks=[recorder],
-        **{"mixing": "Uniform", "batch_size": 12, **options},
-    )
+    trainer = make(folder, methods, callbacks=[recorder], **changes)
     trainer.gradients = recorder.gradients  # type: ignore[attr-defined]
     trainer.train()
     return trainer
 
 
-def test_calls_come_in_order(tmp_path: Path) -> None:
+def test_calls_come_in_order_and_what_goes_first_comes_first(tmp_path: Path) -> None:
     method = Recorded()
     train(tmp_path, [method], max_steps=2, per_device_train_batch_size=6)
-    micros = [("micro", 0, False), ("micro", 1, False)]
     assert [call[:1] if call[0] == "micro" else call for call in method.calls] == [
         ("attach", ["a", "b", "c"], 1),
-        *[c for step in (1, 2) for c in (("begin", step), *[m[:1] for m in micros], ("backward",), ("close", step))],
+        *[c for step in (1, 2) for c in (("begin", step), ("micro",), ("micro",), ("backward",), ("close", step))],
     ]
-
-
-def test_what_goes_first_comes_first(tmp_path: Path) -> None:
     method = Recorded(first=1)
     train(tmp_path, [method], max_steps=1, per_device_train_batch_size=2)
     micros = [call[1:] for call in method.calls if call[0] == "micro"]
@@ -117,62 +103,44 @@ def test_what_goes_first_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cap", [12, 5, 1])
-def test_a_term_is_added_to_the_loss_whole_whatever_the_micro_batches(tmp_path: Path, cap: int) -> None:
-    plain = train(tmp_path / "plain", [], max_steps=1, per_device_train_batch_size=cap)
-    model = build_model("bert-classifier")
-    trainer = train(tmp_path / "term", [Entropy(0.5)], max_steps=1, per_device_train_batch_size=cap)
-    rows = [row for part, share in _first_samples(trainer) for row in _rows(part, share)]
-    model.train()
-    batch = {name: torch.stack([row[name] for row in rows]) for name in ("input_ids", "attention_mask")}
+def test_a_term_is_added_to_the_loss_whole_and_logged_whatever_the_micro_batches(tmp_path: Path, cap: int) -> None:
+    steps: list[Any] = []
+
+    class Watching(Entropy):
+        def begin_step(self, model: nn.Module, batch: Any) -> None:
+            steps.append(batch)
+
+    options = {"max_steps": 1, "per_device_train_batch_size": cap}
+    plain, trainer = (train(tmp_path, methods, **options) for methods in ([], [Watching(0.5)]))
+    model = build_model("bert-classifier").train()
+    inputs = [micro.inputs for micro in steps[0].micro_batches]
+    batch = {name: torch.cat([own[name] for own in inputs]) for name in ("input_ids", "attention_mask")}
     (0.5 * model(**batch).logits.square().mean()).backward()
-    expected = torch.cat(
-        [p.grad.flatten() if p.grad is not None else p.new_zeros(p.numel()) for p in model.parameters()]
-    )
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+    expected = torch.cat([gradient.flatten() for gradient in grads])
     torch.testing.assert_close(trainer.gradients[0] - plain.gradients[0], expected, rtol=1e-4, atol=1e-6)
-
-
-def _first_samples(trainer: MixingTrainer) -> list[Any]:
-    planner = assemble(trainer.args, trainer.streams, trainer._parts.run.options.mixture)[0]
-    shares, available = planner.shares(np.full(3, 1 / 3), 0.0)
-    counts, starts = planner.draw(shares, available, 12, 0)
-    spans = zip(starts.tolist(), counts.tolist(), strict=True)
-    ranges = [range(start, start + count) for start, count in spans]
-    return [(k, planner.cursors[k].references(positions)) for k, positions in enumerate(ranges)]
-
-
-def _rows(stream_id: int, indices: Any) -> list[Any]:
-    dataset = list(three_streams("sequence-classification").values())[stream_id]
-    return [dataset[int(index)] for index in indices]
-
-
-def test_terms_are_logged_and_leave_the_loss_as_it_is(tmp_path: Path) -> None:
-    plain = train(tmp_path / "plain", [], max_steps=1)
-    trainer = train(tmp_path / "term", [Entropy(0.5)], max_steps=1)
     first, second = plain.state.log_history[0], trainer.state.log_history[0]
     assert first["loss"] == second["loss"]
     assert "loss/other" not in second
-    assert second["term/Entropy"] > 0
+    assert second["term/Watching"] > 0
 
 
 def test_factors_weigh_the_losses_of_streams(tmp_path: Path) -> None:
-    parts = [train(tmp_path / str(k), [Weighted(f)], max_steps=1) for k, f in enumerate(np.eye(3).tolist())]
-    whole = train(tmp_path / "whole", [Weighted([0.5, 2.0, 3.0])], max_steps=1)
+    parts = [train(tmp_path, [Weighted(f)], max_steps=1) for f in np.eye(3).tolist()]
+    whole = train(tmp_path, [Weighted([0.5, 2.0, 3.0])], max_steps=1)
     gradients = [part.gradients[0] for part in parts]
     expected = 0.5 * gradients[0] + 2.0 * gradients[1] + 3.0 * gradients[2]
     torch.testing.assert_close(whole.gradients[0], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_two_methods_with_factors_are_refused(tmp_path: Path) -> None:
+def test_methods_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     class Again(Weighted):
         pass
 
     with pytest.raises(ValueError, match=r"\['Weighted', 'Again'\] each set factors on the losses"):
-        train(tmp_path, [Weighted([1.0, 2.0, 0.5]), Again([1.0, 3.0, 1.0])], max_steps=1)
-
-
-def test_names_have_to_differ(tmp_path: Path) -> None:
+        make(tmp_path, [Weighted([1.0, 2.0, 0.5]), Again([1.0, 3.0, 1.0])]).train()
     with pytest.raises(ValueError, match=r"methods: names must differ, but \['recorded'\] occur more than once"):
-        train(tmp_path, [Recorded(), Recorded()])
+        make(tmp_path, [Recorded(), Recorded()])
 
 
 class _Growing:
@@ -195,7 +163,7 @@ class _Growing:
 )
 def test_what_is_no_method_is_refused(tmp_path: Path, methods: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        train(tmp_path, methods)
+        make(tmp_path, methods)
 
 
 def test_a_method_goes_from_run_to_run_but_is_in_one_at_a_time(tmp_path: Path) -> None:
@@ -207,55 +175,14 @@ def test_a_method_goes_from_run_to_run_but_is_in_one_at_a_time(tmp_path: Path) -
         first.train()
 
 
-def test_state_goes_with_checkpoints(tmp_path: Path) -> None:
-    changes = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
-    train(tmp_path, [Recorded()], **changes)
+def test_state_and_means_of_terms_go_with_checkpoints(tmp_path: Path) -> None:
+    changes = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "logging_steps": 3}
+    whole = train(tmp_path, [Recorded(), Entropy(0.5)], **changes)
     method = Recorded()
-    trainer = MixingTrainer(
-        model=build_model("bert-classifier"),
-        args=arguments(tmp_path, **changes),
-        train_dataset=three_streams("sequence-classification"),
-        methods=[method],
-        batch_size=12,
-        mixing="Uniform",
-    )
+    trainer = make(tmp_path, [method, Entropy(0.5)], **changes)
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert method.calls[1][0] == "load"
-    assert [call[1] for call in method.calls if call[0] == "begin"] == [3, 4]
-
-
-def test_a_backward_that_raises_leaves_the_accelerator_as_it_was(tmp_path: Path) -> None:
-    class Broken(Method):
-        def term(self, trained: ForwardResult) -> Tensor:
-            raise RuntimeError("no term today")
-
-    trainer = MixingTrainer(
-        model=build_model("bert-classifier"),
-        args=arguments(tmp_path, max_steps=1),
-        train_dataset=three_streams("sequence-classification"),
-        methods=[Broken()],
-        mixing="Uniform",
-        batch_size=12,
-    )
-    with pytest.raises(RuntimeError, match="no term today"):
-        trainer.train()
-    assert "backward" not in vars(trainer.accelerator)
-
-
-def test_means_of_terms_are_those_of_a_run_that_was_not_cut_off(tmp_path: Path) -> None:
-    changes = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "logging_steps": 3}
-    whole = train(tmp_path, [Entropy(0.5)], **changes)
-    trainer = MixingTrainer(
-        model=build_model("bert-classifier"),
-        args=arguments(tmp_path, **changes),
-        train_dataset=three_streams("sequence-classification"),
-        methods=[Entropy(0.5)],
-        mixing="Uniform",
-        batch_size=12,
-    )
-    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    logged = [[e["term/Entropy"] for e in t.state.log_history if "loss" in e] for t in (whole, trainer)]
-    assert logged[0] == logged[1]
-    assert len(logged[0]) == 2
+    assert [call[1] for call in method.calls if call[0] == "begin"] == [3, 4, 5, 6]
+    assert runs.logged(trainer, "term/Entropy") == runs.logged(whole, "term/Entropy")
     trainer.train()
-    assert len([e for e in trainer.state.log_history if "term/Entropy" in e]) == 2
+    assert len(runs.logged(trainer, "term/Entropy")) == 2

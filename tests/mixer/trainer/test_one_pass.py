@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from mixer import Budget, GroupDRO, MixingTrainer, Probing
-from tests.helpers import arguments, build_model, three_streams, weights_of
+from tests.helpers import weights_of
+from tests.mixer.trainer.runs import make, train
 
 
 class Lomo(MixingTrainer):
@@ -26,18 +27,12 @@ class _NoRows(Lomo):
         return model(**inputs).loss + 0.5
 
 
-def _trainer(kind: type, folder: Path, **options: Any) -> MixingTrainer:
-    args = arguments(folder, optim="lomo")
-    trainer: MixingTrainer = kind(build_model("llama"), args, train_dataset=three_streams(), batch_size=8, **options)
-    return trainer
-
-
 @pytest.mark.parametrize(
     ("kind", "options"),
     [(Lomo, {"mixing": GroupDRO()}), (_NoRows, {}), (Lomo, {"probe": Probing(interval_steps=1, homogeneous=True)})],
 )
 def test_a_step_in_parts_is_refused_before_it_is_trained(kind: type, options: Any, tmp_path: Path) -> None:
-    trainer = _trainer(kind, tmp_path, **options)
+    trainer = make(tmp_path, kind=kind, optim="lomo", batch_size=8, **options)
     before = weights_of(trainer.model).clone()
     with pytest.raises(ValueError, match=r"Step 1 has 3 micro-batches, and optim='lomo' .* one stream"):
         trainer.train()
@@ -45,14 +40,13 @@ def test_a_step_in_parts_is_refused_before_it_is_trained(kind: type, options: An
 
 
 def test_steps_of_one_micro_batch_are_trained(tmp_path: Path) -> None:
-    trainer = _trainer(Lomo, tmp_path)
-    trainer.train()
+    trainer = train(tmp_path, kind=Lomo, optim="lomo", batch_size=8)
     assert trainer.ledger.timings()["micro_batches"].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("budget", [Budget(samples=24), Budget(tokens=500)])
 def test_a_learning_rate_by_layer_cannot_follow_the_data(budget: Budget, tmp_path: Path) -> None:
-    args = arguments(tmp_path, optim="galore_adamw_layerwise", max_steps=-1)
+    options = {"optim": "galore_adamw_layerwise", "max_steps": -1}
     with pytest.raises(ValueError, match=r"optim='galore_adamw_layerwise' .* Set the budget in steps or epochs"):
-        MixingTrainer(build_model("llama"), args, train_dataset=three_streams(), batch_size=8, budget=budget)
-    MixingTrainer(build_model("llama"), args, train_dataset=three_streams(), batch_size=8, budget=Budget(epochs=2))
+        make(tmp_path, budget=budget, **options)
+    make(tmp_path, budget=Budget(epochs=2), **options)

@@ -47,3 +47,8 @@ def test_the_names_that_are_used_are_those_of_the_list() -> None:
     }
     listed = {name for name in seam.USED if name.startswith("_")}
     assert used - set(seam.OVERRIDDEN) == listed
+
+
+def test_only_the_seam_reads_what_is_private_to_others() -> None:
+    told = [path.name for path in ROOT.rglob("*.py") for line in path.read_text().splitlines() if "SLF001" in line]
+    assert sorted(told) == ["failures.py", "seam.py", "step.py"]  # of torch, of the Trainer, of accelerate

@@ -1,5 +1,6 @@
 """Samples that cannot be loaded: the run ends, or goes on without them, exactly and within bounds."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from mixer import MixingTrainer, Stream
 from mixer.loading.reader import SampleError
 from mixer.mixture.bad_samples import Skipping, TooManyBrokenError
 from replay import InMemory, ReplayBuffer
-from tests.helpers import Tokens, arguments, build_model, weights_of
+from tests.helpers import Tokens, weights_of
+from tests.mixer.trainer import runs
 
 BROKEN = (3, 7)
 
@@ -39,32 +41,31 @@ class Ignored(Tokens):
 
 
 def train(folder: Path, streams: Any, resume: bool = False, **changes: Any) -> MixingTrainer:
-    named = ("max_steps", "per_device_train_batch_size", "dataloader_num_workers", "save_strategy", "save_steps")
-    named = (*named, "train_sampling_strategy")
-    options = {"max_steps": 12, "per_device_train_batch_size": 2}
-    options |= {name: changes.pop(name) for name in named if name in changes}
-    rules = {"on_sample_error": "skip", "max_skipped_share": 0.5, "batch_size": 5, **changes}
-    trainer = MixingTrainer(build_model("llama"), arguments(folder, **options), train_dataset=streams, **rules)
+    rules = {"on_sample_error": "skip", "max_skipped_share": 0.5, "batch_size": 5}
+    options = {"max_steps": 12, "per_device_train_batch_size": 2, **rules, **changes}
+    trainer = runs.make(folder, train_dataset=streams, **options)
     trainer.train(resume_from_checkpoint=resume)
     return trainer
 
 
+def streams() -> dict[str, Tokens]:
+    return {"a": Tokens(20, 1), "b": Broken(12, 2)}
+
+
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> MixingTrainer:
-    return train(tmp_path_factory.mktemp("plain"), {"a": Tokens(20, 1), "b": Broken(12, 2)})
+    return train(tmp_path_factory.mktemp("plain"), streams(), save_strategy="steps", save_steps=7)
 
 
 def test_a_step_is_what_it_is_without_the_terms_of_the_skipped_sample(plain: MixingTrainer, tmp_path: Path) -> None:
-    skipped = plain
-    ignored = train(tmp_path / "ignored", {"a": Tokens(20, 1), "b": Ignored(12, 2)})
-    torch.testing.assert_close(weights_of(skipped.model), weights_of(ignored.model), rtol=0, atol=1e-6)
-    left, right = (
-        trainer.ledger.to_pandas().drop(columns=["loss", "tokens", "skipped"]) for trainer in (skipped, ignored)
-    )
+    ignored = train(tmp_path, {"a": Tokens(20, 1), "b": Ignored(12, 2)})
+    torch.testing.assert_close(weights_of(plain.model), weights_of(ignored.model), rtol=0, atol=1e-6)
+    rows = plain.ledger.to_pandas(), ignored.ledger.to_pandas()
+    left, right = (own.drop(columns=["loss", "tokens", "skipped"]) for own in rows)
     assert left.equals(right)
-    assert skipped.mixing.skipped.tolist() == [0, sum(skipped.ledger.to_pandas().groupby("stream")["skipped"].max())]
-    assert skipped.mixing.skipped[1] >= 3
-    assert not ignored.ledger.to_pandas()["skipped"].any()
+    assert plain.mixing.skipped.tolist() == [0, sum(rows[0].groupby("stream")["skipped"].max())]
+    assert plain.mixing.skipped[1] >= 3
+    assert not rows[1]["skipped"].any()
 
 
 @pytest.mark.parametrize(
@@ -81,85 +82,72 @@ def test_a_step_is_what_it_is_without_the_terms_of_the_skipped_sample(plain: Mix
 def test_how_samples_are_loaded_and_cut_makes_no_difference(
     plain: MixingTrainer, changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    other = train(tmp_path / "other", {"a": Tokens(20, 1), "b": Broken(12, 2)}, **changes)
+    other = train(tmp_path, streams(), **changes)
     if "mixing" not in changes:
         torch.testing.assert_close(weights_of(plain.model), weights_of(other.model), rtol=0, atol=1e-5)
         assert plain.ledger.to_pandas()["skipped"].equals(other.ledger.to_pandas()["skipped"])
     assert other.mixing.skipped[1] > 0
 
 
-def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
-    streams = {"a": Tokens(20, 1), "b": Broken(12, 2)}
-    whole = train(tmp_path / "whole", streams, save_strategy="steps", save_steps=7)
-    last = tmp_path / "whole" / "checkpoint-12"
-    for file in last.iterdir():
-        file.unlink()
-    last.rmdir()
-    resumed = train(tmp_path / "whole", streams, resume=True, save_strategy="steps", save_steps=7)
-    assert torch.equal(weights_of(whole.model), weights_of(resumed.model))
-    assert whole.mixing.skipped.tolist() == resumed.mixing.skipped.tolist()
+def test_a_run_goes_on_as_if_it_had_not_stopped(plain: MixingTrainer, tmp_path: Path) -> None:
+    shutil.copytree(str(plain.args.output_dir), tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoint-12")
+    resumed = train(tmp_path / "run", streams(), resume=True, save_strategy="steps", save_steps=7)
+    assert torch.equal(weights_of(plain.model), weights_of(resumed.model))
+    assert plain.mixing.skipped.tolist() == resumed.mixing.skipped.tolist()
     assert resumed.ledger.to_pandas().groupby("stream")["skipped"].max()["b"] == resumed.mixing.skipped[1]
 
 
-class TestRaising:
-    def test_without_the_option_the_first_one_ends_the_run(self, tmp_path: Path) -> None:
-        with pytest.raises(SampleError, match=r"Stream 'b': sample [379] (could not be loaded|is None)"):
-            train(tmp_path, {"a": Tokens(20, 1), "b": Broken(12, 2)}, on_sample_error="raise")
-
-    def test_a_sample_that_is_none_is_broken(self, tmp_path: Path) -> None:
-        with pytest.raises(SampleError, match=r"Stream 'b': sample [379] "):
-            train(tmp_path, {"b": Broken(12, 4)}, on_sample_error="raise", max_steps=4)
-
-    @pytest.mark.parametrize("num_workers", [0, 1])
-    def test_a_stream_says_otherwise(self, num_workers: int, tmp_path: Path) -> None:
-        streams = [Stream("a", Tokens(20, 1)), Stream("b", Broken(12, 2), on_sample_error="raise")]
-        with pytest.raises(SampleError, match=r"Stream 'b': sample \d"):
-            train(tmp_path, streams, dataloader_num_workers=num_workers)
-
-    def test_a_data_set_that_shrank_is_said_to_have(self, tmp_path: Path) -> None:
-        tokens = Tokens(12, 2)
-        trainer = MixingTrainer(build_model("llama"), arguments(tmp_path, max_steps=9), train_dataset={"b": tokens})
-        trainer.mixing  # noqa: B018
-        loader = trainer.get_train_dataloader()
-        del tokens.rows[4:]
-        with pytest.raises(SampleError, match="its dataset had 12 samples when the run began and has 4 now"):
-            list(loader)
+def _rows() -> Iterator[dict[str, Any]]:
+    for row in Tokens(13, 4).rows:
+        yield {name: values.tolist() for name, values in row.items()}
 
 
-class TestBound:
-    def test_too_many_end_the_run(self, tmp_path: Path) -> None:
-        with pytest.raises(TooManyBrokenError, match=r"10 of \d+ of stream 'b'.* max_skipped_share=0.1"):
-            train(tmp_path, {"a": Tokens(20, 1), "b": Broken(12, 2)}, max_steps=200, max_skipped_share=0.1)
-
-    def test_a_stream_of_which_nothing_is_whole_ends_it(self, tmp_path: Path) -> None:
-        class Nothing(Tokens):
-            def __getitem__(self, index: int) -> Any:
-                raise OSError("gone")
-
-        with pytest.raises((TooManyBrokenError, SampleError), match="'b'"):
-            train(tmp_path, {"a": Tokens(20, 1), "b": Nothing(12, 2)}, max_skipped_share=0.9)
-
-    @given(st.integers(0, 40), st.integers(0, 60), st.floats(0, 1))
-    def test_it_is_a_share_and_ten_samples(self, skipped: int, more: int, share: float) -> None:
-        numbers = np.array([0, skipped]), np.array([5, skipped + more])
-        allowed = skipped < 10 or skipped <= share * (skipped + more)
-        try:
-            Skipping(frozenset({1}), share).check(["a", "b"], *numbers)
-            assert allowed
-        except TooManyBrokenError:
-            assert not allowed
-
-    @pytest.mark.parametrize("share", [-0.1, 1.5, True, "much"])
-    def test_a_share_that_is_none_is_refused(self, share: Any, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="max_skipped_share must be a share from 0 to 1"):
-            train(tmp_path, {"a": Tokens(20, 1)}, max_skipped_share=share)
+def _made(row: dict[str, Any]) -> dict[str, Any]:
+    if row["input_ids"][0] % 3 == 0:
+        raise ValueError("bad row")
+    return {name: torch.tensor(values) for name, values in row.items()}
 
 
-def test_another_word_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="on_sample_error must be 'raise' or 'skip', got 'ignore'"):
-        train(tmp_path, {"a": Tokens(20, 1)}, on_sample_error="ignore")
-    with pytest.raises(ValueError, match="Stream 'a': on_sample_error must be 'raise' or 'skip', got 'warn'"):
-        Stream("a", Tokens(20, 1), on_sample_error="warn")  # type: ignore[arg-type]
+class _OwnRows(IterableDataset[Any]):
+    def __init__(self, make: Any = dict):
+        self.make = make
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield from map(self.make, _rows())
+
+
+def _raising() -> Stream:
+    return Stream("b", Broken(12, 2), on_sample_error="raise")
+
+
+@pytest.mark.parametrize(
+    ("data", "changes", "error", "message"),
+    [
+        (Broken(12, 2), {"on_sample_error": "raise"}, SampleError, r"Stream 'b': sample [379] (could not be|is None)"),
+        (_raising(), {}, SampleError, r"Stream 'b': sample \d"),
+        (_raising(), {"dataloader_num_workers": 1}, SampleError, r"Stream 'b': sample \d"),
+        (Broken(12, 2), {"max_steps": 99, "max_skipped_share": 0.1}, TooManyBrokenError, r"10 of \d+ of .*_share=0.1"),
+        (_OwnRows(_made), {"epoch_size": 33}, SampleError, r"'b': row . of shard 0 could not be .* bad row"),
+        (Broken(12, 2), {"max_skipped_share": 1.5}, ValueError, "max_skipped_share must be a share from 0 to 1"),
+        (Broken(12, 2), {"max_skipped_share": True}, ValueError, "max_skipped_share must be a share from 0 to 1"),
+        (Broken(12, 2), {"on_sample_error": "ignore"}, ValueError, "must be 'raise' or 'skip', got 'ignore'"),
+    ],
+)
+def test_what_ends_a_run_or_is_refused(data: Any, changes: Any, error: Any, message: str, tmp_path: Path) -> None:
+    own = data if isinstance(data, Stream) else Stream("b", data)
+    with pytest.raises(error, match=message):
+        train(tmp_path, [Stream("a", Tokens(20, 1)), own], mixing=[0.5, 0.5], **changes)
+
+
+@given(st.integers(0, 40), st.integers(0, 60), st.floats(0, 1))
+def test_the_bound_is_a_share_and_ten_samples(skipped: int, more: int, share: float) -> None:
+    allowed = skipped < 10 or skipped <= share * (skipped + more)
+    try:
+        Skipping(frozenset({1}), share).check(["a", "b"], np.array([0, skipped]), np.array([5, skipped + more]))
+        assert allowed
+    except TooManyBrokenError:
+        assert not allowed
 
 
 def test_each_is_logged_up_to_a_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -171,51 +159,22 @@ def test_each_is_logged_up_to_a_number(tmp_path: Path, caplog: pytest.LogCapture
     assert sum("counted in the ledger" in record.getMessage() for record in caplog.records) == 1
 
 
-def _rows() -> Iterator[dict[str, Any]]:
-    for row in Tokens(13, 4).rows:
-        yield {name: values.tolist() for name, values in row.items()}
+@pytest.mark.parametrize(
+    ("make", "num_workers"), [(_OwnRows, 1), (lambda: datasets.IterableDataset.from_generator(_rows), 0)]
+)
+def test_iterable_rows_that_preprocess_fails_on_are_skipped(make: Any, num_workers: int, tmp_path: Path) -> None:
+    num_bad = sum(row["input_ids"][0] % 3 == 0 for row in _rows())
+    own = [Stream("a", Tokens(20, 1)), Stream("b", make(), preprocess=_made, max_epochs=1)]
+    trainer = train(tmp_path, own, mixing=[0.5, 0.5], epoch_size=33, dataloader_num_workers=num_workers)
+    assert num_bad > 0
+    assert trainer.mixing.skipped.tolist() == [0, num_bad]
+    assert trainer.mixing.seen[1] == 13
 
 
-class _OwnRows(IterableDataset[Any]):
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return _rows()
-
-
-def _made(row: dict[str, Any]) -> dict[str, Any]:
-    if row["input_ids"][0] % 3 == 0:
-        raise ValueError("bad row")
-    return {name: torch.tensor(values) for name, values in row.items()}
-
-
-class TestIterable:
-    @pytest.mark.parametrize("num_workers", [0, 1])
-    @pytest.mark.parametrize("make", [_OwnRows, lambda: datasets.IterableDataset.from_generator(_rows)])
-    def test_rows_that_preprocess_fails_on_are_skipped(self, make: Any, num_workers: int, tmp_path: Path) -> None:
-        num_bad = sum(row["input_ids"][0] % 3 == 0 for row in _rows())
-        streams = [Stream("a", Tokens(20, 1)), Stream("b", make(), preprocess=_made, max_epochs=1)]
-        rules = {"mixing": [0.5, 0.5], "epoch_size": 33, "dataloader_num_workers": num_workers}
-        trainer = train(tmp_path, streams, **rules)
-        assert num_bad > 0
-        assert trainer.mixing.skipped.tolist() == [0, num_bad]
-        assert trainer.mixing.seen[1] == 13
-
-    def test_an_error_of_the_data_set_itself_ends_the_run(self, tmp_path: Path) -> None:
-        class Failing(_OwnRows):
-            def __iter__(self) -> Iterator[dict[str, Any]]:
-                yield from map(_made, _rows())
-
-        streams = [Stream("a", Tokens(20, 1)), Stream("b", Failing())]
-        with pytest.raises(SampleError, match=r"Stream 'b': row . of shard 0 could not be read: ValueError: bad row"):
-            train(tmp_path, streams, mixing=[0.5, 0.5], epoch_size=33)
-
-
-class TestReplay:
-    def test_a_broken_sample_that_was_remembered_is_skipped_again(self, tmp_path: Path) -> None:
-        streams = [Stream("b", Broken(12, 2)), Stream("memory", ReplayBuffer(capacity=12))]
-        trainer = train(tmp_path, streams, mixing=[0.5, 0.5], max_skipped_share=0.9)
-        assert trainer.mixing.skipped.min() > 0
-
-    def test_a_buffer_of_contents_is_refused(self, tmp_path: Path) -> None:
-        buffer = ReplayBuffer(capacity=12, storage=InMemory())
-        with pytest.raises(ValueError, match=r"Stream 'memory': samples of \['b'\] are skipped"):
-            train(tmp_path, [Stream("b", Broken(12, 2)), Stream("memory", buffer)], mixing=[0.5, 0.5])
+def test_a_broken_sample_that_was_remembered_is_skipped_again_but_contents_are_refused(tmp_path: Path) -> None:
+    own = {"b": Broken(12, 2), "memory": ReplayBuffer(capacity=12)}
+    trainer = train(tmp_path, own, mixing=[0.5, 0.5], max_skipped_share=0.9)
+    assert trainer.mixing.skipped.min() > 0
+    own["memory"] = ReplayBuffer(capacity=12, storage=InMemory())
+    with pytest.raises(ValueError, match=r"Stream 'memory': samples of \['b'\] are skipped"):
+        train(tmp_path, own, mixing=[0.5, 0.5])

@@ -3,29 +3,25 @@
 import multiprocessing
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import TrainerCallback
 
-from mixer.distributed.signals import RunInterrupted, RunTerminated, StopSignals
+from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.ledger.folder import read_note
 from mixer.trainer.checkpointing.files import find_problem, list_checkpoints
-from tests.mixer.trainer.checkpointing.test_resume import assert_same, build, end_of, go_on
+from tests.mixer.trainer.checkpointing.test_resume import Whole, assert_same, build, end_of, go_on
 
 
 @pytest.fixture(autouse=True)
 def _as_in_a_terminal() -> Iterator[None]:
     """Handles signals as Python does in the foreground: what started the tests may have had them ignored."""
-    unhandled = {
-        signal.SIGTERM: signal.SIG_DFL,
-        signal.SIGINT: signal.default_int_handler,
-        signal.SIGUSR1: signal.SIG_DFL,
-    }
+    unhandled: dict[int, Any] = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1), signal.SIG_DFL)
+    unhandled[signal.SIGINT] = signal.default_int_handler
     before = {number: signal.signal(number, handler) for number, handler in unhandled.items()}
     yield
     assert {number: signal.getsignal(number) for number in unhandled} == unhandled, "put back"
@@ -46,20 +42,6 @@ class SignalAt(TrainerCallback):
                 os.kill(os.getpid(), number)
 
 
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
-    ends: dict[str, dict[str, Any]] = {}
-
-    def end(name: str) -> dict[str, Any]:
-        if name not in ends:
-            trainer = build(tmp_path_factory.mktemp("whole"), name)
-            trainer.train()
-            ends[name] = end_of(trainer)
-        return ends[name]
-
-    return end
-
-
 # What each run does, when the signal comes, and after which update it ends.
 CASES = {
     "before the first step": ("steps", "train_begin", 0, 1),
@@ -74,7 +56,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_is_saved_after_the_step_and_goes_on_as_if_nothing_had_been(
-    case: str, tmp_path: Path, expected: Callable[[str], dict[str, Any]]
+    case: str, tmp_path: Path, whole: Whole
 ) -> None:
     name, event, step, last = CASES[case]
     options = {"save_strategy": "best", "metric_for_best_model": "loss"} if name == "best" else {}
@@ -88,16 +70,32 @@ def test_a_run_is_saved_after_the_step_and_goes_on_as_if_nothing_had_been(
     assert (note["ended"], note["reason"]) == ("stopped", "SIGTERM")
     resumed = go_on(build(tmp_path, name, **options))
     if not options:
-        assert_same(resumed, expected(name))
+        assert_same(resumed, whole(name)[0])
     assert resumed["state"][0] == 10 or name == "changing"
     assert read_note(tmp_path)["ended"] == "finished"
     assert "reason" not in read_note(tmp_path)
 
 
-def test_an_interrupt_saves_too_and_one_that_a_launcher_passes_on_is_the_same(tmp_path: Path) -> None:
-    with pytest.raises(RunInterrupted, match="SIGINT ended the run after step 4"):
-        build(tmp_path, callbacks=[SignalAt("step_begin", 2, signal.SIGINT, signal.SIGINT)]).train()
-    assert list_checkpoints(tmp_path)[0].name == "checkpoint-4"
+SIGINT, SIGUSR1 = signal.SIGINT, signal.SIGUSR1
+ALL = ["checkpoint-10", "checkpoint-8", "checkpoint-4"]
+
+
+@pytest.mark.parametrize(
+    ("at", "strategy", "error", "message", "left", "note"),
+    [
+        # As from a terminal, and passed on by a launcher.
+        (("step_begin", 2, SIGINT, SIGINT), "steps", RunInterrupted, "run after step 4", ["checkpoint-4"], "stopped"),
+        (("step_begin", 2, SIGUSR1), "no", RunTerminated, r"run after step 4\. Nothing was saved", [], "stopped"),
+        (("train_end", 10), "steps", RunTerminated, "arrived after the run had finished, at step 10", ALL, "finished"),
+    ],
+)
+def test_what_is_saved_and_said(
+    at: Any, strategy: str, error: Any, message: str, left: list[str], note: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        build(tmp_path, callbacks=[SignalAt(*at)], save_strategy=strategy).train()
+    assert [path.name for path in list_checkpoints(tmp_path)] == left
+    assert read_note(tmp_path)["ended"] == note
 
 
 def test_a_second_interrupt_ends_the_run_at_once(
@@ -109,79 +107,8 @@ def test_a_second_interrupt_ends_the_run_at_once(
         build(tmp_path, callbacks=[SignalAt("step_begin", 2, signal.SIGINT, signal.SIGINT)]).train()
     assert not isinstance(end.value, RunInterrupted)
     assert not list_checkpoints(tmp_path)
-    assert (
-        "SIGINT: the run ends after this step or the next one, with a checkpoint. Another one ends it at"
-        in capsys.readouterr().err
-    )
+    assert "with a checkpoint. Another one ends it at" in capsys.readouterr().err
     assert read_note(tmp_path)["reason"] == "KeyboardInterrupt"
-
-
-def test_without_checkpoints_nothing_is_saved_and_it_says_so(tmp_path: Path) -> None:
-    trainer = build(tmp_path, callbacks=[SignalAt("step_begin", 2, signal.SIGUSR1)], save_strategy="no")
-    with pytest.raises(RunTerminated, match=r"SIGUSR1 ended the run after step 4\. Nothing was saved") as end:
-        trainer.train()
-    assert end.value.code == 128 + signal.SIGUSR1
-    assert not list_checkpoints(tmp_path)
-
-
-def test_a_signal_that_comes_when_all_is_done_ends_what_comes_after(tmp_path: Path) -> None:
-    with pytest.raises(RunTerminated, match="SIGTERM arrived after the run had finished, at step 10"):
-        build(tmp_path, callbacks=[SignalAt("train_end", 10)]).train()
-    assert read_note(tmp_path)["ended"] == "finished"
-
-
-def test_what_somebody_else_handles_or_ignores_is_left_to_them(tmp_path: Path) -> None:
-    came: list[int] = []
-    previous = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
-    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        trainer = build(tmp_path, callbacks=[SignalAt("step_begin", 2, signal.SIGTERM, signal.SIGINT)], max_steps=4)
-        trainer.train()
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-        signal.signal(signal.SIGINT, ignored)
-    assert came == [signal.SIGTERM]
-    assert trainer.state.global_step == 4
-
-
-def test_in_another_thread_and_where_it_is_not_wanted_no_handler_is_set(tmp_path: Path) -> None:
-    seen: list[Any] = []
-
-    class Look(TrainerCallback):
-        def on_step_begin(self, *_: Any, **__: Any) -> None:
-            seen.append(signal.getsignal(signal.SIGTERM))
-
-    def train(folder: str, wants: bool) -> None:
-        trainer = build(tmp_path / folder, callbacks=[Look()], max_steps=1)
-        trainer._parts.loop._handles_signals = wants
-        trainer.train()
-
-    thread = threading.Thread(target=train, args=("thread", True))
-    thread.start()
-    thread.join()
-    train("unwanted", wants=False)
-    train("wanted", wants=True)
-    assert seen[:2] == [signal.SIG_DFL, signal.SIG_DFL]
-    assert callable(seen[2])
-
-
-def test_a_worker_that_was_forked_outlives_the_step_and_not_much_more() -> None:
-    with StopSignals():
-        worker = os.fork()
-        if not worker:
-            time.sleep(60)
-            os._exit(0)
-    os.kill(worker, signal.SIGINT)
-    os.kill(worker, signal.SIGTERM)
-    time.sleep(0.2)
-    is_left = os.waitpid(worker, os.WNOHANG) == (0, 0)
-    pid = 0
-    while not pid:  # one that comes before the first was heeded is the same one
-        os.kill(worker, signal.SIGTERM)
-        time.sleep(0.1)
-        pid, status = os.waitpid(worker, os.WNOHANG)
-    assert is_left, "it still serves the run"
-    assert os.WTERMSIG(status) == signal.SIGTERM
 
 
 def test_workers_that_get_the_signal_too_serve_the_run_to_its_end(tmp_path: Path) -> None:
@@ -197,7 +124,8 @@ def test_workers_that_get_the_signal_too_serve_the_run_to_its_end(tmp_path: Path
     assert find_problem(list_checkpoints(tmp_path)[-1]) is None
 
 
-def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Whole) -> None:
+    whole("steps")
     day, read = 86_400.0, time.time
     jumps: list[float] = []
 
@@ -206,17 +134,13 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.
             jumps.append(-day if state.global_step % 2 else 2 * day)
 
     monkeypatch.setattr(time, "time", lambda: read() + sum(jumps))
-    options = {"include_num_input_tokens_seen": True}
-    whole = build(tmp_path / "still", **options)
-    whole.train()
-    trainer = build(tmp_path / "jumping", callbacks=[Jump()], **options)
+    trainer = build(tmp_path, callbacks=[Jump()], include_num_input_tokens_seen=True)
     trainer.train()
     timed = [value for entry in trainer.state.log_history for name, value in entry.items() if name == "train_runtime"]
     assert len(timed) > 1
     assert all(0 <= seconds < day / 2 for seconds in timed)
     monkeypatch.undo()
-    expected = {name: part for name, part in end_of(whole).items() if name != "logs"}
-    assert_same(end_of(trainer), expected)
-    resumed = build(tmp_path / "jumping", **options)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "jumping" / "checkpoint-8"))
+    assert_same(end_of(trainer), {name: part for name, part in whole("steps")[0].items() if name != "logs"})
+    resumed = build(tmp_path)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
     assert 0 <= resumed._parts.checkpoints._progress().seconds < day / 2

@@ -8,13 +8,14 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from transformers import TrainerCallback
 
 from mixer import MixingTrainer
 from mixer.trainer.checkpointing.lock import LOCK_FILE, FolderLock
-from tests.helpers import Tokens, arguments, build_model
+from tests.mixer.trainer import runs
 
 
 @contextmanager
@@ -34,10 +35,8 @@ def held_elsewhere(folder: Path) -> Iterator[int]:
         os.waitpid(process, 0)
 
 
-def new_trainer(folder: Path, callbacks: list[TrainerCallback] | None = None) -> MixingTrainer:
-    options = arguments(folder, max_steps=2, save_strategy="steps", save_steps=1)
-    streams = {"a": Tokens(8, 1), "b": Tokens(8, 2)}
-    return MixingTrainer(build_model("gpt2"), options, train_dataset=streams, callbacks=callbacks)
+def new_trainer(folder: Path, *callbacks: TrainerCallback) -> MixingTrainer:
+    return runs.make(folder, max_steps=2, save_strategy="steps", save_steps=1, callbacks=list(callbacks))
 
 
 def test_a_second_run_is_refused_by_name_and_spoils_nothing(tmp_path: Path) -> None:
@@ -51,6 +50,9 @@ def test_a_second_run_is_refused_by_name_and_spoils_nothing(tmp_path: Path) -> N
                 attempt()
         changed = {path for path in tmp_path.rglob("*") if path.stat().st_mtime_ns != before.get(path)}
         assert changed <= {tmp_path / LOCK_FILE}
+        (tmp_path / LOCK_FILE).write_text("")
+        with pytest.raises(ValueError, match="a process that has just started"):
+            FolderLock(tmp_path).acquire()
     first.train(resume_from_checkpoint=True)  # the other one was killed, and left nothing that is in the way
     assert not (tmp_path / LOCK_FILE).exists()
 
@@ -64,28 +66,9 @@ def test_the_lock_is_there_while_a_run_lasts_and_gone_after_an_error_too(tmp_pat
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        new_trainer(tmp_path, [Look()]).train()
+        new_trainer(tmp_path, Look()).train()
     assert owners == [os.getpid()]
     assert not (tmp_path / LOCK_FILE).exists()
-
-
-def test_two_runs_of_one_process_are_kept_apart_too(tmp_path: Path) -> None:
-    first, second = FolderLock(tmp_path), FolderLock(tmp_path / ".")
-    first.acquire()
-    with pytest.raises(ValueError, match="this one"):
-        second.acquire()
-    second.release()  # it has nothing to let go of
-    assert (tmp_path / LOCK_FILE).exists()
-    first.release()
-    second.acquire()
-    second.release()
-
-
-def test_a_lock_whose_file_says_nothing_is_one_all_the_same(tmp_path: Path) -> None:
-    with held_elsewhere(tmp_path):
-        (tmp_path / LOCK_FILE).write_text("")
-        with pytest.raises(ValueError, match="a process that has just started"):
-            FolderLock(tmp_path).acquire()
 
 
 def test_a_folder_that_cannot_be_written_is_refused_when_training_begins(
@@ -110,17 +93,10 @@ def test_a_folder_that_cannot_be_written_is_refused_when_training_begins(
         FolderLock(tmp_path / "file" / "run").acquire()
 
 
-def test_a_file_system_without_locks_is_said_and_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def unsupported(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("fcntl.lockf", unsupported)
-    monkeypatch.setattr(
-        "mixer.trainer.checkpointing.lock.logger.warning", lambda text, *values: told.append(text % values)
-    )
+def test_a_file_system_without_locks_is_said_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
+    monkeypatch.setattr("fcntl.lockf", Mock(side_effect=OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))))
+    monkeypatch.setattr("mixer.trainer.checkpointing.lock.logger.warning", lambda text, *_: told.append(text))
     lock = FolderLock(tmp_path)
     lock.acquire()
     lock.release()

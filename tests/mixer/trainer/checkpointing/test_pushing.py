@@ -11,12 +11,13 @@ import pytest
 import torch
 import transformers.utils.hub
 from huggingface_hub import HfApi, ModelCard
-from transformers import AutoModelForCausalLM, TrainerCallback
+from transformers import AutoModelForCausalLM
 
 from mixer import Ledger, MixingTrainer
 from mixer.trainer.checkpointing.files import STATE_FILE, find_problem
-from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
+from tests.helpers import Tokens, weights_of
 from tests.hub import Hub, running_hub
+from tests.mixer.trainer import runs
 
 
 @pytest.fixture
@@ -27,14 +28,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield running
 
 
-def _trainer(folder: Path, kind: type[MixingTrainer] = MixingTrainer, **options: Any) -> MixingTrainer:
+def _trainer(folder: Path, **options: Any) -> MixingTrainer:
     own = {"push_to_hub": True, "hub_token": "secret", "save_strategy": "steps", "save_steps": 2, "max_steps": 4}
-    return kind(
-        build_model("llama"),
-        arguments(folder, **{**own, "eval_strategy": "steps", "eval_steps": 2, **options}),
-        train_dataset=three_streams(),
-        eval_dataset={"a": Tokens(4, 8), "b": Tokens(3, 9)},
-    )
+    sets = {"a": Tokens(4, 8), "b": Tokens(3, 9)}
+    return runs.make(folder, **{**own, "eval_strategy": "steps", "eval_steps": 2, "eval_dataset": sets, **options})
 
 
 def _train(folder: Path, **options: Any) -> MixingTrainer:
@@ -68,59 +65,16 @@ def test_each_strategy_pushes_what_it_says(strategy: str, hub: Hub, tmp_path: Pa
         assert find_problem(repository / name) is None
 
 
-class _WaitsForPushes(TrainerCallback):  # type: ignore[misc]
-    trainer: Any
-
-    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-        self.trainer._finish_current_push()
-
-
-def test_files_that_are_pushed_beside_a_run_do_not_grow(hub: Hub, tmp_path: Path) -> None:
-    trainer, callback = _trainer(tmp_path / "out"), _WaitsForPushes()
-    callback.trainer = trainer
-    trainer.add_callback(callback)
-    trainer.train()
-    assert len(hub.commits) == 2
-    for commit in hub.commits:
-        pushed = [path for path in commit["files"] if path.startswith("ledger/")]
-        assert "ledger/ledger.json" in pushed
-        assert all(path.endswith((".parquet", ".json")) for path in pushed)
-
-
-@pytest.mark.parametrize("always", [True, False])
-def test_a_push_that_takes_long_is_waited_for_or_not_as_is_said(always: bool, hub: Hub, tmp_path: Path) -> None:
-    class Slow(MixingTrainer):
-        def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-            super()._push_from_checkpoint(checkpoint_folder)
-            if checkpoint_folder.endswith("4"):
-                hub.opens.set()
-
-    hub.opens.clear()
-    _trainer(tmp_path / "out", Slow, hub_always_push=always, hub_strategy="all_checkpoints").train()
-    names = {path.name for path in (hub.folder / "somebody" / "out").glob("checkpoint-*")}
-    assert names == ({"checkpoint-2", "checkpoint-4"} if always else {"checkpoint-2"})
-
-
 def test_a_run_goes_on_from_what_was_pushed(hub: Hub, tmp_path: Path) -> None:
-    whole = _trainer(tmp_path / "whole", push_to_hub=False, lr_scheduler_type="constant", max_steps=6)
+    options = {"push_to_hub": False, "lr_scheduler_type": "constant", "max_steps": 6}
+    whole = _trainer(tmp_path / "whole", **options)
     whole.train()
     _train(tmp_path / "out", hub_strategy="checkpoint", lr_scheduler_type="constant")
     shutil.copytree(hub.folder / "somebody" / "out", tmp_path / "elsewhere")  # another machine
-    options = {"push_to_hub": False, "lr_scheduler_type": "constant", "max_steps": 6}
     there = _trainer(tmp_path / "elsewhere", **options)
     there.train(resume_from_checkpoint=str(tmp_path / "elsewhere" / "last-checkpoint"))
     assert torch.equal(weights_of(there.model), weights_of(whole.model))
     pd.testing.assert_frame_equal(there.ledger.to_pandas(), whole.ledger.to_pandas())
-
-
-def test_the_repository_is_made_as_is_said(hub: Hub, tmp_path: Path) -> None:
-    options = {"hub_model_id": "team/mixture", "hub_private_repo": True, "hub_revision": "trial"}
-    _train(tmp_path / "out", **options)
-    [asked] = hub.created
-    assert (asked["organization"], asked["name"]) == ("team", "mixture")
-    assert asked.get("private") or asked["visibility"] == "private"  # the older word, or the newer one
-    assert {commit["revision"] for commit in hub.commits} == {"trial"}
-    assert (hub.folder / "team" / "mixture" / "config.json").exists()
 
 
 def test_a_push_by_hand_has_a_card_with_the_figures_of_the_mixture(hub: Hub, tmp_path: Path) -> None:

@@ -1,27 +1,21 @@
-"""Notes that outlive the store they were left in, on two ranks in one process' stead."""
+"""Errors of other ranks, told by notes that outlive the store they were left in; two ranks in one process' stead."""
 
 from typing import Any
 
 import pytest
 from torch.distributed import HashStore
 
+from mixer.distributed.collectives import RemoteError
 from mixer.trainer import failures as notes
-from mixer.trainer.failures import Listener, leave_note, read_note, remove_note, who_is_gone
+from mixer.trainer.failures import Listener, explained, leave_note, read_note, remove_note, who_is_gone
 
 
 class Ranks:
     """Stands for this process as one of two ranks, with a store that may go down."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self.rank, self.store = 0, HashStore()
-        monkeypatch.setattr(notes.dist, "is_initialized", lambda: True)
-        monkeypatch.setattr(notes.dist, "get_world_size", lambda: 2)
-        monkeypatch.setattr(notes.dist, "get_rank", lambda: self.rank)
-        monkeypatch.setattr(notes.distributed_c10d, "_get_default_store", self.get)
-        monkeypatch.setattr(notes, "_POLL_SECONDS", 0.005)
-        monkeypatch.setattr(notes, "_POLLS_TO_ANSWER", 20)
-        monkeypatch.setattr(notes, "_heard", [])
-        monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    def __init__(self) -> None:
+        self.rank = 0
+        self.store: Any = HashStore()
 
     def get(self) -> Any:
         if self.store is None:
@@ -31,7 +25,15 @@ class Ranks:
 
 @pytest.fixture
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
-    return Ranks(monkeypatch)
+    found = Ranks()
+    for name, value in {"is_initialized": True, "get_world_size": 2}.items():
+        monkeypatch.setattr(notes.dist, name, lambda value=value: value)
+    monkeypatch.setattr(notes.dist, "get_rank", lambda: found.rank)
+    monkeypatch.setattr(notes.distributed_c10d, "_get_default_store", found.get)
+    for name, value in {"_POLL_SECONDS": 0.005, "_POLLS_TO_ANSWER": 20, "_heard": []}.items():
+        monkeypatch.setattr(notes, name, value)
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    return found
 
 
 def test_a_note_that_was_heard_outlives_its_store(ranks: Ranks) -> None:
@@ -75,14 +77,27 @@ def test_nobody_waits_for_a_note_that_is_removed_while_it_is_read(ranks: Ranks) 
     assert read_note() is None
 
 
-def test_who_does_not_answer_is_gone(ranks: Ranks) -> None:
+def test_who_does_not_answer_is_gone(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     assert who_is_gone() == [1]
     ranks.store.set(notes._here(1), "")
     assert who_is_gone() == []
-
-
-def test_where_the_store_is_gone_rank_0_is_that_kept_it(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks.rank, ranks.store = 1, None
     assert who_is_gone() == [0]
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     assert who_is_gone() == []
+
+
+@pytest.mark.parametrize("message", ["Timed out waiting 5000ms for recv", "Application timeout caused pair closure"])
+def test_a_rank_that_does_not_come_in_time_is_told_in_all_words_of_the_backend(
+    message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notes, "_SECONDS_TO_BE_TOLD", 0.0)
+    error = explained(RuntimeError(message), "in step 3", 1, 2, 5.0)
+    assert isinstance(error, TimeoutError)
+    assert "Rank 1 waited 5 seconds (ddp_timeout) for others in step 3. Nothing was heard of rank 0" in str(error)
+
+
+def test_an_error_of_ones_own_speaks_for_itself_and_one_rank_waits_for_nobody() -> None:
+    assert explained(RuntimeError("shapes do not fit"), "in step 3", 1, 2, 5.0) is None
+    assert explained(RemoteError("rank 0 failed"), "in step 3", 1, 2, 5.0) is None
+    assert explained(RuntimeError("Timed out"), "in step 3", 0, 1, 5.0) is None

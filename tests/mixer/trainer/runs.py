@@ -1,0 +1,43 @@
+"""Short runs on three small streams, and what is read off them."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+
+from mixer import MixingTrainer
+from tests.helpers import MODEL_DATA, GradientRecorder, arguments, build_model, three_streams
+
+_OF_TRAINING = {field.name for field in fields(TrainingArguments)}
+
+
+def make(folder: Path, model: Any = "llama", kind: Any = MixingTrainer, **changes: Any) -> MixingTrainer:
+    """A trainer of three streams for the model; changes may be of the training's arguments or of the trainer's."""
+    options = {name: changes.pop(name) for name in [*changes] if name in _OF_TRAINING}
+    if isinstance(model, str):
+        model, data = build_model(model), MODEL_DATA[model]
+    else:
+        data = "causal-lm"
+    if "train_dataset" not in changes:
+        changes["train_dataset"] = three_streams(data)
+    trainer: MixingTrainer = kind(model, arguments(folder, **options), **changes)
+    return trainer
+
+
+def train(folder: Path, model: Any = "llama", resume: Any = None, **changes: Any) -> MixingTrainer:
+    trainer = make(folder, model, **changes)
+    trainer.train(resume_from_checkpoint=resume and str(resume))
+    return trainer
+
+
+def gradients_of(folder: Path, model: Any = "llama", **changes: Any) -> torch.Tensor:
+    """The gradients of each step of a run."""
+    recorder = GradientRecorder()
+    train(folder, model, callbacks=[recorder], **changes)
+    return torch.stack(recorder.gradients)
+
+
+def logged(trainer: MixingTrainer, key: str) -> list[float]:
+    return [entry[key] for entry in trainer.state.log_history if key in entry]
