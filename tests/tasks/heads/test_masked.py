@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -15,12 +15,10 @@ from torch.utils.checkpoint import checkpoint
 
 from mixer import MixingTrainer
 from mixer.policies import Proportional
-from replay import DERPlusPlus, ReplayBuffer, ReplayRatio
 from tasks.heads import Masked
-from tasks.score import accuracy
 from tasks.task import TaskSequence
 from tests.helpers import arguments
-from tests.tasks.heads.models import CLASSIFIERS, LAYERS, Plain, classifier, inputs_of, tasks_of
+from tests.tasks.heads.models import CLASSIFIERS, Plain, classifier, inputs_of, tasks_of
 
 GROUPS = ((0, 3), (1, 2, 5), (6,))
 LABELS = torch.tensor([0, 2, 3, 5, 1, 3])
@@ -67,6 +65,7 @@ def test_the_loss_is_among_the_tasks_own_classes(kind: str) -> None:
         torch.testing.assert_close(own, wanted, rtol=0, atol=1e-12)
 
 
+@settings(max_examples=25)
 @given(st.lists(st.sampled_from([0, 1, 2, 3, 5, 6]), min_size=1, max_size=6), st.floats(0.01, 1e4))
 def test_outputs_of_other_tasks_have_a_gradient_of_exactly_0(labels: list[int], scale: float) -> None:
     model = classifier("plain", 8)
@@ -142,15 +141,6 @@ def test_gradient_checkpointing_gives_the_same_gradient() -> None:
             model(**inputs_of("plain", 6), labels=LABELS)["loss"].backward()
         gradients.append(model.out.weight.grad)
     assert torch.equal(*gradients)
-    gradients = []
-    for is_checkpointed in (False, True):
-        gpt2 = classifier("gpt2", 8).train()
-        if is_checkpointed:
-            gpt2.gradient_checkpointing_enable()
-        with training(gpt2):
-            gpt2(**inputs_of("gpt2", 6), labels=LABELS)["loss"].backward()
-        gradients.append(torch.cat([parameter.grad.flatten() for parameter in gpt2.parameters()]))
-    assert torch.equal(*gradients)
 
 
 @pytest.fixture
@@ -199,11 +189,10 @@ def test_hooks_go_also_where_training_fails() -> None:
 # ---- In a Trainer's run ----
 
 
-@pytest.mark.parametrize("per_device", [8, 3])
-def test_a_trainers_run_is_a_loop_of_ones_own(per_device: int, tmp_path: Path) -> None:
+def test_a_trainers_run_is_a_loop_of_ones_own(tmp_path: Path) -> None:
     sequence = tasks()
-    model, other = (classifier("mlp", 8, seed=2) for _ in range(2))
-    args = arguments(tmp_path, per_device_train_batch_size=per_device, max_steps=6, lr_scheduler_type="constant")
+    model, other, untouched = (classifier("mlp", 8, seed=2) for _ in range(3))
+    args = arguments(tmp_path, per_device_train_batch_size=3, max_steps=3, lr_scheduler_type="constant")
     streams = {task.name: task.train for task in sequence.tasks[:2]}
     trainer = MixingTrainer(model, args, train_dataset=streams, mixing=Proportional(), batch_size=8)
     seen: list[dict[str, Tensor]] = []
@@ -216,45 +205,17 @@ def test_a_trainers_run_is_a_loop_of_ones_own(per_device: int, tmp_path: Path) -
     with training(model, sequence):
         trainer.train()
     handle.remove()
-    assert [len(inputs["labels"]) for inputs in seen] == ([8] if per_device == 8 else [3, 3, 2]) * 6
-    num_parts = len(seen) // 6
-    batches = [seen[first : first + num_parts] for first in range(0, len(seen), num_parts)]
-    for batch in batches:
-        inputs, labels = (torch.cat([s[name] for s in batch]) for name in ("pixel_values", "labels"))
+    assert [len(inputs["labels"]) for inputs in seen] == [3, 3, 2] * 3
+    for first in (0, 3, 6):
+        inputs, labels = (torch.cat([s[name] for s in seen[first : first + 3]]) for name in ("pixel_values", "labels"))
         gradients = torch.autograd.grad(expected_loss(other(inputs).logits, labels), list(other.parameters()))
         with torch.no_grad():
             for parameter, gradient in zip(other.parameters(), gradients, strict=True):
                 parameter -= args.learning_rate * gradient
     for own, wanted in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(own, wanted, rtol=0, atol=1e-6)
-    untouched = classifier("mlp", 8, seed=2)
     assert torch.equal(model.head.weight[[4, 6, 7]], untouched.head.weight[[4, 6, 7]])
     assert not torch.equal(model.head.weight[[0, 1, 2, 3, 5]], untouched.head.weight[[0, 1, 2, 3, 5]])
-
-
-def test_kept_logits_and_evaluation_go_with_it(tmp_path: Path) -> None:
-    sequence, model, memory = tasks(), classifier("mlp", 8), ReplayBuffer(10)
-    before, heads = classifier("mlp", 8), []
-    for number, task in enumerate(sequence):
-        trainer = MixingTrainer(
-            model,
-            arguments(tmp_path / task.name, per_device_train_batch_size=4, max_steps=5),
-            train_dataset={task.name: task.train, "memory": memory},
-            eval_dataset=task.evaluation,
-            mixing=ReplayRatio(0.5, additional=True),
-            methods=[DERPlusPlus("memory", alpha=0.5, beta=0.5)],
-            batch_size=4,
-        )
-        head = Masked(sequence)
-        head.begin(model, number)
-        with head.training():
-            trainer.train()
-        assert torch.isfinite(torch.cat([parameter.flatten() for parameter in model.parameters()])).all()
-        assert accuracy(trainer, task.evaluation, task.classes) >= 0.0
-        heads.append(model.head.weight.detach().clone())
-    assert torch.equal(heads[0][[1, 2, 5, 6]], before.head.weight[[1, 2, 5, 6]])
-    assert not torch.equal(heads[1][[0, 3]], heads[0][[0, 3]])  # learns on from memory
-    assert torch.equal(heads[2][[4, 7]], before.head.weight[[4, 7]])  # of no task
 
 
 # ---- What is refused ----
@@ -265,8 +226,8 @@ def check(sequence: TaskSequence, folder: Path, options: dict[str, Any] | None =
     Masked(sequence).check(classifier("mlp", 8), arguments(folder, **changes), options or {}, kept)
 
 
-def test_a_label_has_to_tell_the_task(tmp_path: Path) -> None:
-    check(tasks(), tmp_path, keeps_logits=True)
+def test_a_label_has_to_tell_the_task_and_to_reach_the_model(tmp_path: Path) -> None:
+    check(tasks(), tmp_path, {"compute_loss_func": None, "callbacks": []}, keeps_logits=True)
     check(tasks((0, 1), (1, 0), (2,)), tmp_path)  # the same classes are the same mask
     message = (
         r"the tasks 'task_1', of classes \[0, 1, 2\], and 'task_3', of \[1, 2, 5\], have \[1, 2\] in common.*"
@@ -274,10 +235,6 @@ def test_a_label_has_to_tell_the_task(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match=message):
         check(tasks((0, 1, 2), (3,), (1, 2, 5)), tmp_path)
-
-
-def test_losses_that_take_labels_away_are_refused(tmp_path: Path) -> None:
-    check(tasks(), tmp_path, {"compute_loss_func": None, "callbacks": []})
     with pytest.raises(ValueError, match="with label_smoothing_factor the Trainer keeps them from it"):
         check(tasks(), tmp_path, label_smoothing_factor=0.1)
     with pytest.raises(ValueError, match=r"with compute_loss_func .* Leave compute_loss_func out"):
@@ -299,9 +256,3 @@ def test_labels_that_tell_no_task_are_refused(kind: str) -> None:
         with pytest.raises(ValueError, match=r"got 5 labels and logits of shape \[6, 8\]"):
             model(**inputs, labels=LABELS[:5])
         assert torch.isfinite(model(*inputs.values(), LABELS)["loss"])  # by position too
-
-
-@pytest.mark.parametrize("kind", CLASSIFIERS)
-def test_every_classifier_can_be_masked(kind: str, tmp_path: Path) -> None:
-    Masked(tasks()).check(classifier(kind, 8), arguments(tmp_path), {})
-    assert LAYERS[kind] in dict(classifier(kind, 8).named_modules())

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.sequences import by_column, from_data_sets, number_apart
@@ -13,6 +13,7 @@ from tests.tasks.data import Images, data_of, numbered_table, numbers_in
 GROUPS = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=4)
 
 
+@settings(max_examples=25)
 @given(GROUPS, st.sampled_from(["arrays", "table"]))
 def test_labels_tell_task_and_class(groups: list[list[int]], kind: str) -> None:
     data = {f"task {number}": data_of(kind, labels) for number, labels in enumerate(groups)}

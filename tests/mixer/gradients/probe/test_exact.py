@@ -5,11 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from mixer.gradients.probe import GradientProbe
 from mixer.gradients.probe import reading as reading_module
 from tests.mixer.gradients.probe.cases import CASES, build
 from tests.mixer.gradients.probe.reference import (
+    Batch,
     assert_equal,
     assert_same_gradients,
     expected_of,
@@ -18,25 +20,23 @@ from tests.mixer.gradients.probe.reference import (
 )
 
 
-def _is_read(name: str) -> bool:
-    return "relative_attention_bias" not in name
-
-
-@pytest.mark.parametrize("is_short", [True, False, None])
+@pytest.mark.parametrize("is_short", [True, False])  # both ways to norms of samples, whatever the shapes
 @pytest.mark.parametrize("name", CASES)
-def test_it_equals_a_backward_for_each_stream_and_row(name: str, is_short: bool | None, monkeypatch) -> None:
-    if is_short is not None:  # both ways to norms of samples, whatever the shapes
-        monkeypatch.setattr(reading_module, "is_short", lambda inputs, gradients: is_short)
+def test_it_equals_a_backward_for_each_stream_and_row(
+    name: str, is_short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_module, "is_short", lambda inputs, gradients: is_short)
     case = build(name)
     case.loss().backward()
     plain = gradients_of(case.model)
-    found = case.probed(GradientProbe(case.model, 3))
+    found = case.probed(probe := GradientProbe(case.model, 3))
     assert_same_gradients(gradients_of(case.model), plain)
-    assert_equal(found, expected_of(case, parameters_of(case.model, _is_read)))
+    assert_equal(found, expected_of(case, parameters_of(case.model, lambda one: "attention_bias" not in one)))
     assert (found.gram_error[[0, 2]][:, [0, 2]] == 0.0).all()
+    assert (probe.coverage == 1.0) == (name != "t5")
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bert-classifier", "mlp", "rms-norm", "lora-gpt2"])
+@pytest.mark.parametrize("name", ["gpt2", "bert-classifier", "rms-norm", "lora-gpt2"])
 def test_in_double_precision_it_is_as_exact_as_that(name: str) -> None:
     case = build(name, torch.float64)
     case.loss().backward()
@@ -46,28 +46,18 @@ def test_in_double_precision_it_is_as_exact_as_that(name: str) -> None:
     assert_equal(found, expected_of(case), 1e-10)
 
 
-@pytest.mark.parametrize("name", ["llama-tied", "gpt2", "mlp"])
 @pytest.mark.parametrize("ids", [[0] * 9, [0, 0, 0, 0, 1, 1, 2, 2, 2], [2, 1, 0, 2, 1, 0, 2, 1, 0], [1, 0, *[2] * 7]])
-def test_rows_may_be_of_any_streams_in_any_order(name: str, ids: list[int]) -> None:
-    case = build(name)
+def test_rows_may_be_of_any_streams_in_any_order(ids: list[int]) -> None:
+    case = build("llama-tied")
     case.stream_ids = ids
     assert_equal(case.probed(GradientProbe(case.model, 3)), expected_of(case))
-
-
-def test_all_layers_of_a_known_model_are_read() -> None:
-    for name in ("llama", "llama-tied", "gemma", "gpt2", "bert-classifier", "mlp", "rms-norm", "albert", "lora-llama"):
-        case = build(name)
-        probe = GradientProbe(case.model, 3)
-        case.probed(probe)
-        assert probe.coverage == 1.0
 
 
 def test_without_variance_the_rest_is_the_same() -> None:
     case = build("gpt2")
     full, found = (case.probed(GradientProbe(case.model, 3, variance=wanted)) for wanted in (True, False))
     np.testing.assert_allclose(found.gram, full.gram, rtol=1e-4, atol=1e-6)
-    assert np.isnan(found.variance).all()
-    assert np.isnan(found.squared_norm).all()
+    assert np.isnan([found.variance, found.squared_norm]).all()
 
 
 def test_frozen_parameters_cost_nothing() -> None:
@@ -89,19 +79,21 @@ def test_only_the_layers_that_patterns_name_are_read() -> None:
 
 def test_factors_on_losses_are_taken_out_again() -> None:
     case = build("gpt2")
-    expected = expected_of(case)
-    losses, weights = case.losses, torch.tensor([2.0, 1.0, 0.5])
+    expected, losses, weights = expected_of(case), case.losses, torch.tensor([2.0, 1.0, 0.5])
     case.losses = lambda model, batch: losses(model, batch) * weights[torch.tensor(case.stream_ids)]
     found = case.probed(GradientProbe(case.model, 3), loss_scale=1024.0, loss_weights=weights)
     weighed = expected.shares * weights.numpy()
     assert_equal(found, replace(expected, shares=weighed / weighed.sum()))
 
 
-def test_a_model_called_twice_is_read_in_both_calls() -> None:
+def test_a_model_called_twice_is_read_in_both_calls_and_padding_has_no_gradient() -> None:
     case = build("llama-tied")
+    assert case.model.get_input_embeddings().padding_idx == 0
+    assert (case.batch["input_ids"] == 0).any()
+    case.batch["attention_mask"] = torch.ones_like(case.batch["attention_mask"])
     losses = case.losses
 
-    def twice(model, batch):
+    def twice(model: nn.Module, batch: Batch) -> Tensor:
         return losses(model, batch) + 0.5 * losses(model, {**batch, "input_ids": batch["input_ids"].flip(1)})
 
     case.losses = twice
@@ -118,14 +110,6 @@ def test_a_forward_without_gradients_in_between_changes_nothing() -> None:
     assert_equal(probe.finish(), expected)
 
 
-def test_padding_tokens_of_an_embedding_have_no_gradient() -> None:
-    case = build("llama-tied")
-    assert case.model.get_input_embeddings().padding_idx == 0
-    assert (case.batch["input_ids"] == 0).any()
-    case.batch["attention_mask"] = torch.ones_like(case.batch["attention_mask"])
-    assert_equal(case.probed(GradientProbe(case.model, 3)), expected_of(case))
-
-
 def test_statistics_of_noise_follow_from_the_parts() -> None:
     case = build("mlp")
     case.stream_ids = [0, 1, 2] * 3
@@ -133,16 +117,13 @@ def test_statistics_of_noise_follow_from_the_parts() -> None:
     case.batch["items"][:] = 1.0
     found = case.probed(GradientProbe(case.model, 3))
     signal, noise = found.noise
-    whole = found.shares @ found.gram @ found.shares
-    np.testing.assert_allclose(signal + noise / 9, whole, rtol=1e-12)
+    np.testing.assert_allclose(signal + noise / 9, found.shares @ found.gram @ found.shares, rtol=1e-12)
     assert noise > 0
 
 
 def test_probing_again_after_a_step_reads_the_new_model() -> None:
     case = build("gpt2")
-    probe = GradientProbe(case.model, 3)
-    optimizer = torch.optim.SGD(case.model.parameters(), lr=0.5)
-    for _ in range(3):
-        found = case.probed(probe)
-        assert_equal(found, expected_of(case))
+    probe, optimizer = GradientProbe(case.model, 3), torch.optim.SGD(case.model.parameters(), lr=0.5)
+    for _ in range(2):
+        assert_equal(case.probed(probe), expected_of(case))
         optimizer.step()
