@@ -23,7 +23,7 @@ from replay import DERPlusPlus, ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk
 from tasks.continual.continual import ContinualRun
 from tasks.continual.ends import read_pace
-from tasks.metrics.metrics import all_metrics, learning_curve_area
+from tasks.metrics.metrics import learning_curve_area
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.mlp import MLPConfig, MLPForImageClassification
 from tasks.score import Score, accuracy
@@ -72,7 +72,6 @@ def der() -> list[Method]:
 MEMORIES: dict[str, Callable[[Path], ReplayBuffer | None]] = {
     "none": lambda _: None,
     "reservoir": lambda _: ReplayBuffer(13),
-    "in memory": lambda _: ReplayBuffer(13, storage="memory"),
     "herding": lambda _: ReplayBuffer(12, "Herding", is_online=False),
     "disk": lambda folder: ReplayBuffer(13, storage=OnDisk(folder / "rows", rows_per_segment=4)),
 }
@@ -82,7 +81,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "none, kept": {"memory": "none", "optimizer": "kept", "warmup_steps": 2},
     "reservoir, fresh": {"memory": "reservoir", **ADAM},
     "reservoir, kept": {"memory": "reservoir", "optimizer": "kept", **ADAM},
-    "in memory, kept": {"memory": "in memory", "optimizer": "kept"},
     "herding, kept": {"memory": "herding", "optimizer": "kept"},
     "disk, fresh": {"memory": "disk"},
     "payloads, kept": {"memory": "disk", "optimizer": "kept", "methods": der},
@@ -90,8 +88,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "no checkpoints": {"memory": "disk", "optimizer": "kept", "save_strategy": "no"},
     "curves": {"memory": "reservoir", "curve_steps": 6, "score": Score(drawing, "accuracy"), **ADAM},
     "growing, kept": {"memory": "reservoir", "optimizer": "kept", "head": "growing", "scenario": "class", **ADAM},
-    "growing, fresh": {"memory": "in memory", "head": "growing", "scenario": "class"},
-    "masked": {"memory": "reservoir", "optimizer": "kept", "scenario": "task", "num_labels": 6, **ADAM},
     "masked, payloads": {"memory": "disk", "optimizer": "kept", "methods": der, "scenario": "task", "num_labels": 6},
 }
 OWN = ("optimizer", "score", "scores_before", "curve_steps", "head", "second_draw", "methods", "mixing")
@@ -229,36 +225,20 @@ def counts_of_second_task(run: ContinualRun) -> dict[str, list[int]]:
     return ledger.pivot_table(index="step", columns="stream", values="count", aggfunc="sum").to_dict("list")
 
 
-# ---- Killed at any instant ----
-
 KILLS = [
+    ("none, kept", "score task_1", 0),
     ("reservoir, kept", "step 7", 1),
     ("herding, kept", "before end 1", 0),
+    ("disk, fresh", "after end 1", 0),
     ("a method, fresh", "step 6", 2),
     ("no checkpoints", "step 2", 2),
     ("curves", "step 7", 1),
     ("growing, kept", "step 2", 1),
     ("masked, payloads", "step 3", 1),
 ]
-MORE_KILLS = [
-    ("none, fresh", "before end 0", 0),
-    ("none, kept", "score task_1", 0),
-    ("reservoir, fresh", "step 2", 0),
-    ("in memory, kept", "score task_3", 1),
-    ("disk, fresh", "after end 1", 0),
-    ("payloads, kept", "step 7", 2),
-    ("herding, kept", "step 6", 1),
-    ("no checkpoints", "score task_1", 2),
-    ("curves", "step 2", 0),
-    ("growing, kept", "before end 2", 0),
-    ("growing, fresh", "step 3", 2),
-    ("masked", "step 2", 1),
-]
 
 
-@pytest.mark.parametrize(
-    ("name", "place", "which"), [*KILLS, *(pytest.param(*kill, marks=pytest.mark.full) for kill in MORE_KILLS)]
-)
+@pytest.mark.parametrize(("name", "place", "which"), KILLS)
 def test_a_run_killed_at_any_instant_ends_as_one_that_was_not(
     name: str, place: str, which: int, whole: Whole, tmp_path: Path
 ) -> None:
@@ -271,15 +251,6 @@ def test_a_run_killed_at_any_instant_ends_as_one_that_was_not(
     assert written.scores.tolist() == end["scores"]
     for scores in (run.scores, written):
         np.testing.assert_array_equal(scores.learning_curves(6), expected.scores.learning_curves(6))
-
-
-@pytest.mark.full
-def test_a_run_killed_many_times_ends_as_one_that_was_not(whole: Whole, tmp_path: Path) -> None:
-    for instant in (9, 17, 11, 3, 9):
-        kill(tmp_path, "herding, kept", instant, resume=True)
-    run = build(tmp_path, "herding, kept")
-    run.run(resume=True)
-    assert_same(end_of(run), whole("herding, kept").end)
 
 
 def test_a_run_that_an_error_ended_keeps_others_out_when_it_goes_on(tmp_path: Path, monkeypatch: Any) -> None:
@@ -332,9 +303,6 @@ def test_leftovers_of_a_run_without_a_state_are_not_gone_on_with(whole: Whole, t
     assert_same(end_of(run), whole("none, fresh").end)
 
 
-# ---- What is trained and scored ----
-
-
 @pytest.mark.parametrize("name", ["reservoir, kept", "growing, kept", "masked, payloads"])
 def test_all_tasks_are_scored_among_the_classes_that_compete(name: str, whole: Whole) -> None:
     run = whole(name).run
@@ -343,9 +311,8 @@ def test_all_tasks_are_scored_among_the_classes_that_compete(name: str, whole: W
     for number, task in enumerate(run.sequence):
         logits = run.model(images_of(task)).logits
         if name == "masked, payloads":
-            logits = logits[:, list(task.classes)].new_full(logits.shape, -1e9).index_copy(
-                1, torch.tensor(task.classes), logits[:, list(task.classes)]
-            )
+            others = sorted(set(range(6)) - set(task.classes))
+            logits = logits.detach().index_fill(1, torch.tensor(others), -torch.inf)
         labels = np.array([int(task.evaluation[k]["labels"]) for k in range(len(task.evaluation))])
         assert run.scores.scores[3, number] == (logits.argmax(-1).numpy() == labels).mean()
 
@@ -436,9 +403,6 @@ def test_methods_of_a_list_last_and_those_of_a_function_are_new_for_each_task(wh
     assert [one.num_steps for one in made if one.num_steps] == [2, 2, 2]
 
 
-# ---- Heads ----
-
-
 def test_a_growing_head_has_the_outputs_of_the_classes_seen_so_far(tmp_path: Path) -> None:
     sizes = []
 
@@ -452,17 +416,6 @@ def test_a_growing_head_has_the_outputs_of_the_classes_seen_so_far(tmp_path: Pat
     assert np.isfinite(matrix.scores).all()
     assert (matrix.scores[1, 1:] == 0).all()  # classes that have no output yet are never right
     assert run.model.config.num_labels == 6
-
-
-def test_in_a_masked_head_a_task_leaves_the_outputs_of_others_alone(tmp_path: Path) -> None:
-    for head, is_same in ((None, True), ("whole", False)):
-        run = short(tmp_path / str(head), sequence=classes_in_turn("task")[:2], num_labels=6, head=head)
-        before = run.model.head.weight[4:].clone()
-        run.run()
-        assert bool((run.model.head.weight[4:] == before).all()) is is_same
-
-
-# ---- What goes wrong ----
 
 
 def test_an_evaluation_that_fails_for_one_task_keeps_the_run_and_the_matrix(
@@ -492,11 +445,7 @@ def test_losses_are_lower_the_better(tmp_path: Path) -> None:
     assert (matrix.metric, matrix.higher_is_better) == ("loss", False)
     for number, task in enumerate(run.sequence):
         expected = nn.functional.cross_entropy(run.model(images_of(task)).logits, torch.arange(40) % 3)
-        assert matrix.scores[3, number] == pytest.approx(float(expected), abs=1e-6)
-    scores, metrics = matrix.scores, all_metrics(matrix)
-    assert metrics["backward_transfer"] == pytest.approx(
-        np.mean([scores[1, 0] - scores[3, 0], scores[2, 1] - scores[3, 1]])
-    )
+        assert matrix.scores[3, number] == pytest.approx(expected.item(), abs=1e-6)
 
 
 NO_OPTIMIZER = (torch.optim.SGD([torch.zeros(1)], lr=0.1), None)
@@ -504,12 +453,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": "both"}, "optimizer must be 'fresh' or 'kept', got 'both'"),
     ({"second_draw": "again"}, "memory is None: give a ReplayBuffer"),
     ({"mixing": "uniform"}, "memory is None: give a ReplayBuffer"),
-    ({"memory": ReplayBuffer(3), "second_draw": "memory"}, "a name that no other stream has, got 'memory'"),
     ({"memory": ReplayBuffer(3), "second_draw": "task_2"}, "a name that no other stream has, got 'task_2'"),
     ({"memory": 5}, "memory must be a ReplayBuffer, got a int"),
     ({"memory": ReplayBuffer(3), "mixing": {"task_1": 1.0}}, "mixing must be a policy that fits every task"),
     ({"curve_steps": -1}, "curve_steps must be a whole number, 0 or more"),
-    ({"curve_steps": 2.5}, "curve_steps must be a whole number"),
     ({"optimizers": NO_OPTIMIZER}, "optimizers are made for each task"),
     ({"sequence": TaskSequence((Task("memory", data(), data()),), "domain")}, r"A task is called 'memory'.*rename it"),
     ({"sequence": [1]}, "sequence must be a TaskSequence, got a list"),
@@ -520,12 +467,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"head": "shrinking"}, "head must be one of"),
     ({"methods": DERPlusPlus()}, "methods must be a list of methods, got a single DERPlusPlus"),
-    ({"methods": DERPlusPlus}, "methods must be a list of methods, got a single DERPlusPlus"),
     ({"methods": lambda: ["DER"]}, r"methods\[0\] must be a method, got 'DER'"),
     ({"trainer_class": dict}, "trainer_class must be MixingTrainer or a class derived from it"),
     ({"score": len}, "score must be 'accuracy', 'loss' or a Score, got builtin_function_or_method"),
-    ({"score": "recall"}, "score must be 'accuracy', 'loss' or a Score, got 'recall'"),
-    # What the first task's trainer refuses
     ({"batch_size": 0}, "batch_size"),
     ({"batchsize": 3}, "batchsize"),
     ({"memory": ReplayBuffer(3), "mixing": ReplayRatio(0.5, {"nobody": 1.0})}, "nobody"),

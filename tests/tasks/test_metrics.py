@@ -15,8 +15,6 @@ def score_tables(draw: st.DrawFn, least_tasks: int = 2) -> np.ndarray:
     return draw(arrays.arrays(np.float64, (num_tasks + 1, num_tasks), elements=st.floats(-100, 100)))
 
 
-# ---- By hand ----
-
 AFTER_1_2_3 = {
     "average_accuracy": (0.90, (0.95 + 0.80) / 2, (0.70 + 0.60 + 0.85) / 3),
     "learning_accuracy": (0.90, (0.90 + 0.80) / 2, (0.90 + 0.80 + 0.85) / 3),
@@ -72,9 +70,6 @@ def test_a_reader_is_told_what_a_score_is() -> None:
     assert metrics.title_of("forgetting_first_minus_last", "loss") == "forgetting first minus last"
 
 
-# ---- Where libraries disagree ----
-
-
 def test_a_task_that_is_best_at_the_end_counts_below_zero() -> None:
     scores = np.array([[0.1, 0.1], [0.8, 0.1], [0.9, 0.9]])
     with_last_row = (scores[1:].max(axis=0) - scores[-1])[:-1].mean()  # a maximum that can never be negative
@@ -119,9 +114,6 @@ def test_of_one_task_no_difference_is_claimed() -> None:
     assert found["average_accuracy"] == 0.9
 
 
-# ---- Properties ----
-
-
 @given(score_tables())
 def test_forgetting_from_the_first_is_backward_transfer_turned_and_at_most_that_from_the_best(
     scores: np.ndarray,
@@ -155,9 +147,6 @@ def test_a_metric_after_a_task_is_that_of_a_run_that_ends_there(scores: np.ndarr
         expected = METRICS[name].measure(ended, None)
         np.testing.assert_equal(METRICS[name].measure(scores, last), expected)
         np.testing.assert_equal(METRICS[name].measure(rest_unknown, last), expected)
-
-
-# ---- What is refused ----
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (3,), (1, 0), (5, 3)])

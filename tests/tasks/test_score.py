@@ -67,9 +67,6 @@ def test_what_is_no_number_or_not_the_same_on_all_ranks_is_said(value: Any, othe
     assert why == told
 
 
-# ---- Accuracy and loss ----
-
-
 @pytest.fixture
 def trainer(tmp_path: Path) -> MixingTrainer:
     return MixingTrainer(new_model(), arguments(tmp_path), train_dataset={"a": data()})
@@ -156,4 +153,4 @@ def test_the_loss_is_the_mean_over_items_that_count(tmp_path: Path, batch_size: 
     logits = trainer.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     labels = batch["labels"][:, 1:]
     expected = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels.flatten(), ignore_index=-100)
-    assert mean_loss(trainer, samples, batch_size) == pytest.approx(float(expected), abs=1e-5)
+    assert mean_loss(trainer, samples, batch_size) == pytest.approx(expected.item(), abs=1e-5)

@@ -68,9 +68,6 @@ def test_learning_curves() -> None:
     assert matrix.learning_curves(0).shape == (3, 1)
 
 
-# ---- The file ----
-
-
 @given(data=st.data(), higher_is_better=st.booleans(), metric=st.text())
 def test_everything_comes_back_to_the_bit(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, higher_is_better: bool, metric: str

@@ -87,9 +87,6 @@ def test_classes_have_to_fit_the_scenario() -> None:
     assert mixed.labels_trained_on == (0, 1, 2)
 
 
-# ---- Samples that change ----
-
-
 class _Redrawn:
     """Draws a permutation at each call from a generator of its own: what libraries did in every worker."""
 

@@ -21,8 +21,12 @@ def test_what_is_said_of_three_streams() -> None:
     signal, noise = statistics.noise
     assert signal > 0
     assert gradient_entries(NAMES, statistics) == {
-        **{"gradient_norm/math": 2.0, "gradient_norm/code": 0.5, "gradient_norm/chat": 1.0},
-        **{"gradient_noise/math": 2.0, "gradient_noise/code": 32.0, "gradient_noise/chat": 3.0},
+        "gradient_norm/math": 2.0,
+        "gradient_norm/code": 0.5,
+        "gradient_norm/chat": 1.0,
+        "gradient_noise/math": 2.0,
+        "gradient_noise/code": 32.0,
+        "gradient_noise/chat": 3.0,
         "gradient_cosine/math/code": statistics.cosines[0, 1],
         "gradient_cosine/math/chat": statistics.cosines[0, 2],
         "gradient_cosine/code/chat": statistics.cosines[1, 2],

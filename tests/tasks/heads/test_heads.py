@@ -83,9 +83,6 @@ def test_the_whole_head_changes_nothing() -> None:
     assert head.widen(state, optimizer) is state
 
 
-# ---- The output layer ----
-
-
 @pytest.mark.parametrize("num_labels", [3, 8])  # 8 outputs have other layers too
 @pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_the_output_layer_is_found(kind: str, num_labels: int) -> None:

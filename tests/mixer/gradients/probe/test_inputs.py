@@ -1,6 +1,5 @@
 """Wrong values are refused, and wrong gradients are not."""
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -9,14 +8,11 @@ import torch
 from torch import nn
 
 from mixer.gradients.probe import GradientProbe
-from mixer.policies.gradient_statistics import GradientStatistics
 from tests.mixer.gradients.probe.cases import build
 
 OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"num_streams": 0}, "num_streams must be a whole number of at least 1, got 0"),
-    ({"num_streams": 2.0}, "num_streams must be a whole number of at least 1, got 2.0"),
     ({"sketch_size": 0}, "sketch_size must be a whole number of at least 1, got 0"),
-    ({"world_size": 0}, "world_size must be a whole number of at least 1, got 0"),
     ({"mode": "sketch", "world_size": 2}, "world_size=2 ranks need a process group, and there is none: call"),
     ({"mode": "fast"}, "mode must be 'exact' or 'sketch', got 'fast'"),
     ({"layers": "*.mlp"}, r"layers must be a list of patterns, got the text '\*.mlp': write \['\*.mlp'\]"),
@@ -24,16 +20,13 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
 ]
 ROWS: list[tuple[Any, Any, str]] = [
     ([], None, r"stream_ids must be a stream from 0 to 1 for each row, and at least one; got \[\]"),
-    ([0, 2], None, r"stream_ids must be a stream from 0 to 1 .* got \[0, 2\]"),
     ([0, -1], None, r"stream_ids must be a stream from 0 to 1 .* got \[-1, 0\]"),
-    ([0.0, 1.0], None, r"stream_ids must be one whole number per row, got shape \[2\] of float64"),
     ([[0, 1]], None, r"stream_ids must be one whole number per row, got shape \[1, 2\] of int64"),
     ([0, 1], [1], r"num_items must be one number from 0 on for each of the 2 rows; got 1: \[1\]"),
     ([0, 1], [1, -1], r"num_items must be one number from 0 on .* got 2: \[1, -1\]"),
     ([0, 1], torch.tensor([0.5, 1.0]), r"num_items must be one whole number per row, got shape \[2\] of float32"),
 ]
 FACTORS: list[tuple[dict[str, Any], str]] = [
-    ({"loss_scale": 0.0}, "loss_scale must be a number greater than 0, got 0.0"),
     ({"loss_scale": float("nan")}, "loss_scale must be a number greater than 0, got nan"),
     ({"loss_weights": [1.0]}, r"loss_weights must be one number for each of the 2 streams, got shape \[1\]"),
 ]
@@ -100,14 +93,3 @@ def test_a_stream_whose_loss_was_weighted_by_zero_is_unknown() -> None:
     case.losses = lambda model, batch: losses(model, batch) * weights[torch.tensor(case.stream_ids)]
     found = case.probed(GradientProbe(case.model, 3), loss_weights=weights)
     assert np.isfinite(found.gram).tolist() == [[False] * 3, [False] * 3, [False, False, True]]
-
-
-def test_cosines_of_negative_and_missing_norms_warn_of_nothing() -> None:
-    gram = np.array([[-1.0, 1.0, np.nan], [1.0, 4.0, np.nan], [np.nan] * 3])
-    nothing = np.zeros(3)
-    statistics = GradientStatistics(gram, nothing, nothing, np.ones(3, dtype=np.int64), nothing, np.zeros((3, 3)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        cosines = statistics.cosines
-    assert cosines[1, 1] == 1.0
-    assert np.isnan(np.delete(cosines.reshape(-1), 4)).all()
