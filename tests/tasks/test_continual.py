@@ -69,22 +69,22 @@ def der() -> list[Method]:
     return [DERPlusPlus("memory", alpha=0.2, beta=0.5)]
 
 
-MEMORIES: dict[str, Callable[[Path], ReplayBuffer | None]] = {
-    "none": lambda _: None,
+MEMORIES: dict[str | None, Callable[[Path], ReplayBuffer | None]] = {
+    None: lambda _: None,
     "reservoir": lambda _: ReplayBuffer(13),
     "herding": lambda _: ReplayBuffer(12, "Herding", is_online=False),
     "disk": lambda folder: ReplayBuffer(13, storage=OnDisk(folder / "rows", rows_per_segment=4)),
 }
 ADAM = {"optim": "adamw_torch", "learning_rate": 0.01}
 RUNS: dict[str, dict[str, Any]] = {
-    "none, fresh": {"memory": "none"},
-    "none, kept": {"memory": "none", "optimizer": "kept", "warmup_steps": 2},
+    "none, fresh": {},
+    "none, kept": {"optimizer": "kept", "warmup_steps": 2},
     "reservoir, fresh": {"memory": "reservoir", **ADAM},
     "reservoir, kept": {"memory": "reservoir", "optimizer": "kept", **ADAM},
     "herding, kept": {"memory": "herding", "optimizer": "kept"},
     "disk, fresh": {"memory": "disk"},
     "payloads, kept": {"memory": "disk", "optimizer": "kept", "methods": der},
-    "a method, fresh": {"memory": "none", "methods": lambda: [Anchor()]},
+    "a method, fresh": {"methods": lambda: [Anchor()]},
     "no checkpoints": {"memory": "disk", "optimizer": "kept", "save_strategy": "no"},
     "curves": {"memory": "reservoir", "curve_steps": 6, "score": Score(drawing, "accuracy"), **ADAM},
     "growing, kept": {"memory": "reservoir", "optimizer": "kept", "head": "growing", "scenario": "class", **ADAM},
@@ -128,13 +128,12 @@ class Recorder(TrainerCallback):
 
 def build(folder: Path, name: str = "reservoir, fresh", instants: Instants | None = None, **changes: Any) -> Any:
     """A run of three tasks, ten steps each, that passes by `instants`; `model_seed` makes another model."""
-    instants = instants or Instants()
-    options = {**RUNS[name], **changes}
+    instants, options = instants or Instants(), {**RUNS[name], **changes}
     scenario = options.pop("scenario", None)
     tasks = options.pop("sequence", None) or (classes_in_turn(scenario) if scenario else sequence())
-    sizes = {"num_labels": options.pop("num_labels", 2 if scenario else 3)}
-    model = new_model(options.pop("model_seed", 0), **sizes) if "model" not in options else options.pop("model")
-    memory, callbacks = MEMORIES[options.pop("memory")](folder), options.pop("callbacks", [])
+    made = new_model(options.pop("model_seed", 0), num_labels=options.pop("num_labels", 2 if scenario else 3))
+    model = options.pop("model", made)
+    memory, callbacks = MEMORIES[options.pop("memory", None)](folder), options.pop("callbacks", [])
     own = {key: options.pop(key) for key in OWN if key in options}
     if name == "a method, fresh":
         own["methods"] = own["methods"]()  # which last for all tasks
@@ -448,6 +447,8 @@ def test_losses_are_lower_the_better(tmp_path: Path) -> None:
         assert matrix.scores[3, number] == pytest.approx(expected.item(), abs=1e-6)
 
 
+USED = ReplayBuffer(3)
+USED.remember("task_1", data())
 NO_OPTIMIZER = (torch.optim.SGD([torch.zeros(1)], lr=0.1), None)
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": "both"}, "optimizer must be 'fresh' or 'kept', got 'both'"),
@@ -470,6 +471,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"methods": lambda: ["DER"]}, r"methods\[0\] must be a method, got 'DER'"),
     ({"trainer_class": dict}, "trainer_class must be MixingTrainer or a class derived from it"),
     ({"score": len}, "score must be 'accuracy', 'loss' or a Score, got builtin_function_or_method"),
+    ({"memory": USED}, r"memory holds samples of the tasks \['task_1'\] .*Give each run a new"),
     ({"batch_size": 0}, "batch_size"),
     ({"batchsize": 3}, "batchsize"),
     ({"memory": ReplayBuffer(3), "mixing": ReplayRatio(0.5, {"nobody": 1.0})}, "nobody"),
@@ -484,12 +486,6 @@ def test_what_does_not_fit_is_refused_and_leaves_no_run_behind(
     with pytest.raises((ValueError, TypeError), match=match):
         ContinualRun(new_model(), **{"sequence": sequence(), "args": arguments(tmp_path / "run"), **options}).run()
     assert not (tmp_path / "run" / "continual.json").exists()
-
-
-def test_a_memory_of_another_run_is_refused(whole: Whole, tmp_path: Path) -> None:
-    memory = whole("reservoir, fresh").run.memory
-    with pytest.raises(ValueError, match=r"memory holds samples of the tasks \['task_1', .*Give each run a new"):
-        ContinualRun(new_model(), sequence(), arguments(tmp_path), memory=memory).check()
 
 
 def test_other_runs_are_not_gone_on_with_and_other_settings_are_said(

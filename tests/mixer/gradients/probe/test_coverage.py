@@ -41,9 +41,8 @@ class Net(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         return self.plain(inputs) if self.run is None else self.run(self, inputs)
 
-    def plain(self, inputs: Tensor) -> Tensor:
-        result: Tensor = self.last(self.hidden(inputs))
-        return result
+    def plain(self, inputs: Tensor) -> Any:
+        return self.last(self.hidden(inputs))
 
     def hidden(self, inputs: Tensor) -> Tensor:
         return torch.tanh(self.first(inputs))
@@ -65,11 +64,10 @@ def case_of(model: nn.Module) -> Case:
 
 
 def by_channels(number: int) -> Net:
-    def run(net: Any, inputs: Tensor) -> Tensor:
+    def run(net: Any, inputs: Tensor) -> Any:
         hidden = net.hidden(inputs).unflatten(1, (2, 3))
         hidden = torch.cat([hidden, hidden[:, :1]], dim=1)[:, :number]
-        result: Tensor = net.last(net.norm(hidden).flatten(1)[:, :6])
-        return result
+        return net.last(net.norm(hidden).flatten(1)[:, :6])
 
     return Net(run, norm=OwnRMSNorm(number, lambda inputs, weight: inputs * weight[:, None]))
 
@@ -80,10 +78,9 @@ def with_weight_norm() -> Net:
     return net
 
 
-def over_rows(net: Any, inputs: Tensor) -> Tensor:
+def over_rows(net: Any, inputs: Tensor) -> Any:
     hidden = net.first(torch.stack([inputs, inputs.flip(1), -inputs], dim=1))
-    result: Tensor = net.last(torch.tanh(hidden).flatten(0, 1)).unflatten(0, (-1, 3)).sum(1)
-    return result
+    return net.last(torch.tanh(hidden).flatten(0, 1)).unflatten(0, (-1, 3)).sum(1)
 
 
 # The models, and what of them is left out; the rest is read.
@@ -191,9 +188,8 @@ def test_what_is_trained_of_a_layer_that_is_partly_frozen_is_read(
 
 
 def test_an_embedding_with_sparse_gradients_is_read() -> None:
-    def run(net: Any, inputs: Tensor) -> Tensor:
-        result: Tensor = net.last(net.table((inputs.abs() * 5).long().clamp(max=19)).mean(1))
-        return result
+    def run(net: Any, inputs: Tensor) -> Any:
+        return net.last(net.table((inputs.abs() * 5).long().clamp(max=19)).mean(1))
 
     model, twin = (Net(run, table=nn.Embedding(20, 6, sparse=is_sparse)) for is_sparse in (True, False))
     case = case_of(model)

@@ -1,6 +1,7 @@
 """Whole gradients of micro-batches of one stream each."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,10 +37,9 @@ class _Odd(nn.Module):
         self.scale = nn.Parameter(torch.tensor(0.7))
         self.last = nn.Linear(4, 4)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Any:
         hidden = torch.tanh(self.filters(inputs[:, None])).mT
-        result: Tensor = self.scale * self.last(hidden + self.attention(hidden, hidden, hidden)[0]).mean(1)
-        return result
+        return self.scale * self.last(hidden + self.attention(hidden, hidden, hidden)[0]).mean(1)
 
 
 def _odd(without: tuple[int, ...] = ()) -> Case:
