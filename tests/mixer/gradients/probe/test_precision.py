@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from mixer.gradients.probe import GradientProbe, plain_forward
@@ -70,19 +70,6 @@ def test_gradient_checkpointing(name: str, is_reentrant: bool, layers: list[str]
     for _ in range(2):
         assert_equal(case.probed(probe), expected)
     assert_same_gradients(gradients_of(model), plain)
-
-
-@pytest.mark.parametrize("is_reentrant", [True, False])
-def test_checkpointing_of_all_of_a_model_whose_layers_are_used_several_times(is_reentrant: bool) -> None:
-    case = build("albert")
-    expected, losses = expected_of(case), case.losses
-
-    def checkpointed(model: nn.Module, batch: Batch) -> Any:
-        handle = torch.ones((), requires_grad=True)  # something that needs a gradient has to go into a reentrant one
-        return checkpoint(lambda one: one * losses(model, batch), handle, use_reentrant=is_reentrant)
-
-    case.losses = checkpointed
-    assert_equal(case.probed(GradientProbe(case.model, 3)), expected)
 
 
 def test_a_checkpointed_embedding_whose_tied_head_is_not() -> None:
