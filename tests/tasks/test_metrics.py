@@ -15,196 +15,160 @@ def score_tables(draw: st.DrawFn, least_tasks: int = 2) -> np.ndarray:
     return draw(arrays.arrays(np.float64, (num_tasks + 1, num_tasks), elements=st.floats(-100, 100)))
 
 
-class TestByHand:
-    @pytest.mark.parametrize(
-        ("name", "after", "expected"),
-        [
-            ("average_accuracy", None, (0.70 + 0.60 + 0.85) / 3),
-            ("average_accuracy", 2, (0.95 + 0.80) / 2),
-            ("average_accuracy", 1, 0.90),
-            ("learning_accuracy", None, (0.90 + 0.80 + 0.85) / 3),
-            ("learning_accuracy", 2, (0.90 + 0.80) / 2),
-            ("learning_accuracy", 1, 0.90),
-            ("backward_transfer", None, ((0.70 - 0.90) + (0.60 - 0.80)) / 2),
-            ("backward_transfer", 2, 0.95 - 0.90),
-            ("backward_transfer", 1, NAN),
-            ("forward_transfer", None, ((0.25 - 0.20) + (0.40 - 0.30)) / 2),
-            ("forward_transfer", 2, 0.25 - 0.20),
-            ("forward_transfer", 1, NAN),
-            ("forgetting", None, ((0.95 - 0.70) + (0.80 - 0.60)) / 2),
-            ("forgetting", 2, 0.90 - 0.95),
-            ("forgetting", 1, NAN),
-            ("forgetting_first_minus_last", None, ((0.90 - 0.70) + (0.80 - 0.60)) / 2),
-            ("forgetting_first_minus_last", 2, 0.90 - 0.95),
-            ("forgetting_first_minus_last", 1, NAN),
-        ],
-    )
-    def test_metrics_of_scores(self, name: str, after: int | None, expected: float) -> None:
-        assert getattr(metrics, name)(R, after) == pytest.approx(expected, abs=1e-12, nan_ok=True)
-
-    @pytest.mark.parametrize(
-        ("beta", "after", "expected"),
-        [
-            (2, None, (0.2 + 0.4 + 0.6) / 3),
-            (1, None, (0.2 + 0.4) / 2),
-            (0, None, 0.2),
-            (2, 2, (0.15 + 0.45 + 0.75) / 3),
-        ],
-    )
-    def test_learning_curve_area(self, beta: int, after: int | None, expected: float) -> None:
-        assert metrics.learning_curve_area(CURVES[:, : beta + 1], after) == pytest.approx(expected, abs=1e-12)
-
-    def test_all_of_them(self) -> None:
-        found = all_metrics(matrix_of(R, curves=CURVES), beta=2)
-        assert found == pytest.approx(
-            {
-                "average_accuracy": 2.15 / 3,
-                "learning_accuracy": 0.85,
-                "backward_transfer": -0.2,
-                "forward_transfer": 0.075,
-                "forgetting": 0.225,
-                "forgetting_first_minus_last": 0.2,
-                "learning_curve_area": 0.4,
-            }
-        )
-
-    def test_losses_turn_the_signs_so_that_forgetting_is_worse(self) -> None:
-        accuracies = all_metrics(matrix_of(R, curves=CURVES), beta=2)
-        losses = all_metrics(matrix_of(1 - R, higher_is_better=False, curves=1 - CURVES), beta=2)
-        for name, metric in METRICS.items():
-            assert losses[name] == pytest.approx(accuracies[name] if metric.is_difference else 1 - accuracies[name])
-
-    def test_each_has_a_formula_and_a_source(self) -> None:
-        for name, metric in METRICS.items():
-            assert metric.measure is getattr(metrics, name)
-            assert metric.formula
-            assert metric.source
-            assert metric.formula in str(metric.measure.__doc__)
-
-    def test_sources_are_named_to_the_equation(self) -> None:
-        gem, walk = "Lopez-Paz and Ranzato 2017 (1706.08840)", "Chaudhry et al. 2018 (1801.10112)"
-        assert {name: metric.source for name, metric in METRICS.items()} == {
-            "average_accuracy": f"{gem}, equation 2",
-            "learning_accuracy": "Riemer et al. 2019 (1810.11910)",
-            "backward_transfer": f"{gem}, equation 3",
-            "forward_transfer": f"{gem}, equation 4",
-            "forgetting": f"{walk}, equation 3",
-            "forgetting_first_minus_last": "Avalanche's Forgetting; -BWT",
-            "learning_curve_area": "Chaudhry et al. 2019 (1812.00420), section 3",
-        }
-
-    @pytest.mark.parametrize(
-        ("name", "metric", "expected"),
-        [
-            ("average_accuracy", "accuracy", "average accuracy"),
-            ("learning_accuracy", "loss", "learning loss"),
-            ("forgetting_first_minus_last", "loss", "forgetting first minus last"),
-        ],
-    )
-    def test_a_reader_is_told_what_a_score_is(self, name: str, metric: str, expected: str) -> None:
-        assert metrics.title_of(name, metric) == expected
+AFTER_1_2_3 = {
+    "average_accuracy": (0.90, (0.95 + 0.80) / 2, (0.70 + 0.60 + 0.85) / 3),
+    "learning_accuracy": (0.90, (0.90 + 0.80) / 2, (0.90 + 0.80 + 0.85) / 3),
+    "backward_transfer": (NAN, 0.95 - 0.90, ((0.70 - 0.90) + (0.60 - 0.80)) / 2),
+    "forward_transfer": (NAN, 0.25 - 0.20, ((0.25 - 0.20) + (0.40 - 0.30)) / 2),
+    "forgetting": (NAN, 0.90 - 0.95, ((0.95 - 0.70) + (0.80 - 0.60)) / 2),
+    "forgetting_first_minus_last": (NAN, 0.90 - 0.95, ((0.90 - 0.70) + (0.80 - 0.60)) / 2),
+}
 
 
-class TestWhereLibrariesDisagree:
-    def test_a_task_that_is_best_at_the_end_counts_below_zero(self) -> None:
-        scores = np.array([[0.1, 0.1], [0.8, 0.1], [0.9, 0.9]])
-        with_last_row = (scores[1:].max(axis=0) - scores[-1])[:-1].mean()  # a maximum that can never be negative
-        assert with_last_row == 0
-        assert metrics.forgetting(scores) == pytest.approx(-0.1)
-
-    def test_what_an_untrained_model_could_do_is_not_forgotten(self) -> None:
-        scores = np.array([[0.99, 0.1], [0.8, 0.1], [0.7, 0.9]])
-        assert metrics.forgetting(scores) == pytest.approx(0.1)
-
-    def test_the_task_before_the_last_is_not_left_out(self) -> None:
-        scores = R.copy()
-        scores[3, 1] = 0.0
-        assert metrics.forgetting(scores) == pytest.approx((0.25 + 0.80) / 2)
-        assert metrics.backward_transfer(scores) == pytest.approx((-0.20 - 0.80) / 2)
-
-    def test_forward_transfer_is_measured_from_the_untrained_model(self) -> None:
-        assert metrics.forward_transfer(R) == pytest.approx(0.075)
-        assert (R[1, 1] + R[2, 2]) / 2 == pytest.approx(0.325)  # without b_j
-        without = R.copy()
-        without[0] = np.nan
-        assert np.isnan(metrics.forward_transfer(without))
-
-    @pytest.mark.parametrize("num_tasks", [2, 3, 5, 17])
-    def test_the_divisor_is_the_number_of_old_tasks(self, num_tasks: int) -> None:
-        scores = np.full((num_tasks + 1, num_tasks), 0.1)
-        for task in range(num_tasks):
-            scores[task + 1 :, task] = 0.9
-        scores[-1, :-1] = 0.6
-        assert metrics.forgetting(scores) == pytest.approx(0.3)
-        assert metrics.backward_transfer(scores) == pytest.approx(-0.3)
-        assert metrics.forward_transfer(scores) == pytest.approx(0.0)
-
-    @pytest.mark.parametrize("name", DIFFERENCES)
-    @pytest.mark.filterwarnings("error")
-    def test_of_one_task_nothing_is_claimed(self, name: str) -> None:
-        matrix = matrix_of(np.array([[0.1], [0.9]]))
-        assert np.isnan(all_metrics(matrix)[name])
-        assert all_metrics(matrix)["average_accuracy"] == 0.9
+@pytest.mark.parametrize("name", AFTER_1_2_3)
+def test_metrics_of_scores(name: str) -> None:
+    measure, expected = getattr(metrics, name), AFTER_1_2_3[name]
+    found = [measure(R, 1), measure(R, 2), measure(R, 3), measure(R, None)]
+    assert found == pytest.approx([*expected, expected[-1]], abs=1e-12, nan_ok=True)
 
 
-class TestProperties:
-    @given(score_tables())
-    def test_forgetting_from_the_best_is_at_least_that_from_the_first(self, scores: np.ndarray) -> None:
-        assert metrics.forgetting(scores) >= metrics.forgetting_first_minus_last(scores)
-
-    @given(score_tables())
-    def test_first_minus_last_is_backward_transfer_turned(self, scores: np.ndarray) -> None:
-        assert metrics.forgetting_first_minus_last(scores) == -metrics.backward_transfer(scores)
-
-    @given(score_tables(), st.floats(-100, 100))
-    def test_adding_to_all_scores_changes_no_difference(self, scores: np.ndarray, shift: float) -> None:
-        for name, metric in METRICS.items():
-            if not metric.is_of_curves:
-                expected = metric.measure(scores, None) + (0 if name in DIFFERENCES else shift)
-                assert metric.measure(scores + shift, None) == pytest.approx(expected, abs=1e-9)
-
-    @given(score_tables(least_tasks=1), st.floats(0, 100))
-    def test_multiplying_all_scores_multiplies_all(self, scores: np.ndarray, factor: float) -> None:
-        for name in OF_SCORES:
-            expected = factor * METRICS[name].measure(scores, None)
-            assert METRICS[name].measure(scores * factor, None) == pytest.approx(expected, abs=1e-9, nan_ok=True)
-
-    @given(score_tables(), st.data())
-    def test_a_metric_after_a_task_is_that_of_a_run_that_ends_there(
-        self, scores: np.ndarray, data: st.DataObject
-    ) -> None:
-        last = data.draw(st.integers(1, scores.shape[1]))
-        ended, rest_unknown = scores[: last + 1, :last], scores.copy()
-        rest_unknown[last + 1 :], rest_unknown[:, last:] = np.nan, np.nan
-        for name in OF_SCORES:
-            expected = METRICS[name].measure(ended, None)
-            np.testing.assert_equal(METRICS[name].measure(scores, last), expected)
-            np.testing.assert_equal(METRICS[name].measure(rest_unknown, last), expected)
-
-    @given(score_tables(), st.data())
-    def test_metrics_are_not_changed_by_what_they_are_called_on(self, scores: np.ndarray, data: st.DataObject) -> None:
-        before = scores.copy()
-        METRICS[data.draw(st.sampled_from(OF_SCORES))].measure(scores, None)
-        np.testing.assert_array_equal(scores, before)
+def test_learning_curve_area() -> None:
+    expected = {(0, None): 0.2, (1, None): 0.6 / 2, (2, None): 1.2 / 3, (2, 2): (0.15 + 0.45 + 0.75) / 3}
+    for (beta, after), area in expected.items():
+        assert metrics.learning_curve_area(CURVES[:, : beta + 1], after) == pytest.approx(area, abs=1e-12)
 
 
-class TestBadInput:
-    @pytest.mark.parametrize("name", OF_SCORES)
-    @pytest.mark.parametrize("shape", [(3, 3), (3,), (1, 0), (5, 3)])
-    def test_another_shape_is_refused(self, name: str, shape: tuple[int, ...]) -> None:
+def test_all_of_them_and_losses_turn_the_signs_so_that_forgetting_is_worse() -> None:
+    accuracies = all_metrics(matrix_of(R, curves=CURVES), beta=2)
+    last = {name: expected[-1] for name, expected in AFTER_1_2_3.items()}
+    assert accuracies == pytest.approx({**last, "learning_curve_area": 0.4})
+    losses = all_metrics(matrix_of(1 - R, higher_is_better=False, curves=1 - CURVES), beta=2)
+    for name, metric in METRICS.items():
+        assert losses[name] == pytest.approx(accuracies[name] if metric.is_difference else 1 - accuracies[name])
+
+
+def test_each_has_a_formula_and_a_source_named_to_the_equation() -> None:
+    for name, metric in METRICS.items():
+        assert metric.measure is getattr(metrics, name)
+        assert metric.formula
+        assert metric.formula in str(metric.measure.__doc__)
+    gem, walk = "Lopez-Paz and Ranzato 2017 (1706.08840)", "Chaudhry et al. 2018 (1801.10112)"
+    assert {name: metric.source for name, metric in METRICS.items()} == {
+        "average_accuracy": f"{gem}, equation 2",
+        "learning_accuracy": "Riemer et al. 2019 (1810.11910)",
+        "backward_transfer": f"{gem}, equation 3",
+        "forward_transfer": f"{gem}, equation 4",
+        "forgetting": f"{walk}, equation 3",
+        "forgetting_first_minus_last": "Avalanche's Forgetting; -BWT",
+        "learning_curve_area": "Chaudhry et al. 2019 (1812.00420), section 3",
+    }
+
+
+def test_a_reader_is_told_what_a_score_is() -> None:
+    assert metrics.title_of("average_accuracy", "accuracy") == "average accuracy"
+    assert metrics.title_of("learning_accuracy", "loss") == "learning loss"
+    assert metrics.title_of("forgetting_first_minus_last", "loss") == "forgetting first minus last"
+
+
+def test_a_task_that_is_best_at_the_end_counts_below_zero() -> None:
+    scores = np.array([[0.1, 0.1], [0.8, 0.1], [0.9, 0.9]])
+    with_last_row = (scores[1:].max(axis=0) - scores[-1])[:-1].mean()  # a maximum that can never be negative
+    assert with_last_row == 0
+    assert metrics.forgetting(scores) == pytest.approx(-0.1)
+
+
+def test_what_an_untrained_model_could_do_is_not_forgotten() -> None:
+    assert metrics.forgetting(np.array([[0.99, 0.1], [0.8, 0.1], [0.7, 0.9]])) == pytest.approx(0.1)
+
+
+def test_the_task_before_the_last_is_not_left_out() -> None:
+    scores = R.copy()
+    scores[3, 1] = 0.0
+    assert metrics.forgetting(scores) == pytest.approx((0.25 + 0.80) / 2)
+    assert metrics.backward_transfer(scores) == pytest.approx((-0.20 - 0.80) / 2)
+
+
+def test_forward_transfer_is_measured_from_the_untrained_model() -> None:
+    assert metrics.forward_transfer(R) == pytest.approx(0.075)
+    assert (R[1, 1] + R[2, 2]) / 2 == pytest.approx(0.325)  # without b_j
+    without = R.copy()
+    without[0] = np.nan
+    assert np.isnan(metrics.forward_transfer(without))
+
+
+@pytest.mark.parametrize("num_tasks", [2, 5, 17])
+def test_the_divisor_is_the_number_of_old_tasks(num_tasks: int) -> None:
+    scores = np.full((num_tasks + 1, num_tasks), 0.1)
+    for task in range(num_tasks):
+        scores[task + 1 :, task] = 0.9
+    scores[-1, :-1] = 0.6
+    assert metrics.forgetting(scores) == pytest.approx(0.3)
+    assert metrics.backward_transfer(scores) == pytest.approx(-0.3)
+    assert metrics.forward_transfer(scores) == pytest.approx(0.0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_of_one_task_no_difference_is_claimed() -> None:
+    found = all_metrics(matrix_of(np.array([[0.1], [0.9]])))
+    assert np.isnan([found[name] for name in DIFFERENCES]).all()
+    assert found["average_accuracy"] == 0.9
+
+
+@given(score_tables())
+def test_forgetting_from_the_first_is_backward_transfer_turned_and_at_most_that_from_the_best(
+    scores: np.ndarray,
+) -> None:
+    assert metrics.forgetting(scores) >= metrics.forgetting_first_minus_last(scores)
+    assert metrics.forgetting_first_minus_last(scores) == -metrics.backward_transfer(scores)
+
+
+@given(score_tables(), st.floats(-100, 100))
+def test_adding_to_all_scores_changes_no_difference(scores: np.ndarray, shift: float) -> None:
+    for name in OF_SCORES:
+        expected = METRICS[name].measure(scores, None) + (0 if name in DIFFERENCES else shift)
+        assert METRICS[name].measure(scores + shift, None) == pytest.approx(expected, abs=1e-9)
+
+
+@given(score_tables(least_tasks=1), st.floats(0, 100))
+def test_multiplying_all_scores_multiplies_all_and_leaves_them_as_they_were(scores: np.ndarray, factor: float) -> None:
+    before = scores.copy()
+    for name in OF_SCORES:
+        expected = factor * METRICS[name].measure(scores, None)
+        assert METRICS[name].measure(scores * factor, None) == pytest.approx(expected, abs=1e-9, nan_ok=True)
+    np.testing.assert_array_equal(scores, before)
+
+
+@given(score_tables(), st.data())
+def test_a_metric_after_a_task_is_that_of_a_run_that_ends_there(scores: np.ndarray, data: st.DataObject) -> None:
+    last = data.draw(st.integers(1, scores.shape[1]))
+    ended, rest_unknown = scores[: last + 1, :last], scores.copy()
+    rest_unknown[last + 1 :], rest_unknown[:, last:] = np.nan, np.nan
+    for name in OF_SCORES:
+        expected = METRICS[name].measure(ended, None)
+        np.testing.assert_equal(METRICS[name].measure(scores, last), expected)
+        np.testing.assert_equal(METRICS[name].measure(rest_unknown, last), expected)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (3,), (1, 0), (5, 3)])
+def test_scores_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    for name in OF_SCORES:
         with pytest.raises(ValueError, match=r"\[num_tasks \+ 1, num_tasks\], but have"):
             METRICS[name].measure(np.zeros(shape), None)
 
-    @pytest.mark.parametrize("shape", [(3,), (3, 0), (0, 3)])
-    def test_curves_of_another_shape_are_refused(self, shape: tuple[int, ...]) -> None:
-        with pytest.raises(ValueError, match="curves must have the shape"):
-            metrics.learning_curve_area(np.zeros(shape))
 
-    @pytest.mark.parametrize("after", [0, 4, -1])
-    def test_there_must_be_such_a_task(self, after: int) -> None:
+@pytest.mark.parametrize("shape", [(3,), (3, 0), (0, 3)])
+def test_curves_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="curves must have the shape"):
+        metrics.learning_curve_area(np.zeros(shape))
+
+
+@pytest.mark.parametrize("after", [0, 4, -1])
+def test_there_must_be_such_a_task(after: int) -> None:
+    for measure, given_ in (
+        (metrics.forgetting, R),
+        (metrics.learning_curve_area, CURVES),
+        (all_metrics, matrix_of(R)),
+        (metrics.explain, matrix_of(R)),
+    ):
         with pytest.raises(ValueError, match=f"from 1 to 3, but is {after}"):
-            metrics.forgetting(R, after)
-        with pytest.raises(ValueError, match=f"from 1 to 3, but is {after}"):
-            metrics.learning_curve_area(CURVES, after)
-        with pytest.raises(ValueError, match=f"from 1 to 3, but is {after}"):
-            all_metrics(matrix_of(R), after)
+            measure(given_, after)  # type: ignore[operator]

@@ -1,6 +1,8 @@
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
+from tests.tasks.scores import NAMES, NAN
 
-NAMES = ("a", "b", "c")
 SCORES = st.floats(allow_nan=True, allow_infinity=True)
-NAN = float("nan")
 
 
-def bits(matrix: ScoreMatrix, beta: int = 5) -> tuple[bytes, bytes, dict, list[int]]:
+def bits(matrix: ScoreMatrix, beta: int = 5) -> tuple[bytes, bytes, dict[tuple[int, str], str], list[int]]:
     return matrix.scores.tobytes(), matrix.learning_curves(beta).tobytes(), matrix.failures, matrix.recorded
 
 
@@ -27,207 +28,170 @@ def record_task(matrix: ScoreMatrix, task: int, from_batch: int = 0) -> None:
     matrix.record(task, {name: score for name, score in scores.items() if name not in failed}, failed)
 
 
-class TestRecords:
-    def test_without_a_word_scores_are_accuracies(self) -> None:
-        matrix = ScoreMatrix(NAMES)
-        assert (matrix.metric, matrix.higher_is_better, matrix.beta, matrix.path) == ("accuracy", True, 10, None)
-
-    def test_rows_are_numbered_from_before_the_first_task(self) -> None:
-        matrix = ScoreMatrix(NAMES)
-        matrix.record(0, {"a": 0.1, "b": 0.2, "c": 0.3})
-        matrix.record(2, {"c": 0.6, "a": np.float32(0.5), "b": 1})
-        assert matrix.recorded == [0, 2]
-        expected = [[0.1, 0.2, 0.3], [NAN] * 3, [0.5, 1.0, 0.6], [NAN] * 3]
-        np.testing.assert_array_equal(matrix.scores, expected)
-        matrix.scores[0, 0] = 7.0
-        assert matrix.scores[0, 0] == 0.1
-
-    def test_an_evaluation_that_failed_keeps_its_reason(self) -> None:
-        matrix = ScoreMatrix(NAMES)
-        matrix.record(1, {"a": 0.5, "b": NAN}, {"b": "ValueError: no labels"})
-        matrix.record(2, {"a": 0.5, "b": NAN})
-        assert matrix.failures == {
-            (1, "b"): "ValueError: no labels",
-            (1, "c"): "not recorded",
-            (2, "b"): "the evaluation gave NaN",
-            (2, "c"): "not recorded",
-        }
-        assert np.isnan(matrix.scores[1:3, 1:]).all()
-
-    def test_a_row_that_is_recorded_again_is_replaced_with_its_failures(self) -> None:
-        matrix = ScoreMatrix(NAMES)
-        matrix.record(1, {"a": 0.5}, {"b": "broke"})
-        matrix.record(1, {"b": 0.1, "c": 0.2, "a": 0.3})
-        assert matrix.failures == {}
-        assert matrix.scores[1].tolist() == [0.3, 0.1, 0.2]
-
-    def test_learning_curves(self) -> None:
-        matrix = ScoreMatrix(NAMES)
-        matrix.record_batch(1, 0, 0.1)
-        matrix.record_batch(3, 2, 0.9)
-        matrix.record_batch(3, 2, 0.8)
-        expected = [[0.1, NAN, NAN], [NAN] * 3, [NAN, NAN, 0.8]]
-        np.testing.assert_array_equal(matrix.learning_curves(2), expected)
-        assert matrix.learning_curves(0).shape == (3, 1)
-
-    def test_as_a_table(self) -> None:
-        matrix = ScoreMatrix(NAMES)
-        matrix.record(1, {"a": 0.5, "b": 0.25, "c": 0.0})
-        frame = matrix.to_pandas()
-        assert list(frame.columns) == [*NAMES]
-        assert frame.index.name == "after"
-        assert frame.index.tolist() == [0, 1, 2, 3]
-        assert frame.loc[1].to_dict() == {"a": 0.5, "b": 0.25, "c": 0.0}
-        assert frame.loc[[0, 2, 3]].isna().all(axis=None)
+def test_without_a_word_scores_are_accuracies() -> None:
+    matrix = ScoreMatrix(NAMES)
+    assert (matrix.metric, matrix.higher_is_better, matrix.beta, matrix.path) == ("accuracy", True, 10, None)
 
 
-class TestFile:
-    @given(data=st.data(), higher_is_better=st.booleans(), metric=st.text())
-    def test_everything_comes_back_to_the_bit(
-        self, tmp_path_factory, data: st.DataObject, higher_is_better: bool, metric: str
-    ) -> None:
-        names = data.draw(st.lists(st.text(), min_size=1, max_size=4, unique=True))
-        path = tmp_path_factory.mktemp("run") / "scores.json"
-        matrix = ScoreMatrix(names, higher_is_better, metric, path=path)
-        for after in data.draw(st.lists(st.integers(0, len(names)), unique=True, min_size=1)):
-            scores = data.draw(st.dictionaries(st.sampled_from(names), SCORES))
-            without = [name for name in names if np.isnan(scores.get(name, NAN))]
-            failures = data.draw(st.dictionaries(st.sampled_from(without), st.text())) if without else {}
-            matrix.record(after, scores, failures)
-        for task, num_batches in data.draw(st.lists(st.tuples(st.integers(1, len(names)), st.integers(0, 5)))):
-            matrix.record_batch(task, num_batches, data.draw(SCORES))
-        read = ScoreMatrix.from_file(path)
-        np.testing.assert_array_equal(read.scores, matrix.scores)
-        np.testing.assert_array_equal(np.signbit(read.scores), np.signbit(matrix.scores) & ~np.isnan(matrix.scores))
-        np.testing.assert_array_equal(read.learning_curves(5), matrix.learning_curves(5))
-        assert (read.failures, read.recorded) == (matrix.failures, matrix.recorded)
-        assert (read.task_names, read.higher_is_better, read.metric) == (tuple(names), higher_is_better, metric)
+def test_rows_are_numbered_from_before_the_first_task() -> None:
+    matrix = ScoreMatrix(NAMES)
+    matrix.record(0, {"a": 0.1, "b": 0.2, "c": 0.3})
+    matrix.record(2, {"c": 0.6, "a": np.float32(0.5), "b": 1})
+    assert matrix.recorded == [0, 2]
+    np.testing.assert_array_equal(matrix.scores, [[0.1, 0.2, 0.3], [NAN] * 3, [0.5, 1.0, 0.6], [NAN] * 3])
+    matrix.scores[0, 0] = 7.0
+    assert matrix.scores[0, 0] == 0.1
+    frame = matrix.to_pandas()
+    assert (list(frame.columns), frame.index.name, frame.index.tolist()) == ([*NAMES], "after", [0, 1, 2, 3])
+    assert frame.loc[2].to_dict() == {"a": 0.5, "b": 1.0, "c": 0.6}
+    assert frame.loc[[1, 3]].isna().all(axis=None)
 
-    def test_each_record_is_on_disk_at_once(self, tmp_path: Path) -> None:
-        path = tmp_path / "deep" / "scores.json"
-        matrix = ScoreMatrix(NAMES, path=path)
-        for task in range(4):
-            record_task(matrix, task)
-            assert bits(ScoreMatrix.from_file(path)) == bits(matrix)
-        assert [file.name for file in path.parent.iterdir()] == ["scores.json"]
 
-    def test_a_write_that_is_cut_short_leaves_what_was_there(self, tmp_path: Path, monkeypatch) -> None:
-        path = tmp_path / "scores.json"
-        matrix = ScoreMatrix(NAMES, path=path)
-        record_task(matrix, 0)
-        before = path.read_bytes()
+def test_an_evaluation_that_failed_keeps_its_reason_until_its_row_is_recorded_again() -> None:
+    matrix = ScoreMatrix(NAMES)
+    matrix.record(1, {"a": 0.5, "b": NAN}, {"b": "ValueError: no labels"})
+    matrix.record(2, {"a": 0.5, "b": NAN})
+    missing = {(2, "b"): "the evaluation gave NaN", (2, "c"): "not recorded"}
+    assert matrix.failures == {(1, "b"): "ValueError: no labels", (1, "c"): "not recorded", **missing}
+    assert np.isnan(matrix.scores[1:3, 1:]).all()
+    matrix.record(1, {"b": 0.1, "c": 0.2, "a": 0.3})
+    assert matrix.failures == missing
+    assert matrix.scores[1].tolist() == [0.3, 0.1, 0.2]
 
-        def stop(descriptor: int) -> None:
-            raise OSError("the disk is full")
 
-        monkeypatch.setattr(os, "fsync", stop)
-        with pytest.raises(OSError, match="full"):
-            record_task(matrix, 1)
-        assert path.read_bytes() == before
+def test_learning_curves() -> None:
+    matrix = ScoreMatrix(NAMES)
+    matrix.record_batch(1, 0, 0.1)
+    matrix.record_batch(3, 2, 0.9)
+    matrix.record_batch(3, 2, 0.8)
+    np.testing.assert_array_equal(matrix.learning_curves(2), [[0.1, NAN, NAN], [NAN] * 3, [NAN, NAN, 0.8]])
+    assert matrix.learning_curves(0).shape == (3, 1)
 
-    def test_without_a_path_nothing_is_written(self, tmp_path: Path, monkeypatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        record_task(ScoreMatrix(NAMES), 0)
-        assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"format": 2},
-            {"tasks": ["a", "a"]},
-            {"scores": {"0": [0.1]}},
-            {"scores": {"9": [0.1, 0.2, 0.3]}},
-            {"scores": {"0": [0.1, "x", 0.3]}},
-            {"scores": [0.1]},
-            {"curves": {"0": {"1": 0.5}}},
-            {"failures": {"0": {"a": "but it has a score"}}},
-        ],
-    )
-    def test_a_file_of_another_kind_is_refused(self, tmp_path: Path, change: dict) -> None:
-        path = tmp_path / "scores.json"
-        record_task(ScoreMatrix(NAMES, path=path), 0)
-        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+@given(data=st.data(), higher_is_better=st.booleans(), metric=st.text())
+def test_everything_comes_back_to_the_bit(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, higher_is_better: bool, metric: str
+) -> None:
+    names = data.draw(st.lists(st.text(), min_size=1, max_size=4, unique=True))
+    path = tmp_path_factory.mktemp("run") / "scores.json"
+    matrix = ScoreMatrix(names, higher_is_better, metric, path=path)
+    for after in data.draw(st.lists(st.integers(0, len(names)), unique=True, min_size=1)):
+        scores = data.draw(st.dictionaries(st.sampled_from(names), SCORES))
+        without = [name for name in names if np.isnan(scores.get(name, NAN))]
+        failures = data.draw(st.dictionaries(st.sampled_from(without), st.text())) if without else {}
+        matrix.record(after, scores, failures)
+    for task, num_batches in data.draw(st.lists(st.tuples(st.integers(1, len(names)), st.integers(0, 5)))):
+        matrix.record_batch(task, num_batches, data.draw(SCORES))
+    read = ScoreMatrix.from_file(path)
+    np.testing.assert_array_equal(read.scores, matrix.scores)
+    np.testing.assert_array_equal(np.signbit(read.scores), np.signbit(matrix.scores) & ~np.isnan(matrix.scores))
+    np.testing.assert_array_equal(read.learning_curves(5), matrix.learning_curves(5))
+    assert (read.failures, read.recorded) == (matrix.failures, matrix.recorded)
+    assert (read.task_names, read.higher_is_better, read.metric) == (tuple(names), higher_is_better, metric)
+
+
+def test_each_record_is_on_disk_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    record_task(ScoreMatrix(NAMES), 0)  # without a path
+    assert list(tmp_path.iterdir()) == []
+    path = tmp_path / "deep" / "scores.json"
+    matrix = ScoreMatrix(NAMES, path=path)
+    for task in range(4):
+        record_task(matrix, task)
+        assert bits(ScoreMatrix.from_file(path)) == bits(matrix)
+    assert [file.name for file in path.parent.iterdir()] == ["scores.json"]
+
+
+def test_a_write_that_is_cut_short_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = ScoreMatrix(NAMES, path=tmp_path / "scores.json")
+    record_task(matrix, 0)
+    before = (tmp_path / "scores.json").read_bytes()
+
+    def stop(descriptor: int) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(os, "fsync", stop)
+    with pytest.raises(OSError, match="full"):
+        record_task(matrix, 1)
+    assert (tmp_path / "scores.json").read_bytes() == before
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"tasks": ["a", "a"]},
+    {"scores": {"0": [0.1]}},
+    {"scores": {"9": [0.1, 0.2, 0.3]}},
+    {"scores": {"0": [0.1, "x", 0.3]}},
+    {"scores": [0.1]},
+    {"curves": {"0": {"1": 0.5}}},
+    {"failures": {"0": {"a": "but it has a score"}}},
+]
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / SCORES_FILE
+    record_task(ScoreMatrix(NAMES, path=path), 0)
+    good = path.read_text()
+    changed = [json.dumps({**json.loads(good), **change}) for change in CHANGES]
+    for content in [*changed, "", "[]", '{"format": 1}', '{"format": 1, "tas']:
+        path.write_text(content)
         with pytest.raises(ValueError, match=r"scores\.json holds no score matrix"):
             ScoreMatrix.from_file(path)
-
-    def test_the_format_is_named(self, tmp_path: Path) -> None:
-        path = tmp_path / SCORES_FILE
-        record_task(ScoreMatrix(NAMES, path=path), 0)
-        path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-        with pytest.raises(ValueError, match=r"scores\.json holds no score matrix .*format 2.* reads up to 1: upgrade"):
-            ScoreMatrix.from_file(path)
-
-    @pytest.mark.parametrize("content", [None, "", "[]", '{"format": 1}', '{"format": 1, "tas'])
-    def test_a_file_that_is_missing_or_torn_is_refused(self, tmp_path: Path, content: str | None) -> None:
-        if content is not None:
-            (tmp_path / "scores.json").write_text(content)
-        with pytest.raises(ValueError, match="holds no score matrix"):
-            ScoreMatrix.from_file(tmp_path / "scores.json")
+    path.write_text(good.replace('"format": 1', '"format": 2'))
+    with pytest.raises(ValueError, match=r"scores\.json holds no score matrix .*format 2.* reads up to 1: upgrade"):
+        ScoreMatrix.from_file(path)
+    path.unlink()
+    with pytest.raises(ValueError, match="holds no score matrix"):
+        ScoreMatrix.from_file(path)
 
 
-class TestResuming:
-    @pytest.mark.parametrize(("after", "num_batches"), [(0, None), (1, None), (1, 0), (1, 2), (2, 3), (3, None)])
-    def test_a_resumed_run_ends_with_what_an_unbroken_one_has(
-        self, tmp_path: Path, after: int, num_batches: int | None
-    ) -> None:
-        whole = ScoreMatrix(NAMES, path=tmp_path / "whole.json")
-        broken = ScoreMatrix(NAMES, path=tmp_path / "broken.json")
-        for task in range(4):
-            record_task(whole, task)
-            record_task(broken, task)
-        broken.record_batch(min(after + 1, 3), 5, 99.0)  # later than where the run goes on
-        resumed = ScoreMatrix.from_file(tmp_path / "broken.json")
-        resumed.truncate(after, num_batches)
-        if after == 3:
-            whole.record_batch(3, 5, 99.0)
-        assert resumed.recorded == list(range(after + 1))
-        assert all(row <= after for row, _ in resumed.failures)
-        begun = np.isfinite(resumed.learning_curves(5)[min(after, 2)]).sum()
-        assert begun == {3: 5}.get(after, 0 if num_batches is None else num_batches + 1)
-        assert bits(ScoreMatrix.from_file(tmp_path / "broken.json")) == bits(resumed)
-        for task in range(after + 1, 4):
-            record_task(resumed, task, 0 if task > after + 1 or num_batches is None else num_batches + 1)
-        assert bits(resumed) == bits(whole)
-        assert (tmp_path / "broken.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
+@pytest.mark.parametrize(("after", "num_batches"), [(0, None), (1, None), (1, 0), (1, 2), (2, 3), (3, None)])
+def test_a_resumed_run_ends_with_what_an_unbroken_one_has(tmp_path: Path, after: int, num_batches: int | None) -> None:
+    whole = ScoreMatrix(NAMES, path=tmp_path / "whole.json")
+    broken = ScoreMatrix(NAMES, path=tmp_path / "broken.json")
+    for task in range(4):
+        record_task(whole, task)
+        record_task(broken, task)
+    broken.record_batch(min(after + 1, 3), 5, 99.0)  # later than where the run goes on
+    resumed = ScoreMatrix.from_file(tmp_path / "broken.json")
+    resumed.truncate(after, num_batches)
+    if after == 3:
+        whole.record_batch(3, 5, 99.0)
+    assert resumed.recorded == list(range(after + 1))
+    assert all(row <= after for row, _ in resumed.failures)
+    begun = np.isfinite(resumed.learning_curves(5)[min(after, 2)]).sum()
+    assert begun == {3: 5}.get(after, 0 if num_batches is None else num_batches + 1)
+    assert bits(ScoreMatrix.from_file(tmp_path / "broken.json")) == bits(resumed)
+    for task in range(after + 1, 4):
+        record_task(resumed, task, 0 if task > after + 1 or num_batches is None else num_batches + 1)
+    assert bits(resumed) == bits(whole)
+    assert (tmp_path / "broken.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
 
 
-class TestBadInput:
-    @pytest.mark.parametrize("names", [(), ("a", "a"), "abc"])
-    def test_names(self, names) -> None:
-        with pytest.raises(ValueError, match="task_names must be at least one name"):
-            ScoreMatrix(names)
+REFUSED: list[tuple[Callable[[ScoreMatrix], Any], str]] = [
+    (lambda _: ScoreMatrix(()), "task_names must be at least one name"),
+    (lambda _: ScoreMatrix(("a", "a")), "task_names must be at least one name"),
+    (lambda _: ScoreMatrix("abc"), "task_names must be at least one name"),
+    (lambda matrix: matrix.record(-1, {}), "after must be from 0 to 3, but is -1"),
+    (lambda matrix: matrix.record(4, {}), "after must be from 0 to 3, but is 4"),
+    (lambda matrix: matrix.truncate(-1), "after must be from 0 to 3, but is -1"),
+    (lambda matrix: matrix.truncate(4), "after must be from 0 to 3, but is 4"),
+    (lambda matrix: matrix.record(0, {"d": 1.0}), r"name \['d'\]"),
+    (lambda matrix: matrix.record(0, {}, {"d": "why"}), r"name \['d'\]"),
+    (lambda matrix: matrix.record(0, {"a": None}), "the score of 'a' must be a number"),  # type: ignore[dict-item]
+    (lambda matrix: matrix.record(0, {"a": "0.5"}), "the score of 'a' must be a number"),  # type: ignore[dict-item]
+    (lambda matrix: matrix.record(0, {"a": [0.5]}), "the score of 'a' must be a number"),  # type: ignore[dict-item]
+    (lambda matrix: matrix.record_batch(1, 0, "0.5"), "the score of 'a' must be a number"),  # type: ignore[arg-type]
+    (lambda matrix: matrix.record(0, {"a": 0.5}, {"a": "why"}), r"some have one: \{'a': 0\.5\}"),
+    (lambda matrix: matrix.record_batch(0, 0, 1.0), "task must be from 1 to 3, but is 0"),
+    (lambda matrix: matrix.record_batch(1, -1, 1.0), "num_batches must be 0 or more, but is -1"),
+    (lambda matrix: matrix.learning_curves(-1), "beta must be 0 or more, but is -1"),
+]
 
-    @pytest.mark.parametrize("after", [-1, 4])
-    def test_rows(self, after: int) -> None:
-        with pytest.raises(ValueError, match=f"after must be from 0 to 3, but is {after}"):
-            ScoreMatrix(NAMES).record(after, {})
-        with pytest.raises(ValueError, match=f"after must be from 0 to 3, but is {after}"):
-            ScoreMatrix(NAMES).truncate(after)
 
-    def test_tasks(self) -> None:
-        with pytest.raises(ValueError, match=r"name \['d'\]"):
-            ScoreMatrix(NAMES).record(0, {"d": 1.0})
-        with pytest.raises(ValueError, match=r"name \['d'\]"):
-            ScoreMatrix(NAMES).record(0, {}, {"d": "why"})
-
-    @pytest.mark.parametrize("score", [None, "0.5", [0.5]])
-    def test_scores(self, score) -> None:
-        matrix = ScoreMatrix(NAMES)
-        with pytest.raises(ValueError, match="the score of 'a' must be a number"):
-            matrix.record(0, {"a": score})
-        with pytest.raises(ValueError, match="the score of 'a' must be a number"):
-            matrix.record_batch(1, 0, score)
-        assert matrix.recorded == []
-        assert np.isnan(matrix.learning_curves(0)).all()
-
-    def test_a_task_with_a_score_did_not_fail(self) -> None:
-        with pytest.raises(ValueError, match=r"some have one: \{'a': 0\.5\}"):
-            ScoreMatrix(NAMES).record(0, {"a": 0.5}, {"a": "why"})
-
-    def test_batches(self) -> None:
-        with pytest.raises(ValueError, match="task must be from 1 to 3, but is 0"):
-            ScoreMatrix(NAMES).record_batch(0, 0, 1.0)
-        with pytest.raises(ValueError, match="num_batches must be 0 or more, but is -1"):
-            ScoreMatrix(NAMES).record_batch(1, -1, 1.0)
-        with pytest.raises(ValueError, match="beta must be 0 or more, but is -1"):
-            ScoreMatrix(NAMES).learning_curves(-1)
+@pytest.mark.parametrize(("call", "match"), REFUSED)
+def test_what_is_no_score_of_a_task_is_refused(call: Callable[[ScoreMatrix], Any], match: str) -> None:
+    matrix = ScoreMatrix(NAMES)
+    with pytest.raises(ValueError, match=match):
+        call(matrix)
+    assert matrix.recorded == []
+    assert np.isnan(matrix.learning_curves(0)).all()

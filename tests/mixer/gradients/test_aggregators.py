@@ -2,6 +2,7 @@
 
 import importlib
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixer import GradientAggregation
-from mixer.gradients.conflict import NAMES, Aggregator
+from mixer.gradients.conflict import NAMES, Aggregator, bargain
 from tests.mixer.aggregated import at_odds, make_trainer
 
 torchjd = pytest.importorskip("torchjd.aggregation")
@@ -25,27 +26,25 @@ def weigh(name: Any, gramian: np.ndarray, **options: Any) -> np.ndarray:
     return Aggregator(name, options, len(gramian)).weigh(gramian, range(len(gramian)), KEY)
 
 
-def test_pcgrad_of_two_by_hand() -> None:
+T = (3.0 / (2.0 - np.sqrt(2.0))) ** 0.5
+BY_HAND: dict[str, tuple[list[float], float]] = {
     # g - <g,h>/|h|^2 h = g + h/2; h - <h,g>/|g|^2 g = h + g. Their sum is 2 g + 3/2 h.
-    np.testing.assert_allclose(weigh("pcgrad", OPPOSED), [2.0, 1.5], atol=1e-15)
-
-
-def test_mgda_of_two_by_hand() -> None:
+    "pcgrad": ([2.0, 1.5], 1e-15),
     # |a g + (1-a) h|^2 is least at a = (|h|^2 - <g,h>)/|g-h|^2 = 3/5. Twice that, for two streams.
-    np.testing.assert_allclose(weigh("mgda", OPPOSED), [1.2, 0.8], atol=1e-12)
-
-
-def test_upgrad_of_two_by_hand() -> None:
+    "mgda": ([1.2, 0.8], 1e-12),
     # The dual cone is {v: v_1 >= 0, v_2 >= v_1}. The half of g projected onto it lies on v_1 = v_2: (1/4, 1/4), or
     # g/2 + h/4; that of h lies on v_1 = 0: it is (0, 1/2), or g/2 + h/2. Together g + 3/4 h, twice for two streams:
     # 2 g + 3/2 h. torchjd regularises by 1e-4.
-    np.testing.assert_allclose(weigh("upgrad", OPPOSED), [2.0, 1.5], atol=1e-3)
-
-
-def test_nash_of_two_by_hand() -> None:
+    "upgrad": ([2.0, 1.5], 1e-3),
     # For two streams both gain alike where a|g| = b|h|: a = t, b = t/sqrt(2), with t^2 (1 - 2/sqrt(2) + 1) = 3.
-    t = (3.0 / (2.0 - np.sqrt(2.0))) ** 0.5
-    np.testing.assert_allclose(weigh("nash-mtl", OPPOSED), [t, t / 2.0**0.5], rtol=1e-6)
+    "nash-mtl": ([T, T / 2.0**0.5], 1e-6),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_weights_of_two_by_hand(name: str) -> None:
+    expected, tolerance = BY_HAND[name]
+    np.testing.assert_allclose(weigh(name, OPPOSED), expected, atol=tolerance)
 
 
 def test_cagrad_of_two_by_hand() -> None:
@@ -60,7 +59,7 @@ def test_cagrad_of_two_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("num_streams", [2, 3, 7])
+@pytest.mark.parametrize("num_streams", [2, 7])
 def test_orthogonal_gradients_of_one_length_are_added_up(name: str, num_streams: int) -> None:
     for size in (1e-12, 1.0, 1e12):
         np.testing.assert_allclose(weigh(name, size * np.eye(num_streams)), np.ones(num_streams), rtol=1e-7)
@@ -68,6 +67,7 @@ def test_orthogonal_gradients_of_one_length_are_added_up(name: str, num_streams:
 
 @pytest.mark.parametrize("name", ["pcgrad", "upgrad"])
 @given(seed=st.integers(0, 10_000), num_streams=st.integers(2, 5))
+@settings(max_examples=20)
 def test_streams_that_agree_are_added_up(name: str, seed: int, num_streams: int) -> None:
     rows = np.random.default_rng(seed).uniform(0.1, 1.0, (num_streams, 8))
     np.testing.assert_allclose(weigh(name, rows @ rows.T), np.ones(num_streams), atol=1e-9)
@@ -75,7 +75,7 @@ def test_streams_that_agree_are_added_up(name: str, seed: int, num_streams: int)
 
 @pytest.mark.parametrize("name", ["upgrad", "mgda", "nash-mtl"])
 @given(seed=st.integers(0, 10_000), num_streams=st.integers(2, 5))
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_no_stream_loses(name: str, seed: int, num_streams: int) -> None:
     generator = np.random.default_rng(seed)
     rows = generator.normal(size=(num_streams, 9)) * np.exp(generator.normal(size=(num_streams, 1)))
@@ -87,7 +87,7 @@ def test_no_stream_loses(name: str, seed: int, num_streams: int) -> None:
 
 
 @given(seed=st.integers(0, 10_000), num_streams=st.integers(2, 5))
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_in_a_bargain_all_gain_alike_however_long_their_gradients(seed: int, num_streams: int) -> None:
     generator = np.random.default_rng(seed)
     rows = generator.normal(size=(num_streams, 9))
@@ -99,11 +99,6 @@ def test_in_a_bargain_all_gain_alike_however_long_their_gradients(seed: int, num
     assert weights @ gramian @ weights == pytest.approx(np.trace(gramian))
     direction, same = weights @ longer, weigh("nash-mtl", rows @ rows.T) @ rows
     assert direction @ same == pytest.approx(np.linalg.norm(direction) * np.linalg.norm(same), rel=1e-5)
-
-
-def test_where_nobody_can_gain_a_bargain_is_next_to_nothing() -> None:
-    gradients = np.array([[1.0, 0.0], [-3.0, 0.0]])
-    assert np.linalg.norm(weigh("nash-mtl", gradients @ gradients.T) @ gradients) < 1e-6
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -235,7 +230,8 @@ def test_torchjd_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(ValueError, match=r"pip install 'adaptive-mixer\[conflict\]'"):
         make_trainer(tmp_path, "upgrad", train_dataset=at_odds())
     with pytest.raises(ValueError, match="no aggregator is called 'median'"):
-        make_trainer(tmp_path, "median")
+        GradientAggregation("median")
+    assert GradientAggregation("Nash_MTL").aggregator == "nash-mtl"
 
 
 SOLVERS: dict[str, list[str]] = {
@@ -247,20 +243,40 @@ SOLVERS: dict[str, list[str]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "missing"), [(name, one) for name in NAMES for one in [None, *SOLVERS[name]]])
-def test_a_solver_that_is_not_installed_is_named(
-    name: str, missing: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = {"numpy", *SOLVERS[name]} - {missing}  # and no solver that others need
+@pytest.mark.parametrize("name", NAMES)
+def test_a_solver_that_is_not_installed_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"numpy", *SOLVERS[name]}  # and no solver that others need
     monkeypatch.setattr("torchjd._mixins.find_spec", lambda asked: object() if asked in there else None)
-    if missing is None:
-        assert weigh(name, OPPOSED).shape == (2,)
-        return
-    with pytest.raises(ValueError, match=rf"{name}.*requires \['{missing}'\].*'adaptive-mixer\[conflict-solvers\]'"):
-        weigh(name, OPPOSED)
+    assert weigh(name, OPPOSED).shape == (2,)
+    for missing in SOLVERS[name]:
+        there = {"numpy", *SOLVERS[name]} - {missing}
+        with pytest.raises(ValueError, match=rf"{name}.*requires \['{missing}'\].*adaptive-mixer\[conflict-solvers\]"):
+            weigh(name, OPPOSED)
 
 
-def test_a_name_is_checked_at_once() -> None:
-    with pytest.raises(ValueError, match="no aggregator is called 'mean'"):
-        GradientAggregation("mean")
-    assert GradientAggregation("Nash_MTL").aggregator == "nash-mtl"
+# Two gradients of length 1 / sqrt(2) at a right angle: both gain alike with weights that are equal.
+GRAMIAN = torch.eye(2, dtype=torch.float64) / 2
+SHORTEST = torch.tensor([0.4, 0.6], dtype=torch.float64)  # not what a bargain would be, to be told from it
+
+
+def bargained(*weights: float) -> list[float]:
+    class Weighting:
+        prvs_alpha = None
+
+        def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+            return torch.tensor(weights, dtype=torch.float64)
+
+    found: list[float] = bargain(SimpleNamespace(weighting=Weighting()), lambda gramian: SHORTEST, GRAMIAN).tolist()
+    return found
+
+
+def test_what_is_a_bargain_is_taken() -> None:
+    # By weights of one size; their length is that of the two: 2 w^2 / 2 = 1.
+    assert bargained(3.0, 3.0) == pytest.approx([1.0, 1.0])
+    # Gains are as the squares of the weights: 1 to 1.04 is within a twentieth.
+    assert bargained(1.0, 1.04**0.5)[1] > 1.0
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.1**0.5), (1.0, 2.0), (0.0, 1.0), (-1.0, -1.0), (float("nan"), 1.0)])
+def test_what_is_none_gives_way_to_the_shortest(weights: tuple[float, float]) -> None:
+    assert bargained(*weights) == SHORTEST.tolist()

@@ -1,6 +1,7 @@
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,9 @@ NAMES = ("math", "code", "chat")
 
 def test_what_is_said_of_three_streams() -> None:
     statistics = replace(measured(), squared_norm=np.array([4.0, 0.25, 1.0]), variance=np.array([8.0, 8.0, 3.0]))
-    entries = gradient_entries(NAMES, statistics)
     signal, noise = statistics.noise
-    expected = {
+    assert signal > 0
+    assert gradient_entries(NAMES, statistics) == {
         "gradient_norm/math": 2.0,
         "gradient_norm/code": 0.5,
         "gradient_norm/chat": 1.0,
@@ -31,26 +32,18 @@ def test_what_is_said_of_three_streams() -> None:
         "gradient_cosine/code/chat": statistics.cosines[1, 2],
         "gradient_noise_scale": noise / signal,
     }
-    assert signal > 0
-    assert entries == expected
 
 
-def test_a_stream_without_samples_is_left_out() -> None:
+def test_what_is_not_known_or_below_the_noise_is_left_out() -> None:
     entries = gradient_entries(NAMES, measured(missing=(1,)))
     assert [name for name in entries if "code" in name] == []
     assert "gradient_cosine/math/chat" in entries
     assert entries["gradient_noise_scale"] > 0
-
-
-def test_a_norm_below_the_noise_is_left_out_and_has_no_noise_scale() -> None:
     entries = gradient_entries(NAMES, replace(measured(), squared_norm=np.array([-1.0, 0.0, 1.0])))
     assert [name for name in entries if name.startswith("gradient_norm/")] == ["gradient_norm/chat"]
     assert [name for name in entries if name.startswith("gradient_noise/")] == ["gradient_noise/chat"]
-
-
-def test_a_mixture_below_the_noise_has_no_noise_scale() -> None:
-    statistics = measured()
-    assert "gradient_noise_scale" not in gradient_entries(NAMES, replace(statistics, variance=np.full(3, 1e6)))
+    assert "gradient_noise_scale" not in gradient_entries(NAMES, replace(measured(), variance=np.full(3, 1e6)))
+    assert not [name for name in gradient_entries("abcde", measured(5, missing=(0, 1, 2, 3))) if "cosine" in name]
 
 
 @pytest.mark.parametrize(("num_streams", "num_entries"), [(1, 0), (2, 1), (4, 6), (5, 2), (40, 2)])
@@ -64,14 +57,9 @@ def test_cosines_of_many_pairs_are_summed_up(num_streams: int, num_entries: int)
         assert said == {"gradient_cosine/min": cosines.min(), "gradient_cosine/mean": cosines.mean()}
 
 
-def test_no_cosine_is_known_where_no_two_streams_have_samples() -> None:
-    entries = gradient_entries("abcde", measured(5, missing=(0, 1, 2, 3)))
-    assert not [name for name in entries if "cosine" in name]
-
-
 @given(data=st.data(), num_streams=st.integers(1, 6))
 def test_whatever_was_measured_all_entries_are_finite_and_of_json(data: st.DataObject, num_streams: int) -> None:
-    def numbers(*shape: int) -> np.ndarray:
+    def numbers(*shape: int) -> Any:
         return data.draw(arrays.arrays(np.float64, shape, elements=st.floats(-1e9, 1e9) | st.just(np.nan)))
 
     gram = numbers(num_streams, num_streams)

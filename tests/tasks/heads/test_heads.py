@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from tasks.heads import Growing, Head, Masked, as_head, find_output_layer
+from tasks.sequences import blurry
 from tasks.sources import Arrays
 from tasks.task import Task, TaskSequence
 from tests.helpers import arguments, build_model
+from tests.tasks.data import numbered_arrays
 from tests.tasks.heads.models import CLASSIFIERS, LAYERS, Plain, classifier, tasks_of
 
 PAIRS = ((0, 1), (2, 3))
@@ -21,18 +23,19 @@ def without_classes(scenario: Any = "free") -> TaskSequence:
     return TaskSequence((Task("text", data, data),), scenario)
 
 
-def test_the_scenario_chooses_the_head() -> None:
-    assert type(as_head(None, tasks_of(*PAIRS, scenario="task"), 0)) is Masked
-    for scenario in ("class", "free"):
-        assert type(as_head(None, tasks_of(*PAIRS, scenario=scenario), 0)) is Head  # type: ignore[arg-type]
-    assert type(as_head(None, without_classes("task"), 0)) is Head
-
-
-def test_a_kind_given_is_taken() -> None:
-    for kind, expected in (("whole", Head), ("growing", Growing), ("masked", Masked)):
-        head = as_head(kind, tasks_of(*PAIRS, scenario="task"), 0)  # type: ignore[arg-type]
+def test_the_kind_given_is_taken_and_else_the_scenario_chooses() -> None:
+    for given, scenario, expected in (
+        (None, "task", Masked),
+        (None, "class", Head),
+        (None, "free", Head),
+        ("whole", "task", Head),
+        ("growing", "task", Growing),
+        ("masked", "class", Masked),
+    ):
+        head = as_head(given, tasks_of(*PAIRS, scenario=scenario), 0)  # type: ignore[arg-type]
         assert type(head) is expected
-        assert head.kind == kind
+        assert given in (None, head.kind)
+    assert type(as_head(None, without_classes("task"), 0)) is Head
     with pytest.raises(ValueError, match=r"head must be one of \['whole', 'growing', 'masked'\], or None .* got 'all'"):
         as_head("all", tasks_of(*PAIRS), 0)  # type: ignore[arg-type]
 
@@ -47,11 +50,26 @@ def test_the_whole_head_needs_an_output_for_every_class(kind: str, tmp_path: Pat
         head.check(classifier(kind, 3), args, {})
 
 
-def test_what_has_no_classes_is_not_checked(tmp_path: Path) -> None:
-    as_head(None, without_classes(), 0).check(build_model("llama"), arguments(tmp_path), {})
-    as_head(None, without_classes(), 0).check(classifier("mlp", 2), arguments(tmp_path), {})
-    language_model = build_model("llama")  # its configuration has two labels, as all have, but no layer for them
-    as_head(None, tasks_of(*PAIRS), 0).check(language_model, arguments(tmp_path), {})
+def test_labels_beside_the_classes_need_outputs_as_well(tmp_path: Path) -> None:
+    data = numbered_arrays(list(range(10)) * 10, 6)
+    sequence = blurry(data, data, num_tasks=5, overlap=0.5, seed=0)
+    assert max(sequence[0].classes or ()) < 9 == max(sequence[0].labels_trained_on or ())
+    assert Growing(sequence, 0).sizes == [10] * 5
+    with pytest.raises(ValueError, match="have classes up to 9"):
+        as_head("whole", sequence, 0).check(classifier("mlp", 9), arguments(tmp_path), {})
+
+
+def test_what_has_no_classes_is_not_checked_and_has_the_whole_head(tmp_path: Path) -> None:
+    args, language_model = arguments(tmp_path), build_model("llama")
+    as_head(None, without_classes(), 0).check(language_model, args, {})
+    as_head(None, without_classes(), 0).check(classifier("mlp", 2), args, {})
+    # Its configuration has two labels, as all have, but no layer for them.
+    as_head(None, tasks_of(*PAIRS), 0).check(language_model, args, {})
+    data = Arrays(torch.randn(6, 6), torch.arange(6) % 2)
+    mixed = TaskSequence((Task("images", data, data), *without_classes()), "free")
+    for kind in ("growing", "masked"):
+        with pytest.raises(ValueError, match=rf"head='{kind}' .* tasks \['text'\] have none\. Say head='whole'"):
+            as_head(kind, mixed, 0).check(Plain(), args, {})  # type: ignore[arg-type]
 
 
 def test_the_whole_head_changes_nothing() -> None:
@@ -65,16 +83,11 @@ def test_the_whole_head_changes_nothing() -> None:
     assert head.widen(state, optimizer) is state
 
 
-# ---- The output layer ----
-
-
 @pytest.mark.parametrize("num_labels", [3, 8])  # 8 outputs have other layers too
 @pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_the_output_layer_is_found(kind: str, num_labels: int) -> None:
     model = classifier(kind, num_labels)
-    name, layer = find_output_layer(model, "a test")
-    assert name == LAYERS[kind]
-    assert layer is model.get_submodule(name)
+    assert find_output_layer(model, "a test") == (LAYERS[kind], model.get_submodule(LAYERS[kind]))
 
 
 def test_of_a_module_of_its_own_it_has_to_be_clear() -> None:
@@ -84,10 +97,9 @@ def test_of_a_module_of_its_own_it_has_to_be_clear() -> None:
     model.num_labels = 4
     with pytest.raises(ValueError, match=r"with num_labels=4 outputs.*model\.output_layer = 'classifier'"):
         find_output_layer(model, "a test")
-    model.output_layer = "2"
-    assert find_output_layer(model, "a test") == ("2", model[2])
-    model.output_layer = model[0]
-    assert find_output_layer(model, "a test") == ("0", model[0])
+    for given, name in (("2", "2"), (model[0], "0")):
+        model.output_layer = given
+        assert find_output_layer(model, "a test") == (name, model[int(name)])
     model.output_layer = model[1]
     with pytest.raises(ValueError, match=r"must be the name of a linear layer, one of \['0', '2'\], got 'ReLU'"):
         find_output_layer(model, "a test")
@@ -96,9 +108,6 @@ def test_of_a_module_of_its_own_it_has_to_be_clear() -> None:
     assert find_output_layer(other, "a test")[0] == "1"
     with pytest.raises(ValueError, match="has no linear layer at all"):
         find_output_layer(nn.ReLU(), "a test")
-
-
-def test_a_layer_of_a_size_that_the_model_does_not_have_is_none() -> None:
     with pytest.raises(ValueError, match=r"a linear layer with num_labels=2 outputs, but LlamaForCausalLM has \{"):
         find_output_layer(build_model("llama"), "head='masked'")
 
@@ -110,11 +119,3 @@ def test_adapters_do_not_hide_it() -> None:
     name, layer = find_output_layer(model, "a test")
     assert name.endswith("classifier.modules_to_save.default")
     assert layer.weight.requires_grad
-
-
-@pytest.mark.parametrize("kind", ["growing", "masked"])
-def test_what_has_no_classes_has_no_such_head(kind: Any, tmp_path: Path) -> None:
-    data = Arrays(torch.randn(6, 6), torch.arange(6) % 2)
-    mixed = TaskSequence((Task("images", data, data), *without_classes()), "free")
-    with pytest.raises(ValueError, match=rf"head='{kind}' .* the tasks \['text'\] have none\. Say head='whole'"):
-        as_head(kind, mixed, 0).check(Plain(), arguments(tmp_path), {})

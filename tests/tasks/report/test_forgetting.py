@@ -7,21 +7,22 @@ from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.report.plots import forgetting_curves, forgotten, learning_curves
 from tests.tasks.scores import CURVES, NAN, R, matrix_of
 
-
-def test_what_was_forgotten_is_counted_from_the_best_since_a_tasks_training() -> None:
-    expected = [[NAN, NAN, NAN], [0, NAN, NAN], [0, 0, NAN], [0.25, 0.2, 0]]
-    np.testing.assert_allclose(forgotten(matrix_of(R)), expected)
+TORN = R.copy()
+TORN[2, 0] = NAN  # the best before it counts
 
 
-def test_a_loss_is_forgotten_upwards() -> None:
-    expected = [[NAN, NAN, NAN], [0, NAN, NAN], [0.05, 0, NAN], [0, 0, 0]]
-    np.testing.assert_allclose(forgotten(matrix_of(R, higher_is_better=False)), expected)
-
-
-def test_a_score_that_failed_leaves_a_gap_and_the_best_before_it_counts() -> None:
-    scores = R.copy()
-    scores[2, 0] = NAN
-    np.testing.assert_allclose(forgotten(matrix_of(scores))[:, 0], [NAN, 0, NAN, 0.2])
+@pytest.mark.parametrize(
+    ("scores", "higher_is_better", "expected"),
+    [
+        (R, True, [[NAN, NAN, NAN], [0, NAN, NAN], [0, 0, NAN], [0.25, 0.2, 0]]),
+        (R, False, [[NAN, NAN, NAN], [0, NAN, NAN], [0.05, 0, NAN], [0, 0, 0]]),
+        (TORN, True, [[NAN, NAN, NAN], [0, NAN, NAN], [NAN, 0, NAN], [0.2, 0.2, 0]]),
+    ],
+)
+def test_what_was_forgotten_is_counted_from_the_best_since_a_tasks_training(
+    scores: np.ndarray, higher_is_better: bool, expected: list[list[float]]
+) -> None:
+    np.testing.assert_allclose(forgotten(matrix_of(scores, higher_is_better)), expected, atol=1e-15)
 
 
 def test_curves_are_a_line_a_task_in_figures_and_in_words() -> None:
@@ -35,13 +36,10 @@ def test_curves_are_a_line_a_task_in_figures_and_in_words() -> None:
     assert "In run, after c, it is between 0.00 (c) and 0.25 (a)." in lost.caption
 
 
-def test_a_run_that_goes_on_is_told_of_up_to_its_last_task() -> None:
+def test_a_run_is_drawn_from_its_first_task_up_to_its_last() -> None:
     scores, lost = forgetting_curves({"run": matrix_of(R[:3])})
     assert scores.panels[0].figure.data[0].x.tolist() == [0, 1, 2]
     assert "after b, it is 0.00 (each)" in lost.caption
-
-
-def test_nothing_is_drawn_before_the_first_task_is_done() -> None:
     assert forgetting_curves({"run": matrix_of(R[:1])}) == []
     done, begun = matrix_of(R), matrix_of(R[:1])
     assert [panel.title for panel in forgetting_curves({"done": done, "begun": begun})[0].panels] == ["done"]
@@ -54,17 +52,16 @@ def test_runs_stand_on_the_same_axes() -> None:
 
 
 def test_learning_curves_are_a_line_a_task() -> None:
-    matrix = matrix_of(R, curves=CURVES)
-    matrix.beta = 2
-    plot = learning_curves({"run": matrix})
+    whole, torn = matrix_of(R, curves=CURVES), CURVES.copy()
+    torn[:, -1] = NAN
+    whole.beta = 2
+    plot = learning_curves({"run": whole})
     assert [line.y.tolist() for line in plot.panels[0].figure.data] == CURVES.tolist()
     assert "In run it changes in 2 steps by between +0.00 (c) and +0.80 (a)." in plot.caption
     assert learning_curves({"run": matrix_of(R)}).panels == []
-    torn = CURVES.copy()
-    torn[:, -1] = np.nan
-    matrix = matrix_of(R, curves=torn)
-    matrix.beta = 2
-    assert "No learning curve of run is complete yet." in learning_curves({"run": matrix}).caption
+    without = matrix_of(R, curves=torn)
+    without.beta = 2
+    assert "No learning curve of run is complete yet." in learning_curves({"run": without}).caption
 
 
 def test_many_tasks_are_named_here_and_there() -> None:

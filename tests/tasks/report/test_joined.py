@@ -1,6 +1,7 @@
 """Tasks one after the other on one data clock, from ledgers written without training."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +21,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_clock_goes_on_from_task_to_task(folder: Path) -> None:
+def joined(folder: Path) -> Any:
     run = joined_run(folder, "run", TASKS)
     assert run is not None
+    return run
+
+
+def test_the_clock_goes_on_from_task_to_task(folder: Path) -> None:
+    run = joined(folder)
     assert run.clock["step"].tolist() == list(range(1, 11))
     assert run.clock["samples"].tolist() == [2, 6, 12, 20, 24, 32, 44, 60, 80, 104]
     assert run.clock["samples"].dtype == np.int64
@@ -34,8 +40,7 @@ def test_the_clock_goes_on_from_task_to_task(folder: Path) -> None:
 
 
 def test_streams_stand_where_their_task_does_the_memory_last(folder: Path) -> None:
-    run = joined_run(folder, "run", TASKS)
-    assert run is not None
+    run = joined(folder)
     assert list(run.streams) == ["one", "two", "memory"]
     assert run.streams["two"]["samples"].tolist() == run.clock["samples"].tolist()[4:]
     assert run.streams["two"]["passes"].tolist() == pytest.approx([0.004, 0.012, 0.024, 0.04, 0.06, 0.084])
@@ -46,36 +51,25 @@ def test_streams_stand_where_their_task_does_the_memory_last(folder: Path) -> No
     assert shares == pytest.approx([0.0, 0.5, 0.5])
 
 
-def test_a_task_that_has_only_begun_is_left_out(folder: Path) -> None:
-    before = joined_run(folder, "run", TASKS)
+def test_a_task_is_shown_as_far_as_it_is_written(folder: Path, tmp_path: Path) -> None:
+    assert joined_run(tmp_path / "nothing", "run", TASKS) is None
+    before = joined(folder)
     Ledger(folder / "03-three" / "ledger", is_writer=True).begin(None, {})
-    after = joined_run(folder, "run", TASKS)
-    assert before is not None
-    assert after is not None
+    after = joined(folder)
     assert after.clock.equals(before.clock)
     assert list(after.streams) == list(before.streams)
-
-
-def test_a_task_that_is_trained_is_shown_as_far_as_it_is_written(folder: Path) -> None:
     write_run(folder / "03-three", ("three",), num_steps=2, is_done=False)
-    run = joined_run(folder, "run", TASKS)
-    assert run is not None
-    assert run.clock["samples"].tolist()[-2:] == [106, 110]
-
-
-def test_nothing_is_joined_before_the_first_step(tmp_path: Path) -> None:
-    assert joined_run(tmp_path, "run", TASKS) is None
+    assert joined(folder).clock["samples"].tolist()[-2:] == [106, 110]
 
 
 def test_a_damaged_ledger_is_named(folder: Path) -> None:
     (folder / "02-two" / "ledger" / "ledger.json").write_text("{")
     with pytest.raises(ValueError, match=r"02-two.*ledger\.json is damaged"):
-        joined_run(folder, "run", TASKS)
+        joined(folder)
 
 
 def test_lines_end_with_the_last_finite_loss_and_the_caption_says_so(folder: Path) -> None:
-    run = joined_run(folder, "run", TASKS)
-    assert run is not None
+    run = joined(folder)
     run.streams["two"].loc[run.streams["two"].index[3:], "loss"] = np.nan
     plot = training_loss([run], 100)
     smooth = next(line for line in plot.panels[0].figure.data if line.name == "two")

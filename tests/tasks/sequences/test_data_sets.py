@@ -1,4 +1,5 @@
 import pickle
+from typing import Any
 
 import datasets
 import numpy as np
@@ -13,7 +14,7 @@ from replay import ReplayBuffer
 from replay.storage.labels import read_labels
 from tasks.sequences import Permutation, Picked, Relabelled, Rotation, Transformed, pick, relabel
 from tasks.sources import Arrays, labels_of
-from tasks.text_domains import python_source
+from tasks.text_domains import ByteBlocks
 from tests.tasks.data import (
     Images,
     assert_columns_are_samples,
@@ -31,27 +32,20 @@ DATA_SETS = {
     "rotated": Transformed(Picked(numbered_arrays(LABELS), [8, 1, 2]), Rotation(33.0, 2, 2)),
     "relabelled": relabel(Picked(numbered_arrays(LABELS), [1, 5, 2]), {1: 0, 2: 1}),
 }
+TEXT = ByteBlocks(np.arange(80, dtype=np.uint8).reshape(10, 8))
 
 
 @pytest.mark.parametrize("name", DATA_SETS)
-def test_columns_are_stacked_samples(name: str) -> None:
-    assert_columns_are_samples(DATA_SETS[name])
-
-
-@pytest.mark.parametrize("name", DATA_SETS)
-def test_a_worker_gets_the_same_data(name: str) -> None:
+def test_columns_are_stacked_samples_in_a_worker_too_and_a_buffer_knows_them(name: str) -> None:
     data = DATA_SETS[name]
-    sent = pickle.loads(pickle.dumps(data))  # noqa: S301
+    assert_columns_are_samples(data)
+    data.read_columns(np.zeros(1, np.int64))["pixel_values"].fill_(-1)
+    assert (data[0]["pixel_values"] >= 0).all()  # what is read has memory of its own
     everything = np.arange(len(data))
-    for column, values in data.read_columns(everything).items():
-        assert torch.equal(sent.read_columns(everything)[column], values)
-
-
-@pytest.mark.parametrize("name", DATA_SETS)
-def test_mixer_and_replay_know_them(name: str) -> None:
-    data = DATA_SETS[name]
+    sent = pickle.loads(pickle.dumps(data)).read_columns(everything)  # noqa: S301
+    assert all(torch.equal(sent[column], values) for column, values in data.read_columns(everything).items())
     assert isinstance(data, ColumnReader)
-    assert read_labels(data, np.arange(len(data))).tolist() == data.labels.tolist()
+    assert read_labels(data, everything).tolist() == data.labels.tolist()
     buffer = ReplayBuffer(3, "ClassBalanced", seed=0)
     buffer.remember("old", data)
     assert set(buffer.entries["label"].tolist()) <= set(data.labels.tolist())
@@ -64,12 +58,6 @@ def test_indices_end(name: str) -> None:
     assert data[-1]["labels"] == data[len(data) - 1]["labels"]
     with pytest.raises(IndexError, match=f"There are {len(data)} samples"):
         data[len(data)]
-
-
-def test_what_is_read_has_memory_of_its_own() -> None:
-    data = numbered_arrays([0, 1])
-    data.read_columns(np.array([0, 1]))["pixel_values"].zero_()
-    assert data[1]["pixel_values"].tolist() == [4, 5, 6, 7]
 
 
 @given(st.lists(st.lists(st.integers(0, 10**6), min_size=1, max_size=20), min_size=1, max_size=5))
@@ -105,52 +93,46 @@ def test_other_data_sets_are_picked_flat_too(kind: str) -> None:
 
 
 def test_text_is_picked_without_reading_it_for_labels() -> None:
-    blocks = python_source(20, 5, 16)["train"]
-    picked = pick(blocks, [3, 1])
+    picked = pick(TEXT, [3, 1])
     assert picked.labels is None
-    assert torch.equal(picked[0]["input_ids"], blocks[3]["input_ids"])
+    assert torch.equal(picked[0]["input_ids"], TEXT[3]["input_ids"])
 
 
-@pytest.mark.parametrize("indices", [[3], [-1], [0, 10**12]])
-def test_indices_outside_are_refused(indices: list[int]) -> None:
-    with pytest.raises(IndexError, match="indices of 3 samples count from 0, got"):
+@pytest.mark.parametrize(
+    ("indices", "error", "match"),
+    [
+        ([3], IndexError, "indices of 3 samples count from 0, got"),
+        ([-1], IndexError, "indices of 3 samples count from 0, got"),
+        ([0.5], TypeError, "indices must be whole numbers on one axis"),
+        ([True, False], TypeError, "indices must be whole numbers on one axis"),
+    ],
+)
+def test_indices_are_whole_numbers_of_samples_that_there_are(indices: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
         pick(numbered_arrays([0, 1, 2]), indices)
 
 
-@pytest.mark.parametrize("indices", [[0.5], [[0]], [True, False]])
-def test_indices_are_whole_numbers(indices: list[object]) -> None:
-    with pytest.raises(TypeError, match="indices must be whole numbers on one axis"):
-        pick(numbered_arrays([0, 1, 2]), indices)
+def test_a_table_is_numbered_anew_and_stays_a_table() -> None:
+    table = relabel(pick(numbered_table([3, 9, 3, 5]), [1, 0, 2]), {3: 1, 9: 0})
+    assert isinstance(table, datasets.Dataset)
+    assert (list(table["label"]), list(table["number"])) == ([0, 1, 1], [1, 0, 2])
+    scored = datasets.Dataset.from_dict({"label": [0.5, 0.1], "labels": [4, 2]})
+    assert relabel(scored, {4: 0, 2: 1})[:] == {"label": [0.5, 0.1], "labels": [0, 1]}
 
 
-def test_arrays_that_do_not_fit_are_refused() -> None:
+def test_what_cannot_be_read_numbered_or_transformed() -> None:
     with pytest.raises(ValueError, match="inputs need one row a label, got shape"):
         Arrays(np.zeros((3, 2)), [0, 1])
     with pytest.raises(ValueError, match="labels must be whole numbers on one axis, got float64"):
         Arrays(np.zeros((2, 2)), [0.0, 1.5])
     with pytest.raises(ValueError, match="input_name='labels'"):
         Arrays(np.zeros((2, 2)), [0, 1], "labels")
-
-
-def test_a_table_is_numbered_anew_and_stays_a_table() -> None:
-    table = relabel(pick(numbered_table([3, 9, 3, 5]), [1, 0, 2]), {3: 1, 9: 0})
-    assert isinstance(table, datasets.Dataset)
-    assert list(table["label"]) == [0, 1, 1]
-    assert list(table["number"]) == [1, 0, 2]
-    scored = datasets.Dataset.from_dict({"label": [0.5, 0.1], "labels": [4, 2]})
-    assert relabel(scored, {4: 0, 2: 1})[:] == {"label": [0.5, 0.1], "labels": [0, 1]}
-
-
-def test_what_cannot_be_numbered_anew() -> None:
     with pytest.raises(ValueError, match=r"every class, but lacks \[2\]"):
         relabel(numbered_arrays(LABELS), {0: 0, 1: 1})
     with pytest.raises(TypeError, match=r"Images cannot be numbered anew.*tasks\.sources\.Arrays"):
         relabel(Images([0, 1]), {0: 0, 1: 1})
     with pytest.raises(ValueError, match="relabel: a ByteBlocks without classes"):
-        relabel(python_source(5, 5, 8)["train"], {})
-
-
-def test_what_cannot_be_transformed() -> None:
+        relabel(TEXT, {})
     with pytest.raises(TypeError, match="by columns, which a Dataset does not give"):
         Transformed(numbered_table([0, 1]), Permutation(0, 4))
     with pytest.raises(ValueError, match=r"one of \['pixel_values'\], got 'pixels'"):

@@ -9,25 +9,19 @@ from torch import Tensor, nn
 from transformers import (
     AlbertConfig,
     AlbertForMaskedLM,
-    BertConfig,
-    BertForSequenceClassification,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
     OPTConfig,
     OPTForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
 )
 
+from tests.helpers import build_model
 from tests.mixer.gradients.probe.reference import Batch, Case
 
 VOCABULARY, LENGTH = 40, 7
 IDS = [2, 0, 0, 2, 0, 2, 2, 0, 0]  # in any order, and without stream 1
-_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _SIZES = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
 
 
@@ -45,20 +39,19 @@ def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.mT, labels, ignore_index=-100, reduction="none").sum(1)
 
 
-def next_token_losses(model: nn.Module, batch: Batch) -> Tensor:
+def _lm_losses(model: nn.Module, batch: Batch, shift: int = 1) -> Tensor:
     logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-    return token_losses(logits[:, :-1], batch["labels"][:, 1:])
+    return token_losses(logits[:, : LENGTH - shift], batch["labels"][:, shift:])
 
 
 def _masked_losses(model: nn.Module, batch: Batch) -> Tensor:
-    logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-    return token_losses(logits, batch["labels"])
+    return _lm_losses(model, batch, shift=0)
 
 
 def _seq2seq_losses(model: nn.Module, batch: Batch) -> Tensor:
-    decoder_ids = batch["input_ids"].flip(1)[:, :5]
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-    return token_losses(model(**inputs, decoder_input_ids=decoder_ids).logits, batch["labels"][:, :5])
+    logits = model(**inputs, decoder_input_ids=batch["input_ids"].flip(1)[:, :5]).logits
+    return token_losses(logits, batch["labels"][:, :5])
 
 
 def _class_losses(model: nn.Module, batch: Batch) -> Tensor:
@@ -66,28 +59,24 @@ def _class_losses(model: nn.Module, batch: Batch) -> Tensor:
     return nn.functional.cross_entropy(logits, batch["input_ids"][:, 0] % 3, reduction="none")
 
 
-def language_case(model: nn.Module, losses: Callable[..., Tensor] = next_token_losses, shift: int = 1) -> Case:
+def language_case(model: nn.Module, losses: Callable[..., Tensor] = _lm_losses) -> Case:
     batch = tokens(len(IDS))
-    labels = batch["labels"][:, :5] if losses is _seq2seq_losses else batch["labels"][:, shift:]
-    return Case(model.train(), batch, losses, (labels != -100).sum(1), IDS)
+    counted = {_lm_losses: slice(1, None), _masked_losses: slice(None), _seq2seq_losses: slice(5), _class_losses: None}
+    where = counted[losses]
+    items = torch.ones(len(IDS), dtype=torch.int64) if where is None else (batch["labels"][:, where] != -100).sum(1)
+    return Case(model.train(), batch, losses, items, IDS)
 
 
-def llama(**changes: Any) -> nn.Module:
-    config = LlamaConfig(**_SIZES, num_hidden_layers=2, num_key_value_heads=1, pad_token_id=0, **changes)
-    return LlamaForCausalLM(config)
+def _tied() -> Any:
+    model: Any = build_model("llama")
+    model.lm_head.weight = model.model.embed_tokens.weight
+    return model
 
 
-def gpt2() -> nn.Module:
-    none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=16, **none))
-
-
-def gemma() -> nn.Module:
+def _gemma() -> nn.Module:
     """Tied, with an embedding that is scaled, and scales that begin at 0."""
-    config = Gemma3TextConfig(
-        **_SIZES, num_hidden_layers=2, num_key_value_heads=1, head_dim=8, pad_token_id=0, sliding_window=4
-    )
-    return Gemma3ForCausalLM(config)
+    sizes = {**_SIZES, "num_hidden_layers": 2, "num_key_value_heads": 1, "head_dim": 8, "sliding_window": 4}
+    return Gemma3ForCausalLM(Gemma3TextConfig(**sizes, pad_token_id=0))
 
 
 def opt() -> nn.Module:
@@ -146,28 +135,23 @@ def _t5() -> nn.Module:
 
 
 def _albert() -> nn.Module:
-    config = AlbertConfig(**_SIZES, **_NO_DROPOUT, embedding_size=8, num_hidden_layers=3, num_hidden_groups=1)
-    return AlbertForMaskedLM(config)
-
-
-def _bert() -> Case:
-    model = BertForSequenceClassification(BertConfig(**_SIZES, **_NO_DROPOUT, num_hidden_layers=1, num_labels=3))
-    batch = tokens(len(IDS))
-    return Case(model.train(), batch, _class_losses, torch.ones(len(IDS), dtype=torch.int64), IDS)
+    layers = {"embedding_size": 8, "num_hidden_layers": 3, "num_hidden_groups": 1}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return AlbertForMaskedLM(AlbertConfig(**_SIZES, **dropout, **layers))
 
 
 _BUILD: dict[str, Callable[[], Case]] = {
-    "llama": lambda: language_case(llama()),
-    "llama-tied": lambda: language_case(llama(tie_word_embeddings=True)),
-    "gemma": lambda: language_case(gemma()),
-    "gpt2": lambda: language_case(gpt2()),
-    "bert-classifier": _bert,
+    "llama": lambda: language_case(build_model("llama")),
+    "llama-tied": lambda: language_case(_tied()),
+    "gemma": lambda: language_case(_gemma()),
+    "gpt2": lambda: language_case(build_model("gpt2")),
+    "bert-classifier": lambda: language_case(build_model("bert-classifier"), _class_losses),
     "mlp": lambda: vector_case(Mlp(5, 8, 6, 4), IDS, 5, 4),
     "rms-norm": lambda: vector_case(Mlp(5, 8, 6, 4, norm=nn.RMSNorm), IDS, 5, 4),
     "t5": lambda: language_case(_t5(), _seq2seq_losses),
-    "albert": lambda: language_case(_albert(), _masked_losses, shift=0),
-    "lora-llama": lambda: language_case(_lora(llama(), "q_proj", "down_proj")),
-    "lora-gpt2": lambda: language_case(_lora(gpt2(), "c_attn", "c_proj")),
+    "albert": lambda: language_case(_albert(), _masked_losses),
+    "lora-llama": lambda: language_case(_lora(build_model("llama"), "q_proj", "down_proj")),
+    "lora-gpt2": lambda: language_case(_lora(build_model("gpt2"), "c_attn", "c_proj")),
 }
 CASES = tuple(_BUILD)
 

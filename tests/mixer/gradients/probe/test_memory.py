@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -34,7 +35,7 @@ class _Peak(TorchDispatchMode):
         return result
 
 
-def _peak(case: Case, probe: GradientProbe | None) -> int:
+def _peak(case: Case, probe: GradientProbe | None = None) -> int:
     case.model.zero_grad()
     with _Peak() as peak:
         if probe is not None:
@@ -45,53 +46,29 @@ def _peak(case: Case, probe: GradientProbe | None) -> int:
     return peak.num_bytes
 
 
-def _extra(case: Case, probe: GradientProbe) -> int:
-    plain = _peak(case, None)
-    _peak(case, probe)  # the first compares pieces with the whole
-    return _peak(case, probe) - plain
+def _bytes(model: nn.Module) -> list[int]:
+    return [parameter.numel() * 4 for parameter in model.parameters()]
 
 
-def _case() -> Case:
+@pytest.mark.parametrize("options", [{}, {"mode": "sketch", "sketch_size": 8}, {"exact_accumulate": True}])
+def test_a_probe_holds_the_pieces_of_one_layer_and_one_that_accumulates_the_streams_gradients(
+    options: dict[str, Any],
+) -> None:
     torch.manual_seed(0)
-    return vector_case(Mlp(8, 96, 96, 96, 96, 8), [0, 1, 2, 3] * 4, 8, 8, num_streams=NUM_STREAMS)
-
-
-def _largest(model: nn.Module) -> int:
-    return max(parameter.numel() for parameter in model.parameters()) * 4
-
-
-def _of_rows(case: Case) -> int:
-    """Of vectors, what each row has of them is kept until the backward has ended."""
-    return 4 * case.num_rows * sum(one.numel() for one in case.model.parameters() if one.dim() == 1)
-
-
-def test_an_exact_probe_holds_the_pieces_of_one_layer() -> None:
-    case = _case()
-    extra = _extra(case, GradientProbe(case.model, NUM_STREAMS))
-    assert extra < 1.4 * NUM_STREAMS * _largest(case.model) + _of_rows(case)
-
-
-def test_its_first_step_holds_little_more_than_that() -> None:
-    case = _case()
-    plain = _peak(case, None)
-    probe = GradientProbe(case.model, NUM_STREAMS)
-    assert _peak(case, probe) - plain < 2.5 * NUM_STREAMS * _largest(case.model)
-
-
-def test_a_sketch_holds_the_pieces_of_one_layer_and_small_sums() -> None:
-    case = _case()
-    probe = GradientProbe(case.model, NUM_STREAMS, "sketch", sketch_size=8)
-    assert _extra(case, probe) < 1.4 * NUM_STREAMS * _largest(case.model) + _of_rows(case)
-
-
-def test_one_that_accumulates_exactly_holds_the_streams_gradients() -> None:
-    case = _case()
-    whole = sum(parameter.numel() for parameter in case.model.parameters()) * 4
-    extra = _extra(case, GradientProbe(case.model, NUM_STREAMS, exact_accumulate=True))
-    assert 0.9 * NUM_STREAMS * whole < extra < 1.6 * NUM_STREAMS * whole
+    case = vector_case(Mlp(8, 96, 96, 96, 96, 8), [0, 1, 2, 3] * 4, 8, 8, num_streams=NUM_STREAMS)
+    largest, whole = max(_bytes(case.model)), sum(_bytes(case.model))
+    # Of vectors, what each row has of them is kept until the backward has ended.
+    of_rows = 4 * case.num_rows * sum(one.numel() for one in case.model.parameters() if one.dim() == 1)
+    probe = GradientProbe(case.model, NUM_STREAMS, **options)
+    plain, first, extra = _peak(case), _peak(case, probe), _peak(case, probe)
+    if "exact_accumulate" in options:
+        assert 0.9 * NUM_STREAMS * whole < extra - plain < 1.6 * NUM_STREAMS * whole
+    else:
+        assert extra - plain < 1.4 * NUM_STREAMS * largest + of_rows
+    if not options:  # the first compares pieces with the whole
+        assert first - plain < 2.5 * NUM_STREAMS * largest
 
 
 def test_a_language_model_with_a_tied_head() -> None:
     case = build("llama-tied")
-    activations = _peak(case, None)
-    assert _peak(case, GradientProbe(case.model, 3)) < 2 * activations
+    assert _peak(case, GradientProbe(case.model, 3)) < 2 * _peak(case)

@@ -10,7 +10,8 @@ from mixer.gradients.probe.sketch import Fold, Projection
 from tests.mixer.gradients.probe.cases import build
 from tests.mixer.gradients.probe.reference import Case
 
-NUM_SEEDS = 150
+NUM_SEEDS = 80
+CPU = torch.device("cpu")
 
 
 def _trained(name: str) -> Case:
@@ -32,43 +33,29 @@ def _trained(name: str) -> Case:
     return case
 
 
-def _grams(case: Case, size: int) -> tuple[np.ndarray, np.ndarray]:
-    probes = [
-        GradientProbe(case.model, 3, "sketch", variance=False, sketch_size=size, seed=s) for s in range(NUM_SEEDS)
-    ]
-    found = [case.probed(probe) for probe in probes]
-    return np.stack([one.gram for one in found]), np.stack([one.gram_error for one in found])
-
-
-@pytest.mark.parametrize(("name", "is_trained"), [("mlp", False), ("mlp", True), ("llama-tied", True), ("gpt2", True)])
-def test_it_is_unbiased_and_as_near_as_it_says(name: str, is_trained: bool) -> None:
-    case = _trained(name) if is_trained else build(name)
-    case.stream_ids = [0, 0, 0, 1, 1, 1, 2, 2, 2]
+@pytest.mark.parametrize("name", ["mlp", "llama-tied", pytest.param("gpt2", marks=pytest.mark.full)])
+def test_it_is_unbiased_and_as_near_as_it_says(name: str) -> None:
+    case = _trained(name)
     exact = case.probed(GradientProbe(case.model, 3))
-    if is_trained:
-        assert np.median(np.abs(exact.cosines[np.triu_indices(3, 1)])) > 0.3
-    grams, errors = _grams(case, 4)
-    spread = grams.std(0, ddof=1)
+    assert np.median(np.abs(exact.cosines[np.triu_indices(3, 1)])) > 0.3
+    options = {"variance": False, "sketch_size": 4}
+    found = [case.probed(GradientProbe(case.model, 3, "sketch", seed=s, **options)) for s in range(NUM_SEEDS)]
+    grams, errors = np.stack([one.gram for one in found]), np.stack([one.gram_error for one in found])
+    spread, limits = grams.std(0, ddof=1), np.sqrt((errors**2).mean(0))
     assert (spread > 0).all()
     assert (np.abs(grams.mean(0) - exact.gram) < 4 * spread / np.sqrt(NUM_SEEDS)).all()
-    limits = np.sqrt((errors**2).mean(0))
-    assert (spread < 1.2 * limits).all()  # the spread itself is only known to some percent
+    assert (spread < 1.25 * limits).all()  # the spread itself is only known to some percent
     assert (spread > 0.1 * limits).all()  # a bound that says something
 
 
-def test_more_rows_and_columns_are_nearer() -> None:
-    case = _trained("gpt2")
-    probes = [[GradientProbe(case.model, 3, "sketch", sketch_size=n, seed=s) for s in range(20)] for n in (2, 4, 8)]
-    errors = [np.mean([np.trace(case.probed(probe).gram_error) for probe in own]) for own in probes]
-    assert errors[0] > errors[1] > errors[2]
-
-
-def test_what_is_not_larger_than_the_sketch_is_exact() -> None:
+def test_more_rows_and_columns_are_nearer_until_it_is_exact() -> None:
     case = build("mlp")
-    exact = case.probed(GradientProbe(case.model, 3))
-    found = case.probed(GradientProbe(case.model, 3, "sketch", sketch_size=16))
-    np.testing.assert_allclose(found.gram, exact.gram, rtol=1e-5)
-    assert (found.gram_error[[0, 2]][:, [0, 2]] == 0.0).all()
+    exact, errors = case.probed(GradientProbe(case.model, 3)), []
+    for size in (2, 4, 16):
+        found = [case.probed(GradientProbe(case.model, 3, "sketch", sketch_size=size, seed=s)) for s in range(10)]
+        errors.append(np.mean([np.nansum(np.diagonal(one.gram_error)) for one in found]))
+    assert errors[0] > errors[1] > errors[2] == 0.0
+    np.testing.assert_allclose(found[-1].gram, exact.gram, rtol=1e-5)  # it is not larger than the sketch
 
 
 def test_the_variance_is_exact_even_in_a_sketch_but_for_the_product_of_the_whole() -> None:
@@ -89,55 +76,42 @@ def _drawn(case: Case, probe: GradientProbe, number: int) -> np.ndarray:
     return probe.finish().gram
 
 
-def test_over_draws_of_its_signs_it_is_unbiased_too() -> None:
+def test_over_draws_of_its_signs_it_is_unbiased_too_and_a_draw_is_the_same_whenever_it_is_drawn() -> None:
     case = _trained("mlp")
     exact = case.probed(GradientProbe(case.model, 3)).gram
-    probe = GradientProbe(case.model, 3, "sketch", sketch_size=4, variance=False)
+    probe, other = (GradientProbe(case.model, 3, "sketch", sketch_size=4, variance=False) for _ in range(2))
     grams = np.stack([_drawn(case, probe, number) for number in range(NUM_SEEDS)])
     assert (np.abs(grams.mean(0) - exact) < 4 * grams.std(0, ddof=1) / np.sqrt(NUM_SEEDS)).all()
+    assert (_drawn(case, probe, 7) == grams[7]).all()
+    assert (_drawn(case, other, 8) == grams[8]).all()
+    assert (grams[7] != grams[8]).any()
 
 
-def test_a_draw_is_the_same_whenever_it_is_drawn() -> None:
-    case = _trained("mlp")
-    probe, other = (GradientProbe(case.model, 3, "sketch", sketch_size=4) for _ in range(2))
-    first, second, again = (_drawn(case, probe, number) for number in (7, 8, 7))
-    assert (first == again).all()
-    assert (first != second).any()
-    assert (second == _drawn(case, other, 8)).all()
+@pytest.mark.parametrize(("size", "num_buckets"), [(5, 2), (16, 4), (33, 32), (100, 7)])
+def test_rows_columns_and_some_rows_are_folded_alike_into_buckets_of_equal_size(size: int, num_buckets: int) -> None:
+    fold = Fold(size, num_buckets, 3, CPU, torch.float64)
+    matrices, indices = torch.randn(2, size, 3, dtype=torch.float64), torch.randperm(size)
+    rows = fold.rows(matrices)
+    assert rows.shape == (2, num_buckets, 3)
+    assert torch.allclose(rows, fold.columns(matrices.mT).mT)
+    assert torch.allclose(rows, fold.some_rows(indices, matrices[:, indices]))
+    sizes = torch.bincount(fold.bucket)
+    assert sizes.max() - sizes.min() <= 1
 
 
-class TestFold:
-    @pytest.mark.parametrize(("size", "num_buckets"), [(5, 2), (16, 4), (33, 32), (100, 7)])
-    def test_rows_columns_and_some_rows_are_folded_alike(self, size: int, num_buckets: int) -> None:
-        fold = Fold(size, num_buckets, 3, torch.device("cpu"), torch.float64)
-        matrices = torch.randn(2, size, 3, dtype=torch.float64)
-        rows = fold.rows(matrices)
-        assert torch.allclose(rows, fold.columns(matrices.mT).mT)
-        indices = torch.randperm(size)
-        assert torch.allclose(rows, fold.some_rows(indices, matrices[:, indices]))
-        assert rows.shape == (2, num_buckets, 3)
+def test_a_projection_follows_from_seed_and_name() -> None:
+    def fold(name: str, seed: int = 0) -> Tensor:
+        return Projection(name, (30, 30), 4, seed, CPU, torch.float32).fold(torch.eye(30)[None])
 
-    def test_buckets_are_of_equal_size(self) -> None:
-        fold = Fold(100, 7, 0, torch.device("cpu"), torch.float32)
-        sizes = torch.bincount(fold.bucket)
-        assert sizes.max() - sizes.min() <= 1
+    assert torch.equal(fold("a"), fold("a"))
+    assert not torch.equal(fold("a"), fold("b"))
+    assert not torch.equal(fold("a"), fold("a", seed=1))
 
 
-class TestProjection:
-    @staticmethod
-    def _projection(name: str, seed: int = 0) -> Tensor:
-        whole = torch.eye(30)[None]
-        return Projection(name, (30, 30), 4, seed, torch.device("cpu"), torch.float32).fold(whole)
-
-    def test_it_follows_from_seed_and_name(self) -> None:
-        assert torch.equal(self._projection("a"), self._projection("a"))
-        assert not torch.equal(self._projection("a"), self._projection("b"))
-        assert not torch.equal(self._projection("a"), self._projection("a", seed=1))
-
-    @pytest.mark.parametrize("shape", [(), (1,), (7,), (300,), (3, 50), (50, 3), (4, 3, 5, 5)])
-    def test_parameters_of_any_shape_fit(self, shape: tuple[int, ...]) -> None:
-        projection = Projection("a", shape, 4, 0, torch.device("cpu"), torch.float32)
-        height, width = (shape[0] if shape else 1), int(torch.Size(shape[1:]).numel())
-        assert projection.fold(torch.randn(2, height, width)).shape == (2, *projection.shape)
-        assert projection.shape[0] <= (4 if len(shape) > 1 else 16)
-        assert projection.shape[1] <= 4
+@pytest.mark.parametrize("shape", [(), (1,), (300,), (3, 50), (50, 3), (4, 3, 5, 5)])
+def test_parameters_of_any_shape_fit(shape: tuple[int, ...]) -> None:
+    projection = Projection("a", shape, 4, 0, CPU, torch.float32)
+    height, width = (shape[0] if shape else 1), int(torch.Size(shape[1:]).numel())
+    assert projection.fold(torch.randn(2, height, width)).shape == (2, *projection.shape)
+    assert projection.shape[0] <= (4 if len(shape) > 1 else 16)
+    assert projection.shape[1] <= 4

@@ -1,18 +1,60 @@
-"""Classes numbered apart: the same samples, and a label tells the task."""
+"""Sequences made of others: all tasks in one, and classes numbered apart."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset, Subset
 
-from tasks.sequences import by_column, from_data_sets, number_apart
+from tasks.sequences import Joined, by_class, by_column, from_data_sets, joined, number_apart, permuted
 from tasks.sources import labels_of
 from tasks.task import Task, TaskSequence
-from tests.tasks.data import Images, data_of, numbered_table, numbers_in
+from tests.tasks.data import Images, assert_columns_are_samples, data_of, numbered_arrays, numbered_table, numbers_in
 
+LABELS = [0, 2, 1, 1, 0, 2, 2, 3, 1]
 GROUPS = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=4)
 
 
+@pytest.mark.parametrize("kind", ["arrays", "table", "images"])
+def test_all_samples_of_all_tasks_are_in_one(kind: str) -> None:
+    data = data_of(kind, LABELS)
+    apart = by_class(data, data, 2)
+    one = joined(apart)
+    assert (one.names, one.scenario, one["all"].classes) == (("all",), "class", (0, 1, 2, 3))
+    expected = [number for task in apart for number in numbers_in(task.train)]
+    together = one["all"].train
+    found = [together[index][0] for index in range(len(together))] if kind == "images" else numbers_in(together)
+    assert found == expected
+    assert sorted(expected) == list(range(len(LABELS)))
+    assert len(one["all"].evaluation) == len(LABELS)
+    assert labels_of(one["all"].train).tolist() == [LABELS[number] for number in expected]
+
+
+def test_columns_are_stacked_samples_whatever_part_they_are_of() -> None:
+    data = numbered_arrays(LABELS)
+    together = joined(permuted(data, data, 3, seed=0), "offline")["offline"].train
+    assert isinstance(together, Joined)
+    assert len(together) == 3 * len(LABELS)
+    assert_columns_are_samples(together)
+    assert together.read_columns(np.zeros(0, np.int64))["labels"].shape == (0,)
+    with pytest.raises(IndexError, match="There are 27 samples"):
+        together[27]
+
+
+def test_parts_of_several_kinds() -> None:
+    arrays = numbered_arrays([0, 1])
+    parts: list[Any] = [arrays, Subset(numbered_arrays([2, 3, 2]), [1, 0])]
+    sequence = TaskSequence(tuple(Task(f"t{number}", part, part) for number, part in enumerate(parts)))
+    together = joined(sequence)["all"].train
+    assert isinstance(together, ConcatDataset)
+    assert [int(together[index]["labels"]) for index in range(4)] == [0, 1, 3, 2]
+    assert labels_of(together).tolist() == [0, 1, 3, 2]
+
+
+@settings(max_examples=25)
 @given(GROUPS, st.sampled_from(["arrays", "table"]))
 def test_labels_tell_task_and_class(groups: list[list[int]], kind: str) -> None:
     data = {f"task {number}": data_of(kind, labels) for number, labels in enumerate(groups)}
