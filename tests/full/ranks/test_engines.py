@@ -1,13 +1,162 @@
 """What each engine makes of a mixture: the losses, counts and weights of DDP, in one go and resumed."""
 
+import gc
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
+from mixer import LossChange, MixingTrainer, PiKE, Stream, schedules
+from replay import DER, ReplayBuffer, ReplayRatio
+from tests.helpers import Tokens, arguments, build_model, three_streams
+from tests.mixer.comparing import Watching
+from tests.mixer.forms import multi_task, task_streams
+from tests.ranks.engines import deepspeed, fsdp
 from tests.ranks.launch import launch_well, results_of
+
+Arguments = Callable[..., Any]
+ENGINES: dict[str, Callable[[], dict[str, Any]]] = {
+    "ddp": dict,
+    "fsdp": fsdp,
+    "fsdp-sharded": lambda: fsdp(state_dict_type="SHARDED_STATE_DICT"),
+    "zero-1": lambda: deepspeed(1),
+    "zero-2": lambda: deepspeed(2),
+    "zero-3": lambda: deepspeed(3, zero_optimization={"stage3_gather_16bit_weights_on_model_save": True}),
+}
+SETS = {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3}
+
+
+def changing(args: Arguments, **changes: Any) -> MixingTrainer:
+    """Sizes that change, the learning rate with them; weights by losses; a clipped gradient; the best checkpoint."""
+    own = {"max_grad_norm": 0.5, "lr_scheduler_type": "cosine", "load_best_model_at_end": True, **SETS, **changes}
+    return MixingTrainer(
+        build_model("llama"),
+        args(**own),
+        train_dataset=three_streams(),
+        eval_dataset={name: Tokens(4, seed) for seed, name in enumerate("abc")},
+        mixing=LossChange(num_warmup_observations=1),
+        batch_size=schedules.AdaBatch(every=14, unit="samples", factor=1.5, initial=7, learning_rate="sqrt"),
+    )
+
+
+def probed(args: Arguments) -> MixingTrainer:
+    """Gradients by stream decide, and a rank has no sample of the last micro-batches."""
+    mixing = PiKE(interval_steps=2)
+    return MixingTrainer(build_model("llama"), args(), train_dataset=three_streams(), batch_size=9, mixing=mixing)
+
+
+def halved(args: Arguments) -> MixingTrainer:
+    """Computed in half precision, where FSDP rounds the loss that a model gives as well."""
+    return MixingTrainer(build_model("llama"), args(bf16=True), train_dataset=three_streams(), batch_size=9)
+
+
+def heads(args: Arguments) -> MixingTrainer:
+    """A head for each stream, of which some steps have no sample: there an optimizer with momentum differs."""
+    return MixingTrainer(
+        multi_task(dtype=torch.float32),
+        # By itself accelerate shards BERT's embeddings twice, and fails.
+        args(optim="sgd", max_grad_norm=1.0, fsdp_config={"transformer_layer_cls_to_wrap": ["BertLayer"]}),
+        train_dataset=task_streams(topic={"loss_weight": 2.0}),
+        mixing={"topic": 7, "stars": 1, "flags": 2, "tags": 4},
+        batch_size=5,
+    )
+
+
+def replayed(args: Arguments) -> MixingTrainer:
+    """Logits of a memory, a term beside the samples' own loss."""
+    memory = Stream("memory", ReplayBuffer(12))
+    streams = [*(Stream(name, data) for name, data in three_streams().items()), memory]
+    mixing = ReplayRatio(0.3)
+    methods = [DER("memory", top_k=3)]
+    return MixingTrainer(
+        build_model("llama"), args(), train_dataset=streams, mixing=mixing, batch_size=9, methods=methods
+    )
+
+
+def compared(args: Arguments) -> MixingTrainer:
+    """Losses after each step, and those of another model: forwards beside the training."""
+    reference = build_model("llama")
+    with torch.no_grad():
+        reference.lm_head.weight.mul_(3.0)
+    policy = Watching("excess_loss", "loss_after")
+    return MixingTrainer(
+        build_model("llama"),
+        args(),
+        train_dataset=three_streams(),
+        mixing=policy,
+        batch_size=9,
+        reference_model=reference,
+    )
+
+
+RUNS: dict[str, Callable[[Arguments], MixingTrainer]] = {
+    "changing": changing,
+    "probed": probed,
+    "halved": halved,
+    "heads": heads,
+    "replayed": replayed,
+    "compared": compared,
+}
+# The others train all of them. ZeRO-3 refuses a probe, and heads of streams.
+PARTS = {
+    "fsdp-sharded": ("changing",),
+    "zero-1": ("changing", "heads"),
+    "zero-2": tuple(name for name in RUNS if name != "halved"),
+    "zero-3": ("changing", "replayed", "compared"),
+}
+
+
+def end_of(trainer: MixingTrainer) -> dict[str, Any]:
+    """What the log says, what the ledger holds, and the weights that are saved."""
+    folder = Path(trainer.args.output_dir)
+    if trainer.is_fsdp_enabled:  # shards are for checkpoints
+        trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+    trainer.save_model()
+    trainer.accelerator.wait_for_everyone()
+    timed = ("runtime", "per_second")
+    weights = load_file(folder / "model.safetensors")
+    return {
+        "logs": [
+            {name: value for name, value in entry.items() if not name.endswith(timed) and name != "total_flos"}
+            for entry in trainer.state.log_history
+        ],
+        "counts": trainer.ledger.to_pandas()[["count", "seen"]].values.tolist() if trainer.args.should_save else [],
+        "norms": trainer.ledger.clock()["gradient_norm"].tolist() if trainer.args.should_save else [],
+        "weights": {name: value.double().sum().item() for name, value in sorted(weights.items())},
+        "squares": {name: value.double().square().sum().item() for name, value in sorted(weights.items())},
+    }
+
+
+def run(engine: str, folder: Path) -> dict[str, Any]:
+    """Trains each case with an engine, and the first once more from its checkpoint."""
+    results: dict[str, Any] = {}
+    for name, build in RUNS.items():
+        if name not in PARTS.get(engine, RUNS):
+            continue
+
+        def args(name: str = name, **changes: Any) -> Any:
+            own = {"per_device_train_batch_size": 2, "max_steps": 6, "optim": "adamw_torch", "learning_rate": 1e-2}
+            return arguments(folder / engine / name, **{**own, **ENGINES[engine](), **changes})
+
+        unset_hf_deepspeed_config()  # else models of the next case are made in shards
+        trainer = build(args)
+        trainer.train()
+        results[name] = end_of(trainer)
+        if name == "changing":
+            results["engine"] = [str(trainer.accelerator.distributed_type), type(trainer.model_wrapped).__name__]
+            trainer = build(args)
+            trainer.train(resume_from_checkpoint=str(folder / engine / name / "checkpoint-3"))
+            results["resumed"] = end_of(trainer)
+        del trainer
+        gc.collect()
+    return results
+
 
 TOLERANCE = 1e-5  # float32, added up in another order
 
