@@ -14,7 +14,8 @@ from mixer import Ledger
 from mixer.cli.entry import main
 from mixer.recipe.fields import check_fields
 from mixer.recipe.recipe import Recipe
-from tests.commands.test_data_cli import LLAMA, write_data
+from tests.commands.recipes import LLAMA
+from tests.commands.test_data_cli import write_data
 from tests.mixer.recipe.small_tokenizers import byte_level
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
@@ -42,15 +43,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_recipe_trains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_recipe_trains_and_the_python_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("recipe.yaml").write_text(example("recipe: mixture"))
     main(["train", "recipe.yaml", "--dry_run", *QUIET])
     assert "maths, first sample: 1+1?" in capsys.readouterr().out
     main(["train", "recipe.yaml", *QUIET])
     assert Ledger(Path("run/ledger")).to_pandas()["count"].sum() == 16
-
-
-def test_the_python_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
     exec(example("python: formats"), {"tokenizer": byte_level()})  # noqa: S102
     assert capsys.readouterr().out == "2<|endoftext|>\n"
 

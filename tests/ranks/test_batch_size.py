@@ -43,8 +43,9 @@ def script(name: str, folder: Path) -> dict[str, Any]:
     """Runs the script of the published extension, as it is but for its import; gives what it showed."""
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     rank, output = os.environ.get("RANK", "0"), folder / name
-    tokenizer().save_pretrained(model := folder / f"{name}-model-{rank}")
-    BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer()), **sizes)).save_pretrained(model)
+    if not (model := folder / f"model-{rank}").exists():  # before ranks know each other: else the first alone saves
+        tokenizer().save_pretrained(model)
+        BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer()), **sizes)).save_pretrained(model)
     options = {"model_name_or_path": model, "output_dir": output, "logging_steps": 1, "save_strategy": "no"}
     options |= {"num_train_epochs": 10, "per_device_train_batch_size": 1, "max_steps": -1, "use_cpu": True}
     options |= {"report_to": "none", "disable_tqdm": True, **SCRIPTS[name]}

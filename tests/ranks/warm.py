@@ -27,7 +27,10 @@ from tests.ranks.launch import free_port, hand_back, results_of
 GRACE_SECONDS = 30
 
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["pytest", "tests.helpers", "mixer", "replay", "tasks", "tests.ranks.launch"])
+_server.set_forkserver_preload(
+    # accelerate imports DeepSpeed, if it is installed, when a model is prepared.
+    ["pytest", "tests.ranks.launch", "mixer.trainer.trainer", "replay.buffer", "tasks.continual.continual", "deepspeed"]
+)
 
 
 def on_ranks(folder: Path, *functions: Callable[[Path], Any], world_size: int = 2) -> list[dict[str, Any]]:
