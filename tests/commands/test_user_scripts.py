@@ -80,42 +80,34 @@ def _run(text: str, name: str, options: list[str], world: Path, monkeypatch: pyt
     return output
 
 
-def _options(script: str, world: Path, **more: Any) -> list[str]:
-    options = {
-        "model_name_or_path": world / script.removesuffix(".py"),
-        "train_file": world / "train.json",
-        "validation_file": world / "validation.json",
-        "per_device_train_batch_size": 4,
-        "num_train_epochs": 2,
-        "learning_rate": 1e-2,
-        "eval_strategy": "epoch",
-        "save_strategy": "epoch",
-        "load_best_model_at_end": True,
-        "logging_steps": 1,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "train_sampling_strategy": "sequential",  # both shuffle, but each in an order of its own
-        **more,
-    }
-    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
-
-
 OWN_OPTIONS: dict[str, dict[str, Any]] = {
-    "classify.py": {
-        "do_train": True,
-        "do_eval": True,
-        "do_predict": True,
-        "metric_for_best_model": "accuracy",
-        "max_seq_length": 8,
-    },
+    "classify.py": {"metric_for_best_model": "accuracy", "max_seq_length": 8}
+    | dict.fromkeys(("do_train", "do_eval", "do_predict"), True),
     "translate.py": {"predict_with_generate": True, "generation_max_length": 12, "label_smoothing_factor": 0.1},
 }
 
 
-def _own_options(script: str, world: Path, **more: Any) -> list[str]:
-    own = {**OWN_OPTIONS[script], **({"test_file": world / "test.json"} if script == "classify.py" else {})}
-    return _options(script, world, **{**own, **more})
+def _options(script: str, world: Path, **more: Any) -> list[str]:
+    files = [("train_file", "train"), ("validation_file", "validation")]
+    files += [("test_file", "test")] if script == "classify.py" else []
+    options = {
+        "model_name_or_path": world / script.removesuffix(".py"),
+        **{option: world / f"{name}.json" for option, name in files},
+        "per_device_train_batch_size": 4,
+        "num_train_epochs": 2,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "load_best_model_at_end": True,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "train_sampling_strategy": "sequential",  # both shuffle, but each in an order of its own
+        **OWN_OPTIONS[script],
+        **more,
+    }
+    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
 
 
 def _figures(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +121,7 @@ def _logs(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("script", CLASSES)
 def test_one_line_changes_no_result(script: str, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = _own_options(script, world)
+    options = _options(script, world)
     before = _run(_changed(script, {}), "before", options, world, monkeypatch)
     after = _run(_changed(script, CLASSES[script]), "after", options, world, monkeypatch)
     theirs, mine = (_figures(json.loads((folder / "all_results.json").read_text())) for folder in (before, after))
@@ -149,7 +141,7 @@ def test_one_line_changes_no_result(script: str, world: Path, monkeypatch: pytes
 @pytest.mark.parametrize("script", CLASSES)
 def test_data_sets_by_name_have_figures_of_their_own(script: str, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = _changed(script, {**CLASSES[script], **SETS[script]})
-    output = _run(text, "mixed", _own_options(script, world, metric_for_best_model="worst_loss"), world, monkeypatch)
+    output = _run(text, "mixed", _options(script, world, metric_for_best_model="worst_loss"), world, monkeypatch)
     results = json.loads((output / "all_results.json").read_text())
     metric = "accuracy" if script == "classify.py" else "found"
     for key in ("loss", metric):
