@@ -132,9 +132,9 @@ def test_a_recipe_has_a_schedule_and_a_budget_and_a_page_reports_its_run(
     runs = read_runs([run, second])
     assert batch_size(runs, 100).panels[0].figure.data[0].y.tolist() == clock["batch_size"].tolist()
     assert len(learning_rate(runs, 100).panels) == 2
-    assert [panel.title for panel in losses(runs, 100).panels] == ["cpp", "python"]
+    assert [panel.title for panel in losses(runs, 100).panels] == ["python", "cpp"]
     evaluations = Ledger(run / "ledger").evaluations()
-    validation = losses(runs, 100).panels[0].figure.data[-1]
+    validation = losses(runs, 100).panels[1].figure.data[-1]
     assert validation.y.tolist() == pytest.approx(evaluations["loss"][evaluations["stream"] == "cpp"].tolist())
 
 

@@ -69,6 +69,7 @@ def test_the_recipe_forgets_less_than_without_its_memory(
     assert "given twice" in refused("continual-compare", tmp_path, tmp_path)
 
 
+@pytest.mark.full
 def test_the_recipe_of_intents_learns_from_text(
     tmp_path: Path, printed: Callable[..., str], refused: Callable[..., str]
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_run_is_resumed_to_the_bit(tmp_path: Path, refused: Callable[..., str]
     assert (run / "03-task_3" / "end" / "model.safetensors").read_bytes() == weights
 
 
+@pytest.mark.full
 def test_a_run_starts_anew_in_the_place_of_another(tmp_path: Path, printed: Callable[..., str]) -> None:
     first = train(tmp_path / "run", "--resume", "auto")
     other = train(tmp_path / "run", "--resume", "never", "--training.seed", "1")

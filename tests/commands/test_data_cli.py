@@ -1,6 +1,7 @@
 """Recipes on files of one's own, from the command line: conversations, prompts and texts in one run."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,16 @@ import datasets
 import pandas as pd
 import pytest
 import yaml
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from mixer import Ledger
 from mixer.analysis.fit.recipes import check_recipes
 from mixer.cli.entry import main
+from mixer.recipe.fields import check_fields
 from mixer.recipe.files import differences
-from tests.commands.recipes import LLAMA, RECIPE
+from mixer.recipe.recipe import Recipe
+from tests.commands.recipes import LLAMA, RECIPE, ROOT
+from tests.mixer.recipe.small_tokenizers import byte_level
 
 ONCE = {"max_steps": 3, "eval_steps": 3, "eval_on_start": False}
 
@@ -125,3 +130,43 @@ def test_wrong_input_names_the_field(
     folder: Path, changes: list[str], message: str, refused: Callable[..., str]
 ) -> None:
     assert message in refused("train", folder / "recipe.yaml", *changes)
+
+
+# ---- The examples of `docs/data.md`, as they stand there ----
+
+PAGE = (ROOT / "docs" / "data.md").read_text()
+
+
+def example(name: str) -> str:
+    (found,) = re.findall(rf"<!-- {name} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+    return found
+
+
+def test_the_recipe_of_the_page_trains_and_its_python_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    byte_level().save_pretrained("my-model")
+    LlamaForCausalLM(LlamaConfig(**{**LLAMA, "max_position_embeddings": 128})).save_pretrained("my-model")
+    for path in ("data/maths", "data/books"):
+        Path(path).mkdir(parents=True)
+    write_data(Path("data"))
+    table = pd.DataFrame({"question": ["1+1?", "2+2?"] * 10, "answer": ["2", "4"] * 10, "level": ["low", "high"] * 10})
+    table.to_csv("data/maths/sums.csv", index=False)
+    for split in ("train", "test"):
+        Path(f"data/books/{split}.txt").write_text("a line of some book\n" * 20)
+    Path("recipe.yaml").write_text(example("recipe: mixture"))
+    command = ["train", "recipe.yaml", "--training.use_cpu", "true", "--training.report_to", "none"]
+    assert "maths, first sample: 1+1?" in printed(*command, "--dry_run")
+    printed(*command, "--training.save_strategy", "no")
+    assert Ledger(Path("run/ledger")).to_pandas()["count"].sum() == 16
+    capsys.readouterr()
+    exec(example("python: formats"), {"tokenizer": byte_level()})  # noqa: S102
+    assert capsys.readouterr().out == "2<|endoftext|>\n"
+
+
+def test_all_fields_on_the_page_exist() -> None:
+    blocks: list[Any] = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+    assert len(blocks) == 3
+    for block in blocks:
+        check_fields(Recipe, block)

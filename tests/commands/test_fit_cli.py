@@ -1,19 +1,16 @@
 """Fits of real runs from the command line, as a user makes them."""
 
 import json
-import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from mixer import Ledger
 from mixer.cli.entry import main
-from tests.commands.recipes import RECIPE, ROOT, write_recipe
+from tests.commands.recipes import write_recipe
 
 
 def train(folder: Path, name: str, share: float, *arguments: str) -> str:
@@ -66,40 +63,6 @@ def test_options_reach_the_fit(runs: list[str], printed: Callable[..., str], tmp
     assert min(fixed["weights"].values()) >= 0.24
 
 
-@pytest.mark.full
-def test_the_mixture_is_where_the_recorded_losses_say(tmp_path: Path) -> None:
-    shares = (0.1, 0.3, 0.5, 0.7, 0.9)
-    data = {"num_samples": 1200, "num_validation_samples": 32, "block_length": 32}
-    factories = {"python": "python_source", "cpp": "cpp_headers"}
-    streams = {
-        name: {"factory": f"tasks.text_domains.{factory}", "arguments": data} for name, factory in factories.items()
-    }
-    config = {**RECIPE["model"]["config"], "hidden_size": 32, "intermediate_size": 64}
-    training = {"per_device_train_batch_size": 10, "max_steps": 120, "learning_rate": 0.01}
-    training |= {"eval_steps": 120, "eval_on_start": False}
-    write_recipe(tmp_path, training, model={"config": config}, streams=streams, batch_size=10)
-    runs = [train(tmp_path, f"python-{share}", share) for share in shares]
-    ends = [Ledger(Path(run) / "ledger").evaluations().groupby("stream")["loss"].last() for run in runs]
-    losses = {name: np.array([end[name] for end in ends]) for name in ("python", "cpp")}
-    for name, sign in (("python", -1), ("cpp", 1)):  # each stream's loss falls as its own share rises
-        assert (sign * np.diff(losses[name]) > 0).all()
-    found = {}
-    for objective in ("python=1", "cpp=1", "average", "worst"):
-        main(["fit", *runs, "--objective", objective, "--output", str(tmp_path / "weights.json")])
-        found[objective] = json.loads((tmp_path / "weights.json").read_text())["python"]
-    assert found["python=1"] > 0.85
-    assert found["cpp=1"] < 0.15
-    # The worst is least where the two are equal, here by straight lines between the runs.
-    fine = np.linspace(0.1, 0.9, 801)
-    lines = [np.interp(fine, shares, values) for values in losses.values()]
-    assert found["worst"] == pytest.approx(fine[np.maximum(*lines).argmin()], abs=0.05)
-    assert found["average"] == pytest.approx(fine[np.add(*lines).argmin()], abs=0.1)
-    # The command that is printed trains in a shell, with the console's script.
-    command = [sys.executable, "-m", "mixer", "train", "recipe.yaml", "--mixing", "weights.json"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    subprocess.run([*command, "--training.max_steps", "2"], cwd=tmp_path, env=environment, timeout=300, check=True)
-
-
 def test_runs_that_do_not_belong_together_are_refused_by_name_unless_allowed(
     runs: list[str], refused: Callable[..., str], printed: Callable[..., str]
 ) -> None:
@@ -118,6 +81,7 @@ def test_runs_that_do_not_belong_together_are_refused_by_name_unless_allowed(
     assert "ecipe" not in printed("fit", *runs).partition("To train on it")[0]
 
 
+@pytest.mark.full
 def test_losses_of_untrained_models_are_refused(
     runs: list[str], refused: Callable[..., str], printed: Callable[..., str]
 ) -> None:

@@ -1,15 +1,8 @@
 """`mixer inspect`, as a user runs it: files with known faults, in tables, as JSON and on a terminal."""
 
-import contextlib
 import json
-import os
-import pty
-import struct
-import threading
 from collections.abc import Callable
-from fcntl import ioctl
 from pathlib import Path
-from termios import TIOCSWINSZ
 from typing import Any
 
 import datasets
@@ -17,6 +10,7 @@ import pytest
 
 from mixer.cli.entry import main
 from tests.commands.recipes import LLAMA, NO_EVALUATION, ROOT, write_recipe
+from tests.terminal import Terminal
 
 HOSTILE = "[red]not red[/red] \x1b[2J\x1b[31m \u202etfel\u202c שלום 漢字"
 SUMS = {"class_path": "Prompt", "init_args": {"prompt": "{question} = ", "completion": "{answer}", "max_length": 16}}
@@ -125,6 +119,7 @@ def test_a_strict_look_at_good_data_ends_well(tmp_path: Path, printed: Callable[
     assert "0 warnings" in printed("inspect", recipe, "--strict")
 
 
+@pytest.mark.full
 def test_a_recipe_with_a_memory(as_json: Callable[..., Any]) -> None:
     few = json.dumps({"num_samples": 40, "num_validation_samples": 8})
     options = ["--streams.old.arguments", few, "--streams.new.arguments", few]
@@ -156,17 +151,15 @@ def test_without_a_recipe_or_with_one_that_is_not_there(refused: Callable[..., s
     assert "recipe: there is no file" in refused("inspect", "none.yaml")
 
 
-@pytest.mark.parametrize("columns", [80, pytest.param(120, marks=pytest.mark.full)])
-def test_a_terminal_shows_hostile_texts_as_they_are(
-    written: Path, columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pyte = pytest.importorskip("pyte", reason="the emulator of a terminal is not installed")
-    for name in ("COLUMNS", "LINES", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
-    screen = pyte.HistoryScreen(columns, 200)
-    pyte.ByteStream(screen).feed(in_terminal(["inspect", str(written)], columns))
-    lines = [line.rstrip() for line in screen.display]
+@pytest.mark.full
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_terminal_shows_hostile_texts_as_they_are(written: Path, columns: int) -> None:
+    screen = Terminal(["-m", "mixer", "inspect", str(written)], columns, 200)
+    try:
+        assert screen.wait() == 0, screen.text
+        lines, buffer = screen.lines, screen.screen.buffer
+    finally:
+        screen.close()
     titles = [line.strip("─ ") for line in lines if line.startswith("───")]
     assert titles[:4] == ["sums", "one", "two", "first step"]
     (start,) = [number for number, line in enumerate(lines) if line.strip("─ ") == "one"]
@@ -174,32 +167,5 @@ def test_a_terminal_shows_hostile_texts_as_they_are(
     examples = "".join(line[12:].strip() for line in lines[start + 1 : stop]).replace(" ", "")
     assert r"[red]notred[/red]\x1b[2J\x1b[31m\u202etfel" in examples
     assert HOSTILE[-7:].replace(" ", "") in examples
-    learned = {screen.buffer[row][column].fg for row in range(start + 1, stop) for column in range(12, columns)}
+    learned = {buffer[row][column].fg for row in range(start + 1, stop) for column in range(12, columns)}
     assert learned == {"default", "green"}
-
-
-def in_terminal(arguments: list[str], columns: int) -> bytes:
-    """Runs a command on a pseudo-terminal and gives what it writes there."""
-    master, slave = pty.openpty()
-    ioctl(slave, TIOCSWINSZ, struct.pack("HHHH", 200, columns, 0, 0))
-    blocks: list[bytes] = []
-    reader = threading.Thread(target=lambda: blocks.extend(iter(lambda: _read(master), b"")))
-    reader.start()
-    own = os.dup(1)
-    os.dup2(slave, 1)  # it is asked for its size
-    try:
-        with os.fdopen(slave, "w") as terminal, contextlib.redirect_stdout(terminal):
-            main(arguments)
-    finally:
-        os.dup2(own, 1)
-        os.close(own)
-    reader.join(timeout=60)
-    os.close(master)
-    return b"".join(blocks)
-
-
-def _read(master: int) -> bytes:
-    try:
-        return os.read(master, 65_536)
-    except OSError:  # the other end is closed
-        return b""

@@ -22,6 +22,7 @@ CLASSES = {
     "translate.py": {
         "from transformers import Seq2SeqTrainer": "from mixer import MixingSeq2SeqTrainer as Seq2SeqTrainer"
     },
+    "sft.py": {"from trl import SFTTrainer": "from mixer import MixingSFTTrainer as SFTTrainer"},
 }
 BY_SOURCE = "{name: data[%r].filter(lambda row, name=name: row['source'] == name) for name in ('math', 'code')}"
 SETS = {
@@ -36,6 +37,9 @@ SETS = {
     "translate.py": {
         '        train_dataset=data["train"],': f"        train_dataset={BY_SOURCE % 'train'},",
         '        eval_dataset=data["validation"],': f"        eval_dataset={BY_SOURCE % 'validation'},",
+    },
+    "sft.py": {
+        "    train_dataset=concatenate_datasets([math, code]),": '    train_dataset={"math": math, "code": code},',
     },
 }
 
@@ -119,7 +123,7 @@ def _logs(folder: Path) -> list[dict[str, Any]]:
     return logs
 
 
-@pytest.mark.parametrize("script", CLASSES)
+@pytest.mark.parametrize("script", ["classify.py", pytest.param("translate.py", marks=pytest.mark.full)])
 def test_one_line_changes_no_result(script: str, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = _options(script, world)
     before = _run(_changed(script, {}), "before", options, world, monkeypatch)
@@ -138,7 +142,8 @@ def test_one_line_changes_no_result(script: str, world: Path, monkeypatch: pytes
         AutoModelForSequenceClassification.from_pretrained(after)
 
 
-@pytest.mark.parametrize("script", CLASSES)
+@pytest.mark.full
+@pytest.mark.parametrize("script", ["classify.py", "translate.py"])
 def test_data_sets_by_name_have_figures_of_their_own(script: str, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = _changed(script, {**CLASSES[script], **SETS[script]})
     output = _run(text, "mixed", _options(script, world, metric_for_best_model="worst_loss"), world, monkeypatch)
@@ -151,3 +156,24 @@ def test_data_sets_by_name_have_figures_of_their_own(script: str, world: Path, m
     assert {"loss/math", "loss/code", "weight/math", "coverage/code"} <= logged.keys()
     rows = Ledger(output / "ledger").to_pandas()
     assert rows.groupby("stream")["count"].sum().to_dict() == {"math": 40, "code": 20}
+
+
+@pytest.mark.full
+def test_a_script_of_trl_learns_a_mixture_as_the_concatenation(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {"before": _changed("sft.py", {}), "after": _changed("sft.py", {**CLASSES["sft.py"], **SETS["sft.py"]})}
+    folders = [_run(text, name, [], world, monkeypatch) for name, text in texts.items()]
+    before, after = ([entry for entry in _logs(folder) if "loss" in entry] for folder in folders)
+    # An epoch of the mixture is that of the concatenation, step by step, with the same learning rates.
+    for key in ("learning_rate", "epoch"):
+        assert [entry[key] for entry in after] == [entry[key] for entry in before]
+    assert len(after) == 10
+    assert [sum(entry[f"count/{name}"] for entry in after) for name in ("math", "code")] == [24, 16]
+    # Whatever the order, an epoch over the same samples learns about the same.
+    for trained in (before, after):
+        assert trained[-1]["loss"] < trained[0]["loss"]
+    for key in ("eval_math_loss", "eval_code_loss"):
+        theirs, mine = (next(entry[key] for entry in _logs(folder) if key in entry) for folder in folders)
+        assert mine == pytest.approx(theirs, rel=0.05)
+    for folder in folders:
+        assert (folder / "final" / "model.safetensors").exists()
+        assert (folder / "README.md").exists()  # TRL's card of the model

@@ -27,6 +27,3 @@ def test_the_lower_bound_is_what_is_tested_as_the_lowest(package: str) -> None:
 def test_torch_is_the_same_in_both() -> None:
     assert _pins("constraints-lowest.txt")["torch"] == _pins("constraints.txt")["torch"]
     assert f"| torch | {_pins('constraints.txt')['torch']} |" in PAGE
-
-
-

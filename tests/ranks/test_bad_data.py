@@ -1,6 +1,7 @@
 """Broken samples, nonsense decisions and errors of one rank, on two ranks: the same on both, and no hang."""
 
 import os
+import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import dataloader, get_worker_info
 from transformers import default_data_collator
 
 from mixer import FAMO, Ledger, MixingTrainer
@@ -52,6 +54,21 @@ def skipped(name: str, folder: Path) -> list[Any]:
 
 def too_many(folder: Path) -> str:
     return message_of(_trainer(folder, Gone(12, 2), on_sample_error="skip", max_skipped_share=0.2, max_steps=30).train)
+
+
+class Deadly(Tokens):
+    """Kills the worker that reads sample 7."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 7 and get_worker_info() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def dead_worker(folder: Path) -> str:
+    # A worker that died is looked for more often than usual, so that this test takes less time.
+    dataloader._MultiProcessingDataLoaderIter._try_get_data.__defaults__ = (0.5,)
+    return message_of(_trainer(folder / "dead", Deadly(12, 2), dataloader_num_workers=1).train)
 
 
 def _raise() -> Any:
@@ -105,7 +122,7 @@ def long(folder: Path) -> None:
 
 results = launched(
     *(partial(skipped, "plain"), too_many, nonsense, collator),
-    rare=[partial(skipped, name) for name in WAYS if name != "plain"],
+    rare=[*(partial(skipped, name) for name in WAYS if name != "plain"), dead_worker],
 )
 
 
@@ -158,3 +175,10 @@ def test_an_error_in_the_midst_of_a_step_is_told_on_both(tmp_path: Path) -> None
     assert Ledger(tmp_path / "ledger").to_pandas()["step"].max() >= 2  # what was trained until then is kept
     assert "In a micro-batch" in remote
     assert "Longer than the model's 32 positions: stream 'b': samples 7" in remote
+
+
+@pytest.mark.full
+def test_a_worker_that_dies_on_one_rank_ends_in_an_error_on_both(results: list[dict[str, Any]]) -> None:
+    messages = [result["dead_worker"] for result in results]
+    assert all("A worker process died" in message and "stream 'b', sample 7" in message for message in messages)
+    assert sorted(message.split(":")[0] for message in messages) == ["RemoteError", "SampleError"]

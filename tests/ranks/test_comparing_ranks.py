@@ -6,16 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import torch.distributed as dist
 
 from mixer import MixingTrainer
-from tests.helpers import build_model, three_streams, weights_of
 from tests.mixer.comparing import Leaning, Tagger, Watching, build
 from tests.mixer.trainer.checkpointing.test_resume import end_of
 from tests.mixer.trainer.observers.test_comparing import Silent, compared_entries
 from tests.ranks.launch import message_of
-from tests.ranks.test_recovery import Fault
 from tests.ranks.warm import launched, some
 
 BOTH = ("excess_loss", "loss_after")
@@ -43,33 +40,6 @@ def observed(name: str, folder: Path) -> dict[str, Any]:
     return {"numbers": numbers(trainer), **found}
 
 
-def same_training(folder: Path) -> bool:
-    """Whether weights are the same to the bit with and without, dropout and running statistics among them."""
-    ends = []
-    for needs in ((), BOTH):
-        trainer = build(folder / "same", Watching(*needs), Tagger(dropout=0.3, has_norm=True))
-        trainer.train()
-        ends.append(weights_of(trainer.model))
-    return torch.equal(*ends)
-
-
-def repeated(folder: Path) -> list[Any]:
-    """A run of which rank 1 cannot hold more than 2 rows, beside the one where it can."""
-    found: list[Any] = []
-    for is_halved in (False, True):
-        model, reference = build_model("llama"), build_model("llama")
-        with torch.no_grad():
-            reference.lm_head.weight.mul_(3.0)
-        if is_halved:
-            Fault(model, where="backward")
-        args = {"auto_find_batch_size": True, "per_device_train_batch_size": 8}
-        rules = {"reference_model": reference, "train_dataset": three_streams()}
-        trainer = build(folder / "repeated", Watching(*BOTH), model, args=args, **rules)
-        trainer.train()
-        found.append(numbers(trainer))
-    return [*found, trainer._parts.run.loader.cap.max_samples]
-
-
 def resumed(folder: Path) -> list[str]:
     """Names what differs between a run and one that went on from the middle of it."""
     args, ends = {"save_strategy": "steps", "save_steps": 1, "max_steps": 4, "optim": "adamw_torch"}, []
@@ -92,9 +62,7 @@ def refused(folder: Path) -> list[str]:
 
 
 WAYS: dict[str, dict[str, Any]] = {"mixed": {}, "by tokens": {"max_tokens_per_micro_batch": 40}}
-results = launched(
-    *(partial(observed, "mixed"), resumed), rare=[partial(observed, "by tokens"), same_training, repeated, refused]
-)
+results = launched(partial(observed, "mixed"), resumed, rare=[partial(observed, "by tokens"), refused])
 
 
 @pytest.mark.parametrize("name", some(WAYS, ["mixed"]))
@@ -120,15 +88,6 @@ def in_rows(seen: Any) -> Any:
 
 def test_runs_go_on_from_a_checkpoint_as_if_they_had_never_stopped(results: list[dict[str, Any]]) -> None:
     assert [result["resumed"] for result in results] == [[], []]
-
-
-@pytest.mark.full
-def test_training_is_the_same_to_the_bit_and_a_step_that_is_repeated_counts_once(results: list[dict[str, Any]]) -> None:
-    for result in results:
-        assert result["same_training"]
-        whole, halved, cap = result["repeated"]
-        assert cap == 2
-        np.testing.assert_allclose(halved, whole, rtol=0, atol=2e-6)
 
 
 @pytest.mark.full

@@ -6,17 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
-from transformers import DataCollatorWithFlattening
 
 from mixer import BalancedPiKE, MixingTrainer, PiKE, Probing, schedules
-from tests.helpers import build_model, three_streams, weights_of
-from tests.mixer.probed import BIG, ProbedRun, assert_found, build, is_untouched, loss_of, train
-from tests.mixer.trainer.observers.test_probed_numbers import Opaque
+from tests.mixer.probed import BIG, assert_found, build, is_untouched, loss_of, train
 from tests.mixer.trainer.observers.test_probing_resume import SAVED, probed_end
 from tests.ranks.launch import message_of
-from tests.ranks.test_recovery import Fault
 from tests.ranks.warm import launched, some
 
 SKETCH = Probing(sketch_size=BIG)
@@ -28,35 +23,15 @@ def changing() -> schedules.Schedule:
     return schedules.Function(lambda step, size: SIZES[step % len(SIZES)], initial=SIZES[0])
 
 
-CASES: dict[str, Any] = {
-    "sketched": lambda: {"probe": SKETCH},
-    "held": lambda: {"probe": HELD},
-    "a mean over rows": lambda: {"model": "bert-classifier", "probe": HELD},
-    "one stream each": lambda: {"probe": Probing(homogeneous=True, sketch_size=BIG)},
-    "weighed losses": lambda: {
-        "mixing": BalancedPiKE(uses_loss_weights=True, interval_steps=1),
-        "probe": SKETCH,
-    },
-    "by tokens": lambda: {"probe": SKETCH, "max_tokens_per_micro_batch": 40},
-    "by length": lambda: {"probe": SKETCH, "args": {"train_sampling_strategy": "group_by_length"}},
-    "checkpointing": lambda: {"probe": SKETCH, "args": {"gradient_checkpointing": True}},
-    "packed": lambda: {  # but where a rank has a single sample, whose row is one
-        "probe": SKETCH,
-        "data_collator": DataCollatorWithFlattening(),
-        "train_dataset": {
-            name: [{"input_ids": list(range(2, 5 + (i + k) % 4))} for i in range(9)] for k, name in enumerate("abc")
-        },
-        "args": {"per_device_train_batch_size": 2},
-    },
-    "rows unknown": lambda: {
-        "model": Opaque(),
-        "probe": SKETCH,
-        "train_dataset": three_streams("sequence-classification"),
-    },
-}
-LOSSES = {
-    "packed": lambda model, inputs: model(**inputs, num_items_in_batch=torch.tensor(1)).loss,
-    "rows unknown": lambda model, inputs: model(**inputs)["loss"] * len(inputs["labels"]),
+CASES: dict[str, dict[str, Any]] = {
+    "sketched": {"probe": SKETCH},
+    "held": {"probe": HELD},
+    "a mean over rows": {"model": "bert-classifier", "probe": HELD},
+    "one stream each": {"probe": Probing(homogeneous=True, sketch_size=BIG)},
+    "weighed losses": {"mixing": BalancedPiKE(uses_loss_weights=True, interval_steps=1), "probe": SKETCH},
+    "by tokens": {"probe": SKETCH, "max_tokens_per_micro_batch": 40},
+    "by length": {"probe": SKETCH, "args": {"train_sampling_strategy": "group_by_length"}},
+    "checkpointing": {"probe": SKETCH, "args": {"gradient_checkpointing": True}},
 }
 
 
@@ -67,16 +42,6 @@ def gathered(groups: list[Any]) -> list[Any]:
     return list(chain.from_iterable(parts))
 
 
-def _problem(run: ProbedRun, **options: Any) -> str:
-    try:
-        assert sorted(run.found) == [1, 2, 3, 4]
-        assert_found(run.frame, run.expected, **options)
-        assert is_untouched(run.trainer.model)
-    except AssertionError as error:
-        return f"wrong: {error!r}"
-    return ""
-
-
 def _build(folder: Path, **changes: Any) -> MixingTrainer:
     args = {"max_steps": 4, "per_device_train_batch_size": 3, **changes.pop("args", {})}
     return build(folder, **{"mixing": PiKE(1), "batch_size": changing(), "epoch_size": 999, "args": args, **changes})
@@ -84,35 +49,20 @@ def _build(folder: Path, **changes: Any) -> MixingTrainer:
 
 def trained(name: str, folder: Path) -> dict[str, Any]:
     """A run beside the reference: what is wrong, if anything is, and what both ranks have to have alike."""
-    trainer = _build(folder / name, **CASES[name]())
-    is_by_micro_batch = name in ("one stream each", "packed")
-    run = train(trainer, LOSSES.get(name, loss_of), is_by_micro_batch, gather=gathered)
+    run = train(_build(folder / name, **CASES[name]), loss_of, name == "one stream each", gather=gathered)
+    problem = ""
+    try:
+        assert sorted(run.found) == [1, 2, 3, 4]
+        assert_found(run.frame, run.expected)
+        assert is_untouched(run.trainer.model)
+    except AssertionError as error:
+        problem = f"wrong: {error!r}"
     return {
-        "problem": _problem(run),
+        "problem": problem,
         "frame": run.frame.to_json(double_precision=15),
-        "weights": list(trainer.mixing.weights.values()),
+        "weights": list(run.trainer.mixing.weights.values()),
         "has_paddings": bool(gathered([run.num_paddings] * bool(run.num_paddings))),
     }
-
-
-def same_training(folder: Path) -> float:
-    """Largest difference of a probed run's weights from a plain one's."""
-    ends = []
-    for interval in (None, 1):
-        probe = Probing(interval_steps=interval, sketch_size=8)
-        trainer = _build(folder / str(interval), mixing="Uniform", probe=probe)
-        trainer.train()
-        ends.append(weights_of(trainer.model))
-    return float((ends[0] - ends[1]).abs().max())
-
-
-def repeated(folder: Path) -> list[Any]:
-    """A run of which rank 1 cannot hold more than 2 rows."""
-    Fault(model := build_model("llama"), where="backward")
-    args = {"auto_find_batch_size": True, "per_device_train_batch_size": 4}
-    trainer = _build(folder / "repeated", model=model, probe=SKETCH, args=args)
-    run = train(trainer, plain=build_model("llama"), gather=gathered)
-    return [_problem(run), trainer._parts.run.loader.cap.max_samples]
 
 
 def resumed(folder: Path) -> list[str]:
@@ -139,7 +89,7 @@ def refused(folder: Path) -> str:
 FEW = ("sketched", "one stream each")
 results = launched(
     *(*(partial(trained, name) for name in FEW), resumed, refused),
-    rare=[*(partial(trained, name) for name in CASES if name not in FEW), same_training, repeated],
+    rare=[partial(trained, name) for name in CASES if name not in FEW],
 )
 
 
@@ -149,13 +99,6 @@ def test_both_find_what_a_backward_for_each_sample_of_both_finds(results: list[d
     assert first["problem"] == ""
     assert first == second
     assert first["has_paddings"] or name != "one stream each"
-
-
-@pytest.mark.full
-def test_training_is_the_same_and_a_step_that_is_repeated_is_measured_once(results: list[dict[str, Any]]) -> None:
-    for result in results:
-        assert result["same_training"] < 1e-6
-        assert result["repeated"] == ["", 2]
 
 
 def test_runs_go_on_from_a_checkpoint_and_an_exact_probe_of_two_ranks_is_refused(results: list[dict[str, Any]]) -> None:

@@ -15,7 +15,6 @@ from mixer import MixingTrainer, schedules
 from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
 from mixer.trainer.observers.gradients import NoiseBetweenRanks
 from tests.helpers import arguments, build_model, three_streams, weights_of
-from tests.ranks.test_recovery import Fault
 from tests.ranks.warm import launched
 
 SIZE = 6
@@ -186,22 +185,6 @@ def trained(folder: Path) -> dict[str, Any]:
     }
 
 
-def repeated(folder: Path) -> list[Any]:
-    """What is shown in runs of which one cannot hold more than 2 rows on rank 1 and repeats steps."""
-    found: list[Any] = []
-    for is_halved in (False, True):
-        model = build_model("llama")
-        if is_halved:
-            Fault(model, where="backward")
-        changes = {"max_steps": 4, "per_device_train_batch_size": 4, "auto_find_batch_size": is_halved}
-        trainer = _trainer(folder / "repeated", model, **changes)
-        trainer.train()
-        found.append(
-            [value for noise in trainer.mixing.schedule.shown for value in (noise.squared_norm, noise.variance)]
-        )
-    return [*found, trainer._parts.run.loader.cap.max_samples]
-
-
 def _end_of(trainer: MixingTrainer) -> dict[str, Any]:
     ledger = trainer.ledger if trainer.is_world_process_zero() else None
     frames = [ledger.clock(), ledger.to_pandas()] if ledger else []
@@ -224,7 +207,7 @@ def resumed(folder: Path) -> list[str]:
 
 
 # The first one starts the process group.
-results = launched(trained, under_ddp, resumed, rare=[repeated])
+results = launched(trained, under_ddp, resumed)
 
 
 @pytest.mark.parametrize("options", DDP_OPTIONS)
@@ -247,10 +230,3 @@ def test_a_schedule_sees_it_before_clipping_whatever_the_ranks_have_and_both_dec
 
 def test_it_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(results: list[dict[str, Any]]) -> None:
     assert [result["resumed"] for result in results] == [[], []]
-
-
-@pytest.mark.full
-def test_a_step_that_is_repeated_in_smaller_micro_batches(results: list[dict[str, Any]]) -> None:
-    for undisturbed, halved, cap in (result["repeated"] for result in results):
-        assert cap == 2
-        assert halved == pytest.approx(undisturbed, rel=1e-3)

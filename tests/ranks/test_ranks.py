@@ -5,12 +5,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 from torch import nn
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 
 from benchmarks.quality.losses import LOSSES, padded, ragged, small_model, whole_gradient
 from mixer import MixingTrainer, Uniform
@@ -22,13 +21,10 @@ FEW = ("llama", "gpt2", "bert-classifier")
 CLASSES = "sequence-classification"
 
 
-def train(
-    folder: Path, model: Any, data: Any, size: int, steps: int, kind: type = MixingTrainer, **options: Any
-) -> Any:
+def train(folder: Path, model: Any, data: Any, size: int, steps: int, kind: Any = MixingTrainer, **rules: Any) -> Any:
     """Trains, and keeps gradients and losses of the steps."""
-    args = {name: options.pop(name) for name in ("learning_rate", "train_sampling_strategy") if name in options}
-    args = arguments(folder, per_device_train_batch_size=size, max_steps=steps, **args)
-    trainer = kind(model, args, train_dataset=data, callbacks=[recorder := GradientRecorder()], **options)
+    args = arguments(folder, per_device_train_batch_size=size, max_steps=steps)
+    trainer = kind(model, args, train_dataset=data, callbacks=[recorder := GradientRecorder()], **rules)
     trainer.train()
     trainer.gradients = torch.stack(recorder.gradients)
     trainer.losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
@@ -54,21 +50,19 @@ class _DividesByItems(MixingTrainer):
         return model(**inputs)["loss"] * len(inputs["labels"]) / num_items_in_batch
 
 
-class _Inner(nn.Module):
-    """A classifier that gives a loss alone, and counts its rows."""
+class _LossAlone(nn.Module):
+    """A classifier that gives a loss and no logits, of which rows could be told apart."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner = build_model("bert-classifier")
-        self.register_buffer("num_rows", torch.zeros((), dtype=torch.int64))
 
     def forward(self, input_ids: Any, attention_mask: Any, labels: Any) -> Any:
-        self.num_rows += len(labels)
         return {"loss": self.inner(input_ids=input_ids, attention_mask=attention_mask, labels=labels).loss}
 
 
 def own_loss(folder: Path) -> torch.Tensor:
-    return train(folder, _Inner(), three_streams(CLASSES), 2, 1, _DividesByItems, batch_size=9).gradients
+    return train(folder, _LossAlone(), three_streams(CLASSES), 2, 1, _DividesByItems, batch_size=9).gradients
 
 
 def kinds_of_loss(folder: Path) -> dict[str, float]:
@@ -81,29 +75,6 @@ def kinds_of_loss(folder: Path) -> dict[str, float]:
         if is_exact:
             errors[name] = float((found - exact).norm() / exact.norm())
     return errors
-
-
-def in_turns(folder: Path, model: nn.Module, size: int) -> Any:
-    data = Tokens(60, 1, CLASSES)
-    streams = {f"s{k}": [data[3 * k + i] for i in range(3)] for k in range(20)}
-    return train(folder / "turns", model, streams, size, 3, batch_size=20, learning_rate=0.0, mixing=Uniform())
-
-
-def turns(folder: Path) -> dict[str, Any]:
-    """Losses of many streams whose rows are unknown, measured in turns."""
-    trainer = in_turns(folder, _Inner(), 4)
-    rows = trainer.ledger.to_pandas() if trainer.is_world_process_zero() else None
-    return {"losses": trainer.losses, "num_rows": int(trainer.model.num_rows), "rows": rows}
-
-
-def stock_gradient(folder: Path) -> float:
-    """The norm of the stock Trainer's gradient beside ours, for a head that ignores the item count."""
-    options = {"train_sampling_strategy": "sequential"}
-    stock, own = (
-        train(folder, build_model("bert-classifier"), Tokens(8, 1, CLASSES), 4, 1, kind, **options).gradients[0].norm()
-        for kind in (Trainer, MixingTrainer)
-    )
-    return float(stock / own)
 
 
 class _WeightsOnOneRank(TrainerCallback):
@@ -168,7 +139,7 @@ def nonfinite(folder: Path) -> list[Any]:
 results = launched(
     *(partial(mixture, name) for name in FEW),
     *(own_loss, disagreement, broken_sample, nonfinite),
-    rare=[*(partial(mixture, name) for name in MODEL_DATA if name not in FEW), kinds_of_loss, turns, stock_gradient],
+    rare=[*(partial(mixture, name) for name in MODEL_DATA if name not in FEW), kinds_of_loss],
 )
 
 
@@ -203,22 +174,6 @@ def test_losses_of_every_kind_have_the_gradient_of_the_whole_batch(results: list
     for result in results:
         assert len(result["kinds_of_loss"]) == sum(is_exact for _, is_exact in LOSSES.values())
         assert {name: error for name, error in result["kinds_of_loss"].items() if error > 2e-6} == {}
-
-
-@pytest.mark.full
-def test_losses_in_turns_are_those_of_one_process(results: list[dict[str, Any]], tmp_path: Path) -> None:
-    single, found = in_turns(tmp_path, build_model("bert-classifier"), 64), results[0]["turns"]
-    assert found["losses"] == pytest.approx(single.losses, abs=1e-5)
-    measured = found["rows"]["loss"].notna()
-    assert found["rows"][measured].groupby("step").size().tolist() == [16] * 3
-    np.testing.assert_allclose(found["rows"]["loss"][measured], single.ledger.to_pandas()["loss"][measured], atol=1e-5)
-    # Each rank's own rows, and one in a micro-batch that only keeps it in step.
-    assert all(30 <= result["turns"]["num_rows"] < 30 + 3 * 20 for result in results)
-
-
-@pytest.mark.full
-def test_stock_gradient_is_too_large_by_the_number_of_ranks(results: list[dict[str, Any]]) -> None:
-    assert results[0]["stock_gradient"] == pytest.approx(2.0, abs=1e-4)
 
 
 def test_ranks_that_disagree_end_in_an_error_on_all(results: list[dict[str, Any]]) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import datasets
 import pytest
 import torch
 from torch import nn
@@ -29,12 +28,7 @@ class Fault:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        most_rows: int = 2,
-        where: str = "forward",
-        error: Exception | None = None,
-        from_forward: int = 0,
+        self, model: nn.Module, most_rows: int = 2, where: str = "forward", error: Any = None, from_forward: int = 0
     ):
         self.most_rows, self.where, self.from_forward = most_rows, where, from_forward
         self.error = error or torch.OutOfMemoryError("no room")
@@ -62,16 +56,9 @@ class Fault:
 def _trainer(
     folder: Path, model: nn.Module | None = None, streams: Any = None, batch_size: int = 9, **changes: Any
 ) -> MixingTrainer:
-    recorder = GradientRecorder()
-    trainer = MixingTrainer(
-        model or build_model("llama"),
-        arguments(folder, **{"max_steps": 6, "auto_find_batch_size": True, **changes}),
-        train_dataset=streams or three_streams(),
-        mixing="Uniform",
-        batch_size=batch_size,
-        max_tokens_per_micro_batch=96 if folder.name.startswith("tokens") else None,
-        callbacks=[recorder],
-    )
+    args = arguments(folder, **{"max_steps": 6, "auto_find_batch_size": True, **changes})
+    rules = {"mixing": "Uniform", "batch_size": batch_size, "callbacks": [recorder := GradientRecorder()]}
+    trainer = MixingTrainer(model or build_model("llama"), args, None, streams or three_streams(), **rules)
     trainer.recorder = recorder
     return trainer
 
@@ -136,21 +123,6 @@ def experts(folder: Path) -> bool:
     return torch.equal(means["small"], means["halved"])
 
 
-def iterable_by_tokens(folder: Path) -> dict[str, Any]:
-    """Micro-batches by tokens, of which the ranks agree on the number, made of rows that come only once."""
-    found = []
-    for auto in (False, True):
-        rows = [{name: values.tolist() for name, values in row.items()} for row in Tokens(40, 1).rows]
-        streams = {"rows": datasets.Dataset.from_list(rows).to_iterable_dataset(), "more": Tokens(12, 2)}
-        model = build_model("llama")
-        if auto:
-            Fault(model)
-        trainer = _trainer(folder / f"tokens-{auto}", model, streams, auto_find_batch_size=auto, max_steps=4)
-        trainer.train()
-        found.append(torch.stack(trainer.recorder.gradients))
-    return {"difference": float((found[0] - found[1]).abs().max()), "cap": trainer._parts.run.loader.cap.max_tokens}
-
-
 FAILURES: dict[str, tuple[dict[str, Any], bool]] = {
     "no sample fits": ({"most_rows": 0}, True),
     "probe without recovery": ({}, False),
@@ -188,7 +160,7 @@ SCENARIOS = ("undisturbed", "repeated", "experts", "iterable_by_tokens", "failur
 results = launched(
     *(undisturbed, partial(repeated, "backward"), partial(failure, "other error")),
     rare=[
-        *(partial(repeated, "forward"), partial(repeated, "training"), experts, iterable_by_tokens),
+        *(partial(repeated, "forward"), partial(repeated, "training"), experts),
         *(partial(failure, name) for name in FAILURES if name != "other error"),
     ],
 )
@@ -209,11 +181,8 @@ def test_the_step_is_repeated_and_the_run_is_the_undisturbed_one(where: str, res
 
 
 @pytest.mark.full
-def test_gradients_on_one_rank_only_count_and_rows_that_come_once_are_cut_anew(results: list[dict[str, Any]]) -> None:
-    for result in results:
-        assert result["experts"], "statistics are not put back"
-        assert result["iterable_by_tokens"]["difference"] < 1e-6
-        assert result["iterable_by_tokens"]["cap"] < 48
+def test_gradients_on_one_rank_only_count_and_statistics_are_put_back(results: list[dict[str, Any]]) -> None:
+    assert all(result["experts"] for result in results)
 
 
 @pytest.mark.parametrize("name", some(FAILURES, ["other error"]))

@@ -111,17 +111,6 @@ def resumed(name: str, folder: Path) -> Any:
     return found_in(run(folder / f"resumed-{name}", name, checkpoint))
 
 
-def by_tokens(folder: Path) -> list[float]:
-    """Micro-batches cut by tokens, of which ranks have different numbers of each stream."""
-    ends = []
-    for changes in ({"methods": [DER()]}, {"buffer": ReplayBuffer(12, retrieval="MIR")}):
-        options = {"model": build_model("llama"), "new": Tokens(40, 3), "max_tokens": 30, "batch_size": 11, **changes}
-        trainer = make_trainer(folder / "tokens", **options)
-        trainer.train()
-        ends.append(float(weights_of(trainer.model).sum()))
-    return ends
-
-
 def features(folder: Path) -> list[Any]:
     return [extract_features(Classifier(), Points(13), batch_size=4), extract_features(Classifier(), Points(1))]
 
@@ -145,40 +134,18 @@ def failures(folder: Path) -> dict[str, str]:
     """What each rank says where rank 1 fails in what ranks do for themselves before they talk to each other."""
     rank, found = torch.distributed.get_rank(), {}
     for name, (make, owner, part) in FAILING.items():
-        buffer = make()
-        methods = [DER()] if name == "labels" else []  # then ranks talk on about logits
-        trainer = make_trainer(folder / f"failing {name}", methods, buffer=buffer, batch_size=11)
-        with pytest.MonkeyPatch.context() as patch:
-            if rank == 1:
-                patch.setattr(owner(trainer, buffer), part, _fail)
-            found[name] = message_of(trainer.train)
+        trainer = make_trainer(folder / f"failing {name}", [], buffer=(buffer := make()), batch_size=11)
+        if rank == 1:
+            setattr(owner(buffer.feeding), part, _fail)
+        found[name] = message_of(trainer.train)
     odd = {rank: Row({"kept"} if rank else "kept")}
-    found["row"] = message_of(lambda: gather_rows(RankSync(2), odd))
-    return found
+    return {**found, "row": message_of(lambda: gather_rows(RankSync(2), odd))}
 
 
-def _mir() -> ReplayBuffer:
-    return ReplayBuffer(20, retrieval=MIR(9))
-
-
-def _runs(trainer: Any, buffer: Any) -> Any:
-    return buffer.feeding._run.runs
-
-
-FAILING: dict[str, tuple[Callable[[], ReplayBuffer], Callable[..., Any], str]] = {
-    "scores": (
-        lambda: ReplayBuffer(6, GradientDiversity(3)),
-        lambda trainer, buffer: buffer.feeding.scorer,
-        "_own_scores",
-    ),
-    "labels": (
-        lambda: ReplayBuffer(6, "ClassBalanced", storage=InMemory()),
-        lambda trainer, buffer: buffer,
-        "read_labels",
-    ),
-    "gradient": (_mir, _runs, "_backward"),
-    "candidates": (_mir, _runs, "load"),
-    "losses": (_mir, lambda trainer, buffer: MIR, "_losses"),
+FAILING: dict[str, tuple[Callable[[], ReplayBuffer], Callable[[Any], Any], str]] = {
+    "scores": (lambda: ReplayBuffer(6, GradientDiversity(3)), lambda feeding: feeding.scorer, "_own_scores"),
+    "gradient": (lambda: ReplayBuffer(20, retrieval=MIR(9)), lambda feeding: feeding._run.runs, "_backward"),
+    "candidates": (lambda: ReplayBuffer(20, retrieval=MIR(9)), lambda feeding: feeding._run.runs, "load"),
 }
 
 
@@ -208,7 +175,7 @@ results = launched(
     *(*(partial(same, name) for name in FEW), partial(resumed, "resumed DER++"), features),
     rare=[
         *(*(partial(same, name) for name in CASES if name not in FEW), repeated, partial(resumed, "resumed MIR")),
-        *(by_tokens, refusals, failures),
+        *(refusals, failures),
     ],
 )
 
@@ -244,7 +211,6 @@ def test_features_of_all_on_each_rank(results: list[dict[str, Any]]) -> None:
 
 @pytest.mark.full
 def test_a_step_that_is_repeated_on_both_ranks_comes_out_the_same(results: list[dict[str, Any]]) -> None:
-    assert results[0]["by_tokens"] == results[1]["by_tokens"]
     for result in results:
         for name, weights in zip(REPEATED, result["repeated"], strict=True):
             torch.testing.assert_close(weights, result[name]["weights"], rtol=0, atol=1e-12)
