@@ -115,14 +115,10 @@ def test_a_dry_run_shows_what_is_learned(folder: Path, printed: Callable[..., st
     [
         (["--streams.sums.data.path", "org/none"], "streams.sums.data: there is no file or folder '"),
         (["--streams.sums.factory", "a.b"], "streams.sums: give data (path: a name on the hub, a file or a folder) or"),
-        (["--streams.sums.train_split", "x"], "belong to factory"),
         (["--streams.sums.format", "null"], "and no tokens (input_ids): give format"),
-        (["--streams.sums.validation", "2.5"], "a share between 0 and 1, or a number of rows"),
         (["--streams.sums.data.validation_split", "train[20:]"], "validation split already: give that or validation"),
         (["--streams.text.validation", "0.1"], "rows cannot be held out of streamed data"),
         (["--tokenizer", "null"], "streams.chat.format: Chat needs a tokenizer: give the recipe one"),
-        (["--model.task", "masked-lm"], "no pad token to pad batches with"),
-        (["--model.lora", '{"target_module": ["q_proj"]}'], "Did you mean 'target_modules'?"),
         (["--model.lora", '{"r": 2, "target_modules": ["nowhere"]}'], "model: lora: "),
     ],
 )
