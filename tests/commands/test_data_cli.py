@@ -1,6 +1,8 @@
 """Recipes on files of one's own, from the command line: conversations, prompts and texts in one run."""
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,31 +10,18 @@ import datasets
 import pandas as pd
 import pytest
 import yaml
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from mixer import Ledger
 from mixer.analysis.fit.recipes import check_recipes
 from mixer.cli.entry import main
+from mixer.recipe.fields import check_fields
 from mixer.recipe.files import differences
+from mixer.recipe.recipe import Recipe
+from tests.commands.recipes import LLAMA, RECIPE, ROOT
+from tests.mixer.recipe.small_tokenizers import byte_level
 
-LLAMA = {
-    "model_type": "llama",
-    "vocab_size": 300,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-}
-TRAINING = {
-    "per_device_train_batch_size": 4,
-    "max_steps": 3,
-    "eval_strategy": "steps",
-    "eval_steps": 3,
-    "save_strategy": "no",
-    "report_to": "none",
-    "use_cpu": True,
-    "disable_tqdm": True,
-}
+ONCE = {"max_steps": 3, "eval_steps": 3, "eval_on_start": False}
 
 
 def write_data(folder: Path) -> None:
@@ -69,7 +58,7 @@ def recipe_of(folder: Path) -> dict[str, Any]:
                 "weight": 1.0,
             },
         },
-        "training": {**TRAINING, "output_dir": str(folder / "run")},
+        "training": {**RECIPE["training"], **ONCE, "output_dir": str(folder / "run")},
     }
 
 
@@ -115,11 +104,10 @@ def test_the_written_recipe_is_the_same_and_can_be_read_again(folder: Path, caps
     assert rows["text"] == ["not known", "none", "32.0 (of the first)", "0.250", "no limit"]
 
 
-def test_a_dry_run_shows_what_is_learned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["train", str(folder / "recipe.yaml"), "--dry_run"])
-    printed = capsys.readouterr().out
-    assert "chat, first sample: <|im_start|>user" in printed
-    assert "⟦0<|endoftext|>⟧" in printed
+def test_a_dry_run_shows_what_is_learned(folder: Path, printed: Callable[..., str]) -> None:
+    shown = printed("train", folder / "recipe.yaml", "--dry_run")
+    assert "chat, first sample: <|im_start|>user" in shown
+    assert "⟦0<|endoftext|>⟧" in shown
 
 
 @pytest.mark.parametrize(
@@ -127,25 +115,54 @@ def test_a_dry_run_shows_what_is_learned(folder: Path, capsys: pytest.CaptureFix
     [
         (["--streams.sums.data.path", "org/none"], "streams.sums.data: there is no file or folder '"),
         (["--streams.sums.factory", "a.b"], "streams.sums: give data (path: a name on the hub, a file or a folder) or"),
-        (["--streams.sums.data", "null"], "it has neither"),
-        (["--streams.sums.train_split", "x"], "belong to factory"),
         (["--streams.sums.format", "null"], "and no tokens (input_ids): give format"),
-        (["--streams.sums.validation", "2.5"], "a share between 0 and 1, or a number of rows"),
-        (["--streams.sums.data.validation_split", "test"], "there is no split 'test'; there are ['train']"),
         (["--streams.sums.data.validation_split", "train[20:]"], "validation split already: give that or validation"),
         (["--streams.text.validation", "0.1"], "rows cannot be held out of streamed data"),
-        (["--streams.sums.format.prompt", "{ask}"], "streams.sums: Prompt reads the column 'ask'"),
         (["--tokenizer", "null"], "streams.chat.format: Chat needs a tokenizer: give the recipe one"),
-        (["--model.task", "masked-lm"], "no pad token to pad batches with"),
-        (["--model.lora", '{"target_module": ["q_proj"]}'], "Did you mean 'target_modules'?"),
         (["--model.lora", '{"r": 2, "target_modules": ["nowhere"]}'], "model: lora: "),
-        (["--streams.sums.weigth", "1"], "streams.sums.weigth: there is no field 'weigth'. Did you mean 'weight'?"),
     ],
 )
 def test_wrong_input_names_the_field(
-    folder: Path, changes: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, changes: list[str], message: str, refused: Callable[..., str]
 ) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["train", str(folder / "recipe.yaml"), *changes])
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+    assert message in refused("train", folder / "recipe.yaml", *changes)
+
+
+# ---- The examples of `docs/data.md`, as they stand there ----
+
+PAGE = (ROOT / "docs" / "data.md").read_text()
+
+
+def example(name: str) -> str:
+    (found,) = re.findall(rf"<!-- {name} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+    return found
+
+
+def test_the_recipe_of_the_page_trains_and_its_python_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    byte_level().save_pretrained("my-model")
+    LlamaForCausalLM(LlamaConfig(**{**LLAMA, "max_position_embeddings": 128})).save_pretrained("my-model")
+    for path in ("data/maths", "data/books"):
+        Path(path).mkdir(parents=True)
+    write_data(Path("data"))
+    table = pd.DataFrame({"question": ["1+1?", "2+2?"] * 10, "answer": ["2", "4"] * 10, "level": ["low", "high"] * 10})
+    table.to_csv("data/maths/sums.csv", index=False)
+    for split in ("train", "test"):
+        Path(f"data/books/{split}.txt").write_text("a line of some book\n" * 20)
+    Path("recipe.yaml").write_text(example("recipe: mixture"))
+    command = ["train", "recipe.yaml", "--training.use_cpu", "true", "--training.report_to", "none"]
+    assert "maths, first sample: 1+1?" in printed(*command, "--dry_run")
+    printed(*command, "--training.save_strategy", "no")
+    assert Ledger(Path("run/ledger")).to_pandas()["count"].sum() == 16
+    capsys.readouterr()
+    exec(example("python: formats"), {"tokenizer": byte_level()})  # noqa: S102
+    assert capsys.readouterr().out == "2<|endoftext|>\n"
+
+
+def test_all_fields_on_the_page_exist() -> None:
+    blocks: list[Any] = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+    assert len(blocks) == 3
+    for block in blocks:
+        check_fields(Recipe, block)

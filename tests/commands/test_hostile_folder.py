@@ -33,19 +33,9 @@ from tasks.task_folders import folder_of_task
 from tests.fixtures.runs import NUM_STEPS, SAVED_STEP, make_trainer
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "0.1.0"
-AWFUL = [
-    *(
-        "..",
-        "../../x",
-        "/etc/x",
-        "\x1b[31mred\x1b[0m",
-        "[red]a[/red]",
-        "\u202eabc",
-        "a\nb",
-        "</script><script>alert(1)</script>",
-    ),
-    *('"><img src=x onerror=alert(1)>', "=HYPERLINK(1)", "{{7*7}}", "a|b", "![x](javascript:1)", "y" * 3_000, "CON"),
-]
+AWFUL = ["..", "../../x", "/etc/x", "\x1b[31mred\x1b[0m", "[red]a[/red]", "\u202eabc", "a\nb", "{{7*7}}", "a|b", "CON"]
+AWFUL += ["</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "=HYPERLINK(1)", "![x](javascript:1)"]
+AWFUL += ["y" * 3_000]
 
 
 class _Marks:
@@ -77,21 +67,19 @@ def _checkpoint(run: Path) -> Path:
 
 
 # What is said of each file of a checkpoint that somebody put a pickle in place of; {} is the checkpoint's folder.
+WEIGHTS_ONLY = "Cannot resume: {}/%s cannot be read (UnpicklingError: Weights only"
 SAID = {
-    ("rng_state.pth", "torch"): "Cannot resume: {}/rng_state.pth cannot be read (UnpicklingError: Weights only",
-    ("rng_state.pth", "pickle"): "Cannot resume: {}/rng_state.pth cannot be read (UnpicklingError: Weights only",
-    ("optimizer.pt", "torch"): "Cannot resume: {}/optimizer.pt cannot be read (UnpicklingError: Weights only",
-    ("optimizer.pt", "pickle"): "Cannot resume: {}/optimizer.pt cannot be read (UnpicklingError: Weights only",
-    ("scheduler.pt", "torch"): "Cannot resume: {}/scheduler.pt cannot be read (UnpicklingError: Weights only",
-    ("scheduler.pt", "pickle"): "Cannot resume: {}/scheduler.pt cannot be read (UnpicklingError: Weights only",
+    ("rng_state.pth", "torch"): WEIGHTS_ONLY % "rng_state.pth",
+    ("optimizer.pt", "torch"): WEIGHTS_ONLY % "optimizer.pt",
+    ("scheduler.pt", "pickle"): WEIGHTS_ONLY % "scheduler.pt",
     ("model.safetensors", "torch"): "Cannot resume: {}/model.safetensors cannot be read (SafetensorError: ",
-    ("model.safetensors", "pickle"): "Cannot resume: {}/model.safetensors cannot be read (SafetensorError: ",
     ("trainer_state.json", "pickle"): "Cannot resume: {}/trainer_state.json cannot be read (UnicodeDecodeError: ",
     ("config.json", "pickle"): "Cannot resume: {}/config.json cannot be read (UnicodeDecodeError: ",
     ("mixing.json", "pickle"): "Cannot resume from {}: mixing.json is torn",
     ("complete.json", "pickle"): "Cannot resume from {}: complete.json is torn",
     ("methods/memory/buffer.json", "pickle"): "Stream 'memory': {}/methods/memory/buffer.json is torn (",
     ("methods/memory/buffer.npz", "pickle"): "Stream 'memory': {}/methods/memory/buffer.npz is missing or torn (",
+    ("methods/memory/buffer.npz", "objects"): "Stream 'memory': {}/methods/memory/buffer.npz is missing or torn (",
     ("methods/memory/rows/rows.arrow", "pickle"): "Stream 'memory': {}/methods/memory/rows/rows.arrow is torn (",
 }
 
@@ -99,6 +87,8 @@ SAID = {
 def _put_payload(path: Path, form: str, mark: Path) -> None:
     if form == "pickle":
         path.write_bytes(pickle.dumps(_Marks(mark)))
+    elif form == "objects":
+        np.savez(path, **{"entries/address": np.array([_Marks(mark)], dtype=object)})
     else:
         torch.save({"state": _Marks(mark), "param_groups": []}, path)
 
@@ -128,22 +118,10 @@ def test_a_malicious_file_of_a_checkpoint_runs_nothing_and_is_named(
     assert not mark.exists()
 
 
-def test_every_file_of_a_checkpoint_is_tried(run: Path) -> None:
+def test_every_file_of_a_checkpoint_is_tried_and_the_payload_would_run(run: Path, tmp_path: Path) -> None:
     checkpoint = run / f"checkpoint-{SAVED_STEP}"
     files = {path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file()}
     assert files <= {name for name, _ in SAID}
-
-
-@pytest.mark.parametrize("form", ["torch", "pickle"])
-def test_training_arguments_of_a_checkpoint_are_not_read(form: str, run: Path, tmp_path: Path) -> None:
-    _put_payload(run / f"checkpoint-{SAVED_STEP}" / "training_args.bin", form, tmp_path / "mark")
-    trainer = make_trainer(run)
-    trainer.train(resume_from_checkpoint=str(_checkpoint(run)))
-    assert trainer.state.global_step == NUM_STEPS
-    assert not (tmp_path / "mark").exists()
-
-
-def test_the_payload_would_run(tmp_path: Path) -> None:
     for form, load in (
         ("pickle", lambda path: pickle.loads(path.read_bytes())),  # noqa: S301
         ("torch", lambda path: torch.load(path, weights_only=False)),
@@ -153,63 +131,41 @@ def test_the_payload_would_run(tmp_path: Path) -> None:
         assert (tmp_path / form).exists()
 
 
-def test_arrays_of_objects_are_refused(run: Path, tmp_path: Path) -> None:
-    path = run / f"checkpoint-{SAVED_STEP}" / "methods" / "memory" / "buffer.npz"
-    _unseal_buffer(run / f"checkpoint-{SAVED_STEP}")
-    objects = np.array([_Marks(tmp_path / "mark")], dtype=object)
-    np.savez(path, **{"entries/address": objects})
-    with pytest.raises(ValueError, match=re.escape(str(path))):
-        make_trainer(run).train(resume_from_checkpoint=str(_checkpoint(run)))
+def test_training_arguments_of_a_checkpoint_are_not_read(run: Path, tmp_path: Path) -> None:
+    _put_payload(run / f"checkpoint-{SAVED_STEP}" / "training_args.bin", "pickle", tmp_path / "mark")
+    trainer = make_trainer(run)
+    trainer.train(resume_from_checkpoint=str(_checkpoint(run)))
+    assert trainer.state.global_step == NUM_STEPS
     assert not (tmp_path / "mark").exists()
 
 
-@pytest.mark.parametrize("path", ["os.system", "subprocess.Popen", "mark_when_imported.Policy", "builtins.eval"])
-def test_a_described_policy_imports_nothing(
-    path: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_a_ledger_or_a_recipe_describes_imports_nothing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(_module(tmp_path)))
+    (tmp_path / "modules").mkdir()
+    text = f"from pathlib import Path\nPath({str(tmp_path / 'mark')!r}).write_text('run')\nclass Policy: ...\n"
+    (tmp_path / "modules" / "mark_when_imported.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    written: dict[str, Any] = {"class_path": "mark_when_imported.Policy", "init_args": {}}
     note = run / "ledger" / "ledger.json"
     content = json.loads(note.read_text())
-    content["run"]["mixing"] = content["run"]["batch_size"] = {"class_path": path, "init_args": {}}
+    content["run"]["mixing"] = content["run"]["batch_size"] = written
     note.write_text(json.dumps(content))
     explain(run, SAVED_STEP)
     write_report([run], tmp_path / "report.html")
-    assert not (tmp_path / "mark").exists()
-
-
-@pytest.mark.parametrize("where", [("mixing",), ("streams", "a", "arguments", "x"), ("methods",)])
-def test_a_recipe_in_a_run_folder_imports_nothing(
-    where: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(_module(tmp_path)))
-    written: dict[str, Any] = {"class_path": "mark_when_imported.Policy", "init_args": {}}
-    recipe: dict[str, Any] = {
-        "model": {"config": {}},
-        "streams": {"a": {"factory": "x.y"}},
-        "training": {"output_dir": "o"},
-    }
-    inner = recipe
-    for name in where[:-1]:
-        inner = inner.setdefault(name, {})
-    inner[where[-1]] = [written] if where == ("methods",) else written
-    folders = {}
-    for name in ("one", "two"):
-        folders[name] = tmp_path / name
-        folders[name].mkdir()
-        (folders[name] / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    stream = {"factory": "x.y", "arguments": {"x": written}}
+    recipe = {"model": {"config": {}}, "streams": {"a": stream}, "training": {"output_dir": "o"}, "mixing": written}
+    folders = {name: tmp_path / name for name in ("one", "two")}
+    for folder in folders.values():
+        folder.mkdir()
+        (folder / "recipe.yaml").write_text(yaml.safe_dump({**recipe, "methods": [written]}))
     assert check_recipes(folders, allow_different=False) == []
     assert not (tmp_path / "mark").exists()
-
-
-def _module(folder: Path) -> Path:
-    """Writes a module that leaves a mark where it is imported."""
-    (folder / "modules").mkdir()
-    text = f"from pathlib import Path\nPath({str(folder / 'mark')!r}).write_text('code was run')\nclass Policy: ...\n"
-    (folder / "modules" / "mark_when_imported.py").write_text(text)
-    return folder / "modules"
-
-
-# ---- What is no plain file ----
+    for folder in folders.values():
+        with (folder / "recipe.yaml").open("wb") as file:
+            file.truncate(2**27)  # without an end
+    with pytest.raises(ValueError, match=r"recipe\.yaml cannot be read \(it is larger than the .* bytes"):
+        check_recipes(folders, allow_different=False)
 
 
 @pytest.fixture
@@ -226,12 +182,7 @@ def _ends() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-def _put_pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def _put_device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
+PUT: dict[str, Callable[[Path], None]] = {"pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero")}
 
 
 READERS: dict[str, Callable[[Path, Path], Any]] = {
@@ -247,19 +198,19 @@ READERS: dict[str, Callable[[Path, Path], Any]] = {
 TABLES = ("clock", "decisions", "memories", "streams", "timings")
 FILES = [
     *((f"ledger/{table}/part-000000.parquet", "is damaged (it is not a regular file)") for table in TABLES),
-    *((f"ledger/{table}/tail-000007.arrow", "is damaged (it is not a regular file)") for table in TABLES),
+    *((f"ledger/{table}/tail-000007.arrow", "is damaged (it is not a regular file)") for table in ("clock", "streams")),
     ("ledger/ledger.json", "it has no ledger/ledger.json"),
 ]
 
 
 @pytest.mark.usefixtures("_ends")
-@pytest.mark.parametrize("put", [_put_pipe, _put_device])
+@pytest.mark.parametrize("put", PUT)
 @pytest.mark.parametrize(("name", "said"), FILES)
 def test_a_pipe_or_a_device_in_place_of_a_file_is_never_read(
-    name: str, said: str, put: Callable[[Path], None], run: Path, tmp_path: Path
+    name: str, said: str, put: str, run: Path, tmp_path: Path
 ) -> None:
     (run / name).unlink(missing_ok=True)
-    put(run / name)
+    PUT[put](run / name)
     refused = {}
     for reader, read in READERS.items():
         try:
@@ -276,22 +227,9 @@ def test_a_pipe_in_a_checkpoint_is_never_read(name: str, run: Path) -> None:
     checkpoint = run / f"checkpoint-{SAVED_STEP}"
     _unseal_buffer(checkpoint)
     (checkpoint / name).unlink()
-    _put_pipe(checkpoint / name)
+    PUT["pipe"](checkpoint / name)
     with pytest.raises(ValueError, match=re.escape(name)):
         make_trainer(run).train(resume_from_checkpoint=str(_checkpoint(run)))
-
-
-def test_a_recipe_without_end_is_not_read(tmp_path: Path) -> None:
-    folders = {name: tmp_path / name for name in ("one", "two")}
-    for folder in folders.values():
-        folder.mkdir()
-        with (folder / "recipe.yaml").open("wb") as file:
-            file.truncate(2**27)
-    with pytest.raises(ValueError, match=r"recipe\.yaml cannot be read \(it is larger than the .* bytes"):
-        check_recipes(folders, allow_different=False)
-
-
-# ---- Names ----
 
 
 @pytest.fixture
@@ -301,27 +239,18 @@ def named(tmp_path: Path) -> Path:
     ledger = Ledger(run / "ledger", is_writer=True)
     ledger.begin(None, {"streams": AWFUL, "policy": "\x1b[31m[bold]evil[/bold]", "batch_size": "Constant"})
     ones, n = np.ones(len(AWFUL)), np.ones(len(AWFUL), dtype=np.int64)
+    shares = ("weight", "loss", "coverage", "epoch", "policy_weight", "loss_weight", "owed")
+    numbers = ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered", "skipped")
+    columns: dict[str, Any] = {**dict.fromkeys(shares, ones), **dict.fromkeys(numbers, n), "active": n.astype(bool)}
+    rates = ("epoch", "progress", "learning_rate", "learning_rate_factor", "loss", "gradient_norm", "update_norm")
     for step in (1, 2, 3):
-        columns: dict[str, Any] = dict.fromkeys(
-            ("weight", "loss", "coverage", "epoch", "policy_weight", "loss_weight", "owed"), ones
-        )
-        columns |= dict.fromkeys(
-            ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered", "skipped"), n
-        )
-        ledger.record_streams(step, tuple(AWFUL), {**columns, "active": n.astype(bool)})
+        ledger.record_streams(step, tuple(AWFUL), columns)
         clock = dict.fromkeys(("samples", "tokens", "batch_size", "total"), step)
-        rates = dict.fromkeys(
-            ("epoch", "progress", "learning_rate", "learning_rate_factor", "loss", "gradient_norm", "update_norm"), 0.5
-        )
-        ledger.record_clock(step=step, **clock, **rates)
+        ledger.record_clock(step=step, **clock, **dict.fromkeys(rates, 0.5))
         ledger.record_evaluation(step, dict.fromkeys(AWFUL, 0.5))
         ledger.record_memory(step, AWFUL[0], dict.fromkeys(AWFUL, 1))
     ledger.finish()
     return run
-
-
-def _no_controls(text: str) -> bool:
-    return all(character.isprintable() or character == "\n" for character in text)
 
 
 def test_the_terminal_shows_no_escapes_and_no_markup(named: Path) -> None:
@@ -332,38 +261,32 @@ def test_the_terminal_shows_no_escapes_and_no_markup(named: Path) -> None:
     screen.print(view(watched, 200, 60))
     screen.print("[red]x[/red] :smile:")
     text = screen.file.getvalue()
-    assert _no_controls(text)
+    assert all(character.isprintable() or character == "\n" for character in text)
     assert "[red]x[/red] :smile:" in text
     assert "[bold]evil[/bold]" in text
 
 
-def test_the_page_holds_names_as_text(named: Path, tmp_path: Path) -> None:
+def test_pages_tables_and_markdown_hold_names_as_text(named: Path, tmp_path: Path) -> None:
     page = write_report([named], tmp_path / "report.html").read_text()
     assert "<script>alert" not in page
     assert "<img src=x" not in page
     assert page.count("</script>") == page.count("<script")
-
-
-def test_tables_lie_in_their_folder_and_compute_nothing(named: Path, tmp_path: Path) -> None:
     paths = write_tables({name: Ledger(named / "ledger") for name in ("../../x", "a/b")}, {}, tmp_path / "tables")
     assert {path.parent for path in paths} == {tmp_path / "tables"}
     with next(path for path in paths if path.stem.endswith("streams")).open(newline="") as file:
         cells = {row["stream"] for row in csv.DictReader(file)}
     assert "'=HYPERLINK(1)" in cells
     assert not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
-
-
-def test_markdown_cells_stay_cells() -> None:
     lines = markdown_table([{"name": name} for name in AWFUL]).split("\n")
     assert len(lines) == len(AWFUL) + 2
     assert not any(re.search(r"(?<!\\)(\]\(|`)|<(img|script)", line) for line in lines[2:])
 
 
-@pytest.mark.parametrize("name", AWFUL)
-def test_tasks_have_folders_in_the_run(name: str, tmp_path: Path) -> None:
-    folder = folder_of_task(tmp_path, 0, name)
-    folder.mkdir()
-    assert folder.resolve().parent == tmp_path.resolve()
+def test_tasks_have_folders_in_the_run(tmp_path: Path) -> None:
+    for place, name in enumerate(AWFUL):
+        folder = folder_of_task(tmp_path, place, name)
+        folder.mkdir()
+        assert folder.resolve().parent == tmp_path.resolve()
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[31m", "\u202eabc", "\x00", "\ud800", "a/b"])

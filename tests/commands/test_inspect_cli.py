@@ -1,75 +1,49 @@
 """`mixer inspect`, as a user runs it: files with known faults, in tables, as JSON and on a terminal."""
 
-import contextlib
 import json
-import os
-import pty
-import struct
-import threading
-from fcntl import ioctl
+from collections.abc import Callable
 from pathlib import Path
-from termios import TIOCSWINSZ
 from typing import Any
 
 import datasets
 import pytest
-import yaml
 
 from mixer.cli.entry import main
-from tests.commands.test_data_cli import LLAMA
+from tests.commands.recipes import LLAMA, NO_EVALUATION, ROOT, write_recipe
+from tests.terminal import Terminal
 
-ROOT = Path(__file__).parents[2]
 HOSTILE = "[red]not red[/red] \x1b[2J\x1b[31m \u202etfel\u202c שלום 漢字"
 SUMS = {"class_path": "Prompt", "init_args": {"prompt": "{question} = ", "completion": "{answer}", "max_length": 16}}
-
-UNEVALUATED = ("--training.eval_strategy", "no")
 
 
 def write_files(folder: Path) -> None:
     """20 sums, of which 5 are cut off at 16 bytes and one is written twice; 12 texts, 3 of them in both streams."""
     sums = [{"question": f"{number:02d}+{number:02d}", "answer": f"{2 * number:04d}"} for number in range(14)]
     long = [{"question": "what is " + "one and " * 3 + str(number), "answer": "?"} for number in range(5)]
-    lines = [json.dumps(row) for row in [*sums, sums[0], *long]]
-    (folder / "sums.jsonl").write_text("\n".join(lines))
-    (folder / "sums_again.jsonl").write_text("\n".join(lines))
-    texts = [f"{HOSTILE} {number}" for number in range(12)]
-    for name, own in (("one", texts), ("two", [*(f"more of {number}" for number in range(9)), *texts[:3]])):
-        (folder / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in own))
+    texts = [{"text": f"{HOSTILE} {number}"} for number in range(12)]
+    others = [*({"text": f"more of {number}"} for number in range(9)), *texts[:3]]
+    both = [*sums, sums[0], *long]
+    for name, rows in {"sums": both, "sums_again": both, "one": texts, "two": others}.items():
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
 
-def write_recipe(folder: Path) -> Path:
+def write(folder: Path) -> Path:
     text = {"class_path": "Text", "init_args": {"max_length": 100}}
-    streams = {
-        "sums": {"data": {"path": str(folder / "sums.jsonl")}, "format": SUMS, "validation": 2},
-        "one": {"data": {"path": str(folder / "one.jsonl")}, "format": text},
-        "two": {"data": {"path": str(folder / "two.jsonl")}, "format": text},
+    streams: dict[str, Any] = {
+        name: {"data": {"path": str(folder / f"{name}.jsonl")}, "format": SUMS if name == "sums" else text}
+        for name in ("sums", "one", "two")
     }
-    recipe = {
-        "model": {"config": {**LLAMA, "max_position_embeddings": 128}},
-        "tokenizer": {"factory": "tests.mixer.recipe.small_tokenizers.byte_level"},
-        "streams": streams,
-        "mixing": "Uniform",
-        "batch_size": 12,
-        "training": {
-            "output_dir": str(folder / "run"),
-            "max_steps": 4,
-            "per_device_train_batch_size": 6,
-            "eval_strategy": "steps",
-            "eval_steps": 2,
-            "report_to": "none",
-            "use_cpu": True,
-            "disable_tqdm": True,
-        },
-    }
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
-    return folder / "recipe.yaml"
+    streams["sums"]["validation"] = 2
+    model, tokenizer = {"config": LLAMA}, {"factory": "tests.mixer.recipe.small_tokenizers.byte_level"}
+    rules = {"streams": streams, "mixing": "Uniform", "batch_size": 12}
+    return Path(write_recipe(folder, {"per_device_train_batch_size": 6}, model=model, tokenizer=tokenizer, **rules))
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("inspect")
     write_files(folder)
-    return write_recipe(folder)
+    return write(folder)
 
 
 @pytest.fixture(autouse=True)
@@ -77,14 +51,13 @@ def _cache(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", written.parent / "cache")
 
 
-def as_json(capsys: pytest.CaptureFixture[str], *options: str) -> Any:
-    capsys.readouterr()
-    main(["inspect", *options, "--json"])
-    return json.loads(capsys.readouterr().out)
+@pytest.fixture
+def as_json(printed: Callable[..., str]) -> Callable[..., Any]:
+    return lambda *options: json.loads(printed("inspect", *options, "--json"))
 
 
-def test_one_document_says_everything(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = as_json(capsys, str(written))
+def test_one_document_says_everything(written: Path, as_json: Callable[..., Any]) -> None:
+    document = as_json(written)
     assert not (written.parent / "run").exists()
     sums, one, two = document["streams"]
     assert sums["num_rows"] == 18
@@ -106,19 +79,15 @@ def test_one_document_says_everything(written: Path, capsys: pytest.CaptureFixtu
     assert document["seconds"] > 0
 
 
-def test_what_is_cut_off_is_counted_by_the_rows(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (sums, *_) = as_json(capsys, str(written), "--streams.sums.validation", "null", *UNEVALUATED)["streams"]
+def test_what_is_cut_off_is_counted_by_the_rows(written: Path, as_json: Callable[..., Any]) -> None:
+    unevaluated = ["--training.eval_strategy", "no", "--training.eval_on_start", "false"]
+    (sums, *_) = as_json(written, "--streams.sums.validation", "null", *unevaluated)["streams"]
     # 15 sums of 5 + 3 + 4 + 1 bytes; 5 questions of 33 + 3 bytes, which are cut off before anything is learned.
     assert sums["num_rows"] == 20
     assert sums["training"]["size"] == 15
     assert sums["training"]["lengths"]["quantiles"]["0.5"] == 13
-    assert sums["truncation"] == {
-        "max_length": 16,
-        "num_rows": 20,
-        "num_cut": 5,
-        "share_cut": 0.25,
-        "share_lost": pytest.approx(5 * (38 - 16) / (15 * 13 + 5 * 38)),
-    }
+    shares = {"share_cut": 0.25, "share_lost": pytest.approx(5 * (38 - 16) / (15 * 13 + 5 * 38))}
+    assert sums["truncation"] == {"max_length": 16, "num_rows": 20, "num_cut": 5, **shares}
 
 
 def test_validation_rows_that_are_trained_on_end_a_strict_look(
@@ -133,10 +102,9 @@ def test_validation_rows_that_are_trained_on_end_a_strict_look(
     assert "'sums' for validation are in its own training data too" in printed
 
 
-def test_documents_that_are_packed_are_compared_as_documents(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    same = {"path": str(written.parent / "one.jsonl")}
-    options = ["--streams.one.validation", "3", "--streams.two.data", json.dumps(same)]
-    document = as_json(capsys, str(written), *options)
+def test_documents_that_are_packed_are_compared_as_documents(written: Path, as_json: Callable[..., Any]) -> None:
+    same = json.dumps({"path": str(written.parent / "one.jsonl")})
+    document = as_json(written, "--streams.one.validation", "3", "--streams.two.data", same)
     found = {(one["stream"], one["is_validation"], one["other"]): one for one in document["overlaps"]}
     leaked = found["one", True, "two"]
     assert (leaked["kind"], leaked["num_samples"], leaked["num_read"]) == ("rows", 3, 3)
@@ -144,21 +112,18 @@ def test_documents_that_are_packed_are_compared_as_documents(written: Path, caps
     assert found["two", False, "one"]["num_samples"] == 9
 
 
-def test_a_strict_look_at_good_data_ends_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe = {
-        "model": {"config": {**LLAMA, "vocab_size": 64}},
-        "streams": {"a": {"factory": "tests.mixer.analysis.inspect.sources.plain"}},
-        "training": {"output_dir": str(tmp_path / "run"), "max_steps": 4, "use_cpu": True},
-    }
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
-    main(["inspect", str(tmp_path / "recipe.yaml"), "--strict"])
-    assert "0 warnings" in capsys.readouterr().out
+def test_a_strict_look_at_good_data_ends_well(tmp_path: Path, printed: Callable[..., str]) -> None:
+    model = {"config": {**LLAMA, "vocab_size": 64}}
+    streams = {"a": {"factory": "tests.mixer.analysis.inspect.sources.plain"}}
+    recipe = write_recipe(tmp_path, NO_EVALUATION, model=model, streams=streams, mixing=None, batch_size=None)
+    assert "0 warnings" in printed("inspect", recipe, "--strict")
 
 
-def test_a_recipe_with_a_memory(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.full
+def test_a_recipe_with_a_memory(as_json: Callable[..., Any]) -> None:
     few = json.dumps({"num_samples": 40, "num_validation_samples": 8})
     options = ["--streams.old.arguments", few, "--streams.new.arguments", few]
-    document = as_json(capsys, str(ROOT / "recipes" / "replay.yaml"), *options)
+    document = as_json(ROOT / "recipes" / "replay.yaml", *options)
     old, new, memory = document["streams"]
     assert [one["is_memory"] for one in (old, new, memory)] == [False, False, True]
     assert (memory["training"]["num_read"], memory["examples"]) == (0, {})
@@ -172,40 +137,29 @@ def test_a_recipe_with_a_memory(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--num_samples", "0"], "mixer inspect: --num_samples must be at least 1, got 0."),
         (["--seed", "-1"], "mixer inspect: --seed must be at least 0, got -1."),
-        (["--streams.sums.weigth", "2"], "streams.sums.weigth"),
         (["--num_sample", "2"], "--num_sample"),
         (["--streams.one.data.path", "none.jsonl"], "there is no file or folder"),
         (["--model.config", '{"hidden_size": 8}'], "give name_or_path, or a config with a model_type"),
     ],
 )
-def test_wrong_input_is_refused(
-    written: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["inspect", str(written), *options])
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+def test_wrong_input_is_refused(written: Path, options: list[str], message: str, refused: Callable[..., str]) -> None:
+    assert message in refused("inspect", written, *options)
 
 
-def test_without_a_recipe_or_with_one_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    for given, message in ((["inspect"], "streams"), (["inspect", "none.yaml"], "recipe: there is no file")):
-        with pytest.raises(SystemExit) as ended:
-            main(given)
-        assert ended.value.code == 2
-        assert message in capsys.readouterr().err
+def test_without_a_recipe_or_with_one_that_is_not_there(refused: Callable[..., str]) -> None:
+    assert "streams" in refused("inspect")
+    assert "recipe: there is no file" in refused("inspect", "none.yaml")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("columns", [80, 120])
-def test_a_terminal_shows_hostile_texts_as_they_are(
-    written: Path, columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pyte = pytest.importorskip("pyte", reason="the emulator of a terminal is not installed")
-    for name in ("COLUMNS", "LINES", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
-    screen = pyte.HistoryScreen(columns, 200)
-    pyte.ByteStream(screen).feed(in_terminal(["inspect", str(written)], columns))
-    lines = [line.rstrip() for line in screen.display]
+def test_a_terminal_shows_hostile_texts_as_they_are(written: Path, columns: int) -> None:
+    screen = Terminal(["-m", "mixer", "inspect", str(written)], columns, 200)
+    try:
+        assert screen.wait() == 0, screen.text
+        lines, buffer = screen.lines, screen.screen.buffer
+    finally:
+        screen.close()
     titles = [line.strip("─ ") for line in lines if line.startswith("───")]
     assert titles[:4] == ["sums", "one", "two", "first step"]
     (start,) = [number for number, line in enumerate(lines) if line.strip("─ ") == "one"]
@@ -213,32 +167,5 @@ def test_a_terminal_shows_hostile_texts_as_they_are(
     examples = "".join(line[12:].strip() for line in lines[start + 1 : stop]).replace(" ", "")
     assert r"[red]notred[/red]\x1b[2J\x1b[31m\u202etfel" in examples
     assert HOSTILE[-7:].replace(" ", "") in examples
-    learned = {screen.buffer[row][column].fg for row in range(start + 1, stop) for column in range(12, columns)}
+    learned = {buffer[row][column].fg for row in range(start + 1, stop) for column in range(12, columns)}
     assert learned == {"default", "green"}
-
-
-def in_terminal(arguments: list[str], columns: int) -> bytes:
-    """Runs a command on a pseudo-terminal and gives what it writes there."""
-    master, slave = pty.openpty()
-    ioctl(slave, TIOCSWINSZ, struct.pack("HHHH", 200, columns, 0, 0))
-    blocks: list[bytes] = []
-    reader = threading.Thread(target=lambda: blocks.extend(iter(lambda: _read(master), b"")))
-    reader.start()
-    own = os.dup(1)
-    os.dup2(slave, 1)  # it is asked for its size
-    try:
-        with os.fdopen(slave, "w") as terminal, contextlib.redirect_stdout(terminal):
-            main(arguments)
-    finally:
-        os.dup2(own, 1)
-        os.close(own)
-    reader.join(timeout=60)
-    os.close(master)
-    return b"".join(blocks)
-
-
-def _read(master: int) -> bytes:
-    try:
-        return os.read(master, 65_536)
-    except OSError:  # the other end is closed
-        return b""

@@ -1,60 +1,55 @@
 """Each way of starting `mixer train` on two ranks trains the very same model."""
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
 import torch
 import yaml
 from safetensors.torch import load, load_file
+from torch.utils.data import Dataset
 
 from mixer import Ledger
-from mixer.cli.entry import main
-from tests.ranks.launch import ROOT, free_port, launch_nodes
+from tests.commands.recipes import LLAMA, ROOT, write_recipe
+from tests.helpers import Tokens
+from tests.ranks.launch import free_port, launch_nodes
 
-RECIPE: dict[str, Any] = {
-    "model": {
-        "config": {
-            "model_type": "llama",
-            "vocab_size": 64,
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-        }
-    },
-    "batch_size": 6,
-    "mixing": "Uniform",
-    "training": {
-        "per_device_train_batch_size": 4,
-        "max_steps": 6,
-        "logging_steps": 2,
-        "save_steps": 2,
-        "report_to": "none",
-        "use_cpu": True,
-        "disable_tqdm": True,
-    },
-}
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+TRAINING = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "eval_strategy": "no", "eval_on_start": False}
+MODEL = {"config": {**LLAMA, "vocab_size": 64}}
+
+
+class _KilledOnce(Dataset[dict[str, Any]]):
+    def __init__(self, rows: Tokens, marker: Path, after: int):
+        self._rows, self._marker, self._left = rows, marker, after
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self._left -= 1
+        if self._left == 0 and os.environ.get("RANK") == "1" and self._marker.exists():
+            self._marker.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self._rows[index]
+
+
+def source(seed: int, marker: str) -> Dataset[dict[str, Any]]:
+    """Rows of tokens; reading the fifth kills rank 1 where there is a file `marker`, which is then removed."""
+    return _KilledOnce(Tokens(40, seed), Path(marker), 5)
 
 
 def _command(folder: Path, run: str) -> list[str]:
     """The command after `python -m`; rank 1 reads its fifth sample of each stream in step 4, after a checkpoint."""
     streams = {
-        name: {
-            "factory": "tests.commands.killed_once.source",
-            "arguments": {"seed": seed, "marker": str(folder / "kill"), "after": 5},
-        }
+        name: {"factory": f"{__name__}.source", "arguments": {"seed": seed, "marker": str(folder / "kill")}}
         for seed, name in enumerate("ab")
     }
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump({**RECIPE, "streams": streams}))
-    return ["mixer", "train", str(path), "--training.output_dir", str(folder / run)]
+    recipe = write_recipe(folder, TRAINING, model=MODEL, streams=streams, mixing="Uniform", batch_size=6)
+    return ["mixer", "train", recipe, "--training.output_dir", str(folder / run)]
 
 
 def _start(*command: str, **variables: str) -> subprocess.Popen[str]:
@@ -69,13 +64,12 @@ def _end(*processes: subprocess.Popen[str]) -> list[str]:
     return [f"{process.communicate(timeout=300)[1]}\nstatus {process.returncode}" for process in processes]
 
 
-def _by_srun(*command: str, **more: str) -> list[subprocess.Popen[str]]:
-    """Starts two ranks with the variables that a job script makes of Slurm's."""
+def _by_hand(*commands: list[str], **more: str) -> list[subprocess.Popen[str]]:
+    """Starts two ranks with the variables that a job script sets."""
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **more}
-    slurm = {"SLURM_STEP_NUM_TASKS": "2"}
     return [
-        _start(*command, **slurm, **shared, SLURM_PROCID=str(rank), RANK=str(rank), LOCAL_RANK=str(rank))
-        for rank in range(2)
+        _start(*command, **shared, SLURM_PROCID=str(rank), RANK=str(rank), LOCAL_RANK=str(rank))
+        for rank, command in enumerate(commands)
     ]
 
 
@@ -93,65 +87,50 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> bytes:
-    """The model that two ranks end with, by variables set by hand."""
-    ends = _end(*_by_srun(*_command(folder, "srun")))
+    """The model that two ranks end with, by variables set by hand, as a job script makes them of Slurm's."""
+    ends = _end(*_by_hand(*[_command(folder, "srun")] * 2, SLURM_STEP_NUM_TASKS="2"))
     assert [end.splitlines()[-1] for end in ends] == ["status 0"] * 2, ends
+    assert Ledger(folder / "srun" / "ledger").to_pandas().groupby("step")["count"].sum().tolist() == [6] * 6
+    assert (folder / "srun" / "checkpoint-6" / "rng_state_1.pth").is_file()
     return (folder / "srun" / "model.safetensors").read_bytes()
 
 
-def test_ranks_without_a_launcher_share_the_batches(folder: Path, model: bytes) -> None:
-    rows = Ledger(folder / "srun" / "ledger").to_pandas()
-    assert rows.groupby("step")["count"].sum().tolist() == [6] * 6
-    assert (folder / "srun" / "checkpoint-6" / "rng_state_1.pth").is_file()
-
-
+@pytest.mark.full
 def test_accelerate_launches_by_its_configuration_file(folder: Path, model: bytes) -> None:
-    config = folder / "accelerate.yaml"
-    config.write_text(
-        yaml.safe_dump(
-            {
-                "compute_environment": "LOCAL_MACHINE",
-                "distributed_type": "MULTI_CPU",
-                "use_cpu": True,
-                "num_machines": 1,
-                "num_processes": 2,
-                "main_process_port": free_port(),
-                "mixed_precision": "no",
-            }
-        )
-    )
-    launcher = ("accelerate.commands.launch", "--config_file", str(config), "-m")
+    config = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_CPU", "use_cpu": True}
+    config |= {"num_machines": 1, "num_processes": 2, "main_process_port": free_port(), "mixed_precision": "no"}
+    (folder / "accelerate.yaml").write_text(yaml.safe_dump(config))
+    launcher = ("accelerate.commands.launch", "--config_file", str(folder / "accelerate.yaml"), "-m")
     (end,) = _end(_start(*launcher, *_command(folder, "accelerate")))
     assert end.endswith("status 0"), end[-4000:]
     _assert_close(folder / "accelerate", model)
 
 
-@pytest.mark.parametrize("engine", ["fsdp", "deepspeed"])
-def test_accelerate_launches_with_an_engine(folder: Path, model: bytes, engine: str) -> None:
+@pytest.mark.full
+@pytest.mark.parametrize(("engine", "shards"), [("fsdp", "pytorch_model_fsdp_0"), ("deepspeed", "global_step6")])
+def test_accelerate_launches_with_an_engine(folder: Path, model: bytes, engine: str, shards: str) -> None:
     if engine == "deepspeed":
         pytest.importorskip("deepspeed")
     options = ["--config_file", str(ROOT / "examples" / "accelerate" / f"{engine}.yaml")]
     options += ["--fsdp_state_dict_type", "SHARDED_STATE_DICT"] if engine == "fsdp" else []
     command = [*_command(folder, engine)[1:], "--training.use_cpu", "false", "--training.max_grad_norm", "1.0"]
-    module = ("-m", "tests.ranks.workers.mixer_on_engines")
     port = ("--main_process_port", str(free_port()))
+    module = ("-m", "tests.ranks.mixer_on_engines")
     (end,) = _end(_start("accelerate.commands.launch", *options, *port, *module, *command))
     assert end.endswith("status 0"), end[-4000:]
     _assert_close(folder / engine, model)  # whole, though checkpoints of FSDP are shards here
-    shards = {"fsdp": "pytorch_model_fsdp_0", "deepspeed": "global_step6"}
-    assert (folder / engine / "checkpoint-6" / shards[engine]).is_dir()
+    assert (folder / engine / "checkpoint-6" / shards).is_dir()
 
 
+@pytest.mark.full
 def test_two_agents_of_torchrun_train_by_a_recipe(folder: Path, model: bytes) -> None:
-    commands = (["-m", *_command(folder, f"node-{node}"), "--training.save_on_each_node", "true"] for node in range(2))
-    nodes = launch_nodes(*commands)
-    assert [node.returncode for node in nodes] == [0, 0], nodes[0].stderr[-4000:] + nodes[1].stderr[-4000:]
-    assert (folder / "node-0" / "model.safetensors").read_bytes() == model
-    assert (folder / "node-1" / "model.safetensors").read_bytes() == model
-    for name in ("ledger", "recipe.yaml"):
-        assert [(folder / f"node-{node}" / name).exists() for node in range(2)] == [True, False]
+    launch_nodes(*([*_command(folder, f"node-{node}"), "--training.save_on_each_node", "true"] for node in range(2)))
+    for node in range(2):
+        assert (folder / f"node-{node}" / "model.safetensors").read_bytes() == model
+        assert [(folder / f"node-{node}" / name).exists() for name in ("ledger", "recipe.yaml")] == [node == 0] * 2
 
 
+@pytest.mark.full
 def test_a_rank_that_is_killed_is_started_anew_and_the_run_goes_on(folder: Path, model: bytes) -> None:
     (folder / "kill").touch()
     launcher = ("torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--max_restarts", "1", "-m")
@@ -165,54 +144,46 @@ def test_a_rank_that_is_killed_is_started_anew_and_the_run_goes_on(folder: Path,
     assert elastic.equals(whole)
 
 
+@pytest.mark.full
 def test_ranks_with_other_options_end_in_an_error_that_names_them(folder: Path) -> None:
-    port = str(free_port())
-    command = _command(folder, "different")
-    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_RANK": "0"}
-    own = (("--batch_size", "6"), ("--batch_size", "8", "--training.seed", "3"))
-    ends = _end(*(_start(*command, *own[rank], **variables, RANK=str(rank)) for rank in range(2)))
-    for end in ends:
+    own = (["--batch_size", "6"], ["--batch_size", "8", "--training.seed", "3"])
+    for end in _end(*_by_hand(*([*_command(folder, "different"), *options] for options in own))):
         assert end.endswith("status 2"), end[-4000:]
         assert "on rank 1 batch_size is 8 instead of 6, training.seed is 3 instead of 42" in end
     assert not (folder / "different").exists()
 
 
-def _fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as stop:
-        main([*_command(folder, "none")[1:], "--training.ddp_timeout", "1"])
-    assert stop.value.code == 2
-    return capsys.readouterr().err
+RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1"}
+RESTARTS = {"TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_PORT": "1"}
 
 
-def test_ranks_that_do_not_come_are_waited_for_so_long(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("variables", "messages"),
+    [
+        ({**RANK, "MASTER_PORT": ""}, ["WORLD_SIZE=3, but MASTER_PORT missing"]),
+        (
+            {**RANK, "MASTER_PORT": str(free_port())},
+            [
+                "mixer train: rank 0 waited 1 seconds for 3 ranks at 127.0.0.1:",
+                "but not all connected",
+                "1/3 clients joined",
+                "training.ddp_timeout",
+            ],
+        ),
+        ({"SLURM_STEP_NUM_TASKS": "2"}, ["srun started 2 tasks, and each would train separately"]),
+        (
+            {**RANK, **RESTARTS},
+            ["torchrun may restart ranks (--max_restarts 3)", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"],
+        ),
+    ],
+    ids=["no port", "nobody comes", "srun", "restarts"],
+)
+def test_ranks_that_cannot_meet_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Any, variables: dict[str, str], messages: list[str]
 ) -> None:
-    port = str(free_port())
-    variables = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    message = _fails(folder, capsys)
-    assert f"mixer train: rank 0 waited 1 seconds for 3 ranks at 127.0.0.1:{port}, but not all connected" in message
-    assert "1/3 clients joined" in message
-    assert "training.ddp_timeout" in message
-    monkeypatch.delenv("MASTER_PORT")
-    assert "WORLD_SIZE=3, but MASTER_PORT missing" in _fails(folder, capsys)
-
-
-def test_tasks_of_srun_that_know_nothing_of_each_other_are_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
-    assert "srun started 2 tasks, and each would train separately" in _fails(folder, capsys)
-
-
-def test_restarts_with_the_store_of_ranks_that_ended_are_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    variables = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    torchrun = {"TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    for name, value in {**variables, **torchrun}.items():
-        monkeypatch.setenv(name, value)
-    message = _fails(folder, capsys)
-    assert "torchrun may restart ranks (--max_restarts 3)" in message
-    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in message
+    if not variables.get("MASTER_PORT"):
+        monkeypatch.delenv("MASTER_PORT", raising=False)
+    said = refused(*_command(tmp_path, "none")[1:], "--training.ddp_timeout", "1")
+    assert all(message in said for message in messages)

@@ -1,6 +1,5 @@
 """Ray Train starts the ranks: a MixingTrainer reports to it and goes on from a checkpoint that it keeps."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from mixer import Ledger, LossChange
 from mixer.mixture.stream import as_streams
 from tests.ranks.launch import ROOT
 
+pytestmark = pytest.mark.full
 _STEPS = 6
 
 
@@ -67,41 +67,26 @@ def _fit(folder: Path, name: str) -> ray.train.Result:
     ).fit()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def test_a_run_reports_to_ray_and_goes_on_after_a_failure_from_the_checkpoint_that_it_keeps(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": environment})
-    yield tmp_path_factory.mktemp("ray")
-    ray.shutdown()
-
-
-@pytest.fixture(scope="module")
-def result(folder: Path) -> ray.train.Result:
-    return _fit(folder, "whole")
-
-
-def test_metrics_of_the_streams_and_checkpoints_are_reported(result: ray.train.Result) -> None:
-    assert result.error is None
-    assert result.metrics["step"] == _STEPS
-    assert {"eval_loss", "eval_worst_loss", "loss/a", "coverage/b"} <= result.metrics.keys()
-    assert len(result.best_checkpoints) == _STEPS // 2
-    names = {path.name for path in Path(result.checkpoint.path, "checkpoint").iterdir()}
+    try:
+        whole = _fit(tmp_path, "whole")
+        (tmp_path / "failed").mkdir()
+        (tmp_path / "failed" / "fail").touch()
+        failed = _fit(tmp_path, "failed")
+        with pytest.raises(TypeError, match="Stream 'a': a dataset needs"):
+            as_streams({"a": ray.data.range(8).iterator()})  # a shard of its data
+    finally:
+        ray.shutdown()
+    assert whole.error is failed.error is None
+    assert whole.metrics["step"] == _STEPS
+    assert {"eval_loss", "eval_worst_loss", "loss/a", "coverage/b"} <= whole.metrics.keys()
+    assert len(whole.best_checkpoints) == _STEPS // 2
+    names = {path.name for path in Path(whole.checkpoint.path, "checkpoint").iterdir()}
     assert {"complete.json", "mixing.json", "rng_state_0.pth", "rng_state_1.pth", "model.safetensors"} <= names
-
-
-def test_a_run_that_failed_goes_on_from_the_checkpoint_that_ray_keeps(folder: Path, result: ray.train.Result) -> None:
-    (folder / "failed").mkdir()
-    (folder / "failed" / "fail").touch()
-    failed = _fit(folder, "failed")
-    assert failed.error is None
-    assert not (folder / "failed" / "fail").exists()
-    ends = (Path(end.checkpoint.path, "checkpoint", "model.safetensors").read_bytes() for end in (result, failed))
+    assert not (tmp_path / "failed" / "fail").exists()
+    ends = (Path(end.checkpoint.path, "checkpoint", "model.safetensors").read_bytes() for end in (whole, failed))
     assert len(set(ends)) == 1
-    ledgers = (Ledger(folder / name / "output" / "ledger").to_pandas() for name in ("whole", "failed"))
+    ledgers = (Ledger(tmp_path / name / "output" / "ledger").to_pandas() for name in ("whole", "failed"))
     assert next(ledgers).equals(next(ledgers))
-
-
-def test_a_shard_of_ray_data_is_no_stream(folder: Path) -> None:
-    shard = ray.data.range(8).iterator()
-    with pytest.raises(TypeError, match="Stream 'a': a dataset needs"):
-        as_streams({"a": shard})

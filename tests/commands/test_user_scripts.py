@@ -22,6 +22,7 @@ CLASSES = {
     "translate.py": {
         "from transformers import Seq2SeqTrainer": "from mixer import MixingSeq2SeqTrainer as Seq2SeqTrainer"
     },
+    "sft.py": {"from trl import SFTTrainer": "from mixer import MixingSFTTrainer as SFTTrainer"},
 }
 BY_SOURCE = "{name: data[%r].filter(lambda row, name=name: row['source'] == name) for name in ('math', 'code')}"
 SETS = {
@@ -36,6 +37,9 @@ SETS = {
     "translate.py": {
         '        train_dataset=data["train"],': f"        train_dataset={BY_SOURCE % 'train'},",
         '        eval_dataset=data["validation"],': f"        eval_dataset={BY_SOURCE % 'validation'},",
+    },
+    "sft.py": {
+        "    train_dataset=concatenate_datasets([math, code]),": '    train_dataset={"math": math, "code": code},',
     },
 }
 
@@ -80,42 +84,34 @@ def _run(text: str, name: str, options: list[str], world: Path, monkeypatch: pyt
     return output
 
 
-def _options(script: str, world: Path, **more: Any) -> list[str]:
-    options = {
-        "model_name_or_path": world / script.removesuffix(".py"),
-        "train_file": world / "train.json",
-        "validation_file": world / "validation.json",
-        "per_device_train_batch_size": 4,
-        "num_train_epochs": 2,
-        "learning_rate": 1e-2,
-        "eval_strategy": "epoch",
-        "save_strategy": "epoch",
-        "load_best_model_at_end": True,
-        "logging_steps": 1,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "train_sampling_strategy": "sequential",  # both shuffle, but each in an order of its own
-        **more,
-    }
-    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
-
-
 OWN_OPTIONS: dict[str, dict[str, Any]] = {
-    "classify.py": {
-        "do_train": True,
-        "do_eval": True,
-        "do_predict": True,
-        "metric_for_best_model": "accuracy",
-        "max_seq_length": 8,
-    },
+    "classify.py": {"metric_for_best_model": "accuracy", "max_seq_length": 8}
+    | dict.fromkeys(("do_train", "do_eval", "do_predict"), True),
     "translate.py": {"predict_with_generate": True, "generation_max_length": 12, "label_smoothing_factor": 0.1},
 }
 
 
-def _own_options(script: str, world: Path, **more: Any) -> list[str]:
-    own = {**OWN_OPTIONS[script], **({"test_file": world / "test.json"} if script == "classify.py" else {})}
-    return _options(script, world, **{**own, **more})
+def _options(script: str, world: Path, **more: Any) -> list[str]:
+    files = [("train_file", "train"), ("validation_file", "validation")]
+    files += [("test_file", "test")] if script == "classify.py" else []
+    options = {
+        "model_name_or_path": world / script.removesuffix(".py"),
+        **{option: world / f"{name}.json" for option, name in files},
+        "per_device_train_batch_size": 4,
+        "num_train_epochs": 2,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "load_best_model_at_end": True,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "train_sampling_strategy": "sequential",  # both shuffle, but each in an order of its own
+        **OWN_OPTIONS[script],
+        **more,
+    }
+    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
 
 
 def _figures(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,9 +123,9 @@ def _logs(folder: Path) -> list[dict[str, Any]]:
     return logs
 
 
-@pytest.mark.parametrize("script", CLASSES)
+@pytest.mark.parametrize("script", ["classify.py", pytest.param("translate.py", marks=pytest.mark.full)])
 def test_one_line_changes_no_result(script: str, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = _own_options(script, world)
+    options = _options(script, world)
     before = _run(_changed(script, {}), "before", options, world, monkeypatch)
     after = _run(_changed(script, CLASSES[script]), "after", options, world, monkeypatch)
     theirs, mine = (_figures(json.loads((folder / "all_results.json").read_text())) for folder in (before, after))
@@ -146,10 +142,11 @@ def test_one_line_changes_no_result(script: str, world: Path, monkeypatch: pytes
         AutoModelForSequenceClassification.from_pretrained(after)
 
 
-@pytest.mark.parametrize("script", CLASSES)
+@pytest.mark.full
+@pytest.mark.parametrize("script", ["classify.py", "translate.py"])
 def test_data_sets_by_name_have_figures_of_their_own(script: str, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = _changed(script, {**CLASSES[script], **SETS[script]})
-    output = _run(text, "mixed", _own_options(script, world, metric_for_best_model="worst_loss"), world, monkeypatch)
+    output = _run(text, "mixed", _options(script, world, metric_for_best_model="worst_loss"), world, monkeypatch)
     results = json.loads((output / "all_results.json").read_text())
     metric = "accuracy" if script == "classify.py" else "found"
     for key in ("loss", metric):
@@ -159,3 +156,24 @@ def test_data_sets_by_name_have_figures_of_their_own(script: str, world: Path, m
     assert {"loss/math", "loss/code", "weight/math", "coverage/code"} <= logged.keys()
     rows = Ledger(output / "ledger").to_pandas()
     assert rows.groupby("stream")["count"].sum().to_dict() == {"math": 40, "code": 20}
+
+
+@pytest.mark.full
+def test_a_script_of_trl_learns_a_mixture_as_the_concatenation(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {"before": _changed("sft.py", {}), "after": _changed("sft.py", {**CLASSES["sft.py"], **SETS["sft.py"]})}
+    folders = [_run(text, name, [], world, monkeypatch) for name, text in texts.items()]
+    before, after = ([entry for entry in _logs(folder) if "loss" in entry] for folder in folders)
+    # An epoch of the mixture is that of the concatenation, step by step, with the same learning rates.
+    for key in ("learning_rate", "epoch"):
+        assert [entry[key] for entry in after] == [entry[key] for entry in before]
+    assert len(after) == 10
+    assert [sum(entry[f"count/{name}"] for entry in after) for name in ("math", "code")] == [24, 16]
+    # Whatever the order, an epoch over the same samples learns about the same.
+    for trained in (before, after):
+        assert trained[-1]["loss"] < trained[0]["loss"]
+    for key in ("eval_math_loss", "eval_code_loss"):
+        theirs, mine = (next(entry[key] for entry in _logs(folder) if key in entry) for folder in folders)
+        assert mine == pytest.approx(theirs, rel=0.05)
+    for folder in folders:
+        assert (folder / "final" / "model.safetensors").exists()
+        assert (folder / "README.md").exists()  # TRL's card of the model

@@ -1,81 +1,167 @@
 """Aggregated gradients on two ranks: what one rank does, to rounding."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
 
-from tests.ranks.launch import results_of
-from tests.ranks.warm import launch_warm
-from tests.ranks.workers.aggregation_worker import CASES, found_in, run
+from mixer import MixingTrainer, schedules
+from mixer.gradients.conflict import Aggregator
+from tests.helpers import build_model, three_streams, weights_of
+from tests.mixer.aggregated import Classifier, TwoSides, logged, make_trainer
+from tests.ranks.launch import message_of
+from tests.ranks.warm import launched, some
+
+CASES: dict[str, dict[str, Any]] = {
+    "pcgrad": {},
+    "cagrad": {},
+    "mgda": {},
+    "nash-mtl": {},
+    "upgrad": {"max_grad_norm": 0.1},
+    # Fewer samples than streams: ranks without one of a stream, and streams that are absent.
+    "upgrad of few": {"batch_size": 3, "max_steps": 8},
+    "upgrad on two sides": {"model": TwoSides, "ddp_find_unused_parameters": True},
+    "upgrad in buckets": {"ddp_bucket_cap_mb": 1, "optim": "adamw_torch", "learning_rate": 0.05},
+}
+
+
+def run(folder: Path, name: str, **changes: Any) -> MixingTrainer:
+    """Trains a case; on one rank or several it is the same run."""
+    trainer = make_trainer(folder, name.split()[0], **{**CASES[name], **changes})
+    trainer.train()
+    return trainer
+
+
+def found_in(trainer: MixingTrainer) -> dict[str, torch.Tensor]:
+    keys = ["conflicts", *(f"conflict_weight/{name}" for name in "abc"), "grad_norm"]
+    return {"weights": weights_of(trainer.model), **{key: torch.tensor(logged(trainer, key)) for key in keys}}
+
+
+def same(name: str, folder: Path) -> Any:
+    return found_in(run(folder / name, name))
+
+
+def resumed(folder: Path) -> Any:
+    run(folder / "cut", "pcgrad", save_strategy="steps", save_steps=2)
+    trainer = make_trainer(folder / "resumed", "pcgrad")
+    trainer.train(resume_from_checkpoint=str(folder / "cut" / "checkpoint-2"))
+    return found_in(trainer)
+
+
+@contextmanager
+def on_rank_1(weigh: Callable[..., Any]) -> Iterator[None]:
+    """There, weights are found otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.is_initialized() and dist.get_rank() == 1:
+            patch.setattr(Aggregator, "weigh", weigh)
+        yield
+
+
+def other_devices(folder: Path) -> torch.Tensor:
+    """Rank 1 multiplies a little differently, as another device may: all go by what rank 0 finds."""
+    original = Aggregator.weigh
+    with on_rank_1(lambda self, gramian, *rest: original(self, gramian * 1.001, *rest) + 1e-3):
+        return weights_of(run(folder / "other", "pcgrad").model)
+
+
+def failure(folder: Path) -> str:
+    """What each rank says where rank 1 finds no weights."""
+
+    def failing(*arguments: Any) -> Any:
+        raise ValueError("no way out")
+
+    with on_rank_1(failing):
+        return message_of(make_trainer(folder / "failing", "upgrad").train)
+
+
+class _Sparse(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 2, sparse=True)
+
+
+class _Ignoring(Classifier):
+    """Has a layer that DDP leaves alone."""
+
+    _ddp_params_and_buffers_to_ignore = ("body.bias",)
+
+
+REFUSED = {
+    "tokens": "conflict=upgrad: with max_tokens_per_micro_batch ranks may end a step with different streams",
+    "sparse": "conflict=upgrad needs a separate gradient per stream, which is not possible here: module.table",
+    "ignored": "which is not possible here: DDP does not average 1 of its parameters",
+    "each_batch": "conflict=upgrad averages the gradient of each stream once, but sync_each_batch=True",
+    "noise": "batch_size=NoiseScale compares the gradients of the ranks",
+}
+
+
+def refusals(folder: Path) -> dict[str, str]:
+    def message(**changes: Any) -> str:
+        return message_of(lambda: make_trainer(folder / "refused", "upgrad", **changes).train())
+
+    def by_tokens() -> Any:
+        args = make_trainer(folder / "refused").args
+        data = three_streams()
+        return MixingTrainer(
+            build_model("llama"), args, train_dataset=data, conflict="upgrad", max_tokens_per_micro_batch=40
+        )
+
+    each_batch = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+    return {
+        "tokens": message_of(by_tokens),
+        "sparse": message(model=_Sparse),
+        "ignored": message(model=_Ignoring),
+        "each_batch": message(accelerator_config=each_batch),
+        "noise": message(batch_size=schedules.NoiseScale()),
+    }
+
 
 pytest.importorskip("torchjd")
 
-SCENARIOS = ("same", "repeated", "resumed", "other_devices", "failures", "refusals")
+
+FEW = ("pcgrad", "upgrad of few")
+results = launched(
+    *(*(partial(same, name) for name in FEW), resumed, failure),
+    rare=[*(partial(same, name) for name in CASES if name not in FEW), other_devices, refusals],
+)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("aggregation")
-    launch_warm("aggregation_worker.py", path, *SCENARIOS)
-    return path
-
-
-@pytest.fixture(scope="module")
-def results(folder: Path) -> list[dict[str, Any]]:
-    return results_of(folder, "aggregation")
-
-
-def _loaded(folder: Path, scenario: str, name: str) -> list[dict[str, torch.Tensor]]:
-    return [torch.load(folder / f"{scenario}-{name}-{rank}.pt") for rank in range(2)]
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_two_ranks_do_what_one_does(name: str, folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", some(CASES, FEW))
+def test_two_ranks_do_what_one_does(name: str, results: list[dict[str, Any]], tmp_path: Path) -> None:
     expected = found_in(run(tmp_path, name))
-    first, second = _loaded(folder, "same", name)
+    first, second = (result[name] for result in results)
     assert torch.equal(first["weights"], second["weights"])
     # A solver that stops when it is near enough makes more of rounding.
     tolerance = 1e-7 if name == "nash-mtl" else 1e-11
     for key, values in expected.items():
-        torch.testing.assert_close(first[key], values, rtol=1e-5, atol=tolerance, msg=key)
-    torch.testing.assert_close(first["weights"], expected["weights"], rtol=0, atol=tolerance)
+        rtol = 0 if key == "weights" else 1e-5
+        torch.testing.assert_close(first[key], values, rtol=rtol, atol=tolerance, msg=key)
     assert float(first["conflicts"].max()) == 1.0
 
 
-def test_a_step_that_is_repeated_on_both_ranks_comes_out_the_same(folder: Path) -> None:
-    undisturbed = _loaded(folder, "same", "pcgrad")[0]
-    for found in _loaded(folder, "repeated", "pcgrad"):
-        torch.testing.assert_close(found["weights"], undisturbed["weights"], rtol=0, atol=1e-12)
-
-
-def test_resumed_runs_go_on_to_the_bit(folder: Path) -> None:
-    for whole, found in zip(_loaded(folder, "same", "pcgrad"), _loaded(folder, "resumed", "pcgrad"), strict=True):
-        for key, values in whole.items():
-            assert torch.equal(found[key], values), key
-
-
-def test_ranks_whose_devices_multiply_differently_stay_together(folder: Path, results: list[dict[str, Any]]) -> None:
-    first, second = (result["other_devices"]["weights"] for result in results)
-    assert first == second == _loaded(folder, "same", "mgda")[0]["weights"].tolist()
+def test_resumed_runs_go_on_to_the_bit(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        torch.testing.assert_close(result["resumed"], result["pcgrad"], rtol=0, atol=0)
 
 
 def test_a_rank_that_finds_no_weights_ends_all(results: list[dict[str, Any]]) -> None:
-    assert results[1]["failures"]["weights"] == "ValueError: no way out"
-    assert results[0]["failures"]["weights"].startswith("RemoteError: rank 1 failed: ValueError: no way out")
+    assert results[1]["failure"] == "ValueError: no way out"
+    assert results[0]["failure"].startswith("RemoteError: rank 1 failed: ValueError: no way out")
 
 
-@pytest.mark.parametrize(
-    ("case", "message"),
-    [
-        ("tokens", "conflict=upgrad: with max_tokens_per_micro_batch ranks may end a step with different streams"),
-        ("sparse", "conflict=upgrad needs a separate gradient per stream, which is not possible here: module.table"),
-        ("ignored", "which is not possible here: DDP does not average 1 of its parameters"),
-        ("each_batch", "conflict=upgrad averages the gradient of each stream once, but sync_each_batch=True"),
-        ("noise", "batch_size=NoiseScale compares the gradients of the ranks"),
-    ],
-)
-def test_what_is_refused(case: str, message: str, results: list[dict[str, Any]]) -> None:
+@pytest.mark.full
+def test_ranks_whose_devices_multiply_differently_stay_together(results: list[dict[str, Any]]) -> None:
+    assert all(torch.equal(result["other_devices"], results[0]["pcgrad"]["weights"]) for result in results)
+
+
+@pytest.mark.full
+def test_what_is_refused(results: list[dict[str, Any]]) -> None:
     for result in results:
-        assert message in result["refusals"][case]
+        for case, message in REFUSED.items():
+            assert message in result["refusals"][case]

@@ -1,86 +1,137 @@
-"""Batch sizes that change on two ranks."""
+"""Batch sizes that change, on one rank and on two; among them the script of the published extension."""
 
+import itertools
+import json
+import os
+import runpy
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from transformers import BertConfig, BertForSequenceClassification, TrainerCallback
 
-from mixer import Ledger
-from tests.published import EPOCHS, lines_of, write_model
-from tests.ranks.launch import results_of
-from tests.ranks.warm import launch_warm
+from mixer import LossChange, MixingTrainer, schedules
+from tests.helpers import Tokens, arguments, build_model, weights_of
+from tests.ranks.launch import message_of
+from tests.ranks.warm import launched, some
+from tests.seq2seq import tokenizer
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("batch-size")
-    write_model(path / "script" / "model")
-    launch_warm("batch_size_worker.py", path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def results(folder: Path) -> list[dict[str, Any]]:
-    return results_of(folder, "batch-size")
-
-
-@pytest.mark.parametrize("num_workers", ["0", "2"])
-def test_the_published_example(results: list[dict[str, Any]], num_workers: str) -> None:
-    first, second = (result["published"][num_workers] for result in results)
-    assert [(round(coverage, 9), round(epoch, 9)) for coverage, epoch, _ in first["logs"][:14]] == [
-        *[(0.2, 0.2), (0.4, 0.4), (0.6, 0.6), (0.8, 0.8), (1.0, 1.0)],
-        *[(0.4, 1.4), (0.8, 1.8), (1.0, 2.0)],
-        *[(0.4, 2.4), (0.8, 2.8), (1.0, 3.0)],
-        *[(0.6, 3.6), (1.0, 4.0), (0.6, 4.6)],
-    ]
-    assert first["own_sizes"] == second["own_sizes"] == [*[1] * 5, *[2, 2, 1], *[2, 2, 1], *[3, 2], *[3, 2]]
-    assert first["steps"] == second["steps"] == 15
+SCRIPT = Path(__file__).parents[1] / "commands" / "scripts" / "adaptive_batch_size.py"
+# Rows of a rank's forwards in each of ten epochs over ten samples, by ranks and `dataloader_drop_last`, by hand: the
+# size is one more after every fifth step, and a rest smaller than it comes as it is, or is dropped.
+EPOCHS = {
+    (1, False): [
+        *[[1, 1, 1, 1, 1, 2, 2, 1], [2, 2, 3, 3], [3, 3, 3, 1], [4, 4, 2], [4, 5, 1]],
+        *[[5, 5], [5, 5], [6, 4], [6, 4], [7, 3]],
+    ],
+    (1, True): [[1, 1, 1, 1, 1, 2, 2], [2, 2, 2, 3], [3, 3, 3], [3, 4], [4, 4], [4, 4], [5, 5], [5, 5], [5], [6]],
+    (2, False): [[1] * 5, [2, 2, 1], [2, 2, 1], [3, 2], [3, 2], [4, 1], [4, 1], [4, 1], [5], [5]],
+    (2, True): [[1] * 5, [2, 2], [2, 2], [2, 3], [3], [3], [3], [3], [4], [4]],
+}
+# Options of the script beside those it always has; two ranks run all of them.
+SCRIPTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "dropping": {"dataloader_drop_last": True},
+    "workers": {"dataloader_num_workers": 2},
+}
 
 
-@pytest.mark.parametrize("num_workers", ["0", "2"])
-def test_the_published_example_where_the_last_batch_is_dropped(results: list[dict[str, Any]], num_workers: str) -> None:
-    first, second = (result["dropping"][num_workers] for result in results)
-    assert first["own_sizes"] == second["own_sizes"] == [*[1] * 5, *[2, 2], *[2, 2], *[2, 3], *[3]]
-    # 10 + 8 + 8 + 10 + 6 samples of five times 10; the coverage is that of each epoch.
-    assert [epoch for _, epoch, _ in first["logs"]][-1] == pytest.approx(4.2)
-    assert [coverage for coverage, _, _ in first["logs"]] == pytest.approx(
-        [*[0.2, 0.4, 0.6, 0.8, 1.0], *[0.4, 0.8], *[0.4, 0.8], *[0.4, 1.0], 0.6]
+def script(name: str, folder: Path) -> dict[str, Any]:
+    """Runs the script of the published extension, as it is but for its import; gives what it showed."""
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    rank, output = os.environ.get("RANK", "0"), folder / name
+    if not (model := folder / f"model-{rank}").exists():  # before ranks know each other: else the first alone saves
+        tokenizer().save_pretrained(model)
+        BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer()), **sizes)).save_pretrained(model)
+    options = {"model_name_or_path": model, "output_dir": output, "logging_steps": 1, "save_strategy": "no"}
+    options |= {"num_train_epochs": 10, "per_device_train_batch_size": 1, "max_steps": -1, "use_cpu": True}
+    options |= {"report_to": "none", "disable_tqdm": True, **SCRIPTS[name]}
+    words = [word for option, value in options.items() for word in (f"--{option}", str(value))]
+    with mock.patch.object(sys, "argv", [str(SCRIPT), *words]):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    shown: dict[str, Any] = json.loads((output / f"shown-{rank}.json").read_text())
+    return shown
+
+
+def assert_shown(shown: dict[str, Any], num_ranks: int, name: str) -> None:
+    """Of each step: its number, coverage (twice), epoch, samples seen, samples there are."""
+    lines: list[Any] = []
+    seen, epochs = 0, EPOCHS[num_ranks, name == "dropping"]
+    for epoch in epochs:
+        for of_epoch in itertools.accumulate(epoch):
+            now, coverage = seen + num_ranks * of_epoch, num_ranks * of_epoch / 10
+            lines.append(pytest.approx([len(lines) + 1, coverage, coverage, now / 10, now, 10]))
+        seen += num_ranks * sum(epoch)
+    assert shown["lines"] == lines
+    assert shown["rows"] == [rows for epoch in epochs for rows in epoch]
+
+
+def by_hand(folder: Path) -> list[str]:
+    """The errors of a size that only one rank sets, and of one with less than a sample a rank."""
+
+    class Setting(TrainerCallback):
+        def __init__(self, size: int, every_rank: bool):
+            self.size, self.every_rank = size, every_rank
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if self.every_rank or args.process_index == 1:
+                trainer.mixing.set_batch_size(self.size)
+
+    messages = []
+    for size, every_rank in ((6, False), (1, True)):
+        args, own = arguments(folder, per_device_train_batch_size=2), Setting(size, every_rank)
+        trainer = MixingTrainer(build_model("llama"), args, train_dataset=Tokens(40, 1), callbacks=[own])
+        messages.append(message_of(trainer.train))
+    return messages
+
+
+def by_schedule(folder: Path) -> dict[str, Any]:
+    """A run whose sizes follow the loss, the gradient and the learning rate."""
+    options = {"max_steps": -1, "num_train_epochs": 3, "per_device_train_batch_size": 3, "max_grad_norm": 1.0}
+    schedule = schedules.SmoothedLossChange(
+        0.02, 0.5, 1, factor=1.4, otherwise=0.7, gradient_norm=True, initial=8, maximum=30, learning_rate="sqrt"
     )
+    streams = {"a": Tokens(40, 1), "b": Tokens(23, 2), "c": Tokens(11, 3)}
+    rules = {"batch_size": schedule, "mixing": LossChange(num_warmup_observations=1)}
+    args = arguments(folder / "schedule", **options, optim="adamw_torch")
+    trainer = MixingTrainer(build_model("llama"), args, train_dataset=streams, **rules)
+    trainer.train()
+    state = [weights_of(trainer.model).tolist(), trainer.mixing.clock.state_dict(), trainer.mixing.state_dict()]
+    clock = trainer.ledger.clock() if trainer.is_world_process_zero() else None
+    return {"state": json.dumps(state), "clock": clock}
 
 
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_the_published_script_shows_its_coverage_epochs_and_sizes(
-    results: list[dict[str, Any]], drop_last: bool
+results = launched(
+    *(partial(script, "plain"), partial(script, "dropping"), by_hand, by_schedule), rare=[partial(script, "workers")]
+)
+
+
+@pytest.mark.parametrize("name", ["plain", "dropping"])
+def test_the_published_script_shows_its_coverage_epochs_and_sizes(tmp_path: Path, name: str) -> None:
+    shown = script(name, tmp_path)
+    assert_shown(shown, 1, name)
+    assert shown["indices"] == list(range(10))
+
+
+@pytest.mark.parametrize("name", some(SCRIPTS, ["plain", "dropping"]))
+def test_so_it_does_on_two_ranks(results: list[dict[str, Any]], name: str) -> None:
+    for result in results:
+        assert_shown(result[name], 2, name)
+
+
+def test_a_size_that_one_rank_sets_alone_and_one_below_the_ranks_are_refused_on_both(
+    results: list[dict[str, Any]],
 ) -> None:
     for result in results:
-        shown = result["script"][str(drop_last)]
-        assert shown["lines"] == [pytest.approx(line) for line in lines_of(2, drop_last)]
-        assert shown["rows"] == [rows for epoch in EPOCHS[2, drop_last] for rows in epoch]
-
-
-def test_a_size_that_one_rank_sets_alone_is_refused_on_both(results: list[dict[str, Any]]) -> None:
-    for result in results:
         assert "DisagreementError: The ranks planned different steps" in result["by_hand"][0]
-
-
-def test_each_rank_needs_a_sample(results: list[dict[str, Any]]) -> None:
-    for result in results:
         assert "1 samples in all are fewer than the 2 ranks" in result["by_hand"][1]
 
 
-def test_what_is_no_size_is_refused_with_the_step(results: list[dict[str, Any]]) -> None:
-    for result in results:
-        assert all("batch-size function at step 2: expected a whole number" in m for m in result["wrong_sizes"])
-        assert [message.split("got ")[1].split(";")[0] for message in result["wrong_sizes"]] == [
-            "0",
-            "-1",
-            "nan",
-            "1.5",
-        ]
-
-
-def test_both_ranks_decide_alike(results: list[dict[str, Any]], folder: Path) -> None:
-    assert results[0]["schedules_agree"] == results[1]["schedules_agree"]
-    clock = Ledger(folder / "schedules_agree" / "ledger").clock()
-    assert clock["batch_size"].nunique() > 3
-    assert clock["samples"].tolist()[-1] == 3 * 74
+def test_both_ranks_decide_alike(results: list[dict[str, Any]]) -> None:
+    first, second = (result["by_schedule"] for result in results)
+    assert first["state"] == second["state"]
+    assert first["clock"]["batch_size"].nunique() > 3
+    assert first["clock"]["samples"].tolist()[-1] == 3 * 74

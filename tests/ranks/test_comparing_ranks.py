@@ -1,69 +1,96 @@
 """Losses above those of a reference model, and after the step, on two ranks."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch.distributed as dist
 
-from tests.mixer.comparing import Watching, build
-from tests.ranks.launch import results_of
-from tests.ranks.warm import launch_warm
+from mixer import MixingTrainer
+from tests.mixer.comparing import Leaning, Tagger, Watching, build
+from tests.mixer.trainer.checkpointing.test_resume import end_of
+from tests.mixer.trainer.observers.test_comparing import Silent, compared_entries
+from tests.ranks.launch import message_of
+from tests.ranks.warm import launched, some
 
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder: Path = tmp_path_factory.mktemp("comparing")
-    launch_warm("comparing_worker.py", folder)
-    return results_of(folder, "comparing")
-
-
-def _values(numbers: list[Any]) -> Any:
-    return np.array([[[float.fromhex(text) for text in values] for values in both] for both in numbers])
+BOTH = ("excess_loss", "loss_after")
 
 
-@pytest.mark.parametrize("name", ["mixed", "by tokens"])
-def test_both_see_what_one_process_sees(results: list[dict[str, Any]], name: str, tmp_path: Path) -> None:
-    first, second = (result["observed"][name] for result in results)
-    assert first["numbers"] == second["numbers"]
-    trainer = build(
-        tmp_path, Watching("excess_loss", "loss_after"), args={"max_steps": 6, "per_device_train_batch_size": 64}
-    )
+def numbers(trainer: MixingTrainer) -> Any:
+    """What the policy saw."""
+    return np.array([[seen.excess_losses, seen.losses_after] for seen in trainer.mixing.policy.seen])
+
+
+def observed(name: str, folder: Path) -> dict[str, Any]:
+    """Six steps of nine samples, the fifth of one, which leaves a rank without; and how many paddings it had."""
+    args = {"max_steps": 6, "per_device_train_batch_size": 2}
+    trainer = build(folder / name, Watching(*BOTH), args=args, **WAYS[name])
+    paddings, step = [], trainer._parts.steps.train
+
+    def counting(model: Any, batch: Any, num_items: Any = None) -> Any:
+        paddings.append(sum(micro.is_padding for micro in batch.micro_batches))
+        return step(model, batch, num_items)
+
+    trainer._parts.steps.train = counting  # type: ignore[method-assign]
     trainer.train()
-    alone = np.array([[seen.excess_losses, seen.losses_after] for seen in trainer.mixing.policy.seen])
-    np.testing.assert_allclose(_values(first["numbers"]), alone, rtol=0, atol=1e-12)
+    kept = trainer.ledger.comparisons()[list(BOTH)].to_numpy() if trainer.is_world_process_zero() else None
+    found = {"paddings": sum(paddings), "entries": compared_entries(trainer), "kept": kept}
+    return {"numbers": numbers(trainer), **found}
+
+
+def resumed(folder: Path) -> list[str]:
+    """Names what differs between a run and one that went on from the middle of it."""
+    args, ends = {"save_strategy": "steps", "save_steps": 1, "max_steps": 4, "optim": "adamw_torch"}, []
+    for checkpoint in (None, str(folder / "resumed" / "checkpoint-2")):
+        trainer = build(folder / "resumed", Leaning(*BOTH), Tagger(dropout=0.3), args=args)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        ends.append(end_of(trainer) if trainer.is_world_process_zero() else {})
+        dist.barrier()
+    return [part for part in ends[0] if ends[0][part] != ends[1][part]]
+
+
+def refused(folder: Path) -> list[str]:
+    """Messages of runs whose items cannot be told apart."""
+
+    def of(*model: Any, **options: Any) -> str:
+        return message_of(build(folder / "refused", Watching("excess_loss"), *model, **options).train)
+
+    other = Tagger(seed=dist.get_rank())
+    return [of(Silent()), of(reference_model=Silent()), of(reference_model=other)]
+
+
+WAYS: dict[str, dict[str, Any]] = {"mixed": {}, "by tokens": {"max_tokens_per_micro_batch": 40}}
+results = launched(partial(observed, "mixed"), resumed, rare=[partial(observed, "by tokens"), refused])
+
+
+@pytest.mark.parametrize("name", some(WAYS, ["mixed"]))
+def test_both_see_log_and_keep_what_one_process_sees(results: list[dict[str, Any]], name: str, tmp_path: Path) -> None:
+    first, second = (result[name] for result in results)
+    np.testing.assert_array_equal(first["numbers"], second["numbers"])
+    trainer = build(tmp_path, Watching(*BOTH), args={"max_steps": 6, "per_device_train_batch_size": 64})
+    trainer.train()
+    alone = numbers(trainer)
+    np.testing.assert_allclose(first["numbers"], alone, rtol=0, atol=1e-12)
     assert np.nanmax(alone[:, 0]) > 0.1
+    np.testing.assert_array_equal(first["kept"], in_rows(first["numbers"]))
+    assert first["entries"] == second["entries"]
+    assert len(first["entries"]) == 6
+    assert all(entry.keys() >= {"excess_loss/a", "loss_after/a"} for entry in first["entries"][:4])
+    assert first["paddings"] + second["paddings"] > 0 or name != "mixed"
 
 
-@pytest.mark.parametrize("name", ["mixed", "by tokens"])
-def test_the_ledger_has_what_both_saw_and_their_logs_are_the_same(results: list[dict[str, Any]], name: str) -> None:
-    first, second = (result["observed"][name] for result in results)
-    entries, rows = first["compared"]
-    assert rows == second["numbers"]
-    assert second["compared"] == [entries, None]
-    assert len(entries) == 6
-    assert all(entry.keys() >= {"excess_loss/a", "loss_after/a"} for entry in entries[:4])
-
-
-def test_a_rank_without_samples_takes_part(results: list[dict[str, Any]]) -> None:
-    assert sum(result["observed"]["mixed"]["paddings"] for result in results) > 0
-
-
-def test_training_is_the_same_to_the_bit(results: list[dict[str, Any]]) -> None:
-    assert [result["same_training"] for result in results] == [True, True]
-
-
-def test_a_step_that_is_repeated_counts_once(results: list[dict[str, Any]]) -> None:
-    for result in results:
-        assert result["repeated"]["cap"] == 2
-        whole, halved = (_values(result["repeated"][name]) for name in ("whole", "halved"))
-        np.testing.assert_allclose(halved, whole, rtol=0, atol=2e-6)
+def in_rows(seen: Any) -> Any:
+    """Rows of a ledger: one for each step and stream."""
+    return seen.transpose(0, 2, 1).reshape(-1, 2)
 
 
 def test_runs_go_on_from_a_checkpoint_as_if_they_had_never_stopped(results: list[dict[str, Any]]) -> None:
     assert [result["resumed"] for result in results] == [[], []]
 
 
+@pytest.mark.full
 def test_what_cannot_be_compared_ends_all_ranks_alike(results: list[dict[str, Any]]) -> None:
     assert results[0]["refused"] == results[1]["refused"]
     own, reference, ranks = results[0]["refused"]

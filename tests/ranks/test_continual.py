@@ -1,5 +1,7 @@
 """Continual runs on two ranks."""
 
+import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -7,69 +9,108 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ranks.launch import results_of
-from tests.ranks.warm import launch_warm
+from tasks.score import Score, accuracy
+from tasks.sequences import by_class
+from tasks.sources import Arrays
+from tasks.task import Task
+from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
+from tests.ranks.launch import message_of
+from tests.ranks.warm import launched, some
 from tests.tasks.test_continual import build, build_headed, data, end_of, new_model
 
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("continual")
-    launch_warm("continual_worker.py", folder)
-    return results_of(folder, "continual")
+KILLS = {"reservoir, kept": ("score task_1", "step 6", "before end 2"), "disk, fresh": ("step 7",)}
+HEADED = ("growing, kept", "masked, payloads")
+RUNS = ("none, fresh", "reservoir, kept", "herding, kept", "disk, fresh", *HEADED)
+FEW = ("disk, fresh",)
 
 
-def test_killed_runs_of_two_ranks_end_as_one_that_was_not(results: list[dict[str, Any]]) -> None:
-    assert [result["runs"]["different"] for result in results] == [[], []]
+def build_here(folder: Path, name: str, instants: Instants | None = None, seed: int = 0, **changes: Any) -> Any:
+    """The run of one rank: each of two ranks has half of each step."""
+    changes = {"per_device_train_batch_size": 4 // int(os.environ.get("WORLD_SIZE", "1")), **changes}
+    if name in HEADED:
+        return build_headed(folder, name, instants, seed, **changes)
+    return build(folder, name, instants, **{"model": new_model(seed=seed), **changes})
 
 
-@pytest.mark.parametrize("name", ["none, fresh", "reservoir, kept", "herding, kept", "disk, fresh"])
-def test_two_ranks_end_as_one(results: list[dict[str, Any]], name: str, tmp_path: Path) -> None:
-    run = build(tmp_path, name)
+def ended(name: str, folder: Path) -> tuple[Any, list[str]]:
+    """A run that nobody kills, and what differs in those that are killed and go on with another model."""
+    run, different = build_here(folder / name, name, instants := Instants()), []
+    run.run()
+    end = end_of(run)
+    for place in KILLS.get(name, ("step 2",) if name in HEADED else ()):
+        found = [number for number, instant in enumerate(instants.names) if instant == place]
+        again = folder / f"{name} {place}"
+        with pytest.raises(Killed):
+            build_here(again, name, Instants(found[-1] if name not in HEADED else found[1])).run()
+        torch.distributed.barrier()
+        resumed = build_here(again, name, seed=torch.distributed.get_rank())
+        resumed.run(resume=True)
+        found_end = end_of(resumed)
+        different += [f"{place}: {part}" for part in end if end[part] != found_end[part]]
+    return end, different
+
+
+def scores(folder: Path) -> list[float]:
+    """The accuracy of a fresh model on an odd number of samples, among all classes and among two."""
+    odd = Arrays(data().inputs[:37], data().labels[:37])
+    run = build_here(folder / "scores", "none, fresh")
+    trainer = run._new_trainer(0)
+    found = [accuracy(trainer, odd), accuracy(trainer, odd, [0, 2])]
+    tasks = by_class(data(), data(), groups={"two": [0, 2], "one": [1]}, scenario="task")
+    run = build_here(folder / "task scores", "none, fresh", sequence=tasks)
+    return [*found, *run.run().scores[0].tolist()]
+
+
+def failures(folder: Path) -> dict[str, Any]:
+    """An evaluation that one rank cannot do, and a folder in which there is a run already."""
+
+    def score(trainer: Any, task: Task) -> float:
+        is_broken = task.name == "task_2" and torch.distributed.get_rank() == 1
+        return accuracy(trainer, ["broken"] * 9 if is_broken else task.evaluation)
+
+    matrix = build_here(folder / "failures", "none, fresh", score=Score(score)).run()
+    refused = message_of(build_here(folder / "failures", "none, fresh").run)
+    return {"failures": sorted(set(matrix.failures.values())), "scores": matrix.scores, "refused": refused}
+
+
+results = launched(
+    *(*(partial(ended, name) for name in FEW), failures),
+    rare=[*(partial(ended, name) for name in RUNS if name not in FEW), scores],
+)
+
+
+@pytest.mark.parametrize("name", some(RUNS, FEW))
+def test_two_ranks_end_as_one_and_killed_runs_as_one_that_was_not(
+    results: list[dict[str, Any]], name: str, tmp_path: Path
+) -> None:
+    run = build_here(tmp_path, name)
     run.run()
     expected = end_of(run)
-    first, second = (result["runs"]["ends"][name] for result in results)
+    (first, different), (second, others) = (result[name] for result in results)
+    assert different == others == []
     assert first == second
-    assert np.abs(np.array(first["scores"]) - np.array(expected["scores"])).max() < 1e-6
-    assert np.abs(np.array(first["weights"]) - np.array(expected["weights"])).max() < 1e-5
-    if "entries" in expected:
-        assert first["entries"] == expected["entries"]
+    np.testing.assert_allclose(first["weights"], expected["weights"], rtol=0, atol=1e-5)
+    if name not in HEADED:
+        np.testing.assert_allclose(first["scores"], expected["scores"], rtol=0, atol=1e-6)
+        assert first.get("entries") == expected.get("entries")
 
 
-def test_killed_runs_with_heads_of_their_own_end_as_ones_that_were_not(results: list[dict[str, Any]]) -> None:
-    assert [result["heads"]["different"] for result in results] == [[], []]
-
-
-@pytest.mark.parametrize("kind", ["growing, kept", "masked, payloads"])
-def test_two_ranks_with_heads_of_their_own_end_as_one(results: list[dict[str, Any]], kind: str, tmp_path: Path) -> None:
-    run = build_headed(tmp_path, kind)
-    run.run()
-    expected = end_of(run)
-    first, second = (result["heads"]["ends"][kind] for result in results)
-    assert first == second
-    assert np.abs(np.array(first["weights"]) - np.array(expected["weights"])).max() < 1e-5
-
-
+@pytest.mark.full
 def test_samples_are_scored_once_each(results: list[dict[str, Any]]) -> None:
     logits, labels = new_model()(data().inputs).logits, torch.from_numpy(data().labels)
-    allowed = logits + torch.tensor([0.0, float("-inf"), 0.0])
-    is_one = labels == 1
-    expected = [
-        (logits.argmax(-1) == labels)[:37].double().mean(),
-        (allowed.argmax(-1) == labels)[:37].double().mean(),
-        (allowed.argmax(-1) == labels)[~is_one].double().mean(),
-        1.0,
-    ]
+    whole, of_two = logits.argmax(-1) == labels, (logits + torch.tensor([0.0, float("-inf"), 0.0])).argmax(-1) == labels
+    shares = (whole[:37], of_two[:37], of_two[labels != 1])
+    expected = [*(float(share.double().mean()) for share in shares), 1.0]
     for result in results:
-        assert result["scores"] == pytest.approx([float(score) for score in expected], abs=1e-12)
+        assert result["scores"] == pytest.approx(expected, abs=1e-12)
 
 
 def test_what_fails_on_one_rank_is_said_on_both_and_ends_neither(results: list[dict[str, Any]]) -> None:
     first, second = (result["failures"] for result in results)
     assert first["failures"] == second["failures"]
-    assert len(first["failures"]) == 1
-    assert first["failures"][0].startswith("rank 1: TypeError: ")
-    assert first["scores"] == second["scores"]
-    assert [row[1] for row in first["scores"]] == ["nan"] * 4
+    (told,) = first["failures"]
+    assert told.startswith("rank 1: TypeError: ")
+    np.testing.assert_array_equal(first["scores"], second["scores"])
+    assert np.isnan(first["scores"][:, 1]).all()
     assert "holds a continual run already" in first["refused"]
     assert second["refused"].startswith("RemoteError: rank 0 failed: ValueError")

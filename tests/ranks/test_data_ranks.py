@@ -1,36 +1,48 @@
 """Streams of files on two ranks: tokenised once, divided alike, and an error on one ends both."""
 
+from pathlib import Path
 from typing import Any
 
-import pytest
+import datasets
+import torch
+from transformers import TrainingArguments
 
-from tests.ranks.launch import results_of
-from tests.ranks.warm import launch_warm
+from mixer.recipe.data import DataSource, Text, Validation
+from mixer.recipe.model import ModelRecipe
+from mixer.recipe.recipe import Recipe
+from mixer.recipe.streams import StreamRecipe
+from tests.helpers import plain_options
+from tests.mixer.recipe.small_tokenizers import byte_level
+from tests.mixer.recipe.test_caching import Counted
+from tests.ranks.launch import message_of
+from tests.ranks.warm import on_ranks
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("data")
+def built(folder: Path) -> dict[str, Any]:
+    """What this rank has of a recipe's streams, and what it says of a file that one rank, or the other, lacks."""
+    datasets.config.HF_DATASETS_CACHE = folder / "cache"
+    training = TrainingArguments(**plain_options(folder / "run"))
+
+    def build(name: str, form: Any, **options: Any) -> Any:
+        stream = StreamRecipe(data=DataSource(str(folder / f"{name}.jsonl")), format=form, **options)
+        return Recipe(ModelRecipe(), {"texts": stream}, training).build_streams(byte_level())
+
+    counted = Counted(str(folder / "calls"))
+    stream, validation, *_ = build("rows", counted, validation=Validation(0.25, stratify_by="kind"))["texts"]
+    names = ["nowhere" if torch.distributed.get_rank() == rank else "rows" for rank in (0, 1)]
+    missing = [message_of(lambda name=name: build(name, Text(max_length=8))) for name in names]
+    ids = {"train": stream.dataset["input_ids"][:], "validation": validation["input_ids"][:]}
+    return {**ids, "calls": (folder / "calls").read_text().split(), "missing": missing}
+
+
+def test_both_have_what_one_made_and_an_error_on_one_ends_both(tmp_path: Path) -> None:
     rows = [f'{{"text": "row {number}", "kind": "{"ab"[number % 4 == 0]}"}}\n' for number in range(40)]
-    (folder / "rows.jsonl").write_text("".join(rows))
-    launch_warm("data_worker.py", folder)
-    return results_of(folder, "data")
-
-
-def test_both_have_the_same_rows_held_out(results: list[dict[str, Any]]) -> None:
-    first, second = results
+    (tmp_path / "rows.jsonl").write_text("".join(rows))
+    first, second = (result["built"] for result in on_ranks(tmp_path, built))
     assert (len(first["train"]), len(first["validation"])) == (30, 10)
     assert (first["train"], first["validation"]) == (second["train"], second["validation"])
-
-
-def test_only_the_first_makes_samples(results: list[dict[str, Any]]) -> None:
-    assert [rank["calls"] for rank in results] == [["30", "10"]] * 2
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_an_error_on_one_ends_both(results: list[dict[str, Any]], rank: int) -> None:
-    own, other = results[rank][f"missing on {rank}"], results[1 - rank][f"missing on {rank}"]
-    assert own.startswith("FileNotFoundError: streams.missing.data: there is no file or folder")
-    assert other.startswith(
-        f"ValueError: rank {rank} failed: FileNotFoundError: streams.missing.data: there is no file"
-    )
+    assert first["calls"] == second["calls"] == ["30", "10"]
+    for rank, (own, other) in enumerate(((first, second), (second, first))):
+        message = "FileNotFoundError: streams.texts.data: there is no file or folder"
+        assert own["missing"][rank].startswith(message)
+        assert other["missing"][rank].startswith(f"ValueError: rank {rank} failed: {message}")

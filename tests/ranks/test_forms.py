@@ -1,87 +1,168 @@
 """Streams with heads of their own on two ranks: as on one, and all ranks end together."""
 
+import contextlib
+import gc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import Tensor
+from transformers import TrainerCallback
 
-from tests.mixer.forms import NAMES
-from tests.ranks.warm import launch_warm
-from tests.ranks.workers.forms_worker import TIMINGS, evaluated, train
+from mixer import MixingTrainer, Stream
+from mixer.distributed.ending import end_together, import_early
+from tests.helpers import GradientRecorder, Tokens, arguments
+from tests.mixer.forms import NAMES, multi_task, task_data, task_streams
+from tests.ranks.launch import message_of
+from tests.ranks.warm import launched, on_ranks, some
+
+NUM_STEPS = 4
+CASES: dict[str, tuple[int, int, dict[str, Any]]] = {
+    "unequal": (14, 64, {}),
+    "parts": (14, 2, {}),
+    "lonely": (3, 64, {}),  # fewer samples than tasks: some ranks have none of a task
+    "conflict": (14, 64, {"conflict": "pcgrad"}),
+}
+FEW = ("parts", "lonely")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("forms")
-    launch_warm("forms_worker.py", path)
-    return path
+def train(folder: Path, name: str) -> tuple[Tensor, list[dict[str, float]], Any]:
+    batch_size, micro, options = CASES[name]
+    args = arguments(folder / name, per_device_train_batch_size=micro, max_steps=NUM_STEPS)
+    rules = {"mixing": {"topic": 7, "stars": 1, "flags": 2, "tags": 4}, "batch_size": batch_size, **options}
+    data, recorder = task_streams(topic={"loss_weight": 2.0}), GradientRecorder()
+    trainer = MixingTrainer(multi_task(), args, train_dataset=data, callbacks=[recorder], **rules)
+    trainer.train()
+    logs = [
+        {key: value for key, value in entry.items() if key.startswith(("loss", "count"))}
+        for entry in trainer.state.log_history
+        if "loss" in entry
+    ]
+    return torch.stack(recorder.gradients), logs, trainer
 
 
-@pytest.fixture(scope="module")
-def results(folder: Path) -> list[dict[str, Any]]:
-    return [torch.load(folder / f"results-{rank}.pt") for rank in range(2)]
+def trained(name: str, folder: Path) -> Any:
+    return train(folder, name)[:2]
 
 
-@pytest.mark.parametrize(
-    ("name", "batch_size", "micro", "options"),
-    [
-        ("unequal", 14, 64, {}),
-        ("parts", 14, 2, {}),
-        ("lonely", 3, 64, {}),  # fewer samples than tasks: some ranks have none of a task
-        ("conflict", 14, 64, {"conflict": "pcgrad"}),
-    ],
+def evaluated(folder: Path) -> list[float]:
+    sets = {name: task_data(name, 8, 7) for name in NAMES}
+    trainer = MixingTrainer(multi_task(), arguments(folder), train_dataset=task_streams(), eval_dataset=sets)
+    found = trainer.evaluate()
+    keys = [*(f"eval_{name}_loss" for name in NAMES), "eval_loss", "eval_worst_loss"]
+    return [found[key] for key in keys]
+
+
+class _WrongOnOneRank(Tokens):
+    """Rows of which this rank reads labels that are no classes, in a later step."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        row = super().__getitem__(index)
+        return {**row, "labels": row["labels"] + 5} if dist.get_rank() and self.is_wrong else row
+
+    is_wrong = False
+
+
+class _Turn(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        _WrongOnOneRank.is_wrong = state.global_step == 2
+
+
+def labels(folder: Path) -> str:
+    streams = [*task_streams(["stars"]), Stream("topic", _WrongOnOneRank(12, 1, "sequence-classification"))]
+    args = arguments(folder, max_steps=NUM_STEPS)
+    trainer = MixingTrainer(multi_task(), args, train_dataset=streams, batch_size=8, callbacks=[_Turn()])
+    return message_of(trainer.train)
+
+
+def unused_heads(folder: Path) -> list[str]:
+    def made(**changes: Any) -> str:
+        args = arguments(folder, **changes)
+        return message_of(lambda: MixingTrainer(multi_task(), args, train_dataset=task_streams(), batch_size=8))
+
+    def checkpointed() -> None:
+        model = multi_task()
+        model.gradient_checkpointing_enable()
+        MixingTrainer(model, arguments(folder), train_dataset=task_streams(), batch_size=8)
+
+    return [
+        made(ddp_find_unused_parameters=False),
+        made(gradient_checkpointing=True),
+        message_of(checkpointed),
+        made(ddp_find_unused_parameters=True),
+    ]
+
+
+def threads_at_the_end(folder: Path) -> list[list[str]]:
+    """Names of this process's threads that are gloo's, before and after the group's end, where the system says them."""
+
+    def names() -> list[str]:
+        found, threads = [], Path("/proc/self/task")
+        for task in threads.iterdir() if threads.exists() else ():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread may end meanwhile
+                found.append((task / "comm").read_text().strip())
+        return [name for name in found if "gloo" in name.lower()]
+
+    import_early()
+    dist.init_process_group("gloo")
+    holder: dict[str, Any] = {"group": dist.group.WORLD, "trainers": [train(folder, name) for name in CASES]}
+    holder["itself"] = holder  # only a collection of cycles lets go of the group
+    before = names()
+    gc.disable()
+    del holder
+    end_together()
+    return [before, names()]
+
+
+results = launched(
+    *(unused_heads, labels, *(partial(trained, name) for name in FEW)),
+    rare=[*(partial(trained, name) for name in CASES if name not in FEW), evaluated],
 )
-def test_the_gradient_is_that_of_one_process(
-    folder: Path, tmp_path: Path, name: str, batch_size: int, micro: int, options: dict[str, Any]
-) -> None:
-    single, expected = train(tmp_path, batch_size, micro, **options)
+
+
+@pytest.mark.parametrize("name", some(CASES, FEW))
+def test_the_gradient_is_that_of_one_process(results: list[dict[str, Any]], tmp_path: Path, name: str) -> None:
+    expected, logs, _ = train(tmp_path, name)
     assert expected.abs().amax(dim=1).min() > 1e-3
-    assert len(expected) == TIMINGS
-    logs = [entry for entry in single.state.log_history if "loss" in entry]
-    for rank in range(2):
-        found = torch.load(folder / f"{name}-{rank}.pt")
-        torch.testing.assert_close(found["gradients"], expected, rtol=0, atol=1e-10)
-        for mine, theirs in zip([entry for entry in found["log"] if "loss" in entry], logs, strict=True):
-            keys = {key for key in theirs if key.startswith(("loss", "count"))}
-            assert keys == {key for key in mine if key.startswith(("loss", "count"))}
-            assert {key: mine[key] for key in keys} == pytest.approx({key: theirs[key] for key in keys}, rel=1e-5)
+    for result in results:
+        gradients, found = result[name]
+        torch.testing.assert_close(gradients, expected, rtol=0, atol=1e-10)
+        assert len(found) == len(logs) == NUM_STEPS
+        for mine, theirs in zip(found, logs, strict=True):
+            assert mine == pytest.approx(theirs, rel=1e-5)
 
 
+@pytest.mark.full
 def test_each_set_is_evaluated_by_its_head(results: list[dict[str, Any]], tmp_path: Path) -> None:
     expected = evaluated(tmp_path)
-    keys = [f"eval_{name}_loss" for name in NAMES] + ["eval_loss", "eval_worst_loss"]
+    assert min(expected) > 0.1
     for result in results:
-        found = [result["evaluated"]["sets"][key] for key in keys]
-        assert found == pytest.approx([expected["sets"][key] for key in keys], rel=1e-5)
-        # Of rows without a length the Trainer scores those of the first rank alone.
-        own = [result["evaluated"]["iterable"][key] for key in keys]
-        assert own == [results[0]["evaluated"]["iterable"][key] for key in keys]
-        assert min(own) > 0.1
-        shape, loss = result["evaluated"]["predictions"]
-        assert shape == [8, 1]
-        assert loss == pytest.approx(expected["predictions"][1], rel=1e-5)
+        assert result["evaluated"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_labels_that_are_wrong_on_one_rank_end_both(results: list[dict[str, Any]]) -> None:
-    message = "Stream 'topic': it has the label"
-    assert results[1]["labels"].startswith(f"ValueError: {message}")
-    assert results[0]["labels"].startswith(f"RemoteError: rank 1 failed: ValueError: {message}")
+    message = "ValueError: Stream 'topic': it has the label"
+    assert results[1]["labels"].startswith(message)
+    assert results[0]["labels"].startswith(f"RemoteError: rank 1 failed: {message}")
 
 
 def test_ranks_that_would_wait_for_unused_heads_are_refused(results: list[dict[str, Any]]) -> None:
+    heads = "ddp_find_unused_parameters=False: the heads of streams that a step does not draw have no gradients"
+    checkpointing = "ddp_find_unused_parameters=None, which gradient checkpointing makes False"
     for result in results:
-        told, by_arguments, by_model, found = result["unused"]
-        assert (
-            "ddp_find_unused_parameters=False: the heads of streams that a step does not draw have no gradients" in told
-        )
-        for message in (by_arguments, by_model):
-            assert "ddp_find_unused_parameters=None, which gradient checkpointing makes False" in message
+        *refused, found = result["unused_heads"]
+        for message, told in zip((heads, checkpointing, checkpointing), refused, strict=True):
+            assert message in told
         assert found == "no error"
 
 
-def test_no_thread_of_the_group_is_left(results: list[dict[str, Any]]) -> None:
-    for result in results:
-        if not result["before"]:
+@pytest.mark.full
+def test_no_thread_of_the_group_is_left(tmp_path: Path) -> None:
+    for result in on_ranks(tmp_path, threads_at_the_end):
+        before, after = result["threads_at_the_end"]
+        if not before:
             pytest.skip("The names of gloo's threads are not told here.")
-        assert result["after"] == []
+        assert after == []

@@ -1,152 +1,125 @@
 """The hooks of `docs/own_hooks.md` run as they stand there, and do what the page says."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from mixer import MixingTrainer
 from tests.helpers import GradientRecorder, arguments, weights_of
-from tests.ranks.launch import results_of
-from tests.ranks.warm import launch_warm
-from tests.ranks.workers.own_hooks_worker import DATA, resumed, run_page, whole
-from tests.replay.methods.runs import Classifier
+from tests.ranks.warm import launched
+from tests.replay.methods.runs import Classifier, Points
 
+PAGE = Path(__file__).parents[2] / "docs" / "own_hooks.md"
+DATA = {"math": Points(20, seed=1), "code": Points(12, seed=2)}  # a step of the page takes all of it
 STRENGTH, LEARNING_RATE = 0.3, 0.1
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return run_page(tmp_path_factory.mktemp("page"), max_steps=2)
+def run_page(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Runs the code of the page; returns its names, with an untrained `trainer`."""
+    saved = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6}
+    args = arguments(folder, per_device_train_batch_size=5, **{**saved, **changes})
+    names: dict[str, Any] = {"model": Classifier(), "args": args, **DATA}
+    for block in re.findall(r"```python\n(.+?)```", PAGE.read_text(), re.DOTALL):
+        exec(block, names)  # noqa: S102
+    return names
+
+
+def both(folder: Path) -> list[Any]:
+    """Weights and last logs of a run without a break, and of one that goes on from its middle."""
+    found = []
+    for checkpoint in (None, str(folder / "run" / "checkpoint-3")):
+        trainer = run_page(folder / "run")["trainer"]
+        trainer.train(resume_from_checkpoint=checkpoint)
+        found += [weights_of(trainer.model), trainer.state.log_history[-2]]
+    return found
+
+
+two_ranks = launched(both)
 
 
 @pytest.fixture(scope="module")
-def one_rank(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     folder = tmp_path_factory.mktemp("one_rank")
-    return {train.__name__: train(folder) for train in (whole, resumed)}
+    return folder, both(folder)
 
 
-@pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("two_ranks")
-    launch_warm("own_hooks_worker.py", folder)
-    return folder
-
-
-def trained(folder: Path, hook: Any) -> tuple[MixingTrainer, list[torch.Tensor]]:
-    """Trains three steps on all data with one hook; returns the gradients before each optimizer step."""
-    recorder = GradientRecorder()
+def step_by_hand(name: str, folder: Path, *options: Any) -> tuple[list[Any], list[Any]]:
+    """Trains three steps on all data with one hook; returns the logs, and the gradients of each optimizer step."""
+    hook = run_page(folder / "page")[name](*options)
     args = arguments(folder, per_device_train_batch_size=5, learning_rate=LEARNING_RATE, lr_scheduler_type="constant")
-    options: dict[str, Any] = {"batch_size": 32, "methods": [hook], "callbacks": [recorder]}
-    trainer = MixingTrainer(Classifier(), args, train_dataset=DATA, **options)
+    rules: dict[str, Any] = {"batch_size": 32, "methods": [hook], "callbacks": [recorder := GradientRecorder()]}
+    trainer = MixingTrainer(Classifier(), args, train_dataset=DATA, **rules)
     trainer.train()
-    return trainer, recorder.gradients
+    return [entry for entry in trainer.state.log_history if "loss" in entry], recorder.gradients
 
 
-@pytest.fixture(scope="module")
-def anchored(page: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return trained(tmp_path_factory.mktemp("anchored"), page["Anchored"](STRENGTH))
-
-
-@pytest.fixture(scope="module")
-def turning(page: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return trained(tmp_path_factory.mktemp("turning"), page["Turning"]())
-
-
-def loss_of(model: torch.nn.Module) -> torch.Tensor:
-    """The loss on all data at once."""
+def gradients_of(model: torch.nn.Module, penalty: Any = 0.0) -> list[torch.Tensor]:
+    """Of the loss on all data at once."""
     x, labels = (torch.cat([getattr(data, name) for data in DATA.values()]) for name in ("x", "labels"))
-    return model(x, labels)["loss"]
+    return list(torch.autograd.grad(model(x, labels)["loss"] + penalty, list(model.parameters())))
 
 
-def gradients_of(loss: torch.Tensor, model: torch.nn.Module) -> list[torch.Tensor]:
-    return list(torch.autograd.grad(loss, list(model.parameters())))
+def test_the_penalty_has_the_gradient_of_its_formula_and_is_logged_once_a_step(tmp_path: Path) -> None:
+    logs, gradients = step_by_hand("Anchored", tmp_path, STRENGTH)
+    model = Classifier()
+    start = weights_of(model).clone()
+    for entry, found in zip(logs, gradients, strict=True):
+        penalty = STRENGTH * (parameters_to_vector(model.parameters()) - start).square().sum()
+        assert entry["term/Anchored"] == pytest.approx(float(penalty), rel=1e-6)
+        expected = parameters_to_vector(gradients_of(model, penalty))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        vector_to_parameters(weights_of(model) - LEARNING_RATE * expected, model.parameters())
+    assert logs[2]["term/Anchored"] > 0
 
 
-def step(model: torch.nn.Module, gradients: list[torch.Tensor]) -> None:
-    for weight, gradient in zip(model.parameters(), gradients, strict=True):
-        weight.data -= LEARNING_RATE * gradient
+def test_the_rule_leaves_what_is_beside_the_weights_and_logs_its_share(tmp_path: Path) -> None:
+    logs, gradients = step_by_hand("Turning", tmp_path)
+    model = Classifier()
+    for entry, found in zip(logs, gradients, strict=True):
+        whole = gradients_of(model)
+        left = [
+            gradient - (gradient * weight).sum() / weight.square().sum() * weight
+            for gradient, weight in zip(whole, model.parameters(), strict=True)
+        ]
+        expected = parameters_to_vector(left).detach()
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        before = parameters_to_vector(whole)
+        assert (found - before).abs().max() > 1e-3
+        assert entry["turning"] == pytest.approx(float(found.square().sum() / before.square().sum()))
+        vector_to_parameters(weights_of(model) - LEARNING_RATE * expected, model.parameters())
 
 
-def flat(tensors: list[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([tensor.flatten() for tensor in tensors])
+def test_each_run_of_a_trainer_has_its_own_anchor(tmp_path: Path) -> None:
+    page = run_page(tmp_path, max_steps=2)
+    for _ in range(2):
+        page["trainer"].train()
+        terms = [entry["term/Anchored"] for entry in page["trainer"].state.log_history if "loss" in entry]
+        assert terms[0] == 0 < terms[1]
+    options: dict[str, Any] = {"methods": [page["Anchored"](1.0)], "on_sample_error": "skip"}
+    with pytest.raises(ValueError, match="Anchored: the shares of skipped samples would be missing"):
+        MixingTrainer(Classifier(), arguments(tmp_path), train_dataset=DATA, **options)
 
 
-class TestPenalty:
-    def test_its_gradient_is_that_of_the_formula(self, anchored: Any) -> None:
-        model = Classifier()
-        start = weights_of(model).clone()
-        for found in anchored[1]:
-            weights = torch.nn.utils.parameters_to_vector(model.parameters())
-            gradients = gradients_of(loss_of(model) + STRENGTH * (weights - start).square().sum(), model)
-            torch.testing.assert_close(found, flat(gradients), rtol=0, atol=1e-12)
-            step(model, gradients)
-        assert STRENGTH * (weights - start).abs().max() > 1e-3
-
-    def test_the_log_has_it_once_a_step(self, anchored: Any) -> None:
-        model = Classifier()
-        start = weights_of(model).clone()
-        logged = [entry["term/Anchored"] for entry in anchored[0].state.log_history if "loss" in entry]
-        for gradient, entry in zip(anchored[1], logged, strict=True):
-            expected = float(STRENGTH * (weights_of(model) - start).square().sum())
-            assert entry == pytest.approx(expected, rel=1e-6)
-            torch.nn.utils.vector_to_parameters(weights_of(model) - LEARNING_RATE * gradient, model.parameters())
-        assert logged[2] > 0
-
-    def test_each_run_of_a_trainer_has_its_own_anchor(self, page: dict[str, Any]) -> None:
-        for _ in range(2):
-            page["trainer"].train()
-            terms = [entry["term/Anchored"] for entry in page["trainer"].state.log_history if "loss" in entry]
-            assert terms[0] == 0 < terms[1]
-
-    def test_skipped_samples_are_refused_when_the_trainer_is_made(self, page: dict[str, Any], tmp_path: Path) -> None:
-        options: dict[str, Any] = {"methods": [page["Anchored"](1.0)], "on_sample_error": "skip"}
-        with pytest.raises(ValueError, match="Anchored: the shares of skipped samples would be missing"):
-            MixingTrainer(Classifier(), arguments(tmp_path), train_dataset=DATA, **options)
-
-    def test_another_strength_is_refused_on_resume(self, one_rank: dict[str, Any]) -> None:
-        folder = Path(one_rank["whole"].args.output_dir)
-        names = run_page(folder)
-        names["trainer"]._parts.methods.all[0].strength = 2.0
-        with pytest.raises(ValueError, match=r"were Anchored\(0\.05\) and are Anchored\(2\.0\) now"):
-            names["trainer"].train(resume_from_checkpoint=str(folder / "checkpoint-3"))
+def test_a_resumed_run_is_the_whole_one_and_another_strength_is_refused(one_rank: tuple[Path, list[Any]]) -> None:
+    folder, (whole, _, resumed, _) = one_rank
+    assert torch.equal(resumed, whole)
+    trainer = run_page(folder / "run")["trainer"]
+    trainer._parts.methods.all[0].strength = 2.0
+    with pytest.raises(ValueError, match=r"were Anchored\(0\.05\) and are Anchored\(2\.0\) now"):
+        trainer.train(resume_from_checkpoint=str(folder / "run" / "checkpoint-3"))
 
 
-class TestRule:
-    def test_its_gradient_is_what_is_left_beside_the_weights(self, turning: Any) -> None:
-        model = Classifier()
-        for found in turning[1]:
-            gradients = gradients_of(loss_of(model), model)
-            left = [
-                gradient - (gradient * weight).sum() / weight.square().sum() * weight
-                for gradient, weight in zip(gradients, model.parameters(), strict=True)
-            ]
-            torch.testing.assert_close(found, flat([one.detach() for one in left]), rtol=0, atol=1e-12)
-            assert (found - flat(gradients)).abs().max() > 1e-3
-            step(model, [one.detach() for one in left])
-
-    def test_the_log_has_the_share_that_is_left(self, turning: Any) -> None:
-        whole_gradient = flat(gradients_of(loss_of(model := Classifier()), model))
-        first = turning[0].state.log_history[0]["turning"]
-        assert first == pytest.approx(float(turning[1][0].square().sum() / whole_gradient.square().sum()))
-
-
-class TestRuns:
-    def test_a_resumed_run_ends_with_the_weights_of_the_whole_one(self, one_rank: dict[str, Any]) -> None:
-        assert torch.equal(weights_of(one_rank["resumed"].model), weights_of(one_rank["whole"].model))
-
-    def test_two_ranks_have_the_weights_of_one(self, two_ranks: Path, one_rank: dict[str, Any]) -> None:
-        first, second = (torch.load(two_ranks / f"whole-{rank}.pt") for rank in range(2))
-        assert torch.equal(first, second)
-        torch.testing.assert_close(first, weights_of(one_rank["whole"].model), rtol=0, atol=1e-12)
-
-    @pytest.mark.parametrize("rank", [0, 1])
-    def test_two_ranks_resume_to_the_bit(self, two_ranks: Path, rank: int) -> None:
-        assert torch.equal(torch.load(two_ranks / f"resumed-{rank}.pt"), torch.load(two_ranks / f"whole-{rank}.pt"))
-
-    def test_two_ranks_log_what_one_logs(self, two_ranks: Path, one_rank: dict[str, Any]) -> None:
-        alone = one_rank["whole"].state.log_history[-2]
-        for result in results_of(two_ranks, "own_hooks"):
-            for entry in ("term/Anchored", "turning"):
-                assert result["whole"][entry] == pytest.approx(alone[entry], rel=1e-5)
+def test_two_ranks_train_log_and_resume_as_one(
+    two_ranks: list[dict[str, Any]], one_rank: tuple[Path, list[Any]]
+) -> None:
+    expected, logged, *_ = one_rank[1]
+    for weights, entry, resumed, _ in (result["both"] for result in two_ranks):
+        torch.testing.assert_close(weights, expected, rtol=0, atol=1e-12)
+        assert torch.equal(weights, two_ranks[0]["both"][0])
+        assert torch.equal(resumed, weights)
+        for name in ("term/Anchored", "turning"):
+            assert entry[name] == pytest.approx(logged[name], rel=1e-5)

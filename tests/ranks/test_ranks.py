@@ -1,142 +1,185 @@
+"""Two ranks train what one process trains, and end together where they cannot."""
+
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
+from transformers import TrainerCallback
 
-from benchmarks.quality.losses import LOSSES
-from mixer import Ledger, MixingTrainer, Uniform
-from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, arguments, build_model, three_streams
-from tests.ranks.launch import results_of
-from tests.ranks.warm import launch_warm
+from benchmarks.quality.losses import LOSSES, padded, ragged, small_model, whole_gradient
+from mixer import MixingTrainer, Uniform
+from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, arguments, build_model, three_streams, weights_of
+from tests.ranks.launch import message_of
+from tests.ranks.warm import launched, some
 
-SCENARIOS = (
-    "gradients",
-    "own_loss",
-    "kinds_of_loss",
-    "turns",
-    "stock_gradient",
-    "disagreement",
-    "failing_policy",
-    "broken_sample",
-    "nonfinite",
-    "resume",
+FEW = ("llama", "gpt2", "bert-classifier")
+CLASSES = "sequence-classification"
+
+
+def train(folder: Path, model: Any, data: Any, size: int, steps: int, kind: Any = MixingTrainer, **rules: Any) -> Any:
+    """Trains, and keeps gradients and losses of the steps."""
+    args = arguments(folder, per_device_train_batch_size=size, max_steps=steps)
+    trainer = kind(model, args, train_dataset=data, callbacks=[recorder := GradientRecorder()], **rules)
+    trainer.train()
+    trainer.gradients = torch.stack(recorder.gradients)
+    trainer.losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return trainer
+
+
+def mixture(name: str, folder: Path, size: int = 2) -> dict[str, Any]:
+    """Steps with unequal counts on the ranks, several micro-batches, and a rank without samples."""
+    data = three_streams(MODEL_DATA[name])
+    trainer = train(folder / name, build_model(name), data, size, 6, batch_size=9, mixing=Uniform())
+    assert not trainer._parts.run.loader.by_stream
+    is_main = trainer.is_world_process_zero()
+    found = (
+        {"rows": trainer.ledger.to_pandas(), "totals": trainer.ledger.timings()["total"].tolist()} if is_main else {}
+    )
+    return {"gradients": trainer.gradients, "losses": trainer.losses, **found}
+
+
+class _DividesByItems(MixingTrainer):
+    """Computes a loss of its own, divided by the items of all ranks, and leaves the number of ranks out."""
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, num_items_in_batch: Any = None, **kwargs: Any) -> Any:
+        return model(**inputs)["loss"] * len(inputs["labels"]) / num_items_in_batch
+
+
+class _LossAlone(nn.Module):
+    """A classifier that gives a loss and no logits, of which rows could be told apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = build_model("bert-classifier")
+
+    def forward(self, input_ids: Any, attention_mask: Any, labels: Any) -> Any:
+        return {"loss": self.inner(input_ids=input_ids, attention_mask=attention_mask, labels=labels).loss}
+
+
+def own_loss(folder: Path) -> torch.Tensor:
+    return train(folder, _LossAlone(), three_streams(CLASSES), 2, 1, _DividesByItems, batch_size=9).gradients
+
+
+def kinds_of_loss(folder: Path) -> dict[str, float]:
+    """How far the gradients of losses are from those of the whole batch, whatever they are divided by."""
+    rows, errors = ragged(13, 1), {}
+    for name, (loss, is_exact) in LOSSES.items():
+        options = {"batch_size": 13, "compute_loss_func": loss, "data_collator": padded}
+        found = train(folder, small_model(), {"a": rows[:5], "b": rows[5:]}, 2, 1, **options).gradients[0]
+        exact = whole_gradient(loss, rows)
+        if is_exact:
+            errors[name] = float((found - exact).norm() / exact.norm())
+    return errors
+
+
+class _WeightsOnOneRank(TrainerCallback):
+    def __init__(self, mixing: Callable[[], Any]):
+        self.mixing = mixing
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 2 and args.process_index == 1:
+            self.mixing().set_weights({"a": 1, "b": 5, "c": 1})
+
+
+def disagreement(folder: Path) -> str:
+    trainer = MixingTrainer(build_model("llama"), arguments(folder / "disagreement"), train_dataset=three_streams())
+    trainer.add_callback(_WeightsOnOneRank(lambda: trainer.mixing))
+    return message_of(trainer.train)
+
+
+class _Broken(Tokens):
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if index == 7:
+            raise OSError("disk on fire")
+        return super().__getitem__(index)
+
+
+def broken_sample(folder: Path) -> str:
+    streams = {"good": Tokens(20, 1), "bad": _Broken(12, 2)}
+    args = arguments(folder / "broken", max_steps=10)
+    return message_of(MixingTrainer(build_model("llama"), args, train_dataset=streams, batch_size=8).train)
+
+
+class _InfiniteForToken(nn.Module):
+    """A classifier whose loss is infinite for rows that hold the token 63."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = build_model("bert-classifier")
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> Any:
+        output = self.inner(input_ids=input_ids, attention_mask=attention_mask)
+        bad = (input_ids == 63).any(dim=1, keepdim=True)
+        logits = torch.where(bad, output.logits * float("inf"), output.logits)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def nonfinite(folder: Path) -> list[Any]:
+    """Whether a run that skips leaves the weights alone, and what one that raises says."""
+    good, bad = Tokens(16, 1, CLASSES), Tokens(16, 2, CLASSES)
+    for rows, replacement in ((good.rows, 1), (bad.rows, 63)):
+        for row in rows:
+            row["input_ids"] = torch.where(row["input_ids"] >= 63, 1, row["input_ids"])
+            row["input_ids"][0] = replacement
+    found: list[Any] = []
+    for mode in ("skip", "raise"):
+        before = weights_of(model := _InfiniteForToken())
+        args = arguments(folder / mode, max_steps=2, weight_decay=0.1)
+        data = {"good": good, "bad": bad}
+        trainer = MixingTrainer(model, args, train_dataset=data, batch_size=6, nonfinite=mode)
+        found += [message_of(trainer.train), torch.equal(before, weights_of(model))]
+    return found
+
+
+results = launched(
+    *(partial(mixture, name) for name in FEW),
+    *(own_loss, disagreement, broken_sample, nonfinite),
+    rare=[*(partial(mixture, name) for name in MODEL_DATA if name not in FEW), kinds_of_loss],
 )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("ranks")
-    launch_warm("worker.py", path, *SCENARIOS, timeout_seconds=600)
-    return path
-
-
-@pytest.fixture(scope="module")
-def results(folder: Path) -> list[dict[str, Any]]:
-    return results_of(folder, "results")
-
-
-@pytest.mark.parametrize("name", MODEL_DATA)
-def test_gradient_of_two_ranks_is_the_one_of_one_process(name: str, folder: Path, tmp_path: Path) -> None:
-    recorder = GradientRecorder()
-    trainer = MixingTrainer(
-        model=build_model(name),
-        args=arguments(tmp_path, per_device_train_batch_size=64, max_steps=6),
-        train_dataset=three_streams(MODEL_DATA[name]),
-        batch_size=9,
-        mixing=Uniform(),
-        callbacks=[recorder],
-    )
-    trainer.train()
-    single = torch.stack(recorder.gradients)
-    for rank in range(2):
-        both = torch.load(folder / f"{name}-rank{rank}.pt")
-        assert both.abs().max() > 1e-3
-        torch.testing.assert_close(both, single, rtol=0, atol=1e-6)
+@pytest.mark.parametrize("name", some(MODEL_DATA, FEW))
+def test_gradients_and_ledger_of_two_ranks_are_those_of_one_process(
+    name: str, results: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    single, both = mixture(name, tmp_path, 64), results[0][name]
+    for result in results:
+        assert result[name]["gradients"].abs().max() > 1e-3
+        torch.testing.assert_close(result[name]["gradients"], single["gradients"], rtol=0, atol=1e-6)
     # Five steps of an epoch of 37 samples: four of 9, and one sample left for two ranks.
-    assert trainer.ledger.timings()["total"].tolist() == [9, 9, 9, 9, 1, 9]
-
-
-@pytest.mark.parametrize("name", MODEL_DATA)
-def test_ledger_of_two_ranks_is_the_one_of_one_process(name: str, folder: Path, tmp_path: Path) -> None:
-    trainer = MixingTrainer(
-        model=build_model(name),
-        args=arguments(tmp_path, per_device_train_batch_size=64, max_steps=6),
-        train_dataset=three_streams(MODEL_DATA[name]),
-        batch_size=9,
-        mixing=Uniform(),
-    )
-    trainer.train()
-    single, both = trainer.ledger.to_pandas(), Ledger(folder / name / "ledger").to_pandas()
-    pd.testing.assert_frame_equal(single.drop(columns="loss"), both.drop(columns="loss"))
-    pd.testing.assert_series_equal(single["loss"], both["loss"], atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("name", MODEL_DATA)
-def test_sum_over_streams_is_the_backpropagated_loss(name: str, folder: Path, results: list[dict[str, Any]]) -> None:
-    rows = Ledger(folder / name / "ledger").to_pandas()
-    rows["sum"] = rows["loss"].fillna(0.0) * rows["items"]
-    steps = rows.groupby("step")
-    # The Trainer does not know that this head shifts its labels, and divides by the first of each row too.
+    assert single["totals"] == both["totals"] == [9, 9, 9, 9, 1, 9]
+    pd.testing.assert_frame_equal(single["rows"].drop(columns="loss"), both["rows"].drop(columns="loss"))
+    pd.testing.assert_series_equal(single["rows"]["loss"], both["rows"]["loss"], atol=1e-5, rtol=0)
+    # The sum over the streams is the loss that is propagated back. The Trainer does not know that GPT-2's head shifts
+    # its labels, and divides by the first of each row too.
+    steps = both["rows"].assign(sum=both["rows"]["loss"].fillna(0.0) * both["rows"]["items"]).groupby("step")
     divided_by = steps["items"].sum() + (steps["count"].sum() if name == "gpt2" else 0)
-    expected = (steps["sum"].sum() / divided_by).tolist()
-    assert results[0]["gradients"][name] == pytest.approx(expected, abs=1e-6)
+    assert both["losses"] == pytest.approx((steps["sum"].sum() / divided_by).tolist(), abs=1e-6)
 
 
 def test_a_loss_that_leaves_out_the_number_of_ranks_is_scaled_right(
     results: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    recorder = GradientRecorder()
-    MixingTrainer(
-        build_model("bert-classifier"),
-        arguments(tmp_path, per_device_train_batch_size=64, max_steps=1),
-        train_dataset=three_streams("sequence-classification"),
-        batch_size=9,
-        callbacks=[recorder],
-    ).train()
-    assert results[0]["own_loss"] == pytest.approx(float(recorder.gradients[0].norm()), abs=1e-6)
+    single = train(tmp_path, build_model("bert-classifier"), three_streams(CLASSES), 64, 1, batch_size=9)
+    torch.testing.assert_close(results[0]["own_loss"], single.gradients, rtol=0, atol=1e-6)
 
 
+@pytest.mark.full
 def test_losses_of_every_kind_have_the_gradient_of_the_whole_batch(results: list[dict[str, Any]]) -> None:
     for result in results:
         assert len(result["kinds_of_loss"]) == sum(is_exact for _, is_exact in LOSSES.values())
         assert {name: error for name, error in result["kinds_of_loss"].items() if error > 2e-6} == {}
 
 
-def test_losses_in_turns_are_those_of_one_process(results: list[dict[str, Any]], folder: Path, tmp_path: Path) -> None:
-    data = Tokens(60, 1, "sequence-classification")
-    streams = {f"s{k}": [data[3 * k + i] for i in range(3)] for k in range(20)}
-    args = arguments(tmp_path, per_device_train_batch_size=64, max_steps=3, learning_rate=0.0)
-    single = MixingTrainer(build_model("bert-classifier"), args, train_dataset=streams, batch_size=20)
-    single.train()
-    assert results[0]["turns"]["losses"] == pytest.approx(
-        [entry["loss"] for entry in single.state.log_history if "loss" in entry], abs=1e-5
-    )
-    rows, alone = Ledger(folder / "turns" / "ledger").to_pandas(), single.ledger.to_pandas()
-    measured = rows["loss"].notna()
-    assert rows[measured].groupby("step").size().tolist() == [16] * 3
-    np.testing.assert_allclose(rows["loss"][measured], alone["loss"][measured], atol=1e-5)
-    # Each rank's own rows, and one in a micro-batch that only keeps it in step.
-    assert all(30 <= result["turns"]["num_rows"] < 30 + 3 * 20 for result in results)
-
-
-def test_stock_gradient_is_too_large_by_the_number_of_ranks(results: list[dict[str, Any]]) -> None:
-    assert results[0]["stock_gradient"] == pytest.approx(2.0, abs=1e-4)
-
-
 def test_ranks_that_disagree_end_in_an_error_on_all(results: list[dict[str, Any]]) -> None:
     for result in results:
         assert result["disagreement"].startswith("DisagreementError")
-        assert "rank 0: step 3" in result["disagreement"]
-        assert "rank 1: step 3" in result["disagreement"]
-
-
-def test_a_policy_that_fails_on_one_rank_ends_in_an_error_on_all(results: list[dict[str, Any]]) -> None:
-    told = "ValueError: no idea. Raised by the policy Function at step 2."
-    assert results[0]["failing_policy"] == f"RemoteError: rank 1 failed: {told}"
-    assert results[1]["failing_policy"] == "ValueError: no idea"
+        assert all(f"rank {rank}: step 3" in result["disagreement"] for rank in (0, 1))
 
 
 def test_a_sample_that_fails_on_one_rank_ends_in_an_error_on_all(results: list[dict[str, Any]]) -> None:
@@ -147,9 +190,5 @@ def test_a_sample_that_fails_on_one_rank_ends_in_an_error_on_all(results: list[d
 
 def test_a_loss_that_is_not_finite_skips_or_raises_on_all_ranks(results: list[dict[str, Any]]) -> None:
     for result in results:
-        assert result["nonfinite"]["skip"]
-        assert result["nonfinite"]["raise"].startswith("NonFiniteLossError: Step 1: the loss of ['bad']")
-
-
-def test_resuming_gives_the_same_weights_to_the_bit(results: list[dict[str, Any]]) -> None:
-    assert all(result["resume"] for result in results)
+        assert result["nonfinite"][:2] == ["no error", True]
+        assert result["nonfinite"][2].startswith("NonFiniteLossError: Step 1: the loss of ['bad']")

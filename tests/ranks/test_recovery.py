@@ -1,82 +1,207 @@
 """Memory that runs out on one of two ranks."""
 
+import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
+from torch import nn
 
-from tests.ranks.launch import results_of
-from tests.ranks.warm import launch_warm, run_warm
+from mixer import MixingTrainer
+from tests.helpers import GradientRecorder, Tokens, arguments, build_model, three_streams, weights_of
+from tests.ranks.launch import message_of
+from tests.ranks.warm import launched, run_warm, some
+
+
+class Fault:
+    """Raises an error on rank 1, in micro-batches of more rows than so many, and writes down what is run.
+
+    Args:
+        model: The model.
+        most_rows: The rows that still fit.
+        where: In the `"forward"`, only in that of `"training"`, or in the `"backward"`.
+        error: What is raised.
+        from_forward: Number of the first forward to train that may fail.
+    """
+
+    def __init__(
+        self, model: nn.Module, most_rows: int = 2, where: str = "forward", error: Any = None, from_forward: int = 0
+    ):
+        self.most_rows, self.where, self.from_forward = most_rows, where, from_forward
+        self.error = error or torch.OutOfMemoryError("no room")
+        self.rows: list[int] = []
+        model.register_forward_pre_hook(self.before, with_kwargs=True)
+        model.get_input_embeddings().register_forward_hook(self.after)
+
+    def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        rows = len(kwargs["input_ids"])
+        trains = torch.is_grad_enabled()
+        if trains:
+            self.rows.append(rows)
+        if self.where == "forward" or (self.where == "training" and trains):
+            self.fail(rows)
+
+    def after(self, module: nn.Module, args: Any, output: torch.Tensor) -> None:
+        if self.where == "backward" and output.requires_grad:
+            output.register_hook(lambda gradient: self.fail(len(gradient)))
+
+    def fail(self, rows: int) -> None:
+        if torch.distributed.get_rank() == 1 and rows > self.most_rows and len(self.rows) >= self.from_forward:
+            raise self.error
+
+
+def _trainer(
+    folder: Path, model: nn.Module | None = None, streams: Any = None, batch_size: int = 9, **changes: Any
+) -> MixingTrainer:
+    args = arguments(folder, **{"max_steps": 6, "auto_find_batch_size": True, **changes})
+    rules = {"mixing": "Uniform", "batch_size": batch_size, "callbacks": [recorder := GradientRecorder()]}
+    trainer = MixingTrainer(model or build_model("llama"), args, None, streams or three_streams(), **rules)
+    trainer.recorder = recorder
+    return trainer
+
+
+def undisturbed(folder: Path) -> Any:
+    trainer = _trainer(folder / "undisturbed", auto_find_batch_size=False)
+    trainer.train()
+    return torch.stack(trainer.recorder.gradients), weights_of(trainer.model)
+
+
+def repeated(where: str, folder: Path) -> dict[str, Any]:
+    """A run in which rank 1 cannot hold more than 2 rows: what was run, and which steps were synchronised."""
+    fault = Fault(model := build_model("llama"), where=where)
+    trainer = _trainer(folder / where, model)
+    armed = Mock(wraps=trainer._parts.recovery._train_armed)
+    trainer._parts.recovery._train_armed = armed
+    trainer.train()
+    totals = trainer.ledger.timings()["total"].tolist() if trainer.is_world_process_zero() else []
+    cap = trainer._parts.run.loader.cap.max_samples
+    found = {"rows": fault.rows, "num_armed": armed.call_count, "cap": cap, "totals": totals}
+    return {**found, "ends": (torch.stack(trainer.recorder.gradients), weights_of(trainer.model))}
+
+
+class _Experts(nn.Module):
+    """A model of which one expert is used by rows that begin with an even token only, and one never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = build_model("bert-classifier")
+        self.even, self.odd, self.unused = (nn.Linear(3, 3) for _ in range(3))
+        self.norm = nn.BatchNorm1d(3, momentum=0.5)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.inner.get_input_embeddings()
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> Any:
+        logits = self.inner(input_ids=input_ids, attention_mask=attention_mask).logits
+        self.norm(logits.detach())
+        even = input_ids[:, 0] % 2 == 0
+        parts = [expert(logits[rows]) for expert, rows in ((self.even, even), (self.odd, ~even)) if rows.any()]
+        order = torch.cat([even.nonzero(), (~even).nonzero()]).squeeze(1).argsort()
+        logits = torch.cat(parts)[order]
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def experts(folder: Path) -> bool:
+    """Parameters that get a gradient on one rank only, or on none, and statistics that a forward moves on."""
+    gradients, means = {}, {}
+    for name, size, auto in (("plain", 4, False), ("small", 2, True), ("halved", 8, True)):
+        torch.manual_seed(1)
+        model = _Experts()
+        if name == "halved":
+            Fault(model, where="backward")
+        options = {"auto_find_batch_size": auto, "per_device_train_batch_size": size, "max_steps": 2}
+        options |= {"ddp_find_unused_parameters": True, "ddp_broadcast_buffers": True}
+        data = {"a": Tokens(24, 1, "sequence-classification")}
+        trainer = _trainer(folder / f"experts-{name}", model, data, batch_size=8, **options)
+        trainer.train()
+        gradients[name], means[name] = torch.stack(trainer.recorder.gradients), model.norm.running_mean.clone()
+        assert model.unused.weight.grad is None
+    torch.testing.assert_close(gradients["plain"], gradients["halved"], rtol=0, atol=1e-6)
+    return torch.equal(means["small"], means["halved"])
+
+
+FAILURES: dict[str, tuple[dict[str, Any], bool]] = {
+    "no sample fits": ({"most_rows": 0}, True),
+    "probe without recovery": ({}, False),
+    "other error": ({"where": "training", "error": KeyError("lost")}, True),
+    "other error of a probe": ({"error": KeyError("lost")}, False),
+    "other error of a backward": ({"where": "backward", "error": ValueError("bad")}, True),
+}
+
+
+def failure(name: str, folder: Path) -> str:
+    """An error on rank 1 that ends both."""
+    fault, auto = FAILURES[name]
+    Fault(model := build_model("llama"), **fault)
+    return message_of(_trainer(folder / name, model, auto_find_batch_size=auto).train)
+
+
+def closed_window(folder: Path) -> None:
+    """Memory that runs out in a step that is no larger than the ones before, on rank 1, which ends by its error."""
+    model = build_model("llama")
+    Fault(model, where="backward", from_forward=4)
+    trainer = _trainer(folder / "closed", model, batch_size=8)
+    rank = torch.distributed.get_rank()
+    if rank == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher, else, may be faster than the broken connection
+    try:
+        trainer.train()
+    except Exception as error:
+        (folder / f"closed-{rank}.txt").write_text(f"{type(error).__name__}: {error}")
+        raise
+
 
 SCENARIOS = ("undisturbed", "repeated", "experts", "iterable_by_tokens", "failures")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("recovery")
-    launch_warm("recovery_worker.py", path, *SCENARIOS)
-    return path
+results = launched(
+    *(undisturbed, partial(repeated, "backward"), partial(failure, "other error")),
+    rare=[
+        *(partial(repeated, "forward"), partial(repeated, "training"), experts),
+        *(partial(failure, name) for name in FAILURES if name != "other error"),
+    ],
+)
 
 
-@pytest.fixture(scope="module")
-def results(folder: Path) -> list[dict[str, Any]]:
-    return results_of(folder, "recovery")
+@pytest.mark.parametrize("where", some(["forward", "training", "backward"], ["backward"]))
+def test_the_step_is_repeated_and_the_run_is_the_undisturbed_one(where: str, results: list[dict[str, Any]]) -> None:
+    expected = results[0]["undisturbed"]
+    assert expected[0].abs().max() > 1e-3
+    for result in results:
+        torch.testing.assert_close(result[where]["ends"], expected, rtol=0, atol=1e-6)
+        assert result[where]["cap"] == 2
+        # Five rows at most on a rank fit into three micro-batches; the first step, and the one after it, are armed.
+        assert result[where]["num_armed"] == 2
+    found, tried = results[0][where], [] if where == "forward" else [5]
+    assert found["totals"] == [9, 9, 9, 9, 1, 9]
+    assert found["rows"] == tried + [2, 2, 1] * 4 + [1] + [2, 2, 1]
 
 
-@pytest.mark.parametrize("name", ["forward", "training", "backward"])
-def test_gradients_and_weights_are_those_of_the_undisturbed_run(name: str, folder: Path) -> None:
-    gradients, weights = torch.load(folder / "undisturbed-0.pt")
-    assert gradients.abs().max() > 1e-3
-    for rank in range(2):
-        own_gradients, own_weights = torch.load(folder / f"{name}-{rank}.pt")
-        torch.testing.assert_close(own_gradients, gradients, rtol=0, atol=1e-6)
-        torch.testing.assert_close(own_weights, weights, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["forward", "training", "backward"])
-def test_the_step_is_repeated_and_later_ones_run_synchronised(name: str, results: list[dict[str, Any]]) -> None:
-    first, second = (result["repeated"][name] for result in results)
-    assert first["totals"] == [9, 9, 9, 9, 1, 9]
-    assert first["cap"] == second["cap"] == 2
-    # Five rows at most on a rank fit into three micro-batches; the first step, and the one after it, are armed.
-    assert first["num_armed"] == second["num_armed"] == 2
-    batches = [2, 2, 1] * 4 + [1] + [2, 2, 1]
-    tried = {"forward": [], "training": [5], "backward": [5]}[name]
-    assert first["rows"][len(tried) :] == batches
-    assert first["rows"][: len(tried)] == tried
-
-
+@pytest.mark.full
 def test_gradients_on_one_rank_only_count_and_statistics_are_put_back(results: list[dict[str, Any]]) -> None:
-    for result in results:
-        assert result["experts"]["difference"] < 1e-6
-        assert result["experts"]["same_statistics"]
-        assert result["experts"]["unused_is_none"]
+    assert all(result["experts"] for result in results)
 
 
-def test_rows_that_come_once_are_cut_anew_by_tokens(results: list[dict[str, Any]]) -> None:
-    for result in results:
-        assert result["iterable_by_tokens"]["difference"] < 1e-6
-        assert result["iterable_by_tokens"]["cap"] < 48
+@pytest.mark.parametrize("name", some(FAILURES, ["other error"]))
+def test_errors_of_one_rank_end_both(results: list[dict[str, Any]], name: str) -> None:
+    first, second = (result[name] for result in results)
+    told = {
+        "no sample fits": "Step 1 ran out of memory on rank 1 with a single sample",
+        "probe without recovery": "Set per_device_train_batch_size=2, with batch_size=9",
+    }
+    if name in told:
+        assert all(message.startswith("MicroBatchMemoryError") and told[name] in message for message in (first, second))
+        return
+    assert second == ("ValueError: bad" if name.endswith("backward") else "KeyError: 'lost'")
+    assert first.startswith(f"RemoteError: rank 1 failed: {second}")
 
 
-def test_errors_of_one_rank_end_both(results: list[dict[str, Any]]) -> None:
-    first, second = (result["failures"] for result in results)
-    for name, message in (
-        ("no_sample_fits", "Step 1 ran out of memory on rank 1 with a single sample"),
-        ("probe_without_recovery", "Set per_device_train_batch_size=2, with batch_size=9"),
-    ):
-        assert all(result[name].startswith("MicroBatchMemoryError") for result in (first, second))
-        assert all(message in result[name] for result in (first, second))
-    for name in ("other_error", "other_error_of_a_probe"):
-        assert first[name].startswith("RemoteError: rank 1 failed: KeyError: 'lost'. In a micro-batch")
-    assert second["other_error"] == second["other_error_of_a_probe"] == "KeyError: 'lost'"
-    assert first["other_error_of_a_backward"].startswith("RemoteError: rank 1 failed: ValueError: bad")
-    assert second["other_error_of_a_backward"] == "ValueError: bad"
-
-
+@pytest.mark.full
 def test_a_closed_window_ends_both_ranks_with_the_cap_to_set(tmp_path: Path) -> None:
-    codes, _ = run_warm("recovery_worker.py", tmp_path, "closed_window")
+    codes, _ = run_warm(tmp_path, closed_window)
     assert all(codes)
     for rank in range(2):
         message = (tmp_path / f"closed-{rank}.txt").read_text()

@@ -1,137 +1,234 @@
 """Memories on two ranks: the same buffer on both, and the one that a single rank would have."""
 
-import json
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
+import torch
 
-from mixer import Ledger
-from tests.ranks.launch import results_of
-from tests.ranks.warm import launch_warm
-from tests.ranks.workers import replay_worker
+from mixer import LossChange, MixingTrainer, Stream
+from replay import ReplayBuffer, ReplayRatio
+from tests.helpers import Tokens, build_model
+from tests.ranks.launch import message_of
+from tests.ranks.warm import launched, on_ranks, some
+from tests.replay.buffers import STORAGES, Classes, Masked, Watch, arrow, hexadecimal, make, memory_of, snapshot
+from tests.replay.test_feeding import _rows
+
+RUNS: dict[str, dict[str, Any]] = {
+    "references": {},
+    "on top": {"mixing": lambda: ReplayRatio(0.3, "Uniform", additional=True)},
+    "adaptive": {"mixing": lambda: ReplayRatio(0.3, LossChange(num_warmup_observations=1))},
+    "memory": {"storage": "memory", "streams": lambda: {"a": Masked(37, 1, length=8), "b": Tokens(23, 2, length=8)}},
+    "disk": {"storage": "disk", "retrieval": "LeastRecent"},
+    "column": {"selection": "ClassBalanced", "streams": lambda: {"a": labelled(1), "b": labelled(2)}},
+    "batches": {"selection": "ClassBalanced", "is_classifier": True},
+    "losses": {"selection": "Surprise", "is_classifier": True},
+    "small": {"options": {"batch_size": 3}, "mixing": lambda: ReplayRatio(0.34, "Uniform")},
+}
+
+
+def labelled(seed: int) -> datasets.Dataset:
+    """Tokens to predict, with a class beside them that the model does not take."""
+    data = arrow(40, seed)
+    return data.add_column("domain", [number % (3 + seed) // 2 for number in range(40)])
+
+
+def build(folder: Path, name: str, watch: Watch | None = None, **changes: Any) -> MixingTrainer:
+    run = {**RUNS[name], **changes}
+    buffer = ReplayBuffer(
+        14,
+        run.get("selection", "Reservoir"),
+        STORAGES[run.get("storage", "references")](folder / "rows"),
+        run.get("retrieval", "Uniform"),
+        label_column="domain" if name == "column" else None,
+    )
+    streams = {name: Tokens(37 - 7 * k, k, length=8) for k, name in enumerate("ab")}
+    if run.get("is_classifier"):
+        streams = {"a": Classes(37, 1), "b": Classes(23, 2)}
+    elif "streams" in run:
+        streams = run["streams"]()
+    args = {"save_strategy": "steps", "save_steps": 4, "per_device_train_batch_size": 3, "max_steps": 9}
+    return make(
+        folder,
+        {**streams, "memory": buffer},
+        watch,
+        model=build_model("llama-classifier" if run.get("is_classifier") else "llama"),
+        mixing=run["mixing"]() if "mixing" in run else ReplayRatio(0.3, "Uniform"),
+        args=args,
+        epoch_size=400,
+        **run.get("options", {}),
+    )
+
+
+def rows_of(watch: Watch) -> list[list[Any]]:
+    """This rank's rows of each step: their streams and tokens."""
+    return [
+        [
+            (int(stream_id), tuple(row.tolist()))
+            for micro in micros
+            for stream_id, row in zip(micro["stream_ids"], micro["input_ids"], strict=True)
+        ]
+        for micros in watch.inputs
+    ]
+
+
+def train(trainer: MixingTrainer, watch: Watch, checkpoint: Path | None = None) -> dict[str, Any]:
+    trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+    buffer = memory_of(trainer)
+    rows = trainer.ledger.to_pandas() if trainer.is_world_process_zero() else None
+    return {
+        "buffer": snapshot(buffer),
+        "held": [tuple(torch.as_tensor(buffer[slot]["input_ids"]).tolist()) for slot in range(len(buffer))],
+        "rows": rows_of(watch),
+        "counts": [plan.counts.tolist() for plan in watch.plans],
+        "weights": hexadecimal(trainer),
+        "bytes": buffer.num_gathered_bytes,
+        "ledger": rows if rows is None else rows[["step", "stream", "count", "seen"]],
+    }
+
+
+def run(name: str, folder: Path) -> dict[str, Any]:
+    return train(build(folder / name, name, watch := Watch()), watch)
+
+
+def go_on(folder: Path) -> dict[str, Any]:
+    """Runs that another number of ranks began go on from their fourth step."""
+    return {
+        name: train(build(folder / name, name, watch := Watch()), watch, folder / name / "checkpoint-4")
+        for name in (folder / "names").read_text().split(",")
+    }
+
+
+def iterables(folder: Path) -> list[dict[str, Any]]:
+    """Rows of iterable streams, each rank with rows of its own; the whole run, and one that goes on."""
+    ends, place = [], folder / "iterables"
+    for checkpoint in (None, place / "checkpoint-4"):
+        buffer = ReplayBuffer(14, storage=STORAGES["disk"](place / "rows"))
+        rows = datasets.IterableDataset.from_generator(_shards, gen_kwargs={"firsts": [1, 2, 3, 4]})
+        streams = [Stream("rows", rows.with_format("torch")), Stream("map", Tokens(30, 1, length=5))]
+        args = {"per_device_train_batch_size": 3, "save_strategy": "steps", "save_steps": 4, "max_steps": 10}
+        mixing, memory = ReplayRatio(0.3, "Uniform"), Stream("memory", buffer)
+        trainer = make(place, [*streams, memory], watch := Watch(), args=args, mixing=mixing)
+        ends.append(train(trainer, watch, checkpoint))
+    return ends
+
+
+def _shards(firsts: list[int]) -> Any:
+    for first in firsts:
+        yield from _rows(40, first)
+
+
+def failures(folder: Path) -> list[str]:
+    """What each rank says where one of them fails to take in what both were trained on."""
+    messages = []
+    for number, args in enumerate(({"save_strategy": "steps", "save_steps": 1}, {"max_steps": 1})):
+        streams = {"a": Tokens(30, 1, length=8), "memory": (buffer := ReplayBuffer(100, storage="memory"))}
+        trainer = make(folder / f"failing-{number}", streams, args={"max_steps": 6, **args})
+        feeding: Any = buffer.feeding
+
+        def failing(batch: Any, close: Any = feeding.close, step: int = 1 if "max_steps" in args else 3) -> None:
+            if batch.plan.step == step and torch.distributed.get_rank() == 1:
+                raise OSError("disk on fire")
+            close(batch)
+
+        feeding.close = failing
+        messages.append(message_of(trainer.train))
+    assert not (folder / "failing-0" / "checkpoint-3").exists()
+    named = {"a": Tokens(30, 1), "memory": ReplayBuffer(9, "ClassBalanced")}
+    return [*messages, message_of(make(folder / "failing", named).train)]
+
+
+def by_hand(folder: Path) -> dict[str, Any]:
+    """A buffer on disk that every rank fills before there is a trainer."""
+    buffer = ReplayBuffer(12, storage=STORAGES["disk"](folder / "by-hand" / "rows"), is_online=False)
+    buffer.remember("old", Tokens(40, 7, length=8))
+    streams = {"new": Tokens(30, 1, length=8), "memory": buffer}
+    return train(make(folder / "by-hand", streams, watch := Watch()), watch)
+
 
 # Losses of the model differ in their last digits where batches are cut otherwise, so that near ties may differ.
-FREE_OF_THE_MODEL = ("references", "on top", "memory", "disk", "column", "batches", "small")
+OF_THE_MODEL = ("losses", "adaptive")
+FEW = ("references", "disk")
+results = launched(
+    *(*(partial(run, name) for name in FEW), failures),
+    rare=[*(partial(run, name) for name in RUNS if name not in FEW), iterables, by_hand],
+)
+PARTS = ("buffer", "held", "counts", "weights")
 
 
-def _launch(folder: Path, world_size: int, *scenarios: str) -> list[dict[str, Any]]:
-    launch_warm("replay_worker.py", folder, *scenarios, world_size=world_size)
-    return results_of(folder, f"replay-{world_size}-{'-'.join(scenarios)}", world_size)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {name: tmp_path_factory.mktemp(name) for name in ("one", "two")}
-
-
-@pytest.fixture(scope="module")
-def one(folders: dict[str, Path]) -> dict[str, Any]:
-    return json.loads(json.dumps(replay_worker.runs(folders["one"])))
-
-
-@pytest.fixture(scope="module")
-def two(folders: dict[str, Path]) -> list[dict[str, Any]]:
-    return _launch(folders["two"], 2, "runs", "iterables", "failures", "by_hand")
-
-
-def union(results: list[dict[str, Any]]) -> list[Any]:
+def union(ends: Iterable[dict[str, Any]]) -> list[Any]:
     """The rows of each step, of all ranks."""
-    return [sorted(row for rows in ranks for row in rows) for ranks in zip(*(r["rows"] for r in results), strict=True)]
+    return [sorted(row for rows in ranks for row in rows) for ranks in zip(*(end["rows"] for end in ends), strict=True)]
 
 
-@pytest.mark.parametrize("name", replay_worker.RUNS)
-def test_all_ranks_hold_the_same_buffer(name: str, two: list[dict[str, Any]]) -> None:
-    first, second = (result["runs"][name] for result in two)
-    for part in ("buffer", "held", "counts", "weights"):
-        assert first[part] == second[part], part
-    assert first["buffer"]["counts"][2] > 0
-
-
-@pytest.mark.parametrize("name", FREE_OF_THE_MODEL)
-def test_it_is_the_buffer_of_one_rank_and_so_are_the_batches(
-    name: str, one: dict[str, Any], two: list[dict[str, Any]]
+@pytest.mark.parametrize("name", some(RUNS, FEW))
+def test_all_ranks_hold_the_same_buffer_and_see_the_batches_of_one_rank(
+    name: str, results: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    results = [result["runs"][name] for result in two]
-    assert results[0]["buffer"] == one[name]["buffer"]
-    assert results[0]["held"] == one[name]["held"]
-    assert results[0]["counts"] == one[name]["counts"]
-    assert union(results) == union([one[name]])
+    ends, alone = [result[name] for result in results], run(name, tmp_path)
+    for part in PARTS:
+        assert ends[0][part] == ends[1][part], part
+    assert ends[0]["buffer"]["counts"][2] > 0
+    assert all(end["bytes"] == 0 for end in ends), "what is known on every rank is not sent"
+    if name in OF_THE_MODEL:
+        assert union(ends)[:2] == union([alone])[:2]
+        assert len({*ends[0]["held"]} & {*alone["held"]}) >= len({*alone["held"]}) - 4
+        return
+    for part in ("buffer", "held", "counts"):
+        assert ends[0][part] == alone[part], part
+    assert union(ends) == union([alone])
 
 
-def test_what_is_known_on_every_rank_is_not_sent(two: list[dict[str, Any]]) -> None:
-    assert all(result["bytes"] == 0 for result in two[0]["runs"].values())
-    assert all(end["bytes"] > 0 for ends in two[0]["iterables"].values() for end in ends)
-
-
-@pytest.mark.parametrize("name", ["losses", "adaptive"])
-def test_what_follows_the_model_is_that_of_one_rank_at_first(
-    name: str, one: dict[str, Any], two: list[dict[str, Any]]
-) -> None:
-    results = [result["runs"][name] for result in two]
-    assert union(results)[:2] == union([one[name]])[:2]
-    kept = [{*map(tuple, found["held"])} for found in (results[0], one[name])]
-    assert len(kept[0] & kept[1]) >= len(kept[1]) - 4
-
-
-@pytest.mark.parametrize("storage", ["disk"])
-def test_rows_that_one_rank_had_are_in_the_buffer_of_both(storage: str, two: list[dict[str, Any]]) -> None:
-    ends = [result["iterables"][storage] for result in two]
+@pytest.mark.full
+def test_rows_that_one_rank_had_are_in_the_buffer_of_both(results: list[dict[str, Any]]) -> None:
+    ends = [result["iterables"] for result in results]
+    assert all(end["bytes"] > 0 for both in ends for end in both)
     for first, second in zip(*ends, strict=True):
-        for part in ("buffer", "held", "counts", "weights"):
-            assert first[part] == second[part], part
+        assert all(first[part] == second[part] for part in PARTS)
     whole, resumed = ends[0]
-    assert {part: whole[part] for part in ("buffer", "held", "weights")} == {
-        part: resumed[part] for part in ("buffer", "held", "weights")
-    }
+    assert all(whole[part] == resumed[part] for part in ("buffer", "held", "weights"))
     trained: set[tuple[int, ...]] = set()
     replayed = 0
-    for rows in union([end[0] for end in ends]):
-        for stream_id, row in rows:
-            assert stream_id < 2 or tuple(row) in trained
-            replayed += stream_id == 2
-        trained |= {tuple(row) for stream_id, row in rows if stream_id < 2}
+    for rows in union(end[0] for end in ends):
+        assert all(stream_id < 2 or row in trained for stream_id, row in rows)
+        replayed += sum(stream_id == 2 for stream_id, _ in rows)
+        trained |= {row for stream_id, row in rows if stream_id < 2}
     assert replayed > 10
     # Both ranks' rows are remembered: those of the first shards come to the first rank.
-    own = [{tuple(row) for rows in end[0]["rows"] for stream_id, row in rows if stream_id == 0} for end in ends]
-    held = {tuple(row) for row in whole["held"]}
+    own = [{row for rows in end[0]["rows"] for stream_id, row in rows if stream_id == 0} for end in ends]
     assert own[0].isdisjoint(own[1])
-    assert held & own[0]
-    assert held & own[1]
+    assert all({*whole["held"]} & of_rank for of_rank in own)
 
 
-def test_an_error_on_one_rank_ends_both_before_anything_is_saved(two: list[dict[str, Any]]) -> None:
-    for rank, result in enumerate(two):
-        *failing, balanced, ring = result["failures"]
-        for message in failing[::2]:
-            assert message == ("RemoteError: rank 1 failed: ", "")[rank] + "OSError: disk on fire"
-        assert failing[1::2] == ["False"] * 3
-        assert balanced.startswith("ValueError: Stream 'memory': selection=ClassBalanced needs the 'label'")
-        assert ring.startswith("ValueError: Stream 'memory': selection=Ring needs the 'label'")
+def test_an_error_on_one_rank_ends_both_before_anything_is_saved(results: list[dict[str, Any]]) -> None:
+    for rank, result in enumerate(results):
+        *failing, unlabelled = result["failures"]
+        assert failing == [("RemoteError: rank 1 failed: ", "")[rank] + "OSError: disk on fire"] * 2
+        assert unlabelled.startswith("ValueError: Stream 'memory': selection=ClassBalanced needs the 'label'")
 
 
-def test_a_buffer_that_all_ranks_fill_by_hand_has_one_writer(two: list[dict[str, Any]]) -> None:
-    first, second = (result["by_hand"] for result in two)
-    assert first["held"] == second["held"]
-    assert first["weights"] == second["weights"]
+@pytest.mark.full
+def test_a_buffer_that_all_ranks_fill_by_hand_has_one_writer(results: list[dict[str, Any]]) -> None:
+    first, second = (result["by_hand"] for result in results)
+    assert all(first[part] == second[part] for part in ("held", "weights"))
     assert first["buffer"]["counts"][2] > 0
 
 
-@pytest.mark.parametrize(("begun", "world_size"), [("one", 2), ("two", 1)])
+@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_a_run_goes_on_exactly_on_another_number_of_ranks(
-    begun: str, world_size: int, folders: dict[str, Path], one: dict[str, Any], two: list[dict[str, Any]]
+    world_size: int, results: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    whole = {name: Ledger(folders["one"] / name / "ledger").to_pandas() for name in ("references", "disk")}
-    if world_size == 1:
-        results = [json.loads(json.dumps(replay_worker.go_on(folders[begun])))]
-    else:
-        results = [result["go_on"] for result in _launch(folders[begun], world_size, "go_on")]
-    assert all(result[name]["buffer"] == results[0][name]["buffer"] for result in results for name in result)
-    for name in results[0]:
-        own = [result[name] for result in results]
-        assert own[0]["buffer"] == one[name]["buffer"]
-        assert own[0]["held"] == one[name]["held"]
-        assert union(own) == union([one[name]])[4:]
-    for name, expected in whole.items():
-        columns = ["step", "stream", "count", "seen"]
-        assert Ledger(folders[begun] / name / "ledger").to_pandas()[columns].equals(expected[columns])
+    """One goes on from a checkpoint of two ranks; two go on from a checkpoint of one."""
+    names = ("disk",) if world_size == 1 else ("references", "memory", "disk", "on top")
+    whole = {name: run(name, tmp_path / "whole") for name in names}
+    begun = results[0]["folder"] if world_size == 1 else tmp_path / "whole"
+    (begun / "names").write_text(",".join(names))
+    ends = [go_on(begun)] if world_size == 1 else [result["go_on"] for result in on_ranks(begun, go_on)]
+    for name in names:
+        own = [end[name] for end in ends]
+        assert all(end["buffer"] == whole[name]["buffer"] and end["held"] == whole[name]["held"] for end in own)
+        assert union(own) == union([whole[name]])[4:]
+        assert own[0]["ledger"].equals(whole[name]["ledger"])

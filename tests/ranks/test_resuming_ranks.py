@@ -1,50 +1,103 @@
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import TrainerCallback
 
 from mixer import Ledger
-from tests.mixer.trainer.checkpointing.test_resume import build
-from tests.ranks.launch import results_of
-from tests.ranks.warm import launch_warm
+from tests.mixer.trainer.checkpointing.test_resume import Killed, build, end_of, go_on
+from tests.ranks.launch import message_of
+from tests.ranks.warm import launched, some
+
+# Both ranks are killed at the same instant: at the n-th barrier (a checkpoint has three), or at the n-th of some event.
+KILLS = {
+    "steps": (("barrier", 3), ("on_step_begin", 6)),
+    "changing": (("barrier", 4), ("on_step_begin", 7)),
+    "epochs": (("barrier", 4), ("on_epoch_end", 0)),
+}
+_IN_THE_LEDGER = {"streams", "losses", "clock", "evaluations"}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("resuming")
-    launch_warm("resume_worker.py", path)
-    return path
+class _KilledAt(TrainerCallback):
+    def __init__(self, kind: str, number: int):
+        self.kind, self.left = kind, number
+        for event in ("on_save", "on_step_begin", "on_epoch_end"):
+            setattr(self, event, lambda *_, name=event, **__: self.pass_by(name))
+
+    def pass_by(self, kind: str) -> None:
+        if kind == self.kind:
+            if self.left == 0:
+                raise Killed(kind)
+            self.left -= 1
 
 
-@pytest.fixture(scope="module")
-def results(folder: Path) -> list[dict[str, Any]]:
-    return results_of(folder, "results")
+def _kill(folder: Path, name: str, kind: str, number: int) -> None:
+    killed = _KilledAt(kind, number)
+    trainer = build(folder, name, [killed])
+    barrier = trainer.accelerator.wait_for_everyone
+
+    def killing_barrier() -> None:
+        barrier()
+        killed.pass_by("barrier")
+
+    trainer.accelerator.wait_for_everyone = killing_barrier
+    with pytest.raises(Killed):
+        trainer.train()
 
 
-def test_killed_runs_of_two_ranks_end_as_one_that_was_not(results: list[dict[str, Any]]) -> None:
-    assert [result["kills"] for result in results] == [[], []]
+def kills(name: str, folder: Path) -> list[str]:
+    """Names what differs between killed runs and one that was not."""
+    whole, different = build(folder / name, name), []
+    whole.train()
+    # The ledger is the main process's: another one sees it as far as it is written.
+    own = set() if whole.is_world_process_zero() else _IN_THE_LEDGER
+    expected = {part: end for part, end in end_of(whole).items() if part not in own}
+    for kind, number in KILLS[name]:
+        place = folder / f"{name}-{kind}-{number}"
+        _kill(place, name, kind, number)
+        end = go_on(build(place, name))
+        different += [f"{kind} {number}: {part}" for part in expected if end[part] != expected[part]]
+    return different
 
 
-def test_errors_reach_all_ranks(results: list[dict[str, Any]]) -> None:
+def errors(folder: Path) -> list[str]:
+    """What is said where there is nothing to go on from, and after files were torn; and what is chosen then."""
+    nothing = message_of(lambda: build(folder / "nothing").train(resume_from_checkpoint=True))
+    checkpoint = folder / "steps" / "checkpoint-8"
+    if torch.distributed.get_rank() == 0:
+        (checkpoint / "rng_state_1.pth").write_bytes(b"torn")
+    torn = message_of(lambda: build(folder / "nothing").train(resume_from_checkpoint=str(checkpoint)))
+    return [nothing, torn, Path(str(build(folder / "steps").newest_checkpoint())).name]
+
+
+results = launched(partial(kills, "steps"), errors, rare=[partial(kills, "changing"), partial(kills, "epochs")])
+
+
+@pytest.mark.parametrize("name", some(KILLS, ["steps"]))
+def test_killed_runs_of_two_ranks_end_as_one_that_was_not(results: list[dict[str, Any]], name: str) -> None:
+    assert [result[name] for result in results] == [[], []]
+
+
+def test_errors_reach_all_ranks_and_all_choose_alike(results: list[dict[str, Any]]) -> None:
     assert results[0]["errors"] == results[1]["errors"]
-    nothing, torn = results[0]["errors"]
-    assert nothing.startswith("No valid checkpoint found in output directory")
+    nothing, torn, chosen = results[0]["errors"]
+    assert nothing.startswith("ValueError: No valid checkpoint found in output directory")
     assert "rng_state_1.pth is torn: it has 4 bytes instead of" in torn
     assert "The newest checkpoint that can be resumed from is" in torn
+    assert chosen == "checkpoint-10"
 
 
-def test_all_ranks_choose_alike(results: list[dict[str, Any]]) -> None:
-    assert [result["choice"] for result in results] == ["checkpoint-10", "checkpoint-10"]
-
-
-def test_one_rank_goes_on_from_a_checkpoint_of_two(folder: Path) -> None:
-    whole = Ledger(folder / "epochs" / "ledger").to_pandas()
-    saved = folder / "epochs" / "checkpoint-5"
-    losses = json.loads((saved / "mixing.json").read_text())["progress"]["running_losses"]
+@pytest.mark.full
+def test_one_rank_goes_on_from_a_checkpoint_of_two(results: list[dict[str, Any]]) -> None:
+    folder = results[0]["folder"] / "epochs"
+    whole = Ledger(folder / "ledger").to_pandas()
+    losses = json.loads((folder / "checkpoint-5" / "mixing.json").read_text())["progress"]["running_losses"]
     assert len(losses) == 2
-    trainer = build(folder / "epochs", "epochs")
-    trainer.train(resume_from_checkpoint=str(saved))
+    trainer = build(folder, "epochs")
+    trainer.train(resume_from_checkpoint=str(folder / "checkpoint-5"))
     rows = trainer.ledger.to_pandas()
     assert rows["step"].tolist() == whole["step"].tolist()
     assert rows.query("step <= 5").equals(whole.query("step <= 5"))

@@ -1,18 +1,63 @@
 from pathlib import Path
+from typing import Any
 
+import optuna
 import pandas as pd
 import pytest
 
-from mixer import Ledger
-from tests.ranks.launch import results_of
-from tests.ranks.warm import launch_warm
-from tests.ranks.workers.searching_worker import TRIALS
+from mixer import Ledger, LossChange, MixingTrainer
+from tests.helpers import Tokens, arguments, build_model
+from tests.ranks.launch import message_of
+from tests.ranks.warm import on_ranks
+
+TRIALS: list[dict[str, Any]] = [
+    {"learning_rate": 0.3, "per_device_train_batch_size": 4},
+    {"learning_rate": 0.01, "per_device_train_batch_size": 3},
+]
+
+
+def new_trainer(folder: Path, **options: Any) -> MixingTrainer:
+    own: dict[str, Any] = {"max_steps": 6, "eval_strategy": "steps", "eval_steps": 3, **options}
+    return MixingTrainer(
+        None,
+        arguments(folder, **own),
+        train_dataset={"math": Tokens(20, 1), "code": Tokens(11, 2)},
+        eval_dataset={"math": Tokens(5, 8), "code": Tokens(4, 9)},
+        mixing=LossChange(),
+        model_init=lambda: build_model("llama"),
+    )
+
+
+class PrunesFirst(optuna.pruners.BasePruner):
+    """Prunes the first trial at its first evaluation."""
+
+    def prune(self, study: Any, trial: Any) -> bool:
+        return bool(trial.number == 0)
+
+
+def search(folder: Path, trials: list[dict[str, Any]], **options: Any) -> Any:
+    """Runs the trials; gives the best one on the main rank."""
+    return new_trainer(folder).hyperparameter_search(
+        hp_space=lambda trial: trials[trial.number],
+        compute_objective=lambda metrics: metrics["eval_math_loss"],
+        n_trials=len(trials),
+        backend="optuna",
+        **options,
+    )
+
+
+def searched(folder: Path) -> dict[str, Any]:
+    best = search(folder / "search", TRIALS)
+    for number, options in enumerate(TRIALS):
+        new_trainer(folder / f"fresh-{number}", **options).train()
+    pruned = search(folder / "pruned", TRIALS, pruner=PrunesFirst())
+    refused = message_of(lambda: search(folder / "refused", [{"average_tokens_across_devices": False}]))
+    return {"best": best and [best.run_id, best.objective], "pruned": pruned and pruned.run_id, "refused": refused}
 
 
 @pytest.mark.full
 def test_two_ranks_search_as_new_trainers_would_train(tmp_path: Path) -> None:
-    launch_warm("searching_worker.py", tmp_path)
-    main, other = results_of(tmp_path, "searching")
+    main, other = (rank["searched"] for rank in on_ranks(tmp_path, searched))
     losses = []
     for number in range(len(TRIALS)):
         trial = Ledger(tmp_path / "search" / f"run-{number}" / "ledger")
@@ -24,6 +69,6 @@ def test_two_ranks_search_as_new_trainers_would_train(tmp_path: Path) -> None:
     assert [main["pruned"], other["pruned"]] == ["1", None]
     whole, pruned = (Ledger(tmp_path / "pruned" / f"run-{number}" / "ledger") for number in (1, 0))
     assert pruned.clock()["step"].tolist() == [1, 2, 3]
-    pd.testing.assert_frame_equal(whole.to_pandas(), Ledger(tmp_path / "fresh-1" / "ledger").to_pandas())
+    pd.testing.assert_frame_equal(whole.to_pandas(), fresh.to_pandas())
     assert "average_tokens_across_devices=False weights" in main["refused"]
     assert main["refused"] == other["refused"]

@@ -1,41 +1,83 @@
 """Loops without the Trainer, on two ranks under accelerate."""
 
 import itertools
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from accelerate import Accelerator
+from torch.utils.data import DataLoader, TensorDataset
 
-from tests.ranks.launch import results_of
-from tests.ranks.warm import launch_warm
-from tests.ranks.workers.standalone_worker import NUM_EPOCHS, NUM_SAMPLES, by_loader, train
+from mixer import AdaptiveBatchSampler, MixingDataLoader
+from tests.helpers import weights_of
+from tests.ranks.warm import launched, some
 
-LOOPS = ("sampler", "loader", "loader_with_workers")
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    path = tmp_path_factory.mktemp("standalone")
-    launch_warm("standalone_worker.py", path, timeout_seconds=200)
-    return results_of(path, "standalone")
+NUM_SAMPLES, NUM_EPOCHS = 21, 3
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_the_ranks_together_see_every_sample_once_an_epoch(results: list[dict[str, Any]], loop: str) -> None:
-    for epoch in range(NUM_EPOCHS):
-        parts = [result[loop]["seen"][epoch] for result in results]
+def batch_size(step: int, size: int) -> int:
+    """Sizes that leave the last batch of the first epoch a single sample: 5, 7, 8, 1."""
+    return (5, 7, 8)[step % 3] + step // 6
+
+
+def data() -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.randn(NUM_SAMPLES, 4, generator=generator), torch.arange(NUM_SAMPLES))
+
+
+def by_sampler(rank: int, world_size: int) -> Iterator[tuple[AdaptiveBatchSampler, Any]]:
+    sampler = AdaptiveBatchSampler(data(), batch_size, rank=rank, world_size=world_size)
+    loader = DataLoader(sampler.dataset, batch_sampler=sampler)
+    for _ in range(NUM_EPOCHS):
+        for batch in loader:
+            yield sampler, batch
+
+
+def by_loader(rank: int, world_size: int, num_workers: int = 0) -> Iterator[tuple[MixingDataLoader, Any]]:
+    loader = MixingDataLoader(data(), batch_size, rank=rank, world_size=world_size, num_workers=num_workers)
+    while loader.epoch < NUM_EPOCHS:
+        for batch in loader:
+            yield loader, batch
+
+
+LOOPS: dict[str, Any] = {"sampler": by_sampler, "loader": by_loader, "workers": partial(by_loader, num_workers=1)}
+
+
+def loop(name: str, folder: Path) -> dict[str, Any]:
+    """Trains, and gives the weights and the samples of this rank by epoch."""
+    accelerator = Accelerator(cpu=True)
+    given, ranks = MixingDataLoader(data(), 4), (accelerator.process_index, accelerator.num_processes)
+    assert (given.rank, given.world_size) == ranks
+    assert accelerator.prepare(given) is given
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    seen: list[list[int]] = [[] for _ in range(NUM_EPOCHS)]
+    num_paddings = 0
+    for source, (rows, numbers) in LOOPS[name](*ranks):
+        loss = torch.nn.functional.mse_loss(model(rows)[:, 0], numbers / NUM_SAMPLES)
+        accelerator.backward(loss * source.loss_scale)
+        optimizer.step()
+        optimizer.zero_grad()
+        num_paddings += source.is_padding
+        seen[source.epoch] += [] if source.is_padding else numbers.tolist()
+    return {"weights": weights_of(model), "seen": seen, "num_paddings": num_paddings}
+
+
+results = launched(partial(loop, "sampler"), partial(loop, "loader"), rare=[partial(loop, "workers")])
+
+
+@pytest.mark.parametrize("name", some(LOOPS, ["sampler", "loader"]))
+def test_ranks_see_every_sample_once_an_epoch_and_end_with_the_weights_of_one(
+    results: list[dict[str, Any]], name: str, tmp_path: Path
+) -> None:
+    for parts in zip(*(result[name]["seen"] for result in results), strict=True):
         assert sorted(itertools.chain(*parts)) == list(range(NUM_SAMPLES))
         assert all(parts)
-    assert sum(result[loop]["num_paddings"] for result in results) > 0
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_the_weights_agree_and_are_those_of_one_process(results: list[dict[str, Any]], loop: str) -> None:
-    assert results[0][loop]["weights"] == results[1][loop]["weights"]
-    alone = train(Accelerator(cpu=True), by_loader(0, 1))
-    assert results[0][loop]["weights"] == pytest.approx(alone["weights"], abs=1e-6)
-
-
-def test_ranks_are_known_and_the_loader_needs_no_preparing(results: list[dict[str, Any]]) -> None:
-    assert all(result["ranks_by_themselves"] for result in results)
-    assert all(result["prepared_loader_is_the_same"] for result in results)
+    assert sum(result[name]["num_paddings"] for result in results) > 0
+    assert torch.equal(results[0][name]["weights"], results[1][name]["weights"])
+    alone = loop("loader", tmp_path)["weights"]
+    torch.testing.assert_close(results[0][name]["weights"], alone, rtol=0, atol=1e-6)

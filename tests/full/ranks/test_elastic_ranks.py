@@ -1,81 +1,138 @@
 """Runs that change their number of ranks, and iterable streams on two of them."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pandas as pd
 import pytest
+import torch
 
-from mixer import Ledger
-from tests.ranks.launch import results_of
-from tests.ranks.warm import launch_warm
-from tests.ranks.workers.elastic_worker import elastic, rows_trainer
-
-
-def _launch(folder: Path, world_size: int, *scenarios: str) -> dict[str, Any]:
-    launch_warm("elastic_worker.py", folder, *scenarios, world_size=world_size)
-    every = results_of(folder, "elastic", world_size)
-    results, last = every[0], every[-1]
-    assert results.get("rows") == last.get("rows")
-    assert results.get("odd_rows") == last.get("odd_rows")
-    return {**results, "failures": (results.get("failures"), last.get("failures"))}
+from mixer import Ledger, MixingTrainer, Stream
+from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
+from tests.ranks.launch import message_of
+from tests.ranks.warm import launched, on_ranks
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("elastic")
+def elastic(folder: Path, max_steps: int, checkpoint: str | None, mixing: Any = "Uniform") -> MixingTrainer:
+    """A run that goes on from a checkpoint of any number of ranks and ends at another one."""
+    args = arguments(folder, per_device_train_batch_size=3, max_steps=max_steps, save_strategy="steps", save_steps=4)
+    args.lr_scheduler_type = "constant"
+    trainer = MixingTrainer(
+        build_model("llama"), args, train_dataset=three_streams(), batch_size=8, epoch_size=400, mixing=mixing
+    )
+    trainer.train(resume_from_checkpoint=checkpoint and str(folder / checkpoint))
+    return trainer
 
 
-@pytest.fixture(scope="module")
-def two_ranks(folder: Path) -> dict[str, Any]:
-    return _launch(folder, 2, "two", "rows", "odd_rows", "failures")
+def two(folder: Path) -> None:
+    elastic(folder / "elastic", 4, None)
 
 
-def test_two_ranks_then_one_then_four_give_the_run_of_one(folder: Path, two_ranks: dict[str, Any]) -> None:
+def four(folder: Path) -> None:
+    elastic(folder / "elastic", 12, "checkpoint-8")
+
+
+def _shard_rows(shards: list[tuple[int, int]]) -> Iterator[dict[str, list[int]]]:
+    for shard, size in shards:
+        for number in range(size):
+            row = [shard + 1, number + 1, *range(2, 12)]
+            yield {"input_ids": row, "labels": row, "attention_mask": [1] * len(row)}
+
+
+def rows_trainer(folder: Path, **changes: Any) -> MixingTrainer:
+    """A run with an iterable stream of two shards, of which the first ends first."""
+    shards = datasets.IterableDataset.from_generator(_shard_rows, gen_kwargs={"shards": [(0, 13), (1, 40)]})
+    streams = [Stream("rows", shards, max_epochs=1), Stream("map", Tokens(30, 1))]
+    options = {"max_steps": 12, "save_strategy": "steps", "save_steps": 3, "per_device_train_batch_size": 3, **changes}
+    args = arguments(folder, **options)
+    return MixingTrainer(build_model("llama"), args, train_dataset=streams, batch_size=8, mixing="Uniform")
+
+
+def rows(folder: Path) -> dict[str, Any]:
+    """Weights of whole runs, without and with a worker, and of what they go on to from checkpoints."""
+    ends: dict[str, Any] = {}
+    for num_workers in (0, 1):
+        for checkpoint in (None, 3, 9):
+            place = folder / f"rows-{num_workers}"
+            trainer = rows_trainer(place, dataloader_num_workers=num_workers)
+            trainer.train(resume_from_checkpoint=checkpoint and str(place / f"checkpoint-{checkpoint}"))
+            ends[f"{place.name} {checkpoint}"] = weights_of(trainer.model)
+    return ends
+
+
+def _failing_rows(shards: list[tuple[int, int]]) -> Iterator[dict[str, list[int]]]:
+    for row in _shard_rows(shards):
+        if row["input_ids"][:2] == [2, 9]:
+            raise OSError("line cut")
+        yield row
+
+
+def _no_idea(step: int, weights: Any) -> Any:
+    if step == 2 and torch.distributed.get_rank() == 1:
+        raise ValueError("no idea")
+    return weights
+
+
+def failures(folder: Path) -> list[str]:
+    """What the ranks say where one of them fails while they talk to each other about rows and tokens."""
+    messages = []
+    shards = {"shards": [(0, 40), (1, 40)]}
+    for generator, mixing in ((_failing_rows, "Uniform"), (_shard_rows, _no_idea)):
+        for max_tokens in (None, 40):
+            rows = datasets.IterableDataset.from_generator(generator, gen_kwargs=shards)
+            streams = {"rows": rows, "map": Tokens(30, 1)}
+            args = arguments(folder / "failures", max_steps=12, per_device_train_batch_size=3)
+            rules = {"mixing": mixing, "batch_size": 8, "max_tokens_per_micro_batch": max_tokens}
+            messages.append(message_of(MixingTrainer(build_model("llama"), args, None, streams, **rules).train))
+    return messages
+
+
+results = launched(two, rows, failures)
+
+
+def test_two_ranks_then_one_then_four_give_the_run_of_one(results: list[dict[str, Any]]) -> None:
+    folder = results[0]["folder"]
     elastic(folder / "elastic", 8, "checkpoint-4")
-    _launch(folder, 4, "four")
+    on_ranks(folder, four, world_size=4)
     whole = elastic(folder / "one", 12, None).ledger.to_pandas()
     changed = Ledger(folder / "elastic" / "ledger").to_pandas()
     pd.testing.assert_frame_equal(changed.drop(columns="loss"), whole.drop(columns="loss"))
     pd.testing.assert_series_equal(changed["loss"], whole["loss"], atol=1e-4, rtol=0)
 
 
-def test_a_shard_that_ends_on_one_rank_ends_the_stream_for_both(folder: Path, two_ranks: dict[str, Any]) -> None:
-    ledger = Ledger(folder / "rows-0" / "ledger").to_pandas()
-    rows = ledger[ledger["stream"] == "rows"].set_index("step")
-    given = int(rows["seen"].iloc[-1])
+def test_a_shard_that_ends_on_one_rank_ends_the_stream_for_both(results: list[dict[str, Any]]) -> None:
+    ledger = Ledger(results[0]["folder"] / "rows-0" / "ledger").to_pandas()
+    of_rows = ledger[ledger["stream"] == "rows"].set_index("step")
+    given = int(of_rows["seen"].iloc[-1])
     assert 24 <= given <= 27  # about twice the shorter shard
-    assert rows["undelivered"].iloc[-1] == 53 - given
-    assert rows["count"].iloc[-1] == 0
+    assert of_rows["undelivered"].iloc[-1] == 53 - given
+    assert of_rows["count"].iloc[-1] == 0
     assert ledger.groupby("step")["count"].sum().tolist() == [8, 8, 8, 6] * 3  # an epoch: the 30 of the other stream
-    assert rows["coverage"].isna().all()
+    assert of_rows["coverage"].isna().all()
 
 
-@pytest.mark.parametrize("name", ["rows-0", "rows-1"])
-def test_rows_go_on_to_the_bit_on_as_many_ranks(two_ranks: dict[str, Any], name: str) -> None:
-    hashes = two_ranks["rows"]
-    assert hashes[name] == hashes[f"{name}-checkpoint-3"] == hashes[f"{name}-checkpoint-9"]
+def test_rows_go_on_to_the_bit(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        for name in ("rows-0", "rows-1"):
+            ends = [result["rows"][f"{name} {checkpoint}"] for checkpoint in (None, 3, 9)]
+            assert all(torch.equal(ends[0], end) for end in ends)
+        torch.testing.assert_close(result["rows"], results[0]["rows"], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["two", "five"])
-def test_batches_and_rows_that_ranks_do_not_divide_train_and_go_on(two_ranks: dict[str, Any], name: str) -> None:
-    hashes = two_ranks["odd_rows"]
-    assert hashes[f"{name}-None"] == hashes[f"{name}-checkpoint-18"]
-
-
-def test_rows_of_two_ranks_are_refused_on_one_unless_told_otherwise(folder: Path, two_ranks: dict[str, Any]) -> None:
-    checkpoint = str(folder / "rows-0" / "checkpoint-3")
+def test_rows_of_two_ranks_are_refused_on_one_unless_told_otherwise(results: list[dict[str, Any]]) -> None:
+    folder = results[0]["folder"]
     with pytest.raises(ValueError, match=r"Stream 'rows': .* over 2 ranks .*allow_inexact=True"):
-        rows_trainer(folder / "one-rank").train(resume_from_checkpoint=checkpoint)
+        rows_trainer(folder / "one").train(resume_from_checkpoint=str(folder / "rows-0" / "checkpoint-3"))
 
 
-def test_one_rank_that_fails_among_rows_and_tokens_ends_both(two_ranks: dict[str, Any]) -> None:
-    first, second = two_ranks["failures"]
-    assert len(first) == len(second) == 4
-    for number in (0, 1):
-        assert "Stream 'rows': row 8 of shard 1 could not be read: OSError: line cut" in first[number]
-        assert first[number].startswith("RemoteError: rank 1 failed: SampleError")
-        assert second[number].startswith("SampleError")
-    for number in (2, 3):
-        assert first[number].startswith("RemoteError: rank 1 failed: ValueError: no idea")
-        assert second[number] == "ValueError: no idea"
+def test_one_rank_that_fails_among_rows_and_tokens_ends_both(results: list[dict[str, Any]]) -> None:
+    for number, (first, second) in enumerate(zip(*(result["failures"] for result in results), strict=True)):
+        if number < 2:
+            assert "Stream 'rows': row 8 of shard 1 could not be read: OSError: line cut" in first
+            assert first.startswith("RemoteError: rank 1 failed: SampleError")
+            assert second.startswith("SampleError")
+        else:
+            assert first.startswith("RemoteError: rank 1 failed: ValueError: no idea")
+            assert second == "ValueError: no idea"

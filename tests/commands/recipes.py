@@ -1,0 +1,63 @@
+"""Small recipes that tests of commands train by."""
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import yaml
+from datasets import Dataset
+
+ROOT = Path(__file__).parents[2]
+SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+LLAMA = {"model_type": "llama", "vocab_size": 300, "num_key_value_heads": 2, **SIZES}
+QUIET = {"save_strategy": "no", "report_to": "none", "use_cpu": True, "disable_tqdm": True}
+FACTORY = f"{__name__}.tokens"
+
+
+RECIPE: dict[str, Any] = {
+    "model": {"config": {**LLAMA, "vocab_size": 256}},
+    "streams": {
+        name: {
+            "factory": FACTORY,
+            "arguments": {"num_samples": size, "num_validation_samples": 8, "block_length": 16, "seed": size},
+        }
+        for name, size in (("python", 60), ("cpp", 40))
+    },
+    "mixing": {"class_path": "LossChange", "init_args": {"num_warmup_observations": 1}},
+    "batch_size": 9,
+    "training": {
+        "per_device_train_batch_size": 4,
+        "max_steps": 4,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "eval_on_start": True,
+        "logging_steps": 2,
+        **QUIET,
+    },
+}
+NO_EVALUATION = {"eval_strategy": "no", "eval_on_start": False}
+SAVING = ["--training.save_strategy", "steps", "--training.save_steps"]
+
+
+def write_recipe(folder: Path, training: dict[str, Any] | None = None, **fields: Any) -> str:
+    """Writes the recipe with other fields, and without those that are None; its runs go to `run` beside it."""
+    own = {**RECIPE["training"], "output_dir": str(folder / "run"), **(training or {})}
+    content = {name: value for name, value in {**RECIPE, **fields, "training": own}.items() if value is not None}
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    return str(folder / "recipe.yaml")
+
+
+def tokens(num_samples: int, num_validation_samples: int, block_length: int, seed: int = 0) -> dict[str, Dataset]:
+    """Blocks of random bytes, which take no time to make."""
+    rows = np.random.default_rng(seed).integers(1, 256, (num_samples + num_validation_samples, block_length)).tolist()
+    made = Dataset.from_list([{"input_ids": row, "labels": row} for row in rows])
+    return {"train": made.select(range(num_samples)), "validation": made.select(range(num_samples, len(rows)))}
+
+
+def on_a_rank(command: list[str], folder: Path) -> None:
+    """Runs a command on a rank as `torchrun ... -m mixer` does."""
+    with mock.patch.object(sys, "argv", ["mixer", *command]):
+        runpy.run_module("mixer", run_name="__main__", alter_sys=True)
