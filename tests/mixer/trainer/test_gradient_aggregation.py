@@ -236,3 +236,21 @@ def test_what_it_cannot_be_used_beside(tmp_path: Path) -> None:
     for conflict, changes, message in refused:
         with pytest.raises((ValueError, TypeError), match=message):
             make_trainer(tmp_path, conflict, **changes).train()
+
+
+@FULL
+def test_a_step_that_is_repeated_for_lack_of_memory_comes_out_the_same(tmp_path: Path) -> None:
+    def no_room(gradient: Tensor) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    class Small(Classifier):
+        def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+            output = super().forward(x, labels)
+            if output["logits"].requires_grad and len(x) > 2 and int(labels[0]) == 1:
+                output["logits"].register_hook(no_room)
+            return output
+
+    plain, _ = run(tmp_path / "1", "upgrad")
+    repeated, _ = run(tmp_path / "2", "upgrad", model=Small, auto_find_batch_size=True)
+    assert repeated._parts.run.loader.cap.max_samples < 3
+    close(weights_of(repeated.model), weights_of(plain.model))

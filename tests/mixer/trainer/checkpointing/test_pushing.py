@@ -65,6 +65,26 @@ def test_each_strategy_pushes_what_it_says(strategy: str, hub: Hub, tmp_path: Pa
         assert find_problem(repository / name) is None
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("always", [True, False])
+def test_a_push_that_takes_long_is_waited_for_or_not_and_pushes_no_file_that_grows(
+    always: bool, hub: Hub, tmp_path: Path
+) -> None:
+    class Slow(MixingTrainer):
+        def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+            super()._push_from_checkpoint(checkpoint_folder)
+            if checkpoint_folder.endswith("4"):
+                hub.opens.set()
+
+    hub.opens.clear()
+    _trainer(tmp_path / "out", kind=Slow, hub_always_push=always, hub_strategy="all_checkpoints").train()
+    names = {path.name for path in (hub.folder / "somebody" / "out").glob("checkpoint-*")}
+    assert names == ({"checkpoint-2", "checkpoint-4"} if always else {"checkpoint-2"})
+    ledger = [path for path in hub.commits[0]["files"] if path.startswith("ledger/")]
+    assert "ledger/ledger.json" in ledger
+    assert all(path.endswith((".parquet", ".json")) for path in ledger)
+
+
 def test_a_run_goes_on_from_what_was_pushed(hub: Hub, tmp_path: Path) -> None:
     options = {"push_to_hub": False, "lr_scheduler_type": "constant", "max_steps": 6}
     whole = _trainer(tmp_path / "whole", **options)
