@@ -69,12 +69,11 @@ class TestTheSameSteps:
                 return {"x": torch.stack([self[index]["x"] for index in indices.tolist()])}
 
         found = []
-        for number in (0, 1):
-            loader = make_loader(number, datasets=[Columns(k, 9) for k in range(2)], collator=stacking_collator)
-            loader._stack_columns = dict
+        for number, stack_columns in ((0, None), (0, dict), (1, dict)):
+            datasets = [Columns(k, 9) for k in range(2)]
+            loader = make_loader(number, datasets=datasets, collator=stacking_collator, stack_columns=stack_columns)
             found.append([contents(batch) for batch in batches_of(loader, 4)])
-            loader.stop()
-        assert found[0] == found[1]
+        assert found[0] == found[1] == found[2]
 
 
 class TestProcesses:
