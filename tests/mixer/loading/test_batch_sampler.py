@@ -9,13 +9,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from mixer import AdaptiveBatchSampler, Hold, LossChange, Scheduled, Stream, schedules
 from mixer.loading.report import make_report
 from mixer.mixture.clock import Budget
 from mixer.schedules import BatchDecision, BatchObservation, Schedule
 from tests.mixer.loaders import quick_and_full
+from tests.mixer.loading.rows_on_ranks import Rows
 
 
 def _ranks(world_size: int, *args: Any, **options: Any) -> list[AdaptiveBatchSampler]:
@@ -270,11 +271,6 @@ def test_after_the_budget_or_all_streams_there_is_nothing_more(data: Any, budget
 _NEEDS_A_BUDGET = "depends on the progress of the run, which is undefined without a budget"
 
 
-class _Rows(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
-
-
 @pytest.mark.parametrize(
     ("data", "options", "error", "message"),
     [
@@ -289,7 +285,7 @@ class _Rows(IterableDataset[int]):
         (0, {}, ValueError, "data must be at least 1 sample, got 0"),
         (2.0, {}, TypeError, "needs __len__ and __getitem__"),
         ({}, {}, ValueError, "data has no streams"),
-        (_Rows(), {}, TypeError, "an iterable dataset cannot be indexed"),
+        (Rows(3), {}, TypeError, "an iterable dataset cannot be indexed"),
         (3, {"drop_last": True}, ValueError, "drop_last=True leaves nothing of an epoch of 3 samples"),
         (10, {"budget": 3}, TypeError, r"budget must be a Budget, such as Budget\(epochs=3\), got 3"),
         ([Stream("a", range(9)), Stream("b", range(9), enters_at=0.5)], {}, ValueError, "'b' enters or leaves at"),

@@ -1,14 +1,13 @@
 import itertools
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset
 
 from mixer import Decision, MixingDataLoader, Mixture, Observation, Policy
 from tests.mixer.loaders import Noisy, Wandering, masking_collator, quick_and_full
+from tests.mixer.loading.rows_on_ranks import Rows
 
 LENGTHS = (20, 11, 6)
 
@@ -89,15 +88,6 @@ def test_the_scales_of_micro_batches_sum_to_that_of_the_batch() -> None:
         assert sum(loader.loss_scale for loader in loaders) == pytest.approx(2)
 
 
-def test_a_rank_without_a_sample_is_given_one_that_counts_for_nothing() -> None:
-    loaders = [_loader(rank=rank, world_size=2) for rank in range(2)]  # 37 samples: the last batch has one
-    *_, last = zip(*loaders, strict=True)
-    assert [len(batch["x"]) for batch in last] == [1, 1]
-    assert _rows(last[0]) == _rows(last[1])
-    assert sorted(loader.is_padding for loader in loaders) == [False, True]
-    assert sorted(loader.loss_scale for loader in loaders) == [0.0, 2.0]
-
-
 @pytest.mark.parametrize("num_workers", quick_and_full([0], [2]))
 def test_what_is_reported_rules_the_very_next_batch(num_workers: int) -> None:
     loader = _loader(num_workers, mixing=_Follow())
@@ -150,15 +140,10 @@ def test_workers_that_persist_end_when_they_are_told_to() -> None:
     loader.stop()
 
 
-class _RowStream(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"data": _RowStream()}, TypeError, "an iterable dataset cannot be indexed.*MixingTrainer"),
+        ({"data": Rows(3)}, TypeError, "an iterable dataset cannot be indexed.*MixingTrainer"),
         ({"micro_batch_size": 0}, ValueError, "micro_batch_size must be at least 1 sample, got 0"),
         ({"micro_batch_size": 1.5}, TypeError, "micro_batch_size must be a whole number"),
         ({"num_workers": -1}, ValueError, "num_workers must be 0 or more, got -1"),

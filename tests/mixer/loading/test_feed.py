@@ -35,15 +35,6 @@ def test_one_pass_gives_each_row_once(world_size: int) -> None:
         assert loader.mixing.seen.tolist() == [30]
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_passes_follow_each_other(world_size: int) -> None:
-    ranks = run_ranks(lambda: [Stream("rows", Rows(12))], world_size, 9)
-    together = np.bincount([row for _, batches in ranks for row in rows_of(batches)], minlength=12)
-    assert together.sum() == 54
-    assert together.max() - together.min() <= 1
-    assert ranks[0][0].mixing.unique.tolist() == [12]
-
-
 def test_a_shard_that_ends_first_ends_the_stream_for_all_at_the_same_step() -> None:
     ranks = run_ranks(lambda: [Stream("rows", shards([9, 40]), max_epochs=1), Stream("map", Places(50, 1))], 2, 40)
     counts = [[batch.plan.counts.tolist() for batch in batches] for _, batches in ranks]
@@ -128,8 +119,9 @@ def test_the_end_of_a_pass_costs_a_stream_nothing_of_its_share(length: int, worl
 
 
 def test_a_pass_may_be_shorter_than_a_step() -> None:
-    ((_, batches),) = run_ranks(lambda: [Stream("rows", Rows(5))], 1, 4, batch_size=12)
+    ((loader, batches),) = run_ranks(lambda: [Stream("rows", Rows(5))], 1, 4, batch_size=12)
     assert rows_of(batches) == [number % 5 for number in range(48)]
+    assert loader.mixing.unique.tolist() == [5]
 
 
 def test_a_look_ahead_goes_beyond_the_end_of_a_pass() -> None:
@@ -146,11 +138,10 @@ def test_coverage_of_rows_is_no_share() -> None:
     assert coverage["map"] == pytest.approx(9 / 12)
 
 
-@pytest.mark.parametrize("dataset", [lambda: Rows(25), lambda: shards([12, 13])], ids=["torch", "datasets"])
 @pytest.mark.parametrize("num_steps", [2, 7])
-def test_the_feed_goes_on_where_it_was(dataset: Any, num_steps: int, tmp_path: Path) -> None:
+def test_a_feed_of_shards_goes_on_where_it_was(num_steps: int, tmp_path: Path) -> None:
     def streams() -> list[Stream]:
-        return [Stream("rows", dataset()), Stream("map", Places(50, 1))]
+        return [Stream("rows", shards([12, 13])), Stream("map", Places(50, 1))]
 
     ((_, whole),) = run_ranks(streams, 1, 16)
     ((_, before),) = run_ranks(streams, 1, num_steps, save=tmp_path)

@@ -120,12 +120,6 @@ class TestHits:
         found = hits_and_misses(loader)[1:]
         assert sum(misses for _, misses in found) <= 0.1 * sum(map(sum, found))
 
-    def test_they_are_the_same_in_every_repetition(self) -> None:
-        runs = [hits_and_misses(make_loader(2, 1, 2, policy=Wandering(), persistent_workers=True)) for _ in range(2)]
-        assert runs[0] == runs[1]
-        assert any(hits for hits, _ in runs[0])
-        assert any(misses for _, misses in runs[0][1:])
-
 
 class Counted(Numbers):
     def __init__(self, stream_id: int, length: int, read: list[tuple[int, int]]):

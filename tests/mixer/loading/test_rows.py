@@ -274,10 +274,9 @@ class TestOrder:
         found = [row["noise"][0] for passes_of_rank in parts for part in passes_of_rank for row in part]
         assert len(set(found)) == len(found) == 2 * NUM_ROWS
 
-    @pytest.mark.parametrize("num_workers", WORKERS)
-    def test_the_surrounding_random_state_stays(self, num_workers: int) -> None:
+    def test_the_surrounding_random_state_stays(self) -> None:
         state = RandomState.capture()
-        passes(Shuffled(), 2, num_workers=num_workers)
+        passes(Shuffled(), 2)
         assert state.is_current()
 
     def test_a_pass_may_be_ordered_by_its_number(self) -> None:
