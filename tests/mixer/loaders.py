@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from mixer import Decision, Mixture, Observation, Policy, Stream, Uniform
@@ -16,6 +17,12 @@ from mixer.loading.workers import WorkerOptions
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
+
+
+def quick_and_full(quick: Sequence[Any], full: Sequence[Any]) -> list[Any]:
+    """Cases to parametrize with; the latter are left to the whole suite."""
+    cases = [case if isinstance(case, tuple) else (case,) for case in full]
+    return [*quick, *(pytest.param(*case, marks=pytest.mark.full) for case in cases)]
 
 
 class Noisy:
@@ -35,6 +42,18 @@ class Noisy:
 class Numbers(Noisy):
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"x": torch.tensor([self.stream_id, index])}
+
+
+class Failing(Noisy):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == 3:
+            raise OSError("disk on fire")
+        return super().__getitem__(index)
+
+
+class Unpicklable(Noisy):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {**super().__getitem__(index), "f": (lambda: 0) if index == 3 else None}
 
 
 class Wandering(Policy):
@@ -77,6 +96,7 @@ def make_loader(
     micro_batch_size: int = 2,
     collator: Any = masking_collator,
     prefetch_factor: int = 2,
+    stack_columns: Any = None,
     **options: Any,
 ) -> MixingLoader:
     datasets = [Noisy(k, n) for k, n in enumerate((20, 11, 6))] if datasets is None else datasets
@@ -85,7 +105,10 @@ def make_loader(
     mixing = Mixing(Planner(streams, seed=0), policy or Uniform(), clock)
     workers = WorkerOptions(num_workers, prefetch_factor, **options)
     return MixingLoader(
-        mixing, datasets, collator, rank, world_size, MicroBatchOptions(micro_batch_size), seed=3, workers=workers
+        *(mixing, datasets, collator, rank, world_size, MicroBatchOptions(micro_batch_size)),
+        seed=3,
+        workers=workers,
+        stack_columns=stack_columns,
     )
 
 
@@ -103,18 +126,11 @@ def batches_of(loader: MixingLoader, limit: int = 10_000) -> Iterator[StepBatch]
 
 def contents(batch: StepBatch) -> list[Any]:
     """All that a step consists of, to be compared to the bit."""
-    return [
-        batch.plan.fingerprint(),
-        batch.plan.staleness,
-        *[
-            (
-                {name: values.tolist() for name, values in micro.inputs.items()},
-                micro.stream_ids.tolist(),
-                micro.is_padding,
-            )
-            for micro in batch.micro_batches
-        ],
+    micro_batches = [
+        ({name: values.tolist() for name, values in micro.inputs.items()}, micro.stream_ids.tolist(), micro.is_padding)
+        for micro in batch.micro_batches
     ]
+    return [batch.plan.fingerprint(), batch.plan.staleness, *micro_batches]
 
 
 def num_own(batch: StepBatch) -> int:

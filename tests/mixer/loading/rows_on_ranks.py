@@ -14,6 +14,7 @@ from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.loader import MixingLoader
+from mixer.loading.reader import SampleError
 from mixer.loading.step import StepBatch
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
@@ -128,6 +129,8 @@ def outcomes_of(
                 loader._feed.save(save, rank)
         except Exception as error:
             results[rank] = error
+            if isinstance(error, SampleError):
+                meeting.leave()
 
     threads = [threading.Thread(target=train, args=(rank,)) for rank in range(world_size)]
     for thread in threads:

@@ -1,14 +1,13 @@
 import itertools
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset
 
 from mixer import Decision, MixingDataLoader, Mixture, Observation, Policy
-from tests.mixer.loaders import Noisy, Wandering, masking_collator
+from tests.mixer.loaders import Noisy, Wandering, masking_collator, quick_and_full
+from tests.mixer.loading.rows_on_ranks import Rows
 
 LENGTHS = (20, 11, 6)
 
@@ -37,8 +36,7 @@ def _rows(batch: dict[str, torch.Tensor]) -> list[tuple[int, ...]]:
     return [tuple(row) for row in batch["x"].tolist()]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("num_workers", "drop_last"), quick_and_full([(0, True), (2, False)], [(2, True)]))
 def test_resumed_in_the_middle_it_gives_what_the_uninterrupted_one_gives(num_workers: int, drop_last: bool) -> None:
     options = {"mixing": Wandering(), "drop_last": drop_last}
     whole = _run(_loader(**options), 16)
@@ -53,7 +51,7 @@ def test_resumed_in_the_middle_it_gives_what_the_uninterrupted_one_gives(num_wor
     assert _run(loader, 11, first=5) == whole[5:]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", quick_and_full([0], [2]))
 def test_a_size_rules_the_very_next_batch(num_workers: int) -> None:
     loader = _loader(num_workers)
     sizes = []
@@ -63,8 +61,7 @@ def test_a_size_rules_the_very_next_batch(num_workers: int) -> None:
     assert sizes == [9, 5, 9, 5, 5, 4]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize("micro_batch_size", [None, 2])
+@pytest.mark.parametrize(("world_size", "micro_batch_size"), [(1, 2), (2, None), (3, 2)])
 def test_the_ranks_together_give_every_sample_once_an_epoch(world_size: int, micro_batch_size: int | None) -> None:
     loaders = [
         _loader(batch_size=12, rank=rank, world_size=world_size, micro_batch_size=micro_batch_size)
@@ -83,28 +80,17 @@ def test_the_ranks_together_give_every_sample_once_an_epoch(world_size: int, mic
 
 def test_the_scales_of_micro_batches_sum_to_that_of_the_batch() -> None:
     loaders = [_loader(rank=rank, world_size=2, batch_size=11, micro_batch_size=2) for rank in range(2)]
+    with pytest.raises(RuntimeError, match="there has been none yet"):
+        _ = loaders[0].loss_scale
     for batches in zip(*loaders, strict=True):
         for loader, batch in zip(loaders, batches, strict=True):
             assert sum(map(loader.loss_scale_of, batch)) == pytest.approx(loader.loss_scale)
         assert sum(loader.loss_scale for loader in loaders) == pytest.approx(2)
 
 
-def test_the_scale_of_nothing_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="there has been none yet"):
-        _ = _loader().loss_scale
-
-
-def test_a_rank_without_a_sample_is_given_one_that_counts_for_nothing() -> None:
-    loaders = [_loader(rank=rank, world_size=2) for rank in range(2)]  # 37 samples: the last batch has one
-    *_, last = zip(*loaders, strict=True)
-    assert [len(batch["x"]) for batch in last] == [1, 1]
-    assert _rows(last[0]) == _rows(last[1])
-    assert sorted(loader.is_padding for loader in loaders) == [False, True]
-    assert sorted(loader.loss_scale for loader in loaders) == [0.0, 2.0]
-
-
-def test_what_is_reported_rules_the_very_next_batch() -> None:
-    loader = _loader(2, mixing=_Follow())
+@pytest.mark.parametrize("num_workers", quick_and_full([0], [2]))
+def test_what_is_reported_rules_the_very_next_batch(num_workers: int) -> None:
+    loader = _loader(num_workers, mixing=_Follow())
     counts = []
     for batch in itertools.islice(loader, 3):
         counts.append(len(set(batch["x"][:, 0].tolist())))
@@ -136,7 +122,7 @@ def test_loss_weights_come_with_micro_batches_of_one_stream() -> None:
         next(iter(_loader(mixing=_Weighing())))
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("num_workers", quick_and_full([0], [1]))
 def test_samples_are_collated_as_a_data_loader_does(num_workers: int) -> None:
     data = [(torch.tensor([float(k)]), k) for k in range(6)]
     loader = MixingDataLoader(data, 4, shuffle=False, num_workers=num_workers)
@@ -146,6 +132,7 @@ def test_samples_are_collated_as_a_data_loader_does(num_workers: int) -> None:
     assert labels.tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.full
 def test_workers_that_persist_end_when_they_are_told_to() -> None:
     loader = _loader(1, persistent_workers=True)
     batches = [_rows(batch) for _ in range(2) for batch in loader]
@@ -153,15 +140,10 @@ def test_workers_that_persist_end_when_they_are_told_to() -> None:
     loader.stop()
 
 
-class _RowStream(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"data": _RowStream()}, TypeError, "an iterable dataset cannot be indexed.*MixingTrainer"),
+        ({"data": Rows(3)}, TypeError, "an iterable dataset cannot be indexed.*MixingTrainer"),
         ({"micro_batch_size": 0}, ValueError, "micro_batch_size must be at least 1 sample, got 0"),
         ({"micro_batch_size": 1.5}, TypeError, "micro_batch_size must be a whole number"),
         ({"num_workers": -1}, ValueError, "num_workers must be 0 or more, got -1"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mixer import Stream
+from tests.mixer.loaders import quick_and_full
 from tests.mixer.loading.rows_on_ranks import Places, Rows, rows_of, run_ranks
 
 
@@ -22,12 +23,10 @@ class _Case(NamedTuple):
     num_steps: int = 24
 
     def make_streams(self) -> list[Stream]:
-        datasets = [(Rows if is_iterable else Places)(length, k) for k, (is_iterable, length, _) in self._numbered()]
-        limits = [max_epochs for _, _, max_epochs in self.streams]
-        return [Stream(f"s{k}", dataset, max_epochs=limits[k]) for k, dataset in enumerate(datasets)]
-
-    def _numbered(self) -> list[tuple[int, tuple[bool, int, int | None]]]:
-        return list(enumerate(self.streams))
+        return [
+            Stream(f"s{k}", (Rows if is_iterable else Places)(length, k), max_epochs=max_epochs)
+            for k, (is_iterable, length, max_epochs) in enumerate(self.streams)
+        ]
 
     def weigh(self, step: int) -> list[float]:
         """Weights that change with every step, some of them to 0."""
@@ -38,9 +37,7 @@ class _Case(NamedTuple):
 
 _REPORTED = [
     _Case(((False, 50, None), (True, 7, None)), 2, 9, epoch_size=50),
-    _Case(
-        ((False, 1, None), (False, 2, None), (True, 7, None), (True, 23, None), (True, 50, None)), 2, 9, epoch_size=33
-    ),
+    _Case(((False, 1, None), (False, 2, None), (True, 7, None), (True, 23, None), (True, 50, None)), 2, 9, 33),
 ]
 
 
@@ -58,11 +55,9 @@ def _draw(seed: int) -> _Case:
     return _Case(tuple(streams), world_size, batch_size, epoch_size, draw.choice([None, seed]), draw.randint(10, 30))
 
 
-_CASES = {f"reported-{number}": case for number, case in enumerate(_REPORTED)}
-_CASES |= {f"drawn-{seed}": _draw(seed) for seed in range(16)}
-
-
-@pytest.mark.parametrize("case", _CASES.values(), ids=_CASES)
+@pytest.mark.parametrize(
+    "case", quick_and_full([*_REPORTED, *map(_draw, range(3))], [(_draw(n),) for n in range(3, 16)])
+)
 def test_ranks_do_the_same_whatever_each_has_left_and_go_on_from_anywhere(case: _Case, tmp_path: Path) -> None:
     options = {"batch_size": case.batch_size, "epoch_size": case.epoch_size}
     options["weigh"] = None if case.seed is None else case.weigh
@@ -70,7 +65,7 @@ def test_ranks_do_the_same_whatever_each_has_left_and_go_on_from_anywhere(case: 
     assert len({str([batch.plan.counts.tolist() for batch in batches]) for _, batches in whole}) == 1
     assert len({str([len(batch.micro_batches) for batch in batches]) for _, batches in whole}) == 1
     mixing, num_steps = whole[0][0].mixing, len(whole[0][1])
-    for k, (_, length, max_epochs) in case._numbered():
+    for k, (_, length, max_epochs) in enumerate(case.streams):
         given = [row for _, batches in whole for row in rows_of(batches, k)]
         assert len(given) == mixing.seen[k]
         if max_epochs is not None:
@@ -84,8 +79,7 @@ def test_ranks_do_the_same_whatever_each_has_left_and_go_on_from_anywhere(case: 
             assert rows_of(first, k) + rows_of(second, k) == rows_of(all_of_them, k)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-@pytest.mark.parametrize(("length", "num_passes"), [(5, 2), (7, 1), (9, 3)])
+@pytest.mark.parametrize(("world_size", "length", "num_passes"), [(1, 9, 3), (2, 5, 2), (3, 7, 1), (4, 9, 3)])
 def test_every_row_of_the_last_pass_is_given_or_counted(world_size: int, length: int, num_passes: int) -> None:
     case = _Case(((False, 50, None), (True, length, num_passes)), world_size, 5)
     ranks = run_ranks(case.make_streams, world_size, 30, batch_size=5)

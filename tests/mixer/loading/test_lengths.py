@@ -22,7 +22,9 @@ from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.planner import Planner
+from mixer.mixture.resolve import check_max_tokens
 from tests.helpers import GradientRecorder, arguments, build_model
+from tests.mixer.loaders import quick_and_full
 
 lengths_lists = st.lists(st.integers(1, 50), min_size=1, max_size=60)
 
@@ -33,18 +35,14 @@ def _ids(lengths: list[int]) -> np.ndarray:
 
 class TestOrder:
     @given(lengths=lengths_lists)
-    def test_it_is_from_long_to_short_and_loses_nothing(self, lengths: list[int]) -> None:
-        order = sort_by_length(_ids(lengths), np.array(lengths), is_by_stream=False)
-        assert sorted(order.tolist()) == list(range(len(lengths)))
-        assert (np.diff(np.array(lengths)[order]) <= 0).all()
-
-    @given(lengths=lengths_lists)
-    def test_by_stream_the_streams_stay_together(self, lengths: list[int]) -> None:
-        ids = _ids(lengths)
-        order = sort_by_length(ids, np.array(lengths), is_by_stream=True)
-        assert ids[order].tolist() == ids.tolist()
+    def test_it_is_from_long_to_short_and_loses_nothing_by_stream_or_not(self, lengths: list[int]) -> None:
+        ids, values = _ids(lengths), np.array(lengths)
+        order, by_stream = (sort_by_length(ids, values, is_by_stream=is_alone) for is_alone in (False, True))
+        assert sorted(order.tolist()) == sorted(by_stream.tolist()) == list(range(len(lengths)))
+        assert (np.diff(values[order]) <= 0).all()
+        assert ids[by_stream].tolist() == ids.tolist()
         for stream_id in set(ids.tolist()):
-            assert (np.diff(np.array(lengths)[order][ids == stream_id]) <= 0).all()
+            assert (np.diff(values[by_stream][ids == stream_id]) <= 0).all()
 
     def test_equal_lengths_stay_in_order(self) -> None:
         assert sort_by_length(np.zeros(5, dtype=int), np.full(5, 7), False).tolist() == [0, 1, 2, 3, 4]
@@ -86,8 +84,6 @@ class TestTokenBudget:
     def test_a_micro_batch_is_filled_before_the_next_one_begins(self) -> None:
         slices = split_by_tokens(np.zeros(5, dtype=int), np.array([4, 4, 2, 2, 2]), 8, False)
         assert [(cut.start, cut.stop) for cut in slices] == [(0, 2), (2, 5)]
-
-    def test_no_samples_are_no_micro_batches(self) -> None:
         assert split_by_tokens(np.zeros(0, dtype=int), np.zeros(0, dtype=int), 8, True) == []
 
 
@@ -103,6 +99,9 @@ class _Ragged:
         size = int(self.sizes[index])
         return {"input_ids": [self.stream + 1] * size, "labels": [self.stream + 1] * size, "place": index}
 
+    def with_column(self) -> datasets.Dataset:
+        return datasets.Dataset.from_list([{**self[k], "length": int(size)} for k, size in enumerate(self.sizes)])
+
 
 def _pad(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     width = max(len(sample["input_ids"]) for sample in samples)
@@ -116,16 +115,18 @@ def _pad(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 def _loader(rank: int = 0, world_size: int = 1, has_column: bool = False, **options: Any) -> MixingLoader:
     sources: list[Any] = [_Ragged(stream, length) for stream, length in enumerate((40, 25, 30))]
     if has_column:
-        sources = [
-            datasets.Dataset.from_list(
-                [{**source[index], "length": int(source.sizes[index])} for index in range(len(source))]
-            )
-            for source in sources
-        ]
+        sources = [source.with_column() for source in sources]
     streams = [Stream(f"s{number}", source) for number, source in enumerate(sources)]
     mixing = Mixing(Planner(streams, seed=0), Uniform(), Clock(24, 95, Budget(epochs=2)))
     options = {"max_samples": 4, "lengths": Lengths(sources), **options}
     return MixingLoader(mixing, sources, _pad, rank, world_size, micro_batches=MicroBatchOptions(**options))
+
+
+def _first(loader: MixingLoader, by_stream: bool = False) -> StepBatch:
+    loader.by_stream = by_stream
+    batch = loader.next_batch()
+    assert batch is not None
+    return batch
 
 
 def _samples(batch: StepBatch) -> list[tuple[int, int]]:
@@ -141,18 +142,10 @@ def _num_padded(batch: StepBatch) -> int:
     return sum(int((micro.inputs["input_ids"] == 0).sum()) for micro in batch.micro_batches)
 
 
-def _share(count: int) -> list[StreamShare]:
-    return [StreamShare(0, range(count), np.arange(count))]
-
-
 class TestLoader:
     @pytest.mark.parametrize("by_stream", [False, True])
     def test_grouping_changes_no_sample_of_the_step_and_saves_padding(self, by_stream: bool) -> None:
-        plain, grouped = _loader(lengths=None), _loader(groups_by_length=True)
-        plain.by_stream = grouped.by_stream = by_stream
-        one, other = plain.next_batch(), grouped.next_batch()
-        assert one is not None
-        assert other is not None
+        one, other = _first(_loader(lengths=None), by_stream), _first(_loader(groups_by_length=True), by_stream)
         assert _samples(one) == _samples(other)
         assert _num_padded(other) < _num_padded(one)
         for micro in other.micro_batches:
@@ -160,135 +153,119 @@ class TestLoader:
             assert ids.tolist() == micro.stream_ids.tolist()
             assert not by_stream or len(set(ids.tolist())) == 1
 
-    @pytest.mark.parametrize("has_column", [False, True])
-    @pytest.mark.parametrize("by_stream", [False, True])
-    @pytest.mark.parametrize("world_size", [2, 3])
-    def test_the_ranks_together_have_the_step(self, has_column: bool, by_stream: bool, world_size: int) -> None:
-        whole = _loader(lengths=None).next_batch()
-        batches = []
-        for rank in range(world_size):
-            loader = _loader(rank, world_size, has_column, groups_by_length=True)
-            loader.by_stream = by_stream
-            batches.append(loader.next_batch())
-        assert whole is not None
-        assert len({len(batch.micro_batches) for batch in batches}) == 1
-        assert sorted(row for batch in batches for row in _samples(batch)) == _samples(whole)
-
-    @pytest.mark.parametrize("has_column", [False, True])
-    @pytest.mark.parametrize("by_stream", [False, True])
-    @pytest.mark.parametrize("cap", [MicroBatchCap(1), MicroBatchCap(3)])
-    def test_ranks_that_cut_anew_keep_their_samples_and_stay_in_step(
+    @pytest.mark.parametrize(
+        ("has_column", "by_stream", "cap"),
+        [
+            (False, False, MicroBatchCap(1)),
+            (False, True, MicroBatchCap(3)),
+            (True, False, MicroBatchCap(3)),
+            (True, True, MicroBatchCap(1)),
+        ],
+    )
+    def test_the_ranks_together_have_the_step_and_keep_their_samples_when_they_cut_anew(
         self, has_column: bool, by_stream: bool, cap: MicroBatchCap
     ) -> None:
-        numbers = set()
+        numbers, rows = set(), []
         for rank in range(3):
             loader = _loader(rank, 3, has_column, groups_by_length=True)
-            loader.by_stream, loader.keeps_samples = by_stream, True
-            batch = loader.next_batch()
-            assert batch is not None
+            loader.keeps_samples = True
+            batch = _first(loader, by_stream)
             loader.cap = cap
             again = loader.resplit(batch)
             assert _samples(again) == _samples(batch)
             assert max(len(micro.stream_ids) for micro in again.micro_batches) <= cap.max_samples
-            numbers.add(len(again.micro_batches))
+            numbers.add((len(batch.micro_batches), len(again.micro_batches)))
+            rows += _samples(batch)
         assert len(numbers) == 1
+        assert sorted(rows) == _samples(_first(_loader(lengths=None)))
 
     def test_a_column_saves_padding_on_several_ranks(self) -> None:
-        def padding(has_column: bool) -> int:
-            batches = [_loader(rank, 2, has_column, groups_by_length=True).next_batch() for rank in range(2)]
-            return sum(_num_padded(batch) for batch in batches)
-
-        assert padding(has_column=True) < padding(has_column=False)
+        padding = [
+            sum(_num_padded(_first(_loader(rank, 2, has_column, groups_by_length=True))) for rank in range(2))
+            for has_column in (True, False)
+        ]
+        assert padding[0] < padding[1]
 
     def test_micro_batches_of_so_many_tokens(self) -> None:
-        batch = _loader(max_tokens=64, groups_by_length=True).next_batch()
-        assert batch is not None
+        batch = _first(_loader(max_tokens=64, groups_by_length=True))
         assert all(micro.inputs["input_ids"].numel() <= 64 for micro in batch.micro_batches)
         assert sum(len(micro.stream_ids) for micro in batch.micro_batches) == 24
 
     def test_ranks_with_fewer_micro_batches_get_empty_ones(self) -> None:
-        asked = []
-
-        def most(number: int) -> int:
-            asked.append(number)
-            return 9
-
-        batch = _loader(0, 2, max_tokens=64, agree_on_most=most).next_batch()
-        assert batch is not None
-        assert len(batch.micro_batches) == 9
+        asked: list[int] = []
+        batch = _first(_loader(0, 2, max_tokens=64, agree_on_most=lambda number: asked.append(number) or 9))
         assert [micro.is_padding for micro in batch.micro_batches] == [False] * asked[0] + [True] * (9 - asked[0])
 
     def test_a_failure_is_told_before_the_others_wait(self) -> None:
-        asked = []
-
-        def most(number: int) -> int:
-            asked.append(number)
-            return number
-
-        loader = _loader(max_tokens=64, agree_on_most=most)
+        asked: list[int] = []
+        loader = _loader(max_tokens=64, agree_on_most=lambda number: asked.append(number) or number)
         loader._reader._datasets[1].sizes = None  # every sample of it fails now
         with pytest.raises(SampleError, match="'s1'"):
             loader.next_batch()
         assert asked == [0]
 
-    def test_samples_without_a_length_are_refused(self) -> None:
-        lengths = Lengths([range(3)], "length", "pixels")
-        with pytest.raises(ValueError, match=r"need samples with 'pixels' or a column 'length' .* \['a'\]"):
-            lengths.measure(_share(1), Loaded(Samples(None, [{"a": 1}])))
 
-    def test_a_length_column_counts_before_the_input(self) -> None:
-        lengths = Lengths([[]], "size")
-        loaded = Loaded(Samples(None, [{"size": 7, "input_ids": [1]}, {"input_ids": [1, 2]}]))
-        assert lengths.measure(_share(2), loaded).tolist() == [7, 2]
+@pytest.mark.parametrize(
+    ("lengths", "samples", "expected"),
+    [
+        (Lengths([[]], "size"), Samples(None, [{"size": 7, "input_ids": [1]}, {"input_ids": [1, 2]}]), [7, 2]),
+        (
+            Lengths([datasets.Dataset.from_dict({"length": [5, 9, 2]})]),
+            Samples(None, [{"pixels": 1}] * 3),  # the column is not loaded
+            [5, 9, 2],
+        ),
+        (Lengths([[]]), Samples({"input_ids": torch.zeros(3, 5)}), [5, 5, 5]),
+    ],
+)
+def test_a_length_is_that_of_its_column_or_else_of_the_input(lengths: Any, samples: Any, expected: list[int]) -> None:
+    count = len(expected)
+    share = [StreamShare(0, range(count), np.arange(count))]
+    assert lengths.measure(share, Loaded(samples)).tolist() == expected
 
-    def test_a_column_that_is_not_loaded_counts_too(self) -> None:
-        lengths = Lengths([datasets.Dataset.from_dict({"length": [5, 9, 2]})])
-        assert lengths.measure(_share(3), Loaded(Samples(None, [{"pixels": 1}] * 3))).tolist() == [5, 9, 2]
 
-    def test_stacked_samples_are_equally_long(self) -> None:
-        loaded = Loaded(Samples({"input_ids": torch.zeros(3, 5)}))
-        assert Lengths([[]]).measure(_share(3), loaded).tolist() == [5, 5, 5]
+def test_samples_without_a_length_are_refused() -> None:
+    lengths = Lengths([range(3)], "length", "pixels")
+    with pytest.raises(ValueError, match=r"need samples with 'pixels' or a column 'length' .* \['a'\]"):
+        lengths.measure([StreamShare(0, range(1), np.arange(1))], Loaded(Samples(None, [{"a": 1}])))
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
+@pytest.mark.parametrize(
+    ("strategy", "max_tokens"), quick_and_full([("group_by_length", 48)], [("random", 48), ("group_by_length", None)])
+)
+def test_the_gradient_is_the_one_without_grouping(tmp_path: Path, max_tokens: int | None, strategy: str) -> None:
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
 
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"[PAD]": 0, "x": 1}, "x")), pad_token="[PAD]")
+    words = Tokenizer(WordLevel({"[PAD]": 0, "x": 1}, "x"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]")
 
-
-@pytest.mark.parametrize("options", [{}, {"max_tokens_per_micro_batch": 48}])
-@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
-def test_the_gradient_is_the_one_without_grouping(tmp_path: Path, options: Any, strategy: str) -> None:
-    def gradients(folder: str, strategy: str, **options: Any) -> torch.Tensor:
-        sources = {}
-        for number, name in enumerate("ab"):
-            rows = _Ragged(number, 30)
-            sources[name] = datasets.Dataset.from_list(
-                [
-                    {"input_ids": rows[index]["input_ids"], "labels": index % 3, "length": int(rows.sizes[index])}
-                    for index in range(30)
-                ]
-            )
+    def gradients(strategy: str, max_tokens: int | None) -> torch.Tensor:
+        sources = {
+            name: _Ragged(number, 30)
+            .with_column()
+            .remove_columns(["labels", "place"])
+            .map(lambda row, index: {"labels": index % 3}, with_indices=True)
+            for number, name in enumerate("ab")
+        }
         recorder = GradientRecorder()
-        args = arguments(tmp_path / folder, per_device_train_batch_size=4, train_sampling_strategy=strategy)
+        args = arguments(tmp_path, per_device_train_batch_size=4, train_sampling_strategy=strategy)
         trainer = MixingTrainer(
             build_model("bert-classifier"),
             args,
-            DataCollatorWithPadding(_tokenizer()),
+            DataCollatorWithPadding(tokenizer),
             sources,
             batch_size=16,
             mixing=LossChange(),
             callbacks=[recorder],
-            **options,
+            max_tokens_per_micro_batch=max_tokens,
         )
         trainer.train()
         return torch.stack(recorder.gradients)
 
-    torch.testing.assert_close(gradients("one", strategy, **options), gradients("other", "random"), rtol=0, atol=1e-6)
+    torch.testing.assert_close(gradients(strategy, max_tokens), gradients("random", None), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("value", "error"), [(0, ValueError), (True, TypeError), (1.5, TypeError)])
-def test_a_token_budget_that_is_none_is_refused(tmp_path: Path, value: Any, error: type[Exception]) -> None:
+def test_a_token_budget_that_is_none_is_refused(value: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="max_tokens_per_micro_batch must be"):
-        MixingTrainer(build_model("llama"), arguments(tmp_path), max_tokens_per_micro_batch=value)
+        check_max_tokens(value)

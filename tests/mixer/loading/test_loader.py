@@ -1,40 +1,16 @@
-from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-from transformers import default_data_collator
 
-from mixer import Decision, Mixture, Observation, Order, Policy, Stream, Uniform
-from mixer.loading.batching import MicroBatchOptions
+from mixer import Decision, Mixture, Observation, Order, Policy, Uniform
 from mixer.loading.loader import MixingLoader
 from mixer.loading.reader import SampleError
 from mixer.loading.step import MicroBatch, StepBatch
-from mixer.mixture.clock import Budget, Clock
-from mixer.mixture.controller import Mixing
-from mixer.mixture.planner import Planner
+from tests.mixer.loaders import Numbers, batches_of, contents, make_loader, stacking_collator
 
-
-class _Numbers:
-    """Samples that say where they come from."""
-
-    def __init__(self, stream: int, length: int):
-        self.stream, self.length = stream, length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"x": torch.tensor([self.stream, index]), "labels": torch.tensor(index)}
-
-
-class _Batches(_Numbers):
-    calls = 0
-
-    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        type(self).calls += 1
-        return [self[index] for index in indices]
+LENGTHS = (20, 11, 6)
 
 
 class _Weighing(Policy):
@@ -45,23 +21,32 @@ class _Weighing(Policy):
         raise NotImplementedError
 
 
-def _loader(
-    lengths: Sequence[int],
-    batch_size: int,
-    rank: int = 0,
-    world_size: int = 1,
-    policy: Policy | None = None,
-    **options: Any,
-) -> MixingLoader:
-    streams = [Stream(f"s{k}", _Batches(k, n) if k % 2 else _Numbers(k, n)) for k, n in enumerate(lengths)]
-    clock = Clock(batch_size, sum(lengths), Budget(epochs=1))
-    mixing = Mixing(Planner(streams, seed=0), policy or Uniform(), clock)
-    datasets = [stream.dataset for stream in streams]
-    return MixingLoader(mixing, datasets, default_data_collator, rank, world_size, **options)
+class _Columns(Numbers):
+    def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
+        return {"x": torch.stack([self[index]["x"] for index in indices.tolist()])}
+
+
+class _OtherColumns(_Columns):
+    def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
+        return {"y": torch.zeros(len(indices))}
+
+
+def _loader(rank: int = 0, world_size: int = 1, kinds: Any = (Numbers,) * 3, **options: Any) -> MixingLoader:
+    datasets = [kind(k, length) for k, (kind, length) in enumerate(zip(kinds, LENGTHS, strict=False))]
+    options = {"policy": Uniform(), "num_epochs": 1, "collator": stacking_collator, **options}
+    return make_loader(rank=rank, world_size=world_size, datasets=datasets, **options)
+
+
+def _first(loader: MixingLoader) -> StepBatch:
+    batch = loader.next_batch()
+    assert batch is not None
+    return batch
 
 
 def _rows(batch: StepBatch) -> list[tuple[int, int]]:
     micro_batches = [micro for micro in batch.micro_batches if not micro.is_padding]
+    for micro in micro_batches:
+        assert micro.inputs["x"][:, 0].tolist() == micro.stream_ids.tolist()
     return [tuple(row) for micro in micro_batches for row in micro.inputs["x"].tolist()]
 
 
@@ -70,63 +55,33 @@ def _rows(batch: StepBatch) -> list[tuple[int, int]]:
 def test_the_ranks_together_load_the_plan(world_size: int, by_stream: bool) -> None:
     batches = []
     for rank in range(world_size):
-        loader = _loader([20, 11, 6], 9, rank, world_size, micro_batches=MicroBatchOptions(2))
+        loader = _loader(rank, world_size)
         loader.by_stream = by_stream
-        batch = loader.next_batch()
-        assert batch is not None
-        batches.append(batch)
+        batches.append(_first(loader))
     assert len({len(batch.micro_batches) for batch in batches}) == 1
-    together = sorted(row for batch in batches for row in _rows(batch))
-    plan = batches[0].plan
-    expected = []
+    plan, expected = batches[0].plan, []
     for k, stream in enumerate(loader.mixing.planner.streams):
         order = Order(len(stream.dataset), stream.order_key(0))
         expected += [(k, int(index)) for index in order.indices(int(plan.starts[k]), int(plan.counts[k]))]
-    assert together == sorted(expected)
-
-
-def test_stream_ids_say_where_each_row_comes_from() -> None:
-    batch = _loader([20, 11, 6], 9, micro_batches=MicroBatchOptions(4)).next_batch()
-    assert batch is not None
-    for micro in batch.micro_batches:
-        assert micro.inputs["x"][:, 0].tolist() == micro.stream_ids.tolist()
+    assert sorted(row for batch in batches for row in _rows(batch)) == sorted(expected)
 
 
 def test_a_rank_without_samples_gets_a_micro_batch_that_counts_for_nothing() -> None:
-    batch = _loader([4, 4], 2, rank=2, world_size=3).next_batch()
-    assert batch is not None
+    batch = _first(_loader(2, 3, batch_size=2))
     assert [micro.is_padding for micro in batch.micro_batches] == [True]
     assert batch["x"].numel() == 0
 
 
 def test_loss_weights_make_micro_batches_of_one_stream() -> None:
-    batch = _loader([20, 11, 6], 9, micro_batches=MicroBatchOptions(64), policy=_Weighing()).next_batch()
-    assert batch is not None
+    batch = _first(_loader(micro_batch_size=64, policy=_Weighing()))
     assert [set(micro.stream_ids) for micro in batch.micro_batches] == [{0}, {1}, {2}]
 
 
-def test_one_call_a_stream_where_a_data_set_reads_batches() -> None:
-    _Batches.calls = 0
-    _loader([8, 8], 8).next_batch()
-    assert _Batches.calls == 1
-
-
 def test_an_epoch_is_as_long_as_it_says() -> None:
-    loader = _loader([20, 11, 6], 9)
-    batches = []
-    for batch in loader:
-        batches.append(batch)
-        loader.mixing.observe(batch.plan, np.full(3, np.nan), np.zeros(3, dtype=np.int64))
+    loader = _loader()
+    batches = list(batches_of(loader))
     assert len(batches) == len(loader) == 5
     assert sum(len(_rows(batch)) for batch in batches) == 37
-
-
-def test_a_step_gives_the_tensors_of_its_samples() -> None:
-    batch = _loader([20, 11, 6], 9, micro_batches=MicroBatchOptions(4)).next_batch()
-    assert batch is not None
-    assert "x" in batch
-    assert "y" not in batch
-    assert batch["x"].numel() == 18
 
 
 def _batch_of(*inputs: dict[str, Any], padding: tuple[int, ...] = ()) -> StepBatch:
@@ -142,10 +97,8 @@ class TestAsMapping:
         assert batch["y"].tolist() == [5]
         assert (list(batch), len(batch), "y" in batch, batch.get("z", 7)) == (["x", "y"], 2, True, 7)
 
-    def test_others_are_flattened(self) -> None:
+    def test_others_are_flattened_lists_are_one_and_other_things_stay_apart(self) -> None:
         assert _batch_of({"x": torch.ones(2, 3)}, {"x": torch.ones(1, 4)})["x"].shape == (10,)
-
-    def test_lists_are_one_and_other_things_stay_apart(self) -> None:
         batch = _batch_of({"names": ["a", "b"], "width": 3}, {"names": ["c"], "width": 4})
         assert dict(batch) == {"names": ["a", "b", "c"], "width": (3, 4)}
 
@@ -163,76 +116,13 @@ class TestAsMapping:
             batch["x"] = 1
 
 
-class _Failing(_Numbers):
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        if index == 3:
-            raise KeyError("lost")
-        return super().__getitem__(index)
-
-
-class _FailingBatches(_Batches):
-    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        raise KeyError("lost")
-
-
-class _Short(_Batches):
-    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        return []
-
-
-@pytest.mark.parametrize(
-    ("dataset", "message"),
-    [
-        (_Failing(0, 5), r"Stream 'bad': sample 3 could not be loaded: KeyError: 'lost'"),
-        (_FailingBatches(0, 5), r"Stream 'bad': one of the samples \[.*\] could not be loaded: KeyError"),
-        (_Short(0, 5), r"Stream 'bad': __getitems__ returned 0 samples for 5 indices"),
-    ],
-)
-def test_a_sample_that_cannot_be_loaded_is_named(dataset: Any, message: str) -> None:
-    mixing = Mixing(Planner([Stream("bad", dataset)], seed=0), Uniform(), Clock(5, 5, Budget(epochs=1)))
-    with pytest.raises(SampleError, match=message):
-        MixingLoader(mixing, [dataset], default_data_collator).next_batch()
-
-
-class _Columns(_Numbers):
-    def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
-        rows = [self[index] for index in indices.tolist()]
-        return {name: torch.stack([row[name] for row in rows]) for name in ("x", "labels")}
-
-
-class _OtherColumns(_Columns):
-    def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
-        return {"y": torch.zeros(len(indices))}
-
-
-def _by_columns(datasets: Sequence[Any], rank: int, world_size: int, **options: Any) -> MixingLoader:
-    streams = [Stream(f"s{k}", dataset) for k, dataset in enumerate(datasets)]
-    clock = Clock(9, sum(len(dataset) for dataset in datasets), Budget(epochs=1))
-    mixing = Mixing(Planner(streams, seed=0), Uniform(), clock)
-    options.setdefault("micro_batches", MicroBatchOptions(2))
-    return MixingLoader(mixing, datasets, default_data_collator, rank, world_size, **options)
-
-
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 3), (9, 11)])
 def test_columns_give_the_micro_batches_of_the_collator(rank: int, world_size: int) -> None:
-    datasets = [_Columns(k, n) for k, n in enumerate([20, 11, 6])]
-    by_columns = _by_columns(datasets, rank, world_size, stack_columns=dict).next_batch()
-    by_samples = _by_columns(datasets, rank, world_size).next_batch()
-    assert by_columns is not None
-    assert by_samples is not None
-    for mine, theirs in zip(by_columns.micro_batches, by_samples.micro_batches, strict=True):
-        assert mine.is_padding == theirs.is_padding
-        assert mine.stream_ids.tolist() == theirs.stream_ids.tolist()
-        assert mine.inputs.keys() == theirs.inputs.keys()
-        assert all(torch.equal(mine.inputs[name], theirs.inputs[name]) for name in theirs.inputs)
+    by_columns, by_samples = (_loader(rank, world_size, (_Columns,) * 3, stack_columns=each) for each in (dict, None))
+    assert contents(_first(by_columns)) == contents(_first(by_samples))
 
 
-def test_columns_that_do_not_fit_together_are_named() -> None:
+def test_columns_are_read_where_all_data_sets_have_those_that_fit_together() -> None:
+    assert len(_rows(_first(_loader(kinds=(_Columns, Numbers), stack_columns=dict)))) == 9
     with pytest.raises(SampleError, match=r"columns of the streams \['s0', 's1'\] cannot be stacked"):
-        _by_columns([_Columns(0, 9), _OtherColumns(1, 9)], 0, 1, stack_columns=dict).next_batch()
-
-
-def test_columns_are_not_read_where_one_data_set_has_none() -> None:
-    batch = _by_columns([_Columns(0, 9), _Numbers(1, 9)], 0, 1, stack_columns=dict).next_batch()
-    assert batch is not None
-    assert len(_rows(batch)) == 9
+        _loader(kinds=(_Columns, _OtherColumns), stack_columns=dict).next_batch()

@@ -55,8 +55,8 @@ class TestRoundTrip:
     @given(dtype=dtypes, own_shapes=st.lists(shapes, min_size=1, max_size=6))
     def test_tensors_of_any_shape(self, dtype: torch.dtype, own_shapes: list[tuple[int, ...]]) -> None:
         values = [tensor(dtype, shape, seed) for seed, shape in enumerate(own_shapes)]
-        assert_same(sent(values), values)
         rows = [{"x": value, "y": seed} for seed, value in enumerate(values)]
+        assert_same(sent(values), values)
         assert_same(sent(rows), rows)
 
     @given(kinds=st.lists(st.tuples(dtypes, shapes), min_size=1, max_size=5))
@@ -74,6 +74,8 @@ class TestRoundTrip:
             [{"x": torch.ones(2)}, {"x": torch.ones(2), "y": 1}],
             [{"x": 1}, "text", None, 3],
             [{}, {}],
+            [{"x": 1, "y": 2}, {"y": 4, "x": 3}],
+            *([{"x": torch.arange(length)}] for length in (124_999, 125_000, 125_001)),
             [{1: torch.ones(1), ("a", 2): "b"}] * 2,
             [{"nested": {"x": torch.ones(2), "y": [torch.zeros(1)]}}] * 2,
             [(torch.ones(2), 1), (torch.ones(3), 2)],
@@ -86,14 +88,9 @@ class TestRoundTrip:
             [None, None],
             [np.float32(2.0), np.int64(3)],
         ],
-        ids=str,
     )
     def test_samples_of_any_kind(self, rows: list[Any]) -> None:
         assert_same(sent(rows), rows)
-
-    def test_the_order_of_the_keys_does_not_matter(self) -> None:
-        rows = [{"x": 1, "y": 2}, {"y": 4, "x": 3}]
-        assert sent(rows) == rows
 
     def test_pictures(self) -> None:
         images = pytest.importorskip("PIL.Image")
@@ -125,11 +122,6 @@ class TestRoundTrip:
             assert packed.unpack()[3]["x"].dtype is dtype
             assert packed.unpack()[3]["x"].tolist() == [1, 1]
 
-    @pytest.mark.parametrize("length", [124_999, 125_000, 125_001, 300_000])
-    def test_tensors_of_any_size(self, length: int) -> None:
-        rows = [{"x": torch.arange(length)}]
-        assert_same(sent(rows), rows)
-
     def test_tensors_of_other_kinds(self) -> None:
         sparse = torch.eye(3).to_sparse()
         parameter = torch.nn.Parameter(torch.ones(2))
@@ -139,9 +131,7 @@ class TestRoundTrip:
             assert torch.equal(row["s"].to_dense(), torch.eye(3))
             assert type(row["p"]) is torch.nn.Parameter
             assert [len(part) for part in row["n"].unbind()] == [2, 3]
-
-    def test_tensors_of_different_layouts(self) -> None:
-        first, second = sent([{"x": torch.eye(3)}, {"x": torch.eye(3).to_sparse()}])
+        first, second = sent([{"x": torch.eye(3)}, {"x": sparse}])
         assert torch.equal(first["x"], second["x"].to_dense())
 
     def test_a_tensor_that_takes_a_gradient_can_be_sent(self) -> None:
@@ -205,14 +195,10 @@ class TestStackRows:
         picks=st.lists(st.integers(0, 99), min_size=1, max_size=12),
     )
     def test_rows_of_several_loads_are_stacked_as_one_by_one(self, sizes: list[int], picks: list[int]) -> None:
-        loads = [
-            pack([{"x": tensor(torch.float32, (3,), 10 * k + n)} for n in range(size)]) for k, size in enumerate(sizes)
-        ]
-        places = [
-            (load, number)
-            for load, size in zip([p.unpack() for p in loads], sizes, strict=True)
-            for number in range(size)
-        ]
+        places = []
+        for k, size in enumerate(sizes):
+            load = pack([{"x": tensor(torch.float32, (3,), 10 * k + n)} for n in range(size)]).unpack()
+            places += [(load, number) for number in range(size)]
         rows = [places[pick % len(places)] for pick in picks]
         stacked = stack_rows(rows)
         assert stacked is not None
@@ -228,13 +214,10 @@ class TestStackRows:
             {"x": [1.0, 1.0, 1.0]},
             [1.0],
         ],
-        ids=str,
     )
     def test_what_does_not_fit_is_left_to_the_collator(self, other: Any) -> None:
         first, second = pack([{"x": torch.ones(3)}]).unpack(), pack([other]).unpack()
         assert stack_rows([(first, 0), (second, 0)]) is None
         assert stack_rows([(second, 0), (first, 0)]) is None
-
-    def test_ragged_rows_are_left_to_the_collator(self) -> None:
         ragged = pack([{"x": torch.ones(3)}, {"x": torch.ones(2)}]).unpack()
         assert stack_rows([(ragged, 0), (ragged, 1)]) is None

@@ -10,32 +10,24 @@ from replay import ReplayBuffer
 STREAMS = [Stream("a", range(100)), Stream("memory", ReplayBuffer(3)), Stream("b", range(100))]
 
 
-def names(*rows: tuple[int, int]) -> str:
-    stream_ids, indices = np.array(rows, dtype=np.int64).reshape(-1, 2).T
-    return name_rows(STREAMS, stream_ids, indices)
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([(2, 7), (0, 3), (2, 1)], "stream 'a': samples 3; stream 'b': samples 7, 1"),
+        ([(0, k) for k in range(16)], f"stream 'a': samples {', '.join(map(str, range(16)))}"),
+        ([(0, k) for k in range(17)], f"stream 'a': samples {', '.join(map(str, range(16)))}, ..."),
+        ([(1, 10**15), (1, 3)], "stream 'memory': 2 replayed samples"),  # their addresses say nothing
+    ],
+)
+def test_samples_are_named_by_stream(rows: list[tuple[int, int]], words: str) -> None:
+    stream_ids, indices = np.array(rows, dtype=np.int64).T
+    assert name_rows(STREAMS, stream_ids, indices) == words
 
 
-def test_samples_are_named_by_stream_in_their_order() -> None:
-    assert names((2, 7), (0, 3), (2, 1)) == "stream 'a': samples 3; stream 'b': samples 7, 1"
-
-
-def test_no_more_than_sixteen_of_a_stream_are_listed() -> None:
-    listed = ", ".join(map(str, range(16)))
-    assert names(*((0, index) for index in range(16))) == f"stream 'a': samples {listed}"
-    assert names(*((0, index) for index in range(17))) == f"stream 'a': samples {listed}, ..."
-
-
-def test_replayed_samples_are_counted_as_their_addresses_say_nothing() -> None:
-    assert names((1, 10**15), (1, 3)) == "stream 'memory': 2 replayed samples"
-
-
-def test_an_error_keeps_its_kind_and_is_told_with_its_samples() -> None:
+def test_an_error_keeps_its_kind_and_blames_several_streams_only_where_there_are_several() -> None:
     with pytest.raises(KeyError) as info, naming_rows(STREAMS, np.array([2]), np.array([4])):
         raise KeyError("x")
     assert info.value.__notes__ == ["Its samples: stream 'b': samples 4."]
-
-
-def test_several_streams_are_blamed_only_where_there_are_several() -> None:
     with pytest.raises(KeyError) as info, naming_rows(STREAMS, np.array([2, 0]), np.array([4, 1])):
         raise KeyError("x")
     assert info.value.__notes__[0] == "Its samples: stream 'a': samples 1; stream 'b': samples 4."

@@ -1,80 +1,58 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
-from torch.utils.data import dataloader
 
-from mixer import Fixed, Policy, Uniform
+from mixer import Uniform
 from mixer.loading.reader import SampleError, StreamReader
 from mixer.loading.workers import Job, WorkerOptions, Workers
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
 from mixer.utils.random_state import RandomState
 from tests.mixer.loaders import (
-    InProcess,
+    Failing,
     Noisy,
     Numbers,
+    Unpicklable,
     Wandering,
     batches_of,
     contents,
     make_loader,
     num_own,
+    quick_and_full,
     stacking_collator,
 )
 
-# What ran before a test began: ranks that are kept for other tests, say.
-OTHERS: set[int] = set()
-
-
-def children() -> list[psutil.Process]:
-    """The worker processes of this one."""
-    living = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return [
-        child for child in living if child.pid not in OTHERS and "resource_tracker" not in " ".join(child.cmdline())
-    ]
-
-
-@pytest.fixture(autouse=True)
-def no_workers_stay(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every test ends its workers; that one died is looked for ten times as often as usual."""
-    OTHERS.clear()
-    OTHERS.update([child.pid for child in children()])
-    monkeypatch.setattr(dataloader._MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.5,))
-    yield
-    assert children() == []
+pytestmark = pytest.mark.usefixtures("children")
+Children = Callable[[], list[int]]
 
 
 class TestTheSameSteps:
-    """To the bit, with random samples, a random collator and weights that change with every step."""
-
     @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
-    @pytest.mark.parametrize("num_workers", [1, 2, 3])
-    @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 3)])
-    @pytest.mark.parametrize("by_stream", [False, True])
-    def test_with_any_number_of_workers(self, num_workers: int, rank: int, world_size: int, by_stream: bool) -> None:
-        found = []
+    @pytest.mark.parametrize(
+        ("num_workers", "rank", "world_size", "by_stream"),
+        quick_and_full([(2, 1, 3, True)], [(1, 0, 1, False), (3, 0, 1, True), (3, 1, 3, False)]),
+    )
+    def test_to_the_bit_with_any_number_of_workers(self, num_workers, rank, world_size, by_stream) -> None:
+        """With random samples, a random collator and weights that change with every step."""
+        found, state = [], RandomState.capture()
         for number in (0, num_workers):
             persistent = bool(number and by_stream)
             loader = make_loader(number, rank, world_size, policy=Wandering(), persistent_workers=persistent)
             loader.by_stream = by_stream
             found.append([contents(batch) for batch in batches_of(loader, 8)])
             loader.stop()
+            assert state.is_current()
         assert found[0] == found[1]
         assert len(found[0]) == 8  # into the second epoch
 
-    def test_the_training_process_draws_the_same_as_without(self) -> None:
-        loader = make_loader(1, policy=Wandering())
-        state = RandomState.capture()
-        list(batches_of(loader, 4))
-        assert state.is_current()
-
+    @pytest.mark.full
     def test_hits_are_the_same_in_every_repetition_and_sum_to_the_own_samples(self) -> None:
         runs = []
         for _ in range(2):
@@ -83,44 +61,39 @@ class TestTheSameSteps:
             loader.stop()
         assert runs[0] == runs[1]
         assert all(sum(found) == own for found, own in runs[0])
+        hits, misses = zip(*(found for found, _ in runs[0][1:]), strict=True)
+        assert any(hits)
+        assert any(misses)
 
-    @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 2), (2, 3)])
-    def test_with_constant_weights_all_but_the_first_step_hit(self, rank: int, world_size: int) -> None:
-        loader = make_loader(1, rank, world_size, policy=Fixed([3.0, 2.0, 1.3]), persistent_workers=True)
-        first, *others = [loader.hits_and_misses for _ in batches_of(loader, 10)]
-        loader.stop()
-        assert first[0] == 0
-        assert [misses for _, misses in others] == [0] * 9
-
+    @pytest.mark.full
     def test_samples_read_by_columns(self) -> None:
         class Columns(Numbers):
             def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
                 return {"x": torch.stack([self[index]["x"] for index in indices.tolist()])}
 
         found = []
-        for number in (0, 1):
-            loader = make_loader(number, datasets=[Columns(k, 9) for k in range(2)], collator=stacking_collator)
-            loader._stack_columns = dict
+        for number, stack_columns in ((0, None), (0, dict), (1, dict)):
+            datasets = [Columns(k, 9) for k in range(2)]
+            loader = make_loader(number, datasets=datasets, collator=stacking_collator, stack_columns=stack_columns)
             found.append([contents(batch) for batch in batches_of(loader, 4)])
-            loader.stop()
-        assert found[0] == found[1]
+        assert found[0] == found[1] == found[2]
 
 
 class TestProcesses:
-    def test_they_live_from_epoch_to_epoch_only_if_they_persist(self) -> None:
-        for persistent in (False, True):
-            loader = make_loader(1, policy=Uniform(), num_epochs=2, persistent_workers=persistent)
-            pids, after_an_epoch = set(), []
-            for _ in range(2):
-                for batch in loader:
-                    pids |= {child.pid for child in children()}
-                    loader.mixing.observe(batch.plan, np.full(3, np.nan), np.zeros(3, dtype=np.int64))
-                after_an_epoch.append(len(children()))
-            loader.stop()
-            assert len(pids) == (1 if persistent else 2)
-            assert after_an_epoch == ([1, 1] if persistent else [0, 0])
+    @pytest.mark.full
+    @pytest.mark.parametrize("persistent", [False, True])
+    def test_they_live_from_epoch_to_epoch_only_if_they_persist(self, persistent: bool, children: Children) -> None:
+        loader = make_loader(1, policy=Uniform(), num_epochs=2, persistent_workers=persistent)
+        pids: set[int] = set()
+        for _ in range(2):
+            for batch in loader:
+                pids |= set(children())
+                loader.mixing.observe(batch.plan, np.full(3, np.nan), np.zeros(3, dtype=np.int64))
+            assert len(children()) == int(persistent)
+        loader.stop()
+        assert len(pids) == (1 if persistent else 2)
 
-    def test_stopping_twice_or_before_the_start_is_fine(self) -> None:
+    def test_stopping_twice_or_before_the_start_is_fine(self, children: Children) -> None:
         loader = make_loader(1, persistent_workers=True)
         loader.stop()
         loader.next_batch()
@@ -129,6 +102,7 @@ class TestProcesses:
         loader.stop()
         assert children() == []
 
+    @pytest.mark.full
     def test_a_stopped_loader_goes_on(self) -> None:
         found = []
         for number in (0, 1):
@@ -139,43 +113,29 @@ class TestProcesses:
             found.append(batches)
         assert found[0] == found[1]
 
-    def test_an_epoch_that_is_left_early_ends_them(self) -> None:
-        loader = make_loader(1)
-        for _ in loader:
-            break
+    @pytest.mark.full
+    def test_an_epoch_that_is_left_early_ends_them(self, children: Children) -> None:
+        next(iter(make_loader(1)))
         assert children() == []
 
-    def test_each_is_initialised(self, tmp_path: Path) -> None:
+    @pytest.mark.full
+    def test_each_is_initialised(self, tmp_path: Path, children: Children) -> None:
         def note(worker: int) -> None:
             (tmp_path / str(worker)).write_text(str(os.getpid()))
 
         loader = make_loader(2, policy=Uniform(), worker_init_fn=note, persistent_workers=True)
         list(batches_of(loader, 3))
-        assert {int(path.read_text()) for path in tmp_path.iterdir()} == {child.pid for child in children()}
+        assert sorted(int(path.read_text()) for path in tmp_path.iterdir()) == children()
         loader.stop()
 
 
-class Failing(Noisy):
+class Deadly(Noisy):
+    """Kills whoever reads its sample 3, as the out-of-memory killer would."""
+
+    parent = os.getpid()
+
     def __getitem__(self, index: int) -> dict[str, Any]:
         if index == 3:
-            raise OSError("disk on fire")
-        return super().__getitem__(index)
-
-
-class Unpicklable(Noisy):
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {**super().__getitem__(index), "f": (lambda: 0) if index == 3 else None}
-
-
-class Deadly(Noisy):
-    """Kills whoever reads one of its samples, as the out-of-memory killer would."""
-
-    def __init__(self, stream_id: int, length: int, index: int = 3):
-        super().__init__(stream_id, length)
-        self.index, self.parent = index, os.getpid()
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        if index == self.index:
             assert os.getpid() != self.parent, "read by a worker"
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(index)
@@ -190,43 +150,42 @@ class Hanging(Noisy):
         return super().__getitem__(index)
 
 
-def run_into_an_error(loader: Any) -> SampleError:
-    with pytest.raises(SampleError) as caught:
-        list(batches_of(loader))
-    return caught.value
-
-
 class TestBrokenSamples:
-    def test_a_sample_that_fails_is_named_with_the_traceback(self) -> None:
-        message = str(run_into_an_error(make_loader(1, datasets=[Noisy(0, 20), Failing(1, 11)])))
-        assert message.startswith("Stream 's1': sample 3 could not be loaded: OSError: disk on fire\n\nIn worker 0:")
-        assert 'raise OSError("disk on fire")' in message
+    def error_of(self, kind: Any, num_workers: int = 1, **options: Any) -> tuple[str, Any]:
+        loader = make_loader(num_workers, datasets=[Noisy(0, 20), kind(1, 11)], **options)
+        with pytest.raises(SampleError) as caught:
+            list(batches_of(loader))
+        return str(caught.value), loader
 
+    @pytest.mark.full
     def test_a_sample_that_cannot_be_sent_is_named(self) -> None:
-        message = str(run_into_an_error(make_loader(1, datasets=[Noisy(0, 20), Unpicklable(1, 11)])))
+        message, _ = self.error_of(Unpicklable)
         assert message.startswith("worker 0 could not send stream 's1', samples [3]")
 
-    @pytest.mark.parametrize("num_workers", [1, 2])
-    def test_a_worker_that_is_killed_is_told_with_the_sample_it_was_at(self, num_workers: int) -> None:
-        loader = make_loader(num_workers, datasets=[Noisy(0, 20), Deadly(1, 11)], persistent_workers=True)
-        error = run_into_an_error(loader)
-        assert "A worker process died; current or last sample: stream 's1', sample 3." in str(error)
-        assert "usually because memory ran out: use fewer workers (dataloader_num_workers)" in str(error)
+    @pytest.mark.parametrize("num_workers", quick_and_full([1], [2]))
+    def test_a_worker_that_is_killed_is_told_with_the_sample_it_was_at(
+        self, num_workers: int, children: Children
+    ) -> None:
+        message, loader = self.error_of(Deadly, num_workers, persistent_workers=True)
+        assert "A worker process died; current or last sample: stream 's1', sample 3." in message
+        assert "usually because memory ran out: use fewer workers (dataloader_num_workers)" in message
         loader.stop()
-        assert children() == []  # although the error is still there, and with it where it was raised
+        assert children() == []
 
+    @pytest.mark.full
     def test_a_worker_that_hangs_is_told_with_the_sample_it_is_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)  # until it is ended by force
-        error = run_into_an_error(make_loader(1, datasets=[Noisy(0, 20), Hanging(1, 11)], limit_seconds=1.0))
-        assert "Worker processes do not answer; current or last sample: stream 's1', sample 3." in str(error)
-        assert "(no answer for 1 seconds, nine tenths of ddp_timeout)" in str(error)
+        message, _ = self.error_of(Hanging, limit_seconds=1.0)
+        assert "Worker processes do not answer; current or last sample: stream 's1', sample 3." in message
+        assert "(no answer for 1 seconds, nine tenths of ddp_timeout)" in message
 
-    def test_a_worker_that_dies_while_nobody_loads_disturbs_nobody(self) -> None:
+    @pytest.mark.full
+    def test_a_worker_that_dies_while_nobody_loads_disturbs_nobody(self, children: Children) -> None:
         loader = make_loader(1, policy=Uniform(), persistent_workers=True)
         batches = batches_of(loader)
         next(batches)
         (worker,) = children()
-        os.kill(worker.pid, signal.SIGKILL)
+        os.kill(worker, signal.SIGKILL)
         end = time.monotonic() + 0.3
         while time.monotonic() < end:  # the training step, in which SIGCHLD arrives
             sum(range(1_000))
@@ -234,9 +193,10 @@ class TestBrokenSamples:
             list(batches)
         loader.stop()
 
-    def test_after_an_error_a_loader_can_be_used_again(self) -> None:
-        loader = make_loader(1, datasets=[Noisy(0, 20), Failing(1, 11)], persistent_workers=True)
-        run_into_an_error(loader)
+    @pytest.mark.full
+    def test_a_sample_that_fails_is_named_with_the_traceback_and_the_loader_can_be_used_again(self) -> None:
+        message, loader = self.error_of(Failing, persistent_workers=True)
+        assert message.startswith("Stream 's1': sample 3 could not be loaded: OSError: disk on fire\n\nIn worker 0:")
         loader.stop()
         loader.mixing.set_weights([1, 0])
         assert loader.next_batch() is not None
@@ -248,15 +208,15 @@ def job(step: int, *positions: int) -> Job:
     return Job(step, (StreamShare(0, own, own),))
 
 
+@pytest.mark.usefixtures("in_process")
 class TestJobs:
-    @pytest.fixture(autouse=True)
-    def in_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("mixer.loading.workers.DataLoader", InProcess)
-        monkeypatch.setattr("mixer.loading.workers.get_worker_info", lambda: InProcess.worker)
-
-    def workers(self, num_workers: int = 2, prefetch_factor: int = 3, dataset: Any = None) -> Workers:
-        reader = StreamReader(["s"], [range(100) if dataset is None else dataset], [1])
-        return Workers(reader, False, WorkerOptions(num_workers, prefetch_factor))
+    def workers(self, *jobs: Job, num_workers: int = 2, prefetch_factor: int = 3, dataset: Any = range(100)) -> Workers:
+        reader = StreamReader(["s"], [dataset], [1])
+        workers = Workers(reader, False, WorkerOptions(num_workers, prefetch_factor))
+        for each in jobs:
+            workers.submit(each)
+        workers.start()
+        return workers
 
     def received(self, workers: Workers, step: int) -> list[tuple[float, list[int]]]:
         return [
@@ -264,64 +224,37 @@ class TestJobs:
             for done, samples in workers.receive(step)
         ]
 
-    def test_those_that_are_due_come_in_order(self) -> None:
-        workers = self.workers()
-        for step in range(10):
-            workers.submit(job(step, 2 * step, 2 * step + 1))
-        workers.start()
+    def test_those_that_are_due_come_in_order_and_no_others_are_waited_for(self) -> None:
+        workers = self.workers(*(job(step, 2 * step, 2 * step + 1) for step in range(10)))
         assert self.received(workers, 1) == [(0, [0, 1]), (1, [2, 3])]
         assert self.received(workers, 1) == []
         assert self.received(workers, 3) == [(2, [4, 5]), (3, [6, 7])]
 
     def test_as_many_are_under_way_as_workers_take(self) -> None:
-        workers = self.workers(2, 3)
-        for step in range(10):
-            workers.submit(job(step, step))
-        workers.start()
+        workers = self.workers(*(job(step, step) for step in range(10)))
         assert workers.num_jobs == len(workers._line.in_flight) == 6
         self.received(workers, 2)
         assert [each.due for each in workers._line.in_flight] == [3, 4, 5, 6, 7, 8]
         assert [each.due for each in workers._line.waiting] == [9]
 
-    def test_nothing_is_waited_for_that_is_not_due(self) -> None:
-        workers = self.workers()
-        workers.submit(job(5, 1))
-        workers.start()
-        assert self.received(workers, 4) == []
-        assert self.received(workers, 5) == [(5, [1])]
-
     def test_an_urgent_one_goes_before_those_that_wait(self) -> None:
-        workers = self.workers(1, 2)
-        for step in (1, 2, 3, 4):
-            workers.submit(job(step, step))
-        workers.start()
+        workers = self.workers(*(job(step, step) for step in (1, 2, 3, 4)), num_workers=1, prefetch_factor=2)
         workers.submit(job(0, 50), is_urgent=True)
         assert self.received(workers, 0) == [(1, [1]), (2, [2]), (0, [50])]
         assert self.received(workers, 4) == [(3, [3]), (4, [4])]
-
-    def test_turns_without_a_job_are_passed_over(self) -> None:
-        workers = self.workers(2, 2)
-        workers.start()
-        workers.submit(job(0, 7))
-        assert [found for found in self.received(workers, 0) if found[1]] == [(0, [7])]
 
     def test_a_job_that_fails_comes_sample_by_sample(self) -> None:
         class Picky(Noisy):
             def __getitem__(self, index: int) -> Any:
                 return index if index != 3 else 1 // 0
 
-        workers = self.workers(dataset=Picky(0, 100))
-        workers.submit(job(0, 2, 3, 4))
-        workers.start()
-        done = list(workers.receive(0))
+        done = list(self.workers(job(0, 2, 3, 4), dataset=Picky(0, 100)).receive(0))
         assert [each.share[0].positions.tolist() for each, _ in done] == [[2], [3], [4]]
         assert [isinstance(found, BrokenSample) or found[0] for _, found in done] == [2, True, 4]
         assert "ZeroDivisionError" in done[1][1].message
 
     def test_stopped_workers_forget_their_jobs(self) -> None:
-        workers = self.workers()
-        workers.submit(job(0, 1))
-        workers.start()
+        workers = self.workers(job(0, 1))
         workers.stop()
         assert self.received(workers, 0) == []
         workers.start()
@@ -338,8 +271,3 @@ class TestJobs:
         unknown = workers._describe_death(RuntimeError("pid(s) 99"), Job())
         assert "none yet" in unknown
         assert "Requested: nothing" in unknown
-
-
-def test_the_policies_used_here_do_change_every_step() -> None:
-    policy: Policy = Wandering()
-    assert not policy.is_static
