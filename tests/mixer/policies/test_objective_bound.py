@@ -94,15 +94,15 @@ class TestEvidence:
     def test_little_is_believed(self) -> None:
         assert trust_of([1.0] * (LEAST_MEASUREMENTS - 1)) == 0.0
         assert trust_of([1.0] * LEAST_MEASUREMENTS) == pytest.approx(1.0)
-        assert trust_of([-1.0] * 20) == 0.0
-        assert trust_of([0.0] * 20) == 0.0
+        assert trust_of([-1.0] * 20) == trust_of([0.0] * 20) == trust_of([np.nan, np.inf, -np.inf] * 5) == 0.0
+        assert 0.0 <= trust_of([1e300, -1e300, 1.0, 2.0, 1e-300]) <= 1.0
         assert trust_of([], threshold=0.0) == 1.0
 
     def test_gains_of_pure_noise_are_seldom_believed(self) -> None:
         random = np.random.default_rng(0)
-        trusts = [trust_of(list(random.normal(size=30))) for _ in range(3000)]
-        # Student's t with some 24 degrees of freedom is above 2 in 2.8 % (± 0.3 % of 3000), and seldom by much.
-        assert np.mean(np.array(trusts) > 0) == pytest.approx(0.028, abs=0.01)
+        trusts = [trust_of(list(random.normal(size=30))) for _ in range(800)]
+        # Student's t with some 24 degrees of freedom is above 2 in 2.8 % (± 0.6 % of 800), and seldom by much.
+        assert np.mean(np.array(trusts) > 0) == pytest.approx(0.028, abs=0.015)
         assert np.mean(trusts) < 0.02
 
     def test_the_surer_the_more(self) -> None:
@@ -111,7 +111,3 @@ class TestEvidence:
         trusts = [trust_of(list(mean + noise)) for mean in (0.1, 0.5, 1.0, 3.0)]
         assert trusts == sorted(trusts)
         assert trusts[-1] > 0.9
-
-    def test_awkward_gains(self) -> None:
-        assert trust_of([np.nan, np.inf, -np.inf] * 5) == 0.0
-        assert 0.0 <= trust_of([1e300, -1e300, 1.0, 2.0, 1e-300]) <= 1.0
