@@ -1,5 +1,3 @@
-"""A loop of one's own that probes its gradients."""
-
 import json
 import math
 from collections.abc import Callable
@@ -30,27 +28,27 @@ class Lines(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         return self.inputs[index], self.targets[index]
 
 
-def streams() -> dict[str, Lines]:
-    return {"steep": Lines(40, 5.0, 0.1), "flat": Lines(30, 0.1, 0.1), "noisy": Lines(20, 0.1, 5.0)}
+def loading(**options: Any) -> MixingDataLoader:
+    streams = {"steep": Lines(40, 5.0, 0.1), "flat": Lines(30, 0.1, 0.1), "noisy": Lines(20, 0.1, 5.0)}
+    return MixingDataLoader(streams, **{"batch_size": 12, "mixing": PiKE(2), "seed": 1, **options})
 
 
-def run(loader: Any, num_batches: int, each: Callable[[Any, nn.Module, Any], GradientStatistics | None]) -> nn.Module:
-    """Trains a line on what a loader gives; `each` does the backward and says what it measured."""
+def run(loader: Any, num_batches: int, before: Callable[[], object] = lambda: None) -> None:
+    """Trains a line on what a loader gives, and reports the gradients of each step."""
     torch.manual_seed(0)
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     given = 0
     while given < num_batches:
         for batch in loader:
+            before()
             optimizer.zero_grad()
-            gradients = each(loader, model, batch)
+            found = probing(model, loader.stream_ids, *batch, num_streams=3)
             optimizer.step()
-            if gradients is not None:
-                loader.observe(gradients=gradients)
+            loader.observe(gradients=found)
             given += 1
             if given == num_batches:
                 break
-    return model
 
 
 def probing(model: nn.Module, ids: Any, inputs: Tensor, targets: Tensor, num_streams: int) -> GradientStatistics:
@@ -60,31 +58,17 @@ def probing(model: nn.Module, ids: Any, inputs: Tensor, targets: Tensor, num_str
     return probe.finish()
 
 
-def test_a_loader_goes_by_what_is_reported() -> None:
-    loader = MixingDataLoader(streams(), batch_size=12, mixing=PiKE(2, decay=0.0), seed=1)
-    weights = []
-
-    def each(loader: Any, model: nn.Module, batch: Any) -> GradientStatistics:
-        weights.append(list(loader.mixing.weights.values()))
-        return probing(model, loader.stream_ids, *batch, num_streams=3)
-
-    run(loader, 6, each)
+def test_a_loader_goes_by_what_is_reported_and_a_resumed_one_goes_on_with_it() -> None:
+    loader, weights = loading(mixing=PiKE(2, decay=0.0)), []
+    run(loader, 6, lambda: weights.append(list(loader.mixing.weights.values())))
     assert weights[0] == weights[1] != weights[2]
     assert np.argmax(weights[-1]) == 0  # steep: a large gradient and little noise
-
-
-def test_a_resumed_loader_goes_on_with_what_was_reported() -> None:
-    def each(loader: Any, model: nn.Module, batch: Any) -> GradientStatistics:
-        return probing(model, loader.stream_ids, *batch, num_streams=3)
-
-    loader = MixingDataLoader(streams(), batch_size=12, mixing=PiKE(2), seed=1)
-    run(loader, 5, each)
-    again = MixingDataLoader(streams(), batch_size=12, mixing=PiKE(2), seed=1)
+    again = loading(mixing=PiKE(2, decay=0.0))
     again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
     assert again.mixing.weights == loader.mixing.weights
-    next(iter(loader)), next(iter(again))
-    loader.observe(gradients=measured())
-    again.observe(gradients=measured())
+    for one in (loader, again):
+        next(iter(one))
+        one.observe(gradients=measured())
     assert again.mixing.weights == loader.mixing.weights
 
 
@@ -101,13 +85,12 @@ def test_a_sampler_grows_by_the_noise_that_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"mixing": PiKE(3)}, {"batch_size": schedules.NoiseScale(interval_steps=3, initial=12)}]
+    "options", [{"mixing": PiKE(3)}, {"mixing": None, "batch_size": schedules.NoiseScale(interval_steps=3, initial=12)}]
 )
 def test_who_does_not_report_what_is_due_is_told_once(
     options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    loader = MixingDataLoader(streams(), **{"batch_size": 12, **options})
-    batches = iter(loader)
+    batches = iter(loading(**{"seed": 0, **options}))
     for _ in range(3):  # the third is measured, and counted when the fourth is asked for
         next(batches)
     assert "The mixture depends on" not in caplog.text
@@ -116,15 +99,17 @@ def test_who_does_not_report_what_is_due_is_told_once(
     assert caplog.text.count("depends on ['gradients'], which no observe(...) call has reported") == 1
 
 
-def test_gradients_of_other_streams_are_refused() -> None:
-    loader = MixingDataLoader(streams(), batch_size=12, mixing=PiKE(2))
+@pytest.mark.parametrize(
+    ("gradients", "error", "message"),
+    [
+        (measured(2), ValueError, "gradients must cover the streams .* got 2 streams"),
+        (np.eye(3), TypeError, r"gradients must be the result of GradientProbe.finish\(\), got a ndarray"),
+    ],
+)
+def test_gradients_of_other_streams_and_something_else_are_refused(
+    gradients: Any, error: type[Exception], message: str
+) -> None:
+    loader = loading()
     next(iter(loader))
-    with pytest.raises(ValueError, match=r"gradients must cover the streams .* got 2 streams"):
-        loader.observe(gradients=measured(2))
-
-
-def test_something_else_than_gradients_is_refused() -> None:
-    loader = MixingDataLoader(streams(), batch_size=12, mixing=PiKE(2))
-    next(iter(loader))
-    with pytest.raises(TypeError, match=r"gradients must be the result of GradientProbe.finish\(\), got a ndarray"):
-        loader.observe(gradients=np.eye(3))
+    with pytest.raises(error, match=message):
+        loader.observe(gradients=gradients)
