@@ -76,8 +76,7 @@ class Told(Policy):
     def __init__(self, *decisions: Decision | Sequence[float]):
         super().__init__()
         self.decisions = [
-            given if isinstance(given, Decision) else Decision(np.array(given, dtype=np.float64))
-            for given in decisions
+            given if isinstance(given, Decision) else Decision(np.array(given, dtype=np.float64)) for given in decisions
         ]
 
     def start(self, mixture: Mixture) -> Decision:

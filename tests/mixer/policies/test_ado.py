@@ -54,15 +54,6 @@ class TestPaper:
         policy.update(observe(1, [1.0, 1.0], weights=[1.0, 0.0]))
         assert policy.state_dict()["credit"] == pytest.approx([0.9 * 0.25 + 0.1, 0.9 * 0.75], rel=1e-14)
 
-    def test_the_mean_nears_a_constant_preference_as_a_power_of_time(self) -> None:
-        """p̄' = (ρ − p̄)/(10 t): from t = 20 to 200 the distance to ρ falls by 10^{−0.1}. With ρ = (0, 1) by h and μ."""
-        policy = started(num_warmup_steps=20, refit_steps=1000, floor=0.0, credit_decay=0.0)
-        means = []
-        for step in range(1, 201):
-            policy.update(observe(step, losses_after(8.0 * step), weights=[0.0, 1.0]))
-            means.append(policy.state_dict()["mean"][0])
-        assert means[199] / means[19] == pytest.approx(10**-0.1, rel=0.01)
-
     def test_tokens_are_the_amounts_where_weights_are_of_tokens(self) -> None:
         policies = [started(num_warmup_steps=20, unit=unit) for unit in ("samples", "tokens")]
         for policy in policies:
@@ -96,14 +87,6 @@ class TestCode:
 
 @both
 class TestBoth:
-    def test_the_stream_that_still_falls_gets_more(self, form: str) -> None:
-        options = {"num_warmup_steps": 50, "refit_steps": 50, "num_ignored_steps": 5, "mean_share": 0.0}
-        policy, noise = started(form, own=[0.5, 0.5], **options), 0.002 * np.random.default_rng(0).standard_normal(51)
-        for step in range(1, 51):
-            decision = policy.update(observe(step, [2.0 + noise[step], 2.0 + 4.0 * step**-0.3]))
-        assert decision.weights[1] > 0.9
-        assert decision.weights[0] == pytest.approx(0.01)
-
     def test_fits_come_when_they_are_due_and_losses_of_the_first_steps_are_ignored(
         self, form: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -55,10 +55,6 @@ class TestRounds:
             np.testing.assert_allclose(decisions[wait - 1].weights, OWN)
         np.testing.assert_allclose(decisions[-1].weights, stepped(OWN, 0.5), rtol=1e-9)
 
-    def test_the_weights_go_on_from_those_of_the_last_round(self) -> None:
-        decisions = World(Aioli(0.5, 2, 1, 4)).run(6 + 4 + 6)
-        np.testing.assert_allclose(decisions[16].weights, stepped(stepped(OWN, 0.5), 0.5), rtol=1e-9)
-
     def test_without_normalising_the_step_has_the_unit_of_the_losses(self) -> None:
         decisions = World(Aioli(2.0, 3, 1, 4, normalise=False)).run(9)
         expected = np.array(OWN) * np.exp(2.0 * 3 * EFFECTS.sum(axis=0))  # falls are those of a probe of 3 steps
@@ -82,24 +78,6 @@ class TestRounds:
         decisions = World(Aioli(num_warmup_steps=3)).run(3)
         np.testing.assert_allclose([early.weights for early in decisions[:3]], [OWN] * 3)
         assert decisions[3].weights[0] == pytest.approx(0.75)
-
-    def test_losses_that_are_missing_move_nothing(self) -> None:
-        policy = Aioli(1.0, 2, 1, 3)
-        policy.start(mixture(OWN))
-        for step in range(1, 8):
-            decision = policy.update(observe(step, [math.nan] * 3))
-        np.testing.assert_allclose(decision.weights, OWN)
-
-    @pytest.mark.parametrize("loss", ["train", "evaluation"])
-    def test_it_goes_on_alike_after_a_resume_in_the_midst_of_any_phase(self, loss: Any) -> None:
-        expected = World(Aioli(0.5, 3, 2, 4, loss=loss), eval_steps=2).run(40)
-        for cut in range(0, 24, 2):
-            first, second = (World(Aioli(0.5, 3, 2, 4, loss=loss), eval_steps=2) for _ in range(2))
-            first.run(cut)
-            second.policy.load_state_dict(first.policy.state_dict())
-            second.losses, second.step, second.decisions = first.losses, first.step, first.decisions
-            found = [decision.weights for decision in second.run(40 - cut)]
-            np.testing.assert_array_equal(found, [decision.weights for decision in expected])
 
 
 class TestStreams:
@@ -172,12 +150,6 @@ class TestTheRunGoesOn:
         streams: Any = [("short", 40, {"max_epochs": 1}), ("a", 99, {}), ("b", 99, {})]
         counts = planned(Aioli(1.0, 12, 1, 20, share, loss="evaluation"), streams, 200)
         assert (counts.sum(), counts[:, 0].sum()) == (200 * 8, 40)
-
-    def test_a_stream_that_has_not_entered_is_not_probed(self) -> None:
-        streams = [("late", 99, {"weight": 2.0, "enters_at": 0.9}), *((name, 99, {"weight": 1.0}) for name in "ab")]
-        counts = planned(Aioli(1.0, 4, 1, 10), streams, 100)
-        assert counts[:4].sum(axis=0).tolist() == [0, 24, 8]
-        assert counts[4:8].sum(axis=0).tolist() == [0, 8, 24]
 
 
 @pytest.mark.parametrize("wrap", [Hold, Smoothed, TrustRegion, WarmUp, lambda policy: Hold(Floor(policy, 0.1))])

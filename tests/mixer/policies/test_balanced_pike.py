@@ -57,12 +57,6 @@ def test_only_differences_of_losses_count(shift: float, tau: float) -> None:
     np.testing.assert_allclose(second, first, rtol=1e-9)
 
 
-def test_the_higher_tau_the_more_the_worst_stream_has() -> None:
-    batch = measured([1, 1], [1, 1], [50, 50], losses=[1.5, 1.0])
-    shares = [weights_of(BalancedPiKE(tau, interval_steps=1), batch)[0] for tau in (0.1, 1.0, 3.0)]
-    assert 0.5 < shares[0] < shares[1] < shares[2]
-
-
 def test_losses_are_smoothed_over_every_step() -> None:
     # Decay 0.5: (0.25·4 + 0.5·2 + 1)/(1.75).
     policy = BalancedPiKE(loss_decay=0.5)

@@ -48,17 +48,6 @@ def test_a_stream_that_diverges_by_hand() -> None:
     assert last.weights[1] < 0.2, "it rises: less of it"
 
 
-def test_on_even_streams_the_loss_weights_are_k_times_those_of_the_paper() -> None:
-    second = run(CoBa(2, 2, acts_on="loss"), ROWS)[2]
-    np.testing.assert_allclose(second.loss_weights, [2 * logistic(-2), 2 * logistic(2)], rtol=1e-12)
-
-
-def test_while_all_converge_the_slow_one_gets_more_and_losses_that_stand_still_leave_the_weights() -> None:
-    rows = [[math.exp(-0.3 * n), 1.0 - 0.01 * n] for n in range(12)]
-    assert run(CoBa(5, 3), rows)[-1].weights[1] > 0.5
-    np.testing.assert_allclose(run(CoBa(3, 2), [[2.0, 1.0]] * 5, (0.7, 0.3))[-1].weights, [0.7, 0.3])
-
-
 def test_losses_in_another_unit_and_evaluations_at_other_intervals_are_the_same() -> None:
     expected = run(CoBa(2, 2), ROWS)[-1].weights
     scaled = [[100 * first, second] for first, second in ROWS]

@@ -1,29 +1,17 @@
-"""What every policy does while streams enter and leave, one has no weight of its own, or there is only one."""
+"""What every policy does while streams enter and leave, and one has no weight of its own."""
 
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixer.policies import (
-    Decision,
-    Fixed,
-    Floor,
-    Hold,
-    Mixture,
-    Observation,
-    Policy,
-    Scheduled,
-    SkillIt,
-    Smoothed,
-    TrustRegion,
-    UniMax,
-)
-from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.policies import Decision, Floor, Hold, Mixture, Observation, Policy, Smoothed, TrustRegion
+from tests.mixer.policies.observed import measured
 from tests.mixer.policies.test_contract import MAKERS, NAMES, SIZES
 
 OWN = np.array([0.5, 0.0, 0.2, 0.3])
@@ -79,40 +67,26 @@ class Course:
         drawn = np.where(was_there, weights, 0.0)
         shares = drawn / drawn.sum() if drawn.any() else drawn
         counts = np.round(BATCH_SIZE * shares).astype(np.int64)
-        losses = np.where(counts > 0, random.random(len(OWN)) * 3, np.nan)
-        return Observation(
-            step=step,
-            progress=step / NUM_STEPS,
-            weights=weights,
-            counts=counts,
-            tokens=10 * counts,
-            seen=step * counts,
-            losses=losses,
-            evaluation_losses=random.random(len(OWN)) if step % 3 == 0 else None,
-            gradients=self.gradients(counts, random),
-            shares=shares,
-            batch_size=BATCH_SIZE,
-            excess_losses=np.maximum(losses - 1.0, 0.0),
-            losses_after=losses - 0.1 * random.random(len(OWN)),
-            active=active,
-            tokens_per_sample=np.array([9.0, 3.0, 70.0, 1.0]) if unit == "tokens" else None,
-        )
-
-    def gradients(self, counts: np.ndarray, random: np.random.Generator) -> GradientStatistics:
-        vectors = random.normal(size=(len(OWN), 3))
-        missing, alone = counts < 1, counts < 2
+        losses, evaluation = np.where(counts > 0, random.random(len(OWN)) * 3, np.nan), random.random(len(OWN))
+        shown: dict[str, Any] = {"step": step, "progress": step / NUM_STEPS, "weights": weights, "shares": shares}
+        shown |= {"losses": losses, "losses_after": losses - 0.1 * random.random(len(OWN)), "active": active}
+        shown |= {"excess_losses": np.maximum(losses - 1.0, 0.0), "batch_size": BATCH_SIZE}
+        if step % 3 == 0:
+            shown["evaluation_losses"] = evaluation
+        if unit == "tokens":
+            shown["tokens_per_sample"] = np.array([9.0, 3.0, 70.0, 1.0])
+        missing, vectors = counts < 1, random.normal(size=(len(OWN), 3))
         gram = vectors @ vectors.T
+        norms, variance = np.diagonal(gram) - 0.2, random.random(len(OWN)) * 5
         gram[missing], gram[:, missing] = np.nan, np.nan
-        norms = np.where(alone, np.nan, np.diagonal(gram) - 0.2)
-        variance = np.where(alone, np.nan, random.random(len(OWN)) * 5)
-        return GradientStatistics(gram, variance, norms, counts, counts / max(1, counts.sum()), np.zeros_like(gram))
+        norms, variance = (np.where(counts < 2, np.nan, values) for values in (norms, variance))
+        return measured(norms, variance, counts, gram, **shown)
 
 
-every_policy = pytest.mark.parametrize("name", MAKERS)
 seeds = st.integers(0, 10_000)
 
 
-@every_policy
+@pytest.mark.parametrize("name", MAKERS)
 @settings(max_examples=5)
 @given(seed=seeds, unit=st.sampled_from(["samples", "tokens"]), cut=st.integers(0, NUM_STEPS))
 def test_weights_and_factors_keep_their_scale_and_a_resumed_run_goes_on_alike(
@@ -151,45 +125,6 @@ def check(name: str, seen: Observation, decision: Decision, by_own: bool) -> Non
         assert np.average(factors[counts], weights=OWN[counts]) == pytest.approx(1.0)
     elif name in FACTORS_ALIKE:
         assert factors[counts].mean() == pytest.approx(1.0)
-
-
-def for_one_stream(make: Callable[..., Policy]) -> Policy:
-    """The policy, with what names streams or has a size of its own made to fit the stream "a" alone."""
-    policy = make()
-    for losses in ("reference_losses", "target_losses"):
-        if getattr(policy, losses, None) is not None:
-            setattr(policy, losses, {"a": 2.0})
-    if isinstance(policy, Fixed | Scheduled):
-        return Fixed({"a": 2.0})
-    if isinstance(policy, UniMax):
-        return UniMax(10)
-    return SkillIt([[2.0]]) if isinstance(policy, SkillIt) else policy
-
-
-@every_policy
-def test_a_single_stream_has_it_all_whatever_it_shows(name: str) -> None:
-    policy, random, one = for_one_stream(MAKERS[name]), np.random.default_rng(0), np.ones(1)
-    decisions = [policy.start(Mixture(("a",), np.array([10]), one))]
-    for step in range(1, 13):
-        loss, square, counts = np.array([np.nan if step == 5 else 1.0 / step]), random.random(1), np.array([8])
-        seen = Observation(
-            step=step,
-            progress=step / 12,
-            weights=one,
-            counts=counts,
-            tokens=10 * counts,
-            seen=step * counts,
-            losses=loss,
-            evaluation_losses=loss if step % 2 else None,
-            gradients=GradientStatistics(square[:, None], square, square - 0.1, counts, one, np.zeros((1, 1))),
-            shares=one,
-            excess_losses=loss,
-            losses_after=0.9 * loss,
-            active=np.array([step != 9]),
-        )
-        decisions.append(policy.update(seen))
-    assert [decision.weights.tolist() for decision in decisions] == [[1.0]] * 13
-    assert all(made.loss_weights is None or made.loss_weights.tolist() == [1.0] for made in decisions)
 
 
 WRAPPED: dict[str, Callable[[Policy], Policy]] = {

@@ -62,13 +62,6 @@ class TestMinimum:
         found = best_weights(np.array([4.0, 1.0]), np.array([40.0, 8.0]), 10, 0.5, 0.8, 1.5)
         np.testing.assert_allclose(found, [(level + 2.2) / 3, (level + 0.6) / 0.75])
 
-    def test_a_short_step_picks_the_steepest_stream_and_a_long_one_evens_out(self) -> None:
-        norms, none = np.array([4.0, 2.0, 1.0]), np.zeros(3)
-        assert best_weights(none, none, 10, 1.0, 1.0, 1.0) is None  # of zeros there is no best
-        np.testing.assert_allclose(best_weights(norms, none, 8, 1e-3, 1.0, 1.0), [1, 0, 0], atol=1e-6)
-        # The curvature alone is least at w ∝ 1/κ.
-        np.testing.assert_allclose(best_weights(norms, none, 8, 1e6, 1.0, 1.0), np.array([1, 2, 4]) / 7, rtol=1e-4)
-
 
 class TestBoundFactors:
     @pytest.mark.parametrize(

@@ -2,11 +2,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mixer.policies import DoGE, Observation
-from tests.mixer.policies.observed import NAN, measured, observe, weights_of
+from tests.mixer.policies.observed import NAN, measured, weights_of
 
 GRAM = np.array([[4.0, 2, 1], [2, 9, -1], [1, -1, 1]])  # norms 2, 3, 1: mean 2
 THIRDS = (1 / 3, 1 / 3, 1 / 3)
@@ -49,30 +47,10 @@ def test_steps_add_up_from_the_own_weights() -> None:
     np.testing.assert_allclose(weights, own * np.exp([0.3, 0.1, 0]) / (own @ np.exp([0.3, 0.1, 0])))
 
 
-@given(products=st.lists(st.floats(-3, 3), min_size=3, max_size=3))
-def test_who_helps_more_has_more(products: list[float]) -> None:
-    first, second, third = products
-    gram = [[9.0, first, second], [first, 9, third], [second, third, 9]]
-    weights = weights_of(DoGE(None, 1, 1.0, min_samples=0), update(gram), own=THIRDS)
-    helped = np.maximum([first + second, first + third, second + third], 0.0)
-    assert (np.diff(weights[np.argsort(helped, kind="stable")]) >= -1e-12).all()
-
-
 def test_an_unmeasured_stream_keeps_its_share() -> None:
     gram = [[4.0, 2, NAN], [2, 9, NAN], [NAN, NAN, NAN]]
     weights = weights_of(DoGE(None, 1, 1.0), update(gram, (4.0, 9.0, NAN)), own=(0.3, 0.3, 0.4))
     np.testing.assert_allclose(weights, [0.3, 0.3, 0.4])  # the first two help each other alike
-
-
-def test_least_samples() -> None:
-    batches = [update(step=step) for step in range(1, 100)]
-    assert weights_of(DoGE(None, 1, 1.0), *batches, own=THIRDS).min() == pytest.approx(2 / 60)
-
-
-def test_nothing_measured_holds_the_weights() -> None:
-    own = (0.2, 0.3, 0.5)
-    for shown in (update(np.zeros((3, 3))), update(np.full((3, 3), NAN)), observe(1, counts=[20, 20, 20])):
-        assert weights_of(DoGE(interval_steps=1), shown, own=own).tolist() == list(own)
 
 
 def test_the_variance_is_measured_for_targets_alone() -> None:

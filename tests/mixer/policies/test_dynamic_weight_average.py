@@ -23,13 +23,6 @@ def test_by_hand() -> None:
     np.testing.assert_allclose([decision.weights for decision in decisions], expected, rtol=1e-12)
 
 
-def test_on_even_streams_the_loss_weights_are_those_of_the_paper() -> None:
-    # K softmax(r / T)
-    last = run(DWA(2.0, 2, "loss"), ROWS, (0.5, 0.5))[-1]
-    low, high = math.exp(0.25), math.exp(0.5)
-    np.testing.assert_allclose(last.loss_weights, [2 * low / (low + high), 2 * high / (low + high)], rtol=1e-12)
-
-
 def test_resumed_in_the_midst_of_a_window_with_shorter_ones_it_closes_that_window() -> None:
     policy, resumed = DWA(2.0, 4), DWA(2.0, 2)
     run(policy, [*ROWS, *ROWS[:3]])

@@ -82,9 +82,7 @@ def test_with_none_there_the_weights_are_given() -> None:
 
 
 @given(values=values_of_three, step_size=st.floats(0, 1e6), smoothing=st.floats(0, 1))
-def test_it_stays_on_the_simplex_above_the_least_share(
-    values: list[float], step_size: float, smoothing: float
-) -> None:
+def test_it_stays_on_the_simplex_above_the_least_share(values: list[float], step_size: float, smoothing: float) -> None:
     weights = np.array(smooth_step([0.1, 0.2, 0.7], values, step_size, smoothing))
     assert weights.sum() == pytest.approx(1.0, abs=1e-12)
     assert weights.min() >= smoothing / 3 - 1e-15

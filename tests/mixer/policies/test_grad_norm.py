@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer.policies import GradNorm, Observation
-from tests.mixer.policies.observed import NAN, factors_of, led, measured, mixture, observe
+from tests.mixer.policies.observed import NAN, factors_of, led, measured, observe
 
 
 def update(norms: Any = (2.0, 1.0), losses: Any = (1.0, 1.0), step: int = 1) -> Observation:
@@ -68,12 +68,3 @@ def test_on_sampling() -> None:
     decision = led(GradNorm(acts_on="sampling", interval_steps=1, rate=1.0), [update()], own=(0.8, 0.2))[-1]
     assert decision.loss_weights is None
     np.testing.assert_allclose(decision.weights, [2 / 3, 1 / 3])  # 0.8 · 2/3 and 0.2 · 4/3 are 2 : 1
-
-
-def test_resumed_it_knows_the_first_losses() -> None:
-    policy, resumed = GradNorm(interval_steps=1), GradNorm(interval_steps=1)
-    led(policy, [update(losses=(4.0, NAN))])
-    resumed.start(mixture((0.5, 0.5)))
-    resumed.load_state_dict(policy.state_dict())
-    later = update(losses=(1.0, 2.0), step=2)
-    np.testing.assert_array_equal(policy.update(later).loss_weights, resumed.update(later).loss_weights)

@@ -53,33 +53,10 @@ class TestSampling:
             weights = policy.update(observe(step, [2 * (1 - weights[0]), 1 - weights[1]])).weights
         np.testing.assert_allclose(weights, [2 / 3, 1 / 3], atol=1e-6)
 
-    def test_smoothing_brings_a_lost_stream_back(self) -> None:
-        course = [observe(1, [1e5, 0.0]), *(observe(step, [0.0, 10.0]) for step in range(2, 5))]
-        _, lost, *_, back = led(GroupDRO(1.0, 0.1, "sampling"), course)
-        assert lost.weights[1] == pytest.approx(0.05)
-        assert back.weights[1] == pytest.approx(0.95, rel=1e-3)
-
     def test_a_stream_without_a_weight_of_its_own_takes_no_part(self) -> None:
         first, decision = led(GroupDRO(1.0, 0.1, "sampling"), [observe(1, [LN3, 99.0, 0.0])], [0.3, 0.0, 0.7])
         assert first.weights.tolist() == [0.5, 0.0, 0.5]
         np.testing.assert_allclose(decision.weights, [0.9 * 0.75 + 0.05, 0.0, 0.9 * 0.25 + 0.05], rtol=1e-14)
-
-    def test_when_the_one_that_has_everything_ends_the_run_goes_on_with_the_others(self) -> None:
-        """Without smoothing: b and c are at e^-1000 and e^-1000/3 of a when a ends, and go on as 3 : 1."""
-        from mixer.mixture.planner import Planner
-        from mixer.mixture.stream import Stream
-
-        streams = [Stream(name, [0] * size, max_epochs=1) for name, size in (("a", 400), ("b", 10**4), ("c", 10**4))]
-        planner, policy = Planner(streams, seed=0), GroupDRO(1.0, acts_on="sampling")
-        weights, rows = policy.start(mixture(THIRDS)).weights, []
-        for step in range(1, 31):
-            shares, available = planner.shares(weights / weights.sum(), 0.0)
-            counts, _ = planner.draw(shares, available, 40, step - 1)
-            losses = [1001.0, 1.0 + LN3 * (step == 1), 1.0] if shares[0] > 0 else [NAN, 2.0, 2.0]
-            weights = policy.update(observe(step, losses, counts.tolist(), weights=weights, shares=shares)).weights
-            rows.append(counts.tolist())
-        assert rows[1:9] == [[40, 0, 0]] * 8
-        assert rows[15:] == [[0, 30, 10]] * 15
 
 
 class TestLossWeights:

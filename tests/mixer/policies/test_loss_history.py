@@ -56,15 +56,6 @@ def test_losses_that_have_no_logarithm_are_skipped(loss: float) -> None:
     assert history_of([2.0, loss, 1.0]).state_dict()["points"] == [[[0.0, np.log(3.0)], [np.log(2.0), 0.0]]]
 
 
-def test_streams_have_blocks_of_their_own() -> None:
-    history = LossHistory(8)
-    history.start(2)
-    for step in range(1, 41):
-        history.take(np.array([step, step - 38.0]), np.array([1.0, 2.0]))
-    assert len(history.points(0)[0]) == 5  # 40 losses in blocks of 8
-    np.testing.assert_allclose(np.exp(history.points(1)[0]), [1.0, 2.0])
-
-
 @given(losses=st.lists(st.floats(1e-300, 1e300), max_size=50), cut=st.integers(0, 50))
 def test_saved_it_goes_on_alike(losses: list[float], cut: int) -> None:
     history = history_of(losses[:cut])
@@ -82,11 +73,6 @@ def test_resumed_with_fewer_points_it_is_as_if_it_had_never_had_more(
     np.testing.assert_allclose(found["points"], wanted["points"], rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(found["open_sums"], wanted["open_sums"], rtol=1e-9, atol=1e-9)
     assert (found["block_sizes"], found["open_counts"]) == (wanted["block_sizes"], wanted["open_counts"])
-
-
-def test_resumed_with_more_points_it_goes_on_from_those_it_has() -> None:
-    resumed = resumed_from(history_of([1.0] * 20), 64)
-    assert len(take(resumed, [1.0], 21).points(0)[0]) == 5
 
 
 @pytest.mark.parametrize("max_points", [6, 9, 8.0])

@@ -1,23 +1,24 @@
-"""Policies as they come, with many streams: none refuses to start, or takes all that there is for its own rule."""
+"""Policies as they come, with one stream or many: none refuses to start, or takes all there is for its own rule."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mixer.policies import ADO, Fixed, Floor, Function, LossChange, Observation, Policy, Scheduled, TargetLoss, Uniform
-from mixer.policies import UniMax
+from mixer import policies
+from mixer.policies import ADO, Floor, LossChange, Mixture, Observation, Policy, Uniform
 from mixer.policies.registry import built_in_policies
-from tests.mixer.policies.observed import measured, mixture
+from tests.mixer.policies.observed import NAN, measured, mixture
 
 # Those without a default for everything.
 _GIVEN: dict[str, Callable[[int], Policy]] = {
-    "Fixed": lambda count: Fixed(),
-    "Scheduled": lambda count: Scheduled([(0.0, np.ones(count))]),
-    "TargetLoss": lambda count: TargetLoss({f"s{number}": 0.5 for number in range(count)}),
-    "UniMax": lambda count: UniMax(100 * count),
-    "Function": lambda count: Function(lambda step, weights: weights),
+    "Fixed": lambda count: policies.Fixed(),
+    "Scheduled": lambda count: policies.Scheduled([(0.0, np.ones(count))]),
+    "TargetLoss": lambda count: policies.TargetLoss({f"s{number}": 0.5 for number in range(count)}),
+    "UniMax": lambda count: policies.UniMax(100 * count),
+    "Function": lambda count: policies.Function(lambda step, weights: weights),
 }
 
 
@@ -28,9 +29,10 @@ def _made(name: str, count: int) -> Policy:
     return _GIVEN[name](count) if name in _GIVEN else kind()
 
 
-def _seen(step: int, weights: np.ndarray, random: np.random.Generator) -> Observation:
+def _seen(step: int, weights: np.ndarray, random: np.random.Generator, gap: bool = False) -> Observation:
     count = len(weights)
     losses, pieces = 1 / np.arange(step, step + count) + random.random(count), random.random((count, 2))
+    losses = np.full(count, NAN) if gap else losses
     shown: dict[str, Any] = {"losses": losses, "excess_losses": losses, "losses_after": 0.9 * losses}
     shown |= {"evaluation_losses": losses / 2, "weights": weights / weights.sum(), "batch_size": 4 * count}
     return measured(random.random(count), np.full(count, 3.0), [4] * count, pieces @ pieces.T, step=step, **shown)
@@ -63,3 +65,14 @@ def test_the_defaults_go_with_a_thousand_streams(name: str) -> None:
         decision = policy.update(_seen(step, decision.weights, random))
         assert decision.weights.min() >= 0.0
         assert decision.weights.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", sorted(built_in_policies()))
+def test_a_single_stream_has_it_all_whatever_it_shows(name: str) -> None:
+    policy, random, one = _made(name, 1), np.random.default_rng(0), np.ones(1)
+    decisions = [policy.start(Mixture(("s0",), np.array([100]), one))]
+    for step in range(1, 13):
+        seen = _seen(step, one, random, gap=step == 5)
+        decisions.append(policy.update(replace(seen, shares=one, active=np.array([step != 9]))))
+    assert [decision.weights.tolist() for decision in decisions] == [[1.0]] * 13
+    assert all(made.loss_weights is None or made.loss_weights.tolist() == [1.0] for made in decisions)

@@ -115,13 +115,6 @@ class TestStreams:
         assert weights[0] == pytest.approx(1 / 3)
         np.testing.assert_allclose(weights[1:] / weights[1:].sum(), [0.45, 0.55], atol=1e-3)
 
-    def test_of_a_thousand_the_quiet_ones_have_more(self) -> None:
-        random = np.random.default_rng(0)
-        gradients, variance = random.normal(size=(1000, 30)), random.exponential(100.0, size=1000)
-        batch = measured((gradients**2).sum(axis=1), variance, [2] * 1000, gradients @ gradients.T)
-        weights = weights_of(believing(max_ratio=2.0), batch, own=[1e-3] * 1000)
-        assert weights[variance.argsort()[:300]].mean() > weights[variance.argsort()[-300:]].mean()
-
 
 class Quadratics:
     """Streams `½ Σ_d h_kd (θ_d − c_kd)²` with noise of each sample's gradient, `E||ξ||² = σ_k²`, and SGD on them."""

@@ -94,9 +94,3 @@ class TestBoth:
     def test_a_stream_never_seen_counts_as_the_mean_of_the_others(self, form: Any) -> None:
         weights = weights_of(ODM(form, num_warmup_steps=0), observe(40, [NAN, 2.0, 1.0]), own=[0.2, 0.3, 0.5])
         assert weights[2] < weights[0] < weights[1]
-
-    def test_of_many_streams_none_has_less_than_is_explored(self, form: Any) -> None:
-        seen = observe(10**5, np.linspace(1, 9, 1000).tolist())
-        weights = weights_of(ODM(form, num_warmup_steps=0), seen, own=[0.001] * 1000)
-        assert weights.min() >= exploration(1000, 10**5 + 1)
-        assert (np.diff(weights) > 0).all()
