@@ -1,35 +1,29 @@
 import json
 import math
 from collections.abc import Callable
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from mixer import AdaptiveBatchSampler, GradientProbe, MixingDataLoader, PiKE, schedules
 from mixer.policies.gradient_statistics import GradientStatistics
 from tests.mixer.measurements import measured
 
 
-class Lines(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+def lines(size: int, slope: float, noise: float) -> TensorDataset:
     """Points on a line, more or less near it."""
-
-    def __init__(self, size: int, slope: float, noise: float):
-        generator = torch.Generator().manual_seed(size)
-        self.inputs = torch.randn(size, 2, generator=generator)
-        self.targets = slope * self.inputs[:, :1] + noise * torch.randn(size, 1, generator=generator)
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.inputs[index], self.targets[index]
+    generator = torch.Generator().manual_seed(size)
+    inputs = torch.randn(size, 2, generator=generator)
+    return TensorDataset(inputs, slope * inputs[:, :1] + noise * torch.randn(size, 1, generator=generator))
 
 
 def loading(**options: Any) -> MixingDataLoader:
-    streams = {"steep": Lines(40, 5.0, 0.1), "flat": Lines(30, 0.1, 0.1), "noisy": Lines(20, 0.1, 5.0)}
+    streams = {"steep": lines(40, 5.0, 0.1), "flat": lines(30, 0.1, 0.1), "noisy": lines(20, 0.1, 5.0)}
     return MixingDataLoader(streams, **{"batch_size": 12, "mixing": PiKE(2), "seed": 1, **options})
 
 
@@ -38,17 +32,12 @@ def run(loader: Any, num_batches: int, before: Callable[[], object] = lambda: No
     torch.manual_seed(0)
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    given = 0
-    while given < num_batches:
-        for batch in loader:
-            before()
-            optimizer.zero_grad()
-            found = probing(model, loader.stream_ids, *batch, num_streams=3)
-            optimizer.step()
-            loader.observe(gradients=found)
-            given += 1
-            if given == num_batches:
-                break
+    for batch in islice(chain.from_iterable(repeat(loader)), num_batches):
+        before()
+        optimizer.zero_grad()
+        found = probing(model, loader.stream_ids, *batch, num_streams=3)
+        optimizer.step()
+        loader.observe(gradients=found)
 
 
 def probing(model: nn.Module, ids: Any, inputs: Tensor, targets: Tensor, num_streams: int) -> GradientStatistics:
@@ -73,11 +62,11 @@ def test_a_loader_goes_by_what_is_reported_and_a_resumed_one_goes_on_with_it() -
 
 
 def test_a_sampler_grows_by_the_noise_that_is_reported() -> None:
-    data = Lines(400, 1.0, 3.0)
+    data = lines(400, 1.0, 3.0)
     sampler = AdaptiveBatchSampler(data, schedules.NormTest(eta=0.3, initial=10, maximum=100, max_growth=None), seed=1)
     batch = next(iter(sampler))
     torch.manual_seed(0)
-    found = probing(nn.Linear(2, 1), [0] * len(batch), data.inputs[batch], data.targets[batch], num_streams=1)
+    found = probing(nn.Linear(2, 1), [0] * len(batch), *data[batch], num_streams=1)
     signal, noise = found.noise
     sampler.observe(gradients=found)
     assert signal > 0

@@ -42,8 +42,8 @@ def sizes_of(schedule: Schedule, shown: Shown, initial: int = 8) -> list[int]:
     return sizes
 
 
-def each(name: str, *values: float) -> Shown:
-    return [{name: value} for value in values]
+def each(name: str, *values: float, **rest: float) -> Shown:
+    return [{name: value, **rest} for value in values]
 
 
 def losses(*values: float) -> Shown:
@@ -143,7 +143,7 @@ COURSES: dict[str, list[tuple[Schedule, Shown, list[int]]]] = {
         (smoothed(interval=3), losses(*[1.0] * 9), [8] * 6 + [16] * 3 + [32]),
         (
             smoothed(interval=2, unit="epochs"),
-            [{"loss": 1.0, "num_epochs_done": epoch} for epoch in (0, 1, 1, 2, 3, 4, 4)],
+            each("num_epochs_done", 0, 1, 1, 2, 3, 4, 4, loss=1.0),
             [8] * 6 + [16, 16],
         ),
         # An interval without a loss decides nothing.
@@ -153,16 +153,16 @@ COURSES: dict[str, list[tuple[Schedule, Shown, list[int]]]] = {
         # The gradient norm has to stand still too.
         (
             smoothed(gradient_norm=True, decay=0.0),
-            [{"loss": 1.0, "gradient_norm": norm} for norm in (1.0, 2.0, 2.1, math.nan, 2.0, 2.0)],
+            each("gradient_norm", 1.0, 2.0, 2.1, math.nan, 2.0, 2.0, loss=1.0),
             [8, 8, 8, 16, 16, 32, 64],
         ),
         # No decision while the learning rate rises, if that is asked for.
         (
             smoothed(after_warmup=True),
-            [{"loss": 1.0, "learning_rate": rate} for rate in (0.25, 0.5, 0.75, 1.0, 1.0, 0.9)],
+            each("learning_rate", 0.25, 0.5, 0.75, 1.0, 1.0, 0.9, loss=1.0),
             [8] * 5 + [16, 32],
         ),
-        (smoothed(), [{"loss": 1.0, "learning_rate": rate} for rate in (0.25, 0.5)], [8, 8, 16]),
+        (smoothed(), each("learning_rate", 0.25, 0.5, loss=1.0), [8, 8, 16]),
     ],
     "NoiseScale": [
         # Smoothed first, then divided: (1/3 · 1 + 2/3 · 4) = 3 and (1/3 · 30 + 2/3 · 120) = 90.
