@@ -1,5 +1,5 @@
-import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 
 from mixer.policies import CoBa, Decision
 from mixer.policies.shared.slopes import slopes_of
-from tests.mixer.policies.losses import mixture, observe
+from tests.mixer.policies.observed import led, observe
 
 
-def run(policy: CoBa, rows: list, own: tuple[float, ...] = (0.5, 0.5)) -> list[Decision]:
-    batches = (policy.update(observe(10 * n, evaluation=row)) for n, row in enumerate(rows, 1))
-    return [policy.start(mixture(own)), *batches]
+def run(policy: CoBa, rows: list[list[float]], own: tuple[float, ...] = (0.5, 0.5), apart: int = 10) -> list[Decision]:
+    return led(policy, [observe(apart * n, evaluation_losses=row) for n, row in enumerate(rows, 1)], own)
 
 
 def logistic(score: float) -> float:
@@ -24,11 +23,19 @@ def logistic(score: float) -> float:
 ROWS = [[4.0, 2.0], [2.0, 3.0], [1.0, 5.0]]
 
 
-def test_the_first_scores_by_hand() -> None:
-    # t = 1, so D = 1 and RCS alone counts: K α / Σ|α| = (-1, 1).
-    _, early, second, _ = run(CoBa(2, 2), ROWS)
+@pytest.mark.parametrize(
+    ("arguments", "share"),
+    [
+        ({}, logistic(2)),  # t = 1, so D = 1 and RCS alone counts: K α / Σ|α| = (-1, 1)
+        ({"sharpen": True}, logistic(2 * (logistic(2) - logistic(-2)))),  # the last step of the public code
+        ({"floor": 0.5}, 0.75),  # a multiple of an even share
+        ({"floor": 1.0}, 0.5),
+    ],
+)
+def test_the_first_scores_by_hand(arguments: dict[str, Any], share: float) -> None:
+    _, early, second, _ = run(CoBa(2, 2, **arguments), ROWS)
     np.testing.assert_allclose(early.weights, [0.5, 0.5])
-    np.testing.assert_allclose(second.weights, [logistic(-2), logistic(2)], rtol=1e-12)
+    np.testing.assert_allclose(second.weights, [1 - share, share], rtol=1e-12)
 
 
 def test_a_stream_that_diverges_by_hand() -> None:
@@ -41,37 +48,11 @@ def test_a_stream_that_diverges_by_hand() -> None:
     assert last.weights[1] < 0.2, "it rises: less of it"
 
 
-def test_on_even_streams_the_loss_weights_are_k_times_those_of_the_paper() -> None:
-    second = run(CoBa(2, 2, acts_on="loss"), ROWS)[2]
-    np.testing.assert_allclose(second.loss_weights, [2 * logistic(-2), 2 * logistic(2)], rtol=1e-12)
-
-
-def test_the_last_step_of_the_public_code() -> None:
-    second = run(CoBa(2, 2, sharpen=True), ROWS)[2]
-    np.testing.assert_allclose(second.weights[1], logistic(2 * (logistic(2) - logistic(-2))), rtol=1e-12)
-
-
-def test_the_floor_is_a_multiple_of_an_even_share() -> None:
-    np.testing.assert_allclose(run(CoBa(2, 2, floor=0.5), ROWS)[2].weights, [0.25, 0.75], rtol=1e-12)
-    np.testing.assert_allclose(run(CoBa(2, 2, floor=1.0), ROWS)[2].weights, [0.5, 0.5], rtol=1e-12)
-
-
-def test_while_all_converge_the_slow_one_gets_more() -> None:
-    rows = [[math.exp(-0.3 * n), 1.0 - 0.01 * n] for n in range(12)]
-    assert run(CoBa(5, 3), rows)[-1].weights[1] > 0.5
-
-
-def test_losses_that_stand_still_leave_the_weights() -> None:
-    np.testing.assert_allclose(run(CoBa(3, 2), [[2.0, 1.0]] * 5, (0.7, 0.3))[-1].weights, [0.7, 0.3])
-
-
 def test_losses_in_another_unit_and_evaluations_at_other_intervals_are_the_same() -> None:
+    expected = run(CoBa(2, 2), ROWS)[-1].weights
     scaled = [[100 * first, second] for first, second in ROWS]
-    np.testing.assert_allclose(run(CoBa(2, 2), scaled)[-1].weights, run(CoBa(2, 2), ROWS)[-1].weights, rtol=1e-12)
-    policy = CoBa(2, 2)
-    policy.start(mixture([0.5, 0.5]))
-    rare = [policy.update(observe(7000 * n, evaluation=row)) for n, row in enumerate(ROWS, 1)]
-    np.testing.assert_allclose(rare[-1].weights, run(CoBa(2, 2), ROWS)[-1].weights, rtol=1e-12)
+    np.testing.assert_allclose(run(CoBa(2, 2), scaled)[-1].weights, expected, rtol=1e-12)
+    np.testing.assert_allclose(run(CoBa(2, 2), ROWS, apart=7000)[-1].weights, expected, rtol=1e-12)
 
 
 def test_what_is_not_known_has_an_even_part_and_poisons_nothing() -> None:
@@ -81,35 +62,15 @@ def test_what_is_not_known_has_an_even_part_and_poisons_nothing() -> None:
 
 
 def test_a_stream_that_comes_later_is_measured_by_its_own_first_loss() -> None:
-    rows = [[4.0, math.nan], *[[8.0 * first, 2.0 * first] for first in (1.0, 0.5, 0.25)]]
     policy = CoBa(2, 2)
-    run(policy, rows)
+    run(policy, [[4.0, math.nan], *[[8.0 * first, 2.0 * first] for first in (1.0, 0.5, 0.25)]])
     assert policy.state_dict()["ratios"] == [[1.0, 0.5], [0.5, 0.25]]
 
 
-def test_it_goes_on_alike_after_a_resume_with_gaps() -> None:
-    rows = [[4.0, math.nan], [2.0, 3.0], [math.inf, 2.0], [1.0, 2.5], [0.7, math.nan], [0.6, 1.0]]
-    policy, resumed = CoBa(3, 2), CoBa(3, 2)
-    run(policy, rows[:4])
-    resumed.start(mixture([0.5, 0.5]))
-    resumed.load_state_dict(json.loads(json.dumps(policy.state_dict(), allow_nan=False)))
-    for step, row in enumerate(rows[4:], 50):
-        seen = observe(step, evaluation=row)
-        np.testing.assert_array_equal(policy.update(seen).weights, resumed.update(seen).weights)
-
-
 @given(st.lists(st.lists(st.floats(0.01, 100), min_size=3, max_size=3), min_size=4, max_size=12))
-def test_no_stream_gets_less_than_its_floor(rows: list) -> None:
+def test_no_stream_gets_less_than_its_floor(rows: list[list[float]]) -> None:
     for decision in run(CoBa(4, 2, floor=0.3), rows, (1.0, 1.0, 1.0)):
         assert decision.weights.min() >= 0.1 - 1e-12
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"window": 1}, {"num_warmup_evaluations": 1}, {"tau": -1.0}, {"floor": 1.1}, {"floor": math.nan}]
-)
-def test_values_outside_their_ranges_are_refused(arguments: dict) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(arguments))} must be"):
-        CoBa(**arguments)
 
 
 class TestSlopes:
@@ -117,12 +78,9 @@ class TestSlopes:
         # Around (1, 2): (-1, -2), (0, 1), (1, 1), so 3 / 2; through two points; from one point nothing.
         rows = np.array([[0.0, 5.0, 1.0], [3.0, np.nan, np.nan], [3.0, 1.0, np.nan]])
         np.testing.assert_array_equal(slopes_of(np.arange(3.0), rows), [1.5, -2.0, np.nan])
+        assert np.isnan(slopes_of(np.array([3.0, 3.0]), np.array([[1.0], [2.0]]))).all()  # at one position
 
     @given(st.lists(st.floats(-5, 5), min_size=2, max_size=30), st.floats(0, 1e7))
     def test_far_from_the_origin_it_is_that_of_numpy(self, values: list[float], offset: float) -> None:
-        positions = offset + np.arange(len(values))
-        expected = np.polyfit(np.arange(len(values)), values, 1)[0]
-        np.testing.assert_allclose(slopes_of(positions, np.array(values)[:, None]), expected, rtol=1e-6, atol=1e-8)
-
-    def test_at_one_position_there_is_none(self) -> None:
-        assert np.isnan(slopes_of(np.array([3.0, 3.0]), np.array([[1.0], [2.0]]))).all()
+        found = slopes_of(offset + np.arange(len(values)), np.array(values)[:, None])
+        np.testing.assert_allclose(found, np.polyfit(np.arange(len(values)), values, 1)[0], rtol=1e-6, atol=1e-8)

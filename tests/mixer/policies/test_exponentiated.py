@@ -5,10 +5,17 @@ from hypothesis import strategies as st
 
 from mixer.policies.shared.exponentiated import ExponentiatedWeights, exponentiated_step
 
-NAN = float("nan")
+NAN, LN3 = float("nan"), float(np.log(3))
 values_of_three = st.lists(
     st.one_of(st.floats(-1e308, 1e308), st.sampled_from([NAN, np.inf, -np.inf])), min_size=3, max_size=3
 )
+usual = st.lists(st.floats(-5, 5), min_size=3, max_size=3)
+
+
+def begun(weights: list[float]) -> ExponentiatedWeights:
+    kept = ExponentiatedWeights()
+    kept.start(np.array(weights))
+    return kept
 
 
 def step(weights: list[float], values: list[float], step_size: float = 1.0) -> list[float]:
@@ -25,38 +32,46 @@ def smooth_step(weights: list[float], values: list[float], step_size: float, smo
     return kept.weights.tolist()
 
 
-def begun(weights: list[float]) -> ExponentiatedWeights:
-    kept = ExponentiatedWeights()
-    kept.start(np.array(weights))
-    return kept
+@pytest.mark.parametrize(
+    ("weights", "values", "step_size", "expected"),
+    [
+        # (1/4 · e^{2 ln 3 / 2}, 3/4 · e^0) = (3/4, 3/4), so half each.
+        ([0.25, 0.75], [2 * LN3, 0.0], 0.5, [0.5, 0.5]),
+        # A stream without a value keeps its share. The other two share 0.8: (0.2 · 3, 0.6) = (0.6, 0.6).
+        ([0.2, 0.2, 0.6], [NAN, LN3, 0.0], 1.0, [0.2, 0.4, 0.4]),
+        ([0.2, 0.2, 0.6], [np.inf, LN3, 0.0], 1.0, [0.2, 0.4, 0.4]),
+        ([0.2, 0.8], [NAN, NAN], 1.0, [0.2, 0.8]),
+        # Values that overflow pick the largest.
+        ([0.5, 0.5], [1.7e308, 1.0], 1e10, [1.0, 0.0]),
+        ([0.5, 0.5], [-1.7e308, 1.0], 1e10, [0.0, 1.0]),
+    ],
+)
+def test_by_hand(weights: list[float], values: list[float], step_size: float, expected: list[float]) -> None:
+    assert step(weights, values, step_size) == pytest.approx(expected, rel=1e-14)
 
 
-def test_by_hand() -> None:
-    """(1/4 · e^{2 ln 3 / 2}, 3/4 · e^0) = (3/4, 3/4), so half each."""
-    assert step([0.25, 0.75], [2 * np.log(3), 0.0], 0.5) == pytest.approx([0.5, 0.5], rel=1e-14)
-
-
-def test_smoothing_by_hand() -> None:
-    """0.8 · (0.5, 0.25, 0.25) + 0.2/3."""
-    smoothed = smooth_step([0.25, 0.375, 0.375], [np.log(3), 0.0, 0.0], 1.0, 0.2)
-    assert smoothed == pytest.approx([0.4 + 0.2 / 3, 0.2 + 0.2 / 3, 0.2 + 0.2 / 3], rel=1e-14)
-    assert smooth_step([0.25, 0.75], [9.0, 0.0], 1.0, 1.0) == pytest.approx([0.5, 0.5], rel=1e-14)
-
-
-def test_what_has_no_weight_gets_none() -> None:
-    """0.8 · (0.5, 0.5) + 0.2/2, the third is out."""
-    smoothed = smooth_step([0.25, 0.75, 0.0], [np.log(3), 0.0, 5.0], 1.0, 0.2)
-    assert smoothed == pytest.approx([0.5, 0.5, 0.0], rel=1e-14)
+@pytest.mark.parametrize(
+    ("weights", "values", "smoothing", "expected"),
+    [
+        # 0.8 · (0.5, 0.25, 0.25) + 0.2/3.
+        ([0.25, 0.375, 0.375], [LN3, 0.0, 0.0], 0.2, [0.4 + 0.2 / 3, 0.2 + 0.2 / 3, 0.2 + 0.2 / 3]),
+        ([0.25, 0.75], [9.0, 0.0], 1.0, [0.5, 0.5]),
+        # What has no weight gets none: 0.8 · (0.5, 0.5) + 0.2/2, the third is out.
+        ([0.25, 0.75, 0.0], [LN3, 0.0, 5.0], 0.2, [0.5, 0.5, 0.0]),
+    ],
+)
+def test_smoothing_by_hand(weights: list[float], values: list[float], smoothing: float, expected: list[float]) -> None:
+    assert smooth_step(weights, values, 1.0, smoothing) == pytest.approx(expected, rel=1e-14)
 
 
 def test_small_weights_are_kept_apart_beside_a_large_one() -> None:
     kept, others = begun([0.5, 0.25, 0.25]), np.array([False, True, True])
-    kept.step(np.array([5000.0, 1000.0 + np.log(3), 1000.0]), 1.0, 0.0)
+    kept.step(np.array([5000.0, 1000.0 + LN3, 1000.0]), 1.0, 0.0)
     assert kept.weights.tolist() == [1.0, 0.0, 0.0]
     np.testing.assert_allclose(kept.shares(others), [0.0, 0.75, 0.25], rtol=1e-10)
     assert (kept.mixture(np.ones(3, dtype=np.bool_)) > 0.0).all()
     mixture = kept.mixture(others)
-    np.testing.assert_allclose(mixture / mixture[1:].sum(), [mixture[0] / mixture[1:].sum(), 0.75, 0.25], rtol=1e-10)
+    np.testing.assert_allclose(mixture[1:] / mixture[1:].sum(), [0.75, 0.25], rtol=1e-10)
     assert mixture[0] == pytest.approx(1.0)
 
 
@@ -66,35 +81,15 @@ def test_with_none_there_the_weights_are_given() -> None:
     assert kept.shares(none).tolist() == [0.0, 0.0, 0.0]
 
 
-def test_streams_without_a_value_keep_their_share() -> None:
-    """The other two share 0.8: (0.2 · 3, 0.6) = (0.6, 0.6), so 0.4 each."""
-    assert step([0.2, 0.2, 0.6], [NAN, np.log(3), 0.0]) == pytest.approx([0.2, 0.4, 0.4], rel=1e-14)
-    assert step([0.2, 0.2, 0.6], [np.inf, np.log(3), 0.0]) == pytest.approx([0.2, 0.4, 0.4], rel=1e-14)
-
-
-def test_no_values_change_nothing() -> None:
-    assert step([0.2, 0.8], [NAN, NAN]) == [0.2, 0.8]
-
-
-def test_values_that_overflow_pick_the_largest() -> None:
-    assert step([0.5, 0.5], [1.7e308, 1.0], 1e10) == [1.0, 0.0]
-    assert step([0.5, 0.5], [-1.7e308, 1.0], 1e10) == [0.0, 1.0]
-
-
 @given(values=values_of_three, step_size=st.floats(0, 1e6), smoothing=st.floats(0, 1))
-def test_it_stays_on_the_simplex_above_the_least_share(values, step_size: float, smoothing: float) -> None:
+def test_it_stays_on_the_simplex_above_the_least_share(values: list[float], step_size: float, smoothing: float) -> None:
     weights = np.array(smooth_step([0.1, 0.2, 0.7], values, step_size, smoothing))
     assert weights.sum() == pytest.approx(1.0, abs=1e-12)
     assert weights.min() >= smoothing / 3 - 1e-15
 
 
-@given(values=st.lists(st.floats(-5, 5), min_size=3, max_size=3), shift=st.floats(-100, 100))
-def test_only_differences_matter(values, shift: float) -> None:
-    weights = [0.1, 0.2, 0.7]
-    assert step(weights, [v + shift for v in values]) == pytest.approx(step(weights, values), rel=1e-9)
-
-
-@given(values=st.lists(st.floats(-5, 5), min_size=3, max_size=3))
-def test_two_steps_are_one_of_twice_the_size(values) -> None:
-    twice = step(step([0.1, 0.2, 0.7], values, 0.5), values, 0.5)
-    assert twice == pytest.approx(step([0.1, 0.2, 0.7], values, 1.0), rel=1e-9)
+@given(values=usual, shift=st.floats(-100, 100))
+def test_only_differences_matter_and_two_steps_are_one_of_twice_the_size(values: list[float], shift: float) -> None:
+    expected = step([0.1, 0.2, 0.7], values)
+    assert step([0.1, 0.2, 0.7], [v + shift for v in values]) == pytest.approx(expected, rel=1e-9)
+    assert step(step([0.1, 0.2, 0.7], values, 0.5), values, 0.5) == pytest.approx(expected, rel=1e-9)

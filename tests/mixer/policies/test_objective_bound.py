@@ -49,32 +49,6 @@ class TestBestWeights:
         if size <= 5:  # the gradients span as many directions, so that no other mixture is as good
             np.testing.assert_allclose(weights, bound.importance, atol=2e-2)
 
-    def test_two_streams_with_noise_by_hand(self) -> None:
-        # G = 1, ν = (0.2, 0), a = ½: slopes w₁ − ½ + 0.1 = w₂ − ½: w₁ = 0.45.
-        bound = ObjectiveBound(np.eye(2), np.array([0.2, 0.0]), np.array([0.5, 0.5]))
-        np.testing.assert_allclose(best(bound, 1.0), [0.45, 0.55], atol=1e-5)
-
-    def test_a_stream_with_the_same_gradient_stands_for_a_noisy_one(self) -> None:
-        # The first two differ in nothing but noise; all that matters between them is ν.
-        gram = np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]])
-        bound = ObjectiveBound(gram, np.array([0.5, 0.1, 0.1]), np.array([1.0, 0, 0]))
-        np.testing.assert_allclose(best(bound, 1.0), [0, 1, 0], atol=1e-4)
-
-    def test_a_short_step_picks_the_steepest_stream(self) -> None:
-        # What the bound says at a small s, and why that is not the default.
-        bound = ObjectiveBound(np.diag([4.0, 1.0]), np.zeros(2), np.array([0.5, 0.5]))
-        np.testing.assert_allclose(best(bound, 0.01), [1, 0], atol=1e-4)
-        # s (4w₁) − 2 = s (1 − w₁) − ½ at s = 0.5: 2.5 w₁ = 2, w₁ = 0.8.
-        np.testing.assert_allclose(best(bound, 0.5), [0.8, 0.2], atol=1e-4)
-
-    @given(seed=seeds, size=st.integers(1, 6), step=st.sampled_from([0.1, 1.0]))
-    def test_never_less_than_the_centre(self, seed: int, size: int, step: float) -> None:
-        bound = drawn(seed, size)
-        centre = np.full(size, 1 / size)
-        found = bound.best_weights(centre, 0.5 * centre, np.minimum(1.0, 2 * centre), step)
-        slack = 1e-5 * (np.abs(bound.gram).max() + bound.noise.max())
-        assert bound.fall(found, step) >= bound.fall(centre, step) - slack
-
 
 def trust_of(gains: list[float], threshold: float = 2.0, decay: float = 0.95) -> float:
     evidence = Evidence(decay, threshold)
@@ -94,24 +68,13 @@ class TestEvidence:
     def test_little_is_believed(self) -> None:
         assert trust_of([1.0] * (LEAST_MEASUREMENTS - 1)) == 0.0
         assert trust_of([1.0] * LEAST_MEASUREMENTS) == pytest.approx(1.0)
-        assert trust_of([-1.0] * 20) == 0.0
-        assert trust_of([0.0] * 20) == 0.0
+        assert trust_of([-1.0] * 20) == trust_of([0.0] * 20) == trust_of([np.nan, np.inf, -np.inf] * 5) == 0.0
+        assert 0.0 <= trust_of([1e300, -1e300, 1.0, 2.0, 1e-300]) <= 1.0
         assert trust_of([], threshold=0.0) == 1.0
 
     def test_gains_of_pure_noise_are_seldom_believed(self) -> None:
         random = np.random.default_rng(0)
-        trusts = [trust_of(list(random.normal(size=30))) for _ in range(3000)]
-        # Student's t with some 24 degrees of freedom is above 2 in 2.8 % (± 0.3 % of 3000), and seldom by much.
-        assert np.mean(np.array(trusts) > 0) == pytest.approx(0.028, abs=0.01)
+        trusts = [trust_of(list(random.normal(size=30))) for _ in range(800)]
+        # Student's t with some 24 degrees of freedom is above 2 in 2.8 % (± 0.6 % of 800), and seldom by much.
+        assert np.mean(np.array(trusts) > 0) == pytest.approx(0.028, abs=0.015)
         assert np.mean(trusts) < 0.02
-
-    def test_the_surer_the_more(self) -> None:
-        random = np.random.default_rng(1)
-        noise = random.normal(size=40)
-        trusts = [trust_of(list(mean + noise)) for mean in (0.1, 0.5, 1.0, 3.0)]
-        assert trusts == sorted(trusts)
-        assert trusts[-1] > 0.9
-
-    def test_awkward_gains(self) -> None:
-        assert trust_of([np.nan, np.inf, -np.inf] * 5) == 0.0
-        assert 0.0 <= trust_of([1e300, -1e300, 1.0, 2.0, 1e-300]) <= 1.0

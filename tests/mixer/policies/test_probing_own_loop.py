@@ -1,56 +1,43 @@
-"""A loop of one's own that probes its gradients."""
-
 import json
 import math
 from collections.abc import Callable
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from mixer import AdaptiveBatchSampler, GradientProbe, MixingDataLoader, PiKE, schedules
 from mixer.policies.gradient_statistics import GradientStatistics
 from tests.mixer.measurements import measured
 
 
-class Lines(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+def lines(size: int, slope: float, noise: float) -> TensorDataset:
     """Points on a line, more or less near it."""
-
-    def __init__(self, size: int, slope: float, noise: float):
-        generator = torch.Generator().manual_seed(size)
-        self.inputs = torch.randn(size, 2, generator=generator)
-        self.targets = slope * self.inputs[:, :1] + noise * torch.randn(size, 1, generator=generator)
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.inputs[index], self.targets[index]
+    generator = torch.Generator().manual_seed(size)
+    inputs = torch.randn(size, 2, generator=generator)
+    return TensorDataset(inputs, slope * inputs[:, :1] + noise * torch.randn(size, 1, generator=generator))
 
 
-def streams() -> dict[str, Lines]:
-    return {"steep": Lines(40, 5.0, 0.1), "flat": Lines(30, 0.1, 0.1), "noisy": Lines(20, 0.1, 5.0)}
+def loading(**options: Any) -> MixingDataLoader:
+    streams = {"steep": lines(40, 5.0, 0.1), "flat": lines(30, 0.1, 0.1), "noisy": lines(20, 0.1, 5.0)}
+    return MixingDataLoader(streams, **{"batch_size": 12, "mixing": PiKE(2), "seed": 1, **options})
 
 
-def run(loader: Any, num_batches: int, each: Callable[[Any, nn.Module, Any], GradientStatistics | None]) -> nn.Module:
-    """Trains a line on what a loader gives; `each` does the backward and says what it measured."""
+def run(loader: Any, num_batches: int, before: Callable[[], object] = lambda: None) -> None:
+    """Trains a line on what a loader gives, and reports the gradients of each step."""
     torch.manual_seed(0)
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    given = 0
-    while given < num_batches:
-        for batch in loader:
-            optimizer.zero_grad()
-            gradients = each(loader, model, batch)
-            optimizer.step()
-            if gradients is not None:
-                loader.observe(gradients=gradients)
-            given += 1
-            if given == num_batches:
-                break
-    return model
+    for batch in islice(chain.from_iterable(repeat(loader)), num_batches):
+        before()
+        optimizer.zero_grad()
+        found = probing(model, loader.stream_ids, *batch, num_streams=3)
+        optimizer.step()
+        loader.observe(gradients=found)
 
 
 def probing(model: nn.Module, ids: Any, inputs: Tensor, targets: Tensor, num_streams: int) -> GradientStatistics:
@@ -60,40 +47,26 @@ def probing(model: nn.Module, ids: Any, inputs: Tensor, targets: Tensor, num_str
     return probe.finish()
 
 
-def test_a_loader_goes_by_what_is_reported() -> None:
-    loader = MixingDataLoader(streams(), batch_size=12, mixing=PiKE(2, decay=0.0), seed=1)
-    weights = []
-
-    def each(loader: Any, model: nn.Module, batch: Any) -> GradientStatistics:
-        weights.append(list(loader.mixing.weights.values()))
-        return probing(model, loader.stream_ids, *batch, num_streams=3)
-
-    run(loader, 6, each)
+def test_a_loader_goes_by_what_is_reported_and_a_resumed_one_goes_on_with_it() -> None:
+    loader, weights = loading(mixing=PiKE(2, decay=0.0)), []
+    run(loader, 6, lambda: weights.append(list(loader.mixing.weights.values())))
     assert weights[0] == weights[1] != weights[2]
     assert np.argmax(weights[-1]) == 0  # steep: a large gradient and little noise
-
-
-def test_a_resumed_loader_goes_on_with_what_was_reported() -> None:
-    def each(loader: Any, model: nn.Module, batch: Any) -> GradientStatistics:
-        return probing(model, loader.stream_ids, *batch, num_streams=3)
-
-    loader = MixingDataLoader(streams(), batch_size=12, mixing=PiKE(2), seed=1)
-    run(loader, 5, each)
-    again = MixingDataLoader(streams(), batch_size=12, mixing=PiKE(2), seed=1)
+    again = loading(mixing=PiKE(2, decay=0.0))
     again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
     assert again.mixing.weights == loader.mixing.weights
-    next(iter(loader)), next(iter(again))
-    loader.observe(gradients=measured())
-    again.observe(gradients=measured())
+    for one in (loader, again):
+        next(iter(one))
+        one.observe(gradients=measured())
     assert again.mixing.weights == loader.mixing.weights
 
 
 def test_a_sampler_grows_by_the_noise_that_is_reported() -> None:
-    data = Lines(400, 1.0, 3.0)
+    data = lines(400, 1.0, 3.0)
     sampler = AdaptiveBatchSampler(data, schedules.NormTest(eta=0.3, initial=10, maximum=100, max_growth=None), seed=1)
     batch = next(iter(sampler))
     torch.manual_seed(0)
-    found = probing(nn.Linear(2, 1), [0] * len(batch), data.inputs[batch], data.targets[batch], num_streams=1)
+    found = probing(nn.Linear(2, 1), [0] * len(batch), *data[batch], num_streams=1)
     signal, noise = found.noise
     sampler.observe(gradients=found)
     assert signal > 0
@@ -101,13 +74,12 @@ def test_a_sampler_grows_by_the_noise_that_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"mixing": PiKE(3)}, {"batch_size": schedules.NoiseScale(interval_steps=3, initial=12)}]
+    "options", [{"mixing": PiKE(3)}, {"mixing": None, "batch_size": schedules.NoiseScale(interval_steps=3, initial=12)}]
 )
 def test_who_does_not_report_what_is_due_is_told_once(
     options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    loader = MixingDataLoader(streams(), **{"batch_size": 12, **options})
-    batches = iter(loader)
+    batches = iter(loading(**{"seed": 0, **options}))
     for _ in range(3):  # the third is measured, and counted when the fourth is asked for
         next(batches)
     assert "The mixture depends on" not in caplog.text
@@ -116,15 +88,17 @@ def test_who_does_not_report_what_is_due_is_told_once(
     assert caplog.text.count("depends on ['gradients'], which no observe(...) call has reported") == 1
 
 
-def test_gradients_of_other_streams_are_refused() -> None:
-    loader = MixingDataLoader(streams(), batch_size=12, mixing=PiKE(2))
+@pytest.mark.parametrize(
+    ("gradients", "error", "message"),
+    [
+        (measured(2), ValueError, "gradients must cover the streams .* got 2 streams"),
+        (np.eye(3), TypeError, r"gradients must be the result of GradientProbe.finish\(\), got a ndarray"),
+    ],
+)
+def test_gradients_of_other_streams_and_something_else_are_refused(
+    gradients: Any, error: type[Exception], message: str
+) -> None:
+    loader = loading()
     next(iter(loader))
-    with pytest.raises(ValueError, match=r"gradients must cover the streams .* got 2 streams"):
-        loader.observe(gradients=measured(2))
-
-
-def test_something_else_than_gradients_is_refused() -> None:
-    loader = MixingDataLoader(streams(), batch_size=12, mixing=PiKE(2))
-    next(iter(loader))
-    with pytest.raises(TypeError, match=r"gradients must be the result of GradientProbe.finish\(\), got a ndarray"):
-        loader.observe(gradients=np.eye(3))
+    with pytest.raises(error, match=message):
+        loader.observe(gradients=gradients)

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,16 +7,10 @@ from hypothesis import strategies as st
 
 from mixer.policies import RegularizedBalance
 from mixer.policies.regularized_balance import balanced
-from tests.mixer.policies.gradients import measured, mixture_of
+from tests.mixer.policies.observed import led, measured, weights_of
 
-seeds = st.integers(0, 10_000)
-
-
-def programme(weights: np.ndarray, gram: np.ndarray, importance: np.ndarray, strength: float) -> np.ndarray:
-    """pᵀGw − (‖Gp‖/λ) Σ w log w, of mixtures in rows."""
-    products = gram @ importance
-    entropy = -(weights * np.log(np.maximum(weights, 1e-300))).sum(axis=-1)
-    return weights @ products + np.linalg.norm(products) / strength * entropy
+NAN, seeds = float("nan"), st.integers(0, 10_000)
+LESS, MORE = 1 / (1 + np.exp(0.4)), 1 / (1 + np.exp(-0.4))  # scores of 1.2 and 1.6
 
 
 def drawn(seed: int, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -27,31 +23,17 @@ class TestProgramme:
     def test_by_hand(self) -> None:
         # Gp = ½ (6, 8) = (3, 4), of norm 5: λ = 2 gives scores 1.2 and 1.6.
         found = balanced(np.array([[4.0, 2], [2, 6]]), np.array([0.5, 0.5]), 2.0)
-        np.testing.assert_allclose(found, [1 / (1 + np.exp(0.4)), 1 / (1 + np.exp(-0.4))])
+        np.testing.assert_allclose(found, [LESS, MORE])
 
-    @given(seed=seeds, strength=st.sampled_from([0.3, 1.0, 5.0]))
-    def test_no_mixture_on_a_grid_is_better(self, seed: int, strength: float) -> None:
-        gram, importance = drawn(seed, 3)
-        first, second = np.meshgrid(np.arange(101), np.arange(101))
-        inside = first + second <= 100
-        grid = np.stack([first[inside], second[inside], 100 - first[inside] - second[inside]], axis=1) / 100
-        best = programme(balanced(gram, importance, strength), gram, importance, strength)
-        assert best >= programme(grid, gram, importance, strength).max() - 1e-9
-
-    @given(seed=seeds, size=st.integers(1, 7))
-    def test_kkt(self, seed: int, size: int) -> None:
+    @given(seed=seeds, size=st.integers(1, 7), scale=st.sampled_from([1e-300, 1e-5, 1e8, 1e300]))
+    def test_kkt_in_any_unit(self, seed: int, size: int, scale: float) -> None:
         """All weights are positive, so that all have one slope: `(Gp)_k − (‖Gp‖/λ)(log w_k + 1)`."""
         gram, importance = drawn(seed, size)
         weights = balanced(gram, importance, 2.0)
         assert weights.sum() == pytest.approx(1.0)
         products = gram @ importance
-        slopes = products / np.linalg.norm(products) - (np.log(weights) + 1) / 2.0
-        assert np.ptp(slopes) < 1e-9
-
-    @given(seed=seeds, scale=st.sampled_from([1e-300, 1e-5, 1e8, 1e300]))
-    def test_units_say_nothing(self, seed: int, scale: float) -> None:
-        gram, importance = drawn(seed, 4)
-        np.testing.assert_allclose(balanced(scale * gram, importance, 3.0), balanced(gram, importance, 3.0), rtol=1e-6)
+        assert np.ptp(products / np.linalg.norm(products) - (np.log(weights) + 1) / 2.0) < 1e-9
+        np.testing.assert_allclose(balanced(scale * gram, importance, 2.0), weights, rtol=1e-6)
 
     def test_its_ends(self) -> None:
         gram, importance = drawn(1, 4)
@@ -62,38 +44,24 @@ class TestProgramme:
 
 class TestPolicy:
     def test_weights_are_overwritten_not_multiplied(self) -> None:
-        policy = RegularizedBalance(None, 1, 2.0, decay=0.0)
-        policy.start(mixture_of([0.5, 0.5]))
-        batch = measured([4, 6], [0, 0], [30, 30], gram=[[9, 2], [2, 9]])  # the noise in the diagonal is left out
-        for _ in range(3):
-            weights = policy.update(batch).weights
-            np.testing.assert_allclose(weights, [1 / (1 + np.exp(0.4)), 1 / (1 + np.exp(-0.4))])
+        # The noise in the diagonal is left out.
+        course = [measured([4, 6], [0, 0], [30, 30], [[9, 2], [2, 9]])] * 3
+        for decision in led(RegularizedBalance(None, 1, 2.0, decay=0.0), course)[1:]:
+            np.testing.assert_allclose(decision.weights, [LESS, MORE])
 
-    def test_targets(self) -> None:
-        policy = RegularizedBalance(["stream 0"], 1, 2.0)
-        policy.start(mixture_of([0.5, 0.5]))
-        # G (1, 0) = (4, 3), over 5.
-        weights = policy.update(measured([4, 9], [0, 0], [30, 30], gram=[[4, 3], [3, 9]])).weights
-        np.testing.assert_allclose(weights, [1 / (1 + np.exp(-0.4)), 1 / (1 + np.exp(0.4))])
-
-    def test_the_own_weights_are_what_is_evaluated(self) -> None:
-        policy = RegularizedBalance(None, 1, 2.0, min_samples=0)
-        policy.start(mixture_of([0.25, 0.75]))
-        weights = policy.update(measured([16, 4], [0, 0], [15, 45])).weights  # Gp = (4, 3)
-        np.testing.assert_allclose(weights, [1 / (1 + np.exp(-0.4)), 1 / (1 + np.exp(0.4))])
-
-    def test_without_a_target_that_is_there_the_weights_hold(self) -> None:
-        policy = RegularizedBalance(["stream 1"], 1)
-        policy.start(mixture_of([0.4, 0.6]))
-        nan = float("nan")
-        assert policy.update(measured([4, nan], [1, nan], [60, 1])).weights.tolist() == [0.4, 0.6]
-
-    def test_least_samples(self) -> None:
-        policy = RegularizedBalance(None, 1, 300.0)
-        policy.start(mixture_of([0.5, 0.5]))
-        assert policy.update(measured([4, 1], [0, 0], [20, 20])).weights[1] == pytest.approx(2 / 40)
-
-
-def test_a_strength_below_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"strength must be in \[0, 300\], got -1.0; 3 is the paper's"):
-        RegularizedBalance(strength=-1.0)
+    @pytest.mark.parametrize(
+        ("arguments", "seen", "own", "expected"),
+        [
+            # G (1, 0) = (4, 3), over 5.
+            ({"targets": ["a"], "strength": 2.0}, ([4, 9], [0, 0], [30, 30], [[4, 3], [3, 9]]), (0.5, 0.5), MORE),
+            # The own weights are what is evaluated: Gp = (4, 3).
+            ({"strength": 2.0, "min_samples": 0}, ([16, 4], [0, 0], [15, 45]), (0.25, 0.75), MORE),
+            # Without a target that is there the weights hold.
+            ({"targets": ["b"]}, ([4, NAN], [1, NAN], [60, 1]), (0.4, 0.6), 0.4),
+            # Least samples.
+            ({"strength": 300.0}, ([4, 1], [0, 0], [20, 20]), (0.5, 0.5), 38 / 40),
+        ],
+    )
+    def test_by_hand(self, arguments: dict[str, Any], seen: Any, own: Any, expected: float) -> None:
+        weights = weights_of(RegularizedBalance(interval_steps=1, **arguments), measured(*seen), own=own)
+        np.testing.assert_allclose(weights, [expected, 1 - expected])

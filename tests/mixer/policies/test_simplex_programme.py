@@ -19,10 +19,6 @@ def problem(seed: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
     return factor @ factor.T, 3.0 * random.normal(size=size), lower, upper
 
 
-def value(weights: np.ndarray, quadratic: np.ndarray, linear: np.ndarray) -> float:
-    return float(0.5 * weights @ quadratic @ weights + linear @ weights)
-
-
 def whole(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """No bounds but the simplex, and its centre."""
     return np.zeros(size), np.ones(size), np.full(size, 1.0 / size)
@@ -53,16 +49,10 @@ class TestByHand:
 
     def test_within_bounds(self) -> None:
         # Without bounds 3/4 and 1/4; the first may have 0.6 at most.
-        found = minimise_quadratic(
-            2 * np.eye(2), np.array([-1.0, 0.0]), np.zeros(2), np.array([0.6, 1.0]), np.full(2, 0.5)
-        )
-        np.testing.assert_allclose(found, [0.6, 0.4])
-
-    def test_bounds_that_leave_one_choice(self) -> None:
-        own = np.array([0.2, 0.3, 0.5])
+        linear, upper, half = np.array([-1.0, 0.0]), np.array([0.6, 1.0]), np.full(2, 0.5)
+        np.testing.assert_allclose(minimise_quadratic(2 * np.eye(2), linear, np.zeros(2), upper, half), [0.6, 0.4])
+        own = np.array([0.2, 0.3, 0.5])  # bounds that leave one choice
         np.testing.assert_allclose(minimise_quadratic(np.eye(3), np.ones(3), own, own, own), own)
-
-    def test_bounds_without_weights_are_refused(self) -> None:
         with pytest.raises(ValueError, match="No weights that sum to 1 lie between"):
             minimise_quadratic(np.eye(2), np.ones(2), np.array([0.6, 0.6]), np.ones(2), np.full(2, 0.5))
 
@@ -82,47 +72,14 @@ class TestOptimality:
         may_rise, may_fall = found < upper - 1e-12, found > lower + 1e-12
         assert slope[may_fall].max(initial=-np.inf) <= slope[may_rise].min(initial=np.inf) + 1e-9
 
-    @given(seed=seeds)
-    def test_no_mixture_on_a_grid_is_below(self, seed: int) -> None:
-        quadratic, linear, lower, upper = problem(seed, 3)
-        found = minimise_quadratic(quadratic, linear, lower, upper, np.full(3, 1 / 3))
-        first, second = np.meshgrid(np.arange(61) / 60, np.arange(61) / 60)
-        grid = np.stack([first.ravel(), second.ravel(), 1 - first.ravel() - second.ravel()], axis=1)
-        inside = grid[((grid >= lower) & (grid <= upper)).all(axis=1)]
-        scale = max(np.abs(quadratic).max(), np.abs(linear).max())
-        for other in inside:
-            assert value(found, quadratic, linear) <= value(other, quadratic, linear) + RIDGE * scale
-
-    @given(seed=seeds, size=sizes)
-    def test_the_order_of_the_streams_says_nothing(self, seed: int, size: int) -> None:
+    @given(seed=seeds, size=sizes, scale=st.sampled_from([1e-200, 1e-3, 1e5, 1e200]))
+    def test_the_order_of_the_streams_and_a_common_scale_say_nothing(self, seed: int, size: int, scale: float) -> None:
         quadratic, linear, lower, upper = problem(seed, size)
-        order = np.random.default_rng(seed).permutation(size)
-        centre = np.full(size, 1 / size)
+        order, centre = np.random.default_rng(seed).permutation(size), np.full(size, 1 / size)
         found = minimise_quadratic(quadratic, linear, lower, upper, centre)
         pairs = np.ix_(order, order)
-        again = minimise_quadratic(quadratic[pairs], linear[order], lower[order], upper[order], centre)
+        again = minimise_quadratic(scale * quadratic[pairs], scale * linear[order], lower[order], upper[order], centre)
         np.testing.assert_allclose(again, found[order], atol=1e-9)
-
-    @given(seed=seeds, scale=st.sampled_from([1e-200, 1e-3, 1e5, 1e200]))
-    def test_a_common_scale_says_nothing(self, seed: int, scale: float) -> None:
-        quadratic, linear, lower, upper = problem(seed, 4)
-        centre = np.full(4, 0.25)
-        expected = minimise_quadratic(quadratic, linear, lower, upper, centre)
-        np.testing.assert_allclose(
-            minimise_quadratic(scale * quadratic, scale * linear, lower, upper, centre), expected, atol=1e-9
-        )
-
-    def test_a_thousand_streams(self) -> None:
-        random = np.random.default_rng(0)
-        factor = random.normal(size=(1000, 60))
-        quadratic, linear = factor @ factor.T, random.normal(size=1000)
-        lower, upper, centre = whole(1000)
-        found = minimise_quadratic(quadratic, linear, lower, upper, centre)
-        slope = quadratic @ found + linear
-        assert found.sum() == pytest.approx(1.0)
-        assert 1 < (found > 0).sum() < 500
-        # Two streams cannot swap any weight and gain more than what the ridge takes.
-        assert slope[found > 1e-9].max() - slope.min() < 4 * RIDGE * np.abs(quadratic).max()
 
 
 class TestProjection:
@@ -143,9 +100,8 @@ class TestProjection:
         # 0.9 and 0.5 less 0.2 each, the third stays at 0; then the first at its bound, so that the second has 0.5.
         lower, upper, _ = whole(3)
         np.testing.assert_allclose(project(np.array([0.9, 0.5, -1.0]), lower, upper), [0.7, 0.3, 0])
-        np.testing.assert_allclose(
-            project(np.array([0.9, 0.5, -1.0]), lower, np.array([0.5, 1.0, 1.0])), [0.5, 0.5, 0.0]
-        )
+        bounded = project(np.array([0.9, 0.5, -1.0]), lower, np.array([0.5, 1.0, 1.0]))
+        np.testing.assert_allclose(bounded, [0.5, 0.5, 0.0])
 
 
 def test_the_positive_part_keeps_what_is_positive() -> None:

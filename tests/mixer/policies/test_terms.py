@@ -1,64 +1,56 @@
 """What policies say of themselves reproduces what they decided."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from mixer.policies import ADO, ODM, Decision, Floor, GroupDRO, Mixture, Observation, PiKE, Policy, Uniform
+from mixer.policies import ADO, ODM, Decision, Floor, GroupDRO, PiKE, Policy, Uniform
 from mixer.policies.odm import exploration
 from tests.mixer.measurements import measured
+from tests.mixer.policies.observed import mixture, observe
 
-NAMES = ("a", "b", "c")
-OWN = np.array([0.5, 0.3, 0.2])
+OWN, COUNTS = np.array([0.5, 0.3, 0.2]), np.array([5, 3, 2])
+EXPONENTS = np.array([0.2, 0.4, 0.8])
 
 
-def led(policy: Policy, num_steps: int) -> Decision:
+def follow(policy: Policy, num_steps: int) -> Decision:
     """Leads a policy through losses that fall as different powers."""
-    decision = policy.start(Mixture(NAMES, np.array([100, 50, 20]), OWN))
-    seen, counts = np.zeros(3, dtype=np.int64), np.array([5, 3, 2])
+    decision = policy.start(mixture(OWN.tolist(), [100, 50, 20]))
     for step in range(1, num_steps + 1):
-        seen = seen + counts
-        losses = 1.0 + 3.0 * (1.0 + seen) ** -np.array([0.2, 0.4, 0.8])
-        shares = decision.weights / np.sum(decision.weights)
-        gradients = measured(3, seed=step)
-        observation: dict[str, Any] = {"losses": losses, "gradients": gradients, "shares": shares, "batch_size": 10}
-        decision = policy.update(
-            Observation(step, step / 100, shares, counts, np.zeros(3, dtype=np.int64), seen, **observation)
-        )
+        losses, shares = 1.0 + 3.0 * (1.0 + step * COUNTS) ** -EXPONENTS, decision.weights / decision.weights.sum()
+        seen = observe(step, losses.tolist(), COUNTS.tolist(), weights=shares, gradients=measured(3, seed=step))
+        decision = policy.update(seen)
     return decision
 
 
 def test_group_dro() -> None:
     policy = GroupDRO(0.5)
-    decision, terms = led(policy, 7), policy.explain()
-    assert decision.loss_weights is not None
+    decision, terms = follow(policy, 7), policy.explain()
     ratios = np.asarray(terms["alpha"]) / np.asarray(terms["own weight"])
     np.testing.assert_allclose(decision.loss_weights / decision.loss_weights.sum(), ratios / ratios.sum())
-    np.testing.assert_allclose(terms["last loss"], 1 + 3 * (1 + 7 * np.array([5, 3, 2])) ** -np.array([0.2, 0.4, 0.8]))
+    np.testing.assert_allclose(terms["last loss"], 1 + 3 * (1 + 7 * COUNTS) ** -EXPONENTS)
 
 
 def test_odm() -> None:
     policy = ODM("code", num_warmup_steps=0)
-    decision, reward = led(policy, 7), np.asarray(policy.explain()["reward"])
+    decision, reward = follow(policy, 7), np.asarray(policy.explain()["reward"])
     explored = 3 * exploration(3, 8)
     np.testing.assert_allclose(decision.weights, (1 - explored) * reward / reward.sum() + explored / 3)
 
 
 def test_ado_without_the_mean_mixture() -> None:
     policy = ADO("paper", 6, 1, 0, mean_share=0.0, floor=0.0)
-    decision, terms = led(policy, 12), policy.explain()
+    decision, terms = follow(policy, 12), policy.explain()
     scores = np.log(OWN) + 0.5 * np.log(np.asarray(terms["credit"])) + np.asarray(terms["log slope"])
     np.testing.assert_allclose(decision.weights, np.exp(scores) / np.exp(scores).sum())
 
 
 def test_pike_keeps_the_weights_that_it_decided() -> None:
     policy = PiKE(1, min_samples=0)
-    decision = led(policy, 5)
+    decision = follow(policy, 5)
     np.testing.assert_allclose(policy.explain()["kept weight"], decision.weights)
 
 
 @pytest.mark.parametrize("policy", [Uniform(), Floor(Uniform(), 0.1)])
 def test_without_a_state_there_are_no_terms(policy: Policy) -> None:
-    led(policy, 1)
+    follow(policy, 1)
     assert policy.explain() == {}

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,121 +23,96 @@ asked_sizes = st.floats(-1e308, 1e308) | st.floats(0.0, 4_000.0) | st.sampled_fr
 previous_sizes = st.integers(1, 5_000)
 
 
-class TestProperties:
-    @given(limits=limits(), asked=asked_sizes, previous=previous_sizes)
-    def test_a_size_lies_within_the_bounds(self, limits: Limits, asked: float, previous: int) -> None:
-        size = limits.apply(asked, previous)
-        assert type(size) is int
-        assert (limits.minimum or 1) <= size <= (limits.maximum or LARGEST)
-        assert size % limits.granularity == 0
-
-    @given(limits=limits(), asked=asked_sizes, previous=previous_sizes)
-    def test_growth_is_limited_to_the_factor_or_one_step(self, limits: Limits, asked: float, previous: int) -> None:
-        if limits.max_growth is None:
-            return
+@given(limits=limits(), asked=asked_sizes, other=asked_sizes, previous=previous_sizes)
+def test_a_size_lies_within_the_bounds_and_rules_on(limits: Limits, asked: float, other: float, previous: int) -> None:
+    size = limits.apply(asked, previous)
+    assert type(size) is int
+    assert (limits.minimum or 1) <= size <= (limits.maximum or LARGEST)
+    assert size % limits.granularity == 0
+    assert limits.apply(size, size) == size
+    clamped = limits.clamp(asked)
+    assert math.isfinite(clamped)
+    assert limits.clamp(clamped) == clamped
+    less, more = sorted([asked, other])
+    assert limits.apply(less, previous) <= limits.apply(more, previous)
+    if limits.max_growth is not None:
         one_step = (previous // limits.granularity + 1) * limits.granularity
-        least = limits.clamp(-math.inf)
-        bound = max(previous * limits.max_growth * (1 + 1e-9), one_step, least)
-        assert limits.apply(asked, previous) <= bound
-
-    @given(limits=limits(), one=asked_sizes, other=asked_sizes, previous=previous_sizes)
-    def test_who_asks_for_more_gets_no_less(self, limits: Limits, one: float, other: float, previous: int) -> None:
-        less, more = sorted([one, other])
-        assert limits.apply(less, previous) <= limits.apply(more, previous)
-
-    @given(limits=limits(), asked=asked_sizes, previous=previous_sizes)
-    def test_a_size_that_rules_goes_on_to_rule(self, limits: Limits, asked: float, previous: int) -> None:
-        size = limits.apply(asked, previous)
-        assert limits.apply(size, size) == size
-
-    @given(limits=limits(), asked=st.floats(0.0, 4_000.0), previous=previous_sizes)
-    def test_without_bounds_in_the_way_it_is_the_nearest(self, limits: Limits, asked: float, previous: int) -> None:
-        size = limits.apply(asked, previous)
-        if asked == limits.clamp(asked) and limits.max_growth is None:
-            assert abs(size - asked) <= limits.granularity / 2
-
-    @given(limits=limits(), asked=asked_sizes)
-    def test_clamping_is_finite_and_done_once(self, limits: Limits, asked: float) -> None:
-        clamped = limits.clamp(asked)
-        assert math.isfinite(clamped)
-        assert limits.clamp(clamped) == clamped
-
-    @given(limits=limits(), previous=previous_sizes)
-    def test_the_maximum_is_reached_in_the_end(self, limits: Limits, previous: int) -> None:
-        if limits.maximum is None or limits.max_growth == 1.0001:
-            return
-        size = limits.apply(math.inf, previous)
-        for _ in range(5_000):
-            size = limits.apply(math.inf, size)
-        assert size == limits.maximum // limits.granularity * limits.granularity
+        assert size <= max(previous * limits.max_growth * (1 + 1e-9), one_step, limits.clamp(-math.inf))
 
 
-class TestValues:
-    @pytest.mark.parametrize(
-        ("limits", "asked", "previous", "expected"),
-        [
-            (Limits(), 8.8, 8, 9),
-            (Limits(), 8.5, 8, 9),
-            (Limits(), 8.49, 8, 8),
-            (Limits(), 0.2, 8, 1),
-            (Limits(granularity=4), 9.9, 8, 8),
-            (Limits(granularity=4), 10.0, 8, 12),
-            (Limits(minimum=5, granularity=4), 1.0, 8, 8),
-            (Limits(maximum=15, granularity=4), 100.0, 8, 12),
-            (Limits(max_growth=2.0), 100.0, 8, 16),
-            (Limits(max_growth=1.1), 900.0, 100, 110),
-            (Limits(max_growth=1.15), 900.0, 100, 115),
-            (Limits(max_growth=1.1), 100.0, 4, 5),
-            (Limits(max_growth=1.1, granularity=8), 100.0, 16, 24),
-            (Limits(minimum=64, max_growth=2.0), 100.0, 8, 64),
-            (Limits(max_growth=2.0), 1.0, 64, 1),
-        ],
-    )
-    def test_by_hand(self, limits: Limits, asked: float, previous: int, expected: int) -> None:
-        assert limits.apply(asked, previous) == expected
-
-    def test_the_least_is_one_sample_a_rank_unless_it_is_given(self) -> None:
-        assert Limits(maximum=9, granularity=2, max_growth=2.0).with_least(4) == Limits(4, 9, 2, 2.0)
-        assert Limits(minimum=2).with_least(4) == Limits(minimum=2)
+@given(limits=limits(), asked=st.floats(0.0, 4_000.0), previous=previous_sizes)
+def test_without_bounds_in_the_way_it_is_the_nearest(limits: Limits, asked: float, previous: int) -> None:
+    if asked == limits.clamp(asked) and limits.max_growth is None:
+        assert abs(limits.apply(asked, previous) - asked) <= limits.granularity / 2
 
 
-class TestErrors:
-    @pytest.mark.parametrize(
-        ("arguments", "error", "message"),
-        [
-            ({"minimum": 9, "maximum": 8}, ValueError, "minimum=9 is above maximum=8: no batch size is left"),
-            ({"minimum": 9, "maximum": 15, "granularity": 8}, ValueError, "no multiple of granularity=8 between"),
-            ({"maximum": 7, "granularity": 8}, ValueError, "between minimum=None and maximum=7"),
-            ({"minimum": 0}, ValueError, "minimum must be at least 1 sample, got 0"),
-            ({"maximum": -4}, ValueError, "maximum must be at least 1 sample, got -4"),
-            ({"granularity": 0}, ValueError, "granularity must be at least 1 sample, got 0"),
-            ({"granularity": 2.0}, TypeError, "granularity must be a whole number of samples, got 2.0"),
-            ({"maximum": True}, TypeError, "maximum must be a whole number of samples, got True"),
-            ({"max_growth": 1.0}, ValueError, "max_growth must be a factor above 1, or None for no limit, got 1.0"),
-            ({"max_growth": math.nan}, ValueError, "got nan"),
-            ({"max_growth": math.inf}, ValueError, "got inf"),
-        ],
-    )
-    def test_bounds_that_contradict_each_other(self, arguments: dict, error: type[Exception], message: str) -> None:
+@given(limits=limits().filter(lambda given: given.maximum and given.max_growth != 1.0001), previous=previous_sizes)
+def test_the_maximum_is_reached_in_the_end(limits: Limits, previous: int) -> None:
+    size, last = previous, 0
+    while size != last:
+        size, last = limits.apply(math.inf, size), size
+    assert size == (limits.maximum or 0) // limits.granularity * limits.granularity
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked", "previous", "expected"),
+    [
+        (Limits(), 8.8, 8, 9),
+        (Limits(), 8.5, 8, 9),
+        (Limits(), 8.49, 8, 8),
+        (Limits(), 0.2, 8, 1),
+        (Limits(granularity=4), 9.9, 8, 8),
+        (Limits(granularity=4), 10.0, 8, 12),
+        (Limits(minimum=5, granularity=4), 1.0, 8, 8),
+        (Limits(maximum=15, granularity=4), 100.0, 8, 12),
+        (Limits(max_growth=2.0), 100.0, 8, 16),
+        (Limits(max_growth=1.15), 900.0, 100, 115),
+        (Limits(max_growth=1.1), 100.0, 4, 5),
+        (Limits(max_growth=1.1, granularity=8), 100.0, 16, 24),
+        (Limits(minimum=64, max_growth=2.0), 100.0, 8, 64),
+        (Limits(max_growth=2.0), 1.0, 64, 1),
+    ],
+)
+def test_by_hand(limits: Limits, asked: float, previous: int, expected: int) -> None:
+    assert limits.apply(asked, previous) == expected
+
+
+def test_the_least_is_one_sample_a_rank_unless_it_is_given() -> None:
+    assert Limits(maximum=9, granularity=2, max_growth=2.0).with_least(4) == Limits(4, 9, 2, 2.0)
+    assert Limits(minimum=2).with_least(4) == Limits(minimum=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"minimum": 9, "maximum": 8}, ValueError, "minimum=9 is above maximum=8: no batch size is left"),
+        ({"minimum": 9, "maximum": 15, "granularity": 8}, ValueError, "no multiple of granularity=8 between"),
+        ({"maximum": 7, "granularity": 8}, ValueError, "between minimum=None and maximum=7"),
+        ({"minimum": 0}, ValueError, "minimum must be at least 1 sample, got 0"),
+        ({"granularity": 2.0}, TypeError, "granularity must be a whole number of samples, got 2.0"),
+        ({"maximum": True}, TypeError, "maximum must be a whole number of samples, got True"),
+        ({"max_growth": 1.0}, ValueError, "max_growth must be a factor above 1, or None for no limit, got 1.0"),
+        ({"max_growth": math.inf}, ValueError, "got inf"),
+    ],
+)
+def test_bounds_that_contradict_each_other(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    for make in (Limits, Constant):
         with pytest.raises(error, match=message):
-            Limits(**arguments)
-        with pytest.raises(error, match=message):
-            Constant(**arguments)
+            make(**arguments)
 
-    @pytest.mark.parametrize(
-        ("initial", "error", "message"),
-        [
-            (4, ValueError, "initial=4 is not a batch size within the bounds: minimum=8"),
-            (40, ValueError, "maximum=32, a multiple of granularity=4"),
-            (10, ValueError, "initial=10 is not"),
-            (0, ValueError, "initial must be at least 1 sample, got 0"),
-            (16.0, TypeError, "initial must be a whole number of samples, got 16.0"),
-        ],
-    )
-    def test_a_first_size_outside_the_bounds(self, initial: int, error: type[Exception], message: str) -> None:
-        with pytest.raises(error, match=message):
-            Limits(8, 32, 4).check_initial(initial)
 
-    def test_a_first_size_within_the_bounds(self) -> None:
-        for initial in (None, 8, 12, 32):
-            Limits(8, 32, 4).check_initial(initial)
+@pytest.mark.parametrize(
+    ("initial", "error", "message"),
+    [
+        (4, ValueError, "initial=4 is not a batch size within the bounds: minimum=8"),
+        (40, ValueError, "maximum=32, a multiple of granularity=4"),
+        (10, ValueError, "initial=10 is not"),
+        (0, ValueError, "initial must be at least 1 sample, got 0"),
+        (16.0, TypeError, "initial must be a whole number of samples, got 16.0"),
+    ],
+)
+def test_a_first_size_outside_the_bounds_is_refused(initial: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Limits(8, 32, 4).check_initial(initial)
+    for within in (None, 8, 12, 32):
+        Limits(8, 32, 4).check_initial(within)
