@@ -1,6 +1,5 @@
 """The comparison with peers: how samples are counted, judged and shown, and small runs of what is always installed."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,15 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.peers import contestants, contests, trials, with_interleave, with_mixer
-from benchmarks.peers.contestants import GRAMIAN, MIXING, run_apart
+from benchmarks.peers import contests
+from benchmarks.peers.contestants import GRAMIAN, MIXING
 from benchmarks.peers.counted import Counter, largest_deviation, realised_shares, repeated_and_lost
-from benchmarks.peers.request import Request
-from benchmarks.peers.tables import compared
 from benchmarks.peers.verdicts import judge
-from benchmarks.peers.work import NAMES, SHARES, read_datasets
 
-SHAPE = {"hidden": 16, "layers": 1, "length": 16}
 RUN = {"seconds": 2.0, "processor_seconds": 1.0, "growth_bytes": 100.0, "loss": 3.0, "deviation": 0.5}
 
 
@@ -83,20 +78,6 @@ class TestVerdicts:
 
 
 class TestTables:
-    def test_ratios_are_taken_round_by_round(self) -> None:
-        theirs = [{**RUN, "seconds": seconds} for seconds in (4.0, 1.0, 2.0)]
-        row = compared("work", "peer", [RUN] * 3, theirs, ("a", "b"), "c")
-        assert row == [
-            "work",
-            "peer",
-            "2 / 2",
-            "**1.00** (0.50 to 2.00)",
-            *["**1.00** (1.00 to 1.00)"] * 2,
-            "a",
-            "b",
-            "c",
-        ]
-
     def test_who_is_missing_or_failed_is_told(self) -> None:
         missing = {own.name: [RUN] if own.name == "mixer" else None for own in MIXING}
         rows = contests.mixing_rows({"runs": missing, "trials": dict.fromkeys(missing)})
@@ -111,43 +92,3 @@ class TestTables:
         rows = contests.gramian_rows({"runs": {"mlp": runs}})
         assert [row[2] for row in rows] == ["not installed"] * 2
         assert rows[0][6] == "2.00 of a plain step; error 1e-07"
-
-
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("rows") / "rows.npz"
-    random = np.random.default_rng(0)
-    sizes = {"train": (600, 500, 900), "validation": (8, 8, 8)}
-    arrays = {
-        f"{name}_{split}": random.integers(256, size=(count, SHAPE["length"]), dtype=np.uint8)
-        for split, counts in sizes.items()
-        for name, count in zip(NAMES, counts, strict=True)
-    }
-    np.savez(path, **arrays)
-    return path
-
-
-@pytest.fixture
-def plain(rows: Path, tmp_path: Path) -> Request:
-    return Request(read_datasets(rows), SHARES, 16, 20, 0, str(tmp_path), SHAPE)
-
-
-class TestRuns:
-    def test_trials_tell_us_from_interleave(self, plain: Request, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(trials, "_STEPS", 16)
-        monkeypatch.setattr(trials, "_HALF", 8)
-        ours = trials._weights(with_mixer.new_trainer, plain.but(steps=16))
-        theirs = trials._weights(with_interleave.new_map_trainer, plain.but(steps=16))
-        assert judge("weights", ours)[0]
-        assert not judge("weights", theirs)[0]
-        assert trials._batch_size(with_mixer.new_trainer, plain.but(steps=16))["got"] == 32
-
-    def test_resuming_is_tried(self, plain: Request, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(trials, "_STEPS", 12)
-        monkeypatch.setattr(trials, "_HALF", 6)
-        found = trials._resume(with_mixer.new_trainer, plain.but(steps=12), 8)
-        assert found == {"samples": 12 * 16, "repeated": 0, "lost": 0}
-
-    def test_who_takes_too_long_is_told_and_the_others_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(contestants, "_TIMEOUT_SECONDS", 0.01)
-        assert run_apart(MIXING[0], "with_mixer:training", {"threads": 1}) == {"error": "took longer than 0.01 s"}

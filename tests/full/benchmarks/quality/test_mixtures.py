@@ -11,10 +11,9 @@ import yaml
 
 from benchmarks.made_up_data import make_data
 from benchmarks.quality import plan
-from benchmarks.quality.cache import Run, code_of, write_whole
+from benchmarks.quality.cache import Run, write_whole
 from benchmarks.quality.command import main
-from benchmarks.quality.conflict import KINDS, gradients_seen
-from benchmarks.quality.details import show_details
+from benchmarks.quality.conflict import gradients_seen
 from benchmarks.quality.followers import followers
 from benchmarks.quality.grid import grid
 from benchmarks.quality.listing import describe
@@ -34,15 +33,13 @@ from benchmarks.quality.policies import (
     settings_of,
 )
 from benchmarks.quality.report import best_of_grid, paired, quality, spread_over_noise, summarise
-from benchmarks.quality.runs import PLACES, run_once
+from benchmarks.quality.runs import run_once
 from benchmarks.quality.sentences import new_classifier
 from benchmarks.quality.synthetic import STREAMS
-from benchmarks.quality.tables import summary
 from benchmarks.quality.window import new_window_model
 from mixer.cli.entry import main as cli
 from mixer.gradients.records import rows_of
 from mixer.ledger import Ledger
-from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
 from tests.mixer.measurements import measured
 
@@ -123,20 +120,6 @@ def test_a_run_that_fails_leaves_the_others_theirs(tmp_path: Path) -> None:
     assert UNIFORM_RUN.result(tmp_path) is not None
 
 
-def test_weights_of_another_proxy_are_not_reported(tmp_path: Path) -> None:
-    runs = planned(QUICK, [UNIFORM, PROXY], (1,), None)
-    assert run_all(runs, tmp_path, None, 1) == []
-    then = followers(runs, (1,), tmp_path)
-    old = replace(then[0], settings={"weights": [0.4, 0.3, 0.2, 0.1]})
-    for run in (old, then[0]):
-        run_once(run, tmp_path, None)
-        found = collect(QUICK, tmp_path).get(PROXY_FIXED, {})
-        assert (1 in found) == (run is then[0])
-    assert found[1]["key"]["settings"] == then[0].settings
-    next(run for run in runs if run.name == PROXY).path(tmp_path).unlink()
-    assert collect(QUICK, tmp_path).keys() == {UNIFORM}
-
-
 # ---- Results that are kept ----
 
 
@@ -207,25 +190,6 @@ def test_a_policy_that_cannot_be_made_is_named_and_left_out(
     assert f"| `{UNIFORM}` | 1 |" in capsys.readouterr().out
 
 
-def test_comments_and_docstrings_are_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = iter(
-        [
-            'class A:\n    """One."""\n\n    def f(self):\n        """Two."""\n        return 1',
-            'class A:\n    """Three."""\n\n    def f(self):\n        """Four."""\n        return 1  # five',
-            'class A:\n    """One."""\n\n    def f(self):\n        """Two."""\n        return 2',
-        ]
-    )
-
-    class Plain(Policy):
-        pass
-
-    monkeypatch.setattr("benchmarks.quality.cache.built_in_policies", lambda: {"Plain": Plain})
-    monkeypatch.setattr("benchmarks.quality.cache.inspect.getsource", lambda owner: next(sources))
-    first, second, third = (code_of.__wrapped__("Plain") for _ in range(3))
-    assert first == second
-    assert first != third
-
-
 @pytest.mark.parametrize("sizes", [[5, 5], [100, 10, 1], [40_000, 10_000, 20_000, 10_000], [7, 6, 5, 4, 3, 2]])
 def test_the_grid_is_on_the_simplex_and_spread(sizes: list[int]) -> None:
     points = grid(np.array(sizes))
@@ -282,19 +246,6 @@ def test_policies_are_compared_with_uniform_mixing() -> None:
     assert figures["other"]["probe_share"] == 0.25
 
 
-def test_one_table_of_all_mixtures() -> None:
-    # 0.1 of a mean average of 1.52 and a mean worst of 2.02; one seed alone is never sure.
-    runs = {seed: result(0.0, 1.0 + 0.01 * seed) for seed in (1, 2, 3)}
-    lower = {seed: result(0.0, 0.9 + 0.01 * seed) for seed in (1, 2, 3)}
-    figures = summarise({UNIFORM: runs, "lower": lower, "once": {1: result(0.0, 1.31)}, "grid 1": runs})
-    lines = summary({"a": figures, "b": figures}, UNIFORM).splitlines()
-    assert lines[2] == "| policy | average, a | average, b | worst, a | worst, b | time |"
-    assert lines[4] == "| `lower` | **-6.6** | **-6.6** | **-5.0** | **-5.0** | 1.00-1.00 |"
-    assert lines[5] == "| `Uniform` | +0.0 | +0.0 | +0.0 | +0.0 | 1.00-1.00 |"
-    assert lines[6] == "| `once` | +19.7 | +19.7 | +14.9 | +14.9 | 1.00-1.00 |"
-    assert len(lines) == 7
-
-
 def test_the_grid_is_judged_by_validation_and_its_spread_by_test_losses() -> None:
     grid_results = {"grid 1": {1: result(3.0, 1.0)}, "grid 2": {1: result(1.0, 3.0)}, "grid 3": {1: result(2.0, 2.0)}}
     assert best_of_grid(grid_results, 2) == ["grid 2", "grid 3"]
@@ -314,23 +265,6 @@ def test_the_window_sees_its_bytes_alone() -> None:
     output = model(ids, ids)
     log_shares = output.logits[0, :-1].log_softmax(dim=-1)
     assert output.loss.item() == pytest.approx(-log_shares[range(5), ids[0, 1:]].mean().item(), rel=1e-5)
-
-
-# ---- PiKE on the demo, and details ----
-
-
-def test_details_are_means_over_the_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    def result(first: float, conflict: float | None) -> dict[str, Any]:
-        gradients = None if conflict is None else dict.fromkeys(KINDS, conflict)
-        weights = {"a": [first / 4] * len(PLACES), "b": [1 - first / 4] * len(PLACES)}
-        return {"test_losses": {"a": first, "b": 3.0}, "weights": weights, "gradients": gradients}
-
-    own = {1: result(1.0, 0.25), 2: result(2.0, 0.75)}
-    show_details({"Proportional": {1: result(2.0, None), 2: result(4.0, None)}, "PiKE": own, "grid 1": own})
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| PiKE")]
-    assert lines[0] == "| PiKE | -0.750 ± 0.354 | -0.500 ± 0.707 |"
-    assert lines[1] == "| PiKE" + " | 0.38 / 0.62" * len(PLACES) + " | 1.50 / 3.00 |"
-    assert lines[2] == "| PiKE" + " | 0.50" * len(KINDS) + " |"
 
 
 def test_conflict_and_alignment_are_those_of_the_averages() -> None:
