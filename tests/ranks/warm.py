@@ -98,4 +98,5 @@ def _be_a_rank(function: Callable[[Path], Any], folder: Path, environment: dict[
     os.dup2(console, 2)
     gc.freeze()  # as in conftest.py: what was imported is not looked through by every collection
     quicken_accelerate()
+    multiprocessing.set_start_method("fork", force=True)  # of a rank's own workers, as under torchrun
     function(folder)
