@@ -16,12 +16,12 @@ from tests.mixer.policies.test_contract import MAKERS
 NESTED = Floor(Smoothed(Temperature(2.0), 0.5), minimum=0.1)
 
 
-@pytest.mark.parametrize("name", [name for name in MAKERS if name != "Function"])
-def test_a_policy_is_plain_data(name: str) -> None:
-    data = as_data(MAKERS[name]())
-    assert data["class_path"] == name.partition(",")[0].partition("(")[0]
-    assert json.loads(json.dumps(data, allow_nan=False)) == data
-    assert "no_data" not in json.dumps(data)
+def test_a_policy_is_plain_data() -> None:
+    for name in MAKERS.keys() - {"Function"}:
+        data = as_data(MAKERS[name]())
+        assert data["class_path"] == name.partition(",")[0].partition("(")[0]
+        assert json.loads(json.dumps(data, allow_nan=False)) == data
+        assert "no_data" not in json.dumps(data)
 
 
 def test_policies_that_take_nothing_are_their_name() -> None:

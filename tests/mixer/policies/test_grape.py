@@ -75,5 +75,7 @@ def test_the_play_s_average_is_its_equilibrium() -> None:
     np.testing.assert_allclose(np.mean(targets, axis=0), [0.1, 0.9], atol=0.03)
 
 
-def test_without_any_loss_the_weights_hold() -> None:
+def test_without_any_loss_or_product_the_weights_hold() -> None:
+    nothing = update(gram=np.zeros((2, 2)))
+    assert weights_of(GRAPE(None, 1, scale_free=True), nothing, own=(0.3, 0.7)).tolist() == [0.3, 0.7]
     assert weights_of(GRAPE(interval_steps=1), update((NAN, NAN)), own=(0.3, 0.7)).tolist() == [0.3, 0.7]

@@ -90,17 +90,6 @@ class TestEvidence:
         assert policy.trust == 0.0
         np.testing.assert_allclose(weights, [0.5, 0.5])
 
-    def test_differences_within_noise_leave_the_own_weights_nearly_alone(self) -> None:
-        random, distance = np.random.default_rng(3), []
-        for _ in range(8):
-            course = []
-            for step in range(1, 41):  # three streams with one truth
-                norms, variance = 1 + random.normal(size=3), 60 * random.exponential(size=3)
-                noise = np.triu(random.normal(size=(3, 3)), 1)
-                course.append(measured(norms, variance, [20] * 3, 0.5 + noise + noise.T, step=step))
-            distance.append(np.abs(weights_of(ObjectiveDescent(interval_steps=1), *course, own=THIRDS) - 1 / 3).max())
-        assert np.mean(distance) < 0.01
-
     def test_a_measurement_that_lacks_a_stream_is_no_evidence(self) -> None:
         policy = ObjectiveDescent(interval_steps=1)
         led(policy, [measured(*NOISY), *[measured([1, NAN], [1200, NAN], [59, 1])] * 10])

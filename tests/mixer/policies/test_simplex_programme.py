@@ -81,6 +81,17 @@ class TestOptimality:
         again = minimise_quadratic(scale * quadratic[pairs], scale * linear[order], lower[order], upper[order], centre)
         np.testing.assert_allclose(again, found[order], atol=1e-9)
 
+    def test_many_streams(self) -> None:
+        random = np.random.default_rng(0)
+        factor, (lower, upper, centre) = random.normal(size=(300, 60)), whole(300)
+        quadratic, linear = factor @ factor.T, random.normal(size=300)
+        found = minimise_quadratic(quadratic, linear, lower, upper, centre)
+        slope = quadratic @ found + linear
+        assert found.sum() == pytest.approx(1.0)
+        assert 1 < (found > 0).sum() < 200
+        # Two streams cannot swap any weight and gain more than what the ridge takes.
+        assert slope[found > 1e-9].max() - slope.min() < 4 * RIDGE * np.abs(quadratic).max()
+
 
 class TestProjection:
     @given(seed=seeds, size=sizes)
