@@ -15,6 +15,7 @@ from benchmarks.quality.losses import LOSSES, padded, ragged, small_model, whole
 from mixer import MixingTrainer
 from mixer.models.labels import shifts_labels
 from mixer.models.loss_normalization import KindFound, Seen, find_kind
+from mixer.models.row_losses import hides_rows
 from mixer.models.trial_rows import rows_to_try
 from tests.helpers import (
     MODEL_DATA,
@@ -187,3 +188,12 @@ def test_losses_are_means_over_the_terms_and_the_gradient_is_the_trainers(tmp_pa
     assert "loss/other" not in trainer.state.log_history[0]
     expected = torch.cat([one.grad.flatten() for one in bare.parameters()])
     torch.testing.assert_close(recorder.gradients[0], expected, rtol=0, atol=1e-6)
+
+
+def test_kernels_that_leave_no_logits_hide_rows_and_losses_that_are_none_tell_nothing(tmp_path: Path) -> None:
+    other = {"fused_linear_cross_entropy": False}
+    for config, hides in ((None, True), (other, False), ({**other, "cross_entropy": True}, True)):
+        assert hides_rows(arguments(tmp_path, use_liger_kernel=True, liger_kernel_config=config)) is hides
+    for loss in (0.0, float("nan"), float("inf")):
+        seen = Seen(loss, None, np.array([1, 2]))
+        assert find_kind(seen, [seen, seen]) is None
