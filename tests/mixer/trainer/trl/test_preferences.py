@@ -71,15 +71,10 @@ def _args(kind: Any, folder: Path, per_device: int = 3, **changes: Any) -> Any:
 def test_preferences(tmp_path: Path, per_device: int, precomputed: bool) -> None:
     args = _args(DPOConfig, tmp_path, per_device, precompute_ref_log_probs=precomputed)
     data = {"train_dataset": two_pairs(), "eval_dataset": {"a": pairs(3, 8), "b": pairs(3, 9)}}
-    trainer = MixingDPO(
-        model_of(dtype=torch.float64),
-        ref_model=reference(torch.float64),
-        args=args,
-        processing_class=tokenizer(),
-        **data,
-    )
-    assert ("ref_chosen_logps" in trainer.streams[1].dataset.column_names) == precomputed
     model, before = model_of(dtype=torch.float64), reference(torch.float64)
+    data |= {"ref_model": reference(torch.float64), "processing_class": tokenizer()}
+    trainer = MixingDPO(model_of(dtype=torch.float64), args=args, **data)
+    assert ("ref_chosen_logps" in trainer.streams[1].dataset.column_names) == precomputed
     _expect(trainer, model, lambda row: _dpo_loss(model, before, row))
     metrics = trainer.evaluate()
     assert metrics["eval_loss"] == pytest.approx((metrics["eval_a_loss"] + metrics["eval_b_loss"]) / 2)
