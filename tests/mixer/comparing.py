@@ -15,6 +15,7 @@ from mixer.utils.arrays import FloatArray
 from tests.helpers import Tokens, arguments
 
 KIND = "token-classification"
+LossOf = Callable[[Tensor, Tensor], Tensor]
 
 
 class Watching(Policy):
@@ -85,7 +86,13 @@ def build(folder: Path, policy: Policy, model: nn.Module | None = None, **change
     return MixingTrainer(Tagger() if model is None else model, arguments(folder, **args), **fields)
 
 
-def item_losses_of(model: nn.Module, inputs: Mapping[str, Any], shifts: bool = False) -> list[Tensor]:
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.mT if labels.dim() == 2 else logits, labels, reduction="none")
+
+
+def item_losses_of(
+    model: nn.Module, inputs: Mapping[str, Any], shifts: bool = False, loss_of: LossOf = cross_entropies
+) -> list[Tensor]:
     """The losses of each row's own items, as a single row's forward gives them."""
     found = []
     for row in range(len(inputs["labels"])):
@@ -95,8 +102,7 @@ def item_losses_of(model: nn.Module, inputs: Mapping[str, Any], shifts: bool = F
         logits, labels = output["logits"], own["labels"]
         if shifts:
             logits, labels = logits[:, :-1], labels[:, 1:]
-        logits, labels = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
-        found.append(F.cross_entropy(logits[labels != -100], labels[labels != -100], reduction="none"))
+        found.append(loss_of(logits, labels).reshape(-1)[labels.reshape(-1) != -100])
     return found
 
 
@@ -110,7 +116,7 @@ def means_of(values: list[tuple[int, Tensor]], num_streams: int = 3) -> FloatArr
 
 
 def train_by_hand(
-    trainer: MixingTrainer, reference: nn.Module, plain: nn.Module, shifts: bool = False
+    trainer: MixingTrainer, reference: nn.Module, plain: nn.Module, *how: Any
 ) -> list[tuple[FloatArray, FloatArray]]:
     """Trains; gives by step the excess over a reference before its step, and the losses after it, by hand."""
     plain, reference = deepcopy(plain).eval(), deepcopy(reference).eval()
@@ -123,7 +129,7 @@ def train_by_hand(
         found = []
         for micro in batch.micro_batches:
             if not micro.is_padding:
-                found += zip(micro.stream_ids.tolist(), item_losses_of(model, micro.inputs, shifts), strict=True)
+                found += zip(micro.stream_ids.tolist(), item_losses_of(model, micro.inputs, *how), strict=True)
         return found
 
     def before(model: nn.Module, batch: Any, num_items: Any = None) -> Tensor:

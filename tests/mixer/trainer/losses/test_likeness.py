@@ -1,6 +1,5 @@
 """Whether streams can share a micro-batch, and what hundreds of streams cost."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +78,8 @@ def _keeping(samples: list[Any]) -> Any:
 def test_what_is_no_tensor_is_known_by_its_type() -> None:
     assert _ask(_keeping, {"text": "a", "n": 1}, {"text": "b", "n": 2})
     assert not _ask(_keeping, {"text": "a", "n": 1}, {"text": "b", "n": "two"})
-
-
-@pytest.mark.parametrize("collator", [len, lambda samples: {}])
-def test_what_comes_out_in_another_form_together_is_not_alike(collator: Any) -> None:
-    assert not can_share_batch(collator, [{}, {}], [{"x": 1}, {"x": 1}])
-
-
-# ---- In a run ----
+    for collator in (len, lambda samples: {}):  # another form
+        assert not can_share_batch(collator, [{}, {}], [{"x": 1}, {"x": 1}])
 
 
 class _Other(Tokens):
@@ -252,16 +245,3 @@ def test_losses_without_rows_are_measured_in_turns(tmp_path: Path, caplog: pytes
         expected = model(**default_data_collator(list(data)))["loss"]
     losses = [entry["loss"] for entry in trainer.state.log_history[:2]]
     assert np.mean(losses) == pytest.approx(float(expected), rel=1e-5)
-
-
-def test_streams_that_cannot_share_micro_batches_are_told_with_the_cost(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    data = Tokens(4, 1, "sequence-classification")
-    own = [Stream(f"s{k}", data, data_collator=partial(default_data_collator)) for k in range(20)]
-    args = arguments(tmp_path, per_device_train_batch_size=8)
-    MixingTrainer(build_model("bert-classifier"), args, train_dataset=own[:16], batch_size=64)
-    assert not caplog.text  # so few are not worth a word
-    MixingTrainer(build_model("bert-classifier"), args, train_dataset=own, batch_size=64)
-    assert "Each of the 20 streams has separate micro-batches" in caplog.text
-    assert "a step of 64 samples takes at least 20 forward passes instead of 8" in caplog.text

@@ -1,26 +1,21 @@
 """Which kind a loss is, how many terms it has, and that its gradient is that of the whole batch however it is cut."""
 
-import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-import transformers.trainer
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from transformers import BertLMHeadModel, LlamaForCausalLM, T5Config, T5ForConditionalGeneration, Trainer
+from transformers import BertLMHeadModel, Trainer
 
 from benchmarks.quality.losses import LOSSES, padded, ragged, small_model, whole_gradient
 from mixer import MixingTrainer
 from mixer.models.labels import shifts_labels
 from mixer.models.loss_normalization import KindFound, Seen, find_kind
+from mixer.models.row_losses import hides_rows
 from mixer.models.trial_rows import rows_to_try
 from tests.helpers import (
     MODEL_DATA,
@@ -29,8 +24,6 @@ from tests.helpers import (
     _bert_config,
     arguments,
     build_model,
-    three_streams,
-    weights_of,
 )
 
 _ROWS = ragged(13, 1)
@@ -68,12 +61,6 @@ def test_means_over_items_and_rows_are_one_where_rows_are_equally_long(rows: lis
         assert found == KindFound("item mean", is_tentative=True)
 
 
-@pytest.mark.parametrize("loss", [0.0, float("nan"), float("inf")])
-def test_a_loss_that_is_zero_or_not_finite_tells_nothing(loss: float) -> None:
-    seen = Seen(loss, None, np.array([1, 2]))
-    assert find_kind(seen, [seen, seen]) is None
-
-
 def _labels(inputs: Any) -> torch.Tensor:
     return inputs["labels"].ne(-100).sum(dim=1)
 
@@ -96,9 +83,6 @@ def test_one_row_is_tried_twice_with_other_labels() -> None:
     assert _labels(fewer).item() == (_labels(batch).item() + 1) // 2
     assert torch.equal(batch["labels"], before)
     assert torch.equal(whole["input_ids"], batch["input_ids"].repeat(2, 1))
-
-
-# ---- Gradients ----
 
 
 def _run(folder: Path, per_device: int, loss: Any = None, model: Any = None, cuts: Any = (), **changes: Any) -> Any:
@@ -167,16 +151,11 @@ def test_trial_forwards_leave_no_trace(tmp_path: Path) -> None:
 
     model = train(_Counter())
     assert (model.in_place, model.bound_anew, model.number) == (16, 16, 16)
+    gradient, trainer = _run(tmp_path / "wrapped", 4, model=_Counter(), cuts=[6])
+    assert _error(gradient, whole_gradient(None, _ROWS)) < 1e-6  # its labels are shifted unknown to anybody
+    assert not trainer._parts.run.present_loader.by_stream  # and its rows are told apart
     resumed = train(_Counter(), resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert (resumed.in_place, resumed.bound_anew) == (16, 16)
-
-
-def test_a_model_that_wraps_another_shifts_its_labels_unknown_to_anybody(tmp_path: Path) -> None:
-    gradient, trainer = _run(tmp_path, 4, model=_Counter(), cuts=[6])
-    assert _error(gradient, whole_gradient(None, _ROWS)) < 1e-6
-    rows = trainer.ledger.to_pandas()
-    assert rows["items"].sum() == sum(len(row["input_ids"]) - 1 for row in _ROWS)
-    assert not trainer._parts.run.present_loader.by_stream  # and its rows are told apart
 
 
 @pytest.mark.parametrize("name", MODEL_DATA)
@@ -184,20 +163,7 @@ def test_it_is_asked_of_the_model(name: str, tmp_path: Path) -> None:
     model = build_model(name)
     stock: Any = Trainer(model, arguments(tmp_path))
     assert shifts_labels(model, bool(stock._loss_shifts_labels)) == (name in ("llama", "gpt2"))
-
-
-def test_heads_of_other_names(tmp_path: Path) -> None:
-    decoder: Any = BertLMHeadModel(_bert_config(is_decoder=True))
-    stock: Any = Trainer(decoder, arguments(tmp_path))
-    assert not stock._loss_shifts_labels
-    assert shifts_labels(decoder, by_name=False)
-    t5 = T5ForConditionalGeneration(T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
-    assert not shifts_labels(t5, by_name=False)
-    assert not shifts_labels(nn.Linear(2, 2), by_name=False)
-
-
-def test_a_loss_function_of_the_user_is_taken_for_what_the_trainer_takes_it() -> None:
-    model = build_model("gpt2")
+    assert shifts_labels(BertLMHeadModel(_bert_config(is_decoder=True)), by_name=False)
     model.loss_function = lambda logits, labels, **kwargs: logits.sum()
     assert not shifts_labels(model, by_name=False)
 
@@ -224,87 +190,10 @@ def test_losses_are_means_over_the_terms_and_the_gradient_is_the_trainers(tmp_pa
     torch.testing.assert_close(recorder.gradients[0], expected, rtol=0, atol=1e-6)
 
 
-ROOT = Path(__file__).parents[4]
-KERNELS = ("fused_linear_cross_entropy", "cross_entropy")
-
-
-def _train(folder: Path, model: nn.Module, **options: Any) -> MixingTrainer:
-    trainer = MixingTrainer(model, arguments(folder, **options), train_dataset=three_streams(), batch_size=16)
-    trainer.train()
-    return trainer
-
-
-# Their forwards name no inputs, by which unused columns would be found.
-ALL_COLUMNS = {"remove_unused_columns": False, "label_names": ["labels"]}
-
-
-class _FusedForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
-    """Shows no logits in training, and in evaluation it does, as Liger's fused loss."""
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        output = super().forward(*args, **kwargs)
-        if self.training:
-            output.logits = None
-        return output
-
-
-class _InPlaceForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
-    """Leaves something else than logits where they were, as Liger's other loss."""
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        output = super().forward(*args, **kwargs)
-        if output.logits.requires_grad:
-            output.logits = torch.zeros_like(output.logits)
-        return output
-
-
-def _uncounted(*, logits: Any, labels: Any, vocab_size: int, num_items_in_batch: Any = None, **_: Any) -> Any:
-    """The loss of a causal model, by a path that no tracker sees: as a kernel's."""
-    scores, wanted = logits[:, :-1].reshape(-1, vocab_size).log_softmax(-1), labels[:, 1:].reshape(-1)
-    total = -scores[torch.arange(len(wanted)), wanted.clamp(min=0)][wanted.ne(-100)].sum()
-    return total / (wanted.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch)
-
-
-@pytest.mark.parametrize(
-    ("kind", "config"),
-    [(_FusedForCausalLM, None), (_InPlaceForCausalLM, {"cross_entropy": True, "fused_linear_cross_entropy": False})],
-)
-def test_a_loss_that_leaves_no_logits_is_the_streams_own(
-    kind: type, config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transformers.trainer, "apply_liger_kernel", lambda model, config: None)
-    plain = build_model("llama")
-    model = kind(plain.config)
-    model.load_state_dict(plain.state_dict())
-    model.loss_function = _uncounted
-    ours = _train(tmp_path / "liger", model, use_liger_kernel=True, liger_kernel_config=config, **ALL_COLUMNS)
-    # Without those losses, rows are told apart.
-    others = {"use_liger_kernel": True, "liger_kernel_config": {"fused_linear_cross_entropy": False}}
-    usual = _train(tmp_path / "usual", plain, **others)
-    assert [trainer._parts.run.present_loader.by_stream for trainer in (ours, usual)] == [True, False]
-    mine, theirs = ours.ledger.to_pandas(), usual.ledger.to_pandas()
-    assert mine["loss"].to_numpy() == pytest.approx(theirs["loss"].to_numpy(), abs=1e-5)
-    torch.testing.assert_close(weights_of(ours.model), weights_of(usual.model), rtol=0, atol=1e-6)
-
-
-def train_with_liger(folder: Path) -> None:
-    """For a process of its own, in which its kernels are interpreted on the CPU."""
-    for loss in KERNELS:
-        # The norm cannot be run by the interpreter; the others are left out to be compared without them.
-        config = {"rms_norm": False, "rope": False, "swiglu": False, **{name: name == loss for name in KERNELS}}
-        trainer = _train(folder / loss, build_model("llama"), use_liger_kernel=True, liger_kernel_config=config)
-        trainer.ledger.to_pandas().to_json(folder / f"{loss}.json", orient="records")
-
-
-@pytest.mark.full
-@pytest.mark.skipif(importlib.util.find_spec("liger_kernel") is None, reason="liger-kernel is not installed")
-def test_its_own_losses_are_the_streams_too(tmp_path: Path) -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
-    code = f"import pathlib; from {__name__} import train_with_liger as train; train(pathlib.Path({str(tmp_path)!r}))"
-    command = [sys.executable, "-c", code]
-    run = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
-    usual = _train(tmp_path / "usual", build_model("llama")).ledger.to_pandas()
-    for loss in KERNELS:
-        mine = pd.read_json(tmp_path / f"{loss}.json")
-        assert mine["loss"].to_numpy() == pytest.approx(usual["loss"].to_numpy(), abs=1e-4)
+def test_kernels_that_leave_no_logits_hide_rows_and_losses_that_are_none_tell_nothing(tmp_path: Path) -> None:
+    other = {"fused_linear_cross_entropy": False}
+    for config, hides in ((None, True), (other, False), ({**other, "cross_entropy": True}, True)):
+        assert hides_rows(arguments(tmp_path, use_liger_kernel=True, liger_kernel_config=config)) is hides
+    for loss in (0.0, float("nan"), float("inf")):
+        seen = Seen(loss, None, np.array([1, 2]))
+        assert find_kind(seen, [seen, seen]) is None

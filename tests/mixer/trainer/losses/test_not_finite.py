@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from mixer import Decision, MixingTrainer, Observation, Uniform
 from mixer.policies.registry import built_in_policies
 from mixer.schedules import LossChange
 from tests.helpers import weights_of
@@ -40,53 +39,33 @@ class MakesSick(TrainerCallback):
         getattr(model, "module", model).is_sick = state.global_step + 1 in SICK
 
 
-def train(folder: Path, name: str, nonfinite: str) -> tuple[MixingTrainer, list[Decision]]:
-    policy = MAKERS[name]() if name in MAKERS else built_in_policies()[name]()
-    decisions: list[Decision] = []
-    update = policy.update
-
-    def noted(observation: Observation) -> Decision:
-        decisions.append(update(observation))
-        return decisions[-1]
-
-    policy.update = noted  # type: ignore[method-assign]
-    args = {"max_steps": 7, "eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.05}
-    sets = {"eval_dataset": streams(), "callbacks": [MakesSick()], "nonfinite": nonfinite}
-    trainer = build(folder, policy, model=Sick(), args=args, **sets)
-    trainer.train()
-    return trainer, decisions
-
-
-# Of those that remember losses, gradients, losses after the step, evaluations; what each policy makes of single numbers
-# that are none, its own tests say.
-@pytest.mark.parametrize("name", ["LossChange", "GradNorm", "FAMO", "DoReMi", "SkillIt", "ODM"])
-def test_a_policy_gets_over_them(tmp_path: Path, name: str) -> None:
-    trainer, decisions = train(tmp_path, name, "skip")
-    assert torch.isfinite(weights_of(trainer.model)).all()
-    json.dumps(trainer.mixing.state_dict(), allow_nan=False)
-    rows = trainer.ledger.to_pandas()
-    assert set(rows[rows["loss"].isna() & (rows["items"] > 0)]["step"]) == set(SICK)
-    assert len(decisions) == 7
-    none = np.zeros(0)
-    made = [np.append(own.weights, none if own.loss_weights is None else own.loss_weights) for own in decisions]
-    assert np.isfinite(np.concatenate(made)).all()
-    assert np.ptp(made[SICK[-1] :], axis=0).max() > 1e-9  # it goes on learning
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_where_the_model_is_lost_the_policy_is_not(
-    value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# Policies that remember losses, gradients, losses after the step, evaluations; and one whose model is lost by the step.
+@pytest.mark.parametrize(
+    ("name", "nonfinite", "value"),
+    [
+        *((name, "skip", math.nan) for name in ("LossChange", "GradNorm", "FAMO", "DoReMi", "SkillIt", "ODM")),
+        *(("FAMO", "warn", value) for value in (math.nan, math.inf)),
+    ],
+)
+def test_policies_and_schedules_get_over_them(
+    name: str, nonfinite: str, value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Sick, "value", value)
-    trainer, decisions = train(tmp_path, "FAMO", "warn")
-    assert not torch.isfinite(weights_of(trainer.model)).all()
-    json.dumps(trainer.mixing.state_dict(), allow_nan=False)
-    assert all(np.isfinite(decision.weights).all() for decision in decisions)
-
-
-def test_a_schedule_gets_over_them(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"callbacks": [MakesSick()], "batch_size": LossChange(initial=9, minimum=4, maximum=20)}
-    trainer = build(tmp_path, Uniform(), Sick(), args={"max_steps": 6}, nonfinite="skip", **options)
+    policy = MAKERS[name]() if name in MAKERS else built_in_policies()[name]()
+    decisions, update = [], policy.update
+    monkeypatch.setattr(policy, "update", lambda observation: decisions.append(update(observation)) or decisions[-1])
+    args = {"max_steps": 7, "eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.05}
+    options: dict[str, Any] = {"batch_size": LossChange(initial=9, minimum=4, maximum=20), "nonfinite": nonfinite}
+    trainer = build(tmp_path, policy, Sick(), args=args, eval_dataset=streams(), callbacks=[MakesSick()], **options)
     trainer.train()
+    assert torch.isfinite(weights_of(trainer.model)).all() == (nonfinite == "skip")
     json.dumps(trainer.mixing.state_dict(), allow_nan=False)
     assert trainer.ledger.clock()["batch_size"].between(4, 20).all()
+    none = np.zeros(0)
+    made = [np.append(own.weights, none if own.loss_weights is None else own.loss_weights) for own in decisions]
+    assert len(made) == 7
+    assert np.isfinite(np.concatenate(made)).all()
+    if nonfinite == "skip":
+        rows = trainer.ledger.to_pandas()
+        assert set(rows[rows["loss"].isna() & (rows["items"] > 0)]["step"]) == set(SICK)
+        assert np.ptp(made[SICK[-1] :], axis=0).max() > 1e-9  # it goes on learning

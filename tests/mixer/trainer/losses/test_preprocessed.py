@@ -7,7 +7,6 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from mixer import MixingTrainer, Stream
@@ -145,31 +144,6 @@ def test_a_function_sees_all_columns_and_may_change_its_sample(tmp_path: Path, k
         return sample  # with columns that the model does not take
 
     assert _losses(_run(tmp_path / "one", kind, changing)) == _losses(_run(tmp_path / "two", kind))
-
-
-@pytest.mark.parametrize("kind", ["list", "table"])
-def test_lengths_are_those_of_what_the_function_makes(tmp_path: Path, kind: str) -> None:
-    def cut(sample: dict[str, Any]) -> dict[str, Any]:
-        return {"input_ids": sample["words"][: 1 + sample["klass"] * 2], "labels": sample["klass"]}
-
-    def pad(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
-        ids = [torch.tensor(sample["input_ids"]) for sample in samples]
-        padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
-        return {"input_ids": padded, "attention_mask": padded.ne(0).long(), "labels": torch.tensor([0] * len(ids))}
-
-    sizes: list[tuple[int, int]] = []
-
-    class Watching(MixingTrainer):
-        def training_step(self, model: Any, inputs: Any, *args: Any) -> Tensor:
-            sizes.append(tuple(inputs["input_ids"].shape))
-            return super().training_step(model, inputs, *args)
-
-    streams = [Stream(name, _KINDS[kind](_raw(seed, 20)), preprocess=cut) for seed, name in enumerate(["a", "b"])]
-    args = arguments(tmp_path, train_sampling_strategy="group_by_length", max_steps=3)
-    options = {"batch_size": 16, "max_tokens_per_micro_batch": 15, "data_collator": pad}
-    Watching(build_model("bert-classifier"), args, train_dataset=streams, **options).train()
-    assert max(rows * length for rows, length in sizes) <= 15
-    assert {length for _, length in sizes} == {1, 3, 5}
 
 
 def test_a_function_that_fails_is_named_with_its_stream_and_sample(tmp_path: Path) -> None:

@@ -14,8 +14,6 @@ from mixer.trainer.observers.gradient_options import resolve_probing
 from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
 from tests.mixer.probed import BIG, assert_found, build, is_untouched, steps_of, train
 
-# ---- Which steps ----
-
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
@@ -24,27 +22,21 @@ from tests.mixer.probed import BIG, assert_found, build, is_untouched, steps_of,
         ({"mixing": PiKE(2), "probe": Probing(interval_steps=3)}, [2, 3, 4]),
         ({"mixing": PiKE(3), "batch_size": schedules.NoiseScale(interval_steps=2, initial=12, maximum=16)}, [2, 3, 4]),
         ({"batch_size": schedules.NormTest(interval_steps=4, initial=12, maximum=16)}, [4]),
+        ({"mixing": Uniform()}, []),  # with a word that nobody asks it
     ],
 )
 def test_steps_are_probed_after_which_somebody_wants_to_know(
-    changes: dict[str, Any], expected: list[int], tmp_path: Path
+    changes: dict[str, Any], expected: list[int], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {"probe": Probing(), "args": {"max_steps": 4}, "epoch_size": 999, **changes}
     trainer = build(tmp_path, **options)
     trainer.train()
+    assert (trainer._parts.probe is None) == ("probe is set, but neither" in caplog.text) == (expected == [])
     assert steps_of(trainer) == expected
     assert trainer.ledger.timings().query("probe_seconds > 0")["step"].tolist() == expected
+    assert is_untouched(trainer.model)
     own = {"gradient_cosine/a/b", "gradient_cosine/a/c"}
     assert [entry["step"] for entry in trainer.state.log_history if own <= set(entry)] == expected
-
-
-def test_nothing_is_probed_for_who_needs_nothing(tmp_path: Path) -> None:
-    trainer = MixingTrainer(build_model("llama"), arguments(tmp_path), train_dataset=three_streams(), mixing=Uniform())
-    trainer.train()
-    assert trainer._parts.probe is None
-    assert trainer.ledger.gradients().empty
-    assert (trainer.ledger.timings()["probe_seconds"] == 0.0).all()
-    assert is_untouched(trainer.model)
 
 
 def test_a_variance_is_measured_where_somebody_needs_it() -> None:
@@ -55,14 +47,6 @@ def test_a_variance_is_measured_where_somebody_needs_it() -> None:
     assert resolve_probing(every, Uniform(), noise, 1)[2] is True
     assert resolve_probing(Probing(interval_steps=1, variance=False), Uniform(), constant, 1)[2] is False
 
-
-def test_who_gives_a_probe_that_nobody_asks_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    build(tmp_path, probe=Probing(mode="sketch"))
-    assert "probe is set, but neither" in caplog.text
-    assert "set probe.interval_steps" in caplog.text
-
-
-# ---- What is left alone ----
 
 DEV = {"a": Tokens(5, 9), "b": Tokens(5, 8)}
 SAME: dict[str, dict[str, Any]] = {
@@ -117,9 +101,6 @@ def test_an_error_in_a_probed_step_leaves_the_model_as_it_was(place: str, tmp_pa
     assert_found(trainer.ledger.gradients(), run.expected)
 
 
-# ---- Models that change ----
-
-
 def test_a_second_run_probes_its_own_model(tmp_path: Path) -> None:
     args = arguments(tmp_path, per_device_train_batch_size=16)
     options = {"train_dataset": three_streams(), "mixing": PiKE(1), "batch_size": 12}
@@ -135,26 +116,6 @@ def test_a_second_run_probes_its_own_model(tmp_path: Path) -> None:
     np.testing.assert_allclose(first["squared_norm"], found, rtol=1e-5)
 
 
-@pytest.mark.full
-def test_a_compiled_model_runs_uncompiled_where_it_is_probed(tmp_path: Path) -> None:
-    args = {"torch_compile": True, "torch_compile_backend": "eager", "max_steps": 3}
-    run = train(build(tmp_path, model="bert-classifier", mixing=PiKE(2), probe=Probing(), args=args))
-    assert steps_of(run.trainer) == [2]
-    assert_found(run.trainer.ledger.gradients(), run.expected)
-
-
-# ---- Policies that go by it ----
-
-
-@pytest.mark.parametrize("policy", [PiKE(2), BalancedPiKE(2, interval_steps=2)])
-def test_what_is_measured_rules_the_next_step(policy: Any, tmp_path: Path) -> None:
-    trainer = build(tmp_path, mixing=policy, probe=Probing())
-    trainer.train()
-    weights = trainer.ledger.to_pandas()["weight"].to_numpy().reshape(3, 3)
-    np.testing.assert_allclose(weights[:2], 1 / 3, atol=1e-12)
-    assert np.ptp(weights[2]) > 1e-4
-
-
 def test_the_batch_grows_by_the_noise_of_the_streams(tmp_path: Path) -> None:
     schedule = schedules.NormTest(interval_steps=2, eta=0.9, initial=12, maximum=999, max_growth=None)
     trainer = build(tmp_path, batch_size=schedule, probe=Probing(sketch_size=BIG), epoch_size=9999)
@@ -164,24 +125,6 @@ def test_the_batch_grows_by_the_noise_of_the_streams(tmp_path: Path) -> None:
     expected = max(12, math.ceil(noise / signal / 0.81))
     assert trainer.ledger.clock()["batch_size"].tolist() == [12, 12, pytest.approx(expected, abs=1)]
     assert expected > 12
-
-
-# ---- What is refused ----
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        *(({"interval_steps": own}, "interval_steps must be a whole number of at least 1") for own in (0, 2.5, True)),
-        ({"mode": "fast"}, r"mode must be 'auto', 'exact' or 'sketch', got 'fast'"),
-        ({"sketch_size": 0}, r"sketch_size must be a whole number of at least 1, got 0"),
-        ({"layers": "*.mlp.*"}, r"layers must be a list of patterns, got .*\['\*.mlp.\*'\]"),
-        ({"layers": []}, r"layers must be a list of patterns, .* None for all layers"),
-    ],
-)
-def test_options_outside_their_range(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=rf"probe\.{message}"):
-        Probing(**values)
 
 
 EXACT, NO_VARIANCE, NOISE = Probing(1, mode="exact"), Probing(variance=False), schedules.NoiseScale
@@ -198,8 +141,23 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"interval_steps": True}, "interval_steps must be a whole number of at least 1"),
+        ({"mode": "fast"}, "mode must be 'auto', 'exact' or 'sketch', got 'fast'"),
+        ({"sketch_size": 0}, "sketch_size must be a whole number of at least 1, got 0"),
+        ({"layers": "*.mlp.*"}, r"layers must be a list of patterns, got .*\['\*.mlp.\*'\]"),
+        ({"layers": []}, "layers must be a list of patterns, .* None for all layers"),
+    ],
+)
+def test_options_outside_their_range(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=rf"probe\.{message}"):
+        Probing(**values)
+
+
 @pytest.mark.parametrize(("changes", "message"), REFUSED)
-def test_what_cannot_be_is_refused_at_construction(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         build(tmp_path, **changes)
 

@@ -50,9 +50,6 @@ def test_a_run_that_is_cut_off_goes_on_to_the_bit(name: str, tmp_path: Path) -> 
         assert_same(probed_end(again), expected)
 
 
-# ---- Steps that run out of memory ----
-
-
 @pytest.mark.parametrize("where", ["forward", "training", "backward"])
 @pytest.mark.parametrize("homogeneous", [False, True])
 def test_a_step_that_is_repeated_is_measured_once(where: str, homogeneous: bool, tmp_path: Path) -> None:

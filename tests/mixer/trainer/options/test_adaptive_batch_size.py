@@ -70,13 +70,6 @@ def test_a_forward_has_no_more_rows_than_its_cap(tmp_path: Path, size: int, cap:
     assert trainer.get_train_dataloader().configured_cap.max_samples == (cap or max(64, size))
 
 
-def test_the_first_size_is_that_of_the_arguments(tmp_path: Path) -> None:
-    calls = []
-    trainer = train(tmp_path, lambda step, size: calls.append((step, size)) or 5)
-    assert trainer.ledger.clock()["total"].tolist() == [2, 5, 5]
-    assert calls == [(1, 2), (2, 5)]
-
-
 class Kept(TrainerCallback):
     begun: Any = None
 

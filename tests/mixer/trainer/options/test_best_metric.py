@@ -95,14 +95,3 @@ def test_another_metric_that_there_is_not_ends_the_first_evaluation(metric: str,
     with pytest.raises(KeyError, match=f"{metric}.*eval_math_loss.*eval_math_accuracy.*eval_code_accuracy"):
         trainer.train()
     assert trainer.state.global_step == 1
-
-
-class _Own(MixingTrainer):
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        return {**super().evaluate(*args, **kwargs), "eval_own_loss": 1.0}
-
-
-def test_what_is_not_looked_at_is_not_refused(tmp_path: Path) -> None:
-    none = {"load_best_model_at_end": False, "save_strategy": "no", "eval_strategy": "no"}
-    _trainer(tmp_path, "eval_mth_loss", **none)
-    _trainer(tmp_path, "eval_own_loss", _Own)

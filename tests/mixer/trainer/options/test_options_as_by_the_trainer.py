@@ -91,19 +91,10 @@ def test_both_end_alike(name: str, tmp_path: Path) -> None:
             assert _is_time_or_memory(key) or mine[key] == pytest.approx(theirs[key], abs=1e-6)
 
 
-def test_noise_on_embeddings_is_added_and_taken_away(tmp_path: Path) -> None:
-    plain = _run(MixingTrainer, tmp_path / "plain", {})
-    noisy = _run(MixingTrainer, tmp_path / "noisy", {"neftune_noise_alpha": 5.0})
-    assert not torch.equal(weights_of(plain.model), weights_of(noisy.model))
-    assert not noisy.model.get_input_embeddings()._forward_hooks
-
-
 def test_what_is_run_here_is_said_to_be_alike() -> None:
     others = {"torch_compile", "logging_steps", "eval_steps", "metric_for_best_model", "lr_scheduler_type", "optim"}
     assert {key for changes in CASES.values() for key in changes} - others <= AS_BY_THE_TRAINER
 
-
-# ---- By stream ----
 
 BY_STREAM: list[Any] = [
     *((model, changes) for model in ("llama", "bert-classifier") for changes in ({}, CASES["loss"], {"bf16": True})),

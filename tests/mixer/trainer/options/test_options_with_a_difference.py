@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import transformers.trainer
 from torch.utils.data import IterableDataset
-from transformers import TrainerCallback
-from transformers.debug_utils import DebugUnderflowOverflow
 
 from docs.site.options_page import option_names
 from mixer import MixingTrainer, Probing, Stream
@@ -41,22 +38,6 @@ def test_workers_are_started_and_load_ahead_as_is_said(tmp_path: Path) -> None:
         assert (found and found.get_start_method()) == context
 
 
-def test_substeps_are_not_told(tmp_path: Path) -> None:
-    class Counter(TrainerCallback):
-        steps = substeps = 0
-
-        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            self.steps += 1
-
-        def on_substep_end(self, *args: Any, **kwargs: Any) -> None:
-            self.substeps += 1
-
-    counter = Counter()
-    trainer = _train(tmp_path, own={"callbacks": [counter]}, gradient_accumulation_steps=3)
-    assert trainer.ledger.timings()["micro_batches"].tolist() == [3, 3, 3]
-    assert (counter.steps, counter.substeps) == (3, 0)
-
-
 class _Broken(MixingTrainer):
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         loss = super().compute_loss(*args, **kwargs)
@@ -68,15 +49,6 @@ def test_the_loss_of_a_step_that_is_not_finite_is_left_out(filters: bool, tmp_pa
     options = {"logging_nan_inf_filter": filters, "logging_steps": 3}
     trainer = _train(tmp_path, _Broken, {"nonfinite": "skip"}, **options)
     assert bool(torch.tensor(trainer.state.log_history[0]["loss"]).isfinite()) is filters
-
-
-def test_the_data_have_a_seed_of_their_own(tmp_path: Path) -> None:
-    def drawn(seed: int, data_seed: int | None) -> list[int]:
-        cursor = _made(tmp_path, seed=seed, data_seed=data_seed).mixing.planner.cursors[0]
-        return [int(index) for index in cursor.references(range(20))]
-
-    assert drawn(1, 7) == drawn(2, 7) == drawn(7, None)
-    assert drawn(1, None) != drawn(2, None)
 
 
 @pytest.mark.parametrize("name", ["seed", "data_seed"])
@@ -93,22 +65,6 @@ def test_a_seed_set_after_construction_is_the_one_that_rules(name: str, tmp_path
     assert not torch.equal(weights_of(late.model), weights_of(other.model))
     assert late.ledger.to_pandas().equals(early.ledger.to_pandas())
     assert late.describe_run()["data_seed"] == 7
-
-
-@pytest.mark.parametrize("is_set", [True, False])
-def test_batches_are_copied_beside_the_computation_if_told_to(
-    is_set: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copied, copy = [], torch.Tensor.to
-
-    def watched(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        copied.append(kwargs.get("non_blocking", False))
-        return copy(tensor, *args, **kwargs)
-
-    trainer = _made(tmp_path, accelerator_config={"non_blocking": is_set}, max_steps=1)
-    monkeypatch.setattr(torch.Tensor, "to", watched)
-    trainer.train()
-    assert any(copied) is is_set
 
 
 class _Rows(IterableDataset[dict[str, torch.Tensor]]):
@@ -138,18 +94,6 @@ def test_going_on_needs_no_skipping_and_a_checkpoint_is_whole_when_it_is_pushed(
     assert pushed == [("checkpoint-2", None), ("checkpoint-4", None)]
     parts = _train(tmp_path, resume=str(tmp_path / "checkpoint-2"), **options)
     assert torch.equal(weights_of(whole.model), weights_of(parts.model))
-
-
-def test_numbers_are_watched_in_the_first_forwards_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watching: list[Any] = []
-
-    def watched(model: Any) -> Any:
-        watching.append(DebugUnderflowOverflow(model))
-        return watching[-1]
-
-    monkeypatch.setattr(transformers.trainer, "DebugUnderflowOverflow", watched)
-    _train(tmp_path, debug="underflow_overflow", gradient_accumulation_steps=2)
-    assert watching[0].batch_number == 3 + 3 * 2
 
 
 def test_ranks_wait_for_each_other_as_long_as_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

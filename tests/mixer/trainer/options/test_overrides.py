@@ -83,13 +83,6 @@ class TestTrainingStep:
         with pytest.raises(TypeError, match=r"training_step of this MixingTrainer was replaced during the run"):
             trainer.train()
 
-    def test_outside_of_a_run_it_is_the_trainers(self, tmp_path: Path) -> None:
-        trainer = made(tmp_path)
-        trainer.create_optimizer()
-        trainer.current_gradient_accumulation_steps = 1  # the Trainer needs it, too
-        batch = trainer.data_collator([Tokens(2, 1)[0], Tokens(2, 1)[1]])
-        assert trainer.training_step(trainer.model, batch).item() > 0
-
 
 class TestLog:
     def test_it_sees_the_streams_once(self, tmp_path: Path) -> None:
@@ -116,29 +109,8 @@ class TestLog:
             assert trainer.state.log_history[step - 1] == {**kept, "step": step}
         assert "log" not in vars(trainer)
 
-    def test_an_entry_of_the_users_own_takes_nothing_from_the_loops(self, tmp_path: Path) -> None:
-        class Telling(TrainerCallback):
-            def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-                trainer.log({"loss": 0.0})
-
-        trainer = made(tmp_path, callbacks=[Telling()])
-        trainer.train()
-        counts = [entry.get("count/a") for entry in trainer.state.log_history[:6]]
-        assert counts[::2] == [None, None, None]
-        assert all(counts[1::2])
-
 
 class TestLoader:
-    def test_it_gives_a_batch_and_says_how_large(self, tmp_path: Path) -> None:
-        trainer = made(tmp_path, per_device_train_batch_size=2, batch_size=5)
-        before = trainer.mixing.state_dict()
-        loader = trainer.get_train_dataloader()
-        batch = next(iter(loader))
-        assert (loader.total_batch_size, len(batch["input_ids"]), len(loader)) == (5, 5, 8)
-        assert trainer.model(**batch).loss > 0
-        assert sum(len(batch["input_ids"]) for batch in [batch, *loader]) >= 37
-        assert trainer.mixing.state_dict() == before
-
     def test_a_look_at_it_changes_no_run(self, tmp_path: Path) -> None:
         class Looking(TrainerCallback):
             pass
@@ -158,9 +130,12 @@ class TestLoader:
             assert torch.equal(ends[-1][0], ends[0][0])
             assert ends[-1][1].equals(ends[0][1])
 
-    def test_an_epoch_of_it_ends(self, tmp_path: Path) -> None:
-        trainer = made(tmp_path)
+    def test_it_gives_batches_of_an_epoch(self, tmp_path: Path) -> None:
+        trainer = made(tmp_path, per_device_train_batch_size=2, batch_size=5)
+        before, loader = trainer.mixing.state_dict(), trainer.get_train_dataloader()
+        assert (loader.total_batch_size, len(next(iter(loader))["input_ids"]), len(loader)) == (5, 5, 8)
         batches = [list(trainer.get_train_dataloader()) for _ in range(2)]
+        assert trainer.mixing.state_dict() == before
         trainer.train()
         batches.append(list(trainer.get_train_dataloader()))
         assert [sum(len(batch["input_ids"]) for batch in epoch) for epoch in batches] == [37, 37, 37]

@@ -88,21 +88,8 @@ def test_rows_of_tokens_of_several_lengths_train_without_labels(tmp_path: Path) 
     recipe = Recipe(ModelRecipe(config=LLAMA), streams, training, tokenizer=tokenizer)
     assert recipe.build().train().training_loss > 0
     recipe.tokenizer = None
-    with pytest.raises(
-        ValueError, match=r"streams\.a: its rows have from 2 to 4 tokens.*give the recipe the tokenizer"
-    ):
+    with pytest.raises(ValueError, match=r"streams\.a: its rows have from 2 to 4 tokens.*the tokenizer"):
         recipe.build()
-
-
-def test_a_folder_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    training = TrainingArguments(**plain_options(tmp_path))
-    missing = "models/of/mine"
-    told = rf"there is no folder '{Path(missing).absolute()}', and .* org/name \(.*HF_HUB_OFFLINE"
-    with pytest.raises(ValueError, match=f"tokenizer: {told}"):
-        Recipe(ModelRecipe(), {"a": stream()}, training, tokenizer=missing).build()
-    with pytest.raises(FileNotFoundError, match=told):
-        ModelRecipe(name_or_path=missing).build()
 
 
 @pytest.mark.parametrize(
@@ -128,7 +115,6 @@ def test_weights_that_a_policy_does_not_use_are_told(
 
 
 WORDS = "good bad film food so"
-SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 BERT = {"model_type": "bert", "vocab_size": 10, **SIZES}
 HERE = __name__
 

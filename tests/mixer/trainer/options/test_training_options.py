@@ -13,7 +13,7 @@ import torch
 import transformers
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import IterableDataset
 from transformers import TrainingArguments
 
@@ -43,23 +43,18 @@ def test_the_page_is_what_is_written_now() -> None:
     assert path.read_text(encoding="utf-8") == page(option_names()), f"python -m docs.site.options_page {path}"
 
 
-# ---- What is refused ----
-
-
 class _Rows(IterableDataset[dict[str, torch.Tensor]]):
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         yield from Tokens(5, 1).rows
 
 
-class _Sharded(MixingTrainer):
-    def get_tp_size(self) -> int:
-        return 2
+def _in_parts(self: MixingTrainer) -> None:
+    MixingTrainer.create_accelerator_and_postprocess(self)
+    self.is_fsdp_enabled = True
 
 
-class _InParts(MixingTrainer):
-    def create_accelerator_and_postprocess(self) -> None:
-        super().create_accelerator_and_postprocess()
-        self.is_fsdp_enabled = True
+SHARDED = type("Sharded", (MixingTrainer,), {"get_tp_size": lambda self: 2})
+IN_PARTS = type("InParts", (MixingTrainer,), {"create_accelerator_and_postprocess": _in_parts})
 
 
 def _two_ranks(patch: pytest.MonkeyPatch) -> None:
@@ -90,8 +85,13 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[pytest.MonkeyPa
     ("ignore_data_skip", {"ignore_data_skip": True}, {"train_dataset": {"a": _Rows()}, "mixing": [1]}, None),
     ("accelerator_config", {"accelerator_config": {"dispatch_batches": True}}, {}, None),
     ("accelerator_config", {"accelerator_config": {"split_batches": True}}, {}, None),
-    ("parallelism_config", {}, {"trainer_class": _Sharded}, None),
-    ("save_on_each_node", {"save_on_each_node": True}, {"trainer_class": _InParts}, None),
+    ("parallelism_config", {}, {"trainer_class": SHARDED}, None),
+    (
+        "save_on_each_node",
+        {"save_on_each_node": True},
+        {"trainer_class": IN_PARTS},
+        None,
+    ),
     ("dataloader_in_order", {"dataloader_in_order": False, "dataloader_num_workers": 1}, {}, None),
     ("train_sampling_strategy", {"train_sampling_strategy": "batch_rebalance"}, {}, None),
     ("ddp_static_graph", {"ddp_static_graph": True}, {"batch_size": 17}, _two_ranks),
@@ -157,18 +157,6 @@ class Unlabelled(Tokens):
         return {"number": torch.tensor(index), **{k: v for k, v in super().__getitem__(index).items() if k != "labels"}}
 
 
-class OwnModel(nn.Module):
-    """Makes its labels itself where none are given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
-
-    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
-        wanted = input_ids if labels is None else labels
-        return {"loss": ((self.scale * input_ids - wanted - 1) ** 2).mean()}
-
-
 @pytest.mark.parametrize("size", ["2", "1", "", "two"])
 def test_processes_that_would_each_train_alone_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
@@ -180,29 +168,17 @@ def test_processes_that_would_each_train_alone_are_refused(
         MixingTrainer(build_model("bert-classifier"), args, train_dataset={"a": _rows()})
 
 
-# ---- Labels ----
-
-
 @pytest.mark.parametrize(
     ("streams", "model", "message"),
     [
         ({"b": _rows("target")}, "bert-classifier", r"'b': a micro-batch of it has \['input_ids', 'attention_mask'\]"),
-        (
-            {"a": _rows(), "b": _rows("target")},
-            "bert-classifier",
-            r"'b': .* columns \['input_ids', 'attention_mask', 'target', 'text'\]: rename",
-        ),
         ({"a": Unlabelled(5, 1)}, "llama", r"'a': .* the columns \['number', 'input_ids', 'attention_mask'\]"),
         (
             [Stream("a", _rows(), label_names=["value"])],
             "bert-classifier",
-            r"'a': label_names contains \['value'\], but the columns are",
+            r"'a': label_names contains .'value'",
         ),
-        (
-            {"a": _rows().select_columns(["text"])},
-            "bert-classifier",
-            r"'a': the model takes none of the columns \['text'\]",
-        ),
+        ({"a": _rows().select_columns(["text"])}, "bert-classifier", r"'a': the model takes none of the columns \['te"),
     ],
 )
 def test_labels_that_are_not_there_are_named(tmp_path: Path, streams: Any, model: str, message: str) -> None:
@@ -218,15 +194,6 @@ def test_what_makes_them_or_does_without_goes(tmp_path: Path) -> None:
     _trainer(tmp_path / "made", [stream], model=build_model("llama"))
     _trainer(tmp_path / "own", {"a": Unlabelled(5, 1)}, model=build_model("llama"), compute_loss_func=mean)
 
-
-def test_of_a_model_of_the_users_it_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trainer = _trainer(tmp_path, {"a": _rows("target")}, model=OwnModel())
-    assert [message[:12] for message in _told(caplog)] == ["Stream 'a': "]
-    assert "OwnModel needs labels for its loss" in caplog.text
-    trainer.train()
-
-
-# ---- Evaluation ----
 
 EVALUATES = {"eval_strategy": "steps", "eval_steps": 1}
 
@@ -245,9 +212,6 @@ def test_one_without_labels_is_told(tmp_path: Path, caplog: pytest.LogCaptureFix
     first, second = _told(caplog)
     assert first.startswith("eval_dataset['b'] has no loss: a micro-batch of it has ['input_ids'")
     assert "'answer', 'text']: rename" in second
-
-
-# ---- Functions, batches, collators, checkpoints ----
 
 
 @pytest.mark.parametrize(
@@ -286,7 +250,6 @@ def _collate(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
     ("streams", "removed"),
     [
         ({"a": _rows(), "b": _rows()}, "removed the columns ['text'], which the model's forward does not"),
-        ({"a": [{**row, "text": "a"} for row in _rows("other")]}, "removed the columns ['other', 'text']"),
         ({"a": _rows().remove_columns("text")}, None),
     ],
 )
@@ -299,12 +262,3 @@ def test_the_columns_that_were_removed_before_a_collator_are_named(
     notes = "\n".join(caught.value.__notes__)
     assert removed in notes if removed else "remove_unused_columns" not in notes
     assert "several streams" not in notes
-
-
-@pytest.mark.parametrize("there", [False, True])
-def test_what_is_no_checkpoint_is_told_in_the_trainers_words(tmp_path: Path, there: bool) -> None:
-    path = tmp_path / "run" / "checkpoint-3"
-    if there:
-        path.mkdir(parents=True)
-    with pytest.raises(ValueError, match=rf"Can't find a valid checkpoint at {path}: .*start over without"):
-        _trainer(tmp_path / "run", {"a": _rows()}).train(resume_from_checkpoint=str(path))

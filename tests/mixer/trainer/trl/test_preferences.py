@@ -30,11 +30,6 @@ class _KTO(MixingMixin, KTOTrainer):
     pass
 
 
-def _unpaired(num_samples: int, seed: int) -> datasets.Dataset:
-    rows = [{"prompt": row["prompt"], "completion": row["chosen"]} for row in pairs(num_samples, seed)]
-    return datasets.Dataset.from_list([{**row, "label": number % 3 > 0} for number, row in enumerate(rows)])
-
-
 def _log_probability(model: Any, row: dict[str, Any], completion: str) -> Tensor:
     ids = torch.tensor([*row["prompt_ids"], *row[completion]])
     logits = model(input_ids=ids[None]).logits[0, :-1]
@@ -72,21 +67,14 @@ def _args(kind: Any, folder: Path, per_device: int = 3, **changes: Any) -> Any:
     return kind(**trl_options(folder, per_device_train_batch_size=per_device, max_steps=1), **changes)
 
 
-def _double() -> Any:
-    return model_of(dtype=torch.float64)
-
-
-def _known() -> Any:
-    return reference(torch.float64)
-
-
 @pytest.mark.parametrize(("per_device", "precomputed"), [(3, False), (64, True)])
 def test_preferences(tmp_path: Path, per_device: int, precomputed: bool) -> None:
     args = _args(DPOConfig, tmp_path, per_device, precompute_ref_log_probs=precomputed)
     data = {"train_dataset": two_pairs(), "eval_dataset": {"a": pairs(3, 8), "b": pairs(3, 9)}}
-    trainer = MixingDPO(_double(), ref_model=_known(), args=args, processing_class=tokenizer(), **data)
+    model, before = model_of(dtype=torch.float64), reference(torch.float64)
+    data |= {"ref_model": reference(torch.float64), "processing_class": tokenizer()}
+    trainer = MixingDPO(model_of(dtype=torch.float64), args=args, **data)
     assert ("ref_chosen_logps" in trainer.streams[1].dataset.column_names) == precomputed
-    model, before = _double(), _known()
     _expect(trainer, model, lambda row: _dpo_loss(model, before, row))
     metrics = trainer.evaluate()
     assert metrics["eval_loss"] == pytest.approx((metrics["eval_a_loss"] + metrics["eval_b_loss"]) / 2)
@@ -105,26 +93,12 @@ def test_rewards(tmp_path: Path) -> None:
     _expect(trainer, model, loss_of)
 
 
-def _kto(args: Any) -> _KTO:
-    data = {"a": _unpaired(7, 1), "b": _unpaired(4, 2)}
-    return _KTO(_double(), ref_model=_known(), args=args, train_dataset=data, processing_class=tokenizer())
-
-
-def test_unpaired_preferences(tmp_path: Path) -> None:
-    model, known = _double(), _known()
-
-    def loss_of(row: dict[str, Any]) -> Tensor:
-        with torch.no_grad():
-            before = _log_probability(known, row, "completion_ids")
-        ratio = torch.sigmoid(0.1 * (_log_probability(model, row, "completion_ids") - before))
-        return 1 - ratio if row["label"] else ratio
-
-    _expect(_kto(_args(KTOConfig, tmp_path, loss_type="apo_zero_unpaired")), model, loss_of)
-
-
 def test_a_loss_of_neighbours_is_refused(tmp_path: Path) -> None:
+    rows = [{"prompt": "w1", "completion": f"w{number}", "label": number % 3 > 0} for number in range(6)]
+    args = _args(KTOConfig, tmp_path, train_sampling_strategy="sequential")
+    known = {"ref_model": model_of(), "processing_class": tokenizer()}
     with pytest.raises(ValueError, match=r"compares each sample with a mean over its micro-batch.*apo_zero_unpaired"):
-        _kto(_args(KTOConfig, tmp_path, train_sampling_strategy="sequential"))
+        _KTO(model_of(), args=args, train_dataset={"a": datasets.Dataset.from_list(rows)}, **known)
 
 
 _ODD = datasets.Dataset.from_dict({"prompt": ["w1"], "chosen": ["w2"]})

@@ -66,21 +66,6 @@ def test_a_fused_head_is_read_as_by_separate_backwards(name: str) -> None:
     assert probe.coverage == 1.0
 
 
-def test_by_way_of_logits_all_is_as_the_fused_head_gives_it() -> None:
-    case = _case("llama")
-    probe = GradientProbe(case.model, 3)
-    inputs = {**case.batch, "fused_lm_head": True}
-    fused, own = case.model(**inputs), case.model(**case.batch).logits
-    probe.start(case.stream_ids, case.items)
-    plain, still = case.model(**inputs), case.model(**case.batch).logits
-    probe.cancel()
-    torch.testing.assert_close(still, own)
-    for name in ("loss", "label_mask", *OUTPUTS):
-        torch.testing.assert_close(
-            torch.as_tensor(plain[name]), torch.as_tensor(fused[name]), rtol=1e-5, atol=1e-5, check_dtype=False
-        )
-
-
 def _gram_of(model: Any, streams: Any) -> np.ndarray:
     parameters = [one for one in model.parameters() if one.requires_grad]
     gradients = []
