@@ -1,5 +1,3 @@
-"""Loaders of mixtures that change, and what they gave, for the tests of loading ahead."""
-
 import random
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -35,6 +33,30 @@ class Noisy:
 class Numbers(Noisy):
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"x": torch.tensor([self.stream_id, index])}
+
+
+class Failing(Noisy):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == 3:
+            raise OSError("disk on fire")
+        return super().__getitem__(index)
+
+
+class Unpicklable(Noisy):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {**super().__getitem__(index), "f": (lambda: 0) if index == 3 else None}
+
+
+class Counted(Numbers):
+    """Notes what is read."""
+
+    def __init__(self, stream_id: int, length: int):
+        super().__init__(stream_id, length)
+        self.read: list[int] = []
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self.read.append(index)
+        return super().__getitem__(index)
 
 
 class Wandering(Policy):
@@ -103,18 +125,11 @@ def batches_of(loader: MixingLoader, limit: int = 10_000) -> Iterator[StepBatch]
 
 def contents(batch: StepBatch) -> list[Any]:
     """All that a step consists of, to be compared to the bit."""
-    return [
-        batch.plan.fingerprint(),
-        batch.plan.staleness,
-        *[
-            (
-                {name: values.tolist() for name, values in micro.inputs.items()},
-                micro.stream_ids.tolist(),
-                micro.is_padding,
-            )
-            for micro in batch.micro_batches
-        ],
+    micro_batches = [
+        ({name: values.tolist() for name, values in micro.inputs.items()}, micro.stream_ids.tolist(), micro.is_padding)
+        for micro in batch.micro_batches
     ]
+    return [batch.plan.fingerprint(), batch.plan.staleness, *micro_batches]
 
 
 def num_own(batch: StepBatch) -> int:

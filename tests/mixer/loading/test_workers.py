@@ -11,16 +11,19 @@ import pytest
 import torch
 from torch.utils.data import dataloader
 
-from mixer import Fixed, Policy, Uniform
+from mixer import Fixed, Uniform
+from mixer.loading.loader import MixingLoader
 from mixer.loading.reader import SampleError, StreamReader
 from mixer.loading.workers import Job, WorkerOptions, Workers
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
 from mixer.utils.random_state import RandomState
 from tests.mixer.loaders import (
+    Failing,
     InProcess,
     Noisy,
     Numbers,
+    Unpicklable,
     Wandering,
     batches_of,
     contents,
@@ -51,52 +54,44 @@ def no_workers_stay(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert children() == []
 
 
+class Columns(Numbers):
+    def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
+        return {"x": torch.stack([self[index]["x"] for index in indices.tolist()])}
+
+
 class TestTheSameSteps:
     """To the bit, with random samples, a random collator and weights that change with every step."""
 
-    @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
-    @pytest.mark.parametrize("num_workers", [1, 2, 3])
-    @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 3)])
-    @pytest.mark.parametrize("by_stream", [False, True])
+    @pytest.mark.parametrize(
+        ("num_workers", "rank", "world_size", "by_stream"),
+        [(1, 0, 1, False), (2, 1, 3, True), pytest.param(2, 0, 1, False, marks=pytest.mark.full)],
+    )
     def test_with_any_number_of_workers(self, num_workers: int, rank: int, world_size: int, by_stream: bool) -> None:
-        found = []
-        for number in (0, num_workers):
+        state, found, hits = RandomState.capture(), [], []
+        for number in (0, num_workers, num_workers):
             persistent = bool(number and by_stream)
             loader = make_loader(number, rank, world_size, policy=Wandering(), persistent_workers=persistent)
             loader.by_stream = by_stream
-            found.append([contents(batch) for batch in batches_of(loader, 8)])
+            own = []
+            for batch in batches_of(loader, 8):
+                own.append(contents(batch))
+                hits.append(loader.hits_and_misses)
+                assert not number or sum(hits[-1]) == num_own(batch)
+            found.append(own)
             loader.stop()
-        assert found[0] == found[1]
+        assert found[0] == found[1] == found[2]
         assert len(found[0]) == 8  # into the second epoch
-
-    def test_the_training_process_draws_the_same_as_without(self) -> None:
-        loader = make_loader(1, policy=Wandering())
-        state = RandomState.capture()
-        list(batches_of(loader, 4))
+        assert hits[8:16] == hits[16:]
         assert state.is_current()
 
-    def test_hits_are_the_same_in_every_repetition_and_sum_to_the_own_samples(self) -> None:
-        runs = []
-        for _ in range(2):
-            loader = make_loader(2, 1, 2, policy=Wandering(), persistent_workers=True)
-            runs.append([(loader.hits_and_misses, num_own(batch)) for batch in batches_of(loader, 12)])
-            loader.stop()
-        assert runs[0] == runs[1]
-        assert all(sum(found) == own for found, own in runs[0])
-
-    @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 2), (2, 3)])
-    def test_with_constant_weights_all_but_the_first_step_hit(self, rank: int, world_size: int) -> None:
-        loader = make_loader(1, rank, world_size, policy=Fixed([3.0, 2.0, 1.3]), persistent_workers=True)
-        first, *others = [loader.hits_and_misses for _ in batches_of(loader, 10)]
+    def test_with_constant_weights_all_but_the_first_step_hit(self) -> None:
+        loader = make_loader(1, 1, 2, policy=Fixed([3.0, 2.0, 1.3]), persistent_workers=True)
+        first, *others = [loader.hits_and_misses for _ in batches_of(loader, 6)]
         loader.stop()
         assert first[0] == 0
-        assert [misses for _, misses in others] == [0] * 9
+        assert [misses for _, misses in others] == [0] * 5
 
     def test_samples_read_by_columns(self) -> None:
-        class Columns(Numbers):
-            def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
-                return {"x": torch.stack([self[index]["x"] for index in indices.tolist()])}
-
         found = []
         for number in (0, 1):
             loader = make_loader(number, datasets=[Columns(k, 9) for k in range(2)], collator=stacking_collator)
@@ -107,78 +102,57 @@ class TestTheSameSteps:
 
 
 class TestProcesses:
-    def test_they_live_from_epoch_to_epoch_only_if_they_persist(self) -> None:
-        for persistent in (False, True):
-            loader = make_loader(1, policy=Uniform(), num_epochs=2, persistent_workers=persistent)
-            pids, after_an_epoch = set(), []
-            for _ in range(2):
-                for batch in loader:
-                    pids |= {child.pid for child in children()}
-                    loader.mixing.observe(batch.plan, np.full(3, np.nan), np.zeros(3, dtype=np.int64))
-                after_an_epoch.append(len(children()))
-            loader.stop()
-            assert len(pids) == (1 if persistent else 2)
-            assert after_an_epoch == ([1, 1] if persistent else [0, 0])
+    @pytest.mark.parametrize("persistent", [False, True])
+    def test_they_live_from_epoch_to_epoch_only_if_they_persist_and_each_is_initialised(
+        self, persistent: bool, tmp_path: Path
+    ) -> None:
+        def note(worker: int) -> None:
+            (tmp_path / str(os.getpid())).write_text(str(worker))
 
-    def test_stopping_twice_or_before_the_start_is_fine(self) -> None:
-        loader = make_loader(1, persistent_workers=True)
+        options: dict[str, Any] = {"persistent_workers": persistent, "worker_init_fn": note}
+        loader = make_loader(1, policy=Uniform(), num_epochs=2, **options)
+        pids, after_an_epoch = set(), []
+        for _ in range(2):
+            for batch in loader:
+                pids |= {child.pid for child in children()}
+                loader.mixing.observe(batch.plan, np.full(3, np.nan), np.zeros(3, dtype=np.int64))
+            after_an_epoch.append(len(children()))
         loader.stop()
-        loader.next_batch()
-        assert len(children()) == 1
-        loader.stop()
-        loader.stop()
-        assert children() == []
+        assert len(pids) == (1 if persistent else 2)
+        assert after_an_epoch == ([1, 1] if persistent else [0, 0])
+        assert {int(path.name) for path in tmp_path.iterdir()} == pids
 
-    def test_a_stopped_loader_goes_on(self) -> None:
+    def test_a_stopped_loader_goes_on_and_may_be_stopped_twice_or_before_it_begins(self) -> None:
         found = []
         for number in (0, 1):
             loader, batches = make_loader(number, policy=Wandering(), persistent_workers=True), []
-            for batch in batches_of(loader, 4):
+            loader.stop()
+            for batch in batches_of(loader, 3):
+                assert len(children()) == number
                 batches.append(contents(batch))
                 loader.stop()
+                loader.stop()
+                assert children() == []
             found.append(batches)
         assert found[0] == found[1]
 
     def test_an_epoch_that_is_left_early_ends_them(self) -> None:
-        loader = make_loader(1)
-        for _ in loader:
+        for _ in make_loader(1):
             break
         assert children() == []
-
-    def test_each_is_initialised(self, tmp_path: Path) -> None:
-        def note(worker: int) -> None:
-            (tmp_path / str(worker)).write_text(str(os.getpid()))
-
-        loader = make_loader(2, policy=Uniform(), worker_init_fn=note, persistent_workers=True)
-        list(batches_of(loader, 3))
-        assert {int(path.read_text()) for path in tmp_path.iterdir()} == {child.pid for child in children()}
-        loader.stop()
-
-
-class Failing(Noisy):
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        if index == 3:
-            raise OSError("disk on fire")
-        return super().__getitem__(index)
-
-
-class Unpicklable(Noisy):
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {**super().__getitem__(index), "f": (lambda: 0) if index == 3 else None}
 
 
 class Deadly(Noisy):
     """Kills whoever reads one of its samples, as the out-of-memory killer would."""
 
-    def __init__(self, stream_id: int, length: int, index: int = 3):
-        super().__init__(stream_id, length)
-        self.index, self.parent = index, os.getpid()
-
     def __getitem__(self, index: int) -> dict[str, Any]:
-        if index == self.index:
-            assert os.getpid() != self.parent, "read by a worker"
+        if index == 3:
+            assert os.getpid() != PARENT, "read by a worker"
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(index)
+
+
+PARENT = os.getpid()
 
 
 class Hanging(Noisy):
@@ -190,36 +164,39 @@ class Hanging(Noisy):
         return super().__getitem__(index)
 
 
-def run_into_an_error(loader: Any) -> SampleError:
+def run_into_an_error(broken: Any, **options: Any) -> tuple[str, MixingLoader]:
+    loader = make_loader(1, datasets=[Noisy(0, 20), broken(1, 11)], **options)
     with pytest.raises(SampleError) as caught:
         list(batches_of(loader))
-    return caught.value
+    return str(caught.value), loader
 
 
 class TestBrokenSamples:
-    def test_a_sample_that_fails_is_named_with_the_traceback(self) -> None:
-        message = str(run_into_an_error(make_loader(1, datasets=[Noisy(0, 20), Failing(1, 11)])))
+    def test_a_sample_that_fails_is_named_with_the_traceback_and_the_loader_goes_on(self) -> None:
+        message, loader = run_into_an_error(Failing, persistent_workers=True)
         assert message.startswith("Stream 's1': sample 3 could not be loaded: OSError: disk on fire\n\nIn worker 0:")
         assert 'raise OSError("disk on fire")' in message
+        loader.stop()
+        loader.mixing.set_weights([1, 0])
+        assert loader.next_batch() is not None
+        loader.stop()
 
     def test_a_sample_that_cannot_be_sent_is_named(self) -> None:
-        message = str(run_into_an_error(make_loader(1, datasets=[Noisy(0, 20), Unpicklable(1, 11)])))
+        message, _ = run_into_an_error(Unpicklable)
         assert message.startswith("worker 0 could not send stream 's1', samples [3]")
 
-    @pytest.mark.parametrize("num_workers", [1, 2])
-    def test_a_worker_that_is_killed_is_told_with_the_sample_it_was_at(self, num_workers: int) -> None:
-        loader = make_loader(num_workers, datasets=[Noisy(0, 20), Deadly(1, 11)], persistent_workers=True)
-        error = run_into_an_error(loader)
-        assert "A worker process died; current or last sample: stream 's1', sample 3." in str(error)
-        assert "usually because memory ran out: use fewer workers (dataloader_num_workers)" in str(error)
+    def test_a_worker_that_is_killed_is_told_with_the_sample_it_was_at(self) -> None:
+        message, loader = run_into_an_error(Deadly, persistent_workers=True)
+        assert "A worker process died; current or last sample: stream 's1', sample 3." in message
+        assert "usually because memory ran out: use fewer workers (dataloader_num_workers)" in message
         loader.stop()
-        assert children() == []  # although the error is still there, and with it where it was raised
+        assert children() == []
 
     def test_a_worker_that_hangs_is_told_with_the_sample_it_is_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)  # until it is ended by force
-        error = run_into_an_error(make_loader(1, datasets=[Noisy(0, 20), Hanging(1, 11)], limit_seconds=1.0))
-        assert "Worker processes do not answer; current or last sample: stream 's1', sample 3." in str(error)
-        assert "(no answer for 1 seconds, nine tenths of ddp_timeout)" in str(error)
+        message, _ = run_into_an_error(Hanging, limit_seconds=1.0)
+        assert "Worker processes do not answer; current or last sample: stream 's1', sample 3." in message
+        assert "(no answer for 1 seconds, nine tenths of ddp_timeout)" in message
 
     def test_a_worker_that_dies_while_nobody_loads_disturbs_nobody(self) -> None:
         loader = make_loader(1, policy=Uniform(), persistent_workers=True)
@@ -234,18 +211,15 @@ class TestBrokenSamples:
             list(batches)
         loader.stop()
 
-    def test_after_an_error_a_loader_can_be_used_again(self) -> None:
-        loader = make_loader(1, datasets=[Noisy(0, 20), Failing(1, 11)], persistent_workers=True)
-        run_into_an_error(loader)
-        loader.stop()
-        loader.mixing.set_weights([1, 0])
-        assert loader.next_batch() is not None
-        loader.stop()
-
 
 def job(step: int, *positions: int) -> Job:
     own = np.array(positions, dtype=np.int64)
     return Job(step, (StreamShare(0, own, own),))
+
+
+class Picky(Noisy):
+    def __getitem__(self, index: int) -> Any:
+        return index if index != 3 else 1 // 0
 
 
 class TestJobs:
@@ -254,9 +228,12 @@ class TestJobs:
         monkeypatch.setattr("mixer.loading.workers.DataLoader", InProcess)
         monkeypatch.setattr("mixer.loading.workers.get_worker_info", lambda: InProcess.worker)
 
-    def workers(self, num_workers: int = 2, prefetch_factor: int = 3, dataset: Any = None) -> Workers:
-        reader = StreamReader(["s"], [range(100) if dataset is None else dataset], [1])
-        return Workers(reader, False, WorkerOptions(num_workers, prefetch_factor))
+    def workers(self, *jobs: Job, num_workers: int = 2, prefetch_factor: int = 3, dataset: Any = range(100)) -> Workers:
+        workers = Workers(StreamReader(["s"], [dataset], [1]), False, WorkerOptions(num_workers, prefetch_factor))
+        for each in jobs:
+            workers.submit(each)
+        workers.start()
+        return workers
 
     def received(self, workers: Workers, step: int) -> list[tuple[float, list[int]]]:
         return [
@@ -264,69 +241,37 @@ class TestJobs:
             for done, samples in workers.receive(step)
         ]
 
-    def test_those_that_are_due_come_in_order(self) -> None:
-        workers = self.workers()
-        for step in range(10):
-            workers.submit(job(step, 2 * step, 2 * step + 1))
-        workers.start()
+    def test_those_that_are_due_come_in_order_and_nothing_else_is_waited_for(self) -> None:
+        workers = self.workers(*[job(step, 2 * step, 2 * step + 1) for step in range(10)])
+        assert workers.num_jobs == len(workers._line.in_flight) == 6  # as many are under way as workers take
         assert self.received(workers, 1) == [(0, [0, 1]), (1, [2, 3])]
         assert self.received(workers, 1) == []
-        assert self.received(workers, 3) == [(2, [4, 5]), (3, [6, 7])]
-
-    def test_as_many_are_under_way_as_workers_take(self) -> None:
-        workers = self.workers(2, 3)
-        for step in range(10):
-            workers.submit(job(step, step))
-        workers.start()
-        assert workers.num_jobs == len(workers._line.in_flight) == 6
-        self.received(workers, 2)
+        assert self.received(workers, 2) == [(2, [4, 5])]
         assert [each.due for each in workers._line.in_flight] == [3, 4, 5, 6, 7, 8]
         assert [each.due for each in workers._line.waiting] == [9]
 
-    def test_nothing_is_waited_for_that_is_not_due(self) -> None:
-        workers = self.workers()
-        workers.submit(job(5, 1))
-        workers.start()
-        assert self.received(workers, 4) == []
-        assert self.received(workers, 5) == [(5, [1])]
-
     def test_an_urgent_one_goes_before_those_that_wait(self) -> None:
-        workers = self.workers(1, 2)
-        for step in (1, 2, 3, 4):
-            workers.submit(job(step, step))
-        workers.start()
+        workers = self.workers(*[job(step, step) for step in (1, 2, 3, 4)], num_workers=1, prefetch_factor=2)
         workers.submit(job(0, 50), is_urgent=True)
         assert self.received(workers, 0) == [(1, [1]), (2, [2]), (0, [50])]
         assert self.received(workers, 4) == [(3, [3]), (4, [4])]
 
-    def test_turns_without_a_job_are_passed_over(self) -> None:
-        workers = self.workers(2, 2)
-        workers.start()
+    def test_turns_without_a_job_are_passed_over_and_stopped_workers_forget_theirs(self) -> None:
+        workers = self.workers(prefetch_factor=2)
         workers.submit(job(0, 7))
         assert [found for found in self.received(workers, 0) if found[1]] == [(0, [7])]
-
-    def test_a_job_that_fails_comes_sample_by_sample(self) -> None:
-        class Picky(Noisy):
-            def __getitem__(self, index: int) -> Any:
-                return index if index != 3 else 1 // 0
-
-        workers = self.workers(dataset=Picky(0, 100))
-        workers.submit(job(0, 2, 3, 4))
-        workers.start()
-        done = list(workers.receive(0))
-        assert [each.share[0].positions.tolist() for each, _ in done] == [[2], [3], [4]]
-        assert [isinstance(found, BrokenSample) or found[0] for _, found in done] == [2, True, 4]
-        assert "ZeroDivisionError" in done[1][1].message
-
-    def test_stopped_workers_forget_their_jobs(self) -> None:
-        workers = self.workers()
         workers.submit(job(0, 1))
-        workers.start()
         workers.stop()
         assert self.received(workers, 0) == []
         workers.start()
         workers.submit(job(0, 2))
         assert (0, [2]) in self.received(workers, 0)
+
+    def test_a_job_that_fails_comes_sample_by_sample(self) -> None:
+        done = list(self.workers(job(0, 2, 3, 4), dataset=Picky(0, 100)).receive(0))
+        assert [each.share[0].positions.tolist() for each, _ in done] == [[2], [3], [4]]
+        assert [isinstance(found, BrokenSample) or found[0] for _, found in done] == [2, True, 4]
+        assert "ZeroDivisionError" in done[1][1].message
 
     def test_a_torn_off_worker_is_described(self) -> None:
         workers = self.workers()
@@ -338,8 +283,3 @@ class TestJobs:
         unknown = workers._describe_death(RuntimeError("pid(s) 99"), Job())
         assert "none yet" in unknown
         assert "Requested: nothing" in unknown
-
-
-def test_the_policies_used_here_do_change_every_step() -> None:
-    policy: Policy = Wandering()
-    assert not policy.is_static
