@@ -99,6 +99,7 @@ def make_loader(
     micro_batch_size: int = 2,
     collator: Any = masking_collator,
     prefetch_factor: int = 2,
+    stack_columns: Any = None,
     **options: Any,
 ) -> MixingLoader:
     datasets = [Noisy(k, n) for k, n in enumerate((20, 11, 6))] if datasets is None else datasets
@@ -106,9 +107,8 @@ def make_loader(
     clock = Clock(batch_size, sum(map(len, datasets)), Budget(epochs=num_epochs))
     mixing = Mixing(Planner(streams, seed=0), policy or Uniform(), clock)
     workers = WorkerOptions(num_workers, prefetch_factor, **options)
-    return MixingLoader(
-        mixing, datasets, collator, rank, world_size, MicroBatchOptions(micro_batch_size), seed=3, workers=workers
-    )
+    parts = (collator, rank, world_size, MicroBatchOptions(micro_batch_size))
+    return MixingLoader(mixing, datasets, *parts, seed=3, workers=workers, stack_columns=stack_columns)
 
 
 def batches_of(loader: MixingLoader, limit: int = 10_000) -> Iterator[StepBatch]:

@@ -111,9 +111,10 @@ def outcomes_of(
     save: Path | None = None,
     resume: Path | None = None,
     weigh: Callable[[int], list[float]] | None = None,
+    leaves: type[Exception] | tuple[()] = (),
     **options: Any,
 ) -> list[Any]:
-    """Trains on all ranks at once; gives each one's loader and steps, or its error."""
+    """Trains on all ranks at once; gives each one's loader and steps, or its error; at some it leaves the others."""
     meeting, results = Meeting(world_size), {}
 
     def train(rank: int) -> None:
@@ -128,6 +129,8 @@ def outcomes_of(
                 loader._feed.save(save, rank)
         except Exception as error:
             results[rank] = error
+            if isinstance(error, leaves):
+                meeting.leave()
 
     threads = [threading.Thread(target=train, args=(rank,)) for rank in range(world_size)]
     for thread in threads:

@@ -36,7 +36,7 @@ def _epochs(samplers: list[AdaptiveBatchSampler], num_epochs: int, sizes: Iterat
             yield [[] if s.is_padding else batch or [] for s, batch in zip(samplers, batches, strict=True)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=20)
 @given(
     lengths=st.lists(st.integers(3, 40), min_size=1, max_size=3),
     world_size=st.integers(1, 3),
@@ -59,7 +59,7 @@ def test_every_sample_comes_once_an_epoch_whatever_the_sizes(
     assert all(sorted(epoch) == list(range(sum(lengths))) for epoch in seen[:-1])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=20)
 @given(
     length=st.integers(8, 40),
     world_size=st.integers(1, 3),
@@ -99,29 +99,21 @@ def test_a_size_rules_the_very_next_batch() -> None:
     assert len(sampler) == 2
 
 
-def test_weights_rule_the_very_next_batch() -> None:
-    sampler = AdaptiveBatchSampler({"a": range(50), "b": range(50)}, 10)
-    iterator = iter(sampler)
-    next(iterator)
-    sampler.set_weights({"a": 1, "b": 0})
-    assert max(next(iterator)) < 50
-    assert sampler.stream_ids.tolist() == [0] * 10
-    sampler.set_weights([0, 1])
-    assert min(next(iterator)) >= 50
-    assert sampler.stream_ids.tolist() == [1] * 10
-
-
 def test_indices_of_several_streams_are_those_of_their_concatenation() -> None:
     streams = [Stream("a", torch.arange(5), weight=1), Stream("b", torch.arange(100, 120), weight=1)]
     sampler = AdaptiveBatchSampler(streams, 6, epoch_size=30)
-    for batch in sampler:
+    for number, batch in enumerate(sampler):
         values = [int(sampler.dataset[index]) for index in batch]
         assert [int(value >= 100) for value in values] == sampler.stream_ids.tolist()
-        assert sorted(sampler.stream_ids.tolist()) == [0, 0, 0, 1, 1, 1]
+        assert sorted(sampler.stream_ids.tolist()) == ([0, 0, 0, 1, 1, 1] if number < 2 else [1] * 6)
+        if number == 1:  # weights rule the very next batch
+            sampler.set_weights({"a": 0, "b": 1})
 
 
-def test_without_shuffling_samples_come_in_order() -> None:
-    assert list(AdaptiveBatchSampler(5, 2, shuffle=False)) == [[0, 1], [2, 3], [4]]
+def test_an_epoch_that_was_left_is_gone_on_with() -> None:
+    sampler = AdaptiveBatchSampler(5, 2, shuffle=False)
+    assert [next(iter(sampler)), *sampler] == [[0, 1], [2, 3], [4]]
+    assert sampler.epoch == 1
 
 
 def test_a_rank_without_a_sample_is_given_one_that_counts_for_nothing() -> None:
@@ -139,25 +131,18 @@ def test_scaled_losses_average_to_that_of_the_whole_batch() -> None:
         assert sum(scaled) / 3 == pytest.approx(sum(map(sum, batches)) / 8)
 
 
-def test_an_epoch_that_was_left_is_gone_on_with() -> None:
-    sampler = AdaptiveBatchSampler(10, 3)
-    first = next(iter(sampler))
-    assert sorted([*first, *itertools.chain(*sampler)]) == list(range(10))
-    assert sampler.epoch == 1
-
-
 @pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("stop", [1, 4, 5, 11])
+@pytest.mark.parametrize("stop", [1, 5])
 def test_resumed_in_the_middle_it_gives_what_the_uninterrupted_one_gives(stop: int, drop_last: bool) -> None:
     def build() -> AdaptiveBatchSampler:
         policy = LossChange(num_warmup_observations=1)
         return AdaptiveBatchSampler({"a": range(13), "b": range(9)}, _every_third, mixing=policy, drop_last=drop_last)
 
-    whole = _run(build(), 20)
+    whole = _run(build(), 14)
     interrupted, resumed = build(), build()
     start = _run(interrupted, stop)
     resumed.load_state_dict(json.loads(json.dumps(interrupted.state_dict())))
-    assert start + _run(resumed, 20 - stop) == whole
+    assert start + _run(resumed, 14 - stop) == whole
 
 
 def _every_third(step: int, batch_size: int) -> int:
@@ -247,7 +232,7 @@ def test_losses_come_by_name_or_in_order(losses: Any) -> None:
     assert math.isnan(report["loss"])
 
 
-@pytest.mark.parametrize("losses", [{"c": 1.0}, [1.0], 1.0, [1.0, 2.0, 3.0]])
+@pytest.mark.parametrize("losses", [{"c": 1.0}, [1.0], 1.0])
 def test_a_report_on_other_streams_is_refused(losses: Any) -> None:
     sampler = AdaptiveBatchSampler({"a": range(9), "b": range(9)}, 4)
     next(iter(sampler))
@@ -256,20 +241,17 @@ def test_a_report_on_other_streams_is_refused(losses: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "num_samples"), [(Budget(epochs=1.5), 15), (Budget(samples=23), 23), (Budget(steps=4), 14)]
+    ("max_epochs", "budget", "num_samples"),
+    [(None, Budget(epochs=1.5), 15), (None, Budget(samples=23), 23), (None, Budget(steps=4), 14), (1.5, None, 15)],
 )
-def test_after_the_budget_there_is_nothing_more(budget: Budget, num_samples: int) -> None:
-    sampler = AdaptiveBatchSampler(10, 4, budget=budget)
+def test_after_the_budget_or_the_streams_there_is_nothing_more(
+    max_epochs: float | None, budget: Budget | None, num_samples: int
+) -> None:
+    sampler = AdaptiveBatchSampler([Stream("a", range(10), max_epochs=max_epochs)], 4, budget=budget)
     assert not sampler.is_finished
     assert sum(len(batch) for _ in range(5) for batch in sampler) == num_samples
     assert sampler.is_finished
     assert list(sampler) == []
-
-
-def test_streams_that_are_exhausted_end_it() -> None:
-    sampler = AdaptiveBatchSampler([Stream("a", range(10), max_epochs=1.5)], 4)
-    assert sum(len(batch) for _ in range(5) for batch in sampler) == 15
-    assert sampler.is_finished
 
 
 class _Rows(IterableDataset[int]):
@@ -309,42 +291,30 @@ def test_a_bad_size_by_hand_is_refused(batch_size: Any) -> None:
         AdaptiveBatchSampler(10, 4, world_size=2, rank=0).set_batch_size(batch_size)
 
 
-def test_accelerate_finds_no_size_that_all_batches_had() -> None:
-    assert not hasattr(AdaptiveBatchSampler(10, 4), "batch_size")
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_a_data_loader_trains_on_it(num_workers: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(64, 3, generator=generator)
+    inputs = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
     targets = inputs @ torch.tensor([1.0, -2.0, 0.5])
     sampler = AdaptiveBatchSampler(64, lambda step, batch_size: 4 + step // 4)
+    assert not hasattr(sampler, "batch_size")  # accelerate finds no size that all batches had
     loader = DataLoader(TensorDataset(inputs, targets), batch_sampler=sampler, num_workers=num_workers)
-    model = torch.nn.Linear(3, 1, bias=False)
+    model, sizes = torch.nn.Linear(3, 1, bias=False), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    sizes = []
     for _ in range(6):
         for rows, expected in loader:
             sizes.append(len(rows))
             loss = torch.nn.functional.mse_loss(model(rows)[:, 0], expected)
+            optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            optimizer.zero_grad()
     assert sum(sizes) == 6 * 64
     assert sizes[:5] == [4, 4, 4, 4, 5]
     assert loss.item() < 1e-2
-    assert np.isfinite(sampler.coverage)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"batch_size": schedules.Ramp(8, 1.0, unit="progress", initial=4)},
-        {"batch_size": 4, "mixing": Scheduled([(0.0, [1.0])])},
-        {"batch_size": 4, "mixing": Hold(Scheduled([(0.0, [1.0])]), 3)},
-    ],
-)
-def test_what_goes_by_the_progress_of_a_run_needs_one(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="depends on the progress of the run, which is undefined without a budget"):
-        AdaptiveBatchSampler(20, **arguments)
-    assert AdaptiveBatchSampler(20, budget=Budget(epochs=2), **arguments).mixing.clock.progress == 0.0
+def test_what_goes_by_the_progress_of_a_run_needs_one() -> None:
+    scheduled = Hold(Scheduled([(0.0, [1.0])]), 3)
+    for size, mixing in ((schedules.Ramp(8, 1.0, unit="progress", initial=4), None), (4, scheduled)):
+        with pytest.raises(ValueError, match="depends on the progress of the run, which is undefined without a budget"):
+            AdaptiveBatchSampler(20, size, mixing=mixing)
+        assert AdaptiveBatchSampler(20, size, mixing=mixing, budget=Budget(epochs=2)).mixing.clock.progress == 0.0

@@ -1,17 +1,15 @@
 """Iterable streams in a mixture: what ranks are given, where rows end, and how they go on."""
 
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mixer import Fixed, Stream
+from mixer import Decision, Fixed, Mixture, Observation, Policy, Stream
 from mixer.distributed.collectives import OtherRankError
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.reader import SampleError
-from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.utils.files import write_json
 from tests.mixer.loading.rows_on_ranks import (
     Meeting,
@@ -25,19 +23,19 @@ from tests.mixer.loading.rows_on_ranks import (
 )
 
 
+def beside(rows: Any, length: int = 50, **options: Any) -> list[Stream]:
+    """Rows, and a stream that can be indexed."""
+    return [Stream("rows", rows, **options), Stream("map", Places(length, 1))]
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_one_pass_gives_each_row_once(world_size: int) -> None:
+def test_passes_give_each_row_once_and_follow_each_other(world_size: int) -> None:
     ranks = run_ranks(lambda: [Stream("rows", Rows(30), max_epochs=1)], world_size, 100)
-    together = sorted(row for _, batches in ranks for row in rows_of(batches))
-    assert together == list(range(30))
+    assert sorted(row for _, batches in ranks for row in rows_of(batches)) == list(range(30))
     for loader, batches in ranks:
         assert len(batches) == 5
         assert loader.mixing.is_exhausted
         assert loader.mixing.seen.tolist() == [30]
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_passes_follow_each_other(world_size: int) -> None:
     ranks = run_ranks(lambda: [Stream("rows", Rows(12))], world_size, 9)
     together = np.bincount([row for _, batches in ranks for row in rows_of(batches)], minlength=12)
     assert together.sum() == 54
@@ -46,7 +44,7 @@ def test_passes_follow_each_other(world_size: int) -> None:
 
 
 def test_a_shard_that_ends_first_ends_the_stream_for_all_at_the_same_step() -> None:
-    ranks = run_ranks(lambda: [Stream("rows", shards([9, 40]), max_epochs=1), Stream("map", Places(50, 1))], 2, 40)
+    ranks = run_ranks(lambda: beside(shards([9, 40]), max_epochs=1), 2, 40)
     counts = [[batch.plan.counts.tolist() for batch in batches] for _, batches in ranks]
     assert counts[0] == counts[1]
     given = [rows_of(batches) for _, batches in ranks]
@@ -59,28 +57,9 @@ def test_a_shard_that_ends_first_ends_the_stream_for_all_at_the_same_step() -> N
 
 
 def test_a_row_that_cannot_be_read_leaves_no_rank_waiting() -> None:
-    meeting, errors = Meeting(2), {}
-
-    def train(rank: int) -> None:
-        streams = [Stream("rows", Rows(30, fails_at=13), max_epochs=1)]
-        loader = make_loader(streams, rank, 2, meeting)
-        try:
-            for _ in range(5):
-                batch = loader.next_batch()
-                assert batch is not None
-                loader.mixing.observe(batch.plan, np.full(1, np.nan), np.zeros(1, dtype=np.int64))
-        except SampleError as error:
-            errors[rank] = str(error)
-            meeting.leave()
-        except threading.BrokenBarrierError:
-            errors[rank] = "went on until the ranks would confirm the step"
-
-    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=30)
-    assert any("'rows'" in error and "OSError: gone" in error for error in errors.values())
+    errors = outcomes_of(lambda: [Stream("rows", Rows(30, fails_at=13), max_epochs=1)], 2, 5, leaves=SampleError)
+    assert any("'rows'" in str(error) and "OSError: gone" in str(error) for error in errors)
+    assert all(isinstance(error, Exception) for error in errors)
 
 
 def test_a_pass_that_cannot_be_ended_on_one_rank_leaves_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,43 +71,39 @@ def test_a_pass_that_cannot_be_ended_on_one_rank_leaves_no_other_waiting(monkeyp
         return end_pass(source, most)
 
     monkeypatch.setattr(RowSource, "end_pass", fail_on_one)
-    errors = outcomes_of(lambda: [Stream("rows", Rows(9)), Stream("map", Places(50, 1))], 2, 20)
+    errors = outcomes_of(lambda: beside(Rows(9)), 2, 20)
     assert [(type(error), str(error)) for error in errors] == [
         (OtherRankError, "Another rank could not end a pass over its rows."),
         (OSError, "gone"),
     ]
 
 
-class _OnTop(Policy):
-    """Takes twice the batch size from the second stream, on top of the batch."""
+class OnTop(Policy):
+    """Takes twice the batch size from the first stream, on top of the batch."""
 
     name, is_static = "OnTop", True
 
     def start(self, mixture: Mixture) -> Decision:
-        return Decision(np.array([1.0, 0.0]), additional=np.array([0.0, 2.0]))
+        return Decision(np.array([0.0, 1.0]), additional=np.array([2.0, 0.0]))
 
     def update(self, observation: Observation) -> Decision:
         raise NotImplementedError
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_rows_that_come_on_top_of_a_batch_are_there(world_size: int) -> None:
-    ranks = run_ranks(
-        lambda: [Stream("map", Places(50, 0)), Stream("rows", Rows(40, 1))], world_size, 5, policy=_OnTop()
-    )
-    assert sum(len(rows_of(batches, 1)) for _, batches in ranks) == 60
+@pytest.mark.parametrize(
+    ("world_size", "policy", "expected"), [(1, OnTop(), 60), (3, OnTop(), 60), (1, Fixed([0, 1]), 0)]
+)
+def test_rows_that_come_on_top_of_a_batch_are_there_and_those_of_weight_0_are_not(
+    world_size: int, policy: Policy, expected: int
+) -> None:
+    ranks = run_ranks(lambda: beside(Rows(40)), world_size, 5, policy=policy)
+    assert sum(len(rows_of(batches)) for _, batches in ranks) == expected
 
 
 def test_fewer_rows_than_ranks_is_an_error_and_no_endless_search() -> None:
-    with pytest.raises(
-        ValueError, match=r"least one of 3 ranks received no row in a whole pass over the iterable streams \['rows'\]"
-    ):
-        run_ranks(lambda: [Stream("rows", Rows(2)), Stream("map", Places(50, 1))], 3, 20)
-
-
-def test_a_stream_of_weight_0_gives_nothing_and_loses_nothing() -> None:
-    ranks = run_ranks(lambda: [Stream("rows", Rows(9)), Stream("map", Places(50, 1))], 1, 5, policy=Fixed([0.0, 1.0]))
-    assert rows_of(ranks[0][1]) == []
+    message = r"least one of 3 ranks received no row in a whole pass over the iterable streams \['rows'\]"
+    with pytest.raises(ValueError, match=message):
+        run_ranks(lambda: beside(Rows(2)), 3, 20)
 
 
 def test_loading_a_step_again_gives_the_same_rows() -> None:
@@ -138,10 +113,9 @@ def test_loading_a_step_again_gives_the_same_rows() -> None:
     assert rows_of([loader.load(batch.plan)]) == rows_of([batch]) == list(range(6))
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize("length", [4, 7, 10])
+@pytest.mark.parametrize(("length", "world_size"), [(4, 1), (7, 2), (10, 3)])
 def test_the_end_of_a_pass_costs_a_stream_nothing_of_its_share(length: int, world_size: int) -> None:
-    ranks = run_ranks(lambda: [Stream("rows", Rows(length)), Stream("map", Places(1000, 1))], world_size, 20)
+    ranks = run_ranks(lambda: beside(Rows(length), 1000), world_size, 20)
     assert all(batch.plan.counts.tolist() == [3, 3] for _, batches in ranks for batch in batches)
     times = np.bincount([row for _, batches in ranks for row in rows_of(batches)], minlength=length)
     assert times.sum() == 60
@@ -153,79 +127,56 @@ def test_a_pass_may_be_shorter_than_a_step() -> None:
     assert rows_of(batches) == [number % 5 for number in range(48)]
 
 
-def test_a_look_ahead_goes_beyond_the_end_of_a_pass() -> None:
-    ((loader, _),) = run_ranks(lambda: [Stream("rows", Rows(8)), Stream("map", Places(50, 1))], 1, 2)
+def test_a_look_ahead_goes_beyond_the_end_of_a_pass_and_coverage_of_rows_is_no_share() -> None:
+    ((loader, _),) = run_ranks(lambda: beside(Rows(8), 12), 1, 3)
+    assert np.isnan(loader.mixing.coverage["rows"])
+    assert loader.mixing.coverage["map"] == pytest.approx(9 / 12)
     loader.mixing.next_plan()
     ahead = [plan.counts.tolist() for _, plan in zip(range(5), loader.mixing.forecast(), strict=False)]
     assert ahead == [[3, 3]] * 5
 
 
-def test_coverage_of_rows_is_no_share() -> None:
-    ((loader, _),) = run_ranks(lambda: [Stream("rows", Rows(30)), Stream("map", Places(12, 1))], 1, 3)
-    coverage = loader.mixing.coverage
-    assert np.isnan(coverage["rows"])
-    assert coverage["map"] == pytest.approx(9 / 12)
-
-
-@pytest.mark.parametrize("dataset", [lambda: Rows(25), lambda: shards([12, 13])], ids=["torch", "datasets"])
-@pytest.mark.parametrize("num_steps", [2, 5, 7])
-def test_the_feed_goes_on_where_it_was(dataset: Any, num_steps: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [lambda: Rows(25), lambda: shards([12, 13])], ids=["torch", "datasets"])
+@pytest.mark.parametrize("num_steps", [2, 7])
+def test_the_feed_goes_on_where_it_was(rows: Any, num_steps: int, tmp_path: Path) -> None:
     def streams() -> list[Stream]:
-        return [Stream("rows", dataset()), Stream("map", Places(50, 1))]
+        return beside(rows())
 
-    ((_, whole),) = run_ranks(streams, 1, 16)
-    ((first, before),) = run_ranks(streams, 1, num_steps)
-    first._feed.save(tmp_path, 0)
-    second = make_loader(streams(), 0, 1, Meeting(1))
-    second.mixing.load_state_dict(first.mixing.state_dict())
-    second._feed.load(tmp_path, 0)
-    after = []
-    for _ in range(16 - num_steps):
-        batch = second.next_batch()
-        assert batch is not None
-        after.append(batch)
-        second.mixing.observe(batch.plan, np.full(2, np.nan), np.zeros(2, dtype=np.int64))
+    ((_, whole),) = run_ranks(streams, 1, 12)
+    ((_, before),) = run_ranks(streams, 1, num_steps, save=tmp_path)
+    ((_, after),) = run_ranks(streams, 1, 12 - num_steps, resume=tmp_path)
     assert [rows_of(before + after, stream) for stream in (0, 1)] == [rows_of(whole, stream) for stream in (0, 1)]
 
 
-def test_a_torn_or_missing_file_of_rows_is_named(tmp_path: Path) -> None:
-    loader = make_loader([Stream("rows", Rows(30))], 0, 1, Meeting(1))
-    with pytest.raises(ValueError, match=r"has no position of stream 'rows': a file rows-RANK\.json is missing"):
-        loader._feed.load(tmp_path, 0)
-    (tmp_path / "rows-0.json").write_text("{torn")
-    with pytest.raises(ValueError, match=r"rows-0\.json is torn"):
-        loader._feed.load(tmp_path, 0)
+class TestFiles:
+    def saved(self, folder: Path) -> None:
+        run_ranks(lambda: [Stream("rows", Rows(30))], 1, 2, save=folder)
 
+    def load(self, folder: Path, world_size: int = 1, **options: Any) -> None:
+        make_loader([Stream("rows", Rows(30))], 0, world_size, Meeting(1))._feed.load(folder, 0, **options)
 
-def test_another_number_of_ranks_is_refused_unless_told_otherwise(tmp_path: Path) -> None:
-    one = make_loader([Stream("rows", Rows(30))], 0, 1, Meeting(1))
-    one.next_batch()
-    one._feed.save(tmp_path, 0)
-    two = make_loader([Stream("rows", Rows(30))], 0, 2, Meeting(1))
-    with pytest.raises(ValueError, match=r"'rows'.*allow_inexact=True"):
-        two._feed.load(tmp_path, 0)
-    two._feed.load(tmp_path, 0, allow_inexact=True)
+    def test_a_torn_or_missing_file_of_rows_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"has no position of stream 'rows': a file rows-RANK\.json is missing"):
+            self.load(tmp_path)
+        (tmp_path / "rows-0.json").write_text("{torn")
+        with pytest.raises(ValueError, match=r"rows-0\.json is torn"):
+            self.load(tmp_path)
 
+    def test_another_number_of_ranks_is_refused_unless_told_otherwise(self, tmp_path: Path) -> None:
+        self.saved(tmp_path)
+        with pytest.raises(ValueError, match=r"'rows'.*allow_inexact=True"):
+            self.load(tmp_path, 2)
+        self.load(tmp_path, 2, allow_inexact=True)
 
-class TestDamagedRows:
-    def _saved(self, folder: Path) -> None:
-        ((loader, _),) = run_ranks(lambda: [Stream("rows", Rows(30))], 1, 2)
-        loader._feed.save(folder, 0)
-
-    def _load(self, folder: Path) -> None:
-        make_loader([Stream("rows", Rows(30))], 0, 1, Meeting(1))._feed.load(folder, 0)
-
-    @pytest.mark.parametrize("name", ["rows-x.json", "rows-.json", "rows-1-2.json", "rows-9999999999.json"])
-    def test_files_of_other_names_are_left_alone(self, name: str, tmp_path: Path) -> None:
-        self._saved(tmp_path)
-        (tmp_path / name).write_text("{}")
-        self._load(tmp_path)
+    def test_files_of_other_names_are_left_alone(self, tmp_path: Path) -> None:
+        self.saved(tmp_path)
+        for name in ("rows-x.json", "rows-.json", "rows-1-2.json", "rows-9999999999.json"):
+            (tmp_path / name).write_text("{}")
+        self.load(tmp_path)
 
     @pytest.mark.parametrize("value", [3, None, [], {}, {"lanes": 3}])
     def test_what_is_no_place_in_rows_is_refused_with_its_stream(self, value: Any, tmp_path: Path) -> None:
-        self._saved(tmp_path)
         write_json(tmp_path / "rows-0.json", {"rows": value})
-        with pytest.raises(
-            ValueError, match=r"the position of stream 'rows' in a file rows-RANK\.json of .* is damaged"
-        ):
-            self._load(tmp_path)
+        message = r"the position of stream 'rows' in a file rows-RANK\.json of .* is damaged"
+        with pytest.raises(ValueError, match=message):
+            self.load(tmp_path)

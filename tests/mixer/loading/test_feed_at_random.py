@@ -2,7 +2,7 @@
 
 import random
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,12 +22,10 @@ class _Case(NamedTuple):
     num_steps: int = 24
 
     def make_streams(self) -> list[Stream]:
-        datasets = [(Rows if is_iterable else Places)(length, k) for k, (is_iterable, length, _) in self._numbered()]
-        limits = [max_epochs for _, _, max_epochs in self.streams]
-        return [Stream(f"s{k}", dataset, max_epochs=limits[k]) for k, dataset in enumerate(datasets)]
-
-    def _numbered(self) -> list[tuple[int, tuple[bool, int, int | None]]]:
-        return list(enumerate(self.streams))
+        return [
+            Stream(f"s{k}", (Rows if is_iterable else Places)(length, k), max_epochs=most)
+            for k, (is_iterable, length, most) in enumerate(self.streams)
+        ]
 
     def weigh(self, step: int) -> list[float]:
         """Weights that change with every step, some of them to 0."""
@@ -59,18 +57,18 @@ def _draw(seed: int) -> _Case:
 
 
 _CASES = {f"reported-{number}": case for number, case in enumerate(_REPORTED)}
-_CASES |= {f"drawn-{seed}": _draw(seed) for seed in range(16)}
+_CASES |= {f"drawn-{seed}": _draw(seed) for seed in range(9)}
 
 
 @pytest.mark.parametrize("case", _CASES.values(), ids=_CASES)
 def test_ranks_do_the_same_whatever_each_has_left_and_go_on_from_anywhere(case: _Case, tmp_path: Path) -> None:
-    options = {"batch_size": case.batch_size, "epoch_size": case.epoch_size}
+    options: dict[str, Any] = {"batch_size": case.batch_size, "epoch_size": case.epoch_size}
     options["weigh"] = None if case.seed is None else case.weigh
     whole = run_ranks(case.make_streams, case.world_size, case.num_steps, **options)
     assert len({str([batch.plan.counts.tolist() for batch in batches]) for _, batches in whole}) == 1
     assert len({str([len(batch.micro_batches) for batch in batches]) for _, batches in whole}) == 1
     mixing, num_steps = whole[0][0].mixing, len(whole[0][1])
-    for k, (_, length, max_epochs) in case._numbered():
+    for k, (_, length, max_epochs) in enumerate(case.streams):
         given = [row for _, batches in whole for row in rows_of(batches, k)]
         assert len(given) == mixing.seen[k]
         if max_epochs is not None:
@@ -84,11 +82,9 @@ def test_ranks_do_the_same_whatever_each_has_left_and_go_on_from_anywhere(case: 
             assert rows_of(first, k) + rows_of(second, k) == rows_of(all_of_them, k)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-@pytest.mark.parametrize(("length", "num_passes"), [(5, 2), (7, 1), (9, 3)])
+@pytest.mark.parametrize(("world_size", "length", "num_passes"), [(1, 5, 2), (2, 7, 1), (3, 9, 3), (4, 9, 3)])
 def test_every_row_of_the_last_pass_is_given_or_counted(world_size: int, length: int, num_passes: int) -> None:
     case = _Case(((False, 50, None), (True, length, num_passes)), world_size, 5)
     ranks = run_ranks(case.make_streams, world_size, 30, batch_size=5)
     given = sum(len(rows_of(batches, 1)) for _, batches in ranks)
-    undelivered = int(ranks[0][0].mixing.planner.undelivered[1])
-    assert given + undelivered == length * num_passes
+    assert given + int(ranks[0][0].mixing.planner.undelivered[1]) == length * num_passes

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
+from transformers import DataCollatorWithPadding
 
 from mixer import LossChange, MixingTrainer, Stream, Uniform
 from mixer.loading.batching import MicroBatchOptions
@@ -23,6 +23,7 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.planner import Planner
 from tests.helpers import GradientRecorder, arguments, build_model
+from tests.mixer.recipe.small_tokenizers import of_words
 
 lengths_lists = st.lists(st.integers(1, 50), min_size=1, max_size=60)
 
@@ -31,23 +32,16 @@ def _ids(lengths: list[int]) -> np.ndarray:
     return np.sort(np.arange(len(lengths)) % 3)
 
 
-class TestOrder:
-    @given(lengths=lengths_lists)
-    def test_it_is_from_long_to_short_and_loses_nothing(self, lengths: list[int]) -> None:
-        order = sort_by_length(_ids(lengths), np.array(lengths), is_by_stream=False)
-        assert sorted(order.tolist()) == list(range(len(lengths)))
-        assert (np.diff(np.array(lengths)[order]) <= 0).all()
-
-    @given(lengths=lengths_lists)
-    def test_by_stream_the_streams_stay_together(self, lengths: list[int]) -> None:
-        ids = _ids(lengths)
-        order = sort_by_length(ids, np.array(lengths), is_by_stream=True)
-        assert ids[order].tolist() == ids.tolist()
-        for stream_id in set(ids.tolist()):
-            assert (np.diff(np.array(lengths)[order][ids == stream_id]) <= 0).all()
-
-    def test_equal_lengths_stay_in_order(self) -> None:
-        assert sort_by_length(np.zeros(5, dtype=int), np.full(5, 7), False).tolist() == [0, 1, 2, 3, 4]
+@pytest.mark.parametrize("by_stream", [False, True])
+@given(lengths=lengths_lists)
+def test_the_order_is_from_long_to_short_and_loses_nothing(by_stream: bool, lengths: list[int]) -> None:
+    ids = _ids(lengths)
+    order = sort_by_length(ids, np.array(lengths), is_by_stream=by_stream)
+    assert sorted(order.tolist()) == list(range(len(lengths)))
+    assert not by_stream or ids[order].tolist() == ids.tolist()
+    for stream_id in set(ids.tolist()) if by_stream else [-1]:
+        assert (np.diff(np.array(lengths)[order][(ids == stream_id) | (stream_id < 0)]) <= 0).all()
+    assert sort_by_length(np.zeros(5, dtype=int), np.full(5, 7), by_stream).tolist() == [0, 1, 2, 3, 4]
 
 
 class TestDealing:
@@ -73,22 +67,21 @@ class TestDealing:
 
 class TestTokenBudget:
     @given(lengths=lengths_lists, budget=st.integers(1, 200), by_stream=st.booleans())
-    def test_no_micro_batch_is_over_it_but_for_single_samples(self, lengths, budget, by_stream) -> None:
+    def test_no_micro_batch_is_over_it_but_for_single_samples(
+        self, lengths: list[int], budget: int, by_stream: bool
+    ) -> None:
         ids = _ids(lengths)
         slices = split_by_tokens(ids, np.array(lengths), budget, by_stream)
         assert [place for cut in slices for place in range(cut.start, cut.stop)] == list(range(len(lengths)))
         for cut in slices:
             own = lengths[cut.start : cut.stop]
             assert max(own) * len(own) <= budget or len(own) == 1
-            if by_stream:
-                assert set(ids[cut.start : cut.stop].tolist()) == {cut.stream_id}
+            assert not by_stream or set(ids[cut.start : cut.stop].tolist()) == {cut.stream_id}
 
-    def test_a_micro_batch_is_filled_before_the_next_one_begins(self) -> None:
-        slices = split_by_tokens(np.zeros(5, dtype=int), np.array([4, 4, 2, 2, 2]), 8, False)
-        assert [(cut.start, cut.stop) for cut in slices] == [(0, 2), (2, 5)]
-
-    def test_no_samples_are_no_micro_batches(self) -> None:
-        assert split_by_tokens(np.zeros(0, dtype=int), np.zeros(0, dtype=int), 8, True) == []
+    @pytest.mark.parametrize(("lengths", "expected"), [([4, 4, 2, 2, 2], [(0, 2), (2, 5)]), ([], [])])
+    def test_a_micro_batch_is_filled_before_the_next_one_begins(self, lengths: list[int], expected: Any) -> None:
+        slices = split_by_tokens(np.zeros(len(lengths), dtype=int), np.array(lengths, dtype=int), 8, False)
+        assert [(cut.start, cut.stop) for cut in slices] == expected
 
 
 class _Ragged:
@@ -116,12 +109,8 @@ def _pad(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 def _loader(rank: int = 0, world_size: int = 1, has_column: bool = False, **options: Any) -> MixingLoader:
     sources: list[Any] = [_Ragged(stream, length) for stream, length in enumerate((40, 25, 30))]
     if has_column:
-        sources = [
-            datasets.Dataset.from_list(
-                [{**source[index], "length": int(source.sizes[index])} for index in range(len(source))]
-            )
-            for source in sources
-        ]
+        rows = [[{**own[index], "length": int(own.sizes[index])} for index in range(len(own))] for own in sources]
+        sources = [datasets.Dataset.from_list(own) for own in rows]
     streams = [Stream(f"s{number}", source) for number, source in enumerate(sources)]
     mixing = Mixing(Planner(streams, seed=0), Uniform(), Clock(24, 95, Budget(epochs=2)))
     options = {"max_samples": 4, "lengths": Lengths(sources), **options}
@@ -160,38 +149,26 @@ class TestLoader:
             assert ids.tolist() == micro.stream_ids.tolist()
             assert not by_stream or len(set(ids.tolist())) == 1
 
-    @pytest.mark.parametrize("has_column", [False, True])
-    @pytest.mark.parametrize("by_stream", [False, True])
-    @pytest.mark.parametrize("world_size", [2, 3])
-    def test_the_ranks_together_have_the_step(self, has_column: bool, by_stream: bool, world_size: int) -> None:
-        whole = _loader(lengths=None).next_batch()
-        batches = []
-        for rank in range(world_size):
-            loader = _loader(rank, world_size, has_column, groups_by_length=True)
-            loader.by_stream = by_stream
-            batches.append(loader.next_batch())
-        assert whole is not None
-        assert len({len(batch.micro_batches) for batch in batches}) == 1
-        assert sorted(row for batch in batches for row in _samples(batch)) == _samples(whole)
-
-    @pytest.mark.parametrize("has_column", [False, True])
-    @pytest.mark.parametrize("by_stream", [False, True])
-    @pytest.mark.parametrize("cap", [MicroBatchCap(1), MicroBatchCap(3)])
-    def test_ranks_that_cut_anew_keep_their_samples_and_stay_in_step(
-        self, has_column: bool, by_stream: bool, cap: MicroBatchCap
+    @pytest.mark.parametrize(
+        ("has_column", "by_stream", "max_samples"),
+        [(False, False, 3), (False, True, 1), (True, False, 1), (True, True, 3)],
+    )
+    def test_the_ranks_together_have_the_step_also_those_that_cut_it_anew(
+        self, has_column: bool, by_stream: bool, max_samples: int
     ) -> None:
-        numbers = set()
+        batches, again = [], []
         for rank in range(3):
             loader = _loader(rank, 3, has_column, groups_by_length=True)
             loader.by_stream, loader.keeps_samples = by_stream, True
-            batch = loader.next_batch()
-            assert batch is not None
-            loader.cap = cap
-            again = loader.resplit(batch)
-            assert _samples(again) == _samples(batch)
-            assert max(len(micro.stream_ids) for micro in again.micro_batches) <= cap.max_samples
-            numbers.add(len(again.micro_batches))
-        assert len(numbers) == 1
+            batches.append(loader.next_batch())
+            loader.cap = MicroBatchCap(max_samples)
+            again.append(loader.resplit(batches[-1]))
+            assert _samples(again[-1]) == _samples(batches[-1])
+            assert max(len(micro.stream_ids) for micro in again[-1].micro_batches) <= max_samples
+        for found in (batches, again):
+            assert len({len(batch.micro_batches) for batch in found}) == 1
+        whole = _loader(lengths=None).next_batch()
+        assert sorted(row for batch in batches for row in _samples(batch)) == _samples(whole)
 
     def test_a_column_saves_padding_on_several_ranks(self) -> None:
         def padding(has_column: bool) -> int:
@@ -200,92 +177,64 @@ class TestLoader:
 
         assert padding(has_column=True) < padding(has_column=False)
 
-    def test_micro_batches_of_so_many_tokens(self) -> None:
-        batch = _loader(max_tokens=64, groups_by_length=True).next_batch()
-        assert batch is not None
-        assert all(micro.inputs["input_ids"].numel() <= 64 for micro in batch.micro_batches)
-        assert sum(len(micro.stream_ids) for micro in batch.micro_batches) == 24
-
-    def test_ranks_with_fewer_micro_batches_get_empty_ones(self) -> None:
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_ranks_with_fewer_micro_batches_of_so_many_tokens_get_empty_ones(self, fails: bool) -> None:
         asked = []
 
         def most(number: int) -> int:
             asked.append(number)
-            return 9
+            return 9 if number else 0
 
-        batch = _loader(0, 2, max_tokens=64, agree_on_most=most).next_batch()
-        assert batch is not None
-        assert len(batch.micro_batches) == 9
+        loader = _loader(0, 2, max_tokens=64, agree_on_most=most)
+        if fails:  # which is told before the others wait
+            loader._reader._datasets[1].sizes = None
+            with pytest.raises(SampleError, match="'s1'"):
+                loader.next_batch()
+            assert asked == [0]
+            return
+        batch = loader.next_batch()
+        assert all(micro.inputs["input_ids"].numel() <= 64 for micro in batch.micro_batches[: asked[0]])
         assert [micro.is_padding for micro in batch.micro_batches] == [False] * asked[0] + [True] * (9 - asked[0])
+        assert sum(len(micro.stream_ids) for micro in batch.micro_batches if not micro.is_padding) == 12
 
-    def test_a_failure_is_told_before_the_others_wait(self) -> None:
-        asked = []
-
-        def most(number: int) -> int:
-            asked.append(number)
-            return number
-
-        loader = _loader(max_tokens=64, agree_on_most=most)
-        loader._reader._datasets[1].sizes = None  # every sample of it fails now
-        with pytest.raises(SampleError, match="'s1'"):
-            loader.next_batch()
-        assert asked == [0]
+    @pytest.mark.parametrize(
+        ("lengths", "loaded", "expected"),
+        [
+            (Lengths([[]], "size"), Samples(None, [{"size": 7, "input_ids": [1]}, {"input_ids": [1, 2]}]), [7, 2]),
+            (Lengths([datasets.Dataset.from_dict({"length": [5, 9]})]), Samples(None, [{"pixels": 1}] * 2), [5, 9]),
+            (Lengths([[]]), Samples({"input_ids": torch.zeros(3, 5)}), [5, 5, 5]),
+        ],
+    )
+    def test_lengths_come_of_a_column_or_of_the_input(
+        self, lengths: Lengths, loaded: Samples, expected: list[int]
+    ) -> None:
+        assert lengths.measure(_share(len(expected)), Loaded(loaded)).tolist() == expected
 
     def test_samples_without_a_length_are_refused(self) -> None:
         lengths = Lengths([range(3)], "length", "pixels")
         with pytest.raises(ValueError, match=r"need samples with 'pixels' or a column 'length' .* \['a'\]"):
             lengths.measure(_share(1), Loaded(Samples(None, [{"a": 1}])))
 
-    def test_a_length_column_counts_before_the_input(self) -> None:
-        lengths = Lengths([[]], "size")
-        loaded = Loaded(Samples(None, [{"size": 7, "input_ids": [1]}, {"input_ids": [1, 2]}]))
-        assert lengths.measure(_share(2), loaded).tolist() == [7, 2]
 
-    def test_a_column_that_is_not_loaded_counts_too(self) -> None:
-        lengths = Lengths([datasets.Dataset.from_dict({"length": [5, 9, 2]})])
-        assert lengths.measure(_share(3), Loaded(Samples(None, [{"pixels": 1}] * 3))).tolist() == [5, 9, 2]
-
-    def test_stacked_samples_are_equally_long(self) -> None:
-        loaded = Loaded(Samples({"input_ids": torch.zeros(3, 5)}))
-        assert Lengths([[]]).measure(_share(3), loaded).tolist() == [5, 5, 5]
-
-
-def _tokenizer() -> PreTrainedTokenizerFast:
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"[PAD]": 0, "x": 1}, "x")), pad_token="[PAD]")
+def _gradients(folder: Path, strategy: str, **options: Any) -> torch.Tensor:
+    sources = {}
+    for number, name in enumerate("ab"):
+        own = _Ragged(number, 30)
+        rows = [{**own[index], "labels": index % 3, "length": int(own.sizes[index])} for index in range(30)]
+        sources[name] = datasets.Dataset.from_list(rows)
+    recorder = GradientRecorder()
+    args = arguments(folder, per_device_train_batch_size=4, train_sampling_strategy=strategy)
+    collator = DataCollatorWithPadding(of_words("x"))
+    options = {"batch_size": 16, "mixing": LossChange(), "callbacks": [recorder], **options}
+    MixingTrainer(build_model("bert-classifier"), args, collator, sources, **options).train()
+    return torch.stack(recorder.gradients)
 
 
-@pytest.mark.parametrize("options", [{}, {"max_tokens_per_micro_batch": 48}])
-@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
-def test_the_gradient_is_the_one_without_grouping(tmp_path: Path, options: Any, strategy: str) -> None:
-    def gradients(folder: str, strategy: str, **options: Any) -> torch.Tensor:
-        sources = {}
-        for number, name in enumerate("ab"):
-            rows = _Ragged(number, 30)
-            sources[name] = datasets.Dataset.from_list(
-                [
-                    {"input_ids": rows[index]["input_ids"], "labels": index % 3, "length": int(rows.sizes[index])}
-                    for index in range(30)
-                ]
-            )
-        recorder = GradientRecorder()
-        args = arguments(tmp_path / folder, per_device_train_batch_size=4, train_sampling_strategy=strategy)
-        trainer = MixingTrainer(
-            build_model("bert-classifier"),
-            args,
-            DataCollatorWithPadding(_tokenizer()),
-            sources,
-            batch_size=16,
-            mixing=LossChange(),
-            callbacks=[recorder],
-            **options,
-        )
-        trainer.train()
-        return torch.stack(recorder.gradients)
-
-    torch.testing.assert_close(gradients("one", strategy, **options), gradients("other", "random"), rtol=0, atol=1e-6)
+def test_the_gradient_is_the_one_without_grouping(tmp_path: Path) -> None:
+    expected = _gradients(tmp_path / "plain", "random")
+    for strategy, options in (("group_by_length", {}), ("group_by_length", {"max_tokens_per_micro_batch": 48})):
+        found = _gradients(tmp_path / "other", strategy, **options)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("value", "error"), [(0, ValueError), (True, TypeError), (1.5, TypeError)])

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -52,6 +52,7 @@ class Pair(NamedTuple):
 
 
 class TestRoundTrip:
+    @settings(max_examples=30)
     @given(dtype=dtypes, own_shapes=st.lists(shapes, min_size=1, max_size=6))
     def test_tensors_of_any_shape(self, dtype: torch.dtype, own_shapes: list[tuple[int, ...]]) -> None:
         values = [tensor(dtype, shape, seed) for seed, shape in enumerate(own_shapes)]
@@ -59,6 +60,7 @@ class TestRoundTrip:
         rows = [{"x": value, "y": seed} for seed, value in enumerate(values)]
         assert_same(sent(rows), rows)
 
+    @settings(max_examples=30)
     @given(kinds=st.lists(st.tuples(dtypes, shapes), min_size=1, max_size=5))
     def test_tensors_of_mixed_kinds(self, kinds: list[tuple[torch.dtype, tuple[int, ...]]]) -> None:
         rows = [{"x": tensor(dtype, shape, seed)} for seed, (dtype, shape) in enumerate(kinds)]
@@ -72,28 +74,22 @@ class TestRoundTrip:
             [{"x": torch.ones(2)}, {"x": 3.0}, {"x": None}],
             [{"x": torch.ones(2)}, {"y": torch.ones(2)}],
             [{"x": torch.ones(2)}, {"x": torch.ones(2), "y": 1}],
-            [{"x": 1}, "text", None, 3],
+            [{"x": 1}, "text", None, 3, b"a"],
             [{}, {}],
+            [{"x": torch.arange(125_001)}],
             [{1: torch.ones(1), ("a", 2): "b"}] * 2,
             [{"nested": {"x": torch.ones(2), "y": [torch.zeros(1)]}}] * 2,
             [(torch.ones(2), 1), (torch.ones(3), 2)],
             [Pair(torch.ones(2), "a"), Pair(torch.ones(2), "b")],
             [[torch.ones(2)], [torch.ones(2), torch.ones(1)]],
-            ["a", "b"],
-            [b"a", bytearray(b"b")],
             [UserDict(x=torch.ones(2))] * 2,
             [OrderedDict(x=torch.ones(2))] * 2,
-            [None, None],
             [np.float32(2.0), np.int64(3)],
         ],
-        ids=str,
+        ids=lambda rows: repr(rows)[:30],
     )
     def test_samples_of_any_kind(self, rows: list[Any]) -> None:
         assert_same(sent(rows), rows)
-
-    def test_the_order_of_the_keys_does_not_matter(self) -> None:
-        rows = [{"x": 1, "y": 2}, {"y": 4, "x": 3}]
-        assert sent(rows) == rows
 
     def test_pictures(self) -> None:
         images = pytest.importorskip("PIL.Image")
@@ -125,26 +121,16 @@ class TestRoundTrip:
             assert packed.unpack()[3]["x"].dtype is dtype
             assert packed.unpack()[3]["x"].tolist() == [1, 1]
 
-    @pytest.mark.parametrize("length", [124_999, 125_000, 125_001, 300_000])
-    def test_tensors_of_any_size(self, length: int) -> None:
-        rows = [{"x": torch.arange(length)}]
-        assert_same(sent(rows), rows)
-
-    def test_tensors_of_other_kinds(self) -> None:
+    def test_tensors_of_other_kinds_and_layouts(self) -> None:
         sparse = torch.eye(3).to_sparse()
         parameter = torch.nn.Parameter(torch.ones(2))
         jagged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
-        rows = [{"s": sparse, "p": parameter, "n": jagged}] * 2
-        for row in sent(rows):
+        for row in sent([{"s": sparse, "p": parameter, "n": jagged}] * 2):
             assert torch.equal(row["s"].to_dense(), torch.eye(3))
             assert type(row["p"]) is torch.nn.Parameter
             assert [len(part) for part in row["n"].unbind()] == [2, 3]
-
-    def test_tensors_of_different_layouts(self) -> None:
-        first, second = sent([{"x": torch.eye(3)}, {"x": torch.eye(3).to_sparse()}])
+        first, second = sent([{"x": torch.eye(3)}, {"x": sparse}])
         assert torch.equal(first["x"], second["x"].to_dense())
-
-    def test_a_tensor_that_takes_a_gradient_can_be_sent(self) -> None:
         rows = [{"x": torch.ones(2, requires_grad=True)}, {"x": torch.ones(2)}]
         through_a_queue(pack(rows))
         assert [row["x"].requires_grad for row in sent(rows)] == [True, False]
@@ -176,44 +162,30 @@ def test_a_column_of_tensors_crosses_as_one(is_ragged: bool) -> None:
     assert sum(isinstance(part, Tensor | np.ndarray) for part in content) == 1
 
 
-def test_what_is_sent_is_a_copy() -> None:
-    value = torch.zeros(3)
-    packed = pack([{"x": value}])
-    value += 1
-    assert packed.unpack()[0]["x"].tolist() == [0.0, 0.0, 0.0]
-
-
-def test_a_small_piece_does_not_carry_the_whole_along() -> None:
+def test_what_is_sent_is_a_copy_of_that_alone() -> None:
     large = torch.zeros(1_000_000)
-    buffer = io.BytesIO()
-    torch.save(pack([{"x": large[:2]}, {"x": large[2:5]}]), buffer)
+    buffer, packed = io.BytesIO(), pack([{"x": large[:2]}, {"x": large[2:5]}])
+    torch.save(packed, buffer)
     assert buffer.tell() < 100_000
+    large += 1
+    assert packed.unpack()[1]["x"].tolist() == [0.0, 0.0, 0.0]
 
 
-class TestColumns:
-    @given(dtype=dtypes, shape=shapes, count=st.integers(1, 5))
-    def test_they_unpack_to_a_dict_a_sample(self, dtype: torch.dtype, shape: tuple[int, ...], count: int) -> None:
-        columns = {"x": tensor(dtype, (count, *shape)), "y": torch.arange(count)}
-        unpacked = pack_columns(columns).unpack()
-        for number in range(count):
-            assert_same(unpacked[number], {"x": columns["x"][number], "y": columns["y"][number]})
+@settings(max_examples=20)
+@given(dtype=dtypes, shape=shapes, count=st.integers(1, 5))
+def test_columns_unpack_to_a_dict_a_sample(dtype: torch.dtype, shape: tuple[int, ...], count: int) -> None:
+    columns = {"x": tensor(dtype, (count, *shape)), "y": torch.arange(count)}
+    unpacked = pack_columns(columns).unpack()
+    for number in range(count):
+        assert_same(unpacked[number], {"x": columns["x"][number], "y": columns["y"][number]})
 
 
 class TestStackRows:
-    @given(
-        sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4),
-        picks=st.lists(st.integers(0, 99), min_size=1, max_size=12),
-    )
-    def test_rows_of_several_loads_are_stacked_as_one_by_one(self, sizes: list[int], picks: list[int]) -> None:
-        loads = [
-            pack([{"x": tensor(torch.float32, (3,), 10 * k + n)} for n in range(size)]) for k, size in enumerate(sizes)
-        ]
-        places = [
-            (load, number)
-            for load, size in zip([p.unpack() for p in loads], sizes, strict=True)
-            for number in range(size)
-        ]
-        rows = [places[pick % len(places)] for pick in picks]
+    @settings(max_examples=20)
+    @given(picks=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), min_size=1, max_size=12))
+    def test_rows_of_several_loads_are_stacked_as_one_by_one(self, picks: list[tuple[int, int]]) -> None:
+        loads = [pack([{"x": tensor(torch.float32, (3,), 10 * k + n)} for n in range(4)]).unpack() for k in range(3)]
+        rows = [(loads[k], number) for k, number in picks]
         stacked = stack_rows(rows)
         assert stacked is not None
         assert torch.equal(stacked["x"], torch.stack([samples[number]["x"] for samples, number in rows]))
@@ -234,7 +206,5 @@ class TestStackRows:
         first, second = pack([{"x": torch.ones(3)}]).unpack(), pack([other]).unpack()
         assert stack_rows([(first, 0), (second, 0)]) is None
         assert stack_rows([(second, 0), (first, 0)]) is None
-
-    def test_ragged_rows_are_left_to_the_collator(self) -> None:
         ragged = pack([{"x": torch.ones(3)}, {"x": torch.ones(2)}]).unpack()
         assert stack_rows([(ragged, 0), (ragged, 1)]) is None

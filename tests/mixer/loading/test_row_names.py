@@ -1,5 +1,3 @@
-"""Which samples an error may be of, in words."""
-
 import numpy as np
 import pytest
 
@@ -10,23 +8,21 @@ from replay import ReplayBuffer
 STREAMS = [Stream("a", range(100)), Stream("memory", ReplayBuffer(3)), Stream("b", range(100))]
 
 
-def names(*rows: tuple[int, int]) -> str:
-    stream_ids, indices = np.array(rows, dtype=np.int64).reshape(-1, 2).T
-    return name_rows(STREAMS, stream_ids, indices)
+FIRST_16 = ", ".join(map(str, range(16)))
 
 
-def test_samples_are_named_by_stream_in_their_order() -> None:
-    assert names((2, 7), (0, 3), (2, 1)) == "stream 'a': samples 3; stream 'b': samples 7, 1"
-
-
-def test_no_more_than_sixteen_of_a_stream_are_listed() -> None:
-    listed = ", ".join(map(str, range(16)))
-    assert names(*((0, index) for index in range(16))) == f"stream 'a': samples {listed}"
-    assert names(*((0, index) for index in range(17))) == f"stream 'a': samples {listed}, ..."
-
-
-def test_replayed_samples_are_counted_as_their_addresses_say_nothing() -> None:
-    assert names((1, 10**15), (1, 3)) == "stream 'memory': 2 replayed samples"
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(2, 7), (0, 3), (2, 1)], "stream 'a': samples 3; stream 'b': samples 7, 1"),
+        ([(0, index) for index in range(16)], f"stream 'a': samples {FIRST_16}"),
+        ([(0, index) for index in range(17)], f"stream 'a': samples {FIRST_16}, ..."),
+        ([(1, 10**15), (1, 3)], "stream 'memory': 2 replayed samples"),  # their addresses say nothing
+    ],
+)
+def test_samples_are_named_by_stream_in_their_order(rows: list[tuple[int, int]], expected: str) -> None:
+    stream_ids, indices = np.array(rows, dtype=np.int64).T
+    assert name_rows(STREAMS, stream_ids, indices) == expected
 
 
 def test_an_error_keeps_its_kind_and_is_told_with_its_samples() -> None:

@@ -94,8 +94,8 @@ class TestTheSameSteps:
     def test_samples_read_by_columns(self) -> None:
         found = []
         for number in (0, 1):
-            loader = make_loader(number, datasets=[Columns(k, 9) for k in range(2)], collator=stacking_collator)
-            loader._stack_columns = dict
+            datasets = [Columns(k, 9) for k in range(2)]
+            loader = make_loader(number, datasets=datasets, collator=stacking_collator, stack_columns=dict)
             found.append([contents(batch) for batch in batches_of(loader, 4)])
             loader.stop()
         assert found[0] == found[1]
