@@ -15,7 +15,6 @@ from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from mixer.policies import (
-    ODM,
     Decision,
     Fixed,
     Function,
@@ -224,11 +223,6 @@ class TestForecast:
         assert policy.observations == []
         mixing.set_weights({"a": 0, "b": 1, "c": 3})
         assert next(mixing.forecast()).weights.tolist() == [0.0, 0.25, 0.75]
-
-    def test_it_ends_with_the_run(self) -> None:
-        mixing = make_mixing(batch_size=50, num_epochs=2)
-        mixing.next_plan()
-        assert [plan.step for plan in mixing.forecast()] == [2, 3, 4]
 
     def test_while_it_is_asked_on_later_plans_do_not_disturb_it(self) -> None:
         mixing = make_mixing(batch_size=7)
@@ -502,18 +496,6 @@ class TestWhoIsThere:
         assert there[1] == [True] * 3
         assert there[-1] == [False, False, True]
 
-    def test_the_first_decision_knows_it_too(self) -> None:
-        started: list[Mixture] = []
-
-        class Started(Recording):
-            def start(self, mixture: Mixture) -> Decision:
-                started.append(mixture)
-                return super().start(mixture)
-
-        streams = [Stream("a", range(9)), Stream("late", range(9), enters_at=0.5)]
-        Mixing(Planner(streams, 0), Started([0.5, 0.5]), Clock(2, 18, Budget(epochs=1)))
-        assert [mixture.is_active.tolist() for mixture in started] == [[True, False]]
-
 
 class TestSharesOfTokens:
     """Samples of the first stream are a hundred times as long as those of the second."""
@@ -542,9 +524,3 @@ class TestSharesOfTokens:
         self.run(policy, 2)
         assert all(seen.tokens_per_sample is None for seen in policy.observations)
         assert [seen.shares.tolist() for seen in policy.observations] == [[0.75, 0.25]] * 2
-
-    @pytest.mark.parametrize("unit", ["samples", "tokens"])
-    def test_equal_losses_leave_odm_even(self, unit: str) -> None:
-        policy = ODM(decay=0.0, num_warmup_steps=0, unit=unit)
-        weights = self.run(policy, 10).weights
-        assert weights["long"] == pytest.approx(0.5, abs=1e-6)

@@ -78,22 +78,6 @@ class TestEpochs:
     def test_epochs_and_budgets_are_met_to_the_sample(self, clock: Clock, size: int, expected: list[int]) -> None:
         assert run(clock, [size]) == expected
 
-    def test_the_published_example(self) -> None:
-        clock, coverage = data_clock(10, 2, epochs=4.6), []
-        totals = []
-        while clock.progress < 1.0:
-            totals.append(clock.next_total())
-            clock.tick()
-            coverage.append((round(clock.epoch_coverage, 9), round(clock.epoch, 9)))
-            clock.resize(2 * (1 + clock.step // 5))
-        assert totals == [2] * 5 + [4, 4, 2] + [4, 4, 2] + [6, 4] + [6]
-        assert coverage == [
-            *[(0.2, 0.2), (0.4, 0.4), (0.6, 0.6), (0.8, 0.8), (1.0, 1.0)],
-            *[(0.4, 1.4), (0.8, 1.8), (1.0, 2.0)],
-            *[(0.4, 2.4), (0.8, 2.8), (1.0, 3.0)],
-            *[(0.6, 3.6), (1.0, 4.0), (0.6, 4.6)],
-        ]
-
 
 class TestBudgets:
     @given(BUDGETS, SIZES)

@@ -66,14 +66,6 @@ class TestAtHome:
         for rank, share in enumerate(shares_of(plan, world_size, is_balanced=False)):
             assert share == [key for key in all_samples(plan) if home(key, world_size) == rank]
 
-    @given(counts=st.lists(st.integers(0, 40), min_size=3, max_size=3), world_size=world_sizes)
-    def test_no_count_changes_the_home_of_a_sample(self, counts: list[int], world_size: int) -> None:
-        starts = [7, 90, 11]
-        small, large = make_plan(counts, starts), make_plan([40, 40, 40], starts)
-        for rank in range(world_size):
-            own = samples_of(small, rank, world_size, is_balanced=False)
-            assert set(own) == set(all_samples(small)) & set(samples_of(large, rank, world_size, is_balanced=False))
-
 
 class TestBalanced:
     @given(plan=plans, world_size=world_sizes)

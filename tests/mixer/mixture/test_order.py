@@ -204,15 +204,6 @@ class TestOrderBlock:
         for span in spans:
             self.assert_reads(whole, block, range(*span))
 
-    @given(
-        positions=st.lists(st.integers(0, 200), max_size=30, unique=True).map(sorted),
-        begins=st.lists(st.sampled_from([0, 1, 40, 2**61]), min_size=1, max_size=4),
-    )
-    def test_positions_with_gaps_read_the_order(self, positions: list[int], begins: list[int]) -> None:
-        whole, block = self.block(length=128)
-        for begin in begins:
-            self.assert_reads(whole, block, begin + np.array(positions, dtype=np.int64))
-
     def test_nothing_is_asked(self) -> None:
         assert Permutation(5, seed=0).indices(3, 0).tolist() == []
         _, block = self.block()
