@@ -1,8 +1,11 @@
 import json
+import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixer.mixture.clock import Budget, Clock
@@ -12,8 +15,6 @@ from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from mixer.policies import (
-    ADO,
-    ODM,
     Decision,
     Fixed,
     Function,
@@ -109,7 +110,9 @@ class TestPlan:
         weights=st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3),
         batch_size=st.integers(1, 70),
     )
-    def test_the_realised_share_stays_within_a_sample_at_every_prefix(self, weights, batch_size) -> None:
+    def test_the_realised_share_stays_within_a_sample_at_every_prefix(
+        self, weights: list[float], batch_size: int
+    ) -> None:
         plans = run_to_the_end(make_mixing(Fixed(weights), batch_size), limit=60)
         counts = np.array([plan.counts for plan in plans])
         owed = np.cumsum([plan.total for plan in plans])[:, None] * plans[0].weights
@@ -127,10 +130,6 @@ class TestPlan:
         mixing.clock.tick()
         assert (plan.staleness, mixing.next_plan().staleness) == (0, 1)
 
-    def test_the_last_step_of_an_epoch_is_the_remainder(self) -> None:
-        mixing = make_mixing(batch_size=30, num_epochs=2)
-        assert [one_step(mixing).total for _ in range(8)] == [30, 30, 30, 10] * 2
-
 
 class TestObservation:
     def test_it_holds_what_the_step_was(self) -> None:
@@ -145,6 +144,8 @@ class TestObservation:
         assert seen.tokens.tolist() == [40, 0, 9]
         np.testing.assert_array_equal(seen.losses, losses)
         assert seen.evaluation_losses is None
+        one_step(mixing)
+        assert [seen.seen.sum() for seen in policy.observations] == [8, 16]  # it is kept as it was
 
     def test_weights_are_those_before_absent_streams_left(self) -> None:
         policy = Recording([2, 1, 1])
@@ -152,13 +153,6 @@ class TestObservation:
         mixing = make_mixing(policy, streams=streams)
         assert one_step(mixing).weights.tolist() == [0.0, 0.5, 0.5]
         assert policy.observations[0].weights.tolist() == [0.5, 0.25, 0.25]
-
-    def test_what_was_seen_is_kept_as_it_was(self) -> None:
-        policy = Recording([1, 1, 2])
-        mixing = make_mixing(policy)
-        for _ in range(3):
-            one_step(mixing)
-        assert [seen.seen.sum() for seen in policy.observations] == [8, 16, 24]
 
     def test_an_evaluation_is_seen_once_and_by_name(self) -> None:
         policy = Recording([1, 1, 1])
@@ -197,7 +191,7 @@ class TestForecast:
         }
 
     @pytest.mark.parametrize("name", ["fixed", "multinomial", "dropping", "ending", "grouped"])
-    @pytest.mark.parametrize("num_done", [0, 1, 2, 5])
+    @pytest.mark.parametrize("num_done", [0, 5])
     def test_where_the_weights_stay_it_is_what_comes(self, name: str, num_done: int) -> None:
         mixing = self.mixings()[name]
         for _ in range(num_done):
@@ -208,10 +202,13 @@ class TestForecast:
         for guess, real in zip(predicted, run_to_the_end(mixing, len(predicted)), strict=True):
             assert guess.fingerprint() == real.fingerprint()
 
-    @pytest.mark.parametrize("name", ["fixed", "multinomial", "dropping", "ending", "grouped"])
+    @pytest.mark.parametrize("name", ["multinomial", "dropping", "ending", "grouped"])
     def test_it_moves_nothing(self, name: str) -> None:
         mixing, alone = self.mixings()[name], self.mixings()[name]
-        while (plan := mixing.next_plan()) is not None and mixing.clock.progress < 1.0:
+        for _ in range(12):
+            plan = mixing.next_plan()
+            if plan is None or mixing.clock.progress >= 1.0:
+                break
             assert_same_plan(plan, alone.next_plan())
             before = through_json(mixing.state_dict())
             list(mixing.forecast())
@@ -219,23 +216,13 @@ class TestForecast:
             for each in (mixing, alone):
                 each.observe(plan, np.ones(len(mixing.names)), np.zeros(len(mixing.names), dtype=np.int64))
 
-    def test_the_policy_is_not_asked(self) -> None:
+    def test_the_policy_is_not_asked_and_weights_set_by_hand_rule(self) -> None:
         mixing = make_mixing(policy := Recording([2.0, 1.0, 1.0], [1.0, 5.0, 1.0]))
         mixing.next_plan()
-        predicted = list(mixing.forecast())
+        assert all(plan.weights.tolist() == [0.5, 0.25, 0.25] for plan in mixing.forecast())
         assert policy.observations == []
-        assert all(plan.weights.tolist() == [0.5, 0.25, 0.25] for plan in predicted)
-
-    def test_it_follows_weights_set_by_hand(self) -> None:
-        mixing = make_mixing()
-        mixing.next_plan()
         mixing.set_weights({"a": 0, "b": 1, "c": 3})
         assert next(mixing.forecast()).weights.tolist() == [0.0, 0.25, 0.75]
-
-    def test_it_ends_with_the_run(self) -> None:
-        mixing = make_mixing(batch_size=50, num_epochs=2)
-        mixing.next_plan()
-        assert [plan.step for plan in mixing.forecast()] == [2, 3, 4]
 
     def test_while_it_is_asked_on_later_plans_do_not_disturb_it(self) -> None:
         mixing = make_mixing(batch_size=7)
@@ -267,35 +254,32 @@ class TestSingleStream:
 
     def test_dropping_the_rest_begins_the_next_epoch_with_a_fresh_permutation(self) -> None:
         mixing = self.mixing(drop_unit=4)
-        plans = run_to_the_end(mixing, limit=6)
-        assert [plan.total for plan in plans] == [4] * 6
-        assert [int(plan.starts[0]) for plan in plans] == [0, 4, 10, 14, 20, 24]
+        plans = run_to_the_end(mixing, limit=4)
+        assert [plan.total for plan in plans] == [4] * 4
+        assert [int(plan.starts[0]) for plan in plans] == [0, 4, 10, 14]
         for first, second in zip(plans[::2], plans[1::2], strict=True):
             assert len({*self.references(mixing, first), *self.references(mixing, second)}) == 8
+        assert (mixing.seen.tolist(), mixing.unique.tolist()) == ([16], [8])  # what was dropped does not count
 
-    def test_dropped_samples_are_not_counted_as_seen(self) -> None:
-        mixing = self.mixing(drop_unit=4)
-        run_to_the_end(mixing, limit=4)
-        assert (mixing.seen.tolist(), mixing.unique.tolist()) == ([16], [8])
-
-    def test_the_fraction_of_an_epoch_ends_the_run(self) -> None:
-        assert [plan.total for plan in run_to_the_end(self.mixing(max_epochs=1.5))] == [4, 4, 2, 4, 1]
-
-    @pytest.mark.parametrize(("max_epochs", "expected"), [(1, 8), (0.9, 8), (1.9, 16), (1.5, 13), (2, 16)])
-    def test_the_run_ends_with_the_stream_although_the_rest_is_dropped(self, max_epochs, expected) -> None:
-        mixing = self.mixing(drop_unit=4, max_epochs=max_epochs)
-        assert sum(plan.total for plan in run_to_the_end(mixing)) == expected
+    @pytest.mark.parametrize(
+        ("drop_unit", "max_epochs", "expected"),
+        [(0, 1.5, [4, 4, 2, 4, 1]), (4, 1, [4, 4]), (4, 0.9, [4, 4]), (4, 1.5, [4, 4, 4, 1]), (4, 1.9, [4] * 4)],
+    )
+    def test_the_run_ends_with_the_stream(self, drop_unit: int, max_epochs: float, expected: list[int]) -> None:
+        mixing = self.mixing(drop_unit, max_epochs=max_epochs)
+        assert [plan.total for plan in run_to_the_end(mixing)] == expected
         assert mixing.is_exhausted
 
 
 class TestExhaustion:
     def test_all_exhausted_ends_the_run(self) -> None:
-        streams = [Stream("a", range(10), max_epochs=1.3), Stream("b", range(9), max_epochs=1)]
-        mixing = make_mixing(streams=streams)
+        mixing = make_mixing(streams=[Stream("a", range(10), max_epochs=1.3), Stream("b", range(9), max_epochs=1)])
         plans = run_to_the_end(mixing)
+        assert [plan.total for plan in plans] == [8, 8, 3, 3]
         assert sum(plan.counts for plan in plans).tolist() == [13, 9]
         assert mixing.next_plan() is None
         assert mixing.is_exhausted
+        assert mixing.clock.num_samples == 22  # it counts what the streams gave
 
     def test_streams_of_weight_zero_do_not_keep_the_run_alive(self) -> None:
         mixing = make_mixing(Fixed([1, 0]), streams=[Stream("a", range(8), max_epochs=1), Stream("b", range(9))])
@@ -303,61 +287,31 @@ class TestExhaustion:
         assert len(run_to_the_end(mixing)) == 1
         assert mixing.is_exhausted
 
-    def test_asking_whether_it_is_exhausted_changes_nothing(self) -> None:
-        mixing = make_mixing()
-        before = mixing.state_dict()
-        assert not mixing.is_exhausted
-        assert mixing.state_dict() == before
-
     def test_streams_enter_and_leave_with_the_progress_of_the_run(self) -> None:
         streams = [Stream("first", range(40), leaves_at=0.5), Stream("second", range(40), enters_at=0.5)]
         plans = run_to_the_end(make_mixing(streams=streams, num_epochs=1), limit=10)
         assert [plan.counts.tolist() for plan in plans] == [[8, 0]] * 5 + [[0, 8]] * 5
 
-    def test_a_group_leaves_after_its_epochs(self) -> None:
-        streams = [Stream(name, range(10), groups={"g": name[0]}) for name in ("x1", "x2", "y1")]
-        mixing = make_mixing(streams=streams, groupings=[Grouping("g", max_epochs={"x": 1})])
-        counts = sum(plan.counts for plan in run_to_the_end(mixing, limit=20))
-        assert counts[:2].sum() == 20
-        assert counts.sum() == sum([8, 8, 8, 6] * 5)
-
 
 class TestSetWeights:
     def test_it_rules_the_next_plan_until_the_policy_gets_it_back(self) -> None:
-        mixing = make_mixing(Fixed([1, 0, 0]))
+        mixing = make_mixing(policy := Recording([1, 0, 0]))
         one_step(mixing)
         mixing.set_weights({"c": 3, "a": 1, "b": 0})
         assert mixing.weights == {"a": 0.25, "b": 0.0, "c": 0.75}
         assert [one_step(mixing).counts.tolist() for _ in range(2)] == [[2, 0, 6]] * 2
+        assert policy.observations[-1].weights.tolist() == [0.25, 0.0, 0.75]
         mixing.set_weights(None)
         assert one_step(mixing).counts.tolist() == [8, 0, 0]
 
-    def test_it_is_not_stale(self) -> None:
-        mixing = make_mixing()
-        one_step(mixing)
-        mixing.set_weights([1, 2, 3])
-        assert mixing.next_plan().staleness == 0
-
-    def test_the_policy_goes_on_observing(self) -> None:
-        policy = Recording([1, 1, 2])
-        mixing = make_mixing(policy)
-        mixing.set_weights([0, 1, 0])
-        one_step(mixing)
-        assert policy.observations[0].weights.tolist() == [0.0, 1.0, 0.0]
-
-    def test_it_survives_saving(self) -> None:
+    def test_it_and_that_it_was_given_back_survive_saving(self) -> None:
         mixing, resumed = make_mixing(), make_mixing()
         mixing.set_weights({"a": 0.0, "b": 0.1, "c": 0.3})
         resumed.load_state_dict(through_json(mixing.state_dict()))
         assert resumed.manual_weights == mixing.manual_weights == pytest.approx({"a": 0.0, "b": 0.25, "c": 0.75})
         assert_same_plan(resumed.next_plan(), mixing.next_plan())
-
-    def test_giving_back_survives_saving(self) -> None:
-        mixing, resumed = make_mixing(), make_mixing()
-        resumed.set_weights([0, 0, 1])
-        resumed.load_state_dict(through_json(mixing.state_dict()))
+        resumed.load_state_dict(through_json(make_mixing().state_dict()))
         assert resumed.manual_weights is None
-        assert_same_plan(resumed.next_plan(), mixing.next_plan())
 
     @pytest.mark.parametrize(
         ("weights", "message"),
@@ -404,24 +358,11 @@ class TestTokens:
         shares = np.array([1 / 10, 1 / 30, 1 / 20])
         np.testing.assert_allclose(mixing.next_plan().weights, shares / shares.sum())
 
-    def test_data_without_tokens_is_refused(self) -> None:
-        mixing = make_mixing(Fixed([1, 1, 2], unit="tokens"))
-        with pytest.raises(ValueError, match=r"unit='tokens' needs token counts, but samples of \['a', 'b', 'c'\]"):
-            mixing.check_tokens(mixing.next_plan(), NO_TOKENS)
 
-    def test_weights_in_samples_are_not_converted(self) -> None:
-        mixing = make_mixing(Fixed([1, 1, 2]))
-        plan = mixing.next_plan()
-        mixing.observe(plan, np.ones(3), plan.counts * np.array([100, 400, 200]))
-        np.testing.assert_allclose(mixing.next_plan().weights, [0.25, 0.25, 0.5])
-
-
-POLICIES = {
-    "fixed": lambda: Fixed([1, 2, 4]),
+POLICIES: dict[str, Callable[[], Policy]] = {
     "tokens": lambda: Fixed([1, 2, 4], unit="tokens"),
     "scheduled": lambda: Scheduled([(0.0, [1, 1, 1]), (1.0, [0, 1, 3])]),
     "function": lambda: Function(lambda step, weights: weights * (1 + np.array([0, 1, 2]) * 0.01)),
-    "loss change": lambda: LossChange(num_warmup_observations=3),
     "wrapped": lambda: Hold(WarmUp(Smoothed(LossChange(num_warmup_observations=2)), 4), 3),
 }
 
@@ -429,23 +370,27 @@ POLICIES = {
 class TestResume:
     @pytest.mark.parametrize("make_policy", POLICIES.values(), ids=POLICIES.keys())
     @pytest.mark.parametrize("drawing", ["exact", "multinomial"])
-    @given(step=st.integers(0, 30), manual=st.booleans(), evaluated=st.booleans())
-    def test_saved_at_any_step_it_goes_on_alike(self, make_policy, drawing, step, manual, evaluated) -> None:
+    @settings(max_examples=10)
+    @given(step=st.integers(0, 30), manual=st.booleans(), evaluation=st.sampled_from([None, 1.5, math.nan, -math.inf]))
+    def test_saved_at_any_step_it_goes_on_alike(
+        self, make_policy: Callable[[], Policy], drawing: str, step: int, manual: bool, evaluation: float | None
+    ) -> None:
         mixing, resumed = make_mixing(make_policy(), drawing=drawing), make_mixing(make_policy(), drawing=drawing)
         for _ in range(step):
             one_step(mixing)
         if manual:
             mixing.set_weights([3, 1, 1])
-        if evaluated:
-            mixing.observe_evaluation({"b": 1.5})
+        if evaluation is not None:
+            mixing.observe_evaluation({"a": 1.0, "b": evaluation})
         resumed.load_state_dict(through_json(mixing.state_dict()))
-        for later in range(12):
+        for later in range(8):
             if later == 4:
                 mixing.set_weights(None)
                 resumed.set_weights(None)
             assert_same_plan(one_step(resumed), one_step(mixing))
         assert resumed.state_dict() == mixing.state_dict()
 
+    @settings(max_examples=9)
     @given(step=st.integers(0, 8))
     def test_a_single_stream_whose_rest_is_dropped_goes_on_alike(self, step: int) -> None:
         first, second = (
@@ -458,68 +403,28 @@ class TestResume:
         for _ in range(6):
             assert_same_plan(one_step(second), one_step(first))
 
-    @pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
-    def test_an_evaluation_loss_that_is_not_finite_can_be_saved(self, loss: float) -> None:
-        mixing, resumed = make_mixing(), make_mixing()
-        mixing.observe_evaluation({"a": loss, "b": 1.0})
-        resumed.load_state_dict(through_json(mixing.state_dict()))
-        assert_same_plan(one_step(resumed), one_step(mixing))
-
-    def test_saving_changes_nothing(self) -> None:
-        mixing = make_mixing(LossChange())
-        one_step(mixing)
-        assert mixing.state_dict() == mixing.state_dict()
-
-    def test_the_first_plan_after_a_resume_is_not_stale(self) -> None:
-        mixing, resumed = make_mixing(), make_mixing()
-        for _ in range(5):
-            one_step(mixing)
-        resumed.load_state_dict(mixing.state_dict())
-        assert resumed.next_plan().staleness == 0
-
     @pytest.mark.parametrize(
-        ("other", "message"),
+        ("saved", "other", "message"),
         [
-            (lambda: make_mixing(LossChange()), "policy was Uniform and is LossChange now"),
-            (lambda: make_mixing(batch_size=9), "batch_size was 8 .* is 9 now"),
-            (lambda: make_mixing(seed=1), "the data seed was 0 when the run was saved and is 1 now"),
-            (
-                lambda: make_mixing(streams=[Stream(name, range(length)) for name, length in [("a", 20), ("b", 80)]]),
-                r"streams were \['a', 'b', 'c'\] .* are \['a', 'b'\] now",
-            ),
-            (
-                lambda: make_mixing(
-                    streams=[Stream(name, range(length)) for name, length in [("a", 21), ("b", 30), ("c", 49)]]
-                ),
-                "stream 'a': length was 20 .* is 21 now",
-            ),
-            (
-                lambda: make_mixing(
-                    streams=[Stream(name, range(n)) for name, n in zip("abc", (20, 30, 51), strict=True)]
-                ),
-                "epoch_size was 100 .* is 101 now|length was 50 .* is 51 now",
-            ),
+            ({}, {"policy": LossChange()}, "policy was Uniform and is LossChange now"),
+            ({"policy": Hold(Uniform())}, {"policy": Hold(LossChange())}, "Uniform|LossChange"),
+            ({"policy": Hold(Uniform())}, {"policy": Hold(Smoothed(Uniform()))}, "Uniform|Smoothed"),
+            ({"policy": Hold(Smoothed(Uniform()))}, {"policy": Hold(Uniform())}, "Uniform|Smoothed"),
+            ({}, {"batch_size": 9}, "batch_size was 8 .* is 9 now"),
+            ({}, {"seed": 1}, "the data seed was 0 when the run was saved and is 1 now"),
+            ({}, {"lengths": {"a": 20, "b": 80}}, r"streams were \['a', 'b', 'c'\] .* are \['a', 'b'\] now"),
+            ({}, {"lengths": {"a": 21, "b": 30, "c": 49}}, "stream 'a': length was 20 .* is 21 now"),
+            ({}, {"lengths": {**LENGTHS, "c": 51}}, "epoch_size was 100 .* is 101 now|length was 50 .* is 51 now"),
         ],
-        ids=["policy", "batch size", "seed", "names", "length", "epoch"],
     )
-    def test_another_run_is_refused_and_the_difference_named(self, other, message: str) -> None:
+    def test_another_run_is_refused_and_the_difference_named(
+        self, saved: dict[str, Any], other: dict[str, Any], message: str
+    ) -> None:
+        lengths = other.pop("lengths", None)
+        if lengths is not None:
+            other = {"streams": [Stream(name, range(length)) for name, length in lengths.items()]}
         with pytest.raises(ValueError, match=message):
-            other().load_state_dict(make_mixing().state_dict())
-
-    @pytest.mark.parametrize(
-        ("saved", "present"),
-        [
-            (Hold(Uniform()), Hold(LossChange())),
-            (Hold(LossChange()), Hold(Uniform())),
-            (Hold(Uniform()), Hold(Smoothed(Uniform()))),
-            (Hold(Smoothed(Uniform())), Hold(Uniform())),
-        ],
-        ids=["more", "less", "one wrapper more", "one wrapper less"],
-    )
-    def test_another_inner_policy_is_refused(self, saved: Policy, present: Policy) -> None:
-        state = make_mixing(saved).state_dict()
-        with pytest.raises(ValueError, match=r"LossChange|Smoothed|Uniform"):
-            make_mixing(present).load_state_dict(state)
+            make_mixing(**other).load_state_dict(make_mixing(**saved).state_dict())
 
     @pytest.mark.parametrize("version", [None, 0, FORMAT_VERSION + 1])
     def test_another_format_is_refused(self, version: int | None) -> None:
@@ -532,36 +437,31 @@ class TestResume:
 
 class TestDecision:
     @pytest.mark.parametrize(
-        ("weights", "message"),
+        ("policy", "message"),
         [
-            (
-                [1.0, 1.0],
-                r"Recording at step 0: expected 3 weights, one for each of \['a', 'b', 'c'\], got shape \[2\]",
-            ),
-            ([1.0, -1.0, 1.0], "Recording at step 0: .* 'b' has -1.0"),
-            ([1.0, np.nan, 1.0], "Recording at step 0: .* 'b' has nan"),
-            ([0.0, 0.0, 0.0], "Recording at step 0: the weights of all streams are 0"),
+            (Recording([1.0, 1.0]), r"expected 3 weights, one for each of \['a', 'b', 'c'\], got shape \[2\]"),
+            (Recording([1.0, -1.0, 1.0]), ".* 'b' has -1.0"),
+            (Recording([1.0, math.nan, 1.0]), ".* 'b' has nan"),
+            (Recording([0.0, 0.0, 0.0]), "the weights of all streams are 0"),
+            *[
+                (Recording([1.0] * 3, loss_weights=wrong), "")
+                for wrong in ([1.0], [1.0, -1.0, 1.0], [math.nan, 1.0, 1.0])
+            ],
         ],
     )
-    def test_a_first_decision_that_does_not_fit_is_refused(self, weights: list[float], message: str) -> None:
-        with pytest.raises(ValueError, match=message):
-            make_mixing(Recording(weights))
+    def test_a_first_decision_that_does_not_fit_is_refused(self, policy: Policy, message: str) -> None:
+        with pytest.raises(ValueError, match=f"Recording at step 0: {message}"):
+            make_mixing(policy)
 
     def test_a_later_decision_that_does_not_fit_is_refused_with_its_step(self) -> None:
-        mixing = make_mixing(Recording([1.0, 1.0, 1.0], [1.0, np.nan, 1.0]))
-        with pytest.raises(ValueError, match=r"Recording at step 1: .* 'b' has nan"):
-            one_step(mixing)
-
-    @pytest.mark.parametrize("loss_weights", [[1.0], [1.0, -1.0, 1.0], [np.nan, 1.0, 1.0]])
-    def test_loss_weights_that_do_not_fit_are_refused(self, loss_weights: list[float]) -> None:
-        with pytest.raises(ValueError, match="Recording at step 0"):
-            make_mixing(Recording([1.0, 1.0, 1.0], loss_weights=loss_weights))
-
-    def test_a_function_that_returns_no_weights_is_named_with_its_step(self) -> None:
-        mixing = make_mixing(Function(lambda step, weights: [1, 1, 1] if step < 2 else [1, float("nan"), 1]))
-        one_step(mixing)
-        with pytest.raises(ValueError, match=r"mixing function at step 2: .* 'b' has nan"):
-            one_step(mixing)
+        late = Function(lambda step, weights: [1, 1, 1] if step < 2 else [1, math.nan, 1])
+        for policy, name in (
+            (Recording([1.0] * 3, [1.0, math.nan, 1.0]), "Recording at step 1"),
+            (late, "mixing function"),
+        ):
+            mixing = make_mixing(policy)
+            with pytest.raises(ValueError, match=rf"{name}.* 'b' has nan"):
+                run_to_the_end(mixing, limit=2)
 
 
 class TestWhoIsThere:
@@ -596,23 +496,6 @@ class TestWhoIsThere:
         assert there[1] == [True] * 3
         assert there[-1] == [False, False, True]
 
-    def test_a_stream_of_weight_0_is_there(self) -> None:
-        policy = Recording([1.0, 0.0, 1.0])
-        one_step(make_mixing(policy))
-        assert policy.observations[0].is_active.tolist() == [True] * 3
-
-    def test_the_first_decision_knows_it_too(self) -> None:
-        started: list[Mixture] = []
-
-        class Started(Recording):
-            def start(self, mixture: Mixture) -> Decision:
-                started.append(mixture)
-                return super().start(mixture)
-
-        streams = [Stream("a", range(9)), Stream("late", range(9), enters_at=0.5)]
-        Mixing(Planner(streams, 0), Started([0.5, 0.5]), Clock(2, 18, Budget(epochs=1)))
-        assert [mixture.is_active.tolist() for mixture in started] == [[True, False]]
-
 
 class TestSharesOfTokens:
     """Samples of the first stream are a hundred times as long as those of the second."""
@@ -637,21 +520,7 @@ class TestSharesOfTokens:
         for seen in later:
             np.testing.assert_allclose(seen.shares, [0.75, 0.25])
             assert seen.tokens_per_sample.tolist() == [100.0, 1.0]
-
-    def test_samples_are_not_asked_for_their_lengths(self) -> None:
-        policy = Recording([0.75, 0.25])
+        policy = Recording([0.75, 0.25])  # in samples lengths are not asked for
         self.run(policy, 2)
         assert all(seen.tokens_per_sample is None for seen in policy.observations)
         assert [seen.shares.tolist() for seen in policy.observations] == [[0.75, 0.25]] * 2
-
-    @pytest.mark.parametrize("unit", ["samples", "tokens"])
-    def test_equal_losses_leave_odm_even(self, unit: str) -> None:
-        policy = ODM(decay=0.0, num_warmup_steps=0, unit=unit)
-        weights = self.run(policy, 30).weights
-        assert weights["long"] == pytest.approx(0.5, abs=1e-6)
-
-    @pytest.mark.parametrize(("form", "tolerance"), [("paper", 1e-3), ("code", 0.05)])
-    def test_ado_credits_tokens(self, form: str, tolerance: float) -> None:
-        policy = ADO(form, num_warmup_steps=1000, unit="tokens")
-        self.run(policy, 60)
-        assert policy.state_dict()["credit"] == pytest.approx([0.5, 0.5], abs=tolerance)

@@ -1,5 +1,6 @@
 """What the controller hands to its two controls and takes from them, by hand."""
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 
@@ -120,9 +121,19 @@ class TestSize:
         mixing = make_mixing(batch_size=12)
         assert isinstance(mixing.schedule, Constant)
         assert (mixing.batch_size, mixing.initial_batch_size, mixing.learning_rate_factor) == (12, 12, 1.0)
-
-    def test_the_clock_takes_the_size_that_the_schedule_begins_with(self) -> None:
         assert sized(Sizes(20, initial=16)).clock.batch_size == 16
+        update(scheduled := sized(Sizes(20)))
+        assert scheduled.explain_batch_size() == {"decided batch_size": 20, "requested": 20.0, "initial": 8.0}
+        assert scheduled.scheduled_batch_size == scheduled.size.value == 20
+
+    def test_a_schedule_by_epochs_sees_that_one_has_ended(self) -> None:
+        for unit, expected in (("epochs", 1), ("samples", 0)):
+            schedule = Sizes(60)
+            schedule.unit = unit  # type: ignore[assignment]
+            mixing = sized(schedule, drop_unit=1)
+            mixing.set_batch_size(60)
+            update(mixing)
+            assert schedule.observations[0].num_epochs_done == expected
 
 
 class TestWhatThePolicySees:
@@ -140,20 +151,15 @@ class TestWhatThePolicySees:
         assert (seen.shares.tolist(), seen.tokens_per_sample) == ([0.5, 0.25, 0.25], None)
         assert seen.active.tolist() == [True] * 3
 
-    def test_what_was_not_measured_is_missing(self) -> None:
-        policy = Recording([2, 1, 1])
-        update(make_mixing(policy))
-        (seen,) = policy.observations
-        assert math.isnan(seen.update_norm)
-        assert (seen.gradients, seen.excess_losses, seen.losses_after) == (None, None, None)
-
-    def test_tokens_are_added_up(self) -> None:
-        mixing = make_mixing(Fixed([2, 1, 1]))
+    def test_what_was_not_measured_is_missing_and_tokens_are_added_up(self) -> None:
+        mixing = make_mixing(policy := Recording([2, 1, 1]))
         assert (mixing.num_tokens.tolist(), mixing.num_tokens.dtype) == ([0, 0, 0], np.int64)
         for _ in range(2):
             update(mixing)
-        assert mixing.num_tokens.tolist() == [80, 80, 120]
-        assert mixing.clock.num_tokens == 280
+        assert (mixing.num_tokens.tolist(), mixing.clock.num_tokens) == ([80, 80, 120], 280)
+        for seen in policy.observations:
+            assert math.isnan(seen.update_norm)
+            assert (seen.gradients, seen.excess_losses, seen.losses_after) == (None, None, None)
 
     def test_shares_and_lengths_are_of_tokens_in_that_unit(self) -> None:
         policy = Recording([1, 1, 2], unit="tokens")
@@ -194,28 +200,48 @@ class TestOnTop:
         assert (mixing.next_plan().counts.tolist(), mixing.next_plan().are_additional) == ([2, 2, 4], None)
 
     @pytest.mark.parametrize(
-        "additional", [(0.0, 0.0, math.nan), (0.0, 0.0, math.inf), (0.0, 0.0, -0.5), (0.0, 0.5), (0.0, 0.0, 0.5, 0.5)]
+        ("additional", "message"),
+        [
+            *[
+                ((0.0, 0.0, wrong), "must be 3 finite numbers of 0 or more, got")
+                for wrong in (math.nan, math.inf, -0.5)
+            ],
+            *[(wrong, "must be 3 finite numbers of 0 or more, got") for wrong in ((0.0, 0.5), (0.0, 0.0, 0.5, 0.5))],
+            ((0.5, 0.0, 0.5), r".*not both; got additional \[0\.5, 0\.0, 0\.5\], weights \[1\.0, 1\.0, 0\.0\]"),
+        ],
     )
-    def test_what_is_no_multiple_is_refused(self, additional: tuple[float, ...]) -> None:
-        with pytest.raises(ValueError, match=r"OnTop at step 0: additional must be 3 finite numbers of 0 or more, got"):
+    def test_what_is_no_multiple_or_beside_a_share_is_refused(
+        self, additional: tuple[float, ...], message: str
+    ) -> None:
+        with pytest.raises(ValueError, match=f"OnTop at step 0: (additional|a stream has samples on top) ?{message}"):
             make_mixing(OnTop(*additional))
 
-    def test_a_stream_has_a_share_or_samples_on_top(self) -> None:
-        with pytest.raises(
-            ValueError, match=r"not both; got additional \[0\.5, 0\.0, 0\.5\], weights \[1\.0, 1\.0, 0\.0\]"
-        ):
-            make_mixing(OnTop(0.5, 0.0, 0.5))
+    @pytest.mark.parametrize(("factor", "most"), [(0.5, 8), (1.0, 9), (1.2, 11)])
+    def test_the_most_of_a_stream(self, factor: float, most: int) -> None:
+        assert make_mixing(OnTop(0.0, 0.0, factor)).most_of_a_stream == most
+        assert make_mixing().most_of_a_stream == 8
 
 
-class TestLastStep:
-    def test_the_clock_counts_what_the_streams_gave(self) -> None:
-        streams = [Stream("a", range(10), max_epochs=1.3), Stream("b", range(9), max_epochs=1)]
-        mixing = make_mixing(streams=streams)
+class TestAside:
+    def test_an_epoch_aside_moves_nothing_and_begins_at_its_start(self) -> None:
+        mixing = sized(Sizes(8), OnTop(0.0, 0.0, 0.5), drop_unit=1)
+        update(mixing)
+        before = through_json(mixing.state_dict())
+        aside = mixing.aside()
+        assert (aside.clock.step, aside.seen.tolist()) == (0, mixing.seen.tolist())
         totals = []
-        while (plan := mixing.next_plan()) is not None:
-            mixing.observe(plan, np.ones(2), np.ones(2, dtype=np.int64))
+        while not aside.clock.num_epochs_done:
+            plan = aside.next_plan()
             totals.append(plan.total)
-        assert (totals, mixing.clock.num_samples) == ([8, 8, 3, 3], 22)
+            aside.pass_over(plan)
+        assert totals == [12] * 12  # of 100 samples 4 are too few for a batch of 8
+        assert (aside.clock.num_samples, aside.clock.num_tokens) == (96, 0)
+        assert through_json(mixing.state_dict()) == before
+
+    def test_losses_are_weighed_by_the_policy_or_the_streams(self) -> None:
+        assert not make_mixing().weighs_losses
+        assert make_mixing(Recording([1, 1, 1], loss_weights=[1, 2, 1])).weighs_losses
+        assert make_mixing(streams=[Stream("a", range(9), loss_weight=2.0), Stream("b", range(9))]).weighs_losses
 
 
 class TestTokensThatAreMissing:
@@ -236,17 +262,13 @@ class TestTokensThatAreMissing:
             mixing.check_tokens(plan, np.array([5, 0, 5]))
         mixing.check_tokens(plan, np.array([1, 1, 1]))
 
-    def test_a_stream_without_samples_needs_none(self) -> None:
+    def test_streams_without_samples_need_none_and_are_not_named(self) -> None:
         mixing = make_mixing(Fixed([1, 0, 1], unit="tokens"))
         mixing.check_tokens(mixing.next_plan(), np.array([5, 0, 5]))
-
-    def test_nor_is_it_named_beside_another_one(self) -> None:
         mixing = make_mixing(Fixed([1, 1, 0], unit="tokens"))
         with pytest.raises(ValueError, match=r"samples of \['b'\] have no tokens"):
             mixing.check_tokens(mixing.next_plan(), np.array([5, 0, 0]))
-
-    def test_nobody_needs_them(self) -> None:
-        mixing = sized(Sizes(8))
+        mixing = sized(Sizes(8))  # nobody needs them
         mixing.check_tokens(mixing.next_plan(), np.zeros(3, dtype=np.int64))
 
 
@@ -270,6 +292,16 @@ class TestRestart:
         streams = [Stream("a", range(9)), Stream("late", range(9), enters_at=0.5)]
         with pytest.raises(ValueError, match="No stream that is active at the start of the run has a positive weight"):
             make_mixing(Fixed([0, 1]), streams=streams)
+        started: list[list[bool]] = []
+
+        class Started(Recording):
+            def start(self, mixture: Mixture) -> Decision:
+                started.append(mixture.is_active.tolist())
+                return super().start(mixture)
+
+        mixing = make_mixing(Started([0.5, 0.5]), streams=streams)
+        mixing.restart(mixing.planner, mixing.clock, mixing.size)
+        assert started == [[True, False]] * 2
 
 
 class TestDroppedRests:
@@ -317,22 +349,25 @@ class TestStreamsOfUnknownLength:
 
 
 class TestState:
-    def test_it_is_plain_and_says_its_format(self) -> None:
-        mixing = make_mixing(Fixed([2, 1, 1]))
+    def test_everything_comes_back(self) -> None:
+        mixing, resumed = (sized(Sizes(20, 30), Recording([2, 1, 1])) for _ in range(2))
         update(mixing)
         state = through_json(mixing.state_dict())
         assert (state["format"], state["num_tokens"]) == (FORMAT_VERSION, [40, 40, 60])
         assert set(state) == {"format", "clock", "batch_size", "planner", "weights", "num_tokens", "skipped"}
-
-    def test_everything_comes_back(self) -> None:
-        mixing = sized(Sizes(20, 30), Recording([2, 1, 1]))
-        update(mixing)
-        resumed = sized(Sizes(20, 30), Recording([2, 1, 1]))
-        resumed.load_state_dict(through_json(mixing.state_dict()))
+        resumed.load_state_dict(state)
         assert resumed.num_tokens.tolist() == mixing.num_tokens.tolist()
         assert resumed.num_tokens.dtype == np.int64
         assert (resumed.batch_size, resumed.clock.batch_size, resumed.clock.step) == (20, 20, 1)
         assert resumed.state_dict() == mixing.state_dict()
+
+    def test_another_schedule_is_refused_or_begins(self) -> None:
+        state = sized(Sizes(20)).state_dict()
+        other = make_mixing()
+        with pytest.raises(ValueError, match="the batch-size schedule was Sizes and is Constant now"):
+            other.load_state_dict(state)
+        other.load_state_dict(state, allow_inexact=True)
+        assert other.batch_size == 8
 
     def test_an_inexact_resume_counts_the_tokens_of_the_streams_by_name(self) -> None:
         mixing = make_mixing(Fixed([2, 1, 1]))
@@ -367,44 +402,32 @@ class TestState:
 
 
 class TestSkipped:
-    def test_samples_that_are_left_out_add_up(self) -> None:
-        mixing = make_mixing()
+    def test_samples_that_are_left_out_add_up_and_come_back(self) -> None:
+        mixing, resumed = make_mixing(), make_mixing()
         for _ in range(2):
             update(mixing, skipped=np.array([1, 0, 2]))
         assert mixing.skipped.tolist() == [2, 0, 4]
-
-    @pytest.mark.parametrize(("num_left", "is_refused"), [(0, False), (1, True)])
-    def test_who_is_left_out_needs_no_tokens(self, num_left: int, is_refused: bool) -> None:
-        mixing = make_mixing(Uniform(unit="tokens"), batch_size=9)
-        plan = mixing.next_plan()
-        assert plan.counts.tolist() == [3, 3, 3]
-        tokens, skipped = np.array([5, 0, 5]), np.array([0, 3 - num_left, 0])
-        if not is_refused:
-            mixing.check_tokens(plan, tokens, skipped)
-            return
-        with pytest.raises(ValueError, match=r"unit='tokens' needs token counts, but samples of \['\w+'\] have no"):
-            mixing.check_tokens(plan, tokens, skipped)
-
-    def test_one_sample_without_tokens_is_enough(self) -> None:
-        mixing = make_mixing(Uniform(unit="tokens"), batch_size=3)
-        with pytest.raises(ValueError, match="needs token counts"):
-            mixing.check_tokens(mixing.next_plan(), np.array([5, 0, 5]))
-
-    def test_they_come_back(self) -> None:
-        mixing, resumed = make_mixing(), make_mixing()
-        update(mixing, skipped=np.array([1, 0, 2]))
         resumed.load_state_dict(through_json(mixing.state_dict()))
-        assert resumed.skipped.tolist() == [1, 0, 2]
-
-    def test_a_stream_that_is_new_has_left_out_none(self) -> None:
-        mixing = make_mixing()
-        update(mixing, skipped=np.array([1, 0, 2]))
-        streams = [Stream(name, range(length)) for name, length in (*LENGTHS.items(), ("new", 7))]
-        wider = make_mixing(streams=streams)
+        assert resumed.skipped.tolist() == [2, 0, 4]
+        wider = make_mixing(streams=[Stream(name, range(n)) for name, n in (*LENGTHS.items(), ("new", 7))])
         wider.clock = Clock(8, 100, Budget(epochs=5))
         wider.load_state_dict(through_json(mixing.state_dict()), allow_inexact=True)
-        assert wider.skipped.tolist() == [1, 0, 2, 0]
+        assert wider.skipped.tolist() == [2, 0, 4, 0]
         assert wider.num_tokens.tolist() == [*mixing.num_tokens.tolist(), 0]
+
+    @pytest.mark.parametrize(
+        ("batch_size", "skipped", "is_refused"), [(9, [0, 3, 0], False), (9, [0, 2, 0], True), (3, None, True)]
+    )
+    def test_who_is_left_out_needs_no_tokens(
+        self, batch_size: int, skipped: list[int] | None, is_refused: bool
+    ) -> None:
+        mixing = make_mixing(Uniform(unit="tokens"), batch_size=batch_size)
+        plan = mixing.next_plan()
+        assert len(set(plan.counts.tolist())) == 1
+        found = contextlib.nullcontext()
+        refused = pytest.raises(ValueError, match=r"unit='tokens' needs token counts, but samples of \['b'\] have no")
+        with refused if is_refused else found:
+            mixing.check_tokens(plan, np.array([5, 0, 5]), None if skipped is None else np.array(skipped))
 
 
 class TestEvaluations:
@@ -451,11 +474,18 @@ class Plain(Recording):
 
 
 class TestPlainDecisions:
-    @pytest.mark.parametrize("weights", [[1, 2, 5], np.array([1, 2, 5]), {"c": 5.0, "a": 1.0, "b": 2.0}])
-    @pytest.mark.parametrize("factors", [None, [2.0, 1.0, 0.5], {"b": 1.0, "c": 0.5, "a": 2.0}])
+    @pytest.mark.parametrize(
+        ("weights", "factors"),
+        [
+            ([1, 2, 5], {"b": 1.0, "c": 0.5, "a": 2.0}),
+            ({"c": 5.0, "a": 1.0, "b": 2.0}, [2.0, 1.0, 0.5]),
+            (np.array([1, 2, 5]), None),
+        ],
+    )
     def test_lists_and_names_are_taken_as_well(self, weights: object, factors: object) -> None:
         mixing = make_mixing(Plain(weights, factors))
         assert list(mixing.weights.values()) == [0.125, 0.25, 0.625]
+        assert mixing.decision.weights.tolist() == [1.0, 2.0, 5.0]
         found = mixing.next_plan().loss_weights
         assert found is None if factors is None else found.tolist() == [2.0, 1.0, 0.5]
 

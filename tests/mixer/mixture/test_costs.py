@@ -5,7 +5,9 @@ import pytest
 from mixer.mixture.resolve import OBSERVABLE, OBSERVABLE_BY_SCHEDULE
 from mixer.policies import BalancedPiKE, DoReMi, GroupDRO, LossChange, PiKE, Policy, Uniform, policy_classes
 from mixer.policies.registry import STEP_WITH_GRADIENTS, STEP_WITH_VARIANCES, cost_of
-from mixer.schedules import NoiseScale, Seesaw, schedule_classes
+from mixer.schedules import NoiseScale, Schedule, Seesaw, schedule_classes
+
+GRADIENTS, VARIANCES = (f"takes {factor:.2f} times as long" for factor in (STEP_WITH_GRADIENTS, STEP_WITH_VARIANCES))
 
 
 def needing(*words: str, interval: int = 1) -> type[Policy]:
@@ -15,38 +17,20 @@ def needing(*words: str, interval: int = 1) -> type[Policy]:
 @pytest.mark.parametrize(
     ("rule", "cost"),
     [
-        (Uniform, "nothing"),
-        (LossChange, "nothing"),
-        (Seesaw, "nothing"),
+        *[(rule, "nothing") for rule in (Uniform, LossChange, Seesaw)],
         (needing("evaluation_loss"), "the evaluations"),
-        (needing("gradient"), f"each step takes {STEP_WITH_GRADIENTS:.2f} times as long"),
-        (needing("gradient", interval=7), f"1 step in 7 takes {STEP_WITH_GRADIENTS:.2f} times as long"),
-        (needing("gradient", "gradient_variance"), f"each step takes {STEP_WITH_VARIANCES:.2f} times as long"),
-        (
-            needing("gradient", "evaluation_loss", interval=7),
-            f"the evaluations, 1 step in 7 takes {STEP_WITH_GRADIENTS:.2f} times as long",
-        ),
+        (needing("gradient"), f"each step {GRADIENTS}"),
+        (needing("gradient", "gradient_variance"), f"each step {VARIANCES}"),
+        (needing("gradient", "evaluation_loss", interval=7), f"the evaluations, 1 step in 7 {GRADIENTS}"),
         (GroupDRO, "micro-batches of one stream each"),
         (DoReMi, "a forward of the reference model each step, micro-batches of one stream each"),
-        (PiKE, f"1 step in 20 takes {STEP_WITH_VARIANCES:.2f} times as long"),
+        (PiKE, f"1 step in 20 {VARIANCES}"),
+        (BalancedPiKE, cost_of(PiKE)),  # arguments that are passed on have the same default
     ],
 )
-def test_in_words(rule: type[Policy], cost: str) -> None:
+def test_in_words(rule: type[Policy] | type[Schedule], cost: str) -> None:
     assert cost_of(rule) == cost
-
-
-def test_arguments_that_are_passed_on_have_the_same_default() -> None:
-    assert cost_of(BalancedPiKE) == cost_of(PiKE)
-
-
-@pytest.mark.parametrize("name", policy_classes())
-def test_who_weighs_losses_by_default_says_what_that_takes(name: str) -> None:
-    acts_on = signature(policy_classes()[name]).parameters.get("acts_on")
-    assert ("one stream each" in cost_of(policy_classes()[name])) == (acts_on is not None and acts_on.default == "loss")
-
-
-def test_noise_is_measured() -> None:
-    assert f"takes {STEP_WITH_VARIANCES:.2f} times as long" in cost_of(NoiseScale)
+    assert VARIANCES in cost_of(NoiseScale)
 
 
 def test_every_rule_and_word_has_a_cost() -> None:
@@ -54,6 +38,9 @@ def test_every_rule_and_word_has_a_cost() -> None:
         assert cost_of(rule)
     for word in OBSERVABLE | OBSERVABLE_BY_SCHEDULE:
         assert cost_of(needing(word))
+    for policy in policy_classes().values():  # who weighs losses by default says what that takes
+        acts_on = signature(policy).parameters.get("acts_on")
+        assert ("one stream each" in cost_of(policy)) == (acts_on is not None and acts_on.default == "loss")
 
 
 def test_what_has_no_known_cost_is_not_called_free() -> None:

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch.utils.data import IterableDataset
 
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.cursors import IterableCursor
 from mixer.mixture.stream import Stream
 from mixer.policies import Floor, GroupDRO
 from mixer.policies.contract import Policy
-from mixer.schedules import Constant
+from mixer.schedules import LossChange
 from mixer.trainer.checkpointing.save import Progress
 from mixer.utils.validation import MOST_COUNT
 from tests.mixer.mixture.test_controller import make_mixing, one_step
@@ -76,6 +77,10 @@ def changed(state: Any, place: tuple[Any, ...], value: Any) -> Any:
         (("weights", "manual"), [1.0, -1.0, 1.0], "the weights set by hand"),
         (("weights", "evaluation_losses"), [1.0], "the values of the streams must be a list of 3 numbers"),
         (("weights", "policy", "state"), {}, "cannot be taken up"),
+        *[
+            (("weights", "policy", "state", "alpha", "logs"), [1 / n] * n, "saved state of policy GroupDRO cannot be")
+            for n in (2, 4)
+        ],
         (("weights", "policy", "state"), 3, "cannot be taken up"),
         (("weights", "policy"), None, "the saved mixture is damaged"),
         (("weights", "decision"), [], "damaged"),
@@ -98,7 +103,7 @@ def leaves(content: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
         yield from leaves(part, (*place, name))
 
 
-@pytest.mark.parametrize("value", [None, "text", [], {}, [[]], -1, HUGE, True])
+@pytest.mark.parametrize("value", [None, "text", [[]], HUGE, True])
 def test_no_place_of_a_state_gives_another_kind_of_error(value: Any) -> None:
     whole = saved_state(Floor(GroupDRO(), 0.1))
     num_refused = 0
@@ -115,13 +120,6 @@ def test_no_place_of_a_state_gives_another_kind_of_error(value: Any) -> None:
 
 
 class TestPolicyState:
-    @pytest.mark.parametrize("num_streams", [2, 4])
-    def test_arrays_of_another_number_of_streams_are_refused(self, num_streams: int) -> None:
-        state = saved_state()
-        state["weights"]["policy"]["state"]["alpha"]["logs"] = [1 / num_streams] * num_streams
-        with pytest.raises(ValueError, match="saved state of policy GroupDRO cannot be taken up"):
-            make_mixing(GroupDRO()).load_state_dict(state)
-
     @pytest.mark.parametrize("state", [{}, 3, None, {"made up": 1}])
     def test_one_that_cannot_be_taken_up_starts_anew_where_that_is_allowed(self, state: Any) -> None:
         mixing = make_mixing(GroupDRO())
@@ -139,69 +137,35 @@ class TestPolicyState:
             make_mixing(GroupDRO()).load_state_dict(state)
 
 
-class TestRows:
-    def _state(self) -> dict[str, Any]:
-        cursor = IterableCursor(Stream("rows", iter_of(5)))
-        state: dict[str, Any] = cursor.state_dict()
-        return state
+class Rows(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from range(5)
 
-    @pytest.mark.parametrize("name", ["position", "passes", "pass_start", "longest_pass", "left", "undelivered"])
-    @pytest.mark.parametrize("value", ["1", 1.5, -1, True, MOST_COUNT + 1])
-    def test_counts_are_whole_numbers(self, name: str, value: Any) -> None:
-        cursor = IterableCursor(Stream("rows", iter_of(5)))
+
+@pytest.mark.parametrize("name", ["position", "passes", "pass_start", "longest_pass", "left", "undelivered"])
+def test_counts_of_rows_are_whole_numbers(name: str) -> None:
+    cursor = IterableCursor(Stream("rows", Rows()))
+    for value in ("1", 1.5, -1, True, MOST_COUNT + 1):
         with pytest.raises(ValueError, match=f"{name} must be a whole number"):
-            cursor.load_state_dict({**self._state(), name: value})
+            cursor.load_state_dict({**cursor.state_dict(), name: value})
 
 
-def iter_of(length: int) -> Any:
-    from torch.utils.data import IterableDataset
-
-    class Rows(IterableDataset[int]):
-        def __iter__(self) -> Iterator[int]:
-            yield from range(length)
-
-    return Rows()
-
-
-class TestBatchSize:
-    def test_a_schedules_state_of_another_form_is_refused(self) -> None:
-        from mixer.schedules import LossChange
-
-        size = BatchSize(LossChange(minimum=1, maximum=64), 8)
-        state = json.loads(json.dumps(size.state_dict()))
-        names = [name for name, value in state["state"].items() if isinstance(value, int | float | list)]
-        assert names
-        for name in names:
-            with pytest.raises(ValueError, match="must be"):
-                BatchSize(LossChange(minimum=1, maximum=64), 8).load_state_dict(
-                    {**state, "state": {**state["state"], name: "text"}}
-                )
-
-    def test_a_constant_one_goes_on(self) -> None:
-        size = BatchSize(Constant(12), 8)
-        size.load_state_dict(json.loads(json.dumps(size.state_dict())))
-        assert size.value == 12
+def test_a_schedules_state_of_another_form_is_refused() -> None:
+    size = BatchSize(LossChange(minimum=1, maximum=64), 8)
+    state = json.loads(json.dumps(size.state_dict()))
+    names = [name for name, value in state["state"].items() if isinstance(value, int | float | list)]
+    assert names
+    for name in names:
+        with pytest.raises(ValueError, match="must be"):
+            size.load_state_dict({**state, "state": {**state["state"], name: "text"}})
 
 
-class TestProgress:
-    STATE = Progress(
-        seconds=1.0,
-        running_losses=[0.5],
-        logged_loss=1.0,
-        last_logged_step=3,
-        gradient_norm=None,
-        learning_rate=1e-3,
-        learning_rate_factor=1.0,
-        num_evaluations=0,
-        epoch_end_is_left=False,
-        epoch_stops=False,
-        training_stops=False,
-        recorder={},
-        methods={},
-        num_metrics=0,
-    ).state_dict()
-
-    def test_numbers_that_are_none_are_read_from_text(self) -> None:
-        found = Progress.from_state({**self.STATE, "logged_loss": "nan", "gradient_norm": "inf"})
-        assert np.isnan(found.logged_loss)
-        assert found.gradient_norm == float("inf")
+def test_numbers_of_a_trainers_progress_that_are_none_are_read_from_text() -> None:
+    numbers = {"seconds": 1.0, "learning_rate": 1e-3, "learning_rate_factor": 1.0, "gradient_norm": None}
+    counts = {"last_logged_step": 3, "num_evaluations": 0, "num_metrics": 0}
+    flags = {"epoch_end_is_left": False, "epoch_stops": False, "training_stops": False}
+    losses = {"running_losses": [0.5], "logged_loss": 1.0}
+    state = Progress(**numbers, **counts, **flags, **losses, recorder={}, methods={}).state_dict()  # type: ignore[arg-type]
+    found = Progress.from_state({**state, "logged_loss": "nan", "gradient_norm": "inf"})
+    assert np.isnan(found.logged_loss)
+    assert found.gradient_norm == float("inf")

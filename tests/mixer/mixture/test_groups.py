@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -33,13 +35,41 @@ def marginals(shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return table.sum(axis=1), table.sum(axis=0)
 
 
+@pytest.mark.parametrize(
+    ("groups", "weights", "caps", "shares", "expected"),
+    [
+        ("xxyy", {"x": 3, "y": 1}, {}, [1, 2, 3, 4], [0.25, 0.5, 0.75 / 7, 1 / 7]),
+        ("xxy", {"x": 0, "y": 1}, {}, [1, 1, 1], [0.0, 0.0, 1.0]),
+        # The weight of an absent group goes to the others; where only those of weight zero are left, they share.
+        ("xyz", {"x": 1, "y": 1, "z": 2}, {}, [0.5, 0.5, 0.0], [0.5, 0.5, 0.0]),
+        ("xxy", {"x": 0, "y": 1}, {}, [0.25, 0.75, 0.0], [0.25, 0.75, 0.0]),
+        ("xyz", {}, {}, [1, 2, 3], [1 / 6, 1 / 3, 1 / 2]),
+        # What is above a cap goes to the others in proportion, and they may be above theirs then.
+        ("xyz", {}, {"x": 0.4}, [7, 1, 2], [0.4, 0.2, 0.4]),
+        ("xyz", {}, {"x": 0.4, "y": 0.25}, [7, 2, 1], [0.4, 0.25, 0.35]),
+        ("xyz", {}, {"z": 0.6}, [1, 2, 3], [1 / 6, 1 / 3, 1 / 2]),
+        # Caps that cannot all hold are met as near as can be; that of a group that is alone gives way.
+        ("xy", {}, {"x": 0.1, "y": 0.3}, [1, 1], [0.25, 0.75]),
+        ("xxy", {}, {"x": 0.1}, [0.5, 0.5, 0], [0.5, 0.5, 0]),
+        ("xyz", {"x": 8, "y": 1, "z": 1}, {"x": 0.5}, [1, 1, 1], [0.5, 0.25, 0.25]),
+    ],
+)
+def test_shares_of_one_grouping(
+    groups: str, weights: dict[str, float], caps: dict[str, float], shares: list[float], expected: list[float]
+) -> None:
+    fitted = Groups(flat_streams(groups), [Grouping("g", weights, max_shares=caps)]).fit(shares_of(shares))
+    np.testing.assert_allclose(fitted, expected)
+
+
 class TestWeights:
     @given(
         weights=st.lists(positive, min_size=6, max_size=6),
         languages=st.lists(positive, min_size=2, max_size=2),
         domains=st.lists(positive, min_size=3, max_size=3),
     )
-    def test_language_and_domain_hold_together(self, weights, languages, domains) -> None:
+    def test_language_and_domain_hold_together(
+        self, weights: list[float], languages: list[float], domains: list[float]
+    ) -> None:
         groupings = [
             Grouping("language", dict(zip(LANGUAGES, languages, strict=True))),
             Grouping("domain", dict(zip(DOMAINS, domains, strict=True))),
@@ -61,22 +91,6 @@ class TestWeights:
         odds = [(table[0, 0] * table[1, 1]) / (table[0, 1] * table[1, 0]) for table in (before, after)]
         assert odds[0] == pytest.approx(odds[1])
 
-    def test_streams_keep_their_proportions_inside_a_group(self) -> None:
-        fitted = Groups(flat_streams("xxyy"), [Grouping("g", {"x": 3, "y": 1})]).fit(shares_of([1, 2, 3, 4]))
-        np.testing.assert_allclose(fitted, [0.25, 0.5, 0.75 / 7, 1 / 7])
-
-    def test_a_group_of_weight_zero_gets_nothing(self) -> None:
-        fitted = Groups(flat_streams("xxy"), [Grouping("g", {"x": 0, "y": 1})]).fit(shares_of([1, 1, 1]))
-        assert fitted.tolist() == [0.0, 0.0, 1.0]
-
-    def test_the_weight_of_an_absent_group_goes_to_the_others(self) -> None:
-        fitted = Groups(flat_streams("xyz"), [Grouping("g", {"x": 1, "y": 1, "z": 2})]).fit(np.array([0.5, 0.5, 0.0]))
-        np.testing.assert_allclose(fitted, [0.5, 0.5, 0.0])
-
-    def test_where_only_groups_of_weight_zero_are_left_they_share(self) -> None:
-        fitted = Groups(flat_streams("xxy"), [Grouping("g", {"x": 0, "y": 1})]).fit(np.array([0.25, 0.75, 0.0]))
-        np.testing.assert_allclose(fitted, [0.25, 0.75, 0.0])
-
     @given(weights=st.lists(st.sampled_from([0.0, 0.2, 1.0]), min_size=6, max_size=6).filter(any))
     def test_zeros_stay_and_the_sum_is_one(self, weights: list[float]) -> None:
         groupings = [Grouping("language", {"de": 1, "en": 3}), Grouping("domain", max_shares={"web": 0.4})]
@@ -90,21 +104,8 @@ class TestWeights:
         once = groups.fit(shares_of([1, 2, 3, 4, 5, 6]))
         np.testing.assert_allclose(groups.fit(once), once, atol=1e-12)
 
-    def test_without_groupings_nothing_changes(self) -> None:
-        shares = shares_of([1, 2, 3])
-        assert np.array_equal(Groups(flat_streams("xyz"), []).fit(shares), shares)
-
 
 class TestCaps:
-    def test_what_is_above_a_cap_goes_to_the_others_in_proportion(self) -> None:
-        fitted = Groups(flat_streams("xyz"), [Grouping("g", max_shares={"x": 0.4})]).fit(shares_of([7, 1, 2]))
-        np.testing.assert_allclose(fitted, [0.4, 0.2, 0.4])
-
-    def test_what_is_pushed_above_its_cap_is_capped_too(self) -> None:
-        grouping = Grouping("g", max_shares={"x": 0.4, "y": 0.25})
-        fitted = Groups(flat_streams("xyz"), [grouping]).fit(shares_of([7, 2, 1]))
-        np.testing.assert_allclose(fitted, [0.4, 0.25, 0.35])
-
     @given(weights=st.lists(positive, min_size=6, max_size=6), cap=st.floats(0.34, 1.0))
     def test_a_cap_is_never_exceeded(self, weights: list[float], cap: float) -> None:
         fitted = Groups(cross_streams(), [Grouping("domain", max_shares=dict.fromkeys(DOMAINS, cap))]).fit(
@@ -113,86 +114,55 @@ class TestCaps:
         assert marginals(fitted)[1].max() <= cap + 1e-9
         assert fitted.sum() == pytest.approx(1.0)
 
-    def test_a_cap_that_does_not_bind_changes_nothing(self) -> None:
-        shares = shares_of([1, 2, 3])
-        fitted = Groups(flat_streams("xyz"), [Grouping("g", max_shares={"z": 0.6})]).fit(shares)
-        np.testing.assert_allclose(fitted, shares)
-
-    def test_caps_that_cannot_all_hold_are_met_as_near_as_can_be(self) -> None:
-        grouping = Grouping("g", max_shares={"x": 0.1, "y": 0.3})
-        np.testing.assert_allclose(Groups(flat_streams("xy"), [grouping]).fit(shares_of([1, 1])), [0.25, 0.75])
-
-    def test_the_cap_of_a_group_that_is_alone_gives_way(self) -> None:
-        grouping = Grouping("g", max_shares={"x": 0.1})
-        np.testing.assert_allclose(Groups(flat_streams("xxy"), [grouping]).fit(np.array([0.5, 0.5, 0])), [0.5, 0.5, 0])
-
     def test_weights_of_one_grouping_and_caps_of_another_hold_together(self) -> None:
         groupings = [Grouping("language", {"de": 1, "en": 1}), Grouping("domain", max_shares={"code": 0.3})]
         languages, domains = marginals(Groups(cross_streams(), groupings).fit(shares_of([1, 9, 2, 1, 5, 1])))
         np.testing.assert_allclose(languages, [0.5, 0.5], atol=1e-9)
         assert domains[1] <= 0.3 + 1e-9
 
-    def test_weights_and_caps_of_the_same_grouping(self) -> None:
-        grouping = Grouping("g", {"x": 8, "y": 1, "z": 1}, max_shares={"x": 0.5})
-        np.testing.assert_allclose(Groups(flat_streams("xyz"), [grouping]).fit(shares_of([1, 1, 1])), [0.5, 0.25, 0.25])
-
 
 class TestEpochs:
-    def limit(self, grouping: Grouping, weights: list[float], seen: list[int]) -> list[float]:
-        groups = Groups(flat_streams("xxy"), [grouping])
-        return groups.limit(np.full(3, np.inf), shares_of(weights), np.array(seen)).tolist()
+    @pytest.mark.parametrize(
+        ("groups", "epochs", "available", "shares", "seen", "expected"),
+        [
+            ("xxy", 1.5, [np.inf] * 3, [3, 1, 1], [6, 4, 99], [15.0, 5.0, np.inf]),
+            # A member without a share, or that can give little or nothing, leaves the rest to the others.
+            ("xxy", 1, [np.inf] * 3, [1, 0, 1], [10, 5, 0], [5.0, 0.0, np.inf]),
+            ("xx", 1, [0.0, np.inf], [1, 1], [10, 5], [0.0, 5.0]),
+            ("xx", 1, [2.0, np.inf], [1, 1], [5, 5], [2.0, 8.0]),
+        ],
+    )
+    def test_what_is_left_is_split_by_shares(
+        self, groups: str, epochs: float, available: Any, shares: Any, seen: Any, expected: list[float]
+    ) -> None:
+        grouped = Groups(flat_streams(groups), [Grouping("g", max_epochs={"x": epochs})])
+        assert grouped.limit(np.array(available), shares_of(shares), np.array(seen)).tolist() == expected
 
-    def test_what_is_left_is_split_by_shares(self) -> None:
-        assert self.limit(Grouping("g", max_epochs={"x": 1.5}), [3, 1, 1], [6, 4, 99]) == [15.0, 5.0, np.inf]
-
-    @pytest.mark.parametrize("seen", range(31))
-    def test_the_split_is_whole_and_complete(self, seen: int) -> None:
-        first, second, _ = self.limit(Grouping("g", max_epochs={"x": 1.5}), [2, 1, 1], [seen, 0, 0])
-        assert first + second == 30 - seen
-        assert first == int(first)
-
-    def test_the_last_sample_is_given_to_one(self) -> None:
-        assert sorted(self.limit(Grouping("g", max_epochs={"x": 1}), [1, 1, 1], [10, 9, 0])[:2]) == [0.0, 1.0]
-
-    def test_a_member_without_a_share_leaves_the_rest_to_the_others(self) -> None:
-        assert self.limit(Grouping("g", max_epochs={"x": 1}), [1, 0, 1], [10, 5, 0])[0] == 5.0
-
-    def test_a_member_that_can_give_nothing_leaves_the_rest_to_the_others(self) -> None:
-        groups = Groups(flat_streams("xx"), [Grouping("g", max_epochs={"x": 1})])
-        limited = groups.limit(np.array([0.0, np.inf]), np.array([0.5, 0.5]), np.array([10, 5]))
-        assert limited.tolist() == [0.0, 5.0]
-
-    def test_a_member_that_can_give_little_leaves_the_rest_to_the_others(self) -> None:
-        groups = Groups(flat_streams("xx"), [Grouping("g", max_epochs={"x": 1})])
-        limited = groups.limit(np.array([2.0, np.inf]), np.array([0.5, 0.5]), np.array([5, 5]))
-        assert limited.tolist() == [2.0, 8.0]
+    def test_the_split_is_whole_and_complete(self) -> None:
+        groups = Groups(flat_streams("xxy"), [Grouping("g", max_epochs={"x": 1.5})])
+        for seen in range(31):
+            first, second, _ = groups.limit(np.full(3, np.inf), shares_of([2, 1, 1]), np.array([seen, 0, 0]))
+            assert first + second == 30 - seen
+            assert first == int(first)
 
 
-class TestArguments:
-    @pytest.mark.parametrize("weights", [{"x": -1.0}, {"x": 0.0}, {"x": float("nan")}, {"x": float("inf")}])
-    def test_weights_that_cannot_be_are_refused(self, weights: dict[str, float]) -> None:
-        with pytest.raises(ValueError, match="Grouping 'g': weights must be 0 or more and not all 0"):
-            Grouping("g", weights)
+NAN, INF = float("nan"), float("inf")
 
-    @pytest.mark.parametrize("share", [0.0, -0.1, 1.1, float("nan")])
-    def test_caps_that_cannot_be_are_refused(self, share: float) -> None:
-        with pytest.raises(ValueError, match=r"Grouping 'g': max_shares must be in \(0, 1\]"):
-            Grouping("g", max_shares={"x": share})
 
-    @pytest.mark.parametrize("epochs", [0.0, -1.0, float("nan"), float("inf")])
-    def test_epochs_that_cannot_be_are_refused(self, epochs: float) -> None:
-        with pytest.raises(ValueError, match="Grouping 'g': max_epochs must be above 0"):
-            Grouping("g", max_epochs={"x": epochs})
-
-    def test_a_stream_outside_all_groups_is_named(self) -> None:
-        with pytest.raises(ValueError, match=r"Grouping 'g'.*no group in it: \['lost'\]"):
-            Groups([*flat_streams("x"), Stream("lost", [1])], [Grouping("g")])
-
-    @pytest.mark.parametrize("what", ["weights", "max_shares", "max_epochs"])
-    def test_a_group_without_a_stream_is_named(self, what: str) -> None:
-        with pytest.raises(ValueError, match=rf"Grouping 'g': {what} names groups without a stream: \['q'\]"):
-            Groups(flat_streams("x"), [Grouping("g", **{what: {"x": 1.0, "q": 1.0}})])
-
-    def test_a_group_without_a_weight_is_named(self) -> None:
-        with pytest.raises(ValueError, match=r"a weight for every group or none; missing: \['y'\]"):
-            Groups(flat_streams("xy"), [Grouping("g", {"x": 1.0})])
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        *[({"weights": {"x": w}}, "weights must be 0 or more and not all 0") for w in (-1.0, 0.0, NAN, INF)],
+        *[({"max_shares": {"x": share}}, r"max_shares must be in \(0, 1\]") for share in (0.0, -0.1, 1.1, NAN)],
+        *[({"max_epochs": {"x": epochs}}, "max_epochs must be above 0") for epochs in (0.0, -1.0, NAN, INF)],
+        *[
+            ({what: {"x": 1.0, "y": 1.0, "q": 1.0}}, rf"{what} names groups without a stream: \['q'\]")
+            for what in ("weights", "max_shares", "max_epochs")
+        ],
+        ({"weights": {"x": 1.0}}, r"a weight for every group or none; missing: \['y'\]"),
+        ({"name": "other"}, r"no group in it: \['s0', 's1'\]"),
+    ],
+)
+def test_groupings_that_do_not_fit_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=rf"Grouping '\w+'.*{message}"):
+        Groups(flat_streams("xy"), [Grouping(**{"name": "g", **fields})])

@@ -41,37 +41,23 @@ def counted_out(plan: Plan, world_size: int) -> list[list[Key]]:
     return [sorted(share) for share in kept]
 
 
+@pytest.mark.parametrize("is_balanced", [True, False])
 class TestBothWays:
-    @pytest.mark.parametrize("is_balanced", [True, False])
     @given(plan=plans, world_size=world_sizes)
-    def test_the_ranks_together_have_each_sample_once(self, is_balanced: bool, plan: Plan, world_size: int) -> None:
-        together = [key for share in shares_of(plan, world_size, is_balanced) for key in share]
-        assert sorted(together) == all_samples(plan)
-
-    @pytest.mark.parametrize("is_balanced", [True, False])
-    @given(plan=plans, world_size=world_sizes)
-    def test_a_share_is_ascending(self, is_balanced: bool, plan: Plan, world_size: int) -> None:
-        for share in shares_of(plan, world_size, is_balanced):
-            assert share == sorted(share)
-
-    @pytest.mark.parametrize("is_balanced", [True, False])
-    @given(plan=plans)
-    def test_one_rank_has_all(self, is_balanced: bool, plan: Plan) -> None:
+    def test_the_ranks_together_have_each_sample_once_ascending(
+        self, is_balanced: bool, plan: Plan, world_size: int
+    ) -> None:
+        before = plan.fingerprint()
+        shares = shares_of(plan, world_size, is_balanced)
+        assert sorted(key for share in shares for key in share) == all_samples(plan)
+        assert all(share == sorted(share) for share in shares)
         assert samples_of(plan, 0, 1, is_balanced) == all_samples(plan)
+        assert plan.fingerprint() == before
 
-    @pytest.mark.parametrize("is_balanced", [True, False])
     def test_shares_are_whole_numbers_of_64_bits(self, is_balanced: bool) -> None:
         for rank in range(3):
             ids, positions = rank_samples(make_plan([2, 0, 2]), rank, 3, is_balanced)
             assert (ids.dtype, positions.dtype) == (np.int64, np.int64)
-
-    @pytest.mark.parametrize("is_balanced", [True, False])
-    @given(plan=plans, world_size=world_sizes)
-    def test_asking_changes_nothing(self, is_balanced: bool, plan: Plan, world_size: int) -> None:
-        counts, starts = plan.counts.copy(), plan.starts.copy()
-        shares_of(plan, world_size, is_balanced)
-        assert plan.counts.tolist() == counts.tolist()
-        assert plan.starts.tolist() == starts.tolist()
 
 
 class TestAtHome:
@@ -80,66 +66,29 @@ class TestAtHome:
         for rank, share in enumerate(shares_of(plan, world_size, is_balanced=False)):
             assert share == [key for key in all_samples(plan) if home(key, world_size) == rank]
 
-    @given(plan=plans, world_size=world_sizes)
-    def test_no_rank_has_two_more_of_a_stream_than_another(self, plan: Plan, world_size: int) -> None:
-        shares = shares_of(plan, world_size, is_balanced=False)
-        for stream_id in range(len(plan.counts)):
-            sizes = [sum(key[0] == stream_id for key in share) for share in shares]
-            assert max(sizes) - min(sizes) <= 1
-
-    @given(counts=st.lists(st.integers(0, 40), min_size=3, max_size=3), world_size=world_sizes)
-    def test_no_count_changes_the_home_of_a_sample(self, counts: list[int], world_size: int) -> None:
-        starts = [7, 90, 11]
-        small, large = make_plan(counts, starts), make_plan([40, 40, 40], starts)
-        for rank in range(world_size):
-            own = samples_of(small, rank, world_size, is_balanced=False)
-            assert set(own) == set(all_samples(small)) & set(samples_of(large, rank, world_size, is_balanced=False))
-
-    def test_one_sample_of_each_stream_is_one_on_each_rank(self) -> None:
-        plan = make_plan([1] * 4, [0] * 4)
-        assert [len(share) for share in shares_of(plan, 4, is_balanced=False)] == [1, 1, 1, 1]
-
 
 class TestBalanced:
     @given(plan=plans, world_size=world_sizes)
     def test_it_is_the_rule_counted_out(self, plan: Plan, world_size: int) -> None:
-        assert shares_of(plan, world_size) == counted_out(plan, world_size)
-
-    @given(plan=plans, world_size=world_sizes)
-    def test_no_rank_has_two_samples_more_than_another(self, plan: Plan, world_size: int) -> None:
-        sizes = [len(share) for share in shares_of(plan, world_size)]
-        assert max(sizes) - min(sizes) <= 1
-
-    @given(plan=plans, world_size=world_sizes)
-    def test_only_ranks_with_too_many_hand_over(self, plan: Plan, world_size: int) -> None:
-        least = plan.total // world_size
-        for rank, share in enumerate(shares_of(plan, world_size)):
-            own = samples_of(plan, rank, world_size, is_balanced=False)
-            if len(own) > least:  # it gives, from its end, and gets nothing
-                assert share == own[: len(share)]
-            else:
-                assert set(own) <= set(share)
-
-    @given(plan=plans, world_size=world_sizes)
-    def test_as_few_change_ranks_as_can_be(self, plan: Plan, world_size: int) -> None:
-        moved = sum(
-            home(key, world_size) != rank for rank, share in enumerate(shares_of(plan, world_size)) for key in share
-        )
-        loads = sorted(len(share) for share in shares_of(plan, world_size, is_balanced=False))
+        shares = shares_of(plan, world_size)
+        assert shares == counted_out(plan, world_size)
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+        at_home = sorted(len(share) for share in shares_of(plan, world_size, is_balanced=False))
         least, extra = divmod(plan.total, world_size)
         targets = [least] * (world_size - extra) + [least + 1] * extra
-        assert moved == sum(max(load - target, 0) for load, target in zip(loads, targets, strict=True))
+        moved = sum(home(key, world_size) != rank for rank, share in enumerate(shares) for key in share)
+        # As few change ranks as can be.
+        assert moved == sum(max(load - target, 0) for load, target in zip(at_home, targets, strict=True))
 
     def test_golden_shares(self) -> None:
         plan = make_plan([4, 1, 2], [5, 0, 3])
         assert shares_of(plan, 3) == [[(0, 6), (2, 4)], [(0, 7), (1, 0)], [(0, 5), (0, 8), (2, 3)]]
         assert shares_of(plan, 2) == [[(0, 6), (0, 8), (2, 4)], [(0, 5), (0, 7), (1, 0), (2, 3)]]
-
-    def test_the_last_samples_of_the_fullest_ranks_are_handed_over(self) -> None:
         # Four streams whose next sample is at home on rank 0 of 3: one rank keeps two, the others get one each.
         plan = make_plan([1] * 4, [0, 2, 1, 0])
         assert shares_of(plan, 3, is_balanced=False) == [[(0, 0), (1, 2), (2, 1), (3, 0)], [], []]
         assert shares_of(plan, 3) == [[(0, 0), (1, 2)], [(2, 1)], [(3, 0)]]
+        assert shares_of(make_plan([0, 0]), 3) == [[], [], []]
 
     @given(world_size=world_sizes, changes=st.lists(st.integers(-3, 3), min_size=5, max_size=5))
     def test_other_counts_move_few_samples_from_rank_to_rank(self, world_size: int, changes: list[int]) -> None:
@@ -155,13 +104,6 @@ class TestBalanced:
         assert moved <= 2 * len(counts) * (world_size - 1)
         assert moved <= len(common) / 4
 
-    def test_nothing_to_train_on_is_nothing_on_each_rank(self) -> None:
-        assert shares_of(make_plan([0, 0]), 3) == [[], [], []]
-
-    def test_a_rank_may_have_nothing(self) -> None:
-        sizes = [len(share) for share in shares_of(make_plan([1, 1]), 8)]
-        assert sorted(sizes) == [0] * 6 + [1, 1]
-
     def test_positions_of_a_very_long_run_are_exact(self) -> None:
         plan = replace(make_plan([5, 5]), starts=np.array([2**61, 2**61 + 1], dtype=np.int64))
         assert shares_of(plan, 4) == counted_out(plan, 4)
@@ -170,7 +112,7 @@ class TestBalanced:
     @pytest.mark.parametrize("is_balanced", [True, False])
     def test_many_streams_on_many_ranks(self, is_balanced: bool) -> None:
         random = np.random.default_rng(0)
-        counts = random.multinomial(65_536, random.dirichlet(np.ones(1_000)))
+        counts = random.multinomial(16_384, random.dirichlet(np.ones(1_000)))
         plan = make_plan(counts.tolist(), random.integers(0, 2**50, 1_000).tolist())
         at_home = [[key for key in all_samples(plan) if home(key, 1_024) == rank] for rank in (5, 1_023)]
         expected = [counted_out(plan, 1_024)[rank] for rank in (5, 1_023)] if is_balanced else at_home

@@ -1,6 +1,6 @@
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from mixer.mixture.cursors import ShuffledCursor
 from mixer.mixture.groups import Grouping
 from mixer.mixture.permutation import Order
-from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
-from tests.mixer.plans import samples_of
+from tests.mixer.plans import make_plan, samples_of
 
 
 def make_streams(*lengths: int, **fields: object) -> list[Stream]:
@@ -24,20 +23,6 @@ def draw(planner: Planner, weights: Sequence[float], total: int, step: int = 0, 
     shares, available = planner.shares(np.array(weights, dtype=np.float64), progress)
     counts, _ = planner.draw(shares, available, total, step)
     return counts.tolist()
-
-
-def make_plan(counts: Sequence[int], starts: Sequence[int]) -> Plan:
-    shares = np.array(counts) / sum(counts)
-    return Plan(
-        1,
-        np.array(counts),
-        np.array(starts),
-        shares,
-        shares,
-        loss_weights=None,
-        batch_size=int(sum(counts)),
-        staleness=0,
-    )
 
 
 class TestDraw:
@@ -55,17 +40,6 @@ class TestDraw:
             assert starts.tolist() == seen.tolist()
             seen += counts
         assert planner.seen.tolist() == seen.tolist()
-
-    def test_remainders_are_carried_over(self) -> None:
-        planner = Planner(make_streams(9, 9, 9), seed=0)
-        counts = np.array([draw(planner, [5, 3, 2], 1, step) for step in range(200)])
-        owed = np.arange(1, 201)[:, None] * np.array([0.5, 0.3, 0.2])
-        assert np.abs(np.cumsum(counts, axis=0) - owed).max() <= 0.75 + 1e-9
-
-    def test_weights_of_zero_draw_nothing(self) -> None:
-        planner = Planner(make_streams(9, 9, 9), seed=0)
-        counts = np.sum([draw(planner, [1, 0, 2], 7, step) for step in range(30)], axis=0)
-        assert counts.tolist() == [70, 0, 140]
 
     def test_every_sample_comes_once_an_epoch_whatever_the_weights(self) -> None:
         lengths, random = (13, 64, 7), np.random.default_rng(0)
@@ -87,19 +61,24 @@ class TestExhaustion:
         counts = [draw(planner, [1, 1], 8, step) for step in range(5)]
         assert counts == [[4, 4], [4, 4], [4, 4], [1, 7], [0, 8]]
 
-    def test_the_others_are_renormalised_in_the_same_step(self) -> None:
-        streams = [Stream("a", range(2), max_epochs=1), Stream("b", range(99)), Stream("c", range(99))]
-        assert draw(Planner(streams, seed=0), [8, 1, 3], 42) == [2, 10, 30]
-
-    def test_several_streams_run_out_in_one_step(self) -> None:
-        streams = [Stream("a", range(2), max_epochs=1), Stream("b", range(9), max_epochs=1), Stream("c", range(9))]
-        assert draw(Planner(streams, seed=0), [4, 3, 1], 40) == [2, 9, 29]
-
-    def test_when_all_run_out_the_last_step_is_smaller(self) -> None:
-        planner = Planner(make_streams(5, 6, max_epochs=1), seed=0)
-        assert draw(planner, [1, 1], 40) == [5, 6]
-        shares, _ = planner.shares(np.ones(2), 0.0)
-        assert not shares.any()
+    @pytest.mark.parametrize(
+        ("lengths", "max_epochs", "weights", "total", "expected"),
+        [
+            ((2, 99, 99), (1, None, None), [8, 1, 3], 42, [2, 10, 30]),  # the others are renormalised
+            ((2, 9, 9), (1, 1, None), [4, 3, 1], 40, [2, 9, 29]),  # several run out in one step
+            ((5, 6), (1, 1), [1, 1], 40, [5, 6]),  # all run out: the last step is smaller
+        ],
+    )
+    def test_streams_that_run_out_in_a_step_leave_the_rest_to_the_others(
+        self, lengths: Any, max_epochs: Any, weights: list[float], total: int, expected: list[int]
+    ) -> None:
+        streams = [
+            Stream(f"s{k}", range(length), max_epochs=most)
+            for k, (length, most) in enumerate(zip(lengths, max_epochs, strict=True))
+        ]
+        planner = Planner(streams, seed=0)
+        assert draw(planner, weights, total) == expected
+        assert planner.shares(np.array(weights), 0.0)[0].any() == (None in max_epochs)
 
     @given(
         lengths=st.lists(st.integers(1, 30), min_size=1, max_size=5),
@@ -107,7 +86,9 @@ class TestExhaustion:
         total=st.integers(1, 20),
         drawing=st.sampled_from(["exact", "multinomial"]),
     )
-    def test_to_the_end_every_stream_gives_exactly_its_samples(self, lengths, epochs, total, drawing) -> None:
+    def test_to_the_end_every_stream_gives_exactly_its_samples(
+        self, lengths: list[int], epochs: float, total: int, drawing: Any
+    ) -> None:
         streams = make_streams(*lengths, max_epochs=epochs)
         planner = Planner(streams, seed=1, drawing=drawing)
         given_so_far, whole = 0, sum(stream.max_samples for stream in streams)
@@ -117,19 +98,14 @@ class TestExhaustion:
             given_so_far += sum(counts)
         assert planner.seen.tolist() == [stream.max_samples for stream in streams]
 
-    def test_a_group_leaves_after_its_epochs(self) -> None:
-        streams = [Stream(name, range(10), groups={"g": group}) for name, group in (("a", "x"), ("b", "x"), ("c", "y"))]
-        planner = Planner(streams, seed=0, groupings=[Grouping("g", max_epochs={"x": 1.5})])
-        counts = np.array([draw(planner, [2, 1, 1], 8, step) for step in range(20)])
-        assert counts.sum(axis=1).tolist() == [8] * 20
-        assert counts[:, :2].sum() == 30
-
-    @pytest.mark.parametrize("total", [1, 5, 7, 8, 20, 50])
-    @pytest.mark.parametrize("weights", [[2, 1, 1], [1, 1, 1], [5, 0, 1], [0.1, 7, 2]])
-    def test_streams_without_an_end_give_exactly_the_samples_of_their_group(self, weights: list[float], total) -> None:
+    @pytest.mark.parametrize("total", [1, 7, 50])
+    @pytest.mark.parametrize("weights", [[2, 1, 1], [5, 0, 1], [0.1, 7, 2]])
+    def test_streams_without_an_end_give_exactly_the_samples_of_their_group(
+        self, weights: list[float], total: int
+    ) -> None:
         streams = [Stream(name, range(10), groups={"g": group}) for name, group in (("a", "x"), ("b", "x"), ("c", "y"))]
         planner = Planner(streams, seed=0, groupings=[Grouping("g", max_epochs={"x": 1.7})])
-        counts = np.array([draw(planner, weights, total, step) for step in range(2_000 // total)])
+        counts = np.array([draw(planner, weights, total, step) for step in range(700 // total)])
         assert counts[:, :2].sum() == 34
         assert set(counts.sum(axis=1).tolist()) == {total}
 
@@ -167,22 +143,17 @@ class TestPresence:
         half, third = [0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]
         np.testing.assert_allclose(shares, [half, half, third, third, [0.0, 0.5, 0.5], [0.0, 0.5, 0.5]])
 
-    def test_an_absent_stream_draws_nothing(self) -> None:
-        planner = Planner([Stream("a", range(9), leaves_at=0.5), Stream("b", range(9))], seed=0)
-        assert draw(planner, [1, 1], 7, progress=0.6) == [0, 7]
-
-    def test_one_after_the_other(self) -> None:
-        planner = Planner([Stream("a", range(9), leaves_at=0.5), Stream("b", range(9), enters_at=0.5)], seed=0)
-        assert draw(planner, [1, 1], 4, progress=0.4) == [4, 0]
-        assert draw(planner, [1, 1], 4, progress=0.5) == [0, 4]
-
     @pytest.mark.parametrize(
-        ("spans", "gap"), [([(0.1, 1.0)], 0.0), ([(0.0, 0.3), (0.5, 1.0)], 0.3), ([(0.0, 0.5), (0.2, 0.9)], 0.9)]
+        ("spans", "gap"),
+        [([(0.1, 1.0)], r"0\.0"), ([(0.0, 0.3), (0.5, 1.0)], r"0\.3"), ([(0.0, 0.5), (0.2, 0.9)], r"0\.9")],
     )
-    def test_a_part_of_the_run_without_streams_is_refused(self, spans: list[tuple[float, float]], gap: float) -> None:
+    def test_a_part_of_the_run_without_streams_is_refused(self, spans: list[tuple[float, float]], gap: str) -> None:
         streams = [Stream(f"s{k}", [1], enters_at=enters, leaves_at=leaves) for k, (enters, leaves) in enumerate(spans)]
-        with pytest.raises(ValueError, match=f"No stream is active from progress {gap}"):
-            Planner(streams, seed=0)
+        for more in ([], [Stream("memory", _Growing(5))]):  # which does not stand in for them
+            with pytest.raises(
+                ValueError, match=f"No stream is active from progress {gap} of the run on; let one enter"
+            ):
+                Planner([*streams, *more], seed=0)
 
 
 class TestGroups:
@@ -200,31 +171,13 @@ class TestGroups:
 
 
 class TestMultinomial:
-    def test_the_same_seed_and_step_draw_the_same(self) -> None:
-        runs = [
-            [
-                draw(Planner(make_streams(9, 9, 9), seed=5, drawing="multinomial"), [1, 2, 3], 20, step)
-                for step in (0, 7)
-            ]
-            for _ in range(2)
-        ]
-        assert runs[0] == runs[1]
-        assert runs[0][0] != runs[0][1]
-
-    def test_another_seed_draws_otherwise(self) -> None:
-        draws = {
-            tuple(draw(Planner(make_streams(9, 9, 9), seed=seed, drawing="multinomial"), [1, 2, 3], 30))
-            for seed in range(-5, 5)
-        }
-        assert len(draws) > 5
-
     def test_mean_and_variance_are_those_of_the_multinomial(self) -> None:
         planner = Planner(make_streams(9, 9, 9), seed=0, drawing="multinomial")
         shares = np.array([0.5, 0.3, 0.2])
-        counts = np.array([draw(planner, shares, 20, step) for step in range(4_000)])
-        np.testing.assert_allclose(counts.mean(axis=0), 20 * shares, atol=4 * np.sqrt(20 * 0.25 / 4_000))
-        np.testing.assert_allclose(counts.var(axis=0), 20 * shares * (1 - shares), rtol=0.1)
-        assert counts.sum(axis=1).tolist() == [20] * 4_000
+        counts = np.array([draw(planner, shares, 20, step) for step in range(1_000)])
+        np.testing.assert_allclose(counts.mean(axis=0), 20 * shares, atol=4 * np.sqrt(20 * 0.25 / 1_000))
+        np.testing.assert_allclose(counts.var(axis=0), 20 * shares * (1 - shares), rtol=0.2)
+        assert counts.sum(axis=1).tolist() == [20] * 1_000
 
     def test_the_global_random_state_is_left_alone(self) -> None:
         np.random.seed(0)  # noqa: NPY002
@@ -249,11 +202,6 @@ class TestState:
             assert draw(resumed, [3, 2, 1.3], 7, later, later / 25) == draw(planner, [3, 2, 1.3], 7, later, later / 25)
         assert resumed.state_dict() == planner.state_dict()
 
-    def test_saving_does_not_change_it(self) -> None:
-        planner = self.planner()
-        draw(planner, [3, 2, 1], 7)
-        assert planner.state_dict() == planner.state_dict()
-
     @pytest.mark.parametrize(
         ("streams", "seed", "message"),
         [
@@ -262,27 +210,23 @@ class TestState:
             ([("a", 20)], 0, r"streams were \['a', 'b'\] .* and are \['a'\] now"),
             ([("a", 20), ("b", 31)], 0, "stream 'b': length was 30 when the run was saved and is 31 now"),
             ([("a", 20), ("b", 30)], 1, "the data seed was 0 when the run was saved and is 1 now"),
+            ([("a", 20), ("b", 30, None, None, False)], 0, "stream 'b': shuffle was True"),
         ],
     )
-    def test_other_streams_are_refused(self, streams: list[tuple[str, int]], seed: int, message: str) -> None:
+    def test_other_streams_are_refused(self, streams: list[Any], seed: int, message: str) -> None:
         saved = Planner([Stream("a", range(20)), Stream("b", range(30))], seed=0).state_dict()
-        other = Planner([Stream(name, range(length)) for name, length in streams], seed)
+        other = Planner([Stream(name, range(length), *more) for name, length, *more in streams], seed)
         with pytest.raises(ValueError, match=message):
             other.load_state_dict(saved)
-
-    def test_another_shuffling_is_refused(self) -> None:
-        saved = Planner(make_streams(9), seed=0).state_dict()
-        with pytest.raises(ValueError, match="stream 's0': shuffle was True"):
-            Planner(make_streams(9, shuffle=False), seed=0).load_state_dict(saved)
 
 
 class TestRankShare:
     @pytest.mark.parametrize("is_balanced", [True, False])
-    @pytest.mark.parametrize("num_streams", [1, 3, 32, 33, 80])
-    @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+    @pytest.mark.parametrize("num_streams", [1, 3, 33, 80])
+    @pytest.mark.parametrize("world_size", [1, 3])
     def test_it_reads_the_order_of_each_stream(self, num_streams: int, world_size: int, is_balanced: bool) -> None:
         random = np.random.default_rng(num_streams)
-        streams = make_streams(*random.integers(1, 60, num_streams))
+        streams = make_streams(*random.integers(1, 60, num_streams).tolist())
         planner = Planner(streams, seed=1)
         plan = make_plan(random.integers(0, 9, num_streams) + (num_streams == 1), random.integers(0, 99, num_streams))
         for rank in range(world_size):
@@ -302,49 +246,21 @@ class TestRankShare:
         shares = [planner.rank_share(plan, rank, world_size) for rank in range(world_size)]
         assert [part.stream_id for share in shares for part in share] == [1]
 
-    @given(counts=st.lists(st.integers(0, 40), min_size=2, max_size=5).filter(any), world_size=st.integers(1, 8))
-    def test_the_ranks_together_have_the_batch_of_one(self, counts: list[int], world_size: int) -> None:
-        planner = Planner(make_streams(*[30] * len(counts)), seed=1)
-        plan = make_plan(counts, range(10, 10 + len(counts)))
-        whole: list[list[int]] = [[] for _ in counts]
-        parts: list[list[int]] = [[] for _ in counts]
-        for part in planner.rank_share(plan, 0, 1):
-            whole[part.stream_id] += part.indices.tolist()
-        for rank in range(world_size):
-            for part in planner.rank_share(plan, rank, world_size):
-                parts[part.stream_id] += part.indices.tolist()
-        assert [sorted(part) for part in parts] == [sorted(own) for own in whole]
-        assert [len(own) for own in whole] == counts
-
-    @pytest.mark.parametrize("world_size", [1, 2])
-    @pytest.mark.parametrize("num_others", [1, 40])
-    def test_drawers_of_another_kind_are_asked_one_by_one(self, num_others: int, world_size: int) -> None:
+    @pytest.mark.parametrize("world_size", [1, 3])
+    @pytest.mark.parametrize("num_streams", [9, 41])
+    def test_one_stream_of_another_kind_changes_nothing_for_the_others(self, num_streams: int, world_size: int) -> None:
         class Reversed:
             available = None
 
             def references(self, positions: range | np.ndarray) -> np.ndarray:
                 return 100 - np.array(positions)
 
-        streams = make_streams(*[40] * (1 + num_others))
-        cursors = [ShuffledCursor(streams[0], run_seed=1), *[Reversed() for _ in range(num_others)]]
-        planner = Planner(streams, seed=1, cursors=cursors)
-        first, second, *_ = planner.rank_share(make_plan([4] * len(streams), [5] * len(streams)), 0, world_size)
-        assert first.indices.tolist() == [order_of(streams[0]).indices(p, 1).tolist()[0] for p in first.positions]
-        assert second.indices.tolist() == [100 - position for position in second.positions]
-
-    def test_one_stream_of_another_kind_among_many_changes_nothing_for_the_others(self) -> None:
-        class Reversed:
-            available = None
-
-            def references(self, positions: range | np.ndarray) -> np.ndarray:
-                return 100 - np.array(positions)
-
-        streams = make_streams(*range(50, 91))
-        cursors = [Reversed() if k == 7 else ShuffledCursor(stream, run_seed=1) for k, stream in enumerate(streams)]
-        plan = make_plan([5] * len(streams), range(len(streams)))
+        streams = make_streams(*range(50, 50 + num_streams))
+        cursors: Any = [Reversed() if k == 7 else ShuffledCursor(stream, 1) for k, stream in enumerate(streams)]
+        plan = make_plan([5] * num_streams, range(num_streams))
         planner, plain = Planner(streams, seed=1, cursors=cursors), Planner(streams, seed=1)
-        for rank in range(3):
-            shares = planner.rank_share(plan, rank, 3), plain.rank_share(plan, rank, 3)
+        for rank in range(world_size):
+            shares = planner.rank_share(plan, rank, world_size), plain.rank_share(plan, rank, world_size)
             for part, expected in zip(*shares, strict=True):
                 assert np.array_equal(part.positions, expected.positions)
                 wanted = 100 - np.array(part.positions) if part.stream_id == 7 else expected.indices
@@ -447,11 +363,6 @@ class TestMemories:
         assert planner.shares(np.array([1.0, 1.0]), 0.0)[0].tolist() == [0.0, 0.0]
         assert planner.shares(np.array([0.0, 1.0]), 0.0)[0].tolist() == [0.0, 1.0]  # that is what was asked for
 
-    def test_a_memory_does_not_stand_in_for_streams_that_are_not_there(self) -> None:
-        streams = [Stream("a", range(9), leaves_at=0.4), Stream("b", range(9), enters_at=0.5)]
-        with pytest.raises(ValueError, match=r"No stream is active from progress 0\.4 of the run on"):
-            Planner([*streams, Stream("memory", _Growing(5))], seed=0)
-
     @given(
         sizes=st.lists(st.integers(0, 40), min_size=1, max_size=3),
         ratios=st.lists(st.floats(0.0, 3.0), min_size=3, max_size=3),
@@ -496,11 +407,6 @@ class TestMemories:
             assert both[0].tolist() == both[1].tolist()
             counts.append(int(both[0][1]))
         assert sum(counts) == 25
-
-    def test_what_comes_on_top_does_not_count_in_the_clock(self) -> None:
-        plan = replace(make_plan([8, 4, 3], [0, 0, 0]), are_additional=np.array([False, True, False]))
-        assert plan.clocked(plan.counts) == 11
-        assert make_plan([8, 4, 3], [0, 0, 0]).clocked(plan.counts) == 15
 
 
 def test_a_stream_beyond_a_lowered_max_epochs_gives_nothing_more() -> None:

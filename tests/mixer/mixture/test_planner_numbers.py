@@ -98,23 +98,20 @@ class TestNumbers:
         found = [[(k, list(positions)) for k, positions, _ in share] for share in shares]
         assert found[0] == found[1] != found[2]
 
-    def test_an_example_is_the_first_sample_of_its_stream(self) -> None:
-        planner = Planner(make_streams(9, 9), seed=0)
-        stream_id, positions, indices = planner.example(make_plan([2, 3], [4, 7]), 1)
-        assert (stream_id, list(positions)) == (1, [7])
-        assert indices.tolist() == planner.cursors[1].references(range(7, 8)).tolist()
+    def test_an_example_is_the_sample_of_its_number(self) -> None:
+        planner = Planner(make_streams(9, 50), seed=0)
+        for number in range(3):
+            arguments = (number,) if number else ()
+            stream_id, positions, indices = planner.example(make_plan([2, 3], [4, 7]), 1, *arguments)
+            assert (stream_id, list(positions)) == (1, [7 + number])
+            assert indices.tolist() == planner.cursors[1].references(range(7 + number, 8 + number)).tolist()
 
 
 class TestThere:
     def planner(self) -> Planner:
         spans = {"first": (0.0, 0.5), "second": (0.25, 1.0)}
-        return Planner(
-            [
-                Stream(name, range(9), max_epochs=1, enters_at=span[0], leaves_at=span[1])
-                for name, span in spans.items()
-            ],
-            seed=0,
-        )
+        streams = [Stream(name, range(9), None, 1, enters_at=a, leaves_at=b) for name, (a, b) in spans.items()]
+        return Planner(streams, seed=0)
 
     @pytest.mark.parametrize(
         ("progress", "expected"),
@@ -137,42 +134,32 @@ class TestThere:
 
     @pytest.mark.parametrize(
         "spans",
-        [
-            [(0.5, 1.0), (0.0, 0.5)],
-            [(0.0, 1.0), (0.2, 0.4)],
-            [(0.0, 0.6), (0.1, 0.3), (0.6, 1.0)],
-        ],
+        [[(0.5, 1.0), (0.0, 0.5)], [(0.0, 1.0), (0.2, 0.4)], [(0.0, 0.6), (0.1, 0.3), (0.6, 1.0)]],
     )
     def test_a_run_without_a_gap_is_taken(self, spans: Sequence[tuple[float, float]]) -> None:
         memory = memory_planner(5)[0].streams[1]
         streams = [Stream(f"s{k}", range(9), enters_at=begin, leaves_at=end) for k, (begin, end) in enumerate(spans)]
         assert len(Planner([memory, *streams], seed=0).streams) == len(spans) + 1
 
-    def test_the_gap_is_named(self) -> None:
-        with pytest.raises(ValueError, match=r"from progress 0\.0 of the run on; let one enter earlier"):
-            Planner([Stream("a", range(9), enters_at=0.1)], seed=0)
-        with pytest.raises(ValueError, match=r"from progress 0\.9 of the run on"):
-            Planner([Stream("a", range(9), leaves_at=0.9)], seed=0)
-
 
 class TestOnTop:
-    def counts(self, planner: Planner, *steps: tuple[float, float]) -> list[int]:
+    @pytest.mark.parametrize(
+        ("steps", "expected"),
+        [
+            ([(0.28, 50)] * 5, [2, 3, 3, 3, 3]),  # the remainder is carried over
+            ([(0.03, 50)] * 7, [0, 0, 0, 1, 0, 0, 1]),
+            ([(0.28, 2), (0.03, 50)], [2, 0]),  # and lost where the memory gave all it had,
+            ([(0.28, 3), (0.03, 50)], [2, 1]),
+            ([(0.28, 50), (0.0, 50), (0.03, 50)], [2, 0, 0]),  # or nothing is asked for
+        ],
+    )
+    def test_the_remainder(self, steps: list[tuple[float, float]], expected: list[int]) -> None:
+        planner, _ = memory_planner(50)
         shares, found = np.array([1.0, 0.0]), []
         for step, (ratio, available) in enumerate(steps):
             limits = np.array([np.inf, available])
             found.append(int(planner.draw(shares, limits, 10, step, np.array([0.0, ratio]))[0][1]))
-        return found
-
-    def test_the_remainder_is_carried_over(self) -> None:
-        assert self.counts(memory_planner(50)[0], *[(0.28, 50)] * 5) == [2, 3, 3, 3, 3]
-        assert self.counts(memory_planner(50)[0], *[(0.03, 50)] * 7) == [0, 0, 0, 1, 0, 0, 1]
-
-    def test_a_remainder_is_lost_where_the_memory_gave_all_it_had(self) -> None:
-        assert self.counts(memory_planner(50)[0], (0.28, 2), (0.03, 50)) == [2, 0]
-        assert self.counts(memory_planner(50)[0], (0.28, 3), (0.03, 50)) == [2, 1]
-
-    def test_a_remainder_is_lost_where_nothing_is_asked_for(self) -> None:
-        assert self.counts(memory_planner(50)[0], (0.28, 50), (0.0, 50), (0.03, 50)) == [2, 0, 0]
+        assert found == expected
 
     def test_it_is_a_multiple_of_what_was_drawn(self) -> None:
         planner, _ = memory_planner(50, max_epochs=1.0)
@@ -229,26 +216,6 @@ class TestInexactState:
             "s0": (int(planner.seen[0]), int(planner.seen[0]), float(planner.deficit[0]), 0.0),
             "s1": (int(planner.seen[1]), int(planner.seen[1]), float(planner.deficit[1]), 0.0),
         }
-
-
-def test_looking_ahead_shares_nothing_that_moves() -> None:
-    planner = Planner(make_streams(9, 9), seed=0)
-    draw(planner, [2, 1], 4)
-    before = planner.state_dict()
-    ahead = planner.ahead()
-    assert ahead.state_dict() == before
-    draw(ahead, [1, 2], 5)
-    assert planner.state_dict() == before
-    assert ahead.seen.sum() == 9
-
-
-def test_an_example_is_the_sample_of_its_number() -> None:
-    planner = Planner(make_streams(50), seed=0)
-    plan = make_plan([4], [7])
-    for number in range(3):
-        share = planner.example(plan, 0, number)
-        assert list(share.positions) == [7 + number]
-        assert share.indices.tolist() == planner.cursors[0].references(range(7 + number, 8 + number)).tolist()
 
 
 def test_a_memory_has_the_key_of_its_stream_and_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

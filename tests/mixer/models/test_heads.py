@@ -1,5 +1,3 @@
-"""Heads: what they take of an encoder's states, and their losses."""
-
 from typing import Any
 
 import pytest
@@ -42,34 +40,35 @@ def test_a_row_without_tokens_gives_numbers() -> None:
         assert torch.isfinite(head(torch.randn(2, 4, 3), torch.zeros(2, 4, dtype=torch.int64))).all()
 
 
+F = nn.functional
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_losses_are_means_per_label(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    logits, tokens = torch.randn(4, 3, dtype=dtype), torch.randn(4, 5, 3, dtype=dtype)
-    wide = torch.promote_types(dtype, torch.float32)
-    classes, values = torch.tensor([0, 2, -100, 1]), torch.rand(4, 3)
-    of_tokens = torch.randint(-1, 3, (4, 5)).masked_fill_(torch.rand(4, 5) < 0.3, -100).clamp(min=-100)
-    of_tokens[of_tokens == -1] = 0
-    cases: list[tuple[str, Any, Any, Any]] = [
-        ("classification", logits, classes, nn.functional.cross_entropy(logits.to(wide), classes)),
+@pytest.mark.parametrize(
+    ("kind", "size", "labels", "by_hand"),
+    [
+        ("classification", (4, 3), torch.tensor([0, 2, -100, 1]), F.cross_entropy),
         (
             "token_classification",
-            tokens,
-            of_tokens,
-            nn.functional.cross_entropy(tokens.to(wide).reshape(-1, 3), of_tokens.reshape(-1)),
+            (2, 3, 3),
+            torch.tensor([[0, -100, 2], [1, 1, -100]]),
+            lambda outputs, labels: F.cross_entropy(outputs.reshape(-1, 3), labels.reshape(-1)),
         ),
-        ("regression", logits, values, nn.functional.mse_loss(logits.to(wide), values.to(wide))),
+        ("regression", (4, 3), torch.rand(4, 3), lambda outputs, labels: F.mse_loss(outputs, labels.to(outputs))),
         (
             "multi_label",
-            logits,
-            values.round().long(),
-            nn.functional.binary_cross_entropy_with_logits(logits.to(wide), values.round().to(wide)),
+            (4, 3),
+            torch.rand(4, 3).round().long(),
+            lambda outputs, labels: F.binary_cross_entropy_with_logits(outputs, labels.to(outputs)),
         ),
-    ]
-    for kind, outputs, labels, expected in cases:
-        loss = HeadModule(Head(3, kind=kind), 8).loss(outputs, labels)  # type: ignore[arg-type]
-        assert loss.dtype == wide
-        torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
+    ],
+)
+def test_losses_are_means_per_label(kind: Any, size: Any, labels: Tensor, by_hand: Any, dtype: torch.dtype) -> None:
+    outputs = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    loss = HeadModule(Head(3, kind=kind), 8).loss(outputs, labels)
+    assert loss.dtype == wide
+    torch.testing.assert_close(loss, by_hand(outputs.to(wide), labels), rtol=1e-6, atol=1e-6)
 
 
 def test_labels_that_are_all_left_out_cost_nothing() -> None:
@@ -80,27 +79,15 @@ def test_labels_that_are_all_left_out_cost_nothing() -> None:
     assert torch.equal(logits.grad, torch.zeros(2, 3))
 
 
+WHOLE = torch.int64
+
+
 @pytest.mark.parametrize(
     ("kind", "num_labels", "labels", "message"),
     [
-        (
-            "classification",
-            3,
-            torch.zeros(2),
-            r"'classification' takes whole numbers \[2\] .* got torch\.float32 \[2\]",
-        ),
-        (
-            "classification",
-            3,
-            torch.zeros(2, 4, dtype=torch.int64),
-            r"whole numbers \[2\] .* got torch\.int64 \[2, 4\]",
-        ),
-        (
-            "token_classification",
-            3,
-            torch.zeros(2, dtype=torch.int64),
-            r"whole numbers \[2, 4\] .* got torch\.int64 \[2\]",
-        ),
+        ("classification", 3, torch.zeros(2), r"takes whole numbers \[2\] .* got torch\.float32 \[2\]"),
+        ("classification", 3, torch.zeros(2, 4, dtype=WHOLE), r"whole numbers \[2\] .* got torch\.int64 \[2, 4\]"),
+        ("token_classification", 3, torch.zeros(2, dtype=WHOLE), r"whole numbers \[2, 4\] .* torch\.int64 \[2\]"),
         ("multi_label", 3, torch.zeros(2), r"takes values \[2, 3\] for this micro-batch, got torch\.float32 \[2\]"),
         ("regression", 1, torch.zeros(2, 3), r"takes values \[2, 1\] .* \[2, 3\]\. .*or name another head"),
     ],
@@ -111,34 +98,29 @@ def test_labels_of_another_kind_of_head_are_refused(kind: Any, num_labels: int, 
         head.loss(head(torch.zeros(2, 4, 8)), labels)
 
 
-def test_numbers_of_classes_are_those_that_labels_name() -> None:
-    assert HeadModule(Head(5), 4).num_classes == 5
-    assert HeadModule(Head(5, kind="token_classification"), 4).num_classes == 5
-    assert HeadModule(Head(5, kind="regression"), 4).num_classes is None
-    assert HeadModule(Head(5, kind="multi_label"), 4).num_classes is None
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("classification", 5), ("token_classification", 5), ("regression", None), ("multi_label", None)],
+)
+def test_numbers_of_classes_are_those_that_labels_name(kind: Any, expected: int | None) -> None:
+    head = Head(5, kind=kind, pooling="last", dropout=0.3)
+    assert HeadModule(head, 4).num_classes == expected
+    assert Head(**head.to_dict()) == head
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_labels": 3, "kind": "ranking"}, r"kind of a head must be one of \['classification', 'multi_label'"),
-        (
-            {"num_labels": 3, "pooling": "max"},
-            r"pooling of a head must be one of \['mean', 'first', 'last'\], got 'max'",
-        ),
+        ({"kind": "ranking"}, r"kind of a head must be one of \['classification', 'multi_label'"),
+        ({"pooling": "max"}, r"pooling of a head must be one of \['mean', 'first', 'last'\], got 'max'"),
         ({"num_labels": 1}, r"num_labels of a head for classification must be a whole number of at least 2, got 1"),
         ({"num_labels": 0, "kind": "regression"}, r"for regression must be a whole number of at least 1, got 0"),
         ({"num_labels": True}, r"at least 2, got True"),
         ({"num_labels": 3.0}, r"at least 2, got 3\.0"),
-        ({"num_labels": 3, "dropout": 1.0}, r"dropout of a head must be at least 0 and below 1, got 1\.0"),
-        ({"num_labels": 3, "dropout": float("nan")}, r"dropout of a head must be at least 0"),
+        ({"dropout": 1.0}, r"dropout of a head must be at least 0 and below 1, got 1\.0"),
+        ({"dropout": float("nan")}, r"dropout of a head must be at least 0"),
     ],
 )
 def test_heads_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Head(**options)
-
-
-def test_a_head_is_plain_data() -> None:
-    head = Head(4, kind="multi_label", pooling="last", dropout=0.3)
-    assert Head(**head.to_dict()) == head
+        Head(**{"num_labels": 3, **options})

@@ -17,51 +17,56 @@ def _batch(name: str, num_samples: int = 5) -> dict[str, torch.Tensor]:
     return default_data_collator([data[index] for index in range(num_samples)])
 
 
-def _row_losses(name: str, tracked: Any, batch: dict[str, torch.Tensor], **options: Any) -> torch.Tensor | None:
-    tracker = RowLossReader(tracked, SHIFTS.get(name, False), **options)
+def _tracked(name: str, model: Any, batch: Any, **options: Any) -> tuple[RowLossReader, Any]:
+    """The reader after a forward, and what the model gave."""
+    tracker = RowLossReader(model, SHIFTS.get(name, False), **options)
     tracker.attach()
     tracker.listen(batch)
-    tracked(**batch)
-    rows = tracker.row_losses()
-    tracker.detach()
+    return tracker, model(**batch)
+
+
+def _row_losses(name: str, model: Any, batch: Any, **options: Any) -> torch.Tensor:
+    rows = _tracked(name, model, batch, **options)[0].row_losses()
+    assert rows is not None
     return rows
 
 
-@pytest.mark.parametrize("wrap", [True, False])
 @pytest.mark.parametrize("name", MODEL_DATA)
-def test_row_losses_are_those_of_the_rows_alone(name: str, wrap: bool) -> None:
-    model, batch = build_model(name), _batch(name)
-    rows = _row_losses(name, model, batch, wrap_loss_function=wrap)
-    items = items_per_row(batch, SHIFTS.get(name, False))
-    alone = [model(**{key: value[row : row + 1] for key, value in batch.items()}).loss for row in range(5)]
-    assert rows is not None
-    torch.testing.assert_close(rows, (torch.stack(alone) * items).detach(), rtol=1e-5, atol=1e-5)
+def test_row_losses_are_those_of_the_rows_alone_whatever_they_are_read_from(name: str) -> None:
+    batch, found = _batch(name), []
+    num_items = items_per_row(batch, SHIFTS.get(name, False))
+    alone = [build_model(name)(**{key: value[row : row + 1] for key, value in batch.items()}).loss for row in range(5)]
+    for wrap in (True, False):
+        tracker, _ = _tracked(name, build_model(name), batch, wrap_loss_function=wrap, keeps_items=True)
+        items, rows = tracker.item_losses, tracker.row_losses()
+        assert items is not None
+        assert rows is not None
+        torch.testing.assert_close(rows, (torch.stack(alone) * num_items).detach(), rtol=1e-5, atol=1e-5)
+        assert not items.requires_grad
+        torch.testing.assert_close(items.sum(dim=1), rows)
+        # As many as are counted: no loss of a token or label is exactly 0 here.
+        assert items.ne(0).sum(dim=1).tolist() == num_items.tolist()
+        found.append(items.detach())
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", MODEL_DATA)
 def test_a_tracked_forward_has_the_gradient_of_an_untracked_one(name: str) -> None:
-    gradients = []
-    for tracked in (False, True):
-        model, batch = build_model(name), _batch(name)
-        tracker = RowLossReader(model, SHIFTS.get(name, False))
-        if tracked:
-            tracker.attach()
-            tracker.listen(batch)
-        model(**batch).loss.backward()
-        gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
-    for plain, other in zip(*gradients, strict=True):
-        assert torch.equal(plain, other)
+    plain, model, batch = build_model(name), build_model(name), _batch(name)
+    plain(**batch).loss.backward()
+    _tracked(name, model, batch)[1].loss.backward()
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert (mine.grad is None) == (theirs.grad is None)
+        assert mine.grad is None or torch.equal(mine.grad, theirs.grad)
 
 
 def test_a_sum_over_a_number_of_items_is_tracked_too() -> None:
     model, batch = build_model("llama"), _batch("llama")
-    tracker = RowLossReader(model, True)
-    tracker.attach()
-    tracker.listen(batch)
+    tracker, _ = _tracked("llama", model, batch)
     loss = model(**batch, num_items_in_batch=torch.tensor(1000)).loss
     rows = tracker.row_losses()
     assert rows is not None
-    assert float(rows.sum()) / 1000 == pytest.approx(float(loss), rel=1e-6)
+    assert rows.sum().item() / 1000 == pytest.approx(loss.item(), rel=1e-6)
 
 
 def test_smoothed_labels_are_tracked_from_the_logits() -> None:
@@ -70,18 +75,22 @@ def test_smoothed_labels_are_tracked_from_the_logits() -> None:
     tracker.attach()
     tracker.listen(batch)
     logits = model(**{key: value for key, value in batch.items() if key != "labels"}).logits
-    rows = tracker.row_losses()
-    assert rows is not None
     expected = F.cross_entropy(logits, batch["labels"], reduction="none", label_smoothing=0.1)
-    torch.testing.assert_close(rows, expected.detach())
+    torch.testing.assert_close(tracker.row_losses(), expected.detach())
 
 
-def test_nothing_is_told_of_a_forward_that_nobody_listens_to() -> None:
+@pytest.mark.parametrize("keeps", [False, True])
+def test_only_the_last_forward_that_was_listened_to_is_told(keeps: bool) -> None:
     model, batch = build_model("llama"), _batch("llama")
-    tracker = RowLossReader(model, True)
+    tracker = RowLossReader(model, True, keeps_items=keeps)
     tracker.attach()
     model(**batch)
     assert tracker.row_losses() is None
+    tracker.listen(batch)
+    model(**batch)
+    assert (tracker.item_losses is not None) == keeps
+    tracker.listen(batch)
+    assert tracker.item_losses is None
 
 
 def test_a_copy_of_a_tracked_model_does_not_reach_the_tracker() -> None:
@@ -107,13 +116,13 @@ def test_detaching_gives_back_a_loss_function_of_the_user() -> None:
     assert model.loss_function is own
 
 
-def test_a_loss_function_without_cross_entropy_falls_back_to_the_logits_or_to_nothing() -> None:
+def test_a_loss_without_logits_has_no_row_losses() -> None:
     class Silent(torch.nn.Module):
         def forward(self, labels: torch.Tensor) -> tuple[torch.Tensor]:
             return (labels.float().mean(),)
 
-    batch = {"labels": torch.ones(3, dtype=torch.long)}
-    assert _row_losses("bert-classifier", Silent(), batch) is None
+    tracker, _ = _tracked("bert-classifier", Silent(), {"labels": torch.ones(3, dtype=torch.long)})
+    assert tracker.row_losses() is None
 
 
 def test_items_of_labels_that_are_shifted_ignored_or_missing() -> None:
@@ -133,40 +142,6 @@ def test_tokens_by_mask_by_length_or_none() -> None:
     assert num_rows({"name": "x", "scale": torch.tensor(1.0)}) == 0
 
 
-@pytest.mark.parametrize("name", MODEL_DATA)
-def test_item_losses_are_the_terms_of_the_rows_whatever_they_are_read_from(name: str) -> None:
-    model, batch = build_model(name), _batch(name)
-    found = []
-    for wrap in (True, False):
-        tracker = RowLossReader(model, SHIFTS.get(name, False), wrap_loss_function=wrap, keeps_items=True)
-        tracker.attach()
-        tracker.listen(batch)
-        model(**batch)
-        items, rows = tracker.item_losses, tracker.row_losses()
-        assert items is not None
-        assert rows is not None
-        assert not items.requires_grad
-        torch.testing.assert_close(items.sum(dim=1), rows)
-        # As many as are counted: no loss of a token or label is exactly 0 here.
-        assert items.ne(0).sum(dim=1).tolist() == items_per_row(batch, SHIFTS.get(name, False)).tolist()
-        found.append(items.detach())
-        tracker.detach()
-    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
-
-
-def test_item_losses_are_kept_only_where_they_are_asked_for_and_only_of_the_last_forward() -> None:
-    model, batch = build_model("llama"), _batch("llama")
-    for keeps in (False, True):
-        tracker = RowLossReader(model, True, keeps_items=keeps)
-        tracker.attach()
-        tracker.listen(batch)
-        model(**batch)
-        assert (tracker.item_losses is not None) == keeps
-        tracker.listen(batch)
-        assert tracker.item_losses is None
-        tracker.detach()
-
-
 def test_losses_of_double_precision_stay_so() -> None:
     class Double(torch.nn.Module):
         def forward(self, logits: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -174,5 +149,4 @@ def test_losses_of_double_precision_stay_so() -> None:
 
     logits, labels = torch.randn(4, 5, dtype=torch.float64), torch.tensor([0, 3, 1, 4])
     rows = _row_losses("bert-classifier", Double(), {"logits": logits, "labels": labels})
-    assert rows is not None
     torch.testing.assert_close(rows, F.cross_entropy(logits, labels, reduction="none"), rtol=1e-15, atol=0)

@@ -1,5 +1,3 @@
-"""Samples are made once: by whichever process comes first, of the same rows, settings, tokenizer and code."""
-
 import os
 import subprocess
 import sys
@@ -12,7 +10,7 @@ import datasets
 import pytest
 
 from mixer.recipe.data import Format, Text, formatted
-from mixer.recipe.data.formatting import fingerprint_of, tokenizer_content
+from mixer.recipe.data.formatting import fingerprint_of
 from tests.mixer.recipe.small_tokenizers import CHATML, MARKED, byte_level
 
 ROOT = Path(__file__).parents[3]
@@ -73,8 +71,7 @@ def test_a_second_start_and_another_process_make_nothing_anew(file: Path, tmp_pa
 
 def test_rows_in_memory_are_found_again_too(tmp_path: Path) -> None:
     for _ in range(2):
-        rows = datasets.Dataset.from_dict({"text": ["ab", "cd"]})
-        formatted(rows, Counted(str(tmp_path / "log")), byte_level())
+        formatted(datasets.Dataset.from_dict({"text": ["ab", "cd"]}), Counted(str(tmp_path / "log")), byte_level())
     assert (tmp_path / "log").read_text() == "2\n"
 
 
@@ -84,28 +81,20 @@ class Newer(Text):
 
 def test_whatever_samples_follow_from_is_in_the_fingerprint() -> None:
     rows, others = (datasets.Dataset.from_dict({"text": [text]}) for text in "ab")
-    tokenizer, used = byte_level(), byte_level()
+    used, larger, splitting = byte_level(), byte_level(), byte_level()
     used(["some text"], truncation=True, max_length=3, padding=True)
-    same = fingerprint_of(rows, Text(), tokenizer, "causal-lm")
-    assert fingerprint_of(rows, Text(), used, "causal-lm") == same
-    larger = byte_level()
     larger.add_tokens(["row"])
+    splitting.split_special_tokens = True
+    same = fingerprint_of(rows, Text(), byte_level(), "causal-lm")
+    for tokenizer in (used, byte_level(chat_template=CHATML)):
+        assert fingerprint_of(rows, Text(), tokenizer, "causal-lm") == same
+    tokenizers = [byte_level(**{name: value}) for name, value in (("chat_template", MARKED), ("eos_token", "<pad>"))]
+    tokenizers += [byte_level(model_max_length=7), larger, splitting]
     different = [
-        fingerprint_of(others, Text(), tokenizer, "causal-lm"),
-        fingerprint_of(rows, Text(max_length=8), tokenizer, "causal-lm"),
-        fingerprint_of(rows, Newer(), tokenizer, "causal-lm"),
-        fingerprint_of(rows, Text(), tokenizer, "masked-lm"),
-        fingerprint_of(rows, Text(), byte_level(chat_template=MARKED), "causal-lm"),
-        fingerprint_of(rows, Text(), byte_level(eos_token="<pad>"), "causal-lm"),
-        fingerprint_of(rows, Text(), larger, "causal-lm"),
-        fingerprint_of(rows, Text(), byte_level(model_max_length=7), "causal-lm"),
+        fingerprint_of(others, Text(), byte_level(), "causal-lm"),
+        fingerprint_of(rows, Text(max_length=8), byte_level(), "causal-lm"),
+        fingerprint_of(rows, Newer(), byte_level(), "causal-lm"),
+        fingerprint_of(rows, Text(), byte_level(), "masked-lm"),
+        *[fingerprint_of(rows, Text(), tokenizer, "causal-lm") for tokenizer in tokenizers],
     ]
     assert len({same, *different}) == len(different) + 1
-    assert fingerprint_of(rows, Text(), byte_level(chat_template=CHATML), "causal-lm") == same
-
-
-def test_what_a_tokenizer_splits_is_part_of_what_it_is() -> None:
-    plain, splitting = byte_level(), byte_level()
-    splitting.split_special_tokens = True
-    assert tokenizer_content(plain) == tokenizer_content(byte_level())
-    assert tokenizer_content(plain) != tokenizer_content(splitting)

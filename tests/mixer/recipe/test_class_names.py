@@ -1,24 +1,25 @@
-"""What classes are called: the same for all streams of a head, and kept with the model."""
-
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
-from transformers import AutoConfig, BertForSequenceClassification
+from transformers import AutoConfig
 
 from mixer import Head
 from mixer.models.multi_task import MultiTaskConfig
 from mixer.recipe.data import Labelled, Text
 from mixer.recipe.model import note_class_names
-from tests.helpers import _bert_config, build_model
+from tests.helpers import build_model
 from tests.mixer.forms import multi_task
 
 MOODS = ("bad", "fine", "good")
 
 
 def test_one_head_knows_what_its_classes_are_called_after_it_was_saved(tmp_path: Path) -> None:
-    model = BertForSequenceClassification(_bert_config(num_labels=3))
+    model: Any = build_model("bert-classifier")
+    for other in ({}, {"a": ["no", "yes"]}):  # those of another number of classes are not its own
+        note_class_names(model, {"a": "a"}, other)
+        assert model.config.id2label == {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}
     note_class_names(model, {"a": "a", "b": "b", "c": "c"}, {"a": MOODS, "c": MOODS})
     model.save_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path)
@@ -39,18 +40,10 @@ def test_names_by_head_are_kept_with_a_model_of_several(tmp_path: Path) -> None:
 def test_streams_of_one_head_that_number_their_classes_differently_are_refused() -> None:
     names = {"books": ["bad", "good"], "films": MOODS}
     message = r"streams.films.format: its labels are \['bad', 'fine', 'good'\], and those of 'books', .* two things"
-    with pytest.raises(ValueError, match=message):
-        note_class_names(build_model("bert-classifier"), {"books": "books", "films": "films"}, names)
-    with pytest.raises(ValueError, match=message):
-        note_class_names(multi_task(), {"books": "topic", "films": "topic"}, names)
+    for model, heads in ((build_model("bert-classifier"), ("books", "films")), (multi_task(), ("topic", "topic"))):
+        with pytest.raises(ValueError, match=message):
+            note_class_names(model, dict(zip(names, heads, strict=True)), names)
     note_class_names(multi_task(), {"books": "topic", "films": "tags"}, names)
-
-
-@pytest.mark.parametrize("names", [{}, {"a": ["no", "yes"]}])
-def test_a_head_with_other_classes_keeps_its_own_names(names: dict[str, Any]) -> None:
-    model = build_model("bert-classifier")
-    note_class_names(model, {"a": "a"}, names)
-    assert model.config.id2label == {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}
 
 
 def test_names_come_of_words_or_of_the_data() -> None:

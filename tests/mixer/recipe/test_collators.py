@@ -1,5 +1,3 @@
-"""Batches of samples that formats made, by the model's task; tokenizers without a pad token."""
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-"""What each format makes of rows, token by token."""
-
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +28,27 @@ def learned(sample: dict[str, Any]) -> str:
     return BYTES.decode([label for label in sample["labels"] if label != -100])
 
 
-def test_text_is_packed_with_the_end_of_text_between_documents() -> None:
-    samples = made([{"text": "abc"}, {"text": None}, {"text": "de"}, {"text": ""}, {"text": "fg"}], Text(max_length=4))
-    assert [sample["input_ids"] for sample in samples] == [[A, 69, 70, END], [71, 72, END, 73], [74, END]]
-    assert all(sample["labels"] == sample["input_ids"] for sample in samples)
-
-
-def test_text_by_row_ends_and_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
-    samples = made([{"body": "ab"}, {"body": ""}, {"body": "abcdef"}], Text("body", max_length=4, pack=False))
-    assert [sample["input_ids"] for sample in samples] == [[A, 69, END], [A, 69, 70, 71]]
-
-
-def test_text_of_an_encoder_keeps_its_first_and_last_token() -> None:
-    (packed,) = made([{"text": "good film"}, {"text": "bad"}], Text(max_length=16), WORDS, "masked-lm")
-    assert packed == {"input_ids": [1, 5, 7, 2, 1, 6, 2]}
-    (cut,) = made([{"text": "good bad film"}], Text(max_length=4, pack=False), WORDS, "masked-lm")
-    assert cut == {"input_ids": [1, 5, 6, 2]}
+@pytest.mark.parametrize(
+    ("texts", "chosen", "tokenizer", "task", "expected"),
+    [
+        # Packed with the end of text between documents, or by row, cut off; an encoder's have a first and a last token.
+        (
+            ["abc", None, "de", "", "fg"],
+            Text(max_length=4),
+            BYTES,
+            "causal-lm",
+            [[A, 69, 70, END], [71, 72, END, 73], [74, END]],
+        ),
+        (["ab", "", "abcdef"], Text(max_length=4, pack=False), BYTES, "causal-lm", [[A, 69, END], [A, 69, 70, 71]]),
+        (["good film", "bad"], Text(max_length=16), WORDS, "masked-lm", [[1, 5, 7, 2, 1, 6, 2]]),
+        (["good bad film"], Text(max_length=4, pack=False), WORDS, "masked-lm", [[1, 5, 6, 2]]),
+    ],
+)
+def test_text(texts: Any, chosen: Format, tokenizer: Any, task: str, expected: list[list[int]]) -> None:
+    samples = made([{"text": text} for text in texts], chosen, tokenizer, task)
+    assert [sample["input_ids"] for sample in samples] == expected
+    for sample in samples:
+        assert sample.get("labels", None) == (sample["input_ids"] if task == "causal-lm" else None)
 
 
 def test_a_prompt_is_read_and_its_completion_learned() -> None:
@@ -64,16 +67,14 @@ def test_a_prompt_of_a_model_with_an_encoder_stands_on_its_own_side() -> None:
         made([{"q": "good", "a": "bad"}], Prompt("{q}", "{a}", train_on_prompt=True), WORDS, "seq2seq-lm")
 
 
-def test_rows_of_which_no_label_is_left_are_left_out_and_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rows_of_which_no_label_is_left_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("mixer.recipe.data.formatting.logger.warning", lambda text, *values: said.append(text % values))
-    samples = made([{"q": "abcdef", "a": "x"}, {"q": "a", "a": "b"}, {"q": "aaaa", "a": "y"}], Prompt("{q}", "{a}", 4))
-    assert [learned(sample) for sample in samples] == ["b<|endoftext|>"]
+    rows = [{"q": "abcdef", "a": "x"}, {"q": "a", "a": "b"}, {"q": "aaaa", "a": "y"}]
+    assert [learned(sample) for sample in made(rows, Prompt("{q}", "{a}", 4))] == ["b<|endoftext|>"]
     assert said == ["streams.s: 2 of 3 rows are left out: they have no token, or no label to learn within max_length."]
     with pytest.raises(ValueError, match=r"streams\.s: Prompt leaves nothing of 1 rows"):
-        made([{"q": "abcdef", "a": "x"}], Prompt("{q}", "{a}", 4))
+        made(rows[:1], Prompt("{q}", "{a}", 4))
 
 
 @pytest.mark.parametrize(("task", "tokenizer"), [("causal-lm", BYTES), ("seq2seq-lm", WORDS)])
@@ -95,11 +96,16 @@ TALK_TOKENS = [
 
 
 @pytest.mark.parametrize(("template", "tail"), [(CHATML, [NEWLINE]), (MARKED, [-100])])
-def test_only_what_the_assistant_says_is_learned(template: str, tail: list[int]) -> None:
-    (sample,) = made([{"messages": TALK}], Chat(chat_template=template))
-    assert sample["input_ids"] == TALK_TOKENS
-    ignored = [-100] * 20
-    assert sample["labels"] == [*ignored, 69, 70, STOP, *tail, *ignored, 72, STOP, *tail]
+def test_only_what_the_assistant_says_is_learned(template: str, tail: list[int], tmp_path: Path) -> None:
+    (tmp_path / "own.jinja").write_text(template)
+    for chosen in (template, str(tmp_path / "own.jinja")):
+        (sample,) = made([{"messages": TALK}], Chat(chat_template=chosen))
+        assert sample["input_ids"] == TALK_TOKENS
+        ignored = [-100] * 20
+        assert sample["labels"] == [*ignored, 69, 70, STOP, *tail, *ignored, 72, STOP, *tail]
+    for name in ("other.jinja", "other"):
+        with pytest.raises(ValueError, match=rf"streams\.s\.format: Chat: .*there is no file '/.*{name}', and a"):
+            made([{"messages": TALK}], Chat(chat_template=str(tmp_path / name)))
 
 
 # Puts something before the first message, as templates with a system prompt of their own do.
@@ -113,29 +119,16 @@ def test_a_conversation_may_begin_with_the_assistant(template: str) -> None:
     assert learned(sample) == f"bc<|im_end|>{end}e<|im_end|>{end}"
 
 
-def sharegpt(user: str, assistant: str) -> dict[str, Any]:
-    names = {"user": user, "assistant": assistant}
-    return {"conversations": [{"from": names[turn["role"]], "value": turn["content"]} for turn in TALK]}
-
-
 def test_sharegpt_is_the_same_conversation() -> None:
-    rows = [sharegpt("human", "gpt")]
-    for user, assistant in [("User", "Assistant"), ("Human", "model"), ("human", "BOT")]:
-        assert made([sharegpt(user, assistant)], Chat("conversations")) == made([{"messages": TALK}], Chat())
-    assert made(rows, Chat("conversations")) == made([{"messages": TALK}], Chat())
+    expected = made([{"messages": TALK}], Chat())
+    for user, assistant in [("human", "gpt"), ("User", "Assistant"), ("Human", "model"), ("human", "BOT")]:
+        names = {"user": user, "assistant": assistant}
+        rows = [{"conversations": [{"from": names[turn["role"]], "value": turn["content"]} for turn in TALK]}]
+        assert made(rows, Chat("conversations")) == expected
     capitals = [{"role": turn["role"].upper(), "content": turn["content"]} for turn in TALK]
-    assert made([{"messages": capitals}], Chat()) == made([{"messages": TALK}], Chat())
+    assert made([{"messages": capitals}], Chat()) == expected
     (everything,) = made(rows, Chat("conversations", train_on="all", max_length=9))
     assert everything == {"input_ids": TALK_TOKENS[:9], "labels": TALK_TOKENS[:9]}
-
-
-def test_a_template_in_a_file_is_read(tmp_path: Path) -> None:
-    (tmp_path / "own.jinja").write_text(MARKED)
-    by_file = Chat(chat_template=str(tmp_path / "own.jinja"))
-    assert made([{"messages": TALK}], by_file) == made([{"messages": TALK}], Chat(chat_template=MARKED))
-    for name in ("other.jinja", "other.j2", "other"):
-        with pytest.raises(ValueError, match=rf"streams\.s\.format: Chat: .*there is no file '/.*{name}', and a"):
-            made([{"messages": TALK}], Chat(chat_template=str(tmp_path / name)))
 
 
 # Says how many messages there are before them, so that no part of a conversation is rendered as the whole is.
@@ -147,12 +140,7 @@ STRICT = "{% if messages[0]['role'] != 'user' %}{{ raise_exception('users begin'
     ("chat", "tokenizer", "rows", "message"),
     [
         (Chat(), byte_level(chat_template=None), TALK, r"has no chat template.*Chat\(chat_template=\.\.\.\)"),
-        (
-            Chat(chat_template=COUNTED),
-            BYTES,
-            TALK,
-            r"renders the first 2 messages .* differently from .*train_on='all'",
-        ),
+        (Chat(chat_template=COUNTED), BYTES, TALK, r"renders the first 2 messages .* differently .*train_on='all'"),
         (Chat(chat_template=STRICT), BYTES, TALK[1:], "refuses a conversation of .*users begin"),
         (Chat(), BYTES, [{"speaker": "a"}], r"a message with the fields \['speaker'\]: it needs role and content"),
         (Chat(), BYTES, TALK[:1], r"the assistant says nothing in them, their roles are \['user'\]"),
@@ -182,10 +170,9 @@ def test_words_are_numbered_in_their_order_and_numbers_stay() -> None:
 
 
 def test_a_class_label_is_respected_and_pairs_are_told_apart() -> None:
-    kinds = datasets.Features(
-        {"a": datasets.Value("string"), "b": datasets.Value("string"), "y": datasets.ClassLabel(names=["z", "a"])}
-    )
-    rows = datasets.Dataset.from_dict({"a": ["good"], "b": ["so bad"], "y": ["a"]}, features=kinds)
+    text, kind = datasets.Value("string"), datasets.ClassLabel(names=["z", "a"])
+    features = datasets.Features({"a": text, "b": text, "y": kind})
+    rows = datasets.Dataset.from_dict({"a": ["good"], "b": ["so bad"], "y": ["a"]}, features=features)
     (sample,) = formatted(rows, Labelled("a", "b", "y"), WORDS, "sequence-classification").to_list()
     assert (sample["input_ids"], sample["labels"]) == ([1, 5, 2, 9, 6, 2], 1)
 
@@ -193,11 +180,7 @@ def test_a_class_label_is_respected_and_pairs_are_told_apart() -> None:
 def test_rows_without_a_text_have_no_class_to_learn() -> None:
     rows = [{"text": text, "label": label} for text, label in [("so", 1), (None, 0), ("", 1), (None, None)]]
     assert [sample["input_ids"] for sample in made(rows, Labelled(), WORDS, "encoder")] == [[1, 9, 2]]
-    pairs = [
-        {"text": "so", "b": "", "label": 1},
-        {"text": "", "b": "so", "label": 1},
-        {"text": "", "b": "", "label": 1},
-    ]
+    pairs = [{"text": text, "b": other, "label": 1} for text, other in (("so", ""), ("", "so"), ("", ""))]
     assert len(made(pairs, Labelled(text_pair="b"), WORDS, "encoder")) == 2
 
 
@@ -210,6 +193,7 @@ def test_rows_without_a_text_have_no_class_to_learn() -> None:
         (Text(), "seq2seq-lm", [{"text": "a"}], "a model of the task causal-lm or masked-lm, not seq2seq-lm"),
         (Labelled(), "encoder", [{"text": "a", "label": None}], "has None, where a label is expected"),
         (Labelled(labels=["x"]), "encoder", [{"text": "a", "label": "y"}], r"has the label 'y', and there are \['x'\]"),
+        (Labelled(), "encoder", [{"text": "a", "label": ["x"]}], r"is expected: a word or a number\. \(row 0"),
     ],
 )
 def test_rows_that_do_not_fit_name_stream_and_column(
@@ -237,12 +221,6 @@ def test_a_row_that_cannot_be_read_is_named(
     rows = datasets.Dataset.from_list([{column: value, "text": "a"} for value in (good, good, bad, bad)])
     with pytest.raises(ValueError, match=rf"^streams\.s: {type(chosen).__name__}: .*{message}.* \(row 2, counted"):
         list(formatted(rows.to_iterable_dataset() if streaming else rows, chosen, BYTES, chosen.tasks[0], "streams.s"))
-
-
-@pytest.mark.parametrize("label", [["x"], {"x": "y"}])
-def test_a_label_is_a_word_or_a_number(label: Any) -> None:
-    with pytest.raises(ValueError, match=r"where a label is expected: a word or a number\. \(row 0"):
-        made([{"text": "a", "label": label}], Labelled(), BYTES, "encoder")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""Data sets by their names on a hub, which stands on this machine."""
-
 from collections.abc import Iterator
 from pathlib import Path
 

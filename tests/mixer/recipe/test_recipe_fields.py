@@ -1,6 +1,3 @@
-"""Fields that a recipe does not have are told with the nearest one, wherever they stand and however they are given."""
-
-import contextlib
 import copy
 import json
 from pathlib import Path
@@ -58,22 +55,20 @@ def put(content: dict[str, Any], path: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("path", "message"), UNKNOWN)
-def test_on_the_command_line(path: str, message: str, tmp_path: Path) -> None:
+def test_on_the_command_line_and_in_the_file(path: str, message: str, tmp_path: Path) -> None:
+    arguments, message = ["--recipe", str(tmp_path / "recipe.yaml")], message.replace("?", r"\?")
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(RECIPE))
-    arguments = ["--recipe", str(tmp_path / "recipe.yaml")]
     check_recipe(Recipe, arguments, OPTIONS)
     for more in ([f"--{path}", "1"], [f"--{path}=1"]):
-        with pytest.raises(ValueError, match=message.replace("trainig:", "--trainig.seed:").replace("?", r"\?")):
+        with pytest.raises(ValueError, match=message.replace("trainig:", "--trainig.seed:")):
             check_recipe(Recipe, [*arguments, *more], OPTIONS)
-
-
-@pytest.mark.parametrize(("path", "message"), [case for case in UNKNOWN if "streams.b.format" not in case[0]])
-def test_in_the_file(path: str, message: str, tmp_path: Path) -> None:
+    if "streams.b.format" in path:
+        return
     content = copy.deepcopy(RECIPE)
     put(content, path, 1)
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
-        check_recipe(Recipe, ["--recipe", str(tmp_path / "recipe.yaml")], OPTIONS)
+    with pytest.raises(ValueError, match=message):
+        check_recipe(Recipe, arguments, OPTIONS)
 
 
 @pytest.mark.parametrize("written", ["Promt", {"class_path": "Promt"}])
@@ -122,20 +117,20 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "is_number"),
+    ("path", "wrong", "right"),
     [
-        ("streams.a.weight", "a", False),
-        ("streams.a.weight", "1e-3", True),
-        ("streams.a.weight", "null", True),
-        ("training.learning_rate", "fast", False),
-        ("mixing.init_args.policy.init_args.temperature", "warm", False),
-        ("streams.a.head", "a", True),
+        ("streams.a.weight", "a", "1e-3"),
+        ("streams.a.weight", "x", "null"),
+        ("training.learning_rate", "fast", "0.1"),
+        ("mixing.init_args.policy.init_args.temperature", "warm", "2"),
     ],
 )
-def test_words_for_a_number_name_the_field(path: str, value: str, is_number: bool) -> None:
+def test_words_for_a_number_name_the_field(path: str, wrong: str, right: str) -> None:
     recipe = copy.deepcopy(RECIPE)
-    put(recipe, path, value)
-    with contextlib.nullcontext() if is_number else pytest.raises(ValueError, match=f"^{path}: it must be a number"):
+    put(recipe, path, right)
+    check_fields(Recipe, recipe)
+    put(recipe, path, wrong)
+    with pytest.raises(ValueError, match=f"^{path}: it must be a number"):
         check_fields(Recipe, recipe)
 
 
@@ -143,53 +138,31 @@ def _written(name: str, **arguments: Any) -> str:
     return json.dumps({"class_path": name, "init_args": arguments})
 
 
-@pytest.mark.parametrize(
-    ("field", "text", "message"),
-    [
-        ("mixing", _written("ObjectiveDescent", objective="best"), r"^mixing\.objective: Expected .*'worst'.*: best$"),
-        ("mixing", _written("mixer.PiKE", mode="nope"), r"^mixing\.mode: Expected .*'conceptual'.* Got value: nope$"),
-        ("mixing", "{class_path: Uniform, init_args: {unit: words}}", r"^mixing\.unit: Expected .*'tokens'.*: words$"),
-        ("mixing", _written("Uniform", telepathy=1), "^mixing: Option 'telepathy' is not accepted$"),
-        (
-            "mixing",
-            _written("Floor", policy={"class_path": "Uniform", "init_args": {"unit": "w"}}),
-            r"^mixing\.policy\.u",
-        ),
-        ("mixing", _written("Unifrom"), "^mixing: .*Unifrom$"),
-        ("mixing", _written("nowhere.Mine"), "^mixing: No module named 'nowhere'$"),
-        ("mixing", "{class_path: [", "^mixing: "),
-        (
-            "batch_size",
-            _written("SmoothedLossChange", maximum=8, on_plateau="jump"),
-            r"^size\.on_plateau: .*'grow'.*: jump$",
-        ),
-        (
-            "batch_size",
-            _written("AdaBatch", every=1, unit="years"),
-            r"^size\.unit: Expected .*'steps'.* Got value: years$",
-        ),
-        (
-            "batch_size",
-            _written("Constant", batch_size=[]),
-            r"^size\.batch_size: Expected a <class 'int'>; Given value: ",
-        ),
-    ],
-)
+WRONG_CLASSES = [
+    ("mixing", _written("ObjectiveDescent", objective="best"), r"^mixing\.objective: Expected .*'worst'.*: best$"),
+    ("mixing", "{class_path: Uniform, init_args: {unit: words}}", r"^mixing\.unit: Expected .*'tokens'.*: words$"),
+    ("mixing", _written("Uniform", telepathy=1), "^mixing: Option 'telepathy' is not accepted$"),
+    ("mixing", _written("Floor", policy={"class_path": "Uniform", "init_args": {"unit": "w"}}), r"^mixing\.policy\.u"),
+    ("mixing", _written("Unifrom"), "^mixing: .*Unifrom$"),
+    ("mixing", _written("nowhere.Mine"), "^mixing: No module named 'nowhere'$"),
+    ("mixing", "{class_path: [", "^mixing: "),
+    ("batch_size", _written("AdaBatch", every=1, unit="years"), r"^size\.unit: Expected .*'steps'.* Got value: years$"),
+    ("batch_size", _written("Constant", batch_size=[]), r"^size\.batch_size: Expected a <class 'int'>; Given value: "),
+]
+
+
+@pytest.mark.parametrize(("field", "text", "message"), WRONG_CLASSES)
 def test_a_class_with_wrong_arguments_is_no_name(field: str, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_written_classes(Recipe, {field: text, "tokenizer": "a"}, {"batch_size": "size"})
-
-
-def test_names_and_classes_with_right_arguments_are_let_through() -> None:
     check_written_classes(Recipe, {"mixing": "LosChange", "batch_size": _written("Constant", batch_size=8)})
 
 
-WRONG_KINDS = [
+WRONG_KINDS: list[tuple[dict[str, Any], str]] = [
     (
-        {"streams": {"b": {"factory": "f"}, "a": {"format": {"class_path": "Prompt", "init_args": {"prompt": "{q}"}}}}},
+        {"streams": {"a": {"format": {"class_path": "Prompt", "init_args": {"prompt": "{q}"}}}}},
         "streams.a.format: the following arguments are required: completion; Given value: Namespace(class_path=",
     ),
-    ({"streams": {"b": {}, "a": {"weight": [3]}}}, "streams.a.weight: Expected a <class 'float'>; Given value: [3]"),
     ({"streams": {"a": {"shuffle": "maybe"}}}, "streams.a.shuffle: Expected a <class 'bool'>. Got value: maybe"),
     ({"streams": ["a"]}, "streams: Expected a <class 'dict'>. Got value: ['a']"),
     ({"drawing": "never"}, "drawing: Expected a typing.Literal['exact', 'multinomial']. Got value: never"),

@@ -1,5 +1,3 @@
-"""Rows from files, folders and patterns on this machine, and what is said of those that cannot be read."""
-
 import bz2
 import gzip
 import json
@@ -37,22 +35,12 @@ def write(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "rows.jsonl",
-        "rows.jsonl.gz",
-        "rows.jsonl.bz2",
-        "rows.jsonl.xz",
-        "rows.json",
-        "rows.csv",
-        "rows.TSV",
-        "rows.parquet",
-        "rows.arrow",
-    ],
-)
-def test_files_of_every_format_give_the_same_rows(name: str, tmp_path: Path) -> None:
-    path = write(tmp_path / name.lower()).rename(tmp_path / name)
+KINDS = ("jsonl", "jsonl.gz", "jsonl.bz2", "jsonl.xz", "json", "csv", "TSV", "parquet", "arrow")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_of_every_format_give_the_same_rows(kind: str, tmp_path: Path) -> None:
+    path = write(tmp_path / f"rows.{kind.lower()}").rename(tmp_path / f"rows.{kind}")
     train, validation = DataSource(str(path)).load("s")
     assert train.to_list() == ROWS
     assert validation is None
@@ -92,19 +80,11 @@ def test_a_text_is_read_by_lines_paragraphs_or_as_a_whole(streaming: bool, tmp_p
 
 
 def test_only_texts_are_read_by_other_rows(tmp_path: Path) -> None:
-    assert "rows='document' is for text files (.txt)" in refused(
-        DataSource(str(write(tmp_path / "rows.csv")), rows="document")
-    )
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
-    assert "rows='document' is for text" in refused(DataSource(str(tmp_path / "saved"), rows="document"))
-    assert "rows='document' is for text" in refused(DataSource("org/maths", rows="document"))
+    for path in (str(tmp_path / "saved"), "org/maths"):
+        assert "rows='document' is for text" in refused(DataSource(path, rows="document"))
     with pytest.raises(ValueError, match="rows must be one of line, paragraph, document, got 'page'"):
         DataSource("org/maths", rows="page")  # type: ignore[arg-type]
-
-
-def test_a_text_is_a_row_a_line(tmp_path: Path) -> None:
-    (tmp_path / "lines.txt").write_text("one\ntwo\n")
-    assert DataSource(str(tmp_path / "lines.txt")).load("s")[0]["text"][:] == ["one", "two"]
 
 
 def test_a_pattern_takes_files_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -140,13 +120,7 @@ def test_a_saved_data_set_is_read_with_or_without_splits(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("split", "places"),
-    [
-        ("train[:10%]", [0, 1]),
-        ("train[-2:]", [18, 19]),
-        ("train[50%:60%]", [10, 11]),
-        ("train[:1]+train[3:4]", [0, 3]),
-    ],
+    ("split", "places"), [("train[-2:]", [18, 19]), ("train[50%:60%]", [10, 11]), ("train[:1]+train[3:4]", [0, 3])]
 )
 def test_slices_of_a_split_are_those_of_the_hub(split: str, places: list[int], tmp_path: Path) -> None:
     train, _ = DataSource(str(write(tmp_path / "rows.jsonl")), split=split).load("s")
@@ -175,18 +149,19 @@ def test_what_is_not_there_is_named_with_where_it_was_looked_for(
     assert f"the folder '{tmp_path}/empty' has no file that ends in .parquet" in refused(DataSource("empty"))
 
 
-def test_splits_that_are_not_there_are_told_with_those_that_are(tmp_path: Path) -> None:
-    path = str(write(tmp_path / "rows.jsonl"))
-    assert "there is no split 'test'; there are ['train']" in refused(DataSource(path, split="test"))
-    assert "there is no split 'dev'" in refused(DataSource(path, validation_split="dev"))
-    assert "cannot be read as a split or its slice" in refused(DataSource(path, split="train[a:]"))
-    streamed = refused(DataSource(path, split="train[:5]", streaming=True))
-    assert "name one split, or set streaming to false" in streamed
-
-
-def test_options_of_the_hub_are_refused_beside_a_path(tmp_path: Path) -> None:
-    told = refused(DataSource(str(write(tmp_path / "rows.jsonl")), name="main"))
-    assert "name='main' is for data on the hub" in told
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "test"}, "there is no split 'test'; there are ['train']"),
+        ({"validation_split": "dev"}, "there is no split 'dev'"),
+        ({"split": "train[a:]"}, "cannot be read as a split or its slice"),
+        ({"split": "train[:5]", "streaming": True}, "name one split, or set streaming to false"),
+        ({"name": "main"}, "name='main' is for data on the hub"),
+        ({"rows": "document"}, "rows='document' is for text files (.txt)"),
+    ],
+)
+def test_what_a_file_does_not_have_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    assert message in refused(DataSource(str(write(tmp_path / "rows.jsonl")), **options))
 
 
 def test_mixed_and_broken_files_are_named(tmp_path: Path) -> None:
