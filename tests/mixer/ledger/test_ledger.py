@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -97,6 +97,7 @@ class TestRecords:
             assert classes == [[5, "memory", 3, 0], [5, "memory", 7, 1], [5, "memory", 8, 3]]
             ledger.finish()
 
+    @settings(max_examples=20)
     @given(data=st.data(), num_streams=st.integers(1, 5), ending=endings)
     def test_gradients_come_back_to_the_bit(
         self, tmp_path_factory: pytest.TempPathFactory, data: Any, num_streams: int, ending: str

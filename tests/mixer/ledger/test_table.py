@@ -5,7 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixer.ledger.table import Table
@@ -86,6 +86,7 @@ class TestRead:
         parts_of(tmp_path)[0].unlink()
         assert steps_of(table) == [2]
 
+    @settings(max_examples=30)
     @given(
         actions=st.lists(st.sampled_from(["append", "flush", "seal", "close", "read", "reopen"]), max_size=25),
         rows_per_part=st.sampled_from([1, 4, 1_000]),
@@ -108,6 +109,7 @@ class TestRead:
 
 
 class TestLists:
+    @settings(max_examples=30)
     @given(
         pieces=st.lists(
             st.integers(0, 3).flatmap(

@@ -59,11 +59,12 @@ def test_the_worst_of_exponential_losses_is_least_where_they_are_equal() -> None
 def test_weights_of_losses_shift_the_best_mixture() -> None:
     # 3 (1 − w)² + 1 w² is least at 6 (1 − w) = 2 w: w = 3/4, and there (3/4) (1/4)² + (1/4) (3/4)² = 12/64.
     mixtures = line(0.0, 1.0)
-    given = [fit_mixture(mixtures, squares(mixtures), "math=3,code=1", streams=["math", "code"])]
-    given.append(quick_fit(mixtures, squares(mixtures), {"math": 3, "code": 1}, streams=["math", "code"]))
-    for fitted, tolerance in zip(given, (0.01, 0.05), strict=True):
-        assert fitted.weights == pytest.approx({"math": 0.75, "code": 0.25}, abs=tolerance)
-        assert fitted.expected_loss == pytest.approx(12 / 64, abs=tolerance)
+    fit = functools.partial(fit_mixture, mixtures, squares(mixtures), streams=["math", "code"])
+    fitted = fit("math=3,code=1", regressor="gaussian-process")
+    assert fitted.weights == pytest.approx({"math": 0.75, "code": 0.25}, abs=0.01)
+    assert fitted.expected_loss == pytest.approx(12 / 64, abs=1e-3)
+    texts, numbers = (fit(one, regressor="exponential") for one in ("math=3,code=1", {"math": 3, "code": 1}))
+    assert texts.shares.tolist() == numbers.shares.tolist()
 
 
 def test_a_loss_of_no_stream_is_an_objective_too() -> None:
@@ -120,7 +121,7 @@ def test_the_same_runs_give_the_same_mixture_to_the_bit() -> None:
     assert np.random.get_state()[1].tolist() == state  # noqa: NPY002
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(st.integers(2, 6), st.integers(3, 10), st.sampled_from(list(REGRESSORS)), st.integers(0, 100))
 def test_it_stays_among_the_mixtures_that_the_runs_cover(
     num_streams: int, num_runs: int, regressor: str, seed: int

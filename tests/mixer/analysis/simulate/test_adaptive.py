@@ -25,6 +25,13 @@ QUICK: dict[str, dict[str, Any]] = {
         "training": STEPS,
     },
     "PiKE": BY_GRADIENTS,
+    "batches that follow the loss": {
+        "mixing": "ODM",
+        "batch_size": lambda: schedules.LossChange(maximum=40),
+        "training": TWELVE,
+    },
+}
+SLOW: dict[str, dict[str, Any]] = {
     "groups and a replay memory": {
         "streams": {
             **three(a={"groups": {"k": "x"}}, b={"groups": {"k": "y"}}, c={"groups": {"k": "y"}}),
@@ -34,13 +41,6 @@ QUICK: dict[str, dict[str, Any]] = {
         "mixing": lambda: mixer.LossChange(num_warmup_observations=1, fast_decay=0.5),
         "training": TWELVE,
     },
-    "batches that follow the loss": {
-        "mixing": "ODM",
-        "batch_size": lambda: schedules.LossChange(maximum=40),
-        "training": TWELVE,
-    },
-}
-SLOW: dict[str, dict[str, Any]] = {
     "TargetLoss in a wrapper": {
         "mixing": lambda: mixer.Smoothed(mixer.TargetLoss({"a": 4.0, "b": 3.9, "c": 3.5})),
         "training": EVALUATED,
