@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from mixer import Decision, Floor, LossChange, MixingTrainer, Mixture, Observation, PiKE, Policy, Stream, Uniform
+from mixer import Floor, LossChange, MixingTrainer, PiKE, Stream, Uniform
 from tests.helpers import Tokens, arguments, build_model, three_streams
 
 
@@ -50,33 +50,30 @@ def test_what_does_not_fit_is_refused_at_construction(
         _trainer(tmp_path, **changes)
 
 
-def test_a_policy_that_needs_evaluations_is_refused_without_any(tmp_path: Path) -> None:
-    policy = LossChange(loss="evaluation")
-    every_step = {"eval_strategy": "steps", "eval_steps": 1}
-    with pytest.raises(ValueError, match=r"missing: \['a', 'b', 'c'\]"):
-        _trainer(tmp_path, mixing=policy)
-    with pytest.raises(ValueError, match=r"missing: \['c'\]"):
-        _trainer(tmp_path, mixing=policy, eval_dataset={"a": Tokens(2, 1), "b": Tokens(2, 1)}, args=every_step)
-    with pytest.raises(ValueError, match="set eval_strategy"):
-        _trainer(tmp_path, mixing=policy, eval_dataset=three_streams())
-    _trainer(tmp_path, mixing=policy, eval_dataset=three_streams(), args=every_step)
+EVERY_STEP = {"eval_strategy": "steps", "eval_steps": 1}
 
 
-def test_a_policy_that_needs_what_nobody_observes_is_refused(tmp_path: Path) -> None:
-    class Psychic(Policy):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, r"missing: \['a', 'b', 'c'\]"),
+        ({"eval_dataset": {"a": Tokens(2, 1), "b": Tokens(2, 1)}, "args": EVERY_STEP}, r"missing: \['c'\]"),
+        ({"eval_dataset": three_streams()}, "set eval_strategy"),
+    ],
+)
+def test_a_policy_that_needs_evaluations_is_refused_without_any(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        _trainer(tmp_path, mixing=LossChange(loss="evaluation"), **changes)
+
+
+def test_what_nobody_observes_and_other_data_after_construction_are_refused(tmp_path: Path) -> None:
+    class Psychic(Uniform):
         needs = frozenset({"future"})
-
-        def start(self, mixture: Mixture) -> Decision:
-            return Decision(mixture.weights)
-
-        def update(self, observation: Observation) -> Decision:
-            return Decision(observation.weights)
 
     with pytest.raises(ValueError, match=r"Psychic needs \['future'\]"):
         _trainer(tmp_path, mixing=Psychic())
-
-
-def test_replacing_the_training_data_after_construction_is_refused(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path)
     trainer.train_dataset = Tokens(4, 1)
     with pytest.raises(ValueError, match="Build a new trainer"):
@@ -86,9 +83,8 @@ def test_replacing_the_training_data_after_construction_is_refused(tmp_path: Pat
 def test_a_batch_too_small_for_the_policy_to_decide_on_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    streams = {name: Tokens(20, seed) for seed, name in enumerate("abc")}
     with caplog.at_level("WARNING", logger="mixer"):
-        _trainer(tmp_path, train_dataset=streams, mixing=Floor(PiKE(), 0.1), batch_size=7)
+        _trainer(tmp_path, mixing=Floor(PiKE(), 0.1), batch_size=7)
         assert not caplog.records
-        _trainer(tmp_path, train_dataset=streams, mixing=Floor(PiKE(), 0.1), batch_size=6)
+        _trainer(tmp_path, mixing=Floor(PiKE(), 0.1), batch_size=6)
     assert "at least 2 samples per batch (min_samples), which leaves no samples of batch_size=6" in caplog.text
