@@ -5,21 +5,16 @@ import pytest
 
 from mixer.analysis.report.plot import Plot
 from mixer.analysis.report.plots import compared_losses
-from mixer.analysis.report.run import Run
 from tests.mixer.analysis.report.ledgers import made_run
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> list[Run]:
-    first = made_run(tmp_path / "first", ("math", "code"), measure_every=1)
-    return [first, made_run(tmp_path / "second", ("code", "chat"), 4, measure_every=2), made_run(tmp_path / "third")]
 
 
 def y_of(plot: Plot, panel: int, name: str) -> np.ndarray:
     return next(line.y for line in plot.panels[panel].figure.data if line.name == name)
 
 
-def test_excess_and_fall_are_a_panel_each_a_run(runs: list[Run]) -> None:
+def test_excess_and_fall_are_a_panel_each_a_run_where_they_were_measured(tmp_path: Path) -> None:
+    runs = [made_run(tmp_path / "first", ("math", "code"), measure_every=1)]
+    runs += [made_run(tmp_path / "second", ("code", "chat"), 4, measure_every=2), made_run(tmp_path / "third")]
     plot = compared_losses(runs, 100)
     kinds = ("above the reference", "fall by the step")
     assert [panel.title for panel in plot.panels] == [f"{run}: {kind}" for run in ("first", "second") for kind in kinds]
@@ -36,9 +31,6 @@ def test_excess_and_fall_are_a_panel_each_a_run(runs: list[Run]) -> None:
     assert "In second the last excess (smoothed) is 0.5" in plot.caption
     assert "the last fall (smoothed) is between 0 (code) and 0.5 (chat)." in plot.caption
     assert plot.caption.endswith("In third losses were not compared.")
-
-
-def test_what_was_not_measured_has_no_panel_and_a_stream_without_it_no_line(runs: list[Run]) -> None:
     runs[0].comparisons["math"]["excess_loss"] = np.nan
     for rows in runs[1].comparisons.values():
         rows["loss_after"] = np.nan

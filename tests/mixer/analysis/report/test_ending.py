@@ -25,7 +25,6 @@ from tests.mixer.analysis.report.runs import calm_run
         ([1.0, np.nan, np.nan, np.inf], [1, 1, 0, 1], 2),
         ([1.0, np.nan, np.nan], [1, 0, 1], 3),
         ([1.0, np.nan, 2.0], [1, 1, 1], None),
-        ([1.0, np.nan], [1, 0], None),
         ([np.nan, np.nan], [1, 1], 1),
         ([np.nan], [0], None),
         ([], [], None),

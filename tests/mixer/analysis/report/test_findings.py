@@ -18,18 +18,6 @@ ALL = slice(None)
 Alter = Callable[[Run], Any]
 
 
-@pytest.fixture
-def run() -> Run:
-    return calm_run()
-
-
-def only(run: Run) -> Finding:
-    (found,) = findings_of([run])
-    assert found.run == run.name
-    assert found.text.endswith(".")
-    return found
-
-
 def put(name: str, column: str, values: Any, rows: Any = ALL) -> Alter:
     """Puts values, or a function of those there are, into the clock, a stream or its evaluations (`eval a`)."""
 
@@ -43,6 +31,17 @@ def put(name: str, column: str, values: Any, rows: Any = ALL) -> Alter:
 
 def both(*alterations: Alter) -> Alter:
     return lambda run: [alter(run) for alter in alterations]
+
+
+@pytest.fixture
+def run() -> Run:
+    return calm_run()
+
+
+def only(run: Run) -> Finding:
+    (found,) = findings_of([run])
+    assert (found.run, found.text[-1]) == (run.name, ".")
+    return found
 
 
 def times(name: str, column: str, factor: float) -> Alter:
@@ -164,10 +163,11 @@ def test_time_that_is_lost(run: Run, kind: str, columns: dict[str, float], text:
 
 
 def test_the_worst_streams_are_named_and_the_others_counted() -> None:
-    four, five = ({(str(number),): f"of {number}" for number in range(count)} for count in (4, 5))
-    for told, text in ((four, "So: of 0; of 1; of 2; of 3."), (five, "So: of 0; of 1; of 2; 2 more.")):
-        found = combined("kind", "run", "So: ", told)
-        assert (found.text, found.streams) == (text, tuple(name for (name,) in told))
+    told = {(str(number),): f"of {number}" for number in range(5)}
+    assert combined("kind", "run", "So: ", told).text == "So: of 0; of 1; of 2; 2 more."
+    told.popitem()
+    found = combined("kind", "run", "So: ", told)
+    assert (found.text, found.streams) == ("So: of 0; of 1; of 2; of 3.", ("0", "1", "2", "3"))
 
 
 def test_what_changed_in_losses_weights_and_batch_size(run: Run) -> None:
