@@ -111,9 +111,10 @@ def drawn(found: Explanation) -> str:
     return "\n".join(lines)
 
 
-def test_each_level_is_shown_and_the_last_one_ruled(plain: Path) -> None:
+def test_each_level_is_shown_as_the_policy_decided_it_and_the_last_one_ruled(lived: tuple[Path, Live]) -> None:
+    folder, live = lived
     for step in range(1, 13):
-        found = explain(plain, step)
+        found = explain(folder, step)
         assert found.is_decided
         assert [level.name for level in found.levels] == ["LossChange", "Floor", "Smoothed", "TrustRegion", "Hold"]
         assert found.levels[1].decision.weights.min() >= 0.15 - 1e-12
@@ -124,6 +125,15 @@ def test_each_level_is_shown_and_the_last_one_ruled(plain: Path) -> None:
         np.testing.assert_allclose(counts["owed"], counts["asked"] + counts["carried"])
         np.testing.assert_allclose(counts["left"], counts["owed"] - counts["count"], atol=1e-12)
         assert counts["count"].sum() == found.total == found.size.total
+        same = (step - 1) // 2 * 2 + 1  # Hold takes every second decision
+        assert found.decided_at == same - 1
+        for level, terms in zip(found.levels, live.terms.get(same, []), strict=same > 1):
+            kept = {name: term for name, term in terms.items() if term.shape in ((), (3,))}
+            assert level.terms.keys() == kept.keys()
+            for name, term in kept.items():
+                np.testing.assert_array_equal(level.terms[name], term)
+        if same > 1:
+            np.testing.assert_array_equal(held, live.decisions[same].weights)
 
 
 def test_the_decision_is_that_of_the_ledger_computed_by_hand(plain: Path) -> None:
@@ -137,20 +147,6 @@ def test_the_decision_is_that_of_the_ledger_computed_by_hand(plain: Path) -> Non
     levels = explain(plain, 11).levels
     np.testing.assert_allclose(levels[0].decision.weights, inner, rtol=1e-9)
     np.testing.assert_allclose(levels[1].decision.weights, 0.15 + (1 - 3 * 0.15) * inner, rtol=1e-9)
-
-
-def test_terms_are_those_of_the_policy_when_it_decided(lived: tuple[Path, Live]) -> None:
-    folder, live = lived
-    for step in range(3, 13):
-        found = explain(folder, step)
-        assert found.decided_at == (step - 1) // 2 * 2  # Hold takes every second decision
-        same = found.decided_at + 1
-        np.testing.assert_array_equal(found.levels[-1].decision.weights, live.decisions[same].weights)
-        for level, terms in zip(found.levels, live.terms[same], strict=True):
-            kept = {name: term for name, term in terms.items() if term.shape in ((), (3,))}
-            assert level.terms.keys() == kept.keys()
-            for name, term in kept.items():
-                np.testing.assert_array_equal(level.terms[name], term)
 
 
 def test_only_changes_are_recorded_and_nothing_of_a_static_policy(tmp_path: Path, plain: Path) -> None:
@@ -255,14 +251,7 @@ def test_groups_are_named_where_they_moved_weights_and_the_size_is_explained_too
 def test_it_fits_one_screen_and_json_holds_all(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = explain(plain, 9)
     text = drawn(found)
-    for said in (
-        "Step 9",
-        "The policy decided",
-        "LossChange decides",
-        "changed by wrappers",
-        "carried",
-        "Batch size 8",
-    ):
+    for said in ("Step 9", "The policy decided", "LossChange decides", "changed by wrappers", "Batch size 8"):
         assert said in text
     print_json(as_json(found))
     content = json.loads(capsys.readouterr().out)

@@ -62,32 +62,27 @@ def test_tables_without_rows_are_left_out_and_wrong_input_is_refused(tmp_path: P
         write_tables({}, {}, tmp_path / "file")
 
 
-def plot_of(*names: str) -> Plot:
-    lines = [go.Scatter(x=[0, 1, 2], y=[place, 3, 9], legendgroup=name, name=name) for place, name in enumerate(names)]
+def test_a_figure_for_a_paper_is_dark_on_white_and_what_is_missing_to_draw_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [go.Scatter(x=[0, 1, 2], y=[place, 3, 9], legendgroup=name, name=name) for place, name in enumerate("ab")]
     pale = go.Scatter(x=[0, 1, 2], y=[0, 1, 2], name="pale", opacity=0.3)
-    return Plot("Some plot", "", [panel("one", [*lines, pale], 2.0), panel("Some plot", lines[:1], 2.0)])
-
-
-class TestPictures:
-    def test_a_figure_for_a_paper_is_dark_on_white_with_a_legend_where_nothing_is(self) -> None:
-        plot = plot_of("a", "b")
-        figure = for_paper(plot.panels[0].figure, "<b>")
-        assert figure.layout.paper_bgcolor == figure.layout.plot_bgcolor == "#ffffff"
-        assert [trace.showlegend for trace in figure.data] == [True, True, False]
-        assert figure.layout.showlegend
-        assert (figure.layout.legend.xanchor, figure.layout.legend.yanchor) == ("left", "top")  # the lines rise
-        assert figure.layout.title.text == "&lt;b&gt;"
-        assert not for_paper(plot.panels[1].figure, "").layout.showlegend
-        assert plot.panels[0].figure.layout.paper_bgcolor == "rgba(0,0,0,0)"  # the page's own is left as it is
-
-    def test_what_is_missing_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "nowhere"))
-        if has_kaleido:
-            with pytest.raises(ValueError, match="drawn by Chrome or Chromium, which was not found: install one"):
-                write_pictures([plot_of("a")], tmp_path)
-        monkeypatch.setitem(write_pictures.__globals__, "find_spec", lambda name: None)
-        with pytest.raises(ValueError, match=r"kaleido 1.0 or later, which is not installed: pip install"):
-            write_pictures([], tmp_path)
+    plot = Plot("Some plot", "", [panel("one", [*lines, pale], 2.0), panel("Some plot", lines[:1], 2.0)])
+    figure = for_paper(plot.panels[0].figure, "<b>")
+    assert figure.layout.paper_bgcolor == figure.layout.plot_bgcolor == "#ffffff"
+    assert [trace.showlegend for trace in figure.data] == [True, True, False]
+    assert figure.layout.showlegend
+    assert (figure.layout.legend.xanchor, figure.layout.legend.yanchor) == ("left", "top")  # the lines rise
+    assert figure.layout.title.text == "&lt;b&gt;"
+    assert not for_paper(plot.panels[1].figure, "").layout.showlegend
+    assert plot.panels[0].figure.layout.paper_bgcolor == "rgba(0,0,0,0)"  # the page's own is left as it is
+    monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "nowhere"))
+    if has_kaleido:
+        with pytest.raises(ValueError, match="drawn by Chrome or Chromium, which was not found: install one"):
+            write_pictures([plot], tmp_path)
+    monkeypatch.setitem(write_pictures.__globals__, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"kaleido 1.0 or later, which is not installed: pip install"):
+        write_pictures([], tmp_path)
 
 
 def test_the_command_says_where_everything_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

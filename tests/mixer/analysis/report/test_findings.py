@@ -56,10 +56,6 @@ def without_evaluations(*names: str) -> Alter:
     return lambda run: [run.evaluations.pop(name) for name in names]
 
 
-def other_set(run: Run) -> None:
-    run.evaluations["held out"] = run.evaluations.pop("code")
-
-
 def left_early(run: Run) -> None:
     run.streams["code"] = run.streams["code"].iloc[:130].assign(active=np.arange(130) < 120, loss=3.0)
 
@@ -84,7 +80,6 @@ SAID: list[tuple[Alter, str, str, str]] = [
     (put("eval code", "loss", RISING), "overfitting", "code", "code from 2.400 at step 120 to 2.800"),
     (both(put("eval code", "loss", RISING), put("code", "loss", 3.0, LATE)), "getting worse", "code", "from 2.400"),
     (both(put("eval code", "loss", RISING), left_early), "getting worse", "code", "code after it left from 2.400 at"),
-    (both(other_set, put("eval held out", "loss", RISING)), "getting worse", "held out", "held out from 2.400"),
     (put("eval code", "loss", [*FLAT[:4], 2.402, 2.399, 2.4]), "no longer learning", "code", "2.400 at best in the"),
     (
         both(without_evaluations("code", "chat"), put("code", "loss", wave, slice(100, NUM_STEPS))),
@@ -117,7 +112,6 @@ NOT_SAID: dict[str, Alter] = {
     "passes within a cap": both(repeated, third(max_epochs=6)),
     "passes over a memory": both(repeated, third(kind="memory")),
     "one bad evaluation": put("eval code", "loss", [5.0, 3.0, 2.5, 2.4, 2.3, 2.2, 2.3]),
-    "a little more": put("eval code", "loss", [5.0, 3.0, 2.5, 2.4, 2.3, 2.31, 2.32]),
     "noise in training": both(without_evaluations("code"), put("code", "loss", noise)),
     "too early to learn": both(put("eval code", "loss", FLAT), times("clock", "progress", 0.1)),
     "who left learns no more": both(put("eval code", "loss", FLAT), leaving),

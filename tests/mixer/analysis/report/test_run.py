@@ -24,19 +24,6 @@ def test_every_row_has_its_place_on_the_clock(tmp_path: Path) -> None:
     assert run.timings["epoch"].tolist() == run.clock["epoch"].tolist() == epochs
 
 
-@pytest.mark.parametrize("table", ["clock", "evaluations", "gradients"])
-def test_a_tail_that_is_torn_anywhere_is_read_up_to_there_or_said_to_be_empty(tmp_path: Path, table: str) -> None:
-    write_run(tmp_path, is_done=False, measure_every=2)
-    (tail,) = (tmp_path / "ledger" / table).glob("tail-*.arrow")
-    whole = tail.read_bytes()
-    for length in (0, 1, 7, *range(9, len(whole), len(whole) // 6), len(whole) - 1):
-        tail.write_bytes(whole[:length])
-        try:
-            assert read_runs([tmp_path])[0].evaluations.keys() <= {"math", "code"}
-        except ValueError as error:
-            assert (table, "has no steps yet" in str(error)) == ("clock", True)  # noqa: PT017
-
-
 def test_the_main_figures(tmp_path: Path) -> None:
     ledger = write_run(tmp_path)
     assert summary(tmp_path) == {

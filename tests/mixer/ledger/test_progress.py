@@ -1,10 +1,13 @@
-"""The time that a run still takes."""
+"""The time that a run still takes, and what streams have covered, on part of a line."""
 
 from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from mixer.ledger.progress.line import RemainingTime
+from mixer.ledger.progress.line import RemainingTime, coverage_text
 from mixer.utils.text import clock_text, duration_text, short_number
 
 
@@ -54,3 +57,18 @@ def test_numbers_and_times_are_short() -> None:
     assert clock_text(done, {"epochs": 2, "tokens": 100_000}) == "90k/100k tokens"  # the budget that is furthest
     assert clock_text(done, {"epochs": 2}) == "0.50/2 epochs"
     assert clock_text(done, {}) == "500 samples"
+
+
+@pytest.mark.parametrize(
+    ("coverage", "text"),
+    [
+        ([0.5, np.nan], "coverage a 50% b 20 rows"),
+        ([0.0, 0.25, 0.5, 1.0], "coverage a 0% b 25% c 50% d 100%"),
+        ([0.5, np.nan, 0.75, 0.5, 0.5], "coverage a 50% … c 75%"),
+        ([np.nan] * 5, "150 rows"),
+    ],
+)
+def test_of_few_streams_all_are_named_and_of_many_the_least_and_the_most(coverage: list[float], text: str) -> None:
+    names, seen = "abcde"[: len(coverage)], np.array([10, 20, 30, 40, 50])[: len(coverage)]
+    mixing: Any = SimpleNamespace(names=names, coverage=dict(zip(names, coverage, strict=True)), seen=seen)
+    assert coverage_text(mixing) == text
