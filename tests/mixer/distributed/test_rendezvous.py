@@ -27,18 +27,18 @@ def _on_ranks(does: Callable[[Meeting, int], Any], world_size: int = 3, timeout_
         return list(ranks.map(one, range(world_size)))
 
 
-def test_ranks_of_the_same_run_go_on() -> None:
+def test_ranks_of_the_same_run_go_on_and_what_differs_is_named_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def does(meeting: Meeting, rank: int) -> int:
         meeting.check_same({"training": {"seed": 1}, "order": [rank][:0]})
         return meeting.run_on_all(lambda: rank)
 
     assert _on_ranks(does) == ["0", "1", "2"]
-
-
-def test_what_differs_is_named_on_all() -> None:
     ends = _on_ranks(lambda meeting, rank: meeting.check_same({"training": {"seed": rank // 2}, "mixing": "Uniform"}))
     assert len(set(ends)) == 1
     assert "differences from rank 0: on rank 2 training.seed is 1 instead of 0. Start all ranks" in ends[0]
+    for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    assert meet(1.0).run_on_all(lambda: 7) == 7  # one rank meets nobody
 
 
 @pytest.mark.parametrize("failing", [0, 2])
@@ -55,15 +55,6 @@ def test_a_rank_that_cannot_begin_ends_the_others(failing: int) -> None:
 
 
 def test_a_rank_of_which_nothing_is_heard_is_named() -> None:
-    def build(rank: int) -> None:
-        time.sleep(1.5 * (rank == 1))
-
-    ends = _on_ranks(lambda meeting, rank: meeting.run_on_all(lambda: build(rank)), timeout_seconds=0.5)
+    ends = _on_ranks(lambda all_of, rank: all_of.run_on_all(lambda: time.sleep(1.5 * (rank == 1))), timeout_seconds=0.5)
     assert ends[0] == ends[2]
     assert "could not start: on rank 1 there was no answer within 0.5 seconds" in ends[0]
-
-
-def test_one_rank_meets_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"):
-        monkeypatch.delenv(name, raising=False)
-    assert meet(1.0).run_on_all(lambda: 7) == 7

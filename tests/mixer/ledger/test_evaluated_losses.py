@@ -17,21 +17,12 @@ LOSSES = {"a": 1.0, "b": 2.0, "c": 6.0}
 SETS = ("a", "b", "held out")
 
 
-@pytest.mark.parametrize(
-    ("weights", "mean"),
-    [
-        (None, 3.0),
-        ({"a": 2, "b": 1, "c": 1}, 2.5),
-        ({"a": 2, "b": 1, "c": 1, "d": 9}, 2.5),
-        ({"a": 0, "b": 0, "c": 0}, 3.0),
-        ({"a": 2, "b": 1}, 3.0),
-    ],
-)
-def test_only_weights_of_all_sets_weigh(weights: dict[str, float] | None, mean: float) -> None:
-    assert mean_loss(LOSSES, weights) == mean
-
-
-def test_no_number_is_worse_than_any_and_leaves_no_mean() -> None:
+def test_only_weights_of_all_sets_weigh_and_no_number_is_worse_than_any_and_leaves_no_mean() -> None:
+    by_four = {"a": 2, "b": 1, "c": 1}
+    for weights in (by_four, {**by_four, "d": 9}):
+        assert mean_loss(LOSSES, weights) == 2.5
+    for weights in (None, {"a": 2, "b": 1}, dict.fromkeys(LOSSES, 0)):
+        assert mean_loss(LOSSES, weights) == 3.0
     for losses in ({"a": math.nan, "b": 1.0}, {"b": 1.0, "a": math.nan}, {}):
         assert math.isnan(worst_loss(losses))
         assert math.isnan(mean_loss(losses))
@@ -51,12 +42,9 @@ def test_no_number_is_worse_than_any_and_leaves_no_mean() -> None:
 def test_weights_that_do_not_fit_are_refused(error: type[Exception], weights: Any, sets: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         check_eval_weights(weights, None if sets is None else dict.fromkeys(sets))
-
-
-def test_damaged_weights_are_named_with_their_file() -> None:
-    for weights in ([1.0], {"a": -1}, {"a": "1"}, {"a": math.inf}, "a"):
+    for damaged in ([1.0], {"a": -1}, {"a": "1"}, {"a": math.inf}, "a"):
         with pytest.raises(ValueError, match=r"run/ledger/ledger\.json is damaged: its eval_weights"):
-            recorded_weights(Path("run"), {"run": {"eval_weights": weights}})
+            recorded_weights(Path("run"), {"run": {"eval_weights": damaged}})
     assert recorded_weights(Path("run"), {"run": 3}) is None
 
 
@@ -107,48 +95,34 @@ def test_it_is_the_same_wherever_it_stands(
     summary = summarise(tmp_path)
     assert summary.mean_losses == (first, last)
     assert summary.worst_losses == tuple(entry["eval_worst_loss"] for entry in logs)
-    capsys.readouterr()
-    main(["compare", str(tmp_path), "--json"])
-    (told,) = json.loads(capsys.readouterr().out)
-    assert told["eval_loss"] == {"first": first, "last": last}
-    assert [row["samples"] for row in told["streams"] if row["stream"] == "held out"] == [None]
-    main(["compare", str(tmp_path)])
-    assert re.search(rf"average +│ +{first:.3f} → {last:.3f}", capsys.readouterr().out)
-
-    report = read_report([tmp_path])
-    assert dict(report.summary)["Validation loss, last, average"] == [f"{last:.3f}"]
-    assert f"{first:.3f} to {last:.3f}" in report.changes[tmp_path.name]
-    watched = WatchedRun(tmp_path)
-    watched.read()
-    assert as_document(watched)["eval_loss"] == last
-    assert trainer.ledger.evaluations()["loss"].tolist() == [own[at] for at in (0, 1) for own in losses]
-
-
-def test_metrics_stand_beside_the_losses_of_a_run_and_of_one_that_was_resumed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from mixer.analysis.report.contents import read_report
-
-    trainer = _train(tmp_path)
     metrics = trainer.ledger.metrics()
-    assert metrics.columns.tolist() == ["step", "stream", "metric", "value"]
     expected = [(step, name, metric) for step in (2, 4) for name in SETS for metric in ("accuracy", "kinds")]
     assert [tuple(row) for row in metrics[["step", "stream", "metric"]].to_numpy()] == expected
     logged = [entry["eval_b_accuracy"] for entry in trainer.state.log_history if "eval_b_accuracy" in entry]
     assert metrics[(metrics["stream"] == "b") & (metrics["metric"] == "accuracy")]["value"].tolist() == logged
 
-    for options in ([], ["--json"]):
-        capsys.readouterr()
-        main(["compare", str(tmp_path), *options])
-        told = capsys.readouterr().out
-        assert options or re.search(rf"b +│ accuracy │ +{logged[0]:.3f} → {logged[1]:.3f}", told)
-    row = {"stream": "b", "metric": "accuracy", "first": logged[0], "last": logged[1]}
-    assert row in json.loads(told)[0]["metrics"]
+    capsys.readouterr()
+    main(["compare", str(tmp_path), "--json"])
+    (told,) = json.loads(capsys.readouterr().out)
+    assert told["eval_loss"] == {"first": first, "last": last}
+    assert [row["samples"] for row in told["streams"] if row["stream"] == "held out"] == [None]
+    assert {"stream": "b", "metric": "accuracy", "first": logged[0], "last": logged[1]} in told["metrics"]
+    main(["compare", str(tmp_path)])
+    table = capsys.readouterr().out
+    assert re.search(rf"average +│ +{first:.3f} → {last:.3f}", table)
+    assert re.search(rf"b +│ accuracy │ +{logged[0]:.3f} → {logged[1]:.3f}", table)
 
     report = read_report([tmp_path])
+    assert dict(report.summary)["Validation loss, last, average"] == [f"{last:.3f}"]
+    assert f"{first:.3f} to {last:.3f}" in report.changes[tmp_path.name]
     (plot,) = [plot for plot in report.plots if plot.title == "Metrics"]
     assert [panel.title for panel in plot.panels] == [f"{tmp_path.name}: accuracy", f"{tmp_path.name}: kinds"]
     assert len(plot.panels[0].figure.data) == 3
-    table = report.as_data()["streams"][tmp_path.name].set_index("stream")
-    assert table.loc["b", ["first_validation_accuracy", "last_validation_accuracy"]].tolist() == logged
-    assert _train(tmp_path, str(tmp_path / "checkpoint-2")).ledger.metrics().equals(metrics)
+    row = report.as_data()["streams"][tmp_path.name].set_index("stream").loc["b"]
+    assert row[["first_validation_accuracy", "last_validation_accuracy"]].tolist() == logged
+    watched = WatchedRun(tmp_path)
+    watched.read()
+    assert as_document(watched)["eval_loss"] == last
+    assert trainer.ledger.evaluations()["loss"].tolist() == [own[at] for at in (0, 1) for own in losses]
+    resumed = _train(tmp_path, str(tmp_path / "checkpoint-2"), eval_weights=weights)
+    assert resumed.ledger.metrics().equals(metrics)

@@ -23,24 +23,18 @@ def test_a_run_that_is_going_is_opened_and_what_is_none_is_refused(tmp_path: Pat
             open_ledger(tmp_path / name)
 
 
-def test_a_note_of_a_newer_version_or_that_is_damaged_is_refused(tmp_path: Path) -> None:
-    write_run(tmp_path)
-    newer = {
-        json.dumps({"format": version}): f"has format {version}, but this version reads up to 1. Upgrade"
-        for version in (2, 99, "1", None)
-    }
-    for text, message in {**newer, **dict.fromkeys(("", "{", "[]", "\x00"), "is damaged: replace its")}.items():
-        (tmp_path / "ledger" / "ledger.json").write_text(text)
-        with pytest.raises(ValueError, match=message):
-            open_ledger(tmp_path)
-
-
-def test_a_description_is_read_and_older_ledgers_have_none(tmp_path: Path) -> None:
+def test_a_description_is_read_and_one_of_a_newer_version_or_that_is_damaged_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path)
     assert read_description(tmp_path) == {}
+    note = tmp_path / "ledger" / "ledger.json"
     for run, expected in (({"data_seed": 3}, {"data_seed": 3}), ("nonsense", {})):
-        (tmp_path / "ledger" / "ledger.json").write_text(json.dumps({"format": 1, "run": run}))
+        note.write_text(json.dumps({"format": 1, "run": run}))
         assert read_description(tmp_path) == expected
+    newer = {json.dumps({"format": version}): f"has format {version}, but this" for version in (2, 99, "1", None)}
+    for text, message in {**newer, **dict.fromkeys(("", "{", "[]", "\x00"), "is damaged: replace its")}.items():
+        note.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            open_ledger(tmp_path)
 
 
 def test_runs_within_a_folder_are_named_and_the_newest_found(tmp_path: Path) -> None:

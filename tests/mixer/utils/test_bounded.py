@@ -1,6 +1,8 @@
 """What is read of a run's folder: limits, and one kind of error."""
 
+import itertools
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -36,11 +38,10 @@ def test_json_that_is_refused(text: str, said: str) -> None:
 
 def test_a_file_that_is_too_large_or_a_pipe_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps("x" * 100))
-    with pytest.raises(ValueError, match="50 bytes"):
-        load_json(tmp_path / "a.json", most_bytes=50)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="not a regular file"):
-        load_json(tmp_path / "pipe")
+    for name, message in (("a.json", "50 bytes"), ("pipe", "not a regular file")):
+        with pytest.raises(ValueError, match=message):
+            load_json(tmp_path / name, most_bytes=50)
 
 
 def test_damage_is_one_error_and_those_of_the_system_are_none() -> None:
@@ -52,32 +53,24 @@ def test_damage_is_one_error_and_those_of_the_system_are_none() -> None:
 
 
 def test_what_is_no_number_is_refused() -> None:
-    no_counts = (True, 1.0, "1", None, -1, 2**70)
-    no_numbers = (True, "1", None, float("nan"), float("inf"), 10**400, -(10**400), [1.0])
-    no_lists: tuple[Any, ...] = ("12", {"a": 1}, 3, None, [1.0], [1.0, None], [1.0, float("nan")])
-    for value in no_counts:
-        with pytest.raises(ValueError, match="position must be a whole number"):
-            whole_number(value, "position")
-    for value in no_numbers:
-        with pytest.raises(ValueError, match="share must be a number"):
-            finite_number(value, "share")
-    for value in no_lists:
-        with pytest.raises(ValueError, match="weights must be a"):
-            finite_numbers(value, "weights", 2)
+    refused: list[tuple[Any, str, tuple[Any, ...]]] = [
+        (whole_number, "x must be a whole number", (True, 1.0, "1", None, -1, 2**70)),
+        (finite_number, "x must be a number", (True, "1", None, math.nan, math.inf, 10**400, -(10**400), [1.0])),
+        (lambda value, name: finite_numbers(value, name, 2), "x must be a", ("12", {"a": 1}, 3, None, [1.0])),
+        (lambda value, name: finite_numbers(value, name, 2), "x must be a", ([1.0, None], [1.0, math.nan])),
+        (lambda value, name: finite_number(value, name, 0.0, 1.0), r"x must be a number from 0\.0 to", (-1e-9, 1.1)),
+        (lambda value, name: whole_number(value, name, 1, 2), "from 1 to 2, but 3", (3,)),
+    ]
+    for read, message, values in refused:
+        for value in values:
+            with pytest.raises(ValueError, match=message):
+                read(value, "x")
+    assert [finite_number(value, "x", 0.0, 1.0) for value in (0, 1)] == [0.0, 1.0]
+    assert [whole_number(value, "x", 1, 2) for value in (1, 2)] == [1, 2]
     for read in (whole_number, finite_number, finite_numbers):
         with pytest.raises(ValueError, match="…") as info:
             read("x" * 10_000, "it")
         assert len(str(info.value)) < 400
-
-
-def test_numbers_keep_to_their_limits() -> None:
-    assert (finite_number(0, "x", 0.0, 1.0), finite_number(1, "x", 0.0, 1.0)) == (0.0, 1.0)
-    for value in (-1e-9, 1.1):
-        with pytest.raises(ValueError, match=r"x must be a number from 0\.0 to 1\.0"):
-            finite_number(value, "x", 0.0, 1.0)
-    assert (whole_number(1, "x", 1, 2), whole_number(2, "x", 1, 2)) == (1, 2)
-    with pytest.raises(ValueError, match="from 1 to 2, but 3"):
-        whole_number(3, "x", 1, 2)
 
 
 BILLIONS = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
@@ -112,15 +105,6 @@ def test_yaml_is_read_and_its_tags_make_nothing() -> None:
             load_yaml(tag)
 
 
-def write(path: Path, rows: pa.Table) -> None:
-    if path.suffix == ".parquet":
-        pq.write_table(rows, path)
-    else:
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, rows.schema) as writer:
-            writer.write_table(rows)
-
-
-@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
@@ -129,11 +113,14 @@ def write(path: Path, rows: pa.Table) -> None:
         ({"step": [1], "value": ["x"]}, "its column 'value' is of string instead of double"),
     ],
 )
-def test_columns_that_do_not_fit(tmp_path: Path, suffix: str, columns: dict[str, list[object]], said: str) -> None:
-    path, schema = tmp_path / f"x-000000.{suffix}", pa.schema({"step": pa.int64(), "value": pa.float64()})
-    write(path, pa.table(columns))
-    with pytest.raises(ValueError, match=f"is damaged .{said}.: the rows in it are lost"):
-        read_part(path, schema) if suffix == "parquet" else read_tail(path, schema)
+def test_columns_that_do_not_fit(tmp_path: Path, columns: dict[str, list[object]], said: str) -> None:
+    schema, rows = pa.schema({"step": pa.int64(), "value": pa.float64()}), pa.table(columns)
+    pq.write_table(rows, tmp_path / "part")
+    with pa.OSFile(str(tmp_path / "tail"), "wb") as file, pa.ipc.new_stream(file, rows.schema) as writer:
+        writer.write_table(rows)
+    for name, read in (("part", read_part), ("tail", read_tail)):
+        with pytest.raises(ValueError, match=f"is damaged .{said}.: the rows in it are lost"):
+            read(tmp_path / name, schema)
 
 
 def test_a_part_that_is_larger_than_one_ever_is_and_files_of_other_names(tmp_path: Path) -> None:
@@ -162,25 +149,21 @@ def test_a_tail_whose_columns_have_other_names_than_were_written(tmp_path: Path)
 HOSTILE = ("..", ".", "../../x", "/etc/x", "a/b", "a\\b", "\x00", "CON", "nul.txt", "x" * 5_000, "\u202ea", "a\n")
 
 
-@pytest.mark.parametrize("name", [*HOSTILE, "\ud800"])
-def test_a_name_is_one_step_down(name: str, tmp_path: Path) -> None:
-    folder = tmp_path / folder_name(name)
-    folder.mkdir()
-    assert folder.resolve().parent == tmp_path.resolve()
-    assert folder_name(name) != name
-
-
-def test_usual_names_stay_and_two_never_share_a_folder() -> None:
+def test_a_name_is_one_step_down_and_no_two_share_a_folder(tmp_path: Path) -> None:
+    for name in (*HOSTILE, "\ud800"):
+        folder = tmp_path / folder_name(name)
+        folder.mkdir()
+        assert folder.resolve().parent == tmp_path.resolve()
+        assert folder_name(name) != name
     for name in ("math", "01-math", "数学", "a b", "v1.5", ".hidden"):
         assert folder_name(name) == name
     names = ["a/b", "a%2Fb", "a%2fb", "A" * 300, "A" * 301, ".", "%2E", "con", "%63on"]
     assert len({folder_name(name) for name in names}) == len(names)
 
 
-@pytest.mark.parametrize("entry", ["files", "digests"])
-def test_a_marker_lists_nothing_outside_its_checkpoint(entry: str, tmp_path: Path) -> None:
-    for number, name in enumerate(("../secret", "/etc/passwd", "a/../../b")):
-        checkpoint = tmp_path / f"checkpoint-{number}"
+def test_a_marker_lists_nothing_outside_its_checkpoint(tmp_path: Path) -> None:
+    for entry, name in itertools.product(("files", "digests"), ("../secret", "/etc/passwd", "a/../../b")):
+        checkpoint = tmp_path / f"checkpoint-{len(list(tmp_path.iterdir()))}"
         checkpoint.mkdir()
         (checkpoint / STATE_FILE).write_text("{}")
         complete(checkpoint)

@@ -2,7 +2,6 @@ import dataclasses
 import enum
 import json
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,29 +9,21 @@ import pandas as pd
 import pytest
 
 from mixer.utils.console import Result, only_json, print_json
+from mixer.utils.text import in_words, printable, shortened
 
-
-class Color(enum.Enum):
-    RED = 1
-
-
-def _printed(content: object, capsys: pytest.CaptureFixture[str]) -> object:
-    print_json(content)
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(constant)
-
-    return json.loads(capsys.readouterr().out, parse_constant=refuse)
+Color = enum.Enum("Color", ["RED"])
 
 
 def test_what_is_no_number_is_null_and_tables_are_lists_of_rows(capsys: pytest.CaptureFixture[str]) -> None:
     content = {"a": math.nan, "b": [math.inf, 1.5], "c": np.array([np.nan, 2.0]), "d": np.int64(3)}
-    assert _printed(content, capsys) == {"a": None, "b": [None, 1.5], "c": [None, 2.0], "d": 3}
     table = pd.DataFrame({"stream": ["a", "b"], "count": [1, 2], "loss": [0.5, np.nan], "active": [True, False]})
     rows = [["a", 1, 0.5, True], ["b", 2, None, False]]
-    assert _printed(table, capsys) == [dict(zip(table.columns, row, strict=True)) for row in rows]
+    printed = [dict(zip(table.columns, row, strict=True)) for row in rows]
     texts = {1: Path("runs/a"), "true": True, "none": None}
-    assert _printed(texts, capsys) == {"1": "runs/a", "true": True, "none": None}
+    print_json([content, table, texts])
+    expected = [{"a": None, "b": [None, 1.5], "c": [None, 2.0], "d": 3}, printed]
+    expected.append({"1": "runs/a", "true": True, "none": None})
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == expected
 
 
 @pytest.mark.parametrize("value", [object(), Color.RED, print, Color, ValueError("no")])
@@ -58,4 +49,17 @@ def test_only_json_is_on_stdout_where_it_is_asked_for(is_asked: bool, capsys: py
     print("{}")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == (("{}\n", "a log line\n") if is_asked else ("a log line\n{}\n", ""))
-    assert sys.stdout is not sys.stderr
+
+
+def test_what_would_move_or_colour_is_written_out_and_other_texts_stay() -> None:
+    for text in ("\x1b[31mred", "a\nb", "a\rb", "\u202eabc", "\x00", "\ud800", "\x9b31m", "a\u2028b"):
+        shown = printable(text)
+        assert shown.isprintable()
+        assert shown != text
+        assert shown.encode()
+    for text in ("", "math", "数学 é", "[red]", "a\\n", 'it\'s "so"'):
+        assert printable(text) == text
+    assert (shortened("a" * 200), shortened("a" * 201)) == ("a" * 200, "a" * 200 + "…")
+    error = KeyError("a")
+    error.add_note("At step 3.")
+    assert in_words(error) == "KeyError: 'a'. At step 3."

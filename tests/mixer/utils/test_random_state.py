@@ -1,3 +1,4 @@
+import functools
 import random
 from collections.abc import Callable
 
@@ -29,37 +30,25 @@ def drawn() -> list[object]:
     return [draw() for draw in DRAWS.values()]
 
 
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_a_draw_is_seen_until_it_is_put_back(draw: Callable[[], object]) -> None:
-    state = RandomState.capture()
-    assert state.is_current()
-    draw()
-    assert not state.is_current()
-    state.restore()
-    assert state.is_current()
-
-
-def test_a_cached_gaussian_that_was_taken_and_a_seed_are_seen() -> None:
+def test_a_draw_or_a_seed_is_seen_until_it_is_put_back_as_often_as_one_goes_back() -> None:
     np.random.seed(0)
-    np.random.normal()  # one of two: the other is kept for the next call
-    state = RandomState.capture()
-    np.random.normal()
-    assert not state.is_current()
-    for seed in (random.seed, np.random.seed, torch.manual_seed):
-        state = RandomState.capture()
-        seed(3)
-        assert not state.is_current()
-
-
-def test_what_comes_is_what_would_have_come_as_often_as_one_goes_back() -> None:
     random.gauss(0, 1)  # one of two is cached, as the next
     np.random.normal()
-    torch.randn(1)
     state = RandomState.capture()
-    expected = [drawn(), drawn()]
-    for _ in range(2):
+    assert state.is_current()
+    seeds = [functools.partial(seed, 3) for seed in (random.seed, np.random.seed, torch.manual_seed)]
+    for draw in (*DRAWS.values(), *seeds):
+        draw()
+        assert not state.is_current()
         state.restore()
-        assert [drawn(), drawn()] == expected
+        assert state.is_current()
+    expected = drawn()
+    state.restore()
+    assert drawn() == expected
+    state = RandomState.capture()
+    with pytest.raises(KeyError), seeded(1):
+        raise KeyError(drawn()[0])
+    assert state.is_current()
 
 
 @given(key=keys, other=keys)
@@ -91,13 +80,6 @@ def test_golden_numbers_of_numbers_of_any_kind() -> None:
         with seeded(*key):
             found = [random.random(), np.random.random(), torch.rand((), dtype=torch.float64).item()]
         assert found == pytest.approx(GOLDEN, abs=1e-15)
-
-
-def test_it_is_put_back_after_an_error_too() -> None:
-    state = RandomState.capture()
-    with pytest.raises(KeyError), seeded(1):
-        raise KeyError(drawn()[0])
-    assert state.is_current()
 
 
 def test_no_generator_keeps_anything_when_it_is_seeded() -> None:

@@ -74,17 +74,13 @@ class ByHand(TrainerCallback):
             self.trainer.mixing.set_weights({"a": 1, "b": 1, "c": 6} if state.global_step == 4 else None)
 
 
-def followed(folder: Path, callback: Any, **fields: Any) -> Any:
-    callback.trainer = build(folder, callbacks=[callback], **fields)
-    callback.trainer.train()
-    return callback
-
-
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Live]:
     """A run of twelve steps, with a checkpoint at step 5, and what was seen of it while it went on."""
-    folder = tmp_path_factory.mktemp("plain")
-    return folder, followed(folder, Live(), args=SAVED)
+    folder, live = tmp_path_factory.mktemp("plain"), Live()
+    live.trainer = build(folder, callbacks=[live], args=SAVED)
+    live.trainer.train()
+    return folder, live
 
 
 @pytest.fixture
@@ -105,19 +101,20 @@ def keep_rows(run: Path, kept: Callable[[Any], Any]) -> None:
         write_part(part, rows.filter(kept(rows["step"])))
 
 
-def drawn(found: Explanation) -> list[str]:
+def drawn(found: Explanation) -> str:
     console = Console(width=80, height=40)
     with console.capture() as capture:
         console.print(screen(found))
     lines = capture.get().splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 80
-    return lines
+    return "\n".join(lines)
 
 
-def test_each_level_is_shown_and_the_last_one_ruled(plain: Path) -> None:
+def test_each_level_is_shown_as_the_policy_decided_it_and_the_last_one_ruled(lived: tuple[Path, Live]) -> None:
+    folder, live = lived
     for step in range(1, 13):
-        found = explain(plain, step)
+        found = explain(folder, step)
         assert found.is_decided
         assert [level.name for level in found.levels] == ["LossChange", "Floor", "Smoothed", "TrustRegion", "Hold"]
         assert found.levels[1].decision.weights.min() >= 0.15 - 1e-12
@@ -128,6 +125,15 @@ def test_each_level_is_shown_and_the_last_one_ruled(plain: Path) -> None:
         np.testing.assert_allclose(counts["owed"], counts["asked"] + counts["carried"])
         np.testing.assert_allclose(counts["left"], counts["owed"] - counts["count"], atol=1e-12)
         assert counts["count"].sum() == found.total == found.size.total
+        same = (step - 1) // 2 * 2 + 1  # Hold takes every second decision
+        assert found.decided_at == same - 1
+        for level, terms in zip(found.levels, live.terms.get(same, []), strict=same > 1):
+            kept = {name: term for name, term in terms.items() if term.shape in ((), (3,))}
+            assert level.terms.keys() == kept.keys()
+            for name, term in kept.items():
+                np.testing.assert_array_equal(level.terms[name], term)
+        if same > 1:
+            np.testing.assert_array_equal(held, live.decisions[same].weights)
 
 
 def test_the_decision_is_that_of_the_ledger_computed_by_hand(plain: Path) -> None:
@@ -143,50 +149,32 @@ def test_the_decision_is_that_of_the_ledger_computed_by_hand(plain: Path) -> Non
     np.testing.assert_allclose(levels[1].decision.weights, 0.15 + (1 - 3 * 0.15) * inner, rtol=1e-9)
 
 
-def test_terms_are_those_of_the_policy_when_it_decided(lived: tuple[Path, Live]) -> None:
-    folder, live = lived
-    for step in range(3, 13):
-        found = explain(folder, step)
-        assert found.decided_at == (step - 1) // 2 * 2  # Hold takes every second decision
-        same = found.decided_at + 1
-        np.testing.assert_array_equal(found.levels[-1].decision.weights, live.decisions[same].weights)
-        for level, terms in zip(found.levels, live.terms[same], strict=True):
-            kept = {name: term for name, term in terms.items() if term.shape in ((), (3,))}
-            assert level.terms.keys() == kept.keys()
-            for name, term in kept.items():
-                np.testing.assert_array_equal(level.terms[name], term)
-
-
-def test_only_changes_are_recorded(tmp_path: Path, plain: Path) -> None:
+def test_only_changes_are_recorded_and_nothing_of_a_static_policy(tmp_path: Path, plain: Path) -> None:
     assert mixer.Ledger(plain / "ledger").decisions()["step"].unique().tolist() == [0, 2, 4, 6, 8, 10, 12]
-    build(tmp_path, mixing=Floor(mixer.Uniform(), 0.1)).train()
+
+    class Failing(mixer.Uniform):
+        is_static = False
+
+        def explain(self) -> Any:
+            raise RuntimeError("no terms")
+
+    build(tmp_path, mixing=Floor(Failing(), 0.1)).train()
     assert mixer.Ledger(tmp_path / "ledger").decisions()["step"].unique().tolist() == [0]
-    expected = "The policy decided these weights before the first step and has kept them since."
-    assert explain(tmp_path, 4).notes[0] == expected
-
-
-def test_a_static_policy_records_nothing_and_that_is_said(tmp_path: Path) -> None:
-    build(tmp_path, mixing=Fixed({"a": 2, "b": 1, "c": 1})).train()
-    assert not (tmp_path / "ledger" / "decisions").exists()
-    found = explain(tmp_path, 3)
+    found = explain(tmp_path, 4)
+    assert found.notes[0] == "The policy decided these weights before the first step and has kept them since."
+    assert (found.is_decided, [(level.name, dict(level.terms)) for level in found.levels]) == (True, [("Floor", {})])
+    build(tmp_path / "static", mixing=Fixed({"a": 2, "b": 1, "c": 1})).train()
+    assert not (tmp_path / "static" / "ledger" / "decisions").exists()
+    found = explain(tmp_path / "static", 3)
     assert (found.levels, found.decided_at, found.is_decided) == ([], None, False)
     assert found.notes[0] == "No decision is recorded: Fixed has kept the weights that it began the run with."
     drawn(found)
 
 
-def test_a_run_goes_on_when_explain_fails(tmp_path: Path) -> None:
-    class Failing(mixer.ODM):
-        def explain(self) -> Any:
-            raise RuntimeError("no terms")
-
-    build(tmp_path, mixing=Floor(Failing("code", num_warmup_steps=0), 0.1)).train()
-    found = explain(tmp_path, 4)
-    assert found.is_decided
-    assert [(level.name, dict(level.terms)) for level in found.levels] == [("Floor", {})]
-
-
 def test_weights_set_by_hand(tmp_path: Path) -> None:
-    followed(tmp_path, ByHand(), max_steps=9, args={"logging_steps": 3})
+    by_hand = ByHand()
+    by_hand.trainer = build(tmp_path, max_steps=9, callbacks=[by_hand])
+    by_hand.trainer.train()
     for step, is_by_hand in ((4, False), (5, True), (7, True), (8, False), (9, False)):
         found = explain(tmp_path, step)
         assert found.is_decided != is_by_hand
@@ -245,15 +233,12 @@ def test_streams_that_come_and_go_and_shares_of_tokens(tmp_path: Path) -> None:
     np.testing.assert_allclose(of_samples / of_samples.sum(), late.weights["weight"])
 
 
-def test_groups_are_named_where_they_moved_weights(tmp_path: Path) -> None:
+def test_groups_are_named_where_they_moved_weights_and_the_size_is_explained_too(tmp_path: Path) -> None:
     data = streams(a={"groups": {"kind": "x"}}, b={"groups": {"kind": "y"}}, c={"groups": {"kind": "y"}})
-    build(tmp_path, 2, data, mixing="Uniform", groupings=[mixer.Grouping("kind", max_shares={"x": 0.2})]).train()
-    assert any("groupings ['kind']" in note for note in explain(tmp_path, 2).notes)
-
-
-def test_the_size_is_explained_too(tmp_path: Path) -> None:
     schedule = schedules.Ramp(30, 1.0, initial=6, granularity=3, unit="progress", learning_rate="sqrt")
-    build(tmp_path, 6, mixing="Uniform", batch_size=schedule, budget=mixer.Budget(samples=150)).train()
+    given = {"groupings": [mixer.Grouping("kind", max_shares={"x": 0.2})], "budget": mixer.Budget(samples=150)}
+    build(tmp_path, 6, data, mixing="Uniform", batch_size=schedule, **given).train()
+    assert any("groupings ['kind']" in note for note in explain(tmp_path, 5).notes)
     found = explain(tmp_path, 5).size
     assert found.note == f"Decided after step 4: {found.terms['requested']:g}, brought within the bounds."
     assert 0 < abs(found.terms["requested"] - found.asked) < 3
@@ -265,9 +250,9 @@ def test_the_size_is_explained_too(tmp_path: Path) -> None:
 
 def test_it_fits_one_screen_and_json_holds_all(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = explain(plain, 9)
-    text = "\n".join(drawn(found))
-    decided = ("Step 9", "The policy decided", "LossChange decides", "changed by wrappers", "carried", "Batch size 8")
-    assert [said for said in decided if said not in text] == []
+    text = drawn(found)
+    for said in ("Step 9", "The policy decided", "LossChange decides", "changed by wrappers", "Batch size 8"):
+        assert said in text
     print_json(as_json(found))
     content = json.loads(capsys.readouterr().out)
     assert content["is_decided"]
@@ -275,21 +260,19 @@ def test_it_fits_one_screen_and_json_holds_all(plain: Path, capsys: pytest.Captu
     assert content["levels"][0]["policy"] == "LossChange"
 
 
-DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "a stream is gone": lambda note: note["run"]["streams"].pop(),
-    "no streams": lambda note: note["run"].update(streams=[]),
-    "names alone": lambda note: note["run"].update(streams=["a", "b", "c"]),
-    "no policy": lambda note: note["run"].pop("mixing"),
-    "no description": lambda note: note.update(run="torn"),
-    "other arguments": lambda note: note["run"]["mixing"].update(init_args=[1]),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_description_is_no_hindrance(copied: Path, plain: Path, damage: str) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda note: note["run"]["streams"].pop(),
+        lambda note: note["run"].update(streams=["a", "b", "c"]),
+        lambda note: note["run"].pop("mixing"),
+        lambda note: note.update(run="torn"),
+        lambda note: note["run"]["mixing"].update(init_args=[1]),
+    ],
+)
+def test_a_damaged_description_is_no_hindrance(copied: Path, plain: Path, damage: Callable[[Any], Any]) -> None:
     note = copied / "ledger" / "ledger.json"
-    described = json.loads(note.read_text())
-    DAMAGES[damage](described)
+    damage(described := json.loads(note.read_text()))
     note.write_text(json.dumps(described))
     found, whole = explain(copied, 6), explain(plain, 6)
     assert found.notes == whole.notes
@@ -298,16 +281,17 @@ def test_a_damaged_description_is_no_hindrance(copied: Path, plain: Path, damage
     drawn(found)
 
 
-@pytest.mark.parametrize("values", [None, [], [0.5], [np.nan] * 3, [0.1] * 40])
-def test_damaged_decisions_are_no_decisions(copied: Path, plain: Path, values: list[float] | None) -> None:
+def test_damaged_decisions_are_no_decisions(copied: Path, plain: Path) -> None:
     (part,) = (copied / "ledger" / "decisions").glob("*.parquet")
     rows = pq.read_table(part)
-    column = pa.array([values] * rows.num_rows, rows.schema.field("values").type)
-    write_part(part, rows.set_column(rows.schema.get_field_index("values"), "values", column))
-    found = explain(copied, 6)
-    assert not found.is_decided
-    assert found.counts.equals(explain(plain, 6).counts)
-    drawn(found)
+    place = rows.schema.get_field_index("values")
+    for values in (None, [], [0.5], [np.nan] * 3, [0.1] * 40):
+        column = pa.array([values] * rows.num_rows, rows.schema.field(place).type)
+        write_part(part, rows.set_column(place, "values", column))
+        found = explain(copied, 6)
+        assert not found.is_decided
+        assert found.counts.equals(explain(plain, 6).counts)
+        drawn(found)
 
 
 def test_steps_that_there_are_not_are_refused(

@@ -23,14 +23,11 @@ def fitted() -> FittedMixture:
     return fit_mixture(MIXTURES, LOSSES, streams=["math", "code"])
 
 
-def test_noise_explains_nothing() -> None:
+def test_noise_explains_nothing_nor_do_runs_left_out_in_the_wrong_order() -> None:
     noise = np.random.default_rng(1).standard_normal((9, 2))
     noisy = fit_mixture(MIXTURES, noise, regressor="gaussian-process")
     assert noisy.error >= noisy.constant_error
     assert "explains nothing" in noisy.warnings[0]
-
-
-def test_runs_left_out_in_the_wrong_order_are_not_explained() -> None:
     # Each run without the others' help comes out where it was not, if a little nearer than their mean.
     mixtures = np.array([[0.1, 0.9], [0.367, 0.633], [0.633, 0.367], [0.9, 0.1]])
     wrong = fit(np.array([[2.07, 2.03], [2.27, 1.90], [1.84, 2.10], [2.10, 1.95]]), mixtures)
@@ -48,12 +45,6 @@ def test_a_gain_within_the_error_is_said() -> None:
     assert clear.gain > clear.error or "within the error" in clear.warnings[0]
     assert flat.gain <= flat.error
     assert any("explains nothing" in words or "within the error" in words for words in flat.warnings)
-
-
-def test_a_mixture_that_a_run_had_already_is_said_to_be_its(fitted: FittedMixture) -> None:
-    assert fitted.same_runs == fitted.uniform_runs == [4]
-    assert fitted.best_run == 4
-    assert "The mixture is that of run 5 (0.2500)" in fitted.warnings[0]
 
 
 def test_what_few_runs_and_streams_without_any_cannot_tell_is_said() -> None:
@@ -76,6 +67,8 @@ def test_an_edge_of_what_the_runs_cover_is_said_but_not_of_what_can_be() -> None
 
 
 def test_tables_show_the_mixture_the_runs_and_the_errors(fitted: FittedMixture) -> None:
+    assert fitted.same_runs == fitted.uniform_runs == [fitted.best_run] == [4]
+    assert "The mixture is that of run 5 (0.2500)" in fitted.warnings[0]
     console = Console(width=120)
     with console.capture() as capture:
         console.print(share_table(fitted), error_table(fitted), *summary(fitted))

@@ -26,10 +26,7 @@ def line(least: float, most: float) -> FloatArray:
 
 
 def squares(mixtures: FloatArray, weights: Any = 1.0) -> FloatArray:
-    """L_k = a_k (1 − w_k)²: at the least sum all a_k (1 − w_k) are the same, so 1 − w_k = (K − 1) / (a_k Σ 1/a).
-
-    Without weights all w_k are equal there.
-    """
+    """L_k = a_k (1 − w_k)²: at the least sum all a_k (1 − w_k) are the same, so 1 − w_k = (K − 1) / (a_k Σ 1/a)."""
     return np.asarray(weights * (1.0 - mixtures) ** 2)
 
 
@@ -59,11 +56,12 @@ def test_the_worst_of_exponential_losses_is_least_where_they_are_equal() -> None
 def test_weights_of_losses_shift_the_best_mixture() -> None:
     # 3 (1 − w)² + 1 w² is least at 6 (1 − w) = 2 w: w = 3/4, and there (3/4) (1/4)² + (1/4) (3/4)² = 12/64.
     mixtures = line(0.0, 1.0)
-    given = [fit_mixture(mixtures, squares(mixtures), "math=3,code=1", streams=["math", "code"])]
-    given.append(quick_fit(mixtures, squares(mixtures), {"math": 3, "code": 1}, streams=["math", "code"]))
-    for fitted, tolerance in zip(given, (0.01, 0.05), strict=True):
-        assert fitted.weights == pytest.approx({"math": 0.75, "code": 0.25}, abs=tolerance)
-        assert fitted.expected_loss == pytest.approx(12 / 64, abs=tolerance)
+    fit = functools.partial(fit_mixture, mixtures, squares(mixtures), streams=["math", "code"])
+    fitted = fit("math=3,code=1", regressor="gaussian-process")
+    assert fitted.weights == pytest.approx({"math": 0.75, "code": 0.25}, abs=0.01)
+    assert fitted.expected_loss == pytest.approx(12 / 64, abs=1e-3)
+    texts, numbers = (fit(one, regressor="exponential") for one in ("math=3,code=1", {"math": 3, "code": 1}))
+    assert texts.shares.tolist() == numbers.shares.tolist()
 
 
 def test_a_loss_of_no_stream_is_an_objective_too() -> None:
@@ -120,7 +118,7 @@ def test_the_same_runs_give_the_same_mixture_to_the_bit() -> None:
     assert np.random.get_state()[1].tolist() == state  # noqa: NPY002
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(st.integers(2, 6), st.integers(3, 10), st.sampled_from(list(REGRESSORS)), st.integers(0, 100))
 def test_it_stays_among_the_mixtures_that_the_runs_cover(
     num_streams: int, num_runs: int, regressor: str, seed: int
@@ -134,16 +132,13 @@ def test_it_stays_among_the_mixtures_that_the_runs_cover(
     assert np.isfinite([fitted.expected_loss, fitted.error]).all()
 
 
-def test_every_stream_gets_its_least_share() -> None:
+def test_every_stream_gets_its_least_share_if_a_covered_mixture_has_it() -> None:
     # The first stream alone counts, its loss is least at the largest share: 1 − 0.2 with a least share of 0.2 for both.
     mixtures = line(0.1, 0.9)
     for least_share, expected in ((0.0, [0.9, 0.1]), (0.2, [0.8, 0.2])):
         fitted = quick_fit(mixtures, 1.0 - mixtures, "stream 1=1", least_share=least_share)
         assert fitted.shares == pytest.approx(expected, abs=0.01)
         assert fitted.shares.min() >= least_share - 1e-9
-
-
-def test_a_least_share_that_no_covered_mixture_has_is_refused_with_the_most_there_is() -> None:
     # The third stream never has more than 0.1, though each run alone has some stream at 0.
     mixtures = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.4, 0.5, 0.1]])
     with pytest.raises(ValueError, match=r"least_share=0.2: no mixture that the runs cover .* 0.1000 is the most"):
@@ -168,32 +163,24 @@ PAIRS = [[0.1, 0.9], [0.4, 0.6], [0.6, 0.4], [0.9, 0.1]]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"mixtures": [[0.5, 0.5]]}, "at least 3 different mixtures, got 1 with 1"),
         ({"mixtures": [[0.5, 0.5], [0.5001, 0.4999], [0.2, 0.8]]}, "got 3 with 2"),
-        ({"mixtures": [[1.0]] * 5}, "got 5 with 1"),
         ({"groups": [0, 0, 1]}, "groups: expected 4 labels, one for each run"),
         ({"groups": [7, 7, 2, 2]}, "at least 3 different mixtures, got 4 with 2"),
         ({"mixtures": [[0.5, -0.5]] * 4}, "mixtures: run 1: .* finite and 0 or more, but 'stream 2' has -0.5"),
-        ({"mixtures": [[np.nan, 1.0]] * 4}, "mixtures: run 1: .* finite and 0 or more, but 'stream 1' has nan"),
         ({"mixtures": [[0.0, 0.0]] * 4}, "mixtures: run 1: the weights of all streams are 0"),
         ({"mixtures": [0.5, 0.5]}, r"must have the shape \[num_runs, num_streams\] .* got \[2\]"),
-        ({"mixtures": np.zeros((0, 2))}, r"got \[0, 2\]"),
         ({"losses": np.ones((3, 2))}, r"got \[4, 2\] and \[3, 2\]"),
         ({"losses": np.ones((4, 3))}, "loss_names: expected 3 different names, got 2"),
-        ({"streams": ["a"]}, "streams: expected 2 different names, got 1"),
         ({"streams": ["a", "a"]}, r"streams: expected 2 different names, got 2: \['a', 'a'\]"),
         ({"runs": ["a"]}, "runs: expected 4 different names"),
         ({"regressor": "forest"}, "regressor must be 'auto' or one of"),
         ({"least_share": 0.6}, r"least_share must be in \[0.0, 0.5\], got 0.6"),
-        ({"least_share": np.nan}, "least_share must be"),
         ({"objective": "best"}, "must be 'average', 'worst' or 'NAME=weight,...', got 'best'"),
         ({"objective": "math=1"}, r"there is no loss of \['math'\]; there are losses of \['stream 1', 'stream 2'\]"),
         ({"objective": "stream 1=-1"}, "'stream 1' has -1"),
         ({"objective": "stream 1=0"}, "the weights of all streams are 0"),
         ({"objective": "stream 1=1,stream 1=2"}, "'stream 1' is given twice"),
         ({"objective": "stream 1=much"}, "'stream 1=much' is no NAME=weight"),
-        ({"objective": "=1"}, "'=1' is no NAME=weight"),
-        ({"objective": ""}, "'' is no NAME=weight"),
     ],
 )
 def test_wrong_input_is_refused_with_its_name(arguments: dict[str, Any], message: str) -> None:

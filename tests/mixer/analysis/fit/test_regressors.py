@@ -41,8 +41,7 @@ def test_two_points_by_hand() -> None:
 
 
 def test_features_that_are_all_the_same_predict_the_mean() -> None:
-    features, targets = np.full((4, 2), 0.5), np.array([[1.0], [2.0], [3.0], [6.0]])
-    _, solve = fit_ridge(features, targets, np.ones(4, dtype=np.intp))
+    _, solve = fit_ridge(np.full((4, 2), 0.5), np.array([[1.0], [2.0], [3.0], [6.0]]), np.ones(4, dtype=np.intp))
     for choice in (0, 18):
         intercept, slopes = solve(np.array([choice]), np.array([0]))
         assert intercept + np.array([0.2, 0.8]) @ slopes == pytest.approx([3.0])
@@ -50,14 +49,10 @@ def test_features_that_are_all_the_same_predict_the_mean() -> None:
 
 def test_the_exponential_law_is_recovered() -> None:
     mixtures = np.random.default_rng(0).dirichlet(np.ones(3), 40)
-    slopes = np.array([[-3.0, -0.5], [0.2, -2.0], [-0.1, 0.0]])
-
-    def law(points: np.ndarray) -> np.ndarray:
-        return np.array([1.0, 2.0]) + np.exp(points @ slopes)
-
-    points = np.random.default_rng(1).dirichlet(np.ones(3), 100)
+    points, slopes = np.random.default_rng(1).dirichlet(np.ones(3), 100), np.array([[-3.0, -0.5], [0.2, -2], [-0.1, 0]])
+    losses, expected = (np.array([1.0, 2.0]) + np.exp(one @ slopes) for one in (mixtures, points))
     # Losses span 1; the floor is of a grid.
-    assert fit_exponential(mixtures, law(mixtures))(points) == pytest.approx(law(points), abs=0.04)
+    assert fit_exponential(mixtures, losses)(points) == pytest.approx(expected, abs=0.04)
 
 
 def test_runs_count_as_often_as_there_are() -> None:
@@ -78,9 +73,7 @@ def test_the_mean_of_the_others_by_hand() -> None:
     assert left_out.predicted.tolist() == [4.0, 3.5, 1.5]
     assert left_out.error == pytest.approx(np.sqrt(10.5))
     assert left_out.rank_correlation == pytest.approx(-1.0)
-
-
-def test_runs_of_the_same_mixture_are_left_out_together() -> None:
+    # Runs of the same mixture are left out together.
     mixtures = np.array([[0.2, 0.8], [0.5, 0.5], [0.2005, 0.7995], [0.9, 0.1]])
     groups = group_runs(mixtures)
     assert groups.tolist() == [0, 1, 0, 2]

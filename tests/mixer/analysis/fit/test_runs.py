@@ -1,6 +1,5 @@
 """What is read of runs, from ledgers written without training."""
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +7,7 @@ import pytest
 
 from mixer.analysis.fit.runs import RecordedRuns
 from mixer.ledger.ledger import Ledger
-
-# Columns of which nothing is read here.
-NEWER = ("undelivered", "policy_weight", "loss_weight", "owed", "active", "skipped")
-MEASURED = ("loss", "gradient_norm", "update_norm")
+from tests.mixer.analysis.watch.writing import record_step
 
 
 def recorded(
@@ -20,25 +16,21 @@ def recorded(
     evaluations: dict[int, dict[str, float]] | None = None,
     losses: dict[str, list[float]] | None = None,
     progress: float = 1.0,
-    tokens_of_a_sample: dict[str, int] | None = None,
+    tokens_of_a_sample: tuple[int, ...] = (1, 1),
 ) -> Path:
     """Writes a run with so many samples a stream and step."""
-    names, steps = tuple(counts), len(next(iter(counts.values())))
     ledger = Ledger(folder / "ledger", is_writer=True)
     ledger.begin(None, {})
-    rates = np.array([(tokens_of_a_sample or {}).get(name, 1) for name in names])
-    samples = tokens = 0
+    steps, rates = len(next(iter(counts.values()))), np.array(tokens_of_a_sample[: len(counts)])
+    done = np.zeros(2, dtype=int)
     for step in range(1, steps + 1):
-        count = np.array([counts[name][step - 1] for name in names])
-        loss = np.array([(losses or {}).get(name, [1.0] * steps)[step - 1] for name in names])
-        zeros, ones = np.zeros(len(names), dtype=np.int64), np.ones(len(names))
-        columns = {"weight": count / count.sum(), "count": count, "items": count, "loss": loss, "tokens": count * rates}
-        more = {"seen": zeros, "unique": zeros, "coverage": ones, "epoch": ones, "staleness": zeros}
-        ledger.record_streams(step, names, {**columns, **more, **dict.fromkeys(NEWER, zeros)})
-        samples, tokens = samples + int(count.sum()), tokens + int((count * rates).sum())
-        place = {"step": step, "samples": samples, "tokens": tokens, "epoch": 1.0, "batch_size": 1, "total": 1}
-        rest = {"learning_rate": 0.1, "learning_rate_factor": 1.0, **dict.fromkeys(MEASURED, math.nan)}
-        ledger.record_clock(**place, **rest, progress=progress * step / steps)
+        count = np.array([given[step - 1] for given in counts.values()])
+        loss = [(losses or {}).get(name, [1.0] * steps)[step - 1] for name in counts]
+        columns = {"weight": count / count.sum(), "count": count, "items": count, "tokens": count * rates}
+        done += count.sum(), (count * rates).sum()
+        place = {"step": step, "samples": int(done[0]), "tokens": int(done[1]), "epoch": 1.0}
+        clock = {**place, "progress": progress * step / steps}
+        record_step(ledger, tuple(counts), clock, {**columns, "loss": np.array(loss)})
     for step, found in (evaluations or {}).items():
         ledger.record_evaluation(step, found)
     ledger.finish()
@@ -52,15 +44,14 @@ def test_what_was_trained_on_and_the_last_losses_are_read(tmp_path: Path) -> Non
     assert (runs.runs, runs.streams, runs.loss_names) == (("one", "two"), ("a", "b"), ("a", "b"))
     assert runs.mixtures.tolist() == [[6, 2], [2, 6]]  # by name, whatever the order
     assert runs.losses.tolist() == [[1.5, 2.5], [3.5, 0.5]]
-    assert [note for note in runs.notes if "The recipe of any run was not compared" not in note] == []
-    assert len(runs.notes) == 1
+    (note,) = runs.notes
+    assert "The recipe of any run was not compared" in note
 
 
 def test_shares_of_tokens(tmp_path: Path) -> None:
-    lengths = {"a": 10, "b": 1}
-    run = recorded(tmp_path / "one", {"a": [3], "b": [1]}, {1: {"a": 1, "b": 1}}, tokens_of_a_sample=lengths)
+    run = recorded(tmp_path / "one", {"a": [3], "b": [1]}, {1: {"a": 1, "b": 1}}, tokens_of_a_sample=(10, 1))
     assert RecordedRuns([run], "tokens").mixtures.tolist() == [[30, 1]]
-    none = recorded(tmp_path / "two", {"a": [3]}, {1: {"a": 1}}, tokens_of_a_sample={"a": 0})
+    none = recorded(tmp_path / "two", {"a": [3]}, {1: {"a": 1}}, tokens_of_a_sample=(0,))
     with pytest.raises(ValueError, match="has counted no tokens"):
         RecordedRuns([none], "tokens")
 
@@ -90,8 +81,8 @@ def test_evaluation_sets_beside_streams_are_losses_too_and_streams_without_are_n
 
 
 def test_runs_of_other_streams_or_budgets_are_refused_by_name(tmp_path: Path) -> None:
-    def one(name: str, counts: list[int], evaluated_at: int, progress: float = 1.0) -> Path:
-        return recorded(tmp_path / name, {"a": counts}, {evaluated_at: {"a": 1.0}}, progress=progress)
+    def one(name: str, counts: list[int], at: int, progress: float = 1.0) -> Path:
+        return recorded(tmp_path / name, {"a": counts}, {at: {"a": 1.0}}, progress=progress)
 
     usual = [one(f"run-{number}", [10] * 10, 10) for number in range(3)]
     others = recorded(tmp_path / "others", {"c": [10] * 10}, {10: {"c": 1.0}})
@@ -110,15 +101,13 @@ def test_runs_of_other_streams_or_budgets_are_refused_by_name(tmp_path: Path) ->
 
 
 def test_losses_of_models_that_were_hardly_trained_are_refused(tmp_path: Path) -> None:
-    def three(word: str, step: int, **evaluated: float) -> list[Path]:
-        losses = {"a": 1.0, **evaluated}
-        return [recorded(tmp_path / f"{word}-{number}", {"a": [10] * 40}, {step: losses}) for number in range(3)]
+    def three(word: str, step: int) -> list[Path]:
+        return [recorded(tmp_path / f"{word}-{number}", {"a": [10] * 40}, {step: {"a": 1.0}}) for number in range(3)]
 
     untrained = three("untrained", 0)
-    with pytest.raises(ValueError, match=r"evaluation of untrained-0, .* was before the first step.*--loss train"):
-        RecordedRuns(untrained)
-    with pytest.raises(ValueError, match="was before the first step"):  # whatever is allowed
-        RecordedRuns(untrained, allow_different_budgets=True)
+    for is_allowed in (False, True):
+        with pytest.raises(ValueError, match=r"evaluation of untrained-0, .* was before the first step.*--loss train"):
+            RecordedRuns(untrained, allow_different_budgets=is_allowed)
     assert RecordedRuns(untrained, loss="train").runs
     early = three("early", 37)
     with pytest.raises(ValueError, match=r"before 95% of the run: early-0 \(92%\), .*-different-budgets"):
@@ -129,12 +118,12 @@ def test_losses_of_models_that_were_hardly_trained_are_refused(tmp_path: Path) -
 
 def test_what_is_no_run_or_has_nothing_to_fit_is_refused(tmp_path: Path) -> None:
     run = recorded(tmp_path / "one", {"a": [1]})
-    with pytest.raises(ValueError, match="No stream was evaluated in any of the runs"):
-        RecordedRuns([run])
-    with pytest.raises(ValueError, match="are given twice"):
-        RecordedRuns([run, tmp_path / "x" / ".." / "one"])
-    with pytest.raises(ValueError, match="is not the folder of a run"):
-        RecordedRuns([tmp_path])
     Ledger(tmp_path / "new" / "ledger", is_writer=True).begin(None, {})
-    with pytest.raises(ValueError, match="has no step"):
-        RecordedRuns([tmp_path / "new"])
+    for folders, message in (
+        ([run], "No stream was evaluated in any of the runs"),
+        ([run, tmp_path / "x" / ".." / "one"], "are given twice"),
+        ([tmp_path], "is not the folder of a run"),
+        ([tmp_path / "new"], "has no step"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            RecordedRuns(folders)

@@ -20,11 +20,11 @@ from mixer.mixture.stream import Stream
 from mixer.policies import Fixed, Policy
 from mixer.policies.contract import Unit
 
-SHARES, SEEDS = (0.3, 0.5, 0.7), range(3)
+SHARES = (0.3, 0.5, 0.7)
 OF_THREE_SEEDS = [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-def run(folder: Path, policy: Policy, seed: int, drawing: Drawing = "exact") -> Path:
+def run(folder: Path, policy: Policy, seed: int, drawing: Drawing) -> Path:
     """Writes the ledger of a run on samples of 256 ± 128 and of 48 ± 16 tokens, and on one that enters late."""
     streams = [Stream("a", range(4000)), Stream("b", range(4000)), Stream("c", range(4000), enters_at=0.3)]
     mixing = Mixing(Planner(streams, seed, drawing=drawing), policy, Clock(20, 12_000, Budget(steps=30)))
@@ -43,19 +43,6 @@ def run(folder: Path, policy: Policy, seed: int, drawing: Drawing = "exact") -> 
     return folder
 
 
-def read(folder: Path, policies: list[Policy], unit: Unit = "samples", drawing: Drawing = "exact") -> RecordedRuns:
-    """Reads runs of each policy with three seeds."""
-    runs = [
-        run(folder / f"{number}-{seed}", policy, seed, drawing)
-        for (number, policy), seed in itertools.product(enumerate(policies), SEEDS)
-    ]
-    return RecordedRuns(runs, unit, allow_different_budgets=True)
-
-
-def fixed(unit: Unit = "samples") -> list[Policy]:
-    return [Fixed([share, 0.9 - share, 0.1], unit=unit) for share in SHARES]
-
-
 @pytest.mark.parametrize(
     ("unit", "drawing", "asked_in"),
     [
@@ -66,10 +53,13 @@ def fixed(unit: Unit = "samples") -> list[Policy]:
     ],
 )
 def test_seeds_of_a_mixture_are_one_group(tmp_path: Path, unit: Unit, drawing: Drawing, asked_in: Unit) -> None:
-    recorded = read(tmp_path, fixed(asked_in), unit, drawing)
+    runs = [
+        run(tmp_path / f"{share}-{seed}", Fixed([share, 0.9 - share, 0.1], unit=asked_in), seed, drawing)
+        for share, seed in itertools.product(SHARES, range(3))
+    ]
+    recorded = RecordedRuns(runs, unit, allow_different_budgets=True)
     assert recorded.groups.tolist() == OF_THREE_SEEDS
-    backwards = RecordedRuns([tmp_path / name for name in reversed(recorded.runs)], unit, allow_different_budgets=True)
-    assert backwards.groups.tolist() == OF_THREE_SEEDS
+    assert RecordedRuns(runs[::-1], unit, allow_different_budgets=True).groups.tolist() == OF_THREE_SEEDS
     trained = recorded.mixtures / recorded.mixtures.sum(axis=1, keepdims=True)
     if unit == "tokens" or drawing == "multinomial":
         assert np.ptp(trained[:3, 0]) > 1e-3  # what they trained on is another for each seed

@@ -74,10 +74,6 @@ class Streamed(IterableDataset[dict[str, Any]]):
             yield {"input_ids": [number % VOCABULARY] * 8, "labels": [number % VOCABULARY] * 8}
 
 
-def short(num_samples: int = 4) -> Any:
-    return Dataset.from_list(rows(num_samples, seed=8, length=2))
-
-
 def images(labels: list[int]) -> Any:
     """Tokens with a class each."""
     return Dataset.from_list([{"input_ids": [number % 60, 1], "labels": label} for number, label in enumerate(labels)])

@@ -20,10 +20,8 @@ CLASSIFIER = ModelRecipe("sequence-classification", config={**BERT, "intermediat
 Found = dict[tuple[str, ...], Finding]
 
 
-def look(
-    folder: Path, streams: dict[str, Any], num_samples: int = 1000, seed: int = 0, **changes: Any
-) -> tuple[Inspection, Found]:
-    inspection = Inspection(recipe(folder, streams, **changes), num_samples, seed)
+def look(folder: Path, streams: dict[str, Any], num_samples: int = 1000, **changes: Any) -> tuple[Inspection, Found]:
+    inspection = Inspection(recipe(folder, streams, **changes), num_samples, 0)
     findings = findings_of(inspection)
     screen = console()
     with screen.capture():  # whatever it is, it can be written and shown
@@ -34,11 +32,16 @@ def look(
     return inspection, found
 
 
-def test_nothing_is_said_of_good_data(tmp_path: Path) -> None:
-    inspection, found = look(tmp_path, {"a": ("plain", {}, {}), "b": ("plain", {"seed": 9}, {})})
+def test_nothing_is_said_of_good_data_for_which_no_weights_are_made(tmp_path: Path) -> None:
+    streams = {"a": ("plain", {}, {}), "b": ("plain", {"seed": 9}, {})}
+    inspection, found = look(tmp_path, streams)
     assert found == {}
     assert inspection.samples_read == 80
     assert list(tmp_path.iterdir()) == []
+    huge = {**LLAMA, "hidden_size": 16384, "intermediate_size": 65536, "num_hidden_layers": 100}
+    model = recipe(tmp_path, streams, model=ModelRecipe(config=huge)).build_parts(has_weights=False).trainer.model
+    assert sum(parameter.numel() for parameter in model.parameters()) > 10**11
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
 
 
 def test_what_comes_more_than_once_and_what_is_not_evaluated_is_found(tmp_path: Path) -> None:
@@ -72,14 +75,9 @@ def test_samples_that_cannot_be_read_do_not_end_the_look(tmp_path: Path) -> None
     assert inspection.streams[0].training.num_read == 5
     assert found["no_samples", "void"].figure == 0
     assert ("failed_batch",) in found
-
-
-def test_rows_of_a_stream_are_looked_at_as_they_come(tmp_path: Path) -> None:
-    streams = {
-        "rows": ("Streamed", {"num_rows": 50}, {}),
-        "lost": ("Streamed", {"num_rows": 50, "breaks_at": 44}, {}),
-        "good": ("plain", {}, {}),
-    }
+    # Rows of a stream are looked at as they come.
+    lost = {"num_rows": 50, "breaks_at": 44}
+    streams = {"rows": ("Streamed", {"num_rows": 50}, {}), "lost": ("Streamed", lost, {}), "good": ("plain", {}, {})}
     inspection, found = look(tmp_path, streams, num_samples=45, mixing="Uniform")
     rows = inspection.streams[0]
     assert (rows.training.num_read, rows.training.size) == (45, None)
@@ -89,10 +87,8 @@ def test_rows_of_a_stream_are_looked_at_as_they_come(tmp_path: Path) -> None:
 
 
 def test_longer_samples_weigh_more_where_samples_are_counted(tmp_path: Path) -> None:
-    streams = {
-        "long": ("plain", {"length": 24}, {"weight": 0.5}),
-        "short": ("short", {"num_samples": 40}, {"weight": 0.5}),
-    }
+    half = {"weight": 0.5}
+    streams = {"long": ("plain", {"length": 24}, half), "short": ("plain", {"length": 2, "seed": 8}, half)}
     found = look(tmp_path, streams)[1]
     assert found["unequal_lengths", "long", "short"].figure == 12
     assert "with a weight of 0.50 it has 92% of the tokens" in found["unequal_lengths", "long", "short"].sentence
@@ -121,9 +117,15 @@ def test_heads_have_classes_and_micro_batches_of_their_own(tmp_path: Path) -> No
     assert found == {}
 
 
-def test_several_ranks_are_refused(
+def test_what_a_run_refuses_is_refused_in_the_same_words_and_so_are_several_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    wrong = recipe(tmp_path, {"one": ("images", {"labels": [0, 7]}, {})}, model=CLASSIFIER)
+    with pytest.raises(ValueError, match="it has the label 7, but the model's head has the 3 classes") as inspected:
+        Inspection(wrong, 10, 0)
+    with pytest.raises(ValueError, match="it has the label 7") as built:
+        wrong.build()
+    assert str(inspected.value) == str(built.value)
     (tmp_path / "recipe.yaml").write_text(
         f"model: {{config: {LLAMA}}}\nstreams: {{a: {{factory: tests.mixer.analysis.inspect.sources.plain}}}}\n"
         f"training: {{output_dir: {tmp_path}, use_cpu: true}}\n".replace("'", "")
@@ -133,15 +135,6 @@ def test_several_ranks_are_refused(
         main(["inspect", str(tmp_path / "recipe.yaml")])
     assert ended.value.code == 2
     assert "mixer inspect runs in one process" in capsys.readouterr().err
-
-
-def test_what_a_run_refuses_is_refused_in_the_same_words(tmp_path: Path) -> None:
-    wrong = recipe(tmp_path, {"one": ("images", {"labels": [0, 7]}, {})}, model=CLASSIFIER)
-    with pytest.raises(ValueError, match="it has the label 7, but the model's head has the 3 classes") as inspected:
-        Inspection(wrong, 10, 0)
-    with pytest.raises(ValueError, match="it has the label 7") as built:
-        wrong.build()
-    assert str(inspected.value) == str(built.value)
 
 
 @pytest.mark.parametrize(("mixing", "length"), [("PiKE", 8), (None, 6)])
@@ -159,11 +152,3 @@ def test_the_first_step_is_that_of_the_run(tmp_path: Path, mixing: str | None, l
     trainer.train()
     counts = trainer.ledger.to_pandas().query("step == 1").set_index("stream")["count"].to_dict()
     assert counts == batch.counts
-
-
-def test_a_model_without_weights_has_none(tmp_path: Path) -> None:
-    huge = {**LLAMA, "hidden_size": 16384, "intermediate_size": 65536, "num_hidden_layers": 100}
-    made = recipe(tmp_path, {"a": ("plain", {}, {})}, model=ModelRecipe(config=huge))
-    trainer = made.build_parts(has_weights=False).trainer
-    assert sum(parameter.numel() for parameter in trainer.model.parameters()) > 10**11
-    assert {parameter.device.type for parameter in trainer.model.parameters()} == {"meta"}

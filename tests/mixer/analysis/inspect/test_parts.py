@@ -1,7 +1,7 @@
 """The parts of a look at data: reading, lengths, what is learned, what is the same."""
 
+import itertools
 import random
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,10 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mixer.analysis.inspect import measures
 from mixer.analysis.inspect.duplicates import Part, digest, find_overlaps
 from mixer.analysis.inspect.examples import Decoder
-from mixer.analysis.inspect.measures import (
-    Limits,
-    Measures,
-    Truncation,
-    distribution_of,
-    num_learned,
-    tokens_of,
-    truncation_of,
-)
+from mixer.analysis.inspect.measures import Limits, Measures, Truncation, distribution_of, num_learned, truncation_of
 from mixer.analysis.inspect.reading import SampleReading
 from mixer.analysis.inspect.view import marked
 from mixer.mixture.stream import Stream
@@ -43,18 +36,14 @@ def test_samples_are_drawn_by_the_seed_without_repetition_and_in_order() -> None
     assert drawn != drawn_of(1000, 100, seed=4)
     assert drawn_of(10**9, 5, seed=0)[-1] < 10**9
     assert drawn_of(3, 5, seed=0) == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("num_rows", "breaks_at", "most", "expected"),
-    [(7, -1, 10, (7, 7, True, 0)), (7, -1, 5, (5, None, False, 0)), (7, 4, 10, (4, None, False, 1))],
-)
-def test_of_rows_that_come_in_their_own_order_the_first_are_read(
-    num_rows: int, breaks_at: int, most: int, expected: tuple[Any, ...]
-) -> None:
-    reading = SampleReading(Streamed(num_rows, breaks_at), most)
-    num_read = len(list(reading))
-    assert (num_read, reading.size, reading.is_whole, reading.broken.number) == expected
+    # Of rows that come in their own order the first are read.
+    for breaks_at, most, expected in (
+        (-1, 10, (7, 7, True, 0)),
+        (-1, 5, (5, None, False, 0)),
+        (4, 10, (4, None, False, 1)),
+    ):
+        reading = SampleReading(Streamed(7, breaks_at), most)
+        assert (len(list(reading)), reading.size, reading.is_whole, reading.broken.number) == expected
 
 
 def test_reading_leaves_random_generators_as_they_are() -> None:
@@ -69,16 +58,13 @@ def test_reading_leaves_random_generators_as_they_are() -> None:
     assert (first == second).all()
 
 
-def test_the_kind_of_container_makes_no_difference() -> None:
+def test_different_content_is_different_and_the_kind_of_container_makes_no_difference() -> None:
     sames: list[list[Any]] = [
         [[1, 2, 3], (1, 2, 3), np.array([1, 2, 3], np.int32), torch.tensor([1, 2, 3])],
         [[0.5, 2.0], np.array([0.5, 2.0], np.float32), torch.tensor([0.5, 2.0], dtype=torch.bfloat16)],
         [[["a", "b"], {"x": 1, "y": [2]}], (("a", "b"), {"y": np.array([2]), "x": np.int64(1)})],
     ]
     assert [len({digest(one) for one in same}) for same in sames] == [1, 1, 1]
-
-
-def test_different_content_is_different() -> None:
     contents: list[Any] = [
         *(1, 1.5, True, "1", b"1", None, [1], [[1]], [1, 2], [2, 1], ["1"], ["a", "b"], ["ab"], [["a"], "b"]),
         *({"a": 1}, {"b": 1}, {"a": 1, "b": 2}, [[1, 2], [3]], [[1], [2, 3]], "\ud800", np.zeros((2, 3)), np.zeros(6)),
@@ -114,8 +100,8 @@ def test_quantiles_are_lengths_of_samples(numbers: list[int]) -> None:
     ],
 )
 def test_what_is_learned_is_counted(labels: Any, task: str, learned: int) -> None:
-    assert num_learned(tokens_of({"input_ids": [1, 2, 3]}), labels, task) == learned
-    assert num_learned(tokens_of({}), None, "causal-lm") == -1
+    assert num_learned(measures.tokens_of({"input_ids": [1, 2, 3]}), labels, task) == learned
+    assert num_learned(measures.tokens_of({}), None, "causal-lm") == -1
 
 
 parts_of_numbers = st.lists(st.lists(st.integers(0, 12), max_size=12), min_size=1, max_size=4)
@@ -129,15 +115,11 @@ def test_overlaps_are_those_of_counting_one_by_one(contents: list[list[int]], nu
         for number, own in enumerate(contents)
     ]
     expected = {}
-    for row, own in enumerate(contents):
-        for column, other in enumerate(contents):
-            if column < num_held:
-                continue
-            number = (
-                sum(times - 1 for times in Counter(own).values()) if row == column else sum(x in other for x in own)
-            )
-            if number:
-                expected[str(row), row < num_held, str(column)] = number
+    for row, column in itertools.product(range(len(contents)), range(num_held, len(contents))):
+        own, other = contents[row], contents[column]
+        number = len(own) - len(set(own)) if row == column else sum(x in other for x in own)
+        if number:
+            expected[str(row), row < num_held, str(column)] = number
     found = {(one.stream, one.is_validation, one.other): one.num_samples for one in find_overlaps(parts)}
     assert found == expected
 
@@ -150,10 +132,6 @@ def test_what_is_learned_is_marked_where_it_stands() -> None:
     assert example == "ask: ⟦yes⟧"
     (span,) = marked(example).spans
     assert (marked(example).plain[span.start : span.end], span.style) == ("⟦yes⟧", "bold green")
-
-
-def test_what_is_written_beside_is_shown_beside() -> None:
-    tokenizer = byte_level()
     sample = {"input_ids": tokenizer("one")["input_ids"], "labels": [*tokenizer("eins")["input_ids"], -100]}
     assert Decoder(tokenizer, "seq2seq-lm").decode(sample) == "one → ⟦eins⟧"
     sample["labels"] = 1

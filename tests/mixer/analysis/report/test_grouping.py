@@ -26,7 +26,7 @@ def test_the_conspicuous_come_first_and_then_those_that_gave_most(run: Run, tmp_
     assert OTHERS not in grouped(few, main_streams([few], [])).streams
 
 
-def test_the_others_are_added_up(run: Run) -> None:
+def test_the_others_are_added_up_and_every_plot_draws_them_in_few_panels(run: Run, tmp_path: Path) -> None:
     main, rest = NAMES[:11], NAMES[11:]
     for name in rest:
         run.streams[name]["passes"] = run.streams[name]["coverage"] = run.streams[name]["seen"] / 100
@@ -38,6 +38,20 @@ def test_the_others_are_added_up(run: Run) -> None:
     losses = np.mean([run.streams[name]["loss"] for name in rest], axis=0)  # all have equally many items
     assert others["loss"].tolist() == pytest.approx(losses.tolist())
     assert others["passes"].iloc[-1] == others["coverage"].iloc[-1] == pytest.approx(0.42)
+    drawn = grouped(run, main)
+    assert list(drawn.evaluations) == [*main, OTHERS]
+    expected = np.mean([run.evaluations[name]["loss"] for name in rest], axis=0)
+    assert drawn.evaluations[OTHERS]["loss"].tolist() == pytest.approx(expected.tolist())
+    assert list(drawn.gradients) == list(drawn.comparisons) == list(main)
+    held, all_held = (one.memories["memory"].groupby("step")["entries"].sum().tolist() for one in (drawn, run))
+    assert held == all_held
+    assert drawn.memories["memory"]["source"].nunique() == MOST_STREAMS + 1
+    report = read_report([tmp_path / "run"])
+    assert len(report.plots) == len(PLOTS)
+    assert max(len(plot.panels) for plot in report.plots) == MOST_STREAMS
+    assert max(len(plot.colours) for plot in report.plots) <= MOST_STREAMS + 1
+    assert OTHERS in report.plots[0].panels[-1].title
+    assert points_per_line([drawn]) > points_per_line([run])
 
 
 def test_a_stream_that_comes_and_goes_counts_where_it_is_there(run: Run) -> None:
@@ -48,24 +62,3 @@ def test_a_stream_that_comes_and_goes_counts_where_it_is_there(run: Run) -> None
     assert others["loss"].iloc[3] == pytest.approx(run.streams[NAMES[-2]]["loss"].iloc[3])
     expected = (run.streams[NAMES[-2]]["loss"].iloc[4] * 10 + 400) / 14
     assert others["loss"].iloc[4] == pytest.approx(expected)
-
-
-def test_evaluations_are_averaged_and_what_was_measured_is_left_out(run: Run) -> None:
-    drawn = grouped(run, NAMES[:11])
-    assert list(drawn.evaluations) == [*NAMES[:11], OTHERS]
-    expected = np.mean([run.evaluations[name]["loss"] for name in NAMES[11:]], axis=0)
-    assert drawn.evaluations[OTHERS]["loss"].tolist() == pytest.approx(expected.tolist())
-    assert list(drawn.gradients) == list(drawn.comparisons) == list(NAMES[:11])
-    held, all_held = (one.memories["memory"].groupby("step")["entries"].sum().tolist() for one in (drawn, run))
-    assert held == all_held
-    assert drawn.memories["memory"]["source"].nunique() == MOST_STREAMS + 1
-
-
-def test_every_plot_draws_them_in_few_panels(run: Run, tmp_path: Path) -> None:
-    report = read_report([tmp_path / "run"])
-    assert len(report.plots) == len(PLOTS)
-    assert max(len(plot.panels) for plot in report.plots) == MOST_STREAMS
-    assert max(len(plot.colours) for plot in report.plots) <= MOST_STREAMS + 1
-    assert OTHERS in report.plots[0].panels[-1].title
-    drawn = grouped(run, NAMES[:11])
-    assert points_per_line([drawn]) > points_per_line([run])

@@ -12,28 +12,27 @@ from mixer.utils import entry_points as plugins
 from tests.mixer.analysis.report.ledgers import write_run
 
 
-def _contents(folders: Sequence[Path]) -> Report:
-    return Report([folder.name for folder in folders], [("Rows", ["3"] * len(folders))], [], "Said below.")
-
-
 def sweep() -> ReportKind:
-    return ReportKind("a sweep", lambda folder: (folder / "sweep.json").exists(), _contents)
+    def contents(folders: Sequence[Path]) -> Report:
+        return Report([folder.name for folder in folders], [("Rows", ["3"] * len(folders))], [], "Said below.")
+
+    return ReportKind("a sweep", lambda folder: (folder / "sweep.json").exists(), contents)
 
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = [EntryPoint("sweep", f"{__name__}:sweep", PLUG_IN_GROUP)]
+    """A package, beside two that are broken."""
+    values = {"broken": f"{__name__}:nothing", "none": "builtins:dict", "sweep": f"{__name__}:sweep"}
+    entries = [EntryPoint(name, value, PLUG_IN_GROUP) for name, value in values.items()]
     monkeypatch.setattr(plugins, "entry_points", lambda group: [one for one in entries if one.group == group])
 
 
-def folder_of_sweep(folder: Path) -> Path:
-    folder.mkdir()
-    (folder / "sweep.json").touch()
-    return folder
-
-
+@pytest.mark.filterwarnings("ignore:.*is skipped:UserWarning")
 def test_a_package_gives_the_page_of_its_runs_and_a_trainer_that_of_the_others(tmp_path: Path) -> None:
-    folders = [folder_of_sweep(tmp_path / name) for name in ("first", "second")]
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "sweep.json").touch()
     page = write_report(folders)
     assert page == tmp_path / "first" / "report.html"
     text = page.read_text()
@@ -49,16 +48,10 @@ def test_a_package_gives_the_page_of_its_runs_and_a_trainer_that_of_the_others(t
         write_report([tmp_path / "run", folders[1]])
 
 
-def _breaks() -> None:
-    raise RuntimeError("no such device")
-
-
-def test_a_broken_package_leaves_the_other_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {"broken": f"{__name__}:_breaks", "none": "builtins:dict", "sweep": f"{__name__}:sweep"}
-    entries = [EntryPoint(name, value, PLUG_IN_GROUP) for name, value in values.items()]
-    monkeypatch.setattr(plugins, "entry_points", lambda group: entries)
+def test_a_broken_package_leaves_the_other_reports(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").touch()
     with pytest.warns(UserWarning, match="is skipped") as warned:
-        kind = kind_of([folder_of_sweep(tmp_path / "one")])
+        kind = kind_of([tmp_path])
     assert kind is not None
     assert kind.title == "a sweep"
     left_out = [f"report {name} of an unknown package is skipped" for name in ("broken", "none")]

@@ -3,19 +3,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mixer.analysis.report import plots as of
 from mixer.analysis.report.plot import Plot
-from mixer.analysis.report.plots import (
-    PLOTS,
-    batch_size,
-    coverage,
-    learning_rate,
-    losses,
-    memory,
-    memory_classes,
-    mixture,
-    prefetch,
-    timings,
-)
+from mixer.analysis.report.plots import PLOTS, batch_size, coverage, learning_rate, losses, memory, mixture, timings
 from mixer.analysis.report.plots.mixture import shares
 from mixer.analysis.report.run import Run, read_runs
 from tests.mixer.analysis.report.ledgers import made_run, write_run
@@ -76,17 +66,8 @@ def test_losses_are_a_panel_a_stream_and_aligned_by_name(runs: list[Run]) -> Non
 
 
 @pytest.mark.parametrize("most_points", [4, 100])
-def test_shares_add_up_in_every_stretch(runs: list[Run], most_points: int) -> None:
-    runs[0].streams["code"] = runs[0].streams["code"].iloc[2:]  # a stream that came later
-    by_stream = shares(runs[0], most_points)
-    for column in ("weight", "share"):
-        sums = by_stream["math"][column] + by_stream["code"][column]
-        assert sums.tolist() == pytest.approx([1.0] * min(most_points, 6))
-    assert by_stream["math"]["share"].iloc[[0, -1]].tolist() == [1.0, 0.5]
-
-
-def test_the_mixture_is_a_row_a_run_with_a_colour_a_stream(runs: list[Run]) -> None:
-    plot = mixture(runs, 100)
+def test_the_mixture_is_a_row_a_run_and_shares_add_up_in_every_stretch(runs: list[Run], most_points: int) -> None:
+    plot = mixture(runs, most_points)
     titles = ["first: weights", "first: share of the samples", "second: weights", "second: share of the samples"]
     assert [panel.title for panel in plot.panels] == titles
     assert list(plot.colours) == ["math", "code", "chat"]
@@ -95,6 +76,12 @@ def test_the_mixture_is_a_row_a_run_with_a_colour_a_stream(runs: list[Run]) -> N
     assert first[1].line.color == second[0].line.color == plot.colours["code"]
     assert {line.stackgroup for line in first} == {"shares"}
     assert "In first a stream gave 50.0% (each) of all samples; the last weights are 0.500 (each)." in plot.caption
+    runs[0].streams["code"] = runs[0].streams["code"].iloc[2:]  # a stream that came later
+    by_stream = shares(runs[0], most_points)
+    for column in ("weight", "share"):
+        sums = by_stream["math"][column] + by_stream["code"][column]
+        assert sums.tolist() == pytest.approx([1.0] * min(most_points, 6))
+    assert by_stream["math"]["share"].iloc[[0, -1]].tolist() == [1.0, 0.5]
 
 
 def test_passes_are_a_panel_a_run_and_streams_without_a_length_are_named(tmp_path: Path) -> None:
@@ -104,12 +91,7 @@ def test_passes_are_a_panel_a_run_and_streams_without_a_length_are_named(tmp_pat
     assert plot.panels[0].figure.layout.yaxis.range == pytest.approx((0, 1.05 * 0.126))
     assert "the least covered is math, 12.6% of its samples were seen" in plot.caption
     assert "42 samples of web were seen, whose length is not known" in plot.caption
-    alone = coverage([made_run(tmp_path / "alone", ("web",), unsized=("web",))], 100)
-    assert "In alone 42 samples of web were seen" in alone.caption
-
-
-def test_caps_are_lines_unless_they_are_far_away(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "run")
+    run = made_run(tmp_path / "capped")
     run.description["streams"] = [{"name": "math", "max_epochs": 0.1}, {"name": "code", "max_epochs": 50}]
     plot = coverage([run], 100)
     assert lines_of(plot)[-1] == ("math, cap", [0.0, 0.084], [0.1, 0.1])
@@ -133,12 +115,12 @@ def test_times_are_stacked_by_what_they_went_into(runs: list[Run]) -> None:
 def test_prefetching_is_averaged_by_samples(runs: list[Run]) -> None:
     runs[0].timings[["hits", "misses"]] = [[0, 0], [4, 4], [30, 10], [8, 0], [8, 0], [8, 0]]
     runs[1].timings[["hits", "misses"]] = 0
-    plot = prefetch(runs, 100)
+    plot = of.prefetch(runs, 100)
     assert lines_of(plot) == [("first", EPOCHS[1:], [0.5, 0.75, 1.0, 1.0, 1.0])]
-    assert lines_of(prefetch(runs, 4))[0][2][0] == pytest.approx(34 / 48, abs=1e-4)
+    assert lines_of(of.prefetch(runs, 4))[0][2][0] == pytest.approx(34 / 48, abs=1e-4)
     assert "In first it is 80.6%: 14 samples were not prefetched." in plot.caption
     assert plot.caption.endswith("In second there were no workers.")
-    assert prefetch(runs[1:], 100).panels == []
+    assert of.prefetch(runs[1:], 100).panels == []
 
 
 @pytest.mark.parametrize(("num_steps", "measure_every", "most"), [(1, 1, 20), (400, 3, 61)])
@@ -155,32 +137,22 @@ def test_every_plot_draws_short_and_long_runs_with_no_more_points_than_it_may(
             assert all(len(line.x) <= most for line in panel.figure.data)  # heat maps have 60 stretches
 
 
-def test_the_memory_is_stacked_by_source(tmp_path: Path) -> None:
+def test_the_memory_is_stacked_by_source_and_its_classes_are_a_row_each(tmp_path: Path) -> None:
     ledger = write_run(tmp_path / "run", is_done=False)
-    for step in range(2, 7, 2):
-        ledger.record_memory(step, "memory", {"math": 2 * step, "code": 10 - step})
+    for step, classes in ((2, {3: 4}), (4, {3: 2, 7: 2}), (6, {-1: 1, 3: 0, 7: 3})):
+        ledger.record_memory(step, "memory", {"math": 2 * step, "code": 10 - step}, classes)
     ledger.flush()
     (run,) = read_runs([tmp_path / "run"])
-    plot = memory([run], 100)
-    assert [panel.title for panel in plot.panels] == ["run: memory"]
+    plot, by_class = memory([run], 100), of.memory_classes([run], 100)
+    assert [panel.title for panel in (*plot.panels, *by_class.panels)] == ["run: memory"] * 2
     lines = {line.name: line for line in plot.panels[0].figure.data}
     assert (lines["math"].y.tolist(), lines["code"].y.tolist()) == ([4, 8, 12], [8, 6, 4])
     assert {line.stackgroup for line in lines.values()} == {"entries"}
     assert plot.caption.endswith("In run, memory ends with 16 entries, between 4 (code) and 12 (math).")
     assert [line.y[-1] for line in memory([run], 2).panels[0].figure.data] == [12, 4]
-
-
-def test_the_classes_in_the_memory_are_a_row_each(tmp_path: Path) -> None:
-    ledger = write_run(tmp_path / "run", is_done=False)
-    for step, classes in ((2, {3: 4}), (4, {3: 2, 7: 2}), (6, {-1: 1, 3: 0, 7: 3})):
-        ledger.record_memory(step, "memory", {"math": 4}, classes)
-    ledger.flush()
-    (run,) = read_runs([tmp_path / "run"])
-    plot = memory_classes([run], 100)
-    assert [panel.title for panel in plot.panels] == ["run: memory"]
-    figure = plot.panels[0].figure
+    figure = by_class.panels[0].figure
     (trace,) = figure.data
     assert figure.layout.yaxis.ticktext == ("unknown", "3", "7")
     np.testing.assert_array_equal(trace.z, [[np.nan, np.nan, 1], [4, 2, np.nan], [np.nan, 2, 3]])
     assert trace.x.tolist() == [0.0, *run.clock["epoch"][[1, 3, 5]]]  # what a log entry says was held up to it
-    assert "memory ends with 1 class, the entries of one are 3 (class 7); 1 entry of unknown class." in plot.caption
+    assert "memory ends with 1 class, the entries of one are 3 (class 7); 1 entry of unknown class." in by_class.caption

@@ -1,6 +1,5 @@
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,37 +18,14 @@ def test_every_row_has_its_place_on_the_clock(tmp_path: Path) -> None:
     assert run.name == "run"
     epochs = [0.004, 0.012, 0.024, 0.04, 0.06, 0.084]
     assert run.streams["code"]["samples"].tolist() == [4, 12, 24, 40, 60, 84]
-    for column, rows in {"epoch": run.streams["code"], "passes": run.streams["code"]}.items():
-        assert rows[column].tolist() == epochs
+    assert run.streams["code"]["epoch"].tolist() == run.streams["code"]["passes"].tolist() == epochs
     assert run.evaluations["math"]["epoch"].tolist() == [0.0, 0.012, 0.04, 0.084]
     assert run.timings["load_seconds"].tolist() == [0.5] * 6
     assert run.timings["epoch"].tolist() == run.clock["epoch"].tolist() == epochs
 
 
-@pytest.mark.parametrize("table", ["clock", "evaluations", "gradients"])
-def test_a_tail_that_is_torn_anywhere_is_read_up_to_there_or_said_to_be_empty(tmp_path: Path, table: str) -> None:
-    write_run(tmp_path, is_done=False, measure_every=2)
-    (tail,) = (tmp_path / "ledger" / table).glob("tail-*.arrow")
-    whole = tail.read_bytes()
-    for length in (0, 1, 7, *range(9, len(whole), len(whole) // 6), len(whole) - 1):
-        tail.write_bytes(whole[:length])
-        try:
-            assert read_runs([tmp_path])[0].evaluations.keys() <= {"math", "code"}
-        except ValueError as error:
-            assert (table, "has no steps yet" in str(error)) == ("clock", True)  # noqa: PT017
-
-
-def test_runs_of_one_name_are_called_by_their_paths(tmp_path: Path) -> None:
-    folders = [tmp_path / "first" / "out", tmp_path / "second" / "out"]
-    for folder in folders:
-        write_run(folder)
-    assert [run.name for run in read_runs(folders)] == [str(folder) for folder in folders]
-    with pytest.raises(ValueError, match="given twice"):
-        read_runs([folders[0], folders[0] / ".." / "out"])
-
-
 def test_the_main_figures(tmp_path: Path) -> None:
-    write_run(tmp_path)
+    ledger = write_run(tmp_path)
     assert summary(tmp_path) == {
         "Policy": ["not known"],
         "Budget used": ["100%"],
@@ -72,20 +48,23 @@ def test_the_main_figures(tmp_path: Path) -> None:
     described = summary(tmp_path)
     assert described["Policy"] == ["Floor(PiKE)"]
     assert described["Validation loss, last, worst"] == ["no evaluation"]
+    ends = {("finished",): "finished", ("stopped", "SIGTERM"): "stopped: SIGTERM"}
+    ends |= {("stopped",): "stopped: no recorded reason", ("stopped", "x" * 5000): f"stopped: {'x' * 200}…"}
+    for ended, told in ends.items():
+        ledger.end(*ended)
+        assert summary(tmp_path)["Ended"] == [told]
 
 
-@pytest.mark.parametrize(
-    ("ended", "told"),
-    [
-        (("finished",), "finished"),
-        (("stopped", "SIGTERM"), "stopped: SIGTERM"),
-        (("stopped",), "stopped: no recorded reason"),
-        (("stopped", "x" * 5000), f"stopped: {'x' * 200}…"),
-    ],
-)
-def test_how_a_run_ended_is_told(tmp_path: Path, ended: tuple[Any, ...], told: str) -> None:
-    write_run(tmp_path).end(*ended)
-    assert summary(tmp_path)["Ended"] == [told]
+def test_runs_of_one_name_are_called_by_their_paths_and_what_has_no_steps_is_refused(tmp_path: Path) -> None:
+    folders = [tmp_path / name / "out" for name in ("first", "second", "empty")]
+    for folder in folders[:2]:
+        write_run(folder)
+    assert [run.name for run in read_runs(folders[:2])] == [str(folder) for folder in folders[:2]]
+    Ledger(folders[2] / "ledger", is_writer=True).begin(None, {})
+    with pytest.raises(ValueError, match="given twice"):
+        read_runs([folders[0], folders[0] / ".." / "out"])
+    with pytest.raises(ValueError, match="has no steps yet: if the run is in progress, try again"):
+        read_runs(folders[2:])
 
 
 def test_streams_that_only_some_runs_have(tmp_path: Path) -> None:
@@ -97,9 +76,3 @@ def test_streams_that_only_some_runs_have(tmp_path: Path) -> None:
     many = made_run(tmp_path / "many", ("math", *(f"language {number}" for number in range(40))))
     expected = "language 0, language 1, language 2 and 37 more only in many; code only in first."
     assert differing_streams([many, runs[0]]) == f"Not every run has every stream: {expected}"
-
-
-def test_what_has_no_steps_is_refused(tmp_path: Path) -> None:
-    Ledger(tmp_path / "ledger", is_writer=True).begin(None, {})
-    with pytest.raises(ValueError, match="has no steps yet: if the run is in progress, try again"):
-        read_runs([tmp_path])

@@ -25,15 +25,6 @@ QUICK: dict[str, dict[str, Any]] = {
         "training": STEPS,
     },
     "PiKE": BY_GRADIENTS,
-    "groups and a replay memory": {
-        "streams": {
-            **three(a={"groups": {"k": "x"}}, b={"groups": {"k": "y"}}, c={"groups": {"k": "y"}}),
-            "memory": StreamRecipe("replay.ReplayBuffer", {"capacity": 12}, groups={"k": "y"}),
-        },
-        "groupings": [mixer.Grouping("k", max_shares={"x": 0.2})],
-        "mixing": lambda: mixer.LossChange(num_warmup_observations=1, fast_decay=0.5),
-        "training": TWELVE,
-    },
     "batches that follow the loss": {
         "mixing": "ODM",
         "batch_size": lambda: schedules.LossChange(maximum=40),
@@ -41,6 +32,10 @@ QUICK: dict[str, dict[str, Any]] = {
     },
 }
 SLOW: dict[str, dict[str, Any]] = {
+    "a replay memory": {
+        **BY_LOSS,
+        "streams": {**three(), "memory": StreamRecipe("replay.ReplayBuffer", {"capacity": 12})},
+    },
     "TargetLoss in a wrapper": {
         "mixing": lambda: mixer.Smoothed(mixer.TargetLoss({"a": 4.0, "b": 3.9, "c": 3.5})),
         "training": EVALUATED,

@@ -9,6 +9,7 @@ import mixer
 from mixer import Budget, Grouping, schedules
 from mixer.recipe.streams import StreamRecipe
 from replay import ReplayRatio
+from tests.mixer.analysis.simulate.ranked import CASES
 from tests.mixer.analysis.simulate.runs import HERE, assert_same, plan, stream, three, train
 
 SCHEDULED = [(0.0, {"a": 3, "b": 1, "c": 1}), (1.0, {"a": 1, "b": 1, "c": 3})]
@@ -50,10 +51,7 @@ QUICK: dict[str, dict[str, Any]] = {
     },
 }
 SLOW: dict[str, dict[str, Any]] = {
-    "the rest of an epoch dropped, accumulation": {
-        "training": {"dataloader_drop_last": True, "gradient_accumulation_steps": 2},
-        "mixing": {"a": 1, "b": 1, "c": 2},
-    },
+    "accumulation": {"training": {"dataloader_drop_last": True, "gradient_accumulation_steps": 2}},
     "all streams exhausted": {
         "streams": three(a={"max_epochs": 1.0}, b={"max_epochs": 0.7}, c={"max_epochs": 1.5}),
         "training": {"max_steps": 60},
@@ -65,19 +63,11 @@ SLOW: dict[str, dict[str, Any]] = {
         "training": {"warmup_steps": 3, "lr_scheduler_type": "linear"},
     },
     "by the learning rate": {"batch_size": lambda: schedules.Seesaw(maximum=32), "training": {"num_train_epochs": 4}},
-    "replay on top": {
-        "streams": {"a": stream(30, 1), "memory": memory()},
-        "mixing": lambda: ReplayRatio(0.4, additional=True),
-    },
     "replay of contents, chosen by losses": {
         "streams": {"a": stream(30, 1), "memory": memory(storage="memory", selection="LossAware")},
         "mixing": lambda: ReplayRatio(0.4),
     },
-    "rows of which nobody knows how many there are": {
-        "streams": {"a": stream(30, 1), "rows": StreamRecipe(f"{HERE}.Endless")},
-        "mixing": {"a": 1, "rows": 2},
-        "training": {"max_steps": 12},
-    },
+    "rows of which nobody knows how many there are": CASES["rows"],
 }
 
 

@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
@@ -26,13 +25,11 @@ from tests.mixer.analysis.simulate.runs import HERE, recipe, stream, three
 @pytest.fixture(scope="module")
 def capped(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
     streams = three(b={"max_epochs": 1.0}, c={"enters_at": 0.5}) | {"d": stream(100, 4, enters_at=0.98)}
-    made = recipe(
-        tmp_path_factory.mktemp("capped"), streams, mixing="Uniform", budget=Budget(samples=480), epoch_size=480
-    )
-    return simulate(made)
+    given = {"mixing": "Uniform", "budget": Budget(samples=480), "epoch_size": 480}
+    return simulate(recipe(tmp_path_factory.mktemp("capped"), streams, **given))
 
 
-def test_each_stream_is_summed_up(capped: Simulated) -> None:
+def test_each_stream_is_summed_up_warned_of_and_shown(capped: Simulated, capsys: pytest.CaptureFixture[str]) -> None:
     by_name = {one.name: one for one in capped.streams}
     assert capped.samples == 480 == sum(one.samples for one in capped.streams)
     np.testing.assert_array_equal(capped.counts.sum(axis=0), [one.samples for one in capped.streams])
@@ -41,19 +38,23 @@ def test_each_stream_is_summed_up(capped: Simulated) -> None:
     assert b.last_step == np.flatnonzero(capped.counts[:, 1])[-1] + 1
     assert b.last_progress == pytest.approx(8 * b.last_step / 480)
     assert (c.first_step, c.first_progress, c.runs_out) == (31, 0.5, False)
-    assert by_name["a"].tokens == pytest.approx(by_name["a"].samples / 40 * _tokens(Tokens(40, 40)), rel=0.02)
-
-
-def _tokens(rows: Tokens) -> int:
-    return sum(int(row["attention_mask"].sum()) for row in rows.rows)
-
-
-def test_warnings_have_their_figures(capped: Simulated) -> None:
+    tokens = sum(int(row["attention_mask"].sum()) for row in Tokens(40, 40).rows)
+    assert by_name["a"].tokens == pytest.approx(by_name["a"].samples / 40 * tokens, rel=0.02)
     said = "\n".join(capped.warnings)
     assert f"a is passed over {capped.streams[0].passes:.1f} times, more than 4." in said
     assert "b runs out in step" in said
     assert "of the samples of d are seen" in said
     assert "budget" not in said
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(screen(capped, 0.25))
+    assert "runs out" in capture.get()
+    print_json(capped.summary(0.25))
+    content = json.loads(capsys.readouterr().out)
+    assert content["streams"][0]["samples"] == capped.streams[0].samples
+    assert content["mixture"][0]["shares"].keys() == set("abcd")
+    assert sum(content["mixture"][0]["shares"].values()) == pytest.approx(1.0)
+    assert (content["mixture"][0]["mean_batch_size"], content["evaluation_steps"]) == (8.0, [])
 
 
 def test_a_budget_that_is_not_reached_and_a_stream_without_a_sample(tmp_path: Path) -> None:
@@ -80,29 +81,15 @@ def test_parts_of_the_run_hold_all_steps_once(capped: Simulated, every: float) -
         assert mean == 8.0
 
 
-def test_it_is_drawn_and_written_as_json(capped: Simulated, capsys: pytest.CaptureFixture[str]) -> None:
-    console = Console(width=120)
-    with console.capture() as capture:
-        console.print(screen(capped, 0.25))
-    assert "runs out" in capture.get()
-    print_json(capped.summary(0.25))
-    content = json.loads(capsys.readouterr().out)
-    assert content["streams"][0]["samples"] == capped.streams[0].samples
-    assert content["mixture"][0]["shares"].keys() == set("abcd")
-    assert sum(content["mixture"][0]["shares"].values()) == pytest.approx(1.0)
-    assert content["mixture"][0]["mean_batch_size"] == 8.0
-    assert content["evaluation_steps"] == []
-
-
-SAMPLES: list[Any] = [
-    {"input_ids": torch.tensor([1, 2, 0]), "attention_mask": torch.tensor([1, 1, 0])},
-    {"input_ids": torch.tensor([1, 2, 3])},
-    {"input_ids": torch.ones(2, 3, dtype=torch.long), "attention_mask": torch.tensor([[1, 1, 0], [1, 0, 0]])},
-    {"pixel_values": torch.zeros(3, 4, 4)},
-]
-
-
-@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize(
+    "sample",
+    [
+        {"input_ids": torch.tensor([1, 2, 0]), "attention_mask": torch.tensor([1, 1, 0])},
+        {"input_ids": torch.tensor([1, 2, 3])},
+        {"input_ids": torch.ones(2, 3, dtype=torch.long), "attention_mask": torch.tensor([[1, 1, 0], [1, 0, 0]])},
+        {"pixel_values": torch.zeros(3, 4, 4)},
+    ],
+)
 def test_a_samples_tokens_are_those_of_its_row(sample: dict[str, torch.Tensor]) -> None:
     row = {name: values[None] for name, values in sample.items()}
     assert tokens_of(sample) == int(tokens_per_row(row)[0])
@@ -117,13 +104,11 @@ def test_tokens_are_estimated_only_where_nothing_goes_by_them(tmp_path: Path, mo
     assert exact.estimated_tokens == []
     table = {"a": StreamRecipe(f"{HERE}.columns", {"num_samples": 40})}
     assert simulate(recipe(tmp_path, table, training={"per_device_train_batch_size": 4})).estimated_tokens == []
-
-
-def test_lengths_are_read_off_a_table_of_any_selection() -> None:
+    # Lengths are read off a table of any selection, but for one that is changed on its way, or nested.
     rows = datasets.Dataset.from_dict({"input_ids": [[1] * length for length in range(1, 9)]}).select([6, 0, 3])
     lengths = counting._column_lengths(rows)
     assert lengths is not None
     assert lengths.tolist() == [7, 1, 4]
-    assert counting._column_lengths(rows.with_transform(lambda batch: batch)) is None  # may change them
     nested = datasets.Dataset.from_dict({"input_ids": [[[1, 2], [3, 4]]]})
-    assert counting._column_lengths(nested) is None
+    for other in (rows.with_transform(lambda batch: batch), nested):
+        assert counting._column_lengths(other) is None

@@ -19,12 +19,6 @@ def _append(table: Table, step: int) -> None:
     table.append({"step": [step, step], "value": [step / 2, 0.0]})
 
 
-def _watched(folder: Path) -> WatchedRun:
-    run = WatchedRun(folder)
-    run.read()
-    return run
-
-
 @pytest.mark.parametrize("every", [1, 7, 40])
 def test_each_row_is_given_once_however_the_table_is_sealed(tmp_path: Path, every: int) -> None:
     table = Table(tmp_path, SCHEMA, rows_per_part=50, flush_interval_seconds=0.0)
@@ -55,7 +49,8 @@ def test_a_torn_tail_is_read_up_to_its_last_whole_rows_and_gone_on_with(tmp_path
 def test_what_came_before_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = begin(tmp_path, 3, 300, steps=400)
     ledger.finish()
-    run = _watched(tmp_path)
+    run = WatchedRun(tmp_path)
+    run.read()
     monkeypatch.setattr("mixer.ledger.table_files.read_part", lambda *args: pytest.fail("it read a part again"))
     write(ledger, range(301, 302), 3, 400)
     run.read()
@@ -66,29 +61,30 @@ def test_what_came_before_is_not_read_again(tmp_path: Path, monkeypatch: pytest.
     assert run.gathered.shares()["stream-2"] == pytest.approx(0.5)
 
 
-def _written_at(folder: Path, names: str, seconds: float) -> None:
-    for path in (folder / "ledger").glob(names):
-        os.utime(path, (seconds, seconds))
-
-
 def test_before_it_has_seen_a_run_go_the_time_left_is_by_that_since_it_began(tmp_path: Path) -> None:
+    def written_at(names: str, seconds: float) -> None:
+        for path in (tmp_path / "ledger").glob(names):
+            os.utime(path, (seconds, seconds))
+
     ledger = begin(tmp_path, 2, 50)
-    _written_at(tmp_path, "ledger.json", 1e9)
-    _written_at(tmp_path, "clock/*", 1e9 + 100)
-    run = _watched(tmp_path)
+    written_at("ledger.json", 1e9)
+    written_at("clock/*", 1e9 + 100)
+    run = WatchedRun(tmp_path)
+    run.read()
     assert run.seconds_left() == pytest.approx(300.0)  # whatever was done in it, not only training
     ledger.begin(50, {"policy": "Uniform"})
     write(ledger, range(51, 101), 2)
-    _written_at(tmp_path, "clock/part-*", 2e9 - 10)
-    _written_at(tmp_path, "ledger.json", 2e9)
-    _written_at(tmp_path, "clock/tail-*", 2e9 + 50)
+    written_at("clock/part-*", 2e9 - 10)
+    written_at("ledger.json", 2e9)
+    written_at("clock/tail-*", 2e9 + 50)
     run.read()
     assert run.seconds_left() == pytest.approx(100.0)  # a step a second since it goes on
 
 
 def test_a_run_that_begins_anew_is_read_anew(tmp_path: Path) -> None:
     ledger = begin(tmp_path, 2, 10)
-    run = _watched(tmp_path)
+    run = WatchedRun(tmp_path)
+    run.read()
     ledger.begin(5, {"policy": "Uniform"})  # goes on from a checkpoint
     write(ledger, range(6, 7), 2)
     run.read()

@@ -37,13 +37,8 @@ def wait_for_the_end(path: Path, timeout_seconds: float = 60.0) -> None:
         time.sleep(0.1)
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    """Gives the rows that were logged."""
-    history = [record.history.item for record in records(path) if record.WhichOneof("record_type") == "history"]
-    return [{item.key or item.nested_key[0]: json.loads(item.value_json) for item in items} for items in history]
-
-
-def config(path: Path) -> dict[str, Any]:
-    """Gives the config."""
-    batches = [record.config.update for record in records(path) if record.WhichOneof("record_type") == "config"]
-    return {item.key or item.nested_key[0]: json.loads(item.value_json) for items in batches for item in items}
+def logged(path: Path, kind: str) -> list[dict[str, Any]]:
+    """Gives the rows that were logged (`history`), or what was put into the config (`config`)."""
+    told = [getattr(record, kind) for record in records(path) if record.WhichOneof("record_type") == kind]
+    batches = [one.item if kind == "history" else one.update for one in told]
+    return [{item.key or item.nested_key[0]: json.loads(item.value_json) for item in items} for items in batches]

@@ -1,10 +1,13 @@
-"""The time that a run still takes."""
+"""The time that a run still takes, and what streams have covered, on part of a line."""
 
 from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from mixer.ledger.progress.line import RemainingTime
+from mixer.ledger.progress.line import RemainingTime, coverage_text
 from mixer.utils.text import clock_text, duration_text, short_number
 
 
@@ -18,7 +21,7 @@ def after(steps: Iterable[tuple[float, float]]) -> RemainingTime:
 
 
 def test_a_constant_rate_is_told_from_the_second_step_on() -> None:
-    for batch in range(2, 100):
+    for batch in (2, 3, 50, 99):
         steps = [(step / 100, 5.0 + 2.0 * step) for step in range(batch)]
         assert after(steps).seconds == pytest.approx(2.0 * (101 - batch))
 
@@ -30,7 +33,7 @@ def test_a_new_speed_is_what_counts_after_a_while_and_a_single_slow_step_is_forg
     assert disturbed.seconds == pytest.approx(steady.seconds, rel=0.01)
 
 
-def test_evaluations_are_expected_to_go_on() -> None:
+def test_evaluations_are_expected_to_go_on_and_a_resumed_run_goes_by_its_own_time() -> None:
     remaining, now = RemainingTime(), 0.0
     for batch in range(1, 501):
         now += 1.0
@@ -40,10 +43,7 @@ def test_evaluations_are_expected_to_go_on() -> None:
             remaining.pause(now)
     # 500 steps, and five more evaluations; the first step is where it began to count.
     assert remaining.seconds == pytest.approx(500 + 5 * 30, rel=0.01)
-
-
-def test_a_resumed_run_one_that_stands_still_and_the_end() -> None:
-    assert after([(0.5, 1000.0), (0.51, 1003.0)]).seconds == pytest.approx(49 * 3.0)  # its own time alone
+    assert after([(0.5, 1000.0), (0.51, 1003.0)]).seconds == pytest.approx(49 * 3.0)
     assert after([(0.3, 0.0), (0.3, 9.0)]).seconds is None
     assert after([(0.3, 0.0), (0.3, 9.0), (1.0, 10.0)]).seconds == 0.0
 
@@ -57,3 +57,18 @@ def test_numbers_and_times_are_short() -> None:
     assert clock_text(done, {"epochs": 2, "tokens": 100_000}) == "90k/100k tokens"  # the budget that is furthest
     assert clock_text(done, {"epochs": 2}) == "0.50/2 epochs"
     assert clock_text(done, {}) == "500 samples"
+
+
+@pytest.mark.parametrize(
+    ("coverage", "text"),
+    [
+        ([0.5, np.nan], "coverage a 50% b 20 rows"),
+        ([0.0, 0.25, 0.5, 1.0], "coverage a 0% b 25% c 50% d 100%"),
+        ([0.5, np.nan, 0.75, 0.5, 0.5], "coverage a 50% … c 75%"),
+        ([np.nan] * 5, "150 rows"),
+    ],
+)
+def test_of_few_streams_all_are_named_and_of_many_the_least_and_the_most(coverage: list[float], text: str) -> None:
+    names, seen = "abcde"[: len(coverage)], np.array([10, 20, 30, 40, 50])[: len(coverage)]
+    mixing: Any = SimpleNamespace(names=names, coverage=dict(zip(names, coverage, strict=True)), seen=seen)
+    assert coverage_text(mixing) == text
