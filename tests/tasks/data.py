@@ -61,7 +61,6 @@ def assert_columns_are_samples(dataset: Any) -> None:
 
 
 def write_intents(folder: Path, domains: dict[str, list[str]], num_train: int, num_test: int) -> Path:
-    """Makes requests up, an intent's by its name, in files laid out like CLINC150."""
     random = np.random.default_rng(0)
     intents = [intent for own in domains.values() for intent in own]
 

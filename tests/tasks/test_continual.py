@@ -114,8 +114,6 @@ def new_model(seed: int = 0, **changes: Any) -> MLPForImageClassification:
 
 
 class Recorder(TrainerCallback):
-    """Passes by an instant at each step, and keeps the learning rates."""
-
     def __init__(self, instants: Instants):
         self.instants, self.rates = instants, list[float]()
 
@@ -169,7 +167,6 @@ def short(folder: Path, name: str = "none, fresh", **changes: Any) -> Any:
 
 
 def end_of(run: ContinualRun) -> dict[str, Any]:
-    """Everything that has to be the same, in a form that `==` compares to the bit."""
     end: dict[str, Any] = {"weights": weights_of(run.model).tolist(), "scores": run.scores.scores.tolist()}
     if run.memory is not None:
         held = [run.memory[slot] for slot in range(len(run.memory))]
@@ -216,12 +213,6 @@ def assert_same(end: dict[str, Any], expected: dict[str, Any]) -> None:
 
 def images_of(task: Task) -> torch.Tensor:
     return torch.stack([task.evaluation[k]["pixel_values"] for k in range(len(task.evaluation))])
-
-
-def counts_of_second_task(run: ContinualRun) -> dict[str, list[int]]:
-    """The samples of each stream in each step."""
-    ledger = Ledger(run.folder / "02-task_2" / "ledger").to_pandas()
-    return ledger.pivot_table(index="step", columns="stream", values="count", aggfunc="sum").to_dict("list")
 
 
 KILLS = [
@@ -293,20 +284,14 @@ def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(
     assert "The run resumes before the end of task 2" in said[0]
 
 
-def test_leftovers_of_a_run_without_a_state_are_not_gone_on_with(whole: Whole, tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        build(tmp_path, "none, fresh", Instants(20), seed=8).run()
-    (tmp_path / "run" / "continual.json").unlink()
-    run = build(tmp_path, "none, fresh")
-    run.run(resume=True)
-    assert_same(end_of(run), whole("none, fresh").end)
-
-
 @pytest.mark.parametrize("name", ["reservoir, kept", "growing, kept", "masked, payloads"])
 def test_all_tasks_are_scored_among_the_classes_that_compete(name: str, whole: Whole) -> None:
     run = whole(name).run
     assert run.scores.scores.shape == (4, 3)
     assert np.isfinite(run.scores.scores).all()
+    if name == "growing, kept":  # classes that have no output yet are never right
+        assert (run.scores.scores[1, 1:] == 0).all()
+        assert run.model.config.num_labels == 6
     for number, task in enumerate(run.sequence):
         logits = run.model(images_of(task)).logits
         if name == "masked, payloads":
@@ -314,15 +299,6 @@ def test_all_tasks_are_scored_among_the_classes_that_compete(name: str, whole: W
             logits = logits.detach().index_fill(1, torch.tensor(others), -torch.inf)
         labels = np.array([int(task.evaluation[k]["labels"]) for k in range(len(task.evaluation))])
         assert run.scores.scores[3, number] == (logits.argmax(-1).numpy() == labels).mean()
-
-
-def test_scores_before_the_first_task_can_be_left_out(whole: Whole, tmp_path: Path) -> None:
-    model = new_model()
-    before = [(model(images_of(task)).logits.argmax(-1).numpy() == np.arange(40) % 3).mean() for task in sequence()]
-    assert whole("reservoir, fresh").run.scores.scores[0].tolist() == before
-    matrix = short(tmp_path, scores_before=False).run()
-    assert np.isnan(matrix.scores[0]).all()
-    assert matrix.recorded == [1, 2, 3]
 
 
 @pytest.mark.parametrize("name", ["none, kept", "reservoir, kept"])
@@ -335,22 +311,18 @@ def test_each_task_has_the_whole_schedule_of_learning_rates(name: str, whole: Wh
 
 
 def test_a_kept_optimizer_goes_on_and_a_fresh_one_does_not(whole: Whole) -> None:
-    steps = {}
-    for name in ("reservoir, kept", "reservoir, fresh"):
+    for name, steps in (("reservoir, kept", 30.0), ("reservoir, fresh", 10.0)):
         saved = torch.load(whole(name).run.folder / "03-task_3" / "checkpoint-10" / "optimizer.pt")
-        steps[name] = float(saved["state"][0]["step"])
-    assert steps == {"reservoir, kept": 30.0, "reservoir, fresh": 10.0}
+        assert float(saved["state"][0]["step"]) == steps
 
 
-def test_as_many_samples_are_replayed_on_top_as_are_new_in_each_draw(whole: Whole, tmp_path: Path) -> None:
-    assert counts_of_second_task(whole("reservoir, fresh").run) == {"task_2": [4] * 10, "memory": [4] * 10}
-
-    def methods() -> list[Method]:
-        return [DERPlusPlus("memory", alpha=0.2, beta=0.5, second="again")]
-
-    run = short(tmp_path, "reservoir, fresh", second_draw="again", methods=methods)
-    run.run()
-    assert counts_of_second_task(run) == {"task_2": [4] * 2, "memory": [4] * 2, "again": [4] * 2}
+def test_as_many_samples_are_replayed_on_top_as_are_new_in_each_draw(tmp_path: Path) -> None:
+    methods = [DERPlusPlus("memory", alpha=0.2, beta=0.5, second="again")]
+    run = short(tmp_path, "reservoir, fresh", second_draw="again", methods=methods, scores_before=False)
+    assert run.run().recorded == [1, 2, 3]
+    ledger = Ledger(run.folder / "02-task_2" / "ledger").to_pandas()
+    counts = ledger.pivot_table(index="step", columns="stream", values="count", aggfunc="sum")
+    assert counts.to_dict("list") == {"task_2": [4] * 2, "memory": [4] * 2, "again": [4] * 2}
 
 
 def test_learning_curves_are_those_of_the_model_after_each_step_and_change_nothing(
@@ -374,18 +346,12 @@ def test_learning_curves_are_those_of_the_model_after_each_step_and_change_nothi
     assert learning_curve_area(curves) == pytest.approx(curves.mean(), abs=1e-15)
 
 
-def test_the_pace_counts_all_samples_of_the_tasks_that_were_trained(whole: Whole, tmp_path: Path) -> None:
+def test_the_pace_counts_all_samples_of_the_tasks_that_were_trained(whole: Whole) -> None:
     run = whole("reservoir, fresh").run
     pace = read_pace(run.folder, run.sequence.names)
     # 10 steps of 4 new samples and, but for the first of all, 4 of memory
     assert pace["num_samples"].to_dict() == {"task_1": 76, "task_2": 80, "task_3": 80}
     assert (pace[["seconds", "samples_per_second"]] > 0).all(axis=None)
-    batches = Ledger(run.folder / "02-task_2" / "ledger").timings()
-    rates = batches["total"] / (batches["load_seconds"] + batches["train_seconds"])
-    assert pace["samples_per_second"]["task_2"] == np.median(rates)
-    without = shutil.copytree(run.folder, tmp_path / "run", ignore=shutil.ignore_patterns("02-*"))
-    assert read_pace(without, run.sequence.names).index.tolist() == ["task_1", "task_3"]
-    assert read_pace(tmp_path / "nothing", ["a"]).empty
 
 
 def test_methods_of_a_list_last_and_those_of_a_function_are_new_for_each_task(whole: Whole, tmp_path: Path) -> None:
@@ -398,23 +364,13 @@ def test_methods_of_a_list_last_and_those_of_a_function_are_new_for_each_task(wh
         made.append(Anchor())
         return [made[-1]]
 
-    short(tmp_path, methods=make).run()
+    run = short(tmp_path, methods=make, score="loss")
+    losses = run.run()
     assert [one.num_steps for one in made if one.num_steps] == [2, 2, 2]
-
-
-def test_a_growing_head_has_the_outputs_of_the_classes_seen_so_far(tmp_path: Path) -> None:
-    sizes = []
-
-    def score(trainer: Any, task: Task) -> float:
-        sizes.append(trainer.model.head.out_features)
-        return accuracy(trainer, task.evaluation)
-
-    run = short(tmp_path, "growing, kept", score=Score(score))
-    matrix = run.run()
-    assert sizes == [2] * 6 + [4] * 3 + [6] * 3  # three tasks before the first, and after each
-    assert np.isfinite(matrix.scores).all()
-    assert (matrix.scores[1, 1:] == 0).all()  # classes that have no output yet are never right
-    assert run.model.config.num_labels == 6
+    assert (losses.metric, losses.higher_is_better) == ("loss", False)
+    for number, task in enumerate(run.sequence):
+        expected = nn.functional.cross_entropy(run.model(images_of(task)).logits, torch.arange(40) % 3)
+        assert losses.scores[3, number] == pytest.approx(expected.item(), abs=1e-6)
 
 
 def test_an_evaluation_that_fails_for_one_task_keeps_the_run_and_the_matrix(
@@ -438,41 +394,24 @@ def test_an_evaluation_that_fails_for_one_task_keeps_the_run_and_the_matrix(
         short(tmp_path / "all", score=Score(lambda trainer, task: None)).run()  # type: ignore[arg-type, return-value]
 
 
-def test_losses_are_lower_the_better(tmp_path: Path) -> None:
-    run = short(tmp_path, score="loss")
-    matrix = run.run()
-    assert (matrix.metric, matrix.higher_is_better) == ("loss", False)
-    for number, task in enumerate(run.sequence):
-        expected = nn.functional.cross_entropy(run.model(images_of(task)).logits, torch.arange(40) % 3)
-        assert matrix.scores[3, number] == pytest.approx(expected.item(), abs=1e-6)
-
-
 USED = ReplayBuffer(3)
 USED.remember("task_1", data())
 NO_OPTIMIZER = (torch.optim.SGD([torch.zeros(1)], lr=0.1), None)
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": "both"}, "optimizer must be 'fresh' or 'kept', got 'both'"),
     ({"second_draw": "again"}, "memory is None: give a ReplayBuffer"),
-    ({"mixing": "uniform"}, "memory is None: give a ReplayBuffer"),
     ({"memory": ReplayBuffer(3), "second_draw": "task_2"}, "a name that no other stream has, got 'task_2'"),
-    ({"memory": 5}, "memory must be a ReplayBuffer, got a int"),
     ({"memory": ReplayBuffer(3), "mixing": {"task_1": 1.0}}, "mixing must be a policy that fits every task"),
     ({"curve_steps": -1}, "curve_steps must be a whole number, 0 or more"),
     ({"optimizers": NO_OPTIMIZER}, "optimizers are made for each task"),
     ({"sequence": TaskSequence((Task("memory", data(), data()),), "domain")}, r"A task is called 'memory'.*rename it"),
-    ({"sequence": [1]}, "sequence must be a TaskSequence, got a list"),
     ({"sequence": classes_in_turn("class")}, "the model has 3 outputs, but the tasks have classes up to 5: set its"),
     (
         {"sequence": classes_in_turn("class"), "head": "growing", "memory": ReplayBuffer(3), "methods": der()},
         "a method keeps logits of earlier tasks",
     ),
-    ({"head": "shrinking"}, "head must be one of"),
     ({"methods": DERPlusPlus()}, "methods must be a list of methods, got a single DERPlusPlus"),
-    ({"methods": lambda: ["DER"]}, r"methods\[0\] must be a method, got 'DER'"),
-    ({"trainer_class": dict}, "trainer_class must be MixingTrainer or a class derived from it"),
-    ({"score": len}, "score must be 'accuracy', 'loss' or a Score, got builtin_function_or_method"),
     ({"memory": USED}, r"memory holds samples of the tasks \['task_1'\] .*Give each run a new"),
-    ({"batch_size": 0}, "batch_size"),
     ({"batchsize": 3}, "batchsize"),
     ({"memory": ReplayBuffer(3), "mixing": ReplayRatio(0.5, {"nobody": 1.0})}, "nobody"),
     ({"methods": [DERPlusPlus()]}, r"DERPlusPlus\(memory='memory'\): there is no stream 'memory'"),
@@ -500,9 +439,7 @@ def test_other_runs_are_not_gone_on_with_and_other_settings_are_said(
         ("is another: its data is", "reservoir, kept", {"sequence": sequence(6)}),
         (r"its tasks is \[.*, 'task_3'\], not \['task_1', 'task_2'\]", "reservoir, kept", {"sequence": sequence()[:2]}),
         ("its score is accuracy, not loss", "reservoir, kept", {"score": "loss"}),
-        ("its head is whole, not masked", "reservoir, kept", {"head": "masked"}),
         ("its optimizer is kept, not fresh", "reservoir, fresh", {}),
-        ("its has_memory is True, not False", "none, kept", {}),
     ):
         with pytest.raises(ValueError, match=match):
             build(tmp_path, name, **options).begin(resume=True)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tasks.metrics.metrics import METRICS, all_metrics, explain, missing_entries
+from tasks.metrics.metrics import METRICS, explain, missing_entries
 from tasks.metrics.score_matrix import ScoreMatrix
 from tests.tasks.scores import CURVES, DIFFERENCES, NAMES, NAN, OF_SCORES, R, matrix_of
 
@@ -41,23 +41,15 @@ def test_the_reason_names_the_scores_and_what_failed() -> None:
     assert explain(ScoreMatrix(NAMES))["forgetting"].endswith("b after b (not recorded); and 2 more")
 
 
-def test_a_learning_curve_that_ends_early_is_named() -> None:
+def test_a_learning_curve_that_ends_early_is_named_and_infinite_losses_are() -> None:
     curves = CURVES.copy()
     curves[1, 2] = np.nan
     matrix = matrix_of(R, curves=curves)
-    assert np.isnan(all_metrics(matrix, beta=2)["learning_curve_area"])
     assert explain(matrix, beta=2) == {"learning_curve_area": "missing: b after 2 of its batches"}
     assert explain(matrix, beta=1) == explain(matrix_of(R, curves=CURVES), beta=2) == {}
-
-
-def test_infinite_losses_are_said_to_be_it() -> None:
     losses = 1 - R
     losses[[1, 3], 0] = np.inf
     matrix = matrix_of(losses, higher_is_better=False, curves=CURVES)
-    assert all_metrics(matrix, beta=2)["average_accuracy"] == np.inf
     assert explain(matrix, beta=2)["backward_transfer"] == "scores are infinite"
-
-
-def test_of_one_task_no_difference_is_claimed() -> None:
     reasons = explain(matrix_of(np.array([[0.1], [0.9]])))
     assert {reasons[name] for name in DIFFERENCES} == {"needs two tasks"}

@@ -9,7 +9,6 @@ from mixer import Stream
 from mixer.utils.random_state import RandomState
 from tasks.sequences import Transformed
 from tasks.sources import Arrays
-from tasks.sources.checks import find_unrepeatable
 from tasks.task import Task, TaskSequence
 from tasks.text_domains import ByteBlocks
 from tests.tasks.data import Images, numbered_arrays, numbered_table
@@ -35,31 +34,26 @@ def test_classes_are_those_of_the_training_data_unless_promised() -> None:
 
 def test_a_sequence_is_indexed_by_number_name_and_slice_and_knows_the_classes_seen() -> None:
     sequence = TaskSequence((task("a", [0, 1]), task("b", [5, 2]), task("c", [1, 3])), "class")
-    assert (len(sequence), sequence.names) == (3, ("a", "b", "c"))
-    assert [item.name for item in sequence] == ["a", "b", "c"]
     assert sequence[1] is sequence["b"] is sequence[-2]
     assert sequence[:2].names == ("a", "b")
     with pytest.raises(KeyError, match=r"no task 'd'; the tasks are \['a', 'b', 'c'\]"):
         sequence["d"]
     assert [sequence.classes_seen(after) for after in range(3)] == [(0, 1), (0, 1, 2, 5), (0, 1, 2, 3, 5)]
     assert sequence.num_classes == 6
-    for after in (-1, 3):
-        with pytest.raises(IndexError, match=f"one of 3 tasks, counted from 0, got {after}"):
-            sequence.classes_seen(after)
+    with pytest.raises(IndexError, match="one of 3 tasks, counted from 0, got -1"):
+        sequence.classes_seen(-1)
 
 
 NAME = "needs a name of printable characters, not empty and without '/'"
 WORDS = numbered_table(["yes", "no"])
 REFUSED: list[tuple[Any, str]] = [
     (lambda: task("", [0]), NAME),
-    (lambda: task(" ", [0]), NAME),
     (lambda: task("a/b", [0]), NAME),
     (lambda: task(3, [0]), NAME),
     (lambda: Task("a", numbered_arrays([0]), numbered_arrays([])), "Task 'a': evaluation is empty"),
     (lambda: Task("a", iter([1]), numbered_arrays([0])), "'a': train must be a data set with __len__ and __getitem__"),
     (lambda: task("a", [0, 1], (0, 1, 4)), r"'a': train has no example of the promised classes \[4\]"),
     (lambda: Task("a", numbered_table([0, 1]), numbered_table([0]), (0, 1)), r"evaluation has no .* classes \[1\]"),
-    (lambda: task("a", [0, 1], ()), "must name each label once"),
     (lambda: task("a", [0, 1], (1, 1)), "must name each label once"),
     (lambda: Task("a", WORDS, WORDS, (0, 1)), "are promised, but train has no whole number as a label"),
     (lambda: task("a", [-1, 0]), "classes are numbered from 0, got -1"),
@@ -87,21 +81,12 @@ def test_classes_have_to_fit_the_scenario() -> None:
     assert mixed.labels_trained_on == (0, 1, 2)
 
 
-class _Redrawn:
-    """Draws a permutation at each call from a generator of its own: what libraries did in every worker."""
-
-    def __init__(self) -> None:
-        self.generator = np.random.default_rng(0)
-
-    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs[:, torch.from_numpy(self.generator.permutation(inputs.shape[1]))]
-
-
-@pytest.mark.parametrize("transform", [lambda inputs: inputs + torch.rand_like(inputs), _Redrawn()])
-def test_a_transform_that_is_not_the_same_twice_is_refused(transform: Any) -> None:
-    data = numbered_arrays([0, 1], num_features=50)
-    with pytest.raises(ValueError, match="Task 'a': evaluation: sample 0 was another when it was read again"):
-        Task("a", data, Transformed(data, transform))
+def test_a_transform_that_is_not_the_same_twice_is_refused() -> None:
+    data, own = numbered_arrays([0, 1], num_features=50), np.random.default_rng(0)
+    redrawn: Any = lambda inputs: inputs[:, torch.from_numpy(own.permutation(50))]  # noqa: E731
+    for transform in (lambda inputs: inputs + torch.rand_like(inputs), redrawn):
+        with pytest.raises(ValueError, match="Task 'a': evaluation: sample 0 was another when it was read again"):
+            Task("a", data, Transformed(data, transform))
     table = numbered_table([0, 1])
     table.set_transform(lambda rows: {**rows, "noise": [torch.rand(3) for _ in rows["label"]]})
     with pytest.raises(ValueError, match="Task 'a': train: sample 0 was another"):
@@ -136,15 +121,3 @@ def test_a_flip_of_every_other_sample_is_found_and_generators_are_left_alone(cou
         with pytest.raises(ValueError, match=r"Task 'a': train: sample \d+ was another when it was read again"):
             Task("a", _Flipped(count, puts_back), numbered_arrays([0]))
         assert state.is_current()
-
-
-def test_few_samples_are_read_again() -> None:
-    class Counting(Arrays):
-        num_read = 0
-
-        def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-            Counting.num_read += 1
-            return super().__getitem__(index)
-
-    assert find_unrepeatable(Counting(np.zeros((1000, 2)), np.zeros(1000, dtype=int))) is None
-    assert Counting.num_read == 24

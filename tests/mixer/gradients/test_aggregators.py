@@ -1,7 +1,7 @@
 """Weights by name and as given: golden values, what they are scaled to, and what is refused."""
 
-import importlib
 import random
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,13 +41,9 @@ BY_HAND: dict[str, tuple[list[float], float]] = {
 }
 
 
-@pytest.mark.parametrize("name", BY_HAND)
-def test_weights_of_two_by_hand(name: str) -> None:
-    expected, tolerance = BY_HAND[name]
-    np.testing.assert_allclose(weigh(name, OPPOSED), expected, atol=tolerance)
-
-
-def test_cagrad_of_two_by_hand() -> None:
+def test_weights_of_two_by_hand() -> None:
+    for name, (expected, tolerance) in BY_HAND.items():
+        np.testing.assert_allclose(weigh(name, OPPOSED), expected, atol=tolerance)
     # Of g = (1, 0), h = (0, 1): the mean and the worst improvement are symmetric: both weights are (1 + c)/2, scaled by
     # 2/(1 + c). With c = 0 it is the mean of any gradients: weights of 1.
     np.testing.assert_allclose(weigh("cagrad", np.eye(2), c=0.7), [1.0, 1.0], atol=1e-9)
@@ -61,8 +57,12 @@ def test_cagrad_of_two_by_hand() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("num_streams", [2, 7])
 def test_orthogonal_gradients_of_one_length_are_added_up(name: str, num_streams: int) -> None:
-    for size in (1e-12, 1.0, 1e12):
+    rows = np.random.default_rng(3).normal(size=(num_streams, 20))
+    whole = weigh(name, rows @ rows.T)
+    for size in (1e-12, 1.0, 1e12):  # nor do weights go by the length as a whole
         np.testing.assert_allclose(weigh(name, size * np.eye(num_streams)), np.ones(num_streams), rtol=1e-7)
+    for factor in (1e-8, 1e8):
+        np.testing.assert_allclose(weigh(name, factor * (rows @ rows.T)), whole, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["pcgrad", "upgrad"])
@@ -101,15 +101,6 @@ def test_in_a_bargain_all_gain_alike_however_long_their_gradients(seed: int, num
     assert direction @ same == pytest.approx(np.linalg.norm(direction) * np.linalg.norm(same), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_weights_do_not_go_by_length_as_a_whole(name: str) -> None:
-    rows = np.random.default_rng(3).normal(size=(3, 20))
-    rows[0] -= 2.0 * rows[1]
-    whole = weigh(name, rows @ rows.T)
-    for factor in (1e-8, 1e8):
-        np.testing.assert_allclose(weigh(name, factor * (rows @ rows.T)), whole, rtol=1e-6)
-
-
 def test_random_order_is_of_the_key_and_leaves_the_global_generators() -> None:
     rows = np.random.default_rng(0).normal(size=(6, 4))
     aggregator = Aggregator("pcgrad", {}, 6)
@@ -124,37 +115,20 @@ def test_random_order_is_of_the_key_and_leaves_the_global_generators() -> None:
 def test_aggregators_of_torchjd_as_they_are() -> None:
     rows = np.random.default_rng(3).normal(size=(3, 20))
     rows[0] -= 2.0 * rows[1]
-    gramian = rows @ rows.T
-    for given_, name in ((torchjd.UPGrad(), "upgrad"), (torchjd.UPGradWeighting(), "upgrad"), (torchjd.MGDA(), "mgda")):
-        np.testing.assert_array_equal(weigh(given_, gramian), weigh(name, gramian))
-    np.testing.assert_allclose(weigh(torchjd.Mean(), gramian), np.ones(3), rtol=1e-15)
-    np.testing.assert_allclose(weigh(torchjd.Sum(), gramian), np.ones(3), rtol=1e-15)
-    assert weigh(torchjd.IMTLG(), gramian).shape == weigh(torchjd.AlignedMTL(), gramian).shape == (3,)
-    # 1, 2 and 5 add up to 8: times 3/8.
-    constant = torchjd.Constant(torch.tensor([1.0, 2.0, 5.0]))
-    np.testing.assert_allclose(weigh(constant, gramian), [0.375, 0.75, 1.875], rtol=1e-15)
+    for given_ in (torchjd.UPGrad(), torchjd.UPGradWeighting()):
+        np.testing.assert_array_equal(weigh(given_, rows @ rows.T), weigh("upgrad", rows @ rows.T))
+    np.testing.assert_allclose(weigh(torchjd.Mean(), rows @ rows.T), np.ones(3), rtol=1e-15)
 
 
 def test_entries_by_stream_are_those_of_the_streams_that_are_present() -> None:
-    constant = torchjd.Constant(torch.tensor([1.0, 2.0, 5.0]))
-    found = Aggregator(constant, {}, 3).weigh(np.eye(2), [0, 2], KEY)
-    np.testing.assert_allclose(found, [2 / 6, 10 / 6], rtol=1e-15)
     preferred = torchjd.UPGrad(pref_vector=torch.tensor([1.0, 2.0, 5.0]))
-    np.testing.assert_allclose(Aggregator(preferred, {}, 3).weigh(np.eye(2), [0, 2], KEY), [2 / 6, 10 / 6], rtol=1e-9)
-    assert preferred.pref_vector.tolist() == [1.0, 2.0, 5.0]
+    for given_ in (torchjd.Constant(torch.tensor([1.0, 2.0, 5.0])), preferred):
+        found = Aggregator(given_, {}, 3).weigh(np.eye(2), [0, 2], KEY)
+        np.testing.assert_allclose(found, [2 / 6, 10 / 6], rtol=1e-9)
     with pytest.raises(ValueError, match=r"conflict=UPGrad: pref_vector must have one entry per stream \(2\), got 3"):
         Aggregator(preferred, {}, 2)
-
-
-@pytest.mark.parametrize(
-    "make", [lambda entries: torchjd.UPGrad(pref_vector=entries), torchjd.Constant], ids=["UPGrad", "Constant"]
-)
-def test_where_no_entry_is_left_the_gradient_is_the_ordinary_one(make: Any) -> None:
-    aggregator = Aggregator(make(torch.tensor([1.0, 0.0, 0.0])), {}, 3)
-    assert aggregator.weigh(OPPOSED, [1, 2], KEY).tolist() == [1.0, 1.0]
-    assert aggregator.weigh(OPPOSED, [0, 2], KEY)[0] > 1.0  # the first is wanted alone, and not hindered by the other
-    against = Aggregator(torchjd.Constant(torch.tensor([3.0, 0.0, -1.0])), {}, 3)
-    assert against.weigh(OPPOSED, [1, 2], KEY).tolist() == [1.0, 1.0]
+    alone = Aggregator(torchjd.Constant(torch.tensor([1.0, 0.0, 0.0])), {}, 3)
+    assert alone.weigh(OPPOSED, [1, 2], KEY).tolist() == [1.0, 1.0]  # no entry is left: the ordinary gradient
 
 
 def test_a_description_is_of_what_is_set_however_it_was_given() -> None:
@@ -163,36 +137,18 @@ def test_a_description_is_of_what_is_set_however_it_was_given() -> None:
 
     assert description("pcgrad") == description(torchjd.PCGrad()) == description(torchjd.PCGradWeighting()) == "pcgrad"
     assert description("cagrad") == description(torchjd.CAGrad(c=0.4)) == "cagrad(c=0.4, norm_eps=0.0001)"
-    assert description("cagrad", c=0.2) == "cagrad(c=0.2, norm_eps=0.0001)"
-    assert description("nash-mtl", optim_niter=5) == "nash-mtl(optim_niter=5)"
-    assert description(torchjd.MGDA(max_iters=7)) != description("mgda")
     entries = [torch.tensor([1.0, 1.0 + small]) for small in (0.0, 1e-6)]  # which a tensor's repr does not show
     assert description(torchjd.Constant(entries[0])) == "ConstantWeighting(weights=[1.0, 1.0])"
     assert description(torchjd.Constant(entries[0])) != description(torchjd.Constant(entries[1]))
-
-    class Own(torchjd.Weighting):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.helper, self.calls = object(), 0
-
-        def forward(self, gramian: torch.Tensor) -> torch.Tensor:
-            self.calls += 1
-            return torch.ones(len(gramian))
-
-    assert description(Own()) == description(Own()) == "Own(calls=0, helper=<object object>)"
 
 
 @pytest.mark.parametrize(
     ("given_", "options", "error", "message"),
     [
         ("median", {}, ValueError, r"no aggregator is called 'median'; choose one of \['pcgrad', 'cagrad', 'mgda'"),
-        ("up-grade", {}, ValueError, "Did you mean 'upgrad'"),
         ("cagrad", {"radius": 1}, ValueError, r"conflict='cagrad' cannot be made with the options \{'radius': 1\}"),
-        ("cagrad", {"c": -1.0}, ValueError, "c must be non-negative"),
-        ("nash-mtl", {"n_tasks": 3}, ValueError, "n_tasks is not an option here"),
         ("nash-mtl", {"update_weights_every": 3}, ValueError, "update_weights_every is not an option here"),
         (lambda: torchjd.NashMTL(n_tasks=2), {}, ValueError, "NashMTL remembers .* Give conflict='nash-mtl'"),
-        (lambda: torchjd.GradVac(), {}, ValueError, "GradVac remembers earlier gradients, which no checkpoint holds"),
         (lambda: torchjd.ConFIG(), {}, ValueError, "ConFIG needs the whole gradients"),
         (lambda: torchjd.Mean(), {"c": 1}, ValueError, r"options are for names such as 'cagrad'; give them to Mean\("),
         (lambda: torchjd.Constant(torch.tensor([1.0, -1.0])), {}, ValueError, "must add up to more than 0, got 0"),
@@ -219,31 +175,17 @@ def test_a_solver_that_fails_is_named() -> None:
 
 
 def test_torchjd_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    original = importlib.import_module
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("torchjd"):
-            raise ModuleNotFoundError("No module named 'torchjd'", name="torchjd")
-        return original(name, *args, **kwargs)
-
-    monkeypatch.setattr(importlib, "import_module", without)
+    monkeypatch.setitem(sys.modules, "torchjd.aggregation", None)
     with pytest.raises(ValueError, match=r"pip install 'adaptive-mixer\[conflict\]'"):
         make_trainer(tmp_path, "upgrad", train_dataset=at_odds())
     with pytest.raises(ValueError, match="no aggregator is called 'median'"):
         GradientAggregation("median")
-    assert GradientAggregation("Nash_MTL").aggregator == "nash-mtl"
 
 
-SOLVERS: dict[str, list[str]] = {
-    "pcgrad": [],
-    "cagrad": ["cvxpy", "clarabel"],
-    "mgda": [],
-    "nash-mtl": ["cvxpy", "ecos"],
-    "upgrad": ["qpsolvers", "quadprog"],
-}
+SOLVERS = {"cagrad": ["cvxpy", "clarabel"], "nash-mtl": ["cvxpy", "ecos"], "upgrad": ["qpsolvers", "quadprog"]}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SOLVERS)
 def test_a_solver_that_is_not_installed_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"numpy", *SOLVERS[name]}  # and no solver that others need
     monkeypatch.setattr("torchjd._mixins.find_spec", lambda asked: object() if asked in there else None)
@@ -266,17 +208,13 @@ def bargained(*weights: float) -> list[float]:
         def __call__(self, rows: torch.Tensor) -> torch.Tensor:
             return torch.tensor(weights, dtype=torch.float64)
 
-    found: list[float] = bargain(SimpleNamespace(weighting=Weighting()), lambda gramian: SHORTEST, GRAMIAN).tolist()
-    return found
+    return bargain(SimpleNamespace(weighting=Weighting()), lambda gramian: SHORTEST, GRAMIAN).tolist()  # type: ignore[no-any-return]
 
 
-def test_what_is_a_bargain_is_taken() -> None:
+def test_what_is_a_bargain_is_taken_and_what_is_none_gives_way_to_the_shortest() -> None:
     # By weights of one size; their length is that of the two: 2 w^2 / 2 = 1.
     assert bargained(3.0, 3.0) == pytest.approx([1.0, 1.0])
     # Gains are as the squares of the weights: 1 to 1.04 is within a twentieth.
     assert bargained(1.0, 1.04**0.5)[1] > 1.0
-
-
-@pytest.mark.parametrize("weights", [(1.0, 1.1**0.5), (1.0, 2.0), (0.0, 1.0), (-1.0, -1.0), (float("nan"), 1.0)])
-def test_what_is_none_gives_way_to_the_shortest(weights: tuple[float, float]) -> None:
-    assert bargained(*weights) == SHORTEST.tolist()
+    for weights in ((1.0, 1.1**0.5), (1.0, 2.0), (0.0, 1.0), (-1.0, -1.0), (float("nan"), 1.0)):
+        assert bargained(*weights) == SHORTEST.tolist()

@@ -49,7 +49,7 @@ def test_what_is_not_known_or_below_the_noise_is_left_out() -> None:
 @pytest.mark.parametrize(("num_streams", "num_entries"), [(1, 0), (2, 1), (4, 6), (5, 2), (40, 2)])
 def test_cosines_of_many_pairs_are_summed_up(num_streams: int, num_entries: int) -> None:
     statistics = measured(num_streams)
-    entries = gradient_entries([str(place) for place in range(num_streams)], statistics)
+    entries = gradient_entries([*map(str, range(num_streams))], statistics)
     said = {name: value for name, value in entries.items() if name.startswith("gradient_cosine/")}
     assert len(said) == num_entries
     if num_streams > 4:

@@ -4,15 +4,8 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers as hf
 from torch import Tensor, nn
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2ForSequenceClassification,
-    ViTConfig,
-    ViTForImageClassification,
-)
 
 from tasks.mlp import MLPConfig, MLPForImageClassification
 from tasks.sources import Arrays
@@ -44,13 +37,13 @@ def classifier(kind: str, num_labels: int = 3, seed: int = 0, **changes: Any) ->
     if kind == "bert":
         dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         options = {"vocab_size": 20, "max_position_embeddings": 8, "num_labels": num_labels, **changes}
-        return BertForSequenceClassification(BertConfig(**{**SIZES, **dropout, **options}))
+        return hf.BertForSequenceClassification(hf.BertConfig(**{**SIZES, **dropout, **options}))
     if kind == "vit":
-        config = ViTConfig(**SIZES, image_size=4, patch_size=2, num_channels=1, num_labels=num_labels, **changes)
-        return ViTForImageClassification(config)
+        config = hf.ViTConfig(**SIZES, image_size=4, patch_size=2, num_channels=1, num_labels=num_labels, **changes)
+        return hf.ViTForImageClassification(config)
     dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "pad_token_id": 0}
     sizes = {"vocab_size": 20, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 2, "num_labels": num_labels}
-    return GPT2ForSequenceClassification(GPT2Config(**{**sizes, **dropout, **changes}))
+    return hf.GPT2ForSequenceClassification(hf.GPT2Config(**{**sizes, **dropout, **changes}))
 
 
 def inputs_of(kind: str, num_rows: int, seed: int = 1) -> dict[str, Tensor]:

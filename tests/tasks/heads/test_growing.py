@@ -58,6 +58,8 @@ def test_what_was_there_stays_to_the_bit(kind: str) -> None:
         torch.testing.assert_close(grown[..., : logits.shape[-1]], logits, rtol=1e-6, atol=1e-6)
     for name, value in parameters_of(kind, at_once).items():  # every way to a task leads to the same values
         assert torch.equal(parameters_of(kind, model)[name], value)
+    output = at_once.eval()(**inputs, labels=(labels := torch.tensor([0, 5, 6, 3, 1])))
+    assert output["loss"].item() == pytest.approx(nn.functional.cross_entropy(output["logits"], labels).item())
     layer = model.get_submodule(LAYERS[kind])
     kept = [id(parameter) for parameter in layer.parameters()]
     for number in (2, 0):  # a second call changes nothing, and none makes it smaller
@@ -104,27 +106,13 @@ def test_types_what_is_frozen_and_a_missing_bias_are_kept() -> None:
     assert (plain.out.bias, len(plain.out.weight)) == (None, 7)
 
 
-def test_the_configuration_follows_and_names_of_classes_stay(tmp_path: Path) -> None:
+def test_the_configuration_follows_and_names_of_classes_stay() -> None:
     names = {0: "cat", 1: "dog", 2: "bird"}
     model = classifier("bert", 3, id2label=names, label2id={name: number for number, name in names.items()})
     growing().begin(model, 1)
     assert (model.num_labels, model.config.num_labels) == (4, 4)
     assert model.config.id2label == {**names, 3: "LABEL_3"}
     assert model.config.label2id == {"cat": 0, "dog": 1, "bird": 2, "LABEL_3": 3}
-    model.save_pretrained(tmp_path)
-    loaded = type(model).from_pretrained(tmp_path)
-    assert torch.equal(loaded.classifier.weight, model.classifier.weight)
-    assert loaded.config.id2label == model.config.id2label
-
-
-@pytest.mark.parametrize("kind", CLASSIFIERS)
-def test_a_grown_model_learns_its_new_classes(kind: str) -> None:
-    model, labels = classifier(kind, 1), torch.tensor([0, 5, 6, 3])
-    growing().begin(model, 2)
-    output = model(**inputs_of(kind, 4), labels=labels)
-    output["loss"].backward()
-    assert output["loss"].item() == pytest.approx(nn.functional.cross_entropy(output["logits"], labels).item())
-    assert (model.get_submodule(LAYERS[kind]).weight.grad.abs().sum(dim=1) > 0).all()
 
 
 OPTIMIZERS = {

@@ -72,17 +72,6 @@ def test_what_has_no_classes_is_not_checked_and_has_the_whole_head(tmp_path: Pat
             as_head(kind, mixed, 0).check(Plain(), args, {})  # type: ignore[arg-type]
 
 
-def test_the_whole_head_changes_nothing() -> None:
-    head, model = as_head("whole", tasks_of(*PAIRS), 0), classifier("bert", 4)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    optimizer = torch.optim.SGD(model.parameters())
-    head.begin(model, 0)
-    with head.training():
-        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    state = optimizer.state_dict()
-    assert head.widen(state, optimizer) is state
-
-
 @pytest.mark.parametrize("num_labels", [3, 8])  # 8 outputs have other layers too
 @pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_the_output_layer_is_found(kind: str, num_labels: int) -> None:
@@ -108,8 +97,6 @@ def test_of_a_module_of_its_own_it_has_to_be_clear() -> None:
     assert find_output_layer(other, "a test")[0] == "1"
     with pytest.raises(ValueError, match="has no linear layer at all"):
         find_output_layer(nn.ReLU(), "a test")
-    with pytest.raises(ValueError, match=r"a linear layer with num_labels=2 outputs, but LlamaForCausalLM has \{"):
-        find_output_layer(build_model("llama"), "head='masked'")
 
 
 def test_adapters_do_not_hide_it() -> None:

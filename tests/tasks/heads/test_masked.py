@@ -10,8 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.utils.checkpoint import checkpoint
 
 from mixer import MixingTrainer
 from mixer.policies import Proportional
@@ -93,26 +91,6 @@ def test_masked_logits_are_finite_also_where_memories_keep_them(dtype: torch.dty
     assert torch.softmax(kept, -1)[masked].eq(0).all()
 
 
-class Checkpointed(Plain):
-    """Computes its output layer once more in the backward."""
-
-    def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
-        logits = checkpoint(self.out, pixel_values, use_reentrant=False)
-        assert isinstance(logits, Tensor)
-        return {"logits": logits} | ({} if labels is None else {"loss": cross_entropy(logits, labels)})
-
-
-def test_gradient_checkpointing_gives_the_same_gradient() -> None:
-    gradients = []
-    for kind in (Plain, Checkpointed):
-        torch.manual_seed(0)
-        model = kind(8)
-        with training(model):
-            model(**inputs_of("plain", 6), labels=LABELS)["loss"].backward()
-        gradients.append(model.out.weight.grad)
-    assert torch.equal(*gradients)
-
-
 def test_evaluation_sees_logits_as_they_are() -> None:
     model, inputs = classifier("mlp", 8), inputs_of("mlp", 6)
     plain = model(**inputs, labels=LABELS)
@@ -166,26 +144,20 @@ def test_a_trainers_run_is_a_loop_of_ones_own(tmp_path: Path) -> None:
     assert not torch.equal(model.head.weight[[0, 1, 2, 3, 5]], untouched.head.weight[[0, 1, 2, 3, 5]])
 
 
-def check(sequence: TaskSequence, folder: Path, options: dict[str, Any] | None = None, **changes: Any) -> None:
-    kept = changes.pop("keeps_logits", False)
-    Masked(sequence).check(classifier("mlp", 8), arguments(folder, **changes), options or {}, kept)
-
-
 def test_a_label_has_to_tell_the_task_and_to_reach_the_model(tmp_path: Path) -> None:
-    check(tasks(), tmp_path, {"compute_loss_func": None, "callbacks": []}, keeps_logits=True)
-    check(tasks((0, 1), (1, 0), (2,)), tmp_path)  # the same classes are the same mask
-    message = (
-        r"the tasks 'task_1', of classes \[0, 1, 2\], and 'task_3', of \[1, 2, 5\], have \[1, 2\] in common.*"
-        r"tasks\.sequences\.number_apart\(sequence\)"
-    )
-    with pytest.raises(ValueError, match=message):
-        check(tasks((0, 1, 2), (3,), (1, 2, 5)), tmp_path)
+    def check(sequence: TaskSequence, options: Any = None, keeps_logits: bool = False, **changes: Any) -> None:
+        Masked(sequence).check(classifier("mlp", 8), arguments(tmp_path, **changes), options or {}, keeps_logits)
+
+    check(tasks(), {"compute_loss_func": None, "callbacks": []}, keeps_logits=True)
+    check(tasks((0, 1), (1, 0), (2,)))  # the same classes are the same mask
+    with pytest.raises(ValueError, match=r"have \[1, 2\] in common.*tasks\.sequences\.number_apart\(sequence\)"):
+        check(tasks((0, 1, 2), (3,), (1, 2, 5)))
     with pytest.raises(ValueError, match="with label_smoothing_factor the Trainer keeps them from it"):
-        check(tasks(), tmp_path, label_smoothing_factor=0.1)
+        check(tasks(), label_smoothing_factor=0.1)
     with pytest.raises(ValueError, match=r"with compute_loss_func .* Leave compute_loss_func out"):
-        check(tasks(), tmp_path, {"compute_loss_func": print})
+        check(tasks(), {"compute_loss_func": print})
     with pytest.raises(ValueError, match="head='masked': the model has 8 outputs, but the tasks have classes up to 8"):
-        check(tasks((0, 1), (2, 8)), tmp_path)
+        check(tasks((0, 1), (2, 8)))
 
 
 @pytest.mark.parametrize("kind", ["mlp", "plain"])

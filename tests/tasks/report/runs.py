@@ -14,7 +14,6 @@ from tasks.sequences import by_class
 from tasks.sources import Arrays
 from tests.helpers import arguments
 
-CLASSES_PER_TASK = 2
 _MEMORIES = {
     "none": lambda: None,
     "reservoir": lambda: ReplayBuffer(8, seed=3),
@@ -30,22 +29,14 @@ def _data(seed: int, num_samples: int) -> Arrays:
 
 
 def train(folder: Path, kind: str) -> Path:
-    """Trains on three tasks of two classes, three steps each, and notes beside the run what its memory ends with.
-
-    Args:
-        folder: The run's folder.
-        kind: The memory: `"none"`, `"reservoir"` or `"herding"`.
-
-    Returns:
-        The folder.
-    """
+    """Trains on three tasks of two classes, three steps each, and notes beside the run what its memory ends with."""
     torch.manual_seed(0)
     memory = _MEMORIES[kind]()
     # A memory is then noted twice at a task's last step: in its log entry, and as it ends.
     options = {"max_steps": -1, "num_train_epochs": 1, "logging_steps": 1, "learning_rate": 0.1}
     run = ContinualRun(
         mlp(num_features=6, hidden_sizes=(8,), num_labels=6),
-        by_class(_data(0, 36), _data(1, 36), CLASSES_PER_TASK),
+        by_class(_data(0, 36), _data(1, 36), 2),
         arguments(folder, **{**options, "per_device_train_batch_size": 4}),
         memory=memory,
         batch_size=4,

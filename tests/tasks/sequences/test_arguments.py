@@ -25,48 +25,31 @@ TWELVE = numbered_arrays([0, 1], 12)
 REFUSED: list[tuple[Callable[..., Any], Any, dict[str, Any], str]] = [
     (by_class, DATA, {}, "give classes_per_task or groups, one of them, got None and None"),
     (by_class, DATA, {"classes_per_task": 0}, "between 1 and the 4 classes"),
-    (by_class, DATA, {"classes_per_task": 0.5}, "classes_per_task must be a whole number"),
-    (by_class, DATA, {"classes_per_task": 2, "seed": -1}, "by_class: seed must be .* 0 or more, got -1"),
     (by_class, DATA, {"groups": [[0, 1], [2]]}, r"groups leave out the classes \[3\]"),
     (by_class, DATA, {"groups": [[0, 1], [2, 3, 1]]}, r"groups name more than once \[1\]"),
     (by_class, DATA, {"groups": [[0, 1], [2, 3, 7]]}, r"groups name classes without samples \[7\]"),
     (by_class, DATA, {"groups": [[0, 1, 2, 3]], "seed": 1}, "groups have an order already"),
-    (by_class, DATA, {"groups": [0, 1, 2]}, r"groups: .* such as \[0, 1\], got 0"),
-    (by_class, DATA, {"groups": [["a"], [3]]}, "groups must hold classes, .* got 'a'"),
     (by_class, DATA, {"classes_per_task": 3, "scenario": "domain"}, "'task_1' .* 'task_2' .* scenario='class'"),
-    (by_class, DATA, {"classes_per_task": 2, "scenario": "new"}, "scenario must be one of"),
     (by_class, (FEW, MORE), {"classes_per_task": 1}, r"has samples of class \[4\], of which train has none"),
     (by_class, (MORE, FEW), {"classes_per_task": 1}, "Task 'task_3': evaluation is empty"),
-    (by_class, (MORE, FEW), {"classes_per_task": 3}, r"evaluation has no example of the promised classes \[4\]"),
     (by_class, ROWS, {"classes_per_task": 1}, "train must be a data set with __len__ and __getitem__, got a Iterable"),
     (by_class, WORDS, {"classes_per_task": 1}, "train: a Dataset without classes.*number classes that are words"),
-    (by_column, TABLE, {"column": "t", "order": 3}, "by_column: order must be a list.* got 3"),
     (by_column, TABLE, {"column": "t", "order": [1, 2]}, r"each value of 't' once, \[1, 2, 3, 4\], got \[1, 2\]"),
     (by_column, SPOKEN, {"column": "lang"}, r"train: there is no column 'lang' .* its columns are \['number'"),
     (by_column, DATA, {"column": "lang"}, "train: there is no column 'lang' .* in Arrays it would be an attribute"),
     (by_column, SPOKEN, {"column": "score"}, "train: 1 samples have no 'score'"),
-    (by_column, (SPOKEN.select([0]), SPOKEN), {"column": "language"}, r"of language \['en'\], of which train has none"),
     (by_column, SPOKEN, {"column": "language"}, r"scenario='domain' needs the same .* 'de' \[0\], 'en' \[1\]"),
-    (by_time, TABLE, {"boundaries": "2023"}, "by_time: boundaries must be a list.*'2023'"),
-    (by_time, TABLE, {"num_tasks": 2.5}, "by_time: num_tasks must be a whole.* got 2.5"),
     (by_time, OFTEN, {"num_tasks": 3}, "Too few different moments for so many tasks: lower num_tasks"),
     (by_time, OFTEN, {"boundaries": [2, 1]}, r"boundaries must ascend, got \[2, 1\]"),
-    (by_time, OFTEN, {"boundaries": [3]}, "Task 'task_2': train is empty"),
     (by_time, OFTEN, {}, "give boundaries or num_tasks, one of them"),
     (by_time, numbered_table([0, 0], t=[DAYS[0], None]), {"num_tasks": 1}, "train: 1 samples have no 't'"),
-    (permuted, DATA, {"num_tasks": 2, "seed": None}, "permuted: seed must be a whole number, .* got None"),
-    (permuted, DATA, {"num_tasks": 0, "seed": 0}, "permuted: num_tasks must be a whole number, 1 or more, got 0"),
     (permuted, (NOTHING, DATA), {"num_tasks": 2, "seed": 0}, "permuted: train must have at least one sample"),
-    (permuted, DATA, {"num_tasks": 2, "seed": 0, "samples_per_task": 1.5}, "samples_per_task must be .* 1.5"),
     (permuted, DATA, {"num_tasks": 2, "seed": 0, "samples_per_task": 5}, "between 1 and the 4 there are, got 5"),
     (permuted, TABLE, {"num_tasks": 2, "seed": 0}, r"put them into memory, tasks\.sources\.Arrays"),
     (rotated, DATA, {"degrees": 30}, r"rotated: degrees must be a list, such as \[0, 30, 60\], got 30"),
     (rotated, DATA, {"degrees": ["a"]}, r"rotated: degrees must hold finite numbers.*\['a'\]"),
-    (rotated, DATA, {"degrees": [30, 30]}, "Names of tasks must be unique.*rotated_30"),
     (rotated, TWELVE, {"degrees": [30]}, r"12 pixels are no square; say size=\(height, width\)"),
     (blurry, DATA, {"num_tasks": 2, "overlap": 1.0, "seed": 0}, r"at least 0 and below 1, got 1\.0"),
-    (blurry, DATA, {"num_tasks": 2, "overlap": 0.1, "seed": None}, "blurry: seed must be .* got None"),
-    (blurry, DATA, {"num_tasks": 5, "overlap": 0.1, "seed": 0}, "between 1 and the 4 classes there are, got 5"),
 ]
 
 
@@ -82,21 +65,20 @@ def test_what_does_not_fit_is_refused_by_its_name(
 def test_numbers_of_numpy_are_numbers() -> None:
     two = np.int64(2)
     assert len(by_class(DATA, DATA, two, seed=two)) == len(blurry(DATA, DATA, two, np.float32(0), two)) == 2
-    assert len(permuted(DATA, DATA, two, two, samples_per_task=2 * two)) == 2
+    sequence = by_time(NUMBERS, table_of(*np.arange(1.0, 13.0)), "t", boundaries=[3.5, np.int64(6)])
+    assert [len(task.train) for task in sequence] == [len(task.evaluation) for task in sequence] == [3, 2, 7]
     assert len(by_class(DATA, DATA, groups=np.arange(4).reshape(2, 2))) == 2  # type: ignore[arg-type]
     assert rotated(DATA, DATA, np.array([0.0, 30.0])).names == ("rotated_0", "rotated_30")  # type: ignore[arg-type]
     assert len(rotated(TWELVE, TWELVE, [30], size=(3, 4))) == 1
 
 
 def test_a_pair_of_data_sets_may_be_a_list() -> None:
-    pairs: dict[str, Any] = {"a": [DATA, DATA], "b": (TABLE, TABLE)}
-    sequence = from_data_sets(pairs, "free")
+    sequence = from_data_sets({"a": [DATA, DATA], "b": (TABLE, TABLE)}, "free")  # type: ignore[dict-item]
     assert (sequence.names, sequence[1].train) == (("a", "b"), TABLE)
     with pytest.raises(TypeError, match=r"from_data_sets: data_sets must give .* by its name, .* got a list"):
         from_data_sets([(DATA, DATA)], "class")  # type: ignore[arg-type]
-    for given, kind in (([DATA], "list"), (DATA, "Arrays")):
-        with pytest.raises(TypeError, match=rf"from_data_sets 'a': give a pair \(train, evaluation\), got {kind}"):
-            from_data_sets({"a": given}, "class")  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match=r"from_data_sets 'a': give a pair \(train, evaluation\), got list"):
+        from_data_sets({"a": [DATA]}, "class")  # type: ignore[dict-item]
 
 
 def test_values_that_are_no_names_are_made_some() -> None:
@@ -106,8 +88,7 @@ def test_values_that_are_no_names_are_made_some() -> None:
     assert sequence.names == ("en_us_", "en_us", "en_uk", "lang_empty", "lang_empty_", "a")
     assert [task.description for task in sequence] == [f"lang = {value}" for value in values]
     assert [numbers_in(task.train) for task in sequence] == [[number] for number in range(6)]
-    angles = rotated(DATA, DATA, [10.0000001, 10.0000002, 12.5])
-    assert angles.names == ("rotated_10.0000001", "rotated_10.0000002", "rotated_12.5")
+    assert rotated(DATA, DATA, [10.0000001, 12.5]).names == ("rotated_10.0000001", "rotated_12.5")
 
 
 def table_of(*moments: Any) -> datasets.Dataset:
@@ -123,9 +104,7 @@ SHORT_DATES = table_of(*(day.date() for day in DAYS))
     ("train", "evaluation", "boundaries", "told"),
     [
         (NUMBERS, NUMBERS, ["3"], "train has numbers, evaluation has numbers, boundaries has text"),
-        (NUMBERS, NUMBERS, [1, "3"], "boundaries has numbers and text"),
-        (NUMBERS, TEXT, [3], "train has numbers, evaluation has text"),
-        (TEXT, NUMBERS, None, "train has text, evaluation has numbers"),
+        (NUMBERS, TEXT, None, "train has numbers, evaluation has text"),
         (DATES, DATES, [2021], "train has dates, evaluation has dates, boundaries has numbers"),
         (NUMBERS, NUMBERS, [(3,)], "boundaries has values of type tuple"),
     ],
@@ -135,7 +114,7 @@ def test_moments_of_other_kinds_are_not_compared(train: Any, evaluation: Any, bo
         by_time(train, evaluation, "t", boundaries=boundaries, num_tasks=2 if boundaries is None else None)
 
 
-@pytest.mark.parametrize("boundary", [DAYS[2], DAYS[2].date(), np.datetime64("2022"), "2022-01-01", "2022-01-01T00:00"])
+@pytest.mark.parametrize("boundary", [DAYS[2], DAYS[2].date(), np.datetime64("2022"), "2022-01-01"])
 @pytest.mark.parametrize(
     ("train", "evaluation"), [(DATES, DATES_AS_TEXT), (DATES_AS_TEXT, DATES_AS_TEXT), (SHORT_DATES, DATES)]
 )
@@ -153,9 +132,3 @@ def test_text_that_is_no_date_is_not_compared_with_dates() -> None:
     noon = by_time(SHORT_DATES, DATES, "t", boundaries=["2021-01-01T12:00"])
     assert [numbers_in(task.train) for task in noon] == [[0, 1], [2, 3]]
     assert len(by_time(TEXT, TEXT, "t", boundaries=[])) == 1
-
-
-def test_numbers_of_several_types_are_compared() -> None:
-    sequence = by_time(NUMBERS, table_of(*np.arange(1.0, 13.0)), "t", boundaries=[3.5, np.int64(6)])
-    assert [len(task.train) for task in sequence] == [len(task.evaluation) for task in sequence] == [3, 2, 7]
-    assert sequence[1].description == "3.5 <= t < 6.0"

@@ -1,18 +1,15 @@
 """Sequences made of others: all tasks in one, and classes numbered apart."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import ConcatDataset, Subset
 
-from tasks.sequences import Joined, by_class, by_column, from_data_sets, joined, number_apart, permuted
+from tasks.sequences import by_class, by_column, from_data_sets, joined, number_apart, permuted
 from tasks.sources import labels_of
 from tasks.task import Task, TaskSequence
-from tests.tasks.data import Images, assert_columns_are_samples, data_of, numbered_arrays, numbered_table, numbers_in
+from tests.tasks.data import assert_columns_are_samples, data_of, numbered_arrays, numbered_table, numbers_in
 
 LABELS = [0, 2, 1, 1, 0, 2, 2, 3, 1]
 GROUPS = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=4)
@@ -36,22 +33,9 @@ def test_all_samples_of_all_tasks_are_in_one(kind: str) -> None:
 def test_columns_are_stacked_samples_whatever_part_they_are_of() -> None:
     data = numbered_arrays(LABELS)
     together = joined(permuted(data, data, 3, seed=0), "offline")["offline"].train
-    assert isinstance(together, Joined)
     assert len(together) == 3 * len(LABELS)
     assert_columns_are_samples(together)
     assert together.read_columns(np.zeros(0, np.int64))["labels"].shape == (0,)
-    with pytest.raises(IndexError, match="There are 27 samples"):
-        together[27]
-
-
-def test_parts_of_several_kinds() -> None:
-    arrays = numbered_arrays([0, 1])
-    parts: list[Any] = [arrays, Subset(numbered_arrays([2, 3, 2]), [1, 0])]
-    sequence = TaskSequence(tuple(Task(f"t{number}", part, part) for number, part in enumerate(parts)))
-    together = joined(sequence)["all"].train
-    assert isinstance(together, ConcatDataset)
-    assert [int(together[index]["labels"]) for index in range(4)] == [0, 1, 3, 2]
-    assert labels_of(together).tolist() == [0, 1, 3, 2]
 
 
 @settings(max_examples=25)
@@ -78,16 +62,6 @@ def test_by_column_can_do_it() -> None:
     apart = by_column(table, table, "language", scenario="task", apart=True)
     assert [task.classes for task in apart] == [(0, 1), (2, 3), (4, 5)]
     assert [task.train["label"][:] for task in apart] == [[0, 1], [3, 2], [5, 4]]
-    assert apart.names == ("de", "en", "fr")
-    assert apart["en"].description == "language = en"
-    with pytest.raises(ValueError, match="scenario='domain' needs the same classes in all tasks"):
-        by_column(table, table, "language", apart=True)
-
-
-def test_what_cannot_be_numbered_is_refused() -> None:
     texts = [{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 3
     with pytest.raises(ValueError, match=r"number_apart: the tasks \['text'\] have no classes"):
         number_apart(TaskSequence((Task("text", texts, texts),), "task"))
-    images = Images([0, 1])
-    with pytest.raises(TypeError, match="Classes of a Images cannot be numbered anew"):
-        number_apart(TaskSequence((Task("images", images, images),), "task"))

@@ -1,7 +1,6 @@
 """Domains of text as tasks, and the recipe that learns them one after the other."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,19 +28,14 @@ def test_each_domain_is_a_task_without_classes() -> None:
     assert text_domains(4, 2, 8, order=["cpp", "python"]).names == ("cpp", "python")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_what_there_is_not() -> None:
+    for options, message in (
         ({"num_samples": 0}, "text_domains: num_samples must be a whole number, 1 or more, got 0"),
-        ({"block_length": 1}, "text_domains: block_length must be a whole number, 2 or more, got 1"),
         ({"order": "python"}, "text_domains: order must be a list, such as .*, got 'python'"),
         ({"order": ["python", "java"]}, r"order must name some of \['python', 'cpp', 'english'\], each once, got"),
-        ({"order": ["cpp", "cpp"]}, "each once"),
-    ],
-)
-def test_what_there_is_not(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        text_domains(**{**SMALL, **options})
+    ):
+        with pytest.raises(ValueError, match=message):
+            text_domains(**{**SMALL, **options})  # type: ignore[arg-type]
 
 
 @pytest.mark.full
@@ -58,7 +52,5 @@ def test_the_recipe_learns_each_domain_and_keeps_some_of_all(tmp_path: Path) -> 
     losses = run.run().scores
     assert (losses[1:].max(axis=0) < losses[0]).all()
     assert losses[0].min() > 5.0 > losses[3].max()
-    assert run.head.kind == "whole"
-    assert run.memory is not None
     assert len(run.memory) == 30
     assert run.memory.sources.names == ("python", "cpp", "english")

@@ -2,20 +2,12 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+import transformers as hf
 from torch import Tensor, nn
-from transformers import (
-    AlbertConfig,
-    AlbertForMaskedLM,
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    OPTConfig,
-    OPTForCausalLM,
-    T5Config,
-    T5ForConditionalGeneration,
-)
 
 from tests.helpers import build_model
 from tests.mixer.gradients.probe.reference import Batch, Case
@@ -44,8 +36,7 @@ def _lm_losses(model: nn.Module, batch: Batch, shift: int = 1) -> Tensor:
     return token_losses(logits[:, : LENGTH - shift], batch["labels"][:, shift:])
 
 
-def _masked_losses(model: nn.Module, batch: Batch) -> Tensor:
-    return _lm_losses(model, batch, shift=0)
+_masked_losses = partial(_lm_losses, shift=0)
 
 
 def _seq2seq_losses(model: nn.Module, batch: Batch) -> Tensor:
@@ -74,16 +65,15 @@ def _tied() -> Any:
 
 
 def _gemma() -> nn.Module:
-    """Tied, with an embedding that is scaled, and scales that begin at 0."""
     sizes = {**_SIZES, "num_hidden_layers": 2, "num_key_value_heads": 1, "head_dim": 8, "sliding_window": 4}
-    return Gemma3ForCausalLM(Gemma3TextConfig(**sizes, pad_token_id=0))
+    return hf.Gemma3ForCausalLM(hf.Gemma3TextConfig(**sizes, pad_token_id=0))
 
 
 def opt() -> nn.Module:
     """Its embedding of positions is given masks."""
     sizes = {"hidden_size": 16, "ffn_dim": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "dropout": 0.0}
-    config = OPTConfig(vocab_size=VOCABULARY, max_position_embeddings=16, word_embed_proj_dim=16, **sizes)
-    return OPTForCausalLM(config)
+    config = hf.OPTConfig(vocab_size=VOCABULARY, max_position_embeddings=16, word_embed_proj_dim=16, **sizes)
+    return hf.OPTForCausalLM(config)
 
 
 def _lora(model: nn.Module, *modules: str) -> nn.Module:
@@ -131,13 +121,13 @@ def vector_case(
 
 def _t5() -> nn.Module:
     sizes = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0}
-    return T5ForConditionalGeneration(T5Config(vocab_size=VOCABULARY, decoder_start_token_id=0, **sizes))
+    return hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=VOCABULARY, decoder_start_token_id=0, **sizes))
 
 
 def _albert() -> nn.Module:
     layers = {"embedding_size": 8, "num_hidden_layers": 3, "num_hidden_groups": 1}
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return AlbertForMaskedLM(AlbertConfig(**_SIZES, **dropout, **layers))
+    return hf.AlbertForMaskedLM(hf.AlbertConfig(**_SIZES, **dropout, **layers))
 
 
 _BUILD: dict[str, Callable[[], Case]] = {

@@ -33,7 +33,6 @@ class Case:
         return {name: value[list(indices)] for name, value in self.batch.items()}
 
     def loss(self, indices: Sequence[int] | None = None, model: nn.Module | None = None) -> Tensor:
-        """The part of some rows in the mean over the items of all."""
         chosen = range(self.num_rows) if indices is None else indices
         sums = self.losses(self.model if model is None else model, self.rows(list(chosen)))
         return sums.sum() / max(int(self.items.sum()), 1)
@@ -42,7 +41,6 @@ class Case:
         return [self.stream_ids[index] for index in indices]
 
     def probed(self, probe: GradientProbe, parts: Sequence[Sequence[int]] | None = None, **options: Any) -> Any:
-        """Statistics of one step of these micro-batches."""
         self.model.zero_grad()
         for part in [range(self.num_rows)] if parts is None else parts:
             probe.start(self.ids(part), self.items[list(part)])

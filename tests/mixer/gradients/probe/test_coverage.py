@@ -5,12 +5,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
-from torch.nn.utils import parametrizations
 
 from mixer.gradients.probe import GradientProbe
 from tests.mixer.gradients.probe.cases import IDS, build, language_case, opt, vector_case
@@ -30,8 +28,6 @@ def _heard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Net(nn.Module):
-    """Two layers, and between them or in their place whatever `run` does."""
-
     def __init__(self, run: Callable[[Any, Tensor], Tensor] | None = None, **parts: Any):
         super().__init__()
         self.first, self.last, self.run = nn.Linear(5, 6), nn.Linear(6, 4), run
@@ -49,8 +45,6 @@ class Net(nn.Module):
 
 
 class OwnRMSNorm(nn.Module):
-    """A norm as models define their own."""
-
     def __init__(self, size: int, apply: Callable[[Tensor, Tensor], Tensor]):
         super().__init__()
         self.weight, self.apply_to = nn.Parameter(torch.rand(size)), apply
@@ -59,68 +53,43 @@ class OwnRMSNorm(nn.Module):
         return self.apply_to(inputs, self.weight)
 
 
+LAST = ("last.weight", "last.bias")
+
+
 def case_of(model: nn.Module) -> Case:
     return vector_case(model, IDS, 5, 4)
 
 
-def by_channels(number: int) -> Net:
-    def run(net: Any, inputs: Tensor) -> Any:
-        hidden = net.hidden(inputs).unflatten(1, (2, 3))
-        hidden = torch.cat([hidden, hidden[:, :1]], dim=1)[:, :number]
-        return net.last(net.norm(hidden).flatten(1)[:, :6])
-
-    return Net(run, norm=OwnRMSNorm(number, lambda inputs, weight: inputs * weight[:, None]))
-
-
-def with_weight_norm() -> Net:
-    net = Net()
-    parametrizations.weight_norm(net.last)
-    return net
-
-
-def over_rows(net: Any, inputs: Tensor) -> Any:
-    hidden = net.first(torch.stack([inputs, inputs.flip(1), -inputs], dim=1))
-    return net.last(torch.tanh(hidden).flatten(0, 1)).unflatten(0, (-1, 3)).sum(1)
-
-
-# The models, and what of them is left out; the rest is read.
-MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
+# What models do, with which parts beside their two layers, and what of them is left out; the rest is read.
+MODELS: dict[str, tuple[Callable[[Any, Tensor], Tensor], dict[str, Any], tuple[str, ...]]] = {
     "a parameter of the model": (
-        lambda: Net(lambda net, x: net.last(net.hidden(x) * net.scale), scale=nn.Parameter(torch.ones(6))),
+        lambda net, x: net.last(net.hidden(x) * net.scale),
+        {"scale": nn.Parameter(torch.ones(6))},
         ("scale",),
     ),
     "a weight used behind the back of its layer": (
-        lambda: Net(lambda net, x: net.plain(x) + 0.3 * linear(net.hidden(x), net.last.weight)),
+        lambda net, x: net.plain(x) + 0.3 * linear(net.hidden(x), net.last.weight),
+        {},
         ("last.weight",),
     ),
-    "a layer that was never called": (
-        lambda: Net(lambda net, x: linear(net.hidden(x), net.last.weight, net.last.bias)),
-        ("last.weight", "last.bias"),
-    ),
-    "inputs that do not fall into rows": (
-        lambda: Net(lambda net, x: net.plain(x) + net.last(torch.ones(1, 6))),
-        ("last.weight", "last.bias"),
-    ),
-    "a norm over two channels": (lambda: by_channels(2), ("norm.weight",)),
-    "a norm over as many channels as columns": (lambda: by_channels(3), ("norm.weight",)),
-    "a weight made of others": (
-        with_weight_norm,
-        ("last.parametrizations.weight.original0", "last.parametrizations.weight.original1"),
+    "a layer that was never called": (lambda net, x: linear(net.hidden(x), *net.last.parameters()), {}, LAST),
+    "inputs that do not fall into rows": (lambda net, x: net.plain(x) + net.last(torch.ones(1, 6)), {}, LAST),
+    "a norm over as many channels as columns": (
+        lambda net, x: net.last(net.norm(net.hidden(x)[:, [*range(6), 0, 0, 0]].view(-1, 3, 3)).flatten(1)[:, :6]),
+        {"norm": OwnRMSNorm(3, lambda inputs, weight: inputs * weight[:, None])},
+        ("norm.weight",),
     ),
     "a norm of its own kind of scale": (
-        lambda: Net(
-            lambda net, x: net.last(net.norm(net.first(x))),
-            norm=OwnRMSNorm(6, lambda inputs, weight: normalize(inputs, dim=-1) * (1.0 + weight)),
-        ),
+        lambda net, x: net.last(net.norm(net.first(x))),
+        {"norm": OwnRMSNorm(6, lambda inputs, weight: normalize(inputs, dim=-1) * (1.0 + weight))},
         (),
     ),
-    "tokens flattened over rows": (lambda: Net(over_rows), ()),
-    "inputs by keyword": (
-        lambda: Net(
-            lambda net, x: net.last(input=net.norm(input=torch.tanh(net.first(input=x)))), norm=nn.LayerNorm(6)
-        ),
+    "tokens flattened over rows": (
+        lambda net, x: net.last(net.hidden(torch.stack([x, -x], 1)).flatten(0, 1)).unflatten(0, (-1, 2)).sum(1),
+        {},
         (),
     ),
+    "inputs by keyword": (lambda net, x: net.last(input=torch.tanh(net.first(input=x))), {}, ()),
 }
 
 
@@ -129,8 +98,8 @@ def test_what_cannot_be_told_apart_is_left_out_and_named_once_and_the_rest_is_ex
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch.manual_seed(0)
-    make, left_out = MODELS[name]
-    case = case_of(model := make())
+    run, parts, left_out = MODELS[name]
+    case = case_of(model := Net(run, **parts))
     case.loss().backward()
     plain = gradients_of(model)
     probe = GradientProbe(model, 3)
@@ -166,11 +135,6 @@ def test_tables_of_positions_are_left_out(caplog: pytest.LogCaptureFixture) -> N
     rest = parameters_of(case.model, lambda name: name != own)
     assert_equal(case.probed(GradientProbe(case.model, 3)), expected_of(case, rest))
     assert all(name in caplog.text for name in (*tables, own))
-
-
-def test_only_the_largest_are_named_and_the_rest_counted(caplog: pytest.LogCaptureFixture) -> None:
-    GradientProbe(nn.ModuleList([nn.Linear(3, 3), *[nn.Conv1d(n, 2, 1, bias=False) for n in range(1, 9)]]), 2)
-    assert "apart in 8.weight, 7.weight, 6.weight, 5.weight, 4.weight and 3 more: 85.7 % of the" in caplog.text
 
 
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
@@ -213,12 +177,10 @@ def test_a_model_that_another_probe_reads_is_refused() -> None:
 def test_layers_in_whose_place_something_else_runs_are_named(caplog: pytest.LogCaptureFixture) -> None:
     model = Net()
     model.first.forward = lambda inputs: linear(inputs, model.first.weight)  # type: ignore[method-assign]
-    probe, seen = GradientProbe(model, 2), list[Tensor]()
-    model.last.register_forward_hook(lambda layer, args, output: seen.append(output))
+    probe = GradientProbe(model, 2)
     probe.start([0, 1])
     model(torch.randn(2, 5)).sum().backward()
     probe.finish()
-    assert len(seen) == 1  # hooks of others run
     assert "forward" in model.first.__dict__
     reason = r"Something else (hooks of accelerate?) runs in place of the forward of some ['Linear']"
     assert reason in caplog.text
@@ -233,11 +195,7 @@ def test_layers_in_whose_place_something_else_runs_are_named(caplog: pytest.LogC
         (3, {}, r"model must be a torch.nn.Module, got a int: 3"),
         (nn.Conv1d(2, 2, 1), {}, r"None of the layers can be read: they are of kinds \['Conv1d'\].*homogen"),
         (nn.Linear(2, 2).requires_grad_(False), {}, "no trainable parameters, so there is no gradient to measure"),
-        (
-            nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)),
-            {"layers": ["*.mlp"]},
-            r"layers=\['\*.mlp'\] matches no .*; layers are named like \['0', '1'\]",
-        ),
+        (nn.Sequential(nn.Linear(2, 2)), {"layers": ["*.mlp"]}, r"matches no .*; layers are named like \['0'\]"),
     ],
 )
 def test_a_model_that_cannot_be_read_is_refused(model: Any, options: dict[str, Any], match: str) -> None:
@@ -263,13 +221,6 @@ def test_a_loss_that_differentiates_through_gradients_needs_micro_batches_of_one
     probe.start([0, 0])
     with pytest.raises(RuntimeError, match=r"create_graph=True\), .* Use homogeneous=True"):
         torch.autograd.grad(model(inputs).square().sum(), inputs, create_graph=True)
-    probe.cancel()
-    probe = GradientProbe(model, 2, "sketch", homogeneous=True)
-    probe.start([0, 0])
-    loss = model(inputs).square().sum()
-    (slope,) = torch.autograd.grad(loss, inputs, create_graph=True)
-    (loss + slope.square().sum()).backward()
-    assert probe.finish().gram[0, 0] > 0
 
 
 def test_ids_that_do_not_fit_the_batch_are_refused() -> None:
@@ -279,4 +230,3 @@ def test_ids_that_do_not_fit_the_batch_are_refused() -> None:
     model(torch.randn(5, 5)).sum().backward()
     with pytest.raises(ValueError, match=r"could read no layer: .* one for each of the stream_ids .* Give one id"):
         probe.finish()
-    assert np.isfinite(probe.coverage)

@@ -50,20 +50,6 @@ def test_in_double_precision_it_is_as_exact_as_that(name: str) -> None:
     assert_equal(found, expected_of(case), 1e-10)
 
 
-@pytest.mark.parametrize("ids", [[0] * 9, [0, 0, 0, 0, 1, 1, 2, 2, 2], [2, 1, 0, 2, 1, 0, 2, 1, 0], [1, 0, *[2] * 7]])
-def test_rows_may_be_of_any_streams_in_any_order(ids: list[int]) -> None:
-    case = build("llama-tied")
-    case.stream_ids = ids
-    assert_equal(case.probed(GradientProbe(case.model, 3)), expected_of(case))
-
-
-def test_without_variance_the_rest_is_the_same() -> None:
-    case = build("gpt2")
-    full, found = (case.probed(GradientProbe(case.model, 3, variance=wanted)) for wanted in (True, False))
-    np.testing.assert_allclose(found.gram, full.gram, rtol=1e-4, atol=1e-6)
-    assert np.isnan([found.variance, found.squared_norm]).all()
-
-
 def test_each_step_is_read_anew_whatever_runs_without_gradients_in_between() -> None:
     case = build("lora-llama")
     probe, optimizer = GradientProbe(case.model, 3), torch.optim.SGD(parameters_of(case.model), lr=0.5)
@@ -86,6 +72,9 @@ def test_only_the_layers_that_patterns_name_are_read() -> None:
     chosen = parameters_of(case.model, lambda name: ".mlp." in name or "embed_tokens" in name)
     found = case.probed(GradientProbe(case.model, 3, layers=["*.mlp.*", "lm_head"]))
     assert_equal(found, expected_of(case, chosen))
+    without = case.probed(GradientProbe(case.model, 3, layers=["*.mlp.*", "lm_head"], variance=False))
+    np.testing.assert_allclose(without.gram, found.gram, rtol=1e-4, atol=1e-6)
+    assert np.isnan([without.variance, without.squared_norm]).all()
 
 
 def test_factors_on_losses_are_taken_out_again() -> None:
@@ -111,20 +100,16 @@ def test_a_model_called_twice_is_read_in_both_calls_and_padding_has_no_gradient(
     assert_equal(case.probed(GradientProbe(case.model, 3)), expected_of(case))
 
 
-@pytest.mark.parametrize("name", ["llama-tied", "gpt2", "albert", "mlp"])
-def test_an_exact_probe_that_may_accumulate_is_exact_for_any_split(name: str) -> None:
-    case = build(name)
-    assert_equal(case.probed(GradientProbe(case.model, 3, exact_accumulate=True), PARTS), expected_of(case))
-
-
 @pytest.mark.parametrize("name", ["llama-tied", "gpt2", "albert", "t5", "mlp"])
-def test_a_sketch_is_the_same_for_any_split(name: str) -> None:
+def test_split_anyhow_a_sketch_is_the_same_and_a_probe_that_may_accumulate_exact(name: str) -> None:
     case = build(name)
     probe = GradientProbe(case.model, 3, "sketch", sketch_size=6)
     expected, found = case.probed(probe), case.probed(probe, PARTS)
     assert_equal(found, expected)
     assert_near(found.gram_error, expected.gram_error, 1e-5 * expected.gram_error)
     assert (found.gram_error[0] > 0)[[0, 2]].all()
+    if name != "t5":
+        assert_equal(case.probed(GradientProbe(case.model, 3, exact_accumulate=True), PARTS), expected_of(case))
 
 
 def test_exact_without_accumulation_refuses_a_second_micro_batch_and_several_ranks_with_the_reason() -> None:
@@ -138,16 +123,6 @@ def test_exact_without_accumulation_refuses_a_second_micro_batch_and_several_ran
     assert_equal(case.probed(probe), expected_of(case))
     with pytest.raises(ValueError, match=r"a world_size of 2: products of parts lack .* exact_accumulate=True, which"):
         GradientProbe(torch.nn.Linear(2, 2), 2, world_size=2)
-
-
-def test_rows_that_do_not_fit_leave_the_model_clean() -> None:
-    case = build("mlp")
-    probe = GradientProbe(case.model, 3, "sketch", sketch_size=10**3)
-    probe.start([0], [1])
-    with pytest.raises(ValueError, match="stream_ids must be"):
-        probe.start([3], [1])
-    assert not any("forward" in module.__dict__ for module in case.model.modules())
-    assert_equal(case.probed(probe), expected_of(case))
 
 
 def test_rows_without_items_change_nothing_and_of_no_item_there_are_no_statistics() -> None:

@@ -12,23 +12,15 @@ from tests.mixer.gradients.probe.cases import build
 
 OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"num_streams": 0}, "num_streams must be a whole number of at least 1, got 0"),
-    ({"sketch_size": 0}, "sketch_size must be a whole number of at least 1, got 0"),
     ({"mode": "sketch", "world_size": 2}, "world_size=2 ranks need a process group, and there is none: call"),
     ({"mode": "fast"}, "mode must be 'exact' or 'sketch', got 'fast'"),
     ({"layers": "*.mlp"}, r"layers must be a list of patterns, got the text '\*.mlp': write \['\*.mlp'\]"),
-    ({"layers": []}, r"layers=\[\] matches no trainable parameter; layers are named like \[''\]"),
 ]
 ROWS: list[tuple[Any, Any, str]] = [
     ([], None, r"stream_ids must be a stream from 0 to 1 for each row, and at least one; got \[\]"),
-    ([0, -1], None, r"stream_ids must be a stream from 0 to 1 .* got \[-1, 0\]"),
     ([[0, 1]], None, r"stream_ids must be one whole number per row, got shape \[1, 2\] of int64"),
     ([0, 1], [1], r"num_items must be one number from 0 on for each of the 2 rows; got 1: \[1\]"),
-    ([0, 1], [1, -1], r"num_items must be one number from 0 on .* got 2: \[1, -1\]"),
     ([0, 1], torch.tensor([0.5, 1.0]), r"num_items must be one whole number per row, got shape \[2\] of float32"),
-]
-FACTORS: list[tuple[dict[str, Any], str]] = [
-    ({"loss_scale": float("nan")}, "loss_scale must be a number greater than 0, got nan"),
-    ({"loss_weights": [1.0]}, r"loss_weights must be one number for each of the 2 streams, got shape \[1\]"),
 ]
 
 
@@ -46,25 +38,15 @@ def test_start_refuses_wrong_rows(ids: Any, items: Any, message: str) -> None:
     assert "forward" not in model.__dict__
 
 
-@pytest.mark.parametrize(("options", "message"), FACTORS)
-def test_finish_refuses_wrong_factors(options: dict[str, Any], message: str) -> None:
+def test_finish_refuses_wrong_factors() -> None:
     probe = GradientProbe(nn.Linear(2, 2), 2)
     with pytest.raises(RuntimeError, match=r"finish\(\) came without start\(\): call start\(stream_ids\) before"):
         probe.finish()
     probe.start([0, 1])
-    with pytest.raises(ValueError, match=message):
-        probe.finish(**options)
-    probe.cancel()
-
-
-@pytest.mark.parametrize("ids", [(0, 1), np.array([0, 1]), torch.tensor([0, 1]).int()])
-def test_ids_may_be_anything_like_an_array(ids: Any) -> None:
-    model = nn.Linear(2, 2)
-    probe = GradientProbe(model, 2)
-    probe.start(ids)
-    model(torch.randn(2, 2)).sum().backward()
-    assert probe.finish().counts.tolist() == [1, 1]
-    assert probe.seconds > 0.0
+    with pytest.raises(ValueError, match="loss_scale must be a number greater than 0, got nan"):
+        probe.finish(loss_scale=float("nan"))
+    with pytest.raises(ValueError, match=r"loss_weights must be one number for each of the 2 streams, got shape \[1\]"):
+        probe.finish(loss_weights=[1.0])
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")

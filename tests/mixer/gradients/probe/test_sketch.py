@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from mixer.gradients.probe import GradientProbe
-from mixer.gradients.probe.sketch import Fold, Projection
+from mixer.gradients.probe.sketch import Fold
 from tests.mixer.gradients.probe.cases import build
 from tests.mixer.gradients.probe.reference import Case
 
@@ -97,21 +96,3 @@ def test_rows_columns_and_some_rows_are_folded_alike_into_buckets_of_equal_size(
     assert torch.allclose(rows, fold.some_rows(indices, matrices[:, indices]))
     sizes = torch.bincount(fold.bucket)
     assert sizes.max() - sizes.min() <= 1
-
-
-def test_a_projection_follows_from_seed_and_name() -> None:
-    def fold(name: str, seed: int = 0) -> Tensor:
-        return Projection(name, (30, 30), 4, seed, CPU, torch.float32).fold(torch.eye(30)[None])
-
-    assert torch.equal(fold("a"), fold("a"))
-    assert not torch.equal(fold("a"), fold("b"))
-    assert not torch.equal(fold("a"), fold("a", seed=1))
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (300,), (3, 50), (50, 3), (4, 3, 5, 5)])
-def test_parameters_of_any_shape_fit(shape: tuple[int, ...]) -> None:
-    projection = Projection("a", shape, 4, 0, CPU, torch.float32)
-    height, width = (shape[0] if shape else 1), int(torch.Size(shape[1:]).numel())
-    assert projection.fold(torch.randn(2, height, width)).shape == (2, *projection.shape)
-    assert projection.shape[0] <= (4 if len(shape) > 1 else 16)
-    assert projection.shape[1] <= 4
