@@ -9,7 +9,7 @@ import pytest
 
 from mixer import Stream
 from tests.mixer.loaders import quick_and_full
-from tests.mixer.loading.rows_on_ranks import Places, Rows, rows_of, run_ranks
+from tests.mixer.loading.rows_on_ranks import Rows, places, rows_of, run_ranks
 
 
 class _Case(NamedTuple):
@@ -24,7 +24,7 @@ class _Case(NamedTuple):
 
     def make_streams(self) -> list[Stream]:
         return [
-            Stream(f"s{k}", (Rows if is_iterable else Places)(length, k), max_epochs=max_epochs)
+            Stream(f"s{k}", (Rows if is_iterable else places)(length, k), max_epochs=max_epochs)
             for k, (is_iterable, length, max_epochs) in enumerate(self.streams)
         ]
 
