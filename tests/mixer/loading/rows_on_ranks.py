@@ -74,10 +74,6 @@ class Meeting:
         self._barrier.abort()
 
 
-def _collate(samples: list[dict[str, int]]) -> dict[str, Any]:
-    return {name: np.array([sample[name] for sample in samples]) for name in samples[0]}
-
-
 def make_loader(
     streams: list[Stream],
     rank: int,
@@ -94,9 +90,13 @@ def make_loader(
         for number, stream in enumerate(streams)
         if stream.is_iterable
     }
+
+    def collate(samples: list[dict[str, int]]) -> dict[str, Any]:
+        return {name: np.array([sample[name] for sample in samples]) for name in samples[0]}
+
     feed = Feed(sources, mixing, meeting, world_size)
     parts = [stream.dataset for stream in streams]
-    return MixingLoader(mixing, parts, _collate, rank, world_size, MicroBatchOptions(3), feed=feed)
+    return MixingLoader(mixing, parts, collate, rank, world_size, MicroBatchOptions(3), feed=feed)
 
 
 def outcomes_of(

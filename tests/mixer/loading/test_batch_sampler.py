@@ -23,20 +23,6 @@ def _ranks(world_size: int, *args: Any, **options: Any) -> list[AdaptiveBatchSam
     return [AdaptiveBatchSampler(*args, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
 
 
-def _epoch(samplers: list[AdaptiveBatchSampler], sizes: Iterator[int]) -> Iterator[list[list[int]]]:
-    """All ranks' indices of each batch, without padding, while the size changes before every batch."""
-    iterators = [iter(sampler) for sampler in samplers]
-    while True:
-        size = next(sizes)
-        for sampler in samplers:
-            sampler.set_batch_size(size)
-        batches = [next(iterator, None) for iterator in iterators]
-        if batches[0] is None:
-            assert batches == [None] * len(samplers)
-            return
-        yield [[] if s.is_padding else batch or [] for s, batch in zip(samplers, batches, strict=True)]
-
-
 @settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(3, 40), min_size=1, max_size=3),
@@ -51,11 +37,20 @@ def test_every_sample_comes_once_an_epoch_whatever_the_sizes(lengths, world_size
     samplers, asked = _ranks(world_size, data, sizes[0], drop_last=drop_last), itertools.cycle(sizes)
     for epoch in range(3):
         seen: list[int] = []
-        for batch in _epoch(samplers, asked):
+        iterators = [iter(sampler) for sampler in samplers]
+        while True:
+            size = next(asked)
+            for sampler in samplers:
+                sampler.set_batch_size(size)
+            batches = [next(iterator, None) for iterator in iterators]
+            if None in batches:
+                break
+            batch = [[] if s.is_padding else own for s, own in zip(samplers, batches, strict=True)]
             own_sizes = [len(part) for part in batch]
             assert max(own_sizes) - min(own_sizes) <= 1
             assert not drop_last or sum(own_sizes) == samplers[0].mixing.batch_size
             seen += itertools.chain(*batch)
+        assert batches == [None] * world_size
         assert [sampler.epoch for sampler in samplers] == [epoch + 1] * world_size
         assert len(seen) == len(set(seen))
         assert len(seen) > total - max(sizes) if drop_last else sorted(seen) == list(range(total))
@@ -63,13 +58,9 @@ def test_every_sample_comes_once_an_epoch_whatever_the_sizes(lengths, world_size
 
 def test_the_published_example() -> None:
     samplers = _ranks(2, 10, lambda step, batch_size: 2 + 2 * (step // 5))
-    coverage: list[list[float]] = []
-    for _ in range(5):
-        coverage.append([])
-        for _ in zip(*samplers, strict=True):
-            assert samplers[0].coverage == samplers[1].coverage
-            coverage[-1].append(round(samplers[0].coverage, 9))
-    assert coverage == [[0.2, 0.4, 0.6, 0.8, 1], [0.4, 0.8, 1], [0.4, 0.8, 1], [0.6, 1], [0.6, 1]]
+    coverage = [[{round(s.coverage, 9) for s in samplers} for _ in zip(*samplers, strict=True)] for _ in range(5)]
+    expected = [[0.2, 0.4, 0.6, 0.8, 1], [0.4, 0.8, 1], [0.4, 0.8, 1], [0.6, 1], [0.6, 1]]
+    assert coverage == [[{value} for value in epoch] for epoch in expected]
 
 
 def test_a_size_rules_the_very_next_batch() -> None:
@@ -164,16 +155,11 @@ def test_what_is_reported_reaches_the_schedule() -> None:
     assert seen[-1].num_tokens == 7 * 12
 
 
-def test_tokens_that_are_needed_and_not_reported_are_an_error() -> None:
-    sampler = AdaptiveBatchSampler(100, 4, budget=Budget(tokens=50))
-    with pytest.raises(ValueError, match=r"budget in tokens needs token counts.*observe\(tokens=\.\.\.\)"):
-        list(sampler)
-
-
-def test_losses_that_are_needed_and_not_reported_are_missed_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_losses_that_are_needed_and_not_reported_are_missed_once_and_tokens_at_once(caplog) -> None:
     list(AdaptiveBatchSampler({"a": range(9), "b": range(9)}, 4, mixing=LossChange()))
-    (record,) = caplog.records
-    assert record.getMessage() == "The mixture depends on ['losses'], which no observe(...) call has reported."
+    assert caplog.messages == ["The mixture depends on ['losses'], which no observe(...) call has reported."]
+    with pytest.raises(ValueError, match=r"budget in tokens needs token counts.*observe\(tokens=\.\.\.\)"):
+        list(AdaptiveBatchSampler(100, 4, budget=Budget(tokens=50)))
 
 
 @pytest.mark.parametrize("losses", [{"c": 1.0}, [1.0], 1.0, [1.0, 2.0, 3.0]])

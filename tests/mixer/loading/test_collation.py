@@ -1,5 +1,3 @@
-"""Micro-batches as their streams have them made."""
-
 from collections.abc import Callable
 from typing import Any
 

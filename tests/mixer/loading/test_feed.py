@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixer import Stream
+from mixer import Decision, Stream, Uniform
 from mixer.distributed.collectives import OtherRankError
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.reader import SampleError
-from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from tests.mixer.loading.rows_on_ranks import (
     Meeting,
     Rows,
@@ -22,17 +21,6 @@ from tests.mixer.loading.rows_on_ranks import (
     run_ranks,
     shards,
 )
-
-
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_one_pass_gives_each_row_once(world_size: int) -> None:
-    ranks = run_ranks(lambda: [Stream("rows", Rows(30), max_epochs=1)], world_size, 100)
-    together = sorted(row for _, batches in ranks for row in rows_of(batches))
-    assert together == list(range(30))
-    for loader, batches in ranks:
-        assert len(batches) == 5
-        assert loader.mixing.is_exhausted
-        assert loader.mixing.seen.tolist() == [30]
 
 
 def test_a_shard_that_ends_first_ends_the_stream_for_all_at_the_same_step() -> None:
@@ -58,36 +46,19 @@ def test_a_pass_that_cannot_be_ended_on_one_rank_leaves_no_other_waiting(monkeyp
     end_pass = RowSource.end_pass
 
     def fail_on_one(source: RowSource, most: int = 10_000) -> int:
-        if source._rank == 1:
-            raise OSError("gone")
-        return end_pass(source, most)
+        return end_pass(source, most) if source._rank != 1 else Path("/missing").stat().st_size
 
     monkeypatch.setattr(RowSource, "end_pass", fail_on_one)
     errors = outcomes_of(lambda: [Stream("rows", Rows(9)), Stream("map", places(50, 1))], 2, 20)
-    assert [(type(error), str(error)) for error in errors] == [
-        (OtherRankError, "Another rank could not end a pass over its rows."),
-        (OSError, "gone"),
-    ]
-
-
-class _OnTop(Policy):
-    """Takes twice the batch size from the second stream, on top of the batch."""
-
-    name, is_static = "OnTop", True
-
-    def start(self, mixture: Mixture) -> Decision:
-        return Decision(np.array([1.0, 0.0]), additional=np.array([0.0, 2.0]))
-
-    def update(self, observation: Observation) -> Decision:
-        raise NotImplementedError
+    assert [type(error) for error in errors] == [OtherRankError, FileNotFoundError]
+    assert str(errors[0]) == "Another rank could not end a pass over its rows."
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_rows_that_come_on_top_of_a_batch_are_there(world_size: int) -> None:
-    def streams() -> list[Stream]:
-        return [Stream("map", places(50, 0)), Stream("rows", Rows(40, 1))]
-
-    ranks = run_ranks(streams, world_size, 5, policy=_OnTop())
+def test_rows_that_come_on_top_of_a_batch_are_there(world_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    decision = Decision(np.array([1.0, 0.0]), additional=np.array([0.0, 2.0]))  # twice the batch, of the second stream
+    monkeypatch.setattr(Uniform, "start", lambda self, mixture: decision)
+    ranks = run_ranks(lambda: [Stream("map", places(50, 0)), Stream("rows", Rows(40, 1))], world_size, 5)
     assert sum(len(rows_of(batches, 1)) for _, batches in ranks) == 60
 
 
@@ -123,6 +94,9 @@ def test_a_look_ahead_goes_beyond_the_end_of_a_pass() -> None:
     assert coverage["map"] == pytest.approx(9 / 50)
 
 
+_DAMAGED = r"the position of stream 'rows' in a file rows-RANK\.json of .* is damaged"
+
+
 class TestFiles:
     def load(self, folder: Path, world_size: int = 1, **options: Any) -> None:
         make_loader([Stream("rows", Rows(30))], 0, world_size, Meeting(1))._feed.load(folder, 0, **options)
@@ -140,10 +114,7 @@ class TestFiles:
         [
             (None, r"has no position of stream 'rows': a file rows-RANK\.json is missing"),
             ("{torn", r"rows-0\.json is torn"),
-            *(
-                (f'{{"rows": {value}}}', r"the position of stream 'rows' in a file rows-RANK\.json of .* is damaged")
-                for value in ("3", "null", "[]", "{}", '{"lanes": 3}')
-            ),
+            *((f'{{"rows": {value}}}', _DAMAGED) for value in ("3", "null", "[]", "{}", '{"lanes": 3}')),
         ],
     )
     def test_what_is_missing_torn_or_no_place_in_rows_is_named(self, text, message, tmp_path: Path) -> None:

@@ -95,7 +95,9 @@ class _Ragged:
 def _pad(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     width = max(len(sample["input_ids"]) for sample in samples)
     rows = [sample["input_ids"] + [0] * (width - len(sample["input_ids"])) for sample in samples]
-    columns = {name: torch.tensor([sample[name] for sample in samples]) for name in ("labels", "place")}
+    columns = {
+        name: torch.tensor([sample[name] for sample in samples]) for name in ("labels", "place") if name in samples[0]
+    }
     return {"input_ids": torch.tensor(rows), "attention_mask": (torch.tensor(rows) > 0).long(), **columns}
 
 
@@ -125,16 +127,15 @@ def _samples(batch: StepBatch) -> list[tuple[int, int]]:
     )
 
 
-def _num_padded(batch: StepBatch) -> int:
-    return sum(int((micro.inputs["input_ids"] == 0).sum()) for micro in batch.micro_batches)
-
-
 class TestLoader:
     @pytest.mark.parametrize("by_stream", [False, True])
     def test_grouping_changes_no_sample_of_the_step_and_saves_padding(self, by_stream: bool) -> None:
         one, other = _first(_loader(lengths=None), by_stream), _first(_loader(groups_by_length=True), by_stream)
         assert _samples(one) == _samples(other)
-        assert _num_padded(other) < _num_padded(one)
+        padded = [
+            sum(int((micro.inputs["input_ids"] == 0).sum()) for micro in step.micro_batches) for step in (other, one)
+        ]
+        assert padded[0] < padded[1]
         for micro in other.micro_batches:
             ids = micro.inputs["input_ids"][:, 0] - 1
             assert ids.tolist() == micro.stream_ids.tolist()
@@ -143,7 +144,7 @@ class TestLoader:
     @pytest.mark.parametrize(
         ("has_column", "by_stream", "cap"), [(False, False, 1), (False, True, 3), (True, False, 3), (True, True, 1)]
     )
-    def test_the_ranks_together_have_the_step_and_keep_their_samples_when_cut_anew(self, has_column, by_stream, cap):
+    def test_the_ranks_together_have_the_step_and_keep_their_samples_when_cut(self, has_column, by_stream, cap) -> None:
         numbers, rows = set(), []
         for rank in range(3):
             loader = _loader(rank, 3, has_column, groups_by_length=True)
@@ -158,23 +159,18 @@ class TestLoader:
         assert len(numbers) == 1
         assert sorted(rows) == _samples(_first(_loader(lengths=None)))
 
-    def test_micro_batches_of_so_many_tokens(self) -> None:
+    def test_micro_batches_have_so_many_tokens_and_ranks_with_fewer_get_empty_ones(self) -> None:
+        asked: list[int] = []
         batch = _first(_loader(max_tokens=64, groups_by_length=True))
         assert all(micro.inputs["input_ids"].numel() <= 64 for micro in batch.micro_batches)
         assert sum(len(micro.stream_ids) for micro in batch.micro_batches) == 24
-
-    def test_ranks_with_fewer_micro_batches_get_empty_ones(self) -> None:
-        asked: list[int] = []
-        batch = _first(_loader(0, 2, max_tokens=64, agree_on_most=lambda number: asked.append(number) or 9))
-        assert [micro.is_padding for micro in batch.micro_batches] == [False] * asked[0] + [True] * (9 - asked[0])
-
-    def test_a_failure_is_told_before_the_others_wait(self) -> None:
-        asked: list[int] = []
-        loader = _loader(max_tokens=64, agree_on_most=lambda number: asked.append(number) or number)
+        loader = _loader(0, 2, max_tokens=64, agree_on_most=lambda number: asked.append(number) or 9)
+        paddings = [micro.is_padding for micro in _first(loader).micro_batches]
+        assert paddings == [False] * asked[0] + [True] * (9 - asked[0])
         loader._reader._datasets[1].sizes = None  # every sample of it fails now
         with pytest.raises(SampleError, match="'s1'"):
             loader.next_batch()
-        assert asked == [0]
+        assert asked[1:] == [0]  # told before the others wait
 
 
 @pytest.mark.parametrize(
@@ -191,10 +187,13 @@ def test_a_length_is_that_of_its_column_or_else_of_the_input(lengths: Any, sampl
     assert lengths.measure(share, Loaded(samples)).tolist() == expected
 
 
-def test_samples_without_a_length_are_refused() -> None:
+def test_samples_without_a_length_and_a_token_budget_that_is_none_are_refused() -> None:
     lengths = Lengths([range(3)], "length", "pixels")
     with pytest.raises(ValueError, match=r"need samples with 'pixels' or a column 'length' .* \['a'\]"):
         lengths.measure([StreamShare(0, range(1), np.arange(1))], Loaded(Samples(None, [{"a": 1}])))
+    for value in (0, True, 1.5):
+        with pytest.raises((ValueError, TypeError), match="max_tokens_per_micro_batch must be"):
+            check_max_tokens(value)
 
 
 @pytest.mark.parametrize(
@@ -202,22 +201,11 @@ def test_samples_without_a_length_are_refused() -> None:
 )
 def test_the_gradient_is_the_one_without_grouping(tmp_path: Path, max_tokens: int | None, strategy: str) -> None:
     def gradients(strategy: str, max_tokens: int | None) -> torch.Tensor:
-        sources = {name: _Ragged(number, 30).with_column() for number, name in enumerate("ab")}
+        sources = {name: _Ragged(number, 30).with_column().remove_columns("place") for number, name in enumerate("ab")}
         recorder, model = GradientRecorder(), build_model("bert-classifier")
         args = arguments(tmp_path, per_device_train_batch_size=4, train_sampling_strategy=strategy)
         options = {"mixing": LossChange(), "callbacks": [recorder], "max_tokens_per_micro_batch": max_tokens}
-        MixingTrainer(model, args, pad, sources, batch_size=16, **options).train()
+        MixingTrainer(model, args, _pad, sources, batch_size=16, **options).train()
         return torch.stack(recorder.gradients)
 
-    def pad(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        inputs = _pad([{"place": 0, **sample} for sample in samples])
-        inputs.pop("place")
-        return inputs
-
     torch.testing.assert_close(gradients(strategy, max_tokens), gradients("random", None), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(("value", "error"), [(0, ValueError), (True, TypeError), (1.5, TypeError)])
-def test_a_token_budget_that_is_none_is_refused(value: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="max_tokens_per_micro_batch must be"):
-        check_max_tokens(value)

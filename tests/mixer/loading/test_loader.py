@@ -24,9 +24,7 @@ def _loader(rank: int = 0, world_size: int = 1, kinds: Any = (Numbers,) * 3, **o
 
 
 def _first(loader: MixingLoader) -> StepBatch:
-    batch = loader.next_batch()
-    assert batch is not None
-    return batch
+    return next(batches_of(loader))
 
 
 def _rows(batch: StepBatch) -> list[tuple[int, int]]:
@@ -78,9 +76,7 @@ def test_a_batch_is_a_mapping_with_the_rows_of_all_micro_batches_put_together() 
     assert _batch_of({"x": torch.ones(2, 3)}, {"x": torch.ones(1, 4)})["x"].shape == (10,)
     batch = _batch_of({"names": ["a", "b"], "width": 3}, {"names": ["c"], "width": 4})
     assert dict(batch) == {"names": ["a", "b", "c"], "width": (3, 4)}
-
-
-def test_what_keeps_a_rank_in_step_is_no_part_of_a_batch() -> None:
+    # what keeps a rank in step is no part of it
     inputs = {"x": torch.ones(1, 3), "names": ["a"], "width": 3}
     assert _batch_of(inputs, inputs, padding=(1,))["x"].shape == (1, 3)
     alone = _batch_of(inputs, padding=(0,))

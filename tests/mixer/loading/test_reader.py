@@ -62,11 +62,6 @@ def picky(index: int) -> Any:
     return drawn
 
 
-def augmented() -> datasets.Dataset:
-    rows = datasets.Dataset.from_dict({"x": list(range(20))})
-    return rows.with_transform(lambda batch: {"x": [value + random.random() for value in batch["x"]]})
-
-
 def share_of(stream_id: int, positions: Sequence[int]) -> StreamShare:
     """Positions of a stream whose order is 3 p modulo 20."""
     own = np.array(positions, dtype=np.int64)
@@ -75,11 +70,8 @@ def share_of(stream_id: int, positions: Sequence[int]) -> StreamShare:
 
 def read(dataset: Any, *batches: Sequence[int], key: int = 5) -> dict[int, Any]:
     reader = StreamReader(["s"], [dataset], [key])
-    return {
-        position: sample
-        for batch in batches
-        for position, sample in zip(batch, reader.read([share_of(0, batch)]), strict=True)
-    }
+    found = [zip(batch, reader.read([share_of(0, batch)]), strict=True) for batch in batches]
+    return dict(itertools.chain(*found))
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +83,8 @@ def state() -> Iterator[RandomState]:
     assert state.is_current()
 
 
+ROWS = datasets.Dataset.from_dict({"x": list(range(20))})
+AUGMENTED = ROWS.with_transform(lambda batch: {"x": [value + random.random() for value in batch["x"]]})
 RANDOM = {
     "python": lambda: Data(lambda index: (index, random.random())),
     "numpy": lambda: Data(lambda index: (index, np.random.normal())),
@@ -99,7 +93,7 @@ RANDOM = {
     "batches": lambda: Batches(noisy),
     "subset": lambda: Subset(Data(noisy), range(20)),
     "concatenated": lambda: ConcatDataset([Data(noisy, 7), Data(noisy, 13)]),
-    "concatenated-transform": lambda: ConcatDataset([augmented(), Data(noisy, 5)]),
+    "concatenated-transform": lambda: ConcatDataset([AUGMENTED, Data(noisy, 5)]),
 }
 
 
@@ -157,39 +151,35 @@ class TestPlainSamples:
 
     def test_the_generators_are_not_even_looked_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(RandomState, "capture", lambda: pytest.fail("looked at"))
-        for dataset in (list(range(20)), datasets.Dataset.from_dict({"x": range(20)})):
+        for dataset in (list(range(20)), ROWS):
             assert len(read(dataset, range(10))) == 10
         monkeypatch.undo()
 
     def test_data_sets_and_collators_that_draw_nothing_are_told_apart(self) -> None:
         from transformers import DataCollatorForLanguageModeling, default_data_collator
 
-        rows = datasets.Dataset.from_dict({"x": range(20)})
         tensors = TensorDataset(torch.zeros(3))
-        for plain in (rows, rows.with_format("torch"), ConcatDataset([rows, rows]), Subset(rows, [1]), [1], tensors):
+        for plain in (ROWS, ROWS.with_format("torch"), ConcatDataset([ROWS, ROWS]), Subset(ROWS, [1]), [1], tensors):
             assert reads_without_randomness(plain)
-        custom = rows.with_transform(lambda batch: batch)
-        for other in (custom, ConcatDataset([rows, custom]), Subset(custom, [1]), Data(), type("L", (list,), {})([1])):
+        custom = ROWS.with_transform(lambda batch: batch)
+        for other in (custom, ConcatDataset([ROWS, custom]), Subset(custom, [1]), Data(), type("L", (list,), {})([1])):
             assert not reads_without_randomness(other)
-        masking, plain = (
-            DataCollatorForLanguageModeling(SimpleNamespace(mask_token="m", pad_token="p"), mlm=is_masking)
-            for is_masking in (True, False)
-        )
+        collator, tokenizer = DataCollatorForLanguageModeling, SimpleNamespace(mask_token="m", pad_token="p")
+        masking, plain = collator(tokenizer, mlm=True), collator(tokenizer, mlm=False)
         found = [collates_without_randomness(each) for each in (default_data_collator, plain, masking, list)]
         assert found == [True, True, False, False]
 
 
 class TestFailures:
     @pytest.mark.parametrize("dataset", [Data(picky), Batches(picky), ConcatDataset([Data(picky)])])
-    @pytest.mark.parametrize("is_known", [False, True])
-    def test_the_stream_and_the_index_are_named(self, dataset: Any, is_known: bool) -> None:
+    def test_the_stream_and_the_index_are_named_whether_or_not_it_is_known_to_draw(self, dataset: Any) -> None:
         reader = StreamReader(["good", "bad"], [Data(noisy), dataset], [1, 2])
-        if is_known:
+        for _ in range(2):
+            message = "Stream 'bad': sample 7 could not be loaded: OSError: disk on fire"
+            with pytest.raises(SampleError, match=message) as error:
+                reader.read([share_of(0, [1]), share_of(1, [1, 9, 3])])
+            assert isinstance(error.value.__cause__, OSError)
             reader.read([share_of(0, [1]), share_of(1, [1, 3])])
-        message = "Stream 'bad': sample 7 could not be loaded: OSError: disk on fire"
-        with pytest.raises(SampleError, match=message) as error:
-            reader.read([share_of(0, [1]), share_of(1, [1, 9, 3])])
-        assert isinstance(error.value.__cause__, OSError)
 
     @pytest.mark.parametrize(
         ("dataset", "message"),
@@ -234,25 +224,20 @@ class Columns(Data):
 
 class TestColumns:
     def test_they_are_read_stream_after_stream(self) -> None:
-        reader = StreamReader(["a", "b"], [Columns(y=2), Columns(y=2)], [1, 2])
+        reader = StreamReader(["a", "b"], [Columns(y=2)] * 2, [1, 2])
         columns = reader.read_columns([share_of(0, [1, 2]), share_of(1, [4])])
         assert reader.has_columns
         assert columns["x"].tolist() == [3, 6, 12]
         assert columns["y"].shape == (3, 2)
         assert not StreamReader(["a", "b"], [Columns(), Data()], [1, 2]).has_columns
 
-    @pytest.mark.parametrize(
-        ("other", "position", "message"),
-        [
-            (Columns(y=2), 9, r"Stream 'b': .*\[7\] could not be loaded: OSError: disk on fire"),
-            (Columns(), 1, r"columns of the streams \['a', 'b'\] cannot be stacked"),
-            (Columns(y=3), 1, r"columns of the streams \['a', 'b'\] cannot be stacked"),
-        ],
-    )
-    def test_what_fails_or_does_not_fit_together_is_named(self, other: Any, position: int, message: str) -> None:
-        reader = StreamReader(["a", "b"], [Columns(y=2), other], [1, 2])
-        with pytest.raises(SampleError, match=message):
-            reader.read_columns([share_of(0, [1]), share_of(1, [position])])
+    def test_what_fails_or_does_not_fit_together_is_named(self) -> None:
+        unfit = r"columns of the streams \['a', 'b'\] cannot be stacked"
+        broken = r"Stream 'b': .*\[7\] could not be loaded: OSError: disk on fire"
+        for other, position, message in ((Columns(y=2), 9, broken), (Columns(), 1, unfit), (Columns(y=3), 1, unfit)):
+            reader = StreamReader(["a", "b"], [Columns(y=2), other], [1, 2])
+            with pytest.raises(SampleError, match=message):
+                reader.read_columns([share_of(0, [1]), share_of(1, [position])])
 
 
 def test_a_data_set_that_hides_its_drawing_is_seeded_if_the_stream_says_so() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from mixer import Uniform
 from mixer.loading.reader import SampleError, StreamReader
@@ -177,19 +176,3 @@ class TestJobs:
         assert [each.share[0].positions.tolist() for each, _ in done] == [[2], [3], [4]]
         assert [isinstance(found, BrokenSample) or found[0] for _, found in done] == [2, True, 4]
         assert "ZeroDivisionError" in done[1][1].message
-
-    def test_stopped_workers_forget_their_jobs(self) -> None:
-        workers = self.workers(job(0, 1))
-        workers.stop()
-        assert self.received(workers, 0) == []
-        workers.start()
-        workers.submit(job(0, 2))
-        assert (0, [2]) in self.received(workers, 0)
-
-    def test_a_torn_off_worker_is_described(self) -> None:
-        workers = self.workers()
-        workers._places[1] = torch.tensor([4321, 0, 17])
-        error = RuntimeError("DataLoader worker (pid(s) 4321) exited unexpectedly")
-        message = workers._describe_death(error, job(0, 5, 6))
-        assert "stream 's', sample 17" in message
-        assert "Requested: stream 's', samples [5, 6]" in message
