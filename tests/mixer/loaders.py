@@ -44,6 +44,15 @@ class Numbers(Noisy):
         return {"x": torch.tensor([self.stream_id, index])}
 
 
+class Columns(Numbers):
+    """Rows that can be read as columns, of one name."""
+
+    name = "x"
+
+    def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
+        return {self.name: torch.stack([self[index]["x"] for index in indices.tolist()])}
+
+
 class Failing(Noisy):
     def __getitem__(self, index: int) -> dict[str, Any]:
         if index == 3:
@@ -89,7 +98,7 @@ def make_loader(
     num_workers: int = 0,
     rank: int = 0,
     world_size: int = 1,
-    datasets: Sequence[Any] | None = None,
+    datasets: Any = None,
     policy: Policy | None = None,
     batch_size: int = 9,
     num_epochs: float = 4,
@@ -104,12 +113,8 @@ def make_loader(
     clock = Clock(batch_size, sum(map(len, datasets)), Budget(epochs=num_epochs))
     mixing = Mixing(Planner(streams, seed=0), policy or Uniform(), clock)
     workers = WorkerOptions(num_workers, prefetch_factor, **options)
-    return MixingLoader(
-        *(mixing, datasets, collator, rank, world_size, MicroBatchOptions(micro_batch_size)),
-        seed=3,
-        workers=workers,
-        stack_columns=stack_columns,
-    )
+    options = {"seed": 3, "workers": workers, "stack_columns": stack_columns}
+    return MixingLoader(mixing, datasets, collator, rank, world_size, MicroBatchOptions(micro_batch_size), **options)
 
 
 def batches_of(loader: MixingLoader, limit: int = 10_000) -> Iterator[StepBatch]:
@@ -133,10 +138,6 @@ def contents(batch: StepBatch) -> list[Any]:
     return [batch.plan.fingerprint(), batch.plan.staleness, *micro_batches]
 
 
-def num_own(batch: StepBatch) -> int:
-    return sum(len(micro.stream_ids) for micro in batch.micro_batches if not micro.is_padding)
-
-
 class InProcess:
     """Stands in for a DataLoader with workers: it takes jobs off the line as one does, but loads them here."""
 
@@ -146,15 +147,13 @@ class InProcess:
         self.dataset, self.sampler, self.num_jobs = dataset, sampler, num_workers * prefetch_factor
 
     def __iter__(self) -> Iterator[Any]:
-        return _InProcessIterator(self)
+        places = iter(self.sampler)
+        shares = [next(places) for _ in range(self.num_jobs)]
 
+        def load() -> Iterator[Any]:
+            while True:
+                share = shares.pop(0)
+                shares.append(next(places))
+                yield self.dataset[share]
 
-class _InProcessIterator:
-    def __init__(self, loader: InProcess):
-        self.loader, self.places = loader, iter(loader.sampler)
-        self.shares = [next(self.places) for _ in range(loader.num_jobs)]
-
-    def __next__(self) -> Any:
-        share = self.shares.pop(0)
-        self.shares.append(next(self.places))
-        return self.loader.dataset[share]
+        return load()

@@ -1,5 +1,6 @@
 """Iterable streams in a mixture, on ranks that are threads here."""
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,15 +45,8 @@ def shards(sizes: list[int]) -> datasets.IterableDataset:
     return datasets.IterableDataset.from_generator(rows, gen_kwargs={"shards": list(enumerate(sizes))})
 
 
-class Places:
-    def __init__(self, length: int, stream: int):
-        self.length, self.stream = length, stream
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> dict[str, int]:
-        return {"stream": self.stream, "row": index}
+def places(length: int, stream: int) -> list[dict[str, int]]:
+    return [{"stream": stream, "row": number} for number in range(length)]
 
 
 class Meeting:
@@ -80,10 +74,6 @@ class Meeting:
         self._barrier.abort()
 
 
-def _collate(samples: list[dict[str, int]]) -> dict[str, Any]:
-    return {name: np.array([sample[name] for sample in samples]) for name in samples[0]}
-
-
 def make_loader(
     streams: list[Stream],
     rank: int,
@@ -100,9 +90,13 @@ def make_loader(
         for number, stream in enumerate(streams)
         if stream.is_iterable
     }
+
+    def collate(samples: list[dict[str, int]]) -> dict[str, Any]:
+        return {name: np.array([sample[name] for sample in samples]) for name in samples[0]}
+
     feed = Feed(sources, mixing, meeting, world_size)
     parts = [stream.dataset for stream in streams]
-    return MixingLoader(mixing, parts, _collate, rank, world_size, MicroBatchOptions(3), feed=feed)
+    return MixingLoader(mixing, parts, collate, rank, world_size, MicroBatchOptions(3), feed=feed)
 
 
 def outcomes_of(
@@ -117,13 +111,23 @@ def outcomes_of(
     """Trains on all ranks at once; gives each one's loader and steps, or its error."""
     meeting, results = Meeting(world_size), {}
 
+    def steps(loader: MixingLoader) -> Iterator[StepBatch]:
+        mixing, none = loader.mixing, np.zeros(len(loader.mixing.names), dtype=np.int64)
+        while not mixing.is_exhausted:
+            if weigh is not None:
+                mixing.set_weights(weigh(mixing.clock.step))
+            if (batch := loader.next_batch()) is None:
+                return
+            mixing.observe(batch.plan, np.full(len(none), np.nan), none)
+            yield batch
+
     def train(rank: int) -> None:
         try:
             loader = make_loader(make_streams(), rank, world_size, meeting, **options)
             if resume is not None:
                 loader.mixing.load_state_dict(read_json(resume / f"mixing-{rank}.json"))
                 loader._feed.load(resume, rank)
-            results[rank] = (loader, _train(loader, num_steps, weigh))
+            results[rank] = (loader, list(itertools.islice(steps(loader), num_steps)))
             if save is not None:
                 write_json(save / f"mixing-{rank}.json", loader.mixing.state_dict())
                 loader._feed.save(save, rank)
@@ -147,20 +151,6 @@ def run_ranks(*args: Any, **options: Any) -> list[tuple[MixingLoader, list[StepB
     for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
         raise error  # that of a rank itself rather than that of one that waited for it
     return outcomes
-
-
-def _train(loader: MixingLoader, num_steps: int, weigh: Callable[[int], list[float]] | None) -> list[StepBatch]:
-    mixing, batches = loader.mixing, []
-    while len(batches) < num_steps and not mixing.is_exhausted:
-        if weigh is not None:
-            mixing.set_weights(weigh(mixing.clock.step))
-        batch = loader.next_batch()
-        if batch is None:
-            break
-        batches.append(batch)
-        num_streams = len(mixing.names)
-        mixing.observe(batch.plan, np.full(num_streams, np.nan), np.zeros(num_streams, dtype=np.int64))
-    return batches
 
 
 def rows_of(batches: list[StepBatch], stream: int = 0) -> list[int]:

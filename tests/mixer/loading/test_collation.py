@@ -1,63 +1,55 @@
-"""Micro-batches as their streams have them made."""
-
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from mixer.loading.collate import Collation, Loaded, StreamSpecifics, batch_mapping
+from mixer.loading.collate import Collation, Loaded, StreamSpecifics
 from mixer.loading.transport import Samples
 from mixer.models.inputs import TASK
 
 
-def _stack(samples: list[Any]) -> dict[str, Tensor]:
-    return {"x": torch.tensor(samples)}
+def _collation(own: dict[int, StreamSpecifics], collator: Any = None, seed: int = 0, rank: int = 0) -> Collation:
+    return Collation(
+        collator or _make(torch.tensor), None, seed, rank, False, own, ("first", "second", "third", "fourth")
+    )
 
 
-def _negated(samples: list[Any]) -> dict[str, Tensor]:
-    return {"x": -torch.tensor(samples)}
-
-
-def _noisy(samples: list[Any]) -> dict[str, Tensor]:
-    return {"x": torch.rand(len(samples))}
-
-
-def _collation(own: dict[int, StreamSpecifics], collator: Any = _stack, seed: int = 0, rank: int = 0) -> Collation:
-    return Collation(collator, None, seed, rank, False, own, ("first", "second", "third", "fourth"))
+def _make(answer: Callable[[list[Any]], Any]) -> Callable[[list[Any]], dict[str, Any]]:
+    return lambda samples: {"x": answer(samples)}
 
 
 _LOADED = Loaded(Samples(None, [1, 2, 3, 4]))
 
 
 def test_a_stream_has_its_own_collator_and_task() -> None:
-    collation = _collation(
-        {1: StreamSpecifics(_negated), 2: StreamSpecifics(None, "b"), 3: StreamSpecifics(_negated, "c")}
-    )
+    negated = _make(lambda samples: -torch.tensor(samples))
+    own = {1: StreamSpecifics(negated), 2: StreamSpecifics(None, "b"), 3: StreamSpecifics(negated, "c")}
+    collation = _collation(own)
     found = [collation.collate(_LOADED, slice(0, 2), 0, 0, stream_id) for stream_id in (-1, 0, 1, 2, 3)]
     assert [one["x"].tolist() for one in found] == [[1, 2], [1, 2], [-1, -2], [1, 2], [-1, -2]]
     assert [one.get(TASK) for one in found] == [None, None, None, "b", "c"]
 
 
 def test_columns_go_to_a_collator_of_ones_own_as_samples() -> None:
-    def seen(samples: list[Any]) -> dict[str, Any]:
-        return {"rows": [int(sample["x"]) for sample in samples]}
-
+    own = StreamSpecifics(_make(lambda samples: [int(sample["x"]) for sample in samples]))
     loaded = Loaded(Samples({"x": torch.arange(4)}))
-    collation = Collation(_stack, lambda columns: {"stacked": columns["x"]}, 0, 0, False, {1: StreamSpecifics(seen)})
+    collation = Collation(None, lambda columns: {"stacked": columns["x"]}, 0, 0, False, {1: own})
     assert collation.collate(loaded, np.array([2, 0]), 0, 0, 0)["stacked"].tolist() == [2, 0]
-    assert collation.collate(loaded, np.array([2, 0]), 0, 0, 1)["rows"] == [2, 0]
+    assert collation.collate(loaded, np.array([2, 0]), 0, 0, 1)["x"] == [2, 0]
 
 
 def test_random_numbers_are_those_of_the_micro_batch() -> None:
+    noisy = _make(lambda samples: torch.rand(len(samples)))
+
     def drawn(step: int, number: int, stream_id: int, **options: Any) -> list[float]:
         torch.rand(3)
-        collation = _collation({1: StreamSpecifics(_noisy, "t")}, _noisy, **options)
+        collation = _collation({1: StreamSpecifics(noisy, "t")}, noisy, **options)
         return list(collation.collate(_LOADED, slice(0, 3), step, number, stream_id)["x"].tolist())
 
     before = torch.get_rng_state()
-    _collation({}, _noisy).collate(_LOADED, slice(0, 3), 0, 0)
+    _collation({}, noisy).collate(_LOADED, slice(0, 3), 0, 0)
     assert torch.equal(torch.get_rng_state(), before)
     assert drawn(1, 2, 1) == drawn(1, 2, 1) == drawn(1, 2, 0)
     others = [drawn(1, 3, 1), drawn(2, 2, 1), drawn(1, 2, 1, seed=1), drawn(1, 2, 1, rank=1)]
@@ -73,9 +65,5 @@ def test_what_fails_is_told_with_its_micro_batch(stream_id: int, note: str) -> N
         _collation({}, fails).collate(_LOADED, slice(0, 1), 4, 2, stream_id)
     assert "While collating micro-batch 2 of step 4." in caught.value.__notes__[0]
     assert caught.value.__notes__[0].endswith(note)
-
-
-def test_what_is_told_a_task_has_to_be_a_mapping() -> None:
     with pytest.raises(TypeError, match="The data_collator must return a mapping of model inputs, got list"):
-        _collation({0: StreamSpecifics(None, "t")}, lambda samples: samples).collate(_LOADED, slice(0, 1), 0, 0, 0)
-    assert batch_mapping({"x": 1}) == {"x": 1}
+        _collation({0: StreamSpecifics(None, "t")}, list).collate(_LOADED, slice(0, 1), 0, 0, 0)  # told its task

@@ -7,36 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixer import Fixed, Stream
+from mixer import Decision, Stream, Uniform
 from mixer.distributed.collectives import OtherRankError
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.reader import SampleError
-from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from tests.mixer.loading.rows_on_ranks import (
     Meeting,
-    Places,
     Rows,
     make_loader,
     outcomes_of,
+    places,
     rows_of,
     run_ranks,
     shards,
 )
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_one_pass_gives_each_row_once(world_size: int) -> None:
-    ranks = run_ranks(lambda: [Stream("rows", Rows(30), max_epochs=1)], world_size, 100)
-    together = sorted(row for _, batches in ranks for row in rows_of(batches))
-    assert together == list(range(30))
-    for loader, batches in ranks:
-        assert len(batches) == 5
-        assert loader.mixing.is_exhausted
-        assert loader.mixing.seen.tolist() == [30]
-
-
 def test_a_shard_that_ends_first_ends_the_stream_for_all_at_the_same_step() -> None:
-    ranks = run_ranks(lambda: [Stream("rows", shards([9, 40]), max_epochs=1), Stream("map", Places(50, 1))], 2, 40)
+    ranks = run_ranks(lambda: [Stream("rows", shards([9, 40]), max_epochs=1), Stream("map", places(50, 1))], 2, 40)
     counts = [[batch.plan.counts.tolist() for batch in batches] for _, batches in ranks]
     assert counts[0] == counts[1]
     given = [rows_of(batches) for _, batches in ranks]
@@ -58,60 +46,31 @@ def test_a_pass_that_cannot_be_ended_on_one_rank_leaves_no_other_waiting(monkeyp
     end_pass = RowSource.end_pass
 
     def fail_on_one(source: RowSource, most: int = 10_000) -> int:
-        if source._rank == 1:
-            raise OSError("gone")
-        return end_pass(source, most)
+        return end_pass(source, most) if source._rank != 1 else Path("/missing").stat().st_size
 
     monkeypatch.setattr(RowSource, "end_pass", fail_on_one)
-    errors = outcomes_of(lambda: [Stream("rows", Rows(9)), Stream("map", Places(50, 1))], 2, 20)
-    assert [(type(error), str(error)) for error in errors] == [
-        (OtherRankError, "Another rank could not end a pass over its rows."),
-        (OSError, "gone"),
-    ]
-
-
-class _OnTop(Policy):
-    """Takes twice the batch size from the second stream, on top of the batch."""
-
-    name, is_static = "OnTop", True
-
-    def start(self, mixture: Mixture) -> Decision:
-        return Decision(np.array([1.0, 0.0]), additional=np.array([0.0, 2.0]))
-
-    def update(self, observation: Observation) -> Decision:
-        raise NotImplementedError
+    errors = outcomes_of(lambda: [Stream("rows", Rows(9)), Stream("map", places(50, 1))], 2, 20)
+    assert [type(error) for error in errors] == [OtherRankError, FileNotFoundError]
+    assert str(errors[0]) == "Another rank could not end a pass over its rows."
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_rows_that_come_on_top_of_a_batch_are_there(world_size: int) -> None:
-    ranks = run_ranks(
-        lambda: [Stream("map", Places(50, 0)), Stream("rows", Rows(40, 1))], world_size, 5, policy=_OnTop()
-    )
+def test_rows_that_come_on_top_of_a_batch_are_there(world_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    decision = Decision(np.array([1.0, 0.0]), additional=np.array([0.0, 2.0]))  # twice the batch, of the second stream
+    monkeypatch.setattr(Uniform, "start", lambda self, mixture: decision)
+    ranks = run_ranks(lambda: [Stream("map", places(50, 0)), Stream("rows", Rows(40, 1))], world_size, 5)
     assert sum(len(rows_of(batches, 1)) for _, batches in ranks) == 60
 
 
 def test_fewer_rows_than_ranks_is_an_error_and_no_endless_search() -> None:
-    with pytest.raises(
-        ValueError, match=r"least one of 3 ranks received no row in a whole pass over the iterable streams \['rows'\]"
-    ):
-        run_ranks(lambda: [Stream("rows", Rows(2)), Stream("map", Places(50, 1))], 3, 20)
-
-
-def test_a_stream_of_weight_0_gives_nothing_and_loses_nothing() -> None:
-    ranks = run_ranks(lambda: [Stream("rows", Rows(9)), Stream("map", Places(50, 1))], 1, 5, policy=Fixed([0.0, 1.0]))
-    assert rows_of(ranks[0][1]) == []
-
-
-def test_loading_a_step_again_gives_the_same_rows() -> None:
-    loader = make_loader([Stream("rows", Rows(30))], 0, 1, Meeting(1))
-    batch = loader.next_batch()
-    assert batch is not None
-    assert rows_of([loader.load(batch.plan)]) == rows_of([batch]) == list(range(6))
+    message = r"least one of 3 ranks received no row in a whole pass over the iterable streams \['rows'\]"
+    with pytest.raises(ValueError, match=message):
+        run_ranks(lambda: [Stream("rows", Rows(2)), Stream("map", places(50, 1))], 3, 20)
 
 
 @pytest.mark.parametrize(("length", "world_size"), [(4, 3), (7, 2), (10, 1), (10, 3)])
 def test_the_end_of_a_pass_costs_a_stream_nothing_of_its_share(length: int, world_size: int) -> None:
-    ranks = run_ranks(lambda: [Stream("rows", Rows(length)), Stream("map", Places(1000, 1))], world_size, 20)
+    ranks = run_ranks(lambda: [Stream("rows", Rows(length)), Stream("map", places(1000, 1))], world_size, 20)
     assert all(batch.plan.counts.tolist() == [3, 3] for _, batches in ranks for batch in batches)
     times = np.bincount([row for _, batches in ranks for row in rows_of(batches)], minlength=length)
     assert times.sum() == 60
@@ -121,68 +80,44 @@ def test_the_end_of_a_pass_costs_a_stream_nothing_of_its_share(length: int, worl
 def test_a_pass_may_be_shorter_than_a_step() -> None:
     ((loader, batches),) = run_ranks(lambda: [Stream("rows", Rows(5))], 1, 4, batch_size=12)
     assert rows_of(batches) == [number % 5 for number in range(48)]
+    assert rows_of([loader.load(batches[-1].plan)]) == rows_of(batches[-1:])
     assert loader.mixing.unique.tolist() == [5]
 
 
 def test_a_look_ahead_goes_beyond_the_end_of_a_pass() -> None:
-    ((loader, _),) = run_ranks(lambda: [Stream("rows", Rows(8)), Stream("map", Places(50, 1))], 1, 2)
+    ((loader, _),) = run_ranks(lambda: [Stream("rows", Rows(8)), Stream("map", places(50, 1))], 1, 2)
     loader.mixing.next_plan()
     ahead = [plan.counts.tolist() for _, plan in zip(range(5), loader.mixing.forecast(), strict=False)]
     assert ahead == [[3, 3]] * 5
-
-
-def test_coverage_of_rows_is_no_share() -> None:
-    ((loader, _),) = run_ranks(lambda: [Stream("rows", Rows(30)), Stream("map", Places(12, 1))], 1, 3)
-    coverage = loader.mixing.coverage
+    coverage = loader.mixing.coverage  # of rows it is no share
     assert np.isnan(coverage["rows"])
-    assert coverage["map"] == pytest.approx(9 / 12)
+    assert coverage["map"] == pytest.approx(9 / 50)
 
 
-@pytest.mark.parametrize("num_steps", [2, 7])
-def test_a_feed_of_shards_goes_on_where_it_was(num_steps: int, tmp_path: Path) -> None:
-    def streams() -> list[Stream]:
-        return [Stream("rows", shards([12, 13])), Stream("map", Places(50, 1))]
-
-    ((_, whole),) = run_ranks(streams, 1, 16)
-    ((_, before),) = run_ranks(streams, 1, num_steps, save=tmp_path)
-    ((_, after),) = run_ranks(streams, 1, 16 - num_steps, resume=tmp_path)
-    for stream in (0, 1):
-        assert rows_of(before + after, stream) == rows_of(whole, stream)
+_DAMAGED = r"the position of stream 'rows' in a file rows-RANK\.json of .* is damaged"
 
 
 class TestFiles:
-    def saved(self, folder: Path) -> None:
-        run_ranks(lambda: [Stream("rows", Rows(30))], 1, 2, save=folder)
-
     def load(self, folder: Path, world_size: int = 1, **options: Any) -> None:
         make_loader([Stream("rows", Rows(30))], 0, world_size, Meeting(1))._feed.load(folder, 0, **options)
 
-    def test_another_number_of_ranks_is_refused_unless_told_otherwise(self, tmp_path: Path) -> None:
-        self.saved(tmp_path)
+    def test_another_number_of_ranks_is_refused_unless_told_otherwise_and_other_files_are_left(self, tmp_path) -> None:
+        run_ranks(lambda: [Stream("rows", Rows(30))], 1, 2, save=tmp_path)
+        for name in ("rows-x.json", "rows-.json", "rows-1-2.json", "rows-9999999999.json"):
+            (tmp_path / name).write_text("{}")
         with pytest.raises(ValueError, match=r"'rows'.*allow_inexact=True"):
             self.load(tmp_path, world_size=2)
         self.load(tmp_path, world_size=2, allow_inexact=True)
-
-    def test_files_of_other_names_are_left_alone(self, tmp_path: Path) -> None:
-        self.saved(tmp_path)
-        for name in ("rows-x.json", "rows-.json", "rows-1-2.json", "rows-9999999999.json"):
-            (tmp_path / name).write_text("{}")
-        self.load(tmp_path)
 
     @pytest.mark.parametrize(
         ("text", "message"),
         [
             (None, r"has no position of stream 'rows': a file rows-RANK\.json is missing"),
             ("{torn", r"rows-0\.json is torn"),
-            *(
-                (f'{{"rows": {value}}}', r"the position of stream 'rows' in a file rows-RANK\.json of .* is damaged")
-                for value in ("3", "null", "[]", "{}", '{"lanes": 3}')
-            ),
+            *((f'{{"rows": {value}}}', _DAMAGED) for value in ("3", "null", "[]", "{}", '{"lanes": 3}')),
         ],
     )
-    def test_what_is_missing_torn_or_no_place_in_rows_is_named(
-        self, text: str | None, message: str, tmp_path: Path
-    ) -> None:
+    def test_what_is_missing_torn_or_no_place_in_rows_is_named(self, text, message, tmp_path: Path) -> None:
         if text is not None:
             (tmp_path / "rows-0.json").write_text(text)
         with pytest.raises(ValueError, match=message):

@@ -9,7 +9,7 @@ import pytest
 
 from mixer import Stream
 from tests.mixer.loaders import quick_and_full
-from tests.mixer.loading.rows_on_ranks import Places, Rows, rows_of, run_ranks
+from tests.mixer.loading.rows_on_ranks import Rows, places, rows_of, run_ranks
 
 
 class _Case(NamedTuple):
@@ -24,7 +24,7 @@ class _Case(NamedTuple):
 
     def make_streams(self) -> list[Stream]:
         return [
-            Stream(f"s{k}", (Rows if is_iterable else Places)(length, k), max_epochs=max_epochs)
+            Stream(f"s{k}", (Rows if is_iterable else places)(length, k), max_epochs=max_epochs)
             for k, (is_iterable, length, max_epochs) in enumerate(self.streams)
         ]
 
@@ -83,6 +83,10 @@ def test_ranks_do_the_same_whatever_each_has_left_and_go_on_from_anywhere(case: 
 def test_every_row_of_the_last_pass_is_given_or_counted(world_size: int, length: int, num_passes: int) -> None:
     case = _Case(((False, 50, None), (True, length, num_passes)), world_size, 5)
     ranks = run_ranks(case.make_streams, world_size, 30, batch_size=5)
-    given = sum(len(rows_of(batches, 1)) for _, batches in ranks)
+    given = np.bincount([row for _, batches in ranks for row in rows_of(batches, 1)], minlength=length)
     undelivered = int(ranks[0][0].mixing.planner.undelivered[1])
-    assert given + undelivered == length * num_passes
+    assert given.sum() + undelivered == length * num_passes
+    assert given.max() <= num_passes
+    ((loader, _),) = run_ranks(lambda: [Stream("rows", Rows(length), max_epochs=num_passes)], 1, 100)
+    assert loader.mixing.is_exhausted
+    assert loader.mixing.seen.tolist() == [length * num_passes]

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from mixer import LossChange, MixingTrainer, Stream, Uniform
 from mixer.loading.batching import MicroBatchOptions
@@ -33,58 +32,49 @@ def _ids(lengths: list[int]) -> np.ndarray:
     return np.sort(np.arange(len(lengths)) % 3)
 
 
-class TestOrder:
-    @given(lengths=lengths_lists)
-    def test_it_is_from_long_to_short_and_loses_nothing_by_stream_or_not(self, lengths: list[int]) -> None:
-        ids, values = _ids(lengths), np.array(lengths)
-        order, by_stream = (sort_by_length(ids, values, is_by_stream=is_alone) for is_alone in (False, True))
-        assert sorted(order.tolist()) == sorted(by_stream.tolist()) == list(range(len(lengths)))
-        assert (np.diff(values[order]) <= 0).all()
-        assert ids[by_stream].tolist() == ids.tolist()
-        for stream_id in set(ids.tolist()):
-            assert (np.diff(values[by_stream][ids == stream_id]) <= 0).all()
-
-    def test_equal_lengths_stay_in_order(self) -> None:
-        assert sort_by_length(np.zeros(5, dtype=int), np.full(5, 7), False).tolist() == [0, 1, 2, 3, 4]
+@given(lengths=lengths_lists)
+def test_the_order_is_from_long_to_short_by_stream_or_not_and_equal_lengths_stay_in_order(lengths: list[int]) -> None:
+    ids, places = _ids(lengths), range(len(lengths))
+    order, by_stream = (sort_by_length(ids, np.array(lengths), is_by_stream=is_alone) for is_alone in (False, True))
+    assert order.tolist() == sorted(places, key=lambda place: -lengths[place])
+    assert by_stream.tolist() == sorted(places, key=lambda place: (ids[place], -lengths[place]))
 
 
-class TestDealing:
-    @given(lengths=lengths_lists, world_size=st.integers(1, 5), max_samples=st.integers(1, 9), by_stream=st.booleans())
-    def test_the_ranks_have_each_sample_once_in_as_many_micro_batches(
-        self, lengths: list[int], world_size: int, max_samples: int, by_stream: bool
-    ) -> None:
-        ids, values = _ids(lengths), np.array(lengths)
-        shares = [deal_by_length(ids, values, rank, world_size, max_samples, by_stream) for rank in range(world_size)]
-        assert sorted(np.concatenate(shares).tolist()) == list(range(len(lengths)))
-        for stream_id in range(3) if by_stream else [-1]:
-            mask = (ids == stream_id) | (stream_id < 0)
-            num_rounds = -(-int(mask.sum()) // (world_size * max_samples))
-            sizes = [int(mask[share].sum()) for share in shares]
-            assert max(sizes) <= num_rounds * max_samples
-            assert max(sizes) - min(sizes) <= num_rounds
-
-    def test_ranks_take_turns_with_neighbours_in_length(self) -> None:
-        lengths = np.arange(16, 0, -1)
-        shares = [deal_by_length(np.zeros(16, dtype=int), lengths, rank, 2, 4, False).tolist() for rank in range(2)]
-        assert shares == [[0, 1, 2, 3, 12, 13, 14, 15], [4, 5, 6, 7, 8, 9, 10, 11]]
+@given(lengths=lengths_lists, world_size=st.integers(1, 5), max_samples=st.integers(1, 9), by_stream=st.booleans())
+def test_ranks_are_dealt_each_sample_once_in_as_many_micro_batches(lengths, world_size, max_samples, by_stream) -> None:
+    ids, values = _ids(lengths), np.array(lengths)
+    shares = [deal_by_length(ids, values, rank, world_size, max_samples, by_stream) for rank in range(world_size)]
+    assert sorted(np.concatenate(shares).tolist()) == list(range(len(lengths)))
+    for stream_id in range(3) if by_stream else [-1]:
+        mask = (ids == stream_id) | (stream_id < 0)
+        num_rounds = -(-int(mask.sum()) // (world_size * max_samples))
+        sizes = [int(mask[share].sum()) for share in shares]
+        assert max(sizes) <= num_rounds * max_samples
+        assert max(sizes) - min(sizes) <= num_rounds
 
 
-class TestTokenBudget:
-    @given(lengths=lengths_lists, budget=st.integers(1, 200), by_stream=st.booleans())
-    def test_no_micro_batch_is_over_it_but_for_single_samples(self, lengths, budget, by_stream) -> None:
-        ids = _ids(lengths)
-        slices = split_by_tokens(ids, np.array(lengths), budget, by_stream)
-        assert [place for cut in slices for place in range(cut.start, cut.stop)] == list(range(len(lengths)))
-        for cut in slices:
-            own = lengths[cut.start : cut.stop]
-            assert max(own) * len(own) <= budget or len(own) == 1
-            if by_stream:
-                assert set(ids[cut.start : cut.stop].tolist()) == {cut.stream_id}
+def test_ranks_take_turns_with_neighbours_in_length() -> None:
+    lengths = np.arange(16, 0, -1)
+    shares = [deal_by_length(np.zeros(16, dtype=int), lengths, rank, 2, 4, False).tolist() for rank in range(2)]
+    assert shares == [[0, 1, 2, 3, 12, 13, 14, 15], [4, 5, 6, 7, 8, 9, 10, 11]]
 
-    def test_a_micro_batch_is_filled_before_the_next_one_begins(self) -> None:
-        slices = split_by_tokens(np.zeros(5, dtype=int), np.array([4, 4, 2, 2, 2]), 8, False)
-        assert [(cut.start, cut.stop) for cut in slices] == [(0, 2), (2, 5)]
-        assert split_by_tokens(np.zeros(0, dtype=int), np.zeros(0, dtype=int), 8, True) == []
+
+@given(lengths=lengths_lists, budget=st.integers(1, 200), by_stream=st.booleans())
+def test_no_micro_batch_is_over_its_tokens_but_for_single_samples(lengths, budget, by_stream) -> None:
+    ids = _ids(lengths)
+    slices = split_by_tokens(ids, np.array(lengths), budget, by_stream)
+    assert [place for cut in slices for place in range(cut.start, cut.stop)] == list(range(len(lengths)))
+    for cut in slices:
+        own = lengths[cut.start : cut.stop]
+        assert max(own) * len(own) <= budget or len(own) == 1
+        if by_stream:
+            assert set(ids[cut.start : cut.stop].tolist()) == {cut.stream_id}
+
+
+def test_a_micro_batch_is_filled_before_the_next_one_begins() -> None:
+    slices = split_by_tokens(np.zeros(5, dtype=int), np.array([4, 4, 2, 2, 2]), 8, False)
+    assert [(cut.start, cut.stop) for cut in slices] == [(0, 2), (2, 5)]
+    assert split_by_tokens(np.zeros(0, dtype=int), np.zeros(0, dtype=int), 8, True) == []
 
 
 class _Ragged:
@@ -96,8 +86,7 @@ class _Ragged:
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        size = int(self.sizes[index])
-        return {"input_ids": [self.stream + 1] * size, "labels": [self.stream + 1] * size, "place": index}
+        return {"input_ids": [self.stream + 1] * int(self.sizes[index]), "labels": index % 3, "place": index}
 
     def with_column(self) -> datasets.Dataset:
         return datasets.Dataset.from_list([{**self[k], "length": int(size)} for k, size in enumerate(self.sizes)])
@@ -105,11 +94,11 @@ class _Ragged:
 
 def _pad(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     width = max(len(sample["input_ids"]) for sample in samples)
-    padded = {
-        name: torch.tensor([sample[name] + [fill] * (width - len(sample[name])) for sample in samples])
-        for name, fill in (("input_ids", 0), ("labels", -100))
+    rows = [sample["input_ids"] + [0] * (width - len(sample["input_ids"])) for sample in samples]
+    columns = {
+        name: torch.tensor([sample[name] for sample in samples]) for name in ("labels", "place") if name in samples[0]
     }
-    return {**padded, "place": torch.tensor([sample["place"] for sample in samples])}
+    return {"input_ids": torch.tensor(rows), "attention_mask": (torch.tensor(rows) > 0).long(), **columns}
 
 
 def _loader(rank: int = 0, world_size: int = 1, has_column: bool = False, **options: Any) -> MixingLoader:
@@ -138,82 +127,57 @@ def _samples(batch: StepBatch) -> list[tuple[int, int]]:
     )
 
 
-def _num_padded(batch: StepBatch) -> int:
-    return sum(int((micro.inputs["input_ids"] == 0).sum()) for micro in batch.micro_batches)
-
-
 class TestLoader:
     @pytest.mark.parametrize("by_stream", [False, True])
     def test_grouping_changes_no_sample_of_the_step_and_saves_padding(self, by_stream: bool) -> None:
         one, other = _first(_loader(lengths=None), by_stream), _first(_loader(groups_by_length=True), by_stream)
         assert _samples(one) == _samples(other)
-        assert _num_padded(other) < _num_padded(one)
+        padded = [
+            sum(int((micro.inputs["input_ids"] == 0).sum()) for micro in step.micro_batches) for step in (other, one)
+        ]
+        assert padded[0] < padded[1]
         for micro in other.micro_batches:
             ids = micro.inputs["input_ids"][:, 0] - 1
             assert ids.tolist() == micro.stream_ids.tolist()
             assert not by_stream or len(set(ids.tolist())) == 1
 
     @pytest.mark.parametrize(
-        ("has_column", "by_stream", "cap"),
-        [
-            (False, False, MicroBatchCap(1)),
-            (False, True, MicroBatchCap(3)),
-            (True, False, MicroBatchCap(3)),
-            (True, True, MicroBatchCap(1)),
-        ],
+        ("has_column", "by_stream", "cap"), [(False, False, 1), (False, True, 3), (True, False, 3), (True, True, 1)]
     )
-    def test_the_ranks_together_have_the_step_and_keep_their_samples_when_they_cut_anew(
-        self, has_column: bool, by_stream: bool, cap: MicroBatchCap
-    ) -> None:
+    def test_the_ranks_together_have_the_step_and_keep_their_samples_when_cut(self, has_column, by_stream, cap) -> None:
         numbers, rows = set(), []
         for rank in range(3):
             loader = _loader(rank, 3, has_column, groups_by_length=True)
             loader.keeps_samples = True
             batch = _first(loader, by_stream)
-            loader.cap = cap
+            loader.cap = MicroBatchCap(cap)
             again = loader.resplit(batch)
             assert _samples(again) == _samples(batch)
-            assert max(len(micro.stream_ids) for micro in again.micro_batches) <= cap.max_samples
+            assert max(len(micro.stream_ids) for micro in again.micro_batches) <= cap
             numbers.add((len(batch.micro_batches), len(again.micro_batches)))
             rows += _samples(batch)
         assert len(numbers) == 1
         assert sorted(rows) == _samples(_first(_loader(lengths=None)))
 
-    def test_a_column_saves_padding_on_several_ranks(self) -> None:
-        padding = [
-            sum(_num_padded(_first(_loader(rank, 2, has_column, groups_by_length=True))) for rank in range(2))
-            for has_column in (True, False)
-        ]
-        assert padding[0] < padding[1]
-
-    def test_micro_batches_of_so_many_tokens(self) -> None:
+    def test_micro_batches_have_so_many_tokens_and_ranks_with_fewer_get_empty_ones(self) -> None:
+        asked: list[int] = []
         batch = _first(_loader(max_tokens=64, groups_by_length=True))
         assert all(micro.inputs["input_ids"].numel() <= 64 for micro in batch.micro_batches)
         assert sum(len(micro.stream_ids) for micro in batch.micro_batches) == 24
-
-    def test_ranks_with_fewer_micro_batches_get_empty_ones(self) -> None:
-        asked: list[int] = []
-        batch = _first(_loader(0, 2, max_tokens=64, agree_on_most=lambda number: asked.append(number) or 9))
-        assert [micro.is_padding for micro in batch.micro_batches] == [False] * asked[0] + [True] * (9 - asked[0])
-
-    def test_a_failure_is_told_before_the_others_wait(self) -> None:
-        asked: list[int] = []
-        loader = _loader(max_tokens=64, agree_on_most=lambda number: asked.append(number) or number)
+        loader = _loader(0, 2, max_tokens=64, agree_on_most=lambda number: asked.append(number) or 9)
+        paddings = [micro.is_padding for micro in _first(loader).micro_batches]
+        assert paddings == [False] * asked[0] + [True] * (9 - asked[0])
         loader._reader._datasets[1].sizes = None  # every sample of it fails now
         with pytest.raises(SampleError, match="'s1'"):
             loader.next_batch()
-        assert asked == [0]
+        assert asked[1:] == [0]  # told before the others wait
 
 
 @pytest.mark.parametrize(
     ("lengths", "samples", "expected"),
     [
         (Lengths([[]], "size"), Samples(None, [{"size": 7, "input_ids": [1]}, {"input_ids": [1, 2]}]), [7, 2]),
-        (
-            Lengths([datasets.Dataset.from_dict({"length": [5, 9, 2]})]),
-            Samples(None, [{"pixels": 1}] * 3),  # the column is not loaded
-            [5, 9, 2],
-        ),
+        (Lengths([datasets.Dataset.from_dict({"length": [5, 9]})]), Samples(None, [{"pixels": 1}] * 2), [5, 9]),
         (Lengths([[]]), Samples({"input_ids": torch.zeros(3, 5)}), [5, 5, 5]),
     ],
 )
@@ -223,49 +187,25 @@ def test_a_length_is_that_of_its_column_or_else_of_the_input(lengths: Any, sampl
     assert lengths.measure(share, Loaded(samples)).tolist() == expected
 
 
-def test_samples_without_a_length_are_refused() -> None:
+def test_samples_without_a_length_and_a_token_budget_that_is_none_are_refused() -> None:
     lengths = Lengths([range(3)], "length", "pixels")
     with pytest.raises(ValueError, match=r"need samples with 'pixels' or a column 'length' .* \['a'\]"):
         lengths.measure([StreamShare(0, range(1), np.arange(1))], Loaded(Samples(None, [{"a": 1}])))
+    for value in (0, True, 1.5):
+        with pytest.raises((ValueError, TypeError), match="max_tokens_per_micro_batch must be"):
+            check_max_tokens(value)
 
 
 @pytest.mark.parametrize(
     ("strategy", "max_tokens"), quick_and_full([("group_by_length", 48)], [("random", 48), ("group_by_length", None)])
 )
 def test_the_gradient_is_the_one_without_grouping(tmp_path: Path, max_tokens: int | None, strategy: str) -> None:
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-
-    words = Tokenizer(WordLevel({"[PAD]": 0, "x": 1}, "x"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]")
-
     def gradients(strategy: str, max_tokens: int | None) -> torch.Tensor:
-        sources = {
-            name: _Ragged(number, 30)
-            .with_column()
-            .remove_columns(["labels", "place"])
-            .map(lambda row, index: {"labels": index % 3}, with_indices=True)
-            for number, name in enumerate("ab")
-        }
-        recorder = GradientRecorder()
+        sources = {name: _Ragged(number, 30).with_column().remove_columns("place") for number, name in enumerate("ab")}
+        recorder, model = GradientRecorder(), build_model("bert-classifier")
         args = arguments(tmp_path, per_device_train_batch_size=4, train_sampling_strategy=strategy)
-        trainer = MixingTrainer(
-            build_model("bert-classifier"),
-            args,
-            DataCollatorWithPadding(tokenizer),
-            sources,
-            batch_size=16,
-            mixing=LossChange(),
-            callbacks=[recorder],
-            max_tokens_per_micro_batch=max_tokens,
-        )
-        trainer.train()
+        options = {"mixing": LossChange(), "callbacks": [recorder], "max_tokens_per_micro_batch": max_tokens}
+        MixingTrainer(model, args, _pad, sources, batch_size=16, **options).train()
         return torch.stack(recorder.gradients)
 
     torch.testing.assert_close(gradients(strategy, max_tokens), gradients("random", None), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(("value", "error"), [(0, ValueError), (True, TypeError), (1.5, TypeError)])
-def test_a_token_budget_that_is_none_is_refused(value: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="max_tokens_per_micro_batch must be"):
-        check_max_tokens(value)

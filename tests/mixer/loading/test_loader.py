@@ -4,31 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from mixer import Decision, Mixture, Observation, Order, Policy, Uniform
+from mixer import Order, Uniform
 from mixer.loading.loader import MixingLoader
 from mixer.loading.reader import SampleError
 from mixer.loading.step import MicroBatch, StepBatch
-from tests.mixer.loaders import Numbers, batches_of, contents, make_loader, stacking_collator
+from tests.mixer.loaders import Columns, Numbers, batches_of, contents, make_loader, stacking_collator
 
 LENGTHS = (20, 11, 6)
 
 
-class _Weighing(Policy):
-    def start(self, mixture: Mixture) -> Decision:
-        return Decision(np.ones(len(mixture.names)), np.ones(len(mixture.names)))
-
-    def update(self, observation: Observation) -> Decision:
-        raise NotImplementedError
-
-
-class _Columns(Numbers):
-    def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
-        return {"x": torch.stack([self[index]["x"] for index in indices.tolist()])}
-
-
-class _OtherColumns(_Columns):
-    def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
-        return {"y": torch.zeros(len(indices))}
+class _OtherColumns(Columns):
+    name = "y"
 
 
 def _loader(rank: int = 0, world_size: int = 1, kinds: Any = (Numbers,) * 3, **options: Any) -> MixingLoader:
@@ -38,9 +24,7 @@ def _loader(rank: int = 0, world_size: int = 1, kinds: Any = (Numbers,) * 3, **o
 
 
 def _first(loader: MixingLoader) -> StepBatch:
-    batch = loader.next_batch()
-    assert batch is not None
-    return batch
+    return next(batches_of(loader))
 
 
 def _rows(batch: StepBatch) -> list[tuple[int, int]]:
@@ -70,18 +54,7 @@ def test_a_rank_without_samples_gets_a_micro_batch_that_counts_for_nothing() -> 
     batch = _first(_loader(2, 3, batch_size=2))
     assert [micro.is_padding for micro in batch.micro_batches] == [True]
     assert batch["x"].numel() == 0
-
-
-def test_loss_weights_make_micro_batches_of_one_stream() -> None:
-    batch = _first(_loader(micro_batch_size=64, policy=_Weighing()))
-    assert [set(micro.stream_ids) for micro in batch.micro_batches] == [{0}, {1}, {2}]
-
-
-def test_an_epoch_is_as_long_as_it_says() -> None:
-    loader = _loader()
-    batches = list(batches_of(loader))
-    assert len(batches) == len(loader) == 5
-    assert sum(len(_rows(batch)) for batch in batches) == 37
+    assert len(list(batches_of(_loader()))) == len(_loader()) == 5
 
 
 def _batch_of(*inputs: dict[str, Any], padding: tuple[int, ...] = ()) -> StepBatch:
@@ -90,39 +63,37 @@ def _batch_of(*inputs: dict[str, Any], padding: tuple[int, ...] = ()) -> StepBat
     return StepBatch(cast(Any, None), tuple(micro_batches))
 
 
-class TestAsMapping:
-    def test_rows_as_long_are_put_together(self) -> None:
-        batch = _batch_of({"x": torch.ones(2, 3)}, {"x": torch.ones(1, 3), "y": torch.tensor(5)})
-        assert batch["x"].shape == (3, 3)
-        assert batch["y"].tolist() == [5]
-        assert (list(batch), len(batch), "y" in batch, batch.get("z", 7)) == (["x", "y"], 2, True, 7)
-
-    def test_others_are_flattened_lists_are_one_and_other_things_stay_apart(self) -> None:
-        assert _batch_of({"x": torch.ones(2, 3)}, {"x": torch.ones(1, 4)})["x"].shape == (10,)
-        batch = _batch_of({"names": ["a", "b"], "width": 3}, {"names": ["c"], "width": 4})
-        assert dict(batch) == {"names": ["a", "b", "c"], "width": (3, 4)}
-
-    def test_what_keeps_a_rank_in_step_is_no_part_of_it(self) -> None:
-        inputs = {"x": torch.ones(1, 3), "names": ["a"], "width": 3}
-        assert _batch_of(inputs, inputs, padding=(1,))["x"].shape == (1, 3)
-        alone = _batch_of(inputs, padding=(0,))
-        assert (alone["x"].shape, alone["names"], alone["width"]) == ((0, 3), [], ())
-
-    def test_it_cannot_be_changed(self) -> None:
-        batch: Any = _batch_of({"x": torch.ones(1)})
-        with pytest.raises(KeyError, match="y"):
-            batch["y"]
-        with pytest.raises(TypeError, match="does not support item assignment"):
-            batch["x"] = 1
+def test_a_batch_is_a_mapping_with_the_rows_of_all_micro_batches_put_together() -> None:
+    batch: Any = _batch_of({"x": torch.ones(2, 3)}, {"x": torch.ones(1, 3), "y": torch.tensor(5)})
+    assert batch["x"].shape == (3, 3)
+    assert batch["y"].tolist() == [5]
+    assert (list(batch), len(batch), "y" in batch, batch.get("z", 7)) == (["x", "y"], 2, True, 7)
+    with pytest.raises(KeyError, match="z"):
+        batch["z"]
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        batch["x"] = 1
+    # others are flattened, lists are one, and other things stay apart
+    assert _batch_of({"x": torch.ones(2, 3)}, {"x": torch.ones(1, 4)})["x"].shape == (10,)
+    batch = _batch_of({"names": ["a", "b"], "width": 3}, {"names": ["c"], "width": 4})
+    assert dict(batch) == {"names": ["a", "b", "c"], "width": (3, 4)}
+    # what keeps a rank in step is no part of it
+    inputs = {"x": torch.ones(1, 3), "names": ["a"], "width": 3}
+    assert _batch_of(inputs, inputs, padding=(1,))["x"].shape == (1, 3)
+    alone = _batch_of(inputs, padding=(0,))
+    assert (alone["x"].shape, alone["names"], alone["width"]) == ((0, 3), [], ())
 
 
-@pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 3), (9, 11)])
-def test_columns_give_the_micro_batches_of_the_collator(rank: int, world_size: int) -> None:
-    by_columns, by_samples = (_loader(rank, world_size, (_Columns,) * 3, stack_columns=each) for each in (dict, None))
-    assert contents(_first(by_columns)) == contents(_first(by_samples))
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(
+    ("rank", "world_size", "num_workers"), [(0, 1, 0), (1, 3, 0), (9, 11, 0), (0, 1, 2), (1, 3, 2)]
+)
+def test_columns_give_the_micro_batches_of_the_collator(rank: int, world_size: int, num_workers: int) -> None:
+    options = {"rank": rank, "world_size": world_size, "kinds": (Columns,) * 3}
+    by_columns = _loader(stack_columns=dict, num_workers=num_workers, **options)
+    assert [*map(contents, batches_of(by_columns))] == [*map(contents, batches_of(_loader(**options)))]
 
 
 def test_columns_are_read_where_all_data_sets_have_those_that_fit_together() -> None:
-    assert len(_rows(_first(_loader(kinds=(_Columns, Numbers), stack_columns=dict)))) == 9
+    assert len(_rows(_first(_loader(kinds=(Columns, Numbers), stack_columns=dict)))) == 9
     with pytest.raises(SampleError, match=r"columns of the streams \['s0', 's1'\] cannot be stacked"):
-        _loader(kinds=(_Columns, _OtherColumns), stack_columns=dict).next_batch()
+        _loader(kinds=(Columns, _OtherColumns), stack_columns=dict).next_batch()

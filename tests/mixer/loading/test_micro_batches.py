@@ -38,18 +38,10 @@ def test_ranks_cut_their_shares_into_as_many(by_stream, counts, world_size, max_
         assert len(slices[0]) == -(-largest_share // max_size)
 
 
-@pytest.mark.parametrize(
-    ("counts", "max_size", "by_stream", "expected"),
-    [
-        ([5, 5], 4, False, [(0, 4, -1), (4, 8, -1), (8, 10, -1)]),
-        ([3, 0, 2], 2, True, [(0, 2, 0), (2, 3, 0), (3, 5, 2)]),
-    ],
-)
-def test_full_ones_come_first_and_a_stream_without_samples_has_none(counts, max_size, by_stream, expected) -> None:
-    parts = split(make_plan(counts), 0, 1, max_size, by_stream)
-    assert [(part.start, part.stop, part.stream_id) for part in parts] == expected
-
-
-def test_a_rank_without_samples_has_empty_ones() -> None:
-    counts, none = np.array([1]), np.array([0])
-    assert split_evenly(counts, none, counts < 0, 2, 4) == [MicroBatchSlice(0, 0)]
+def test_full_ones_come_first_a_stream_without_samples_has_none_and_a_rank_without_any_has_empty_ones() -> None:
+    full = split(make_plan([5, 5]), 0, 1, 4, by_stream=False)
+    assert full == [MicroBatchSlice(0, 4), MicroBatchSlice(4, 8), MicroBatchSlice(8, 10)]
+    by_stream = split(make_plan([3, 0, 2]), 0, 1, 2, by_stream=True)
+    assert [(part.start, part.stop, part.stream_id) for part in by_stream] == [(0, 2, 0), (2, 3, 0), (3, 5, 2)]
+    counts = np.array([1])
+    assert split_evenly(counts, counts - 1, counts < 0, 2, 4) == [MicroBatchSlice(0, 0)]

@@ -1,7 +1,7 @@
 import io
 import pickle
-from collections import OrderedDict, UserDict
-from typing import Any, NamedTuple
+from collections import UserDict, namedtuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from torch import Tensor
 from mixer.loading.transport import Packed, pack, pack_columns, stack_rows
 
 DTYPES = [torch.int64, torch.uint8, torch.bool, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
+Pair = namedtuple("Pair", "first second")
 dtypes = st.sampled_from(DTYPES)
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 
@@ -21,20 +22,17 @@ def tensor(dtype: torch.dtype, shape: tuple[int, ...], seed: int = 0) -> Tensor:
     return (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 10).to(dtype)
 
 
-def sent(samples: list[Any]) -> list[Any]:
-    unpacked = pack(samples).unpack()
+def sent(samples: list[Any], send: Any = pack) -> list[Any]:
+    unpacked = send(samples).unpack()
     return [unpacked[number] for number in range(len(samples))]
 
 
 def assert_same(mine: Any, theirs: Any) -> None:
     assert type(mine) is type(theirs)
-    if isinstance(mine, Tensor):
+    if isinstance(mine, Tensor | np.ndarray):
         assert mine.dtype == theirs.dtype
         assert mine.shape == theirs.shape
-        assert torch.equal(mine, theirs)
-    elif isinstance(mine, np.ndarray):
-        assert mine.dtype == theirs.dtype
-        np.testing.assert_array_equal(mine, theirs)
+        assert (mine == theirs).all()
     elif isinstance(mine, dict | UserDict):
         assert mine.keys() == theirs.keys()
         for name in mine:
@@ -46,23 +44,17 @@ def assert_same(mine: Any, theirs: Any) -> None:
         assert mine == theirs
 
 
-class Pair(NamedTuple):
-    first: Any
-    second: Any
-
-
 class TestRoundTrip:
-    @given(dtype=dtypes, own_shapes=st.lists(shapes, min_size=1, max_size=6))
-    def test_tensors_of_any_shape(self, dtype: torch.dtype, own_shapes: list[tuple[int, ...]]) -> None:
-        values = [tensor(dtype, shape, seed) for seed, shape in enumerate(own_shapes)]
-        rows = [{"x": value, "y": seed} for seed, value in enumerate(values)]
+    @given(kinds=st.lists(st.tuples(dtypes, shapes), min_size=1, max_size=6), is_of_one_dtype=st.booleans())
+    def test_tensors_of_any_shape_and_dtype(self, kinds: list[Any], is_of_one_dtype: bool) -> None:
+        dtype = kinds[0][0] if is_of_one_dtype else None
+        values = [tensor(dtype or own, shape, seed) for seed, (own, shape) in enumerate(kinds)]
+        rows = [{"x": value, "y": torch.tensor(seed)} for seed, value in enumerate(values)]
         assert_same(sent(values), values)
         assert_same(sent(rows), rows)
-
-    @given(kinds=st.lists(st.tuples(dtypes, shapes), min_size=1, max_size=5))
-    def test_tensors_of_mixed_kinds(self, kinds: list[tuple[torch.dtype, tuple[int, ...]]]) -> None:
-        rows = [{"x": tensor(dtype, shape, seed)} for seed, (dtype, shape) in enumerate(kinds)]
-        assert_same(sent(rows), rows)
+        rows = [{"x": values[0] * seed, "y": torch.tensor(seed)} for seed in range(len(kinds))]
+        columns = {name: torch.stack([row[name] for row in rows]) for name in "xy"}
+        assert_same(sent(rows, lambda _: pack_columns(columns)), rows)
 
     @pytest.mark.parametrize(
         "rows",
@@ -72,8 +64,6 @@ class TestRoundTrip:
             [{"x": torch.ones(2)}, {"x": 3.0}, {"x": None}],
             [{"x": torch.ones(2)}, {"y": torch.ones(2)}],
             [{"x": torch.ones(2)}, {"x": torch.ones(2), "y": 1}],
-            [{"x": 1}, "text", None, 3],
-            [{}, {}],
             [{"x": 1, "y": 2}, {"y": 4, "x": 3}],
             *([{"x": torch.arange(length)}] for length in (124_999, 125_000, 125_001)),
             [{1: torch.ones(1), ("a", 2): "b"}] * 2,
@@ -81,31 +71,20 @@ class TestRoundTrip:
             [(torch.ones(2), 1), (torch.ones(3), 2)],
             [Pair(torch.ones(2), "a"), Pair(torch.ones(2), "b")],
             [[torch.ones(2)], [torch.ones(2), torch.ones(1)]],
-            ["a", "b"],
             [b"a", bytearray(b"b")],
             [UserDict(x=torch.ones(2))] * 2,
-            [OrderedDict(x=torch.ones(2))] * 2,
-            [None, None],
             [np.float32(2.0), np.int64(3)],
         ],
     )
     def test_samples_of_any_kind(self, rows: list[Any]) -> None:
         assert_same(sent(rows), rows)
 
-    def test_pictures(self) -> None:
-        images = pytest.importorskip("PIL.Image")
-        rows = [{"image": images.new("RGB", (3, 2), color)} for color in ("red", "blue")]
-        assert [row["image"].tobytes() for row in sent(rows)] == [row["image"].tobytes() for row in rows]
-
     @pytest.mark.parametrize(
         "make",
         [
-            lambda: torch.arange(12).view(3, 4).t(),
-            lambda: torch.arange(12)[::2],
-            lambda: torch.ones(()).expand(3, 4),
-            lambda: torch.randn(2, dtype=torch.complex64).conj(),
+            *(lambda: torch.arange(12).view(3, 4).t(), lambda: torch.arange(12)[::2]),
+            *(lambda: torch.ones(()).expand(3, 4), lambda: torch.randn(2, dtype=torch.complex64).conj()),
             lambda: torch.randn(1, 2, 3, 4).to(memory_format=torch.channels_last),
-            lambda: torch.tensor([float("nan"), float("inf"), -0.0]),
         ],
     )
     @pytest.mark.parametrize("is_ragged", [False, True])
@@ -133,8 +112,6 @@ class TestRoundTrip:
             assert [len(part) for part in row["n"].unbind()] == [2, 3]
         first, second = sent([{"x": torch.eye(3)}, {"x": sparse}])
         assert torch.equal(first["x"], second["x"].to_dense())
-
-    def test_a_tensor_that_takes_a_gradient_can_be_sent(self) -> None:
         rows = [{"x": torch.ones(2, requires_grad=True)}, {"x": torch.ones(2)}]
         through_a_queue(pack(rows))
         assert [row["x"].requires_grad for row in sent(rows)] == [True, False]
@@ -149,44 +126,28 @@ def through_a_queue(packed: Packed) -> None:
     ForkingPickler.dumps(packed)
 
 
-@pytest.mark.parametrize("value", [lambda: 0, (value for value in [1]), open])
-def test_what_cannot_be_sent_is_found_at_once(value: Any) -> None:
-    broken = open(__file__) if value is open else value  # noqa: SIM115
-    for rows in ([broken, 1], [{"x": torch.ones(1), "y": broken}]):
-        with pytest.raises((TypeError, pickle.PicklingError), match="pickle"):
-            pack(rows)
+def test_what_cannot_be_sent_is_found_at_once() -> None:
+    for broken in (lambda: 0, (value for value in [1])):
+        for rows in ([broken, 1], [{"x": torch.ones(1), "y": broken}]):
+            with pytest.raises((TypeError, AttributeError, pickle.PicklingError), match="pickle"):
+                pack(rows)
 
 
 @pytest.mark.parametrize("is_ragged", [False, True])
 def test_a_column_of_tensors_crosses_as_one(is_ragged: bool) -> None:
     lengths = range(50) if is_ragged else [50] * 50
-    packed = pack([{"x": torch.ones(length)} for length in lengths])
-    column = packed.columns["x"]
+    column = pack([{"x": torch.ones(length)} for length in lengths]).columns["x"]
     content = column if isinstance(column, tuple) else [column]
     assert sum(isinstance(part, Tensor | np.ndarray) for part in content) == 1
 
 
-def test_what_is_sent_is_a_copy() -> None:
-    value = torch.zeros(3)
-    packed = pack([{"x": value}])
-    value += 1
-    assert packed.unpack()[0]["x"].tolist() == [0.0, 0.0, 0.0]
-
-
-def test_a_small_piece_does_not_carry_the_whole_along() -> None:
-    large = torch.zeros(1_000_000)
-    buffer = io.BytesIO()
-    torch.save(pack([{"x": large[:2]}, {"x": large[2:5]}]), buffer)
+def test_what_is_sent_is_a_copy_and_a_small_piece_does_not_carry_the_whole_along() -> None:
+    large, buffer = torch.zeros(1_000_000), io.BytesIO()
+    packed = pack([{"x": large[:2]}, {"x": large[2:5]}])
+    torch.save(packed, buffer)
+    large += 1
+    assert packed.unpack()[0]["x"].tolist() == [0.0, 0.0]
     assert buffer.tell() < 100_000
-
-
-class TestColumns:
-    @given(dtype=dtypes, shape=shapes, count=st.integers(1, 5))
-    def test_they_unpack_to_a_dict_a_sample(self, dtype: torch.dtype, shape: tuple[int, ...], count: int) -> None:
-        columns = {"x": tensor(dtype, (count, *shape)), "y": torch.arange(count)}
-        unpacked = pack_columns(columns).unpack()
-        for number in range(count):
-            assert_same(unpacked[number], {"x": columns["x"][number], "y": columns["y"][number]})
 
 
 class TestStackRows:
@@ -207,12 +168,8 @@ class TestStackRows:
     @pytest.mark.parametrize(
         "other",
         [
-            {"x": torch.ones(2)},
-            {"x": torch.ones(3, dtype=torch.float64)},
-            {"y": torch.ones(3)},
-            {"x": torch.ones(3), "y": torch.ones(3)},
-            {"x": [1.0, 1.0, 1.0]},
-            [1.0],
+            *({"x": torch.ones(2)}, {"x": torch.ones(3).double()}, {"y": torch.ones(3)}, {"x": [1.0, 1.0, 1.0]}),
+            *({"x": torch.ones(3), "y": torch.ones(3)}, [1.0]),
         ],
     )
     def test_what_does_not_fit_is_left_to_the_collator(self, other: Any) -> None:

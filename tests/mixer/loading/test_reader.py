@@ -1,6 +1,7 @@
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -18,68 +19,47 @@ from mixer.utils.random_state import RandomState, seeded
 # ruff: noqa: NPY002  # the global generators are what this is about
 
 
-class Plain:
-    def __init__(self, length: int = 20):
-        self.length = length
+class Data:
+    """Samples that are what `answer` makes of their indices."""
+
+    def __init__(self, answer: Callable[[Any], Any] = lambda index: index, length: int = 20):
+        self.answer, self.length = answer, length
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> Any:
+        return self.answer(index)
+
+
+class Batches(Data):
+    def __getitems__(self, indices: list[int]) -> Any:
+        return [self.answer(index) for index in indices]
+
+
+class Calls(Data):
+    """`answer` is of whole batches."""
+
+    def __getitem__(self, index: int) -> int:
         return index
-
-
-class Noisy(Plain):
-    """Samples with a number of each generator."""
-
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
-        return index, random.random(), np.random.normal(), torch.randn(()).item()
-
-
-class NoisyBatches(Noisy):
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [self[index] for index in indices]
-
-
-class SometimesNoisy(Plain):
-    def __getitem__(self, index: int) -> Any:
-        return (index, random.random()) if index % 5 == 0 else (index, 0.0)
-
-
-class Picky(Noisy):
-    def __getitem__(self, index: int) -> Any:
-        drawn = super().__getitem__(index)
-        if index == 7:
-            raise OSError("disk on fire")
-        return drawn
-
-
-class PickyBatches(Picky, NoisyBatches):
-    pass
-
-
-class Calls(Plain):
-    """Answers whole batches with what `answer` makes of their indices."""
-
-    def __init__(self, answer: Callable[[list[int]], Any]):
-        super().__init__()
-        self.answer = answer
 
     def __getitems__(self, indices: list[int]) -> Any:
         return self.answer(indices)
 
 
-def only(generator: Callable[[], Any]) -> Plain:
-    class Drawing(Plain):
-        def __getitem__(self, index: int) -> Any:
-            return index, generator()
-
-    return Drawing()
+def noisy(index: int) -> tuple[Any, ...]:
+    return index, random.random(), np.random.normal(), torch.randn(()).item()
 
 
-def augmented() -> datasets.Dataset:
-    rows = datasets.Dataset.from_dict({"x": list(range(20))})
-    return rows.with_transform(lambda batch: {"x": [value + random.random() for value in batch["x"]]})
+def sometimes_noisy(index: int) -> tuple[int, float]:
+    return index, random.random() if index % 5 == 0 else 0.0
+
+
+def picky(index: int) -> Any:
+    drawn = noisy(index)
+    if index == 7:
+        raise OSError("disk on fire")
+    return drawn
 
 
 def share_of(stream_id: int, positions: Sequence[int]) -> StreamShare:
@@ -90,11 +70,8 @@ def share_of(stream_id: int, positions: Sequence[int]) -> StreamShare:
 
 def read(dataset: Any, *batches: Sequence[int], key: int = 5) -> dict[int, Any]:
     reader = StreamReader(["s"], [dataset], [key])
-    return {
-        position: sample
-        for batch in batches
-        for position, sample in zip(batch, reader.read([share_of(0, batch)]), strict=True)
-    }
+    found = [zip(batch, reader.read([share_of(0, batch)]), strict=True) for batch in batches]
+    return dict(itertools.chain(*found))
 
 
 @pytest.fixture(autouse=True)
@@ -106,15 +83,17 @@ def state() -> Iterator[RandomState]:
     assert state.is_current()
 
 
+ROWS = datasets.Dataset.from_dict({"x": list(range(20))})
+AUGMENTED = ROWS.with_transform(lambda batch: {"x": [value + random.random() for value in batch["x"]]})
 RANDOM = {
-    "python": lambda: only(random.random),
-    "numpy": lambda: only(np.random.normal),
-    "torch": lambda: only(lambda: torch.randn(()).item()),
-    "sometimes": SometimesNoisy,
-    "batches": NoisyBatches,
-    "subset": lambda: Subset(Noisy(), range(20)),
-    "concatenated": lambda: ConcatDataset([Noisy(7), Noisy(13)]),
-    "concatenated-transform": lambda: ConcatDataset([augmented(), Noisy(5)]),
+    "python": lambda: Data(lambda index: (index, random.random())),
+    "numpy": lambda: Data(lambda index: (index, np.random.normal())),
+    "torch": lambda: Data(lambda index: (index, torch.randn(()).item())),
+    "sometimes": lambda: Data(sometimes_noisy),
+    "batches": lambda: Batches(noisy),
+    "subset": lambda: Subset(Data(noisy), range(20)),
+    "concatenated": lambda: ConcatDataset([Data(noisy, 7), Data(noisy, 13)]),
+    "concatenated-transform": lambda: ConcatDataset([AUGMENTED, Data(noisy, 5)]),
 }
 
 
@@ -129,9 +108,7 @@ class TestRandomSamples:
         found = read(dataset, *(batches[::-1] if is_backwards else batches))
         assert found == read(dataset, range(30)) == read(dataset, *[[position] for position in range(30)])
 
-    def test_they_are_drawn_by_stream_and_position_whatever_the_surrounding_state(
-        self, make, state: RandomState
-    ) -> None:
+    def test_they_are_drawn_by_stream_and_position_whatever_the_surrounding_state(self, make, state) -> None:
         dataset = make()
         torch.manual_seed(1)
         random.seed(2)
@@ -147,30 +124,18 @@ class TestRandomSamples:
 
 def test_streams_of_both_kinds_are_read_together() -> None:
     share = [share_of(0, [4, 7]), share_of(1, [3, 5]), share_of(2, [1])]
-    reader = StreamReader(["a", "b", "c"], [list(range(20)), Noisy(), Plain()], [1, 2, 3])
-    expected = [12, 1, *read(Noisy(), [3, 5], key=2).values(), 3]
-    assert reader.read(share) == expected
-    assert reader.read(share) == expected
+    reader = StreamReader(["a", "b", "c"], [list(range(20)), Data(noisy), Data()], [1, 2, 3])
+    expected = [12, 1, *read(Data(noisy), [3, 5], key=2).values(), 3]
+    assert reader.read(share) == expected == reader.read(share)
+    assert reader.describe(share[:2]) == "stream 'a', samples [12, 1]; stream 'b', samples [9, 15]"
 
 
-def test_a_stream_that_turns_random_late_is_seeded_from_then_on() -> None:
-    dataset = SometimesNoisy()
-    reader = StreamReader(["s"], [dataset], [5])
+def test_a_stream_that_turns_random_late_is_seeded_from_then_on_and_no_sample_is_read_twice() -> None:
+    calls: list[int] = []
+    reader = StreamReader(["s"], [Data(lambda index: calls.append(index) or sometimes_noisy(index))], [5])
     positions = [p for p in range(20) if 3 * p % 5], list(range(20))
     found = [reader.read([share_of(0, batch)]) for batch in positions]
-    assert found[1] == list(read(dataset, range(20)).values())
-
-
-def test_nothing_is_read_twice_once_it_is_known() -> None:
-    calls: list[int] = []
-
-    class Counting(Noisy):
-        def __getitem__(self, index: int) -> Any:
-            calls.append(index)
-            return super().__getitem__(index)
-
-    reader = StreamReader(["s"], [Counting()], [5])
-    reader.read([share_of(0, [0, 1])])
+    assert found[1] == list(read(Data(sometimes_noisy), range(20)).values())
     calls.clear()
     reader.read([share_of(0, [2, 3])])
     assert calls == [6, 9]
@@ -186,45 +151,35 @@ class TestPlainSamples:
 
     def test_the_generators_are_not_even_looked_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(RandomState, "capture", lambda: pytest.fail("looked at"))
-        for dataset in (list(range(20)), datasets.Dataset.from_dict({"x": range(20)})):
+        for dataset in (list(range(20)), ROWS):
             assert len(read(dataset, range(10))) == 10
         monkeypatch.undo()
 
-    def test_a_data_set_that_is_told_apart(self) -> None:
-        rows = datasets.Dataset.from_dict({"x": range(20)})
-        for plain in (rows, rows.with_format("torch"), ConcatDataset([rows, rows]), Subset(rows, [1]), [1], range(9)):
-            assert reads_without_randomness(plain)
-        assert reads_without_randomness(TensorDataset(torch.zeros(3)))
-        custom = rows.with_transform(lambda batch: batch)
-        for other in (custom, ConcatDataset([rows, custom]), Subset(custom, [1]), Plain(), type("L", (list,), {})([1])):
-            assert not reads_without_randomness(other)
-
-    def test_collators_that_are_told_apart(self) -> None:
+    def test_data_sets_and_collators_that_draw_nothing_are_told_apart(self) -> None:
         from transformers import DataCollatorForLanguageModeling, default_data_collator
 
-        class Tokenizer:
-            mask_token, pad_token = "m", "p"
-
-        masking = DataCollatorForLanguageModeling(Tokenizer(), mlm=True)
-        assert collates_without_randomness(default_data_collator)
-        assert collates_without_randomness(DataCollatorForLanguageModeling(Tokenizer(), mlm=False))
-        assert not collates_without_randomness(masking)
-        assert not collates_without_randomness(lambda samples: samples)
+        tensors = TensorDataset(torch.zeros(3))
+        for plain in (ROWS, ROWS.with_format("torch"), ConcatDataset([ROWS, ROWS]), Subset(ROWS, [1]), [1], tensors):
+            assert reads_without_randomness(plain)
+        custom = ROWS.with_transform(lambda batch: batch)
+        for other in (custom, ConcatDataset([ROWS, custom]), Subset(custom, [1]), Data(), type("L", (list,), {})([1])):
+            assert not reads_without_randomness(other)
+        collator, tokenizer = DataCollatorForLanguageModeling, SimpleNamespace(mask_token="m", pad_token="p")
+        masking, plain = collator(tokenizer, mlm=True), collator(tokenizer, mlm=False)
+        found = [collates_without_randomness(each) for each in (default_data_collator, plain, masking, list)]
+        assert found == [True, True, False, False]
 
 
 class TestFailures:
-    @pytest.mark.parametrize("dataset", [Picky(), PickyBatches(), ConcatDataset([Picky()])])
-    @pytest.mark.parametrize("is_known", [False, True])
-    def test_the_stream_and_the_index_are_named(self, dataset: Any, is_known: bool) -> None:
-        reader = StreamReader(["good", "bad"], [Noisy(), dataset], [1, 2])
-        share = [share_of(0, [1]), share_of(1, [1, 9, 3])]
-        if is_known:
+    @pytest.mark.parametrize("dataset", [Data(picky), Batches(picky), ConcatDataset([Data(picky)])])
+    def test_the_stream_and_the_index_are_named_whether_or_not_it_is_known_to_draw(self, dataset: Any) -> None:
+        reader = StreamReader(["good", "bad"], [Data(noisy), dataset], [1, 2])
+        for _ in range(2):
+            message = "Stream 'bad': sample 7 could not be loaded: OSError: disk on fire"
+            with pytest.raises(SampleError, match=message) as error:
+                reader.read([share_of(0, [1]), share_of(1, [1, 9, 3])])
+            assert isinstance(error.value.__cause__, OSError)
             reader.read([share_of(0, [1]), share_of(1, [1, 3])])
-        with pytest.raises(
-            SampleError, match=r"Stream 'bad': sample 7 could not be loaded: OSError: disk on fire"
-        ) as e:
-            reader.read(share)
-        assert isinstance(e.value.__cause__, OSError)
 
     @pytest.mark.parametrize(
         ("dataset", "message"),
@@ -240,35 +195,22 @@ class TestFailures:
             read(dataset, [1, 9])
 
 
-class TestPlace:
-    def test_it_is_where_a_reader_is(self) -> None:
-        places: list[list[int]] = []
-        place = np.zeros(2, dtype=np.int64)
+def test_the_place_is_where_a_reader_is() -> None:
+    places: list[list[int]] = []
 
-        class Looking(Plain):
-            def __getitem__(self, index: int) -> int:
-                places.append(place.tolist())
-                return index
+    def look(index: Any) -> Any:
+        places.append(place.tolist())
+        return index
 
-        class LookingBatches(Looking):
-            def __getitems__(self, indices: list[int]) -> list[int]:
-                places.append(place.tolist())
-                return indices
-
-        reader = StreamReader(["a", "b"], [Looking(), LookingBatches()], [1, 2])
-        reader.place = place
-        reader.read([share_of(0, [1, 2]), share_of(1, [1, 2])])
-        assert places == [[0, 3], [0, 6], [1, -1]]
-        assert reader.describe_place(0, 6) == "stream 'a', sample 6"
-        assert reader.describe_place(1, -1) == "stream 'b', several samples"
-
-    def test_a_share_in_words(self) -> None:
-        reader = StreamReader(["a", "b"], [Plain(), Plain()], [1, 2])
-        words = reader.describe([share_of(0, [1, 2]), share_of(1, [3])])
-        assert words == "stream 'a', samples [3, 6]; stream 'b', samples [9]"
+    reader = StreamReader(["a", "b"], [Data(look), Calls(look)], [1, 2])
+    reader.place = place = np.zeros(2, dtype=np.int64)
+    reader.read([share_of(0, [1, 2]), share_of(1, [1, 2])])
+    assert places == [[0, 3], [0, 6], [1, -1]]
+    assert reader.describe_place(0, 6) == "stream 'a', sample 6"
+    assert reader.describe_place(1, -1) == "stream 'b', several samples"
 
 
-class Columns(Plain):
+class Columns(Data):
     def __init__(self, **widths: int):
         super().__init__()
         self.widths = widths
@@ -282,48 +224,33 @@ class Columns(Plain):
 
 class TestColumns:
     def test_they_are_read_stream_after_stream(self) -> None:
-        reader = StreamReader(["a", "b"], [Columns(y=2), Columns(y=2)], [1, 2])
+        reader = StreamReader(["a", "b"], [Columns(y=2)] * 2, [1, 2])
         columns = reader.read_columns([share_of(0, [1, 2]), share_of(1, [4])])
         assert reader.has_columns
         assert columns["x"].tolist() == [3, 6, 12]
         assert columns["y"].shape == (3, 2)
-        assert not StreamReader(["a", "b"], [Columns(), Plain()], [1, 2]).has_columns
+        assert not StreamReader(["a", "b"], [Columns(), Data()], [1, 2]).has_columns
 
-    @pytest.mark.parametrize(
-        ("other", "position", "message"),
-        [
-            (Columns(y=2), 9, r"Stream 'b': .*\[7\] could not be loaded: OSError: disk on fire"),
-            (Columns(), 1, r"columns of the streams \['a', 'b'\] cannot be stacked"),
-            (Columns(y=3), 1, r"columns of the streams \['a', 'b'\] cannot be stacked"),
-        ],
-    )
-    def test_what_fails_or_does_not_fit_together_is_named(self, other: Any, position: int, message: str) -> None:
-        reader = StreamReader(["a", "b"], [Columns(y=2), other], [1, 2])
-        with pytest.raises(SampleError, match=message):
-            reader.read_columns([share_of(0, [1]), share_of(1, [position])])
-
-
-class _Hides:
-    """Draws, and puts the generator back."""
-
-    def __len__(self) -> int:
-        return 9
-
-    def __getitem__(self, index: int) -> float:
-        with torch.random.fork_rng(devices=[]):
-            return float(torch.rand(()))
+    def test_what_fails_or_does_not_fit_together_is_named(self) -> None:
+        unfit = r"columns of the streams \['a', 'b'\] cannot be stacked"
+        broken = r"Stream 'b': .*\[7\] could not be loaded: OSError: disk on fire"
+        for other, position, message in ((Columns(y=2), 9, broken), (Columns(), 1, unfit), (Columns(y=3), 1, unfit)):
+            reader = StreamReader(["a", "b"], [Columns(y=2), other], [1, 2])
+            with pytest.raises(SampleError, match=message):
+                reader.read_columns([share_of(0, [1]), share_of(1, [position])])
 
 
 def test_a_data_set_that_hides_its_drawing_is_seeded_if_the_stream_says_so() -> None:
-    reader = StreamReader(["a"], [_Hides()], [5], [True])
-    together = reader.read([StreamShare(0, range(4), np.arange(4))])
+    def draw(index: int) -> float:
+        with torch.random.fork_rng(devices=[]):  # puts the generator back
+            return float(torch.rand(()))
+
+    reader = StreamReader(["a"], [Data(draw)], [5], [True])
+    together = reader.read([share_of(0, range(4))])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(99)
-        alone = [reader.read([StreamShare(0, range(place, place + 1), np.array([place]))])[0] for place in range(4)]
+        alone = [reader.read([share_of(0, [place])])[0] for place in range(4)]
     assert together == alone
     assert len(set(together)) == 4
-
-
-def test_a_stream_that_says_it_draws_nothing_is_read_as_it_is() -> None:
-    reader = StreamReader(["a"], [_Hides()], [5], [False])
-    assert len(set(reader.read([StreamShare(0, range(4), np.arange(4))]))) == 1
+    unseeded = StreamReader(["a"], [Data(draw)], [5], [False]).read([share_of(0, range(4))])
+    assert len(set(unseeded)) == 1  # it says that it draws nothing

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from mixer import Uniform
 from mixer.loading.reader import SampleError, StreamReader
@@ -15,118 +14,69 @@ from mixer.loading.workers import Job, WorkerOptions, Workers
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
 from mixer.utils.random_state import RandomState
-from tests.mixer.loaders import (
-    Failing,
-    Noisy,
-    Numbers,
-    Unpicklable,
-    Wandering,
-    batches_of,
-    contents,
-    make_loader,
-    num_own,
-    quick_and_full,
-    stacking_collator,
-)
+from tests.mixer.loaders import Noisy, Wandering, batches_of, contents, make_loader, quick_and_full
 
 pytestmark = pytest.mark.usefixtures("children")
 Children = Callable[[], list[int]]
 
 
-class TestTheSameSteps:
-    @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
-    @pytest.mark.parametrize(
-        ("num_workers", "rank", "world_size", "by_stream"),
-        quick_and_full([(2, 1, 3, True)], [(1, 0, 1, False), (3, 0, 1, True), (3, 1, 3, False)]),
-    )
-    def test_to_the_bit_with_any_number_of_workers(self, num_workers, rank, world_size, by_stream) -> None:
-        """With random samples, a random collator and weights that change with every step."""
-        found, state = [], RandomState.capture()
-        for number in (0, num_workers):
-            persistent = bool(number and by_stream)
-            loader = make_loader(number, rank, world_size, policy=Wandering(), persistent_workers=persistent)
-            loader.by_stream = by_stream
-            found.append([contents(batch) for batch in batches_of(loader, 8)])
-            loader.stop()
-            assert state.is_current()
-        assert found[0] == found[1]
-        assert len(found[0]) == 8  # into the second epoch
-
-    @pytest.mark.full
-    def test_hits_are_the_same_in_every_repetition_and_sum_to_the_own_samples(self) -> None:
-        runs = []
-        for _ in range(2):
-            loader = make_loader(2, 1, 2, policy=Wandering(), persistent_workers=True)
-            runs.append([(loader.hits_and_misses, num_own(batch)) for batch in batches_of(loader, 12)])
-            loader.stop()
-        assert runs[0] == runs[1]
-        assert all(sum(found) == own for found, own in runs[0])
-        hits, misses = zip(*(found for found, _ in runs[0][1:]), strict=True)
-        assert any(hits)
-        assert any(misses)
-
-    @pytest.mark.full
-    def test_samples_read_by_columns(self) -> None:
-        class Columns(Numbers):
-            def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
-                return {"x": torch.stack([self[index]["x"] for index in indices.tolist()])}
-
-        found = []
-        for number, stack_columns in ((0, None), (0, dict), (1, dict)):
-            datasets = [Columns(k, 9) for k in range(2)]
-            loader = make_loader(number, datasets=datasets, collator=stacking_collator, stack_columns=stack_columns)
-            found.append([contents(batch) for batch in batches_of(loader, 4)])
-        assert found[0] == found[1] == found[2]
-
-
-class TestProcesses:
-    @pytest.mark.full
-    @pytest.mark.parametrize("persistent", [False, True])
-    def test_they_live_from_epoch_to_epoch_only_if_they_persist(self, persistent: bool, children: Children) -> None:
-        loader = make_loader(1, policy=Uniform(), num_epochs=2, persistent_workers=persistent)
-        pids: set[int] = set()
-        for _ in range(2):
-            for batch in loader:
-                pids |= set(children())
-                loader.mixing.observe(batch.plan, np.full(3, np.nan), np.zeros(3, dtype=np.int64))
-            assert len(children()) == int(persistent)
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
+@pytest.mark.parametrize(
+    ("num_workers", "rank", "world_size", "by_stream"),
+    quick_and_full([(2, 1, 3, True)], [(1, 0, 1, False), (3, 0, 1, True), (3, 1, 3, False)]),
+)
+def test_steps_are_the_same_to_the_bit_with_any_number_of_workers(num_workers, rank, world_size, by_stream) -> None:
+    """With random samples, a random collator and weights that change with every step."""
+    found, state = [], RandomState.capture()
+    for number in (0, num_workers):
+        persistent = bool(number and by_stream)
+        loader = make_loader(number, rank, world_size, policy=Wandering(), persistent_workers=persistent)
+        loader.by_stream = by_stream
+        found.append([contents(batch) for batch in batches_of(loader, 8)])
         loader.stop()
-        assert len(pids) == (1 if persistent else 2)
+        assert state.is_current()
+    assert found[0] == found[1]
+    assert len(found[0]) == 8  # into the second epoch
 
-    def test_stopping_twice_or_before_the_start_is_fine(self, children: Children) -> None:
-        loader = make_loader(1, persistent_workers=True)
-        loader.stop()
-        loader.next_batch()
-        assert len(children()) == 1
-        loader.stop()
-        loader.stop()
+
+@pytest.mark.full
+@pytest.mark.parametrize("persistent", [False, True])
+def test_processes_live_from_epoch_to_epoch_only_if_they_persist(
+    persistent: bool, tmp_path: Path, children: Children
+) -> None:
+    def note(worker: int) -> None:
+        (tmp_path / str(os.getpid())).touch()
+
+    options = {"num_epochs": 2, "worker_init_fn": note, "persistent_workers": persistent}
+    loader = make_loader(1, policy=Uniform(), **options)
+    pids: set[int] = set()
+    for _ in range(2):
+        for batch in loader:
+            pids |= set(children())
+            loader.mixing.observe(batch.plan, np.full(3, np.nan), np.zeros(3, dtype=np.int64))
+        assert len(children()) == int(persistent)
+    loader.stop()
+    assert {int(path.name) for path in tmp_path.iterdir()} == pids
+    assert len(pids) == (1 if persistent else 2)
+    if not persistent:
+        next(iter(make_loader(1)))  # an epoch that is left early
         assert children() == []
 
-    @pytest.mark.full
-    def test_a_stopped_loader_goes_on(self) -> None:
-        found = []
-        for number in (0, 1):
-            loader, batches = make_loader(number, policy=Wandering(), persistent_workers=True), []
-            for batch in batches_of(loader, 4):
-                batches.append(contents(batch))
-                loader.stop()
-            found.append(batches)
-        assert found[0] == found[1]
 
-    @pytest.mark.full
-    def test_an_epoch_that_is_left_early_ends_them(self, children: Children) -> None:
-        next(iter(make_loader(1)))
-        assert children() == []
-
-    @pytest.mark.full
-    def test_each_is_initialised(self, tmp_path: Path, children: Children) -> None:
-        def note(worker: int) -> None:
-            (tmp_path / str(worker)).write_text(str(os.getpid()))
-
-        loader = make_loader(2, policy=Uniform(), worker_init_fn=note, persistent_workers=True)
-        list(batches_of(loader, 3))
-        assert sorted(int(path.read_text()) for path in tmp_path.iterdir()) == children()
+@pytest.mark.parametrize("num_workers", quick_and_full([1], [2]))
+def test_a_stopped_loader_goes_on(num_workers: int, children: Children) -> None:
+    found = []
+    for number in (0, num_workers):
+        loader, batches = make_loader(number, policy=Wandering(), persistent_workers=bool(number)), []
         loader.stop()
+        for batch in batches_of(loader, 2 * num_workers):
+            batches.append(contents(batch))
+            assert len(children()) == number
+            loader.stop()
+            loader.stop()
+            assert children() == []
+        found.append(batches)
+    assert found[0] == found[1]
 
 
 class Deadly(Noisy):
@@ -145,9 +95,7 @@ class Hanging(Noisy):
     """Never gives sample 3, in a worker."""
 
     def __getitem__(self, index: int) -> Any:
-        if index == 3:
-            time.sleep(600)
-        return super().__getitem__(index)
+        return time.sleep(600) if index == 3 else super().__getitem__(index)
 
 
 class TestBrokenSamples:
@@ -157,15 +105,8 @@ class TestBrokenSamples:
             list(batches_of(loader))
         return str(caught.value), loader
 
-    @pytest.mark.full
-    def test_a_sample_that_cannot_be_sent_is_named(self) -> None:
-        message, _ = self.error_of(Unpicklable)
-        assert message.startswith("worker 0 could not send stream 's1', samples [3]")
-
     @pytest.mark.parametrize("num_workers", quick_and_full([1], [2]))
-    def test_a_worker_that_is_killed_is_told_with_the_sample_it_was_at(
-        self, num_workers: int, children: Children
-    ) -> None:
+    def test_a_worker_that_is_killed_is_told_with_the_sample_it_was_at(self, num_workers, children) -> None:
         message, loader = self.error_of(Deadly, num_workers, persistent_workers=True)
         assert "A worker process died; current or last sample: stream 's1', sample 3." in message
         assert "usually because memory ran out: use fewer workers (dataloader_num_workers)" in message
@@ -193,15 +134,6 @@ class TestBrokenSamples:
             list(batches)
         loader.stop()
 
-    @pytest.mark.full
-    def test_a_sample_that_fails_is_named_with_the_traceback_and_the_loader_can_be_used_again(self) -> None:
-        message, loader = self.error_of(Failing, persistent_workers=True)
-        assert message.startswith("Stream 's1': sample 3 could not be loaded: OSError: disk on fire\n\nIn worker 0:")
-        loader.stop()
-        loader.mixing.set_weights([1, 0])
-        assert loader.next_batch() is not None
-        loader.stop()
-
 
 def job(step: int, *positions: int) -> Job:
     own = np.array(positions, dtype=np.int64)
@@ -224,24 +156,16 @@ class TestJobs:
             for done, samples in workers.receive(step)
         ]
 
-    def test_those_that_are_due_come_in_order_and_no_others_are_waited_for(self) -> None:
+    def test_those_that_are_due_come_in_order_but_urgent_ones_before_those_that_wait(self) -> None:
         workers = self.workers(*(job(step, 2 * step, 2 * step + 1) for step in range(10)))
         assert self.received(workers, 1) == [(0, [0, 1]), (1, [2, 3])]
         assert self.received(workers, 1) == []
-        assert self.received(workers, 3) == [(2, [4, 5]), (3, [6, 7])]
-
-    def test_as_many_are_under_way_as_workers_take(self) -> None:
-        workers = self.workers(*(job(step, step) for step in range(10)))
-        assert workers.num_jobs == len(workers._line.in_flight) == 6
-        self.received(workers, 2)
-        assert [each.due for each in workers._line.in_flight] == [3, 4, 5, 6, 7, 8]
-        assert [each.due for each in workers._line.waiting] == [9]
-
-    def test_an_urgent_one_goes_before_those_that_wait(self) -> None:
-        workers = self.workers(*(job(step, step) for step in (1, 2, 3, 4)), num_workers=1, prefetch_factor=2)
+        assert workers.num_jobs == len(workers._line.in_flight) == 6  # as many are under way as workers take
+        assert [each.due for each in workers._line.in_flight] == [2, 3, 4, 5, 6, 7]
+        assert [each.due for each in workers._line.waiting] == [8, 9]
         workers.submit(job(0, 50), is_urgent=True)
-        assert self.received(workers, 0) == [(1, [1]), (2, [2]), (0, [50])]
-        assert self.received(workers, 4) == [(3, [3]), (4, [4])]
+        assert [due for due, _ in self.received(workers, 3)] == [2, 3, 4, 5, 6, 7, 0]
+        assert self.received(workers, 9) == [(8, [16, 17]), (9, [18, 19])]
 
     def test_a_job_that_fails_comes_sample_by_sample(self) -> None:
         class Picky(Noisy):
@@ -252,22 +176,3 @@ class TestJobs:
         assert [each.share[0].positions.tolist() for each, _ in done] == [[2], [3], [4]]
         assert [isinstance(found, BrokenSample) or found[0] for _, found in done] == [2, True, 4]
         assert "ZeroDivisionError" in done[1][1].message
-
-    def test_stopped_workers_forget_their_jobs(self) -> None:
-        workers = self.workers(job(0, 1))
-        workers.stop()
-        assert self.received(workers, 0) == []
-        workers.start()
-        workers.submit(job(0, 2))
-        assert (0, [2]) in self.received(workers, 0)
-
-    def test_a_torn_off_worker_is_described(self) -> None:
-        workers = self.workers()
-        workers._places[1] = torch.tensor([4321, 0, 17])
-        error = RuntimeError("DataLoader worker (pid(s) 4321) exited unexpectedly")
-        message = workers._describe_death(error, job(0, 5, 6))
-        assert "stream 's', sample 17" in message
-        assert "Requested: stream 's', samples [5, 6]" in message
-        unknown = workers._describe_death(RuntimeError("pid(s) 99"), Job())
-        assert "none yet" in unknown
-        assert "Requested: nothing" in unknown
