@@ -56,9 +56,6 @@ class TestEquations:
             found = weights_of(GRAPE(None, 1, 0.5, 0.8, scale_free=True), update(gram=unit * GRAM))
             np.testing.assert_allclose(found, expected)
 
-    def test_the_paper_s_rates(self) -> None:
-        assert (GRAPE().rate, GRAPE().task_rate, GRAPE().interval_steps) == (1.5, 10.0, 100)
-
 
 def test_the_play_s_average_is_its_equilibrium() -> None:
     """Improvements are 9w₁ and w₂: the worse of both is largest where they are even, at w = z = (0.1, 0.9).
