@@ -49,9 +49,7 @@ class TestPaper:
 
     def test_tokens_are_the_amounts_where_weights_are_of_tokens(self) -> None:
         policies = [started(num_warmup_steps=20, unit=unit) for unit in ("samples", "tokens")]
-        for policy in policies:
-            follow(policy, 20)
-        samples, tokens = (policy.laws["a"] for policy in policies)
+        samples, tokens = (follow(policy, 20) and policy.laws["a"] for policy in policies)
         assert tokens.exponent == pytest.approx(samples.exponent, rel=1e-6)
         # 10 tokens a sample: exp(a) grows by 10^α.
         assert tokens.log_scale - samples.log_scale == pytest.approx(0.5 * np.log(10), rel=1e-4)

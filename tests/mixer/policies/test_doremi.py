@@ -15,6 +15,8 @@ def test_by_hand_from_a_reference_model() -> None:
     Then the second stream's excess is larger by ln(7/3): equal, smoothed equal. Means 0.6 and 0.4.
     """
     policy = DoReMi(1.0, 0.2, acts_on="sampling")
+    with pytest.raises(ValueError, match=r"no averaged_weights before a run; train with mixing=DoReMi"):
+        _ = policy.averaged_weights
     policy.start(mixture(OWN))
     assert policy.averaged_weights == {"a": 0.5, "b": 0.5}
     np.testing.assert_allclose(policy.update(FIRST).weights, [0.7, 0.3], rtol=1e-14)
@@ -43,8 +45,3 @@ def test_the_average_counts_steps_without_losses_but_no_stream_of_weight_0() -> 
     policy, rows = DoReMi(1.0, 0.0), [None, [LN3, 0.0, 50.0], [NAN] * 3]  # the first is uniform as before
     led(policy, [observe(step, [1.0] * 3, excess_losses=row) for step, row in enumerate(rows, 1)], [*OWN, 0.0])
     assert policy.averaged_weights == pytest.approx({"a": (0.5 + 0.75 + 0.75) / 3, "b": 1 / 3, "c": 0.0}, rel=1e-14)
-
-
-def test_there_is_no_average_before_a_run() -> None:
-    with pytest.raises(ValueError, match=r"no averaged_weights before a run; train with mixing=DoReMi"):
-        _ = DoReMi().averaged_weights

@@ -2,7 +2,6 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 
 from mixer.policies import FAMO, Decision
 from tests.mixer.policies.observed import led, observe
@@ -50,13 +49,6 @@ def test_the_logits_are_those_of_torch() -> None:
         (torch.softmax(logits, 0) @ falls).backward()
         adam.step()
     np.testing.assert_allclose(policy.state_dict()["logits"], logits.detach().numpy(), rtol=1e-9)
-
-
-def test_a_loss_in_another_unit_counts_the_same() -> None:
-    pairs = [([3.0, 2.0], [2.0, 2.1]), ([2.0, 2.1], [1.5, 1.9])]
-    scaled = [([b, 100 * c], [d, 100 * e]) for (b, c), (d, e) in pairs]
-    one, other = (run(FAMO(acts_on="loss"), rows)[-1].loss_weights for rows in (pairs, scaled))
-    assert (other[0] / one[0]) / (other[1] / one[1]) == pytest.approx(100, rel=1e-6), "loss times weight is the same"
 
 
 def test_a_stream_without_both_losses_keeps_its_logit() -> None:

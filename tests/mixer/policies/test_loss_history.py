@@ -65,9 +65,3 @@ def test_resumed_with_fewer_points_it_is_as_if_it_had_never_had_more(losses: Any
     np.testing.assert_allclose(found["points"], wanted["points"], rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(found["open_sums"], wanted["open_sums"], rtol=1e-9, atol=1e-9)
     assert (found["block_sizes"], found["open_counts"]) == (wanted["block_sizes"], wanted["open_counts"])
-
-
-@pytest.mark.parametrize("max_points", [6, 9, 8.0])
-def test_a_limit_that_cannot_be_is_refused(max_points: int) -> None:
-    with pytest.raises(ValueError, match="max_points must be an even number, 8 or more"):
-        LossHistory(max_points)

@@ -33,6 +33,9 @@ class TestMixture:
 
 class TestObservation:
     def test_has_the_numbers_of_its_streams(self) -> None:
+        names = ["evaluation_losses", "gradients", "shares", "excess_losses", "losses_after", "active"]
+        without = part_of_observation(replace(WHOLE, **dict.fromkeys(names)), [0, 1])
+        assert [getattr(without, name) for name in names] == [None] * 6
         part = part_of_observation(WHOLE, [2, 0])
         expected: dict[str, Any] = {"counts": [6, 2], "tokens": [60, 20], "seen": [42, 14], "losses": [0.3, 0.1]}
         expected |= {"evaluation_losses": [NAN, 0.4], "excess_losses": [0.9, 0.7], "losses_after": [0.25, 0.05]}
@@ -41,11 +44,6 @@ class TestObservation:
             np.testing.assert_allclose(getattr(part, name), values, rtol=1e-14, err_msg=name)
         assert part.gradients.squared_norm.tolist() == [3.0, 1.0]
         assert (part.step, part.progress, part.update_norm, part.batch_size) == (7, 0.0, 0.25, 7)
-
-    def test_what_was_not_observed_stays_so(self) -> None:
-        names = ["evaluation_losses", "gradients", "shares", "batch_size", "excess_losses", "losses_after", "active"]
-        part = part_of_observation(replace(WHOLE, tokens_per_sample=None, **dict.fromkeys(names)), [0, 1])
-        assert [getattr(part, name) for name in [*names, "tokens_per_sample"]] == [None] * 8
 
     @given(shares=st.lists(st.integers(0, 50), min_size=3, max_size=3).filter(any), batch_size=st.integers(1, 10**6))
     def test_the_batch_size_is_the_part_that_was_asked_of_them(self, shares: list[int], batch_size: int) -> None:
