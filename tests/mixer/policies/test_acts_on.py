@@ -50,9 +50,3 @@ def test_by_hand() -> None:
     weighed = decide(factors, own, active, "loss")
     np.testing.assert_allclose(weighed.weights, own)
     np.testing.assert_allclose(weighed.loss_weights, [0.2, 3.0, 1.0])  # over (0.1 + 0.6) / (0.5 + 0.2) = 1
-
-
-def test_with_nobody_there_the_own_weights_wait() -> None:
-    own, nobody = np.array([0.5, 0.5]), np.array([False, False])
-    assert decide(np.array([1.0, 3.0]), own, nobody, "sampling").weights.tolist() == [0.5, 0.5]
-    assert decide(np.array([1.0, 3.0]), own, nobody, "loss").loss_weights.tolist() == [1.0, 1.0]

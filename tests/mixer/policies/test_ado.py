@@ -7,11 +7,6 @@ from tests.mixer.policies.observed import NAN, mixture, observe
 
 OWN = [0.25, 0.75]
 FLOORS, SCALES, EXPONENTS = np.array([1.0, 2.0]), np.array([8.0, 4.0]), np.array([0.5, 0.25])
-both = pytest.mark.parametrize("form", ["paper", "code"])
-
-
-def losses_after(amount: float) -> np.ndarray:
-    return FLOORS + SCALES * amount**-EXPONENTS
 
 
 def started(*arguments: object, own: list[float] = OWN, **options: object) -> ADO:
@@ -20,10 +15,14 @@ def started(*arguments: object, own: list[float] = OWN, **options: object) -> AD
     return policy
 
 
+def losses_at(step: int) -> np.ndarray:
+    """Two laws, of 8 samples of each stream a step."""
+    return FLOORS + SCALES * (8.0 * step) ** -EXPONENTS
+
+
 def follow(policy: ADO, num_steps: int, first: int = 1) -> list[np.ndarray]:
-    """Losses that follow two laws, 8 samples of each stream a step."""
     steps = range(first, first + num_steps)
-    return [policy.update(observe(step, losses_after(8.0 * step), weights=OWN)).weights for step in steps]
+    return [policy.update(observe(step, losses_at(step), weights=OWN)).weights for step in steps]
 
 
 def normed(values: np.ndarray) -> np.ndarray:
@@ -48,17 +47,9 @@ class TestPaper:
         mean = (20 * own + first) / 21
         np.testing.assert_allclose(second, 0.9 * mean + 0.1 * normed(own * np.sqrt(own) * slopes(168.0)), rtol=1e-5)
 
-    def test_credit_follows_what_was_drawn(self) -> None:
-        """h = 0.9 μ + 0.1 (1, 0) after the first step."""
-        policy = started()
-        policy.update(observe(1, [1.0, 1.0], weights=[1.0, 0.0]))
-        assert policy.state_dict()["credit"] == pytest.approx([0.9 * 0.25 + 0.1, 0.9 * 0.75], rel=1e-14)
-
     def test_tokens_are_the_amounts_where_weights_are_of_tokens(self) -> None:
         policies = [started(num_warmup_steps=20, unit=unit) for unit in ("samples", "tokens")]
-        for policy in policies:
-            follow(policy, 20)
-        samples, tokens = (policy.laws["a"] for policy in policies)
+        samples, tokens = (follow(policy, 20) and policy.laws["a"] for policy in policies)
         assert tokens.exponent == pytest.approx(samples.exponent, rel=1e-6)
         # 10 tokens a sample: exp(a) grows by 10^α.
         assert tokens.log_scale - samples.log_scale == pytest.approx(0.5 * np.log(10), rel=1e-4)
@@ -74,18 +65,20 @@ class TestCode:
         mean = (20 * own + preferred) / 21
         np.testing.assert_allclose(second, 0.9 * mean + 0.1 * normed(own * slopes(336.0, scales)), rtol=1e-5)
 
-    def test_credit_goes_by_counts(self) -> None:
-        policy = started("code")
-        policy.update(observe(1, [1.0, 1.0], [2, 6], weights=[1.0, 0.0]))
-        assert policy.state_dict()["credit"] == pytest.approx(OWN, rel=1e-14)
-
     def test_the_floor_is_one_of_the_preference(self) -> None:
         """With p = ρ the least share is the floor."""
         policy = started("code", num_warmup_steps=20, floor=0.4, mean_share=0.0, own=[0.99, 0.01])
         assert follow(policy, 20)[-1].tolist() == pytest.approx([0.6, 0.4])
 
 
-@both
+@pytest.mark.parametrize(("form", "credit"), [("paper", [0.9 * 0.25 + 0.1, 0.9 * 0.75]), ("code", OWN)])
+def test_credit_follows_what_was_drawn_by_weights_or_by_counts(form: str, credit: list[float]) -> None:
+    policy = started(form)
+    policy.update(observe(1, [1.0, 1.0], [2, 6], weights=[1.0, 0.0]))
+    assert policy.state_dict()["credit"] == pytest.approx(credit, rel=1e-14)
+
+
+@pytest.mark.parametrize("form", ["paper", "code"])
 class TestBoth:
     def test_fits_come_when_they_are_due_and_losses_of_the_first_steps_are_ignored(
         self, form: str, monkeypatch: pytest.MonkeyPatch
@@ -101,7 +94,7 @@ class TestBoth:
     def test_a_stream_without_a_law_has_its_own_share_of_the_preference(self, form: str) -> None:
         policy = started(form, num_warmup_steps=20, mean_share=0.0, own=[0.2, 0.3, 0.5])
         for step in range(1, 21):
-            decision = policy.update(observe(step, [NAN, *losses_after(8.0 * step)]))
+            decision = policy.update(observe(step, [NAN, *losses_at(step)]))
         assert policy.laws["a"] is None
         assert decision.weights[0] == pytest.approx(0.2)
 
@@ -115,11 +108,8 @@ class TestBoth:
         assert policy.state_dict()["credit"][1] == credit
 
     def test_losses_that_have_no_law_leave_the_own_weights(self, form: str) -> None:
+        assert ADO().laws == {}
         policy = started(form, 6, 1)
         assert policy.laws == {"a": None, "b": None}
         for step in range(1, 12):
             assert policy.update(observe(step, [-1.0, 0.0])).weights.tolist() == OWN
-
-
-def test_there_are_no_laws_before_a_run() -> None:
-    assert ADO().laws == {}

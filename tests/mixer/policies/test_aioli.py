@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer.policies import Aioli, Decision, Floor, Hold, Smoothed, TrustRegion, WarmUp
-from mixer.policies.shared.probe_round import interactions_of, normalised, probe_mixture
+from mixer.policies.shared.probe_round import interactions_of, probe_mixture
 from tests.mixer.policies.observed import mixture, observe
 
 OWN = [0.5, 0.3, 0.2]
@@ -42,7 +42,8 @@ def stepped(own: Any, learning_rate: float, effects: np.ndarray = EFFECTS) -> np
 class TestRounds:
     def test_phases_by_hand(self) -> None:
         # Two sweeps of two steps each, the second one backwards, then five steps of training; 0.8 and twice 0.1.
-        weights = [d.weights.tolist() for d in World(Aioli(1.0, 2, 2, 5, 0.8)).run(18)]
+        own, *weights = [d.weights.tolist() for d in World(Aioli(1.0, 2, 2, 5, 0.8, num_warmup_steps=1)).run(19)]
+        assert own == OWN
         a, b, c = [0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]
         np.testing.assert_allclose(weights[:12], [a, a, b, b, c, c, c, c, b, b, a, a])
         np.testing.assert_allclose(weights[12:17], [stepped(OWN, 1.0)] * 5)
@@ -73,11 +74,6 @@ class TestRounds:
             decision = policy.update(observe(step, evaluation_losses=[losses] * 3))
             losses -= 1.0 - 0.1 * step
         np.testing.assert_allclose(decision.weights, OWN)
-
-    def test_before_the_first_round_the_own_weights_hold(self) -> None:
-        decisions = World(Aioli(num_warmup_steps=3)).run(3)
-        np.testing.assert_allclose([early.weights for early in decisions[:3]], [OWN] * 3)
-        assert decisions[3].weights[0] == pytest.approx(0.75)
 
 
 class TestStreams:
@@ -115,14 +111,14 @@ class TestStreams:
         np.testing.assert_allclose(left.weights, [0.5, *(0.5 * learned[1:] / learned[1:].sum())])
 
 
-def planned(policy: Aioli, streams: list[tuple[str, int, dict[str, Any]]], num_steps: int) -> np.ndarray:
+def planned(policy: Aioli, streams: list[tuple[str, dict[str, Any]]], num_steps: int) -> np.ndarray:
     """The samples of each stream in each step of a run of batches of 8."""
     from mixer.mixture.clock import Budget, Clock
     from mixer.mixture.controller import Mixing
     from mixer.mixture.planner import Planner
     from mixer.mixture.stream import Stream
 
-    made = [Stream(name, range(size), **options) for name, size, options in streams]
+    made = [Stream(name, range(99), **options) for name, options in streams]
     mixing = Mixing(Planner(made, 0), policy, Clock(8, 8 * num_steps, Budget(samples=8 * num_steps)))
     counts = []
     while mixing.clock.progress < 1.0 and (plan := mixing.next_plan()) is not None:
@@ -134,22 +130,14 @@ def planned(policy: Aioli, streams: list[tuple[str, int, dict[str, Any]]], num_s
     return np.array(counts)
 
 
-class TestTheRunGoesOn:
+@pytest.mark.parametrize("arguments", [{}, {"loss": "evaluation", "probe_share": 1.0}])
+def test_the_run_goes_on_when_all_that_were_probed_leave_together(arguments: dict[str, Any]) -> None:
     """A decision for streams that have nothing left would end it."""
-
-    @pytest.mark.parametrize("arguments", [{}, {"loss": "evaluation", "probe_share": 1.0}])
-    def test_when_all_that_were_probed_leave_together(self, arguments: dict[str, Any]) -> None:
-        early = [(name, 99, {"leaves_at": 0.505}) for name in "ab"]
-        counts = planned(Aioli(**arguments), early + [(name, 99, {"enters_at": 0.505}) for name in "cd"], 960)
-        assert len(counts) == 960
-        assert counts[485].tolist() == [0, 0, 4, 4]  # the weights of the training
-        assert counts[600:, 2:].max() / 8 > 0.7  # and later on probes of the new ones
-
-    @pytest.mark.parametrize("share", [0.75, 1.0])
-    def test_when_the_probed_one_is_used_up(self, share: float) -> None:
-        streams: Any = [("short", 40, {"max_epochs": 1}), ("a", 99, {}), ("b", 99, {})]
-        counts = planned(Aioli(1.0, 12, 1, 20, share, loss="evaluation"), streams, 200)
-        assert (counts.sum(), counts[:, 0].sum()) == (200 * 8, 40)
+    streams = [(name, {"leaves_at" if name in "ab" else "enters_at": 0.505}) for name in "abcd"]
+    counts = planned(Aioli(**arguments), streams, 960)
+    assert len(counts) == 960
+    assert counts[485].tolist() == [0, 0, 4, 4]  # the weights of the training
+    assert counts[600:, 2:].max() / 8 > 0.7  # and later on probes of the new ones
 
 
 @pytest.mark.parametrize("wrap", [Hold, Smoothed, TrustRegion, WarmUp, lambda policy: Hold(Floor(policy, 0.1))])
@@ -159,25 +147,14 @@ def test_a_wrapper_that_would_move_its_probes_refuses_it(wrap: Any) -> None:
     for made in (Aioli(), ReplayRatio(0.1, Aioli())):
         with pytest.raises(ValueError, match=r"policy must allow changes .*, got .*Aioli.*, which plans probes"):
             wrap(made)
-
-
-def test_a_floor_leaves_the_probes_apart() -> None:
-    decision = Floor(Aioli(probe_share=0.8), 0.1).start(mixture(OWN))
+    decision = Floor(Aioli(probe_share=0.8), 0.1).start(mixture(OWN))  # which leaves them apart
     np.testing.assert_allclose(decision.weights, [0.66, 0.17, 0.17])
 
 
-class TestInteractions:
-    @given(entries=st.lists(st.floats(-5, 5), min_size=12, max_size=12), share=st.floats(0.51, 1.0))
-    def test_they_are_what_the_falls_came_from(self, entries: list[float], share: float) -> None:
-        true = np.array(entries).reshape(4, 3)
-        probes = np.stack([probe_mixture(3, j, share) for j in range(3)], axis=1)
-        np.testing.assert_allclose(interactions_of(true @ probes, share), true, atol=1e-12)
-
-    def test_an_unknown_column_counts_as_the_mean_and_an_unknown_row_not_at_all(self) -> None:
-        falls = np.array([[1.0, np.nan, 3.0], [np.nan] * 3])
-        np.testing.assert_allclose(interactions_of(falls, 1.0), [[1.0, 2.0, 3.0]])
-
-    def test_normalising_by_hand(self) -> None:
-        np.testing.assert_allclose(normalised(np.array([[-1.0, 1.0], [0.0, 2.0]])), [[0.0, 1 / 3], [1 / 6, 1 / 2]])
-        np.testing.assert_allclose(normalised(np.array([[1.0, 3.0]])), [[0.25, 0.75]])  # none is negative: no shift
-        np.testing.assert_allclose(normalised(np.full((2, 2), -3.0)), np.zeros((2, 2)))
+@given(entries=st.lists(st.floats(-5, 5), min_size=12, max_size=12), share=st.floats(0.51, 1.0))
+def test_interactions_are_what_the_falls_came_from(entries: list[float], share: float) -> None:
+    true = np.array(entries).reshape(4, 3)
+    probes = np.stack([probe_mixture(3, j, share) for j in range(3)], axis=1)
+    np.testing.assert_allclose(interactions_of(true @ probes, share), true, atol=1e-12)
+    falls = np.array([[1.0, np.nan, 3.0], [np.nan] * 3])  # unknown columns count as the mean, unknown rows nothing
+    np.testing.assert_allclose(interactions_of(falls, 1.0), [[1.0, 2.0, 3.0]])

@@ -67,12 +67,6 @@ def test_a_stream_that_comes_later_is_measured_by_its_own_first_loss() -> None:
     assert policy.state_dict()["ratios"] == [[1.0, 0.5], [0.5, 0.25]]
 
 
-@given(st.lists(st.lists(st.floats(0.01, 100), min_size=3, max_size=3), min_size=4, max_size=12))
-def test_no_stream_gets_less_than_its_floor(rows: list[list[float]]) -> None:
-    for decision in run(CoBa(4, 2, floor=0.3), rows, (1.0, 1.0, 1.0)):
-        assert decision.weights.min() >= 0.1 - 1e-12
-
-
 class TestSlopes:
     def test_by_hand(self) -> None:
         # Around (1, 2): (-1, -2), (0, 1), (1, 1), so 3 / 2; through two points; from one point nothing.

@@ -18,13 +18,8 @@ OWN = np.array([0.5, 0.0, 0.2, 0.3])
 BATCH_SIZE, NUM_STEPS = 24, 30
 
 # Others mix by what they are given, by losses alone, or give each stream a least share whatever its own weight.
-BY_OWN_WEIGHTS = {"ADO", "Aioli", "CoBa", "DWA", "DoGE", "FAMO", "Fixed, own weights", "GRAPE", "GradNorm"} | {
-    "BalancedPiKE",
-    "ObjectiveDescent",
-    "PiKE",
-    "RegularizedBalance",
-    "SkillIt",
-}
+BY_OWN_WEIGHTS = {"ADO", "Aioli", "CoBa", "DWA", "DoGE", "FAMO", "Fixed, own weights", "GRAPE", "GradNorm"}
+BY_OWN_WEIGHTS |= {"BalancedPiKE", "ObjectiveDescent", "PiKE", "RegularizedBalance", "SkillIt"}
 # What a factor on a loss is relative to: the streams' own weights, or each stream alike.
 FACTORS_BY_OWN = {"CoBa, loss", "DWA, loss", "FAMO, loss", "GroupDRO", "DoReMi"}
 FACTORS_ALIKE = {"GradNorm", "BalancedPiKE, conceptual"}
@@ -51,9 +46,7 @@ class Course:
     def mixture(self) -> Mixture:
         return Mixture(NAMES, SIZES, OWN.copy(), active=self.active()[0])
 
-    def steps(
-        self, policy: Policy, decision: Decision, first: int = 1, last: int = NUM_STEPS
-    ) -> Iterator[tuple[Observation, Decision]]:
+    def steps(self, policy: Policy, decision: Decision, first: int = 1, last: int = NUM_STEPS) -> Iterator[Any]:
         """What each step showed, and what is decided for the next one."""
         for step in range(first, last + 1):
             seen = self.observation(step, decision, policy.unit)

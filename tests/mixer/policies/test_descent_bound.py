@@ -24,9 +24,7 @@ class TestMinimum:
             # A straight line: the first stream takes (−1 + 3)/4 = 0.5 up to its level −1, the line the rest.
             ([-3, -1], [4, 0], [0.5, 0.5]),
             ([-3, -1, -1], [4, 0, 0], [0.5, 0.25, 0.25]),
-            ([-3, -1], [1, 0], [1, 0]),
             ([1, 2], [0, 0], [1, 0]),
-            ([1, 1], [0, 0], [0.5, 0.5]),
             ([0, 0], [0, 0], [0.5, 0.5]),
             ([7], [3], [1]),
         ],
@@ -36,9 +34,7 @@ class TestMinimum:
         np.testing.assert_allclose(found, expected, atol=1e-8)
 
     @given(pairs=pairs)
-    def test_streams_with_a_weight_stand_at_one_level_and_the_others_above(
-        self, pairs: list[tuple[float, float]]
-    ) -> None:
+    def test_streams_with_a_weight_stand_at_one_level_and_the_others_above(self, pairs: Any) -> None:
         linear, quadratic = np.array(pairs).T
         best = minimise_on_simplex(linear, quadratic)
         assert best.min() >= 0.0
@@ -47,13 +43,6 @@ class TestMinimum:
         levels = slopes[best > 1e-6]
         assert np.ptp(levels) < 1e-6
         assert (slopes >= levels.min() - 1e-6).all()
-
-    @given(scale=st.sampled_from([1e-200, 1e-3, 1.0, 1e250]), seed=st.integers(0, 50))
-    def test_a_common_scale_of_the_gradients_changes_nothing(self, scale: float, seed: int) -> None:
-        random = np.random.default_rng(seed)
-        norms, variances = random.random(4), 20 * random.random(4)
-        expected = best_weights(norms, variances, 32, 0.7, 0.9, 1.5)
-        np.testing.assert_allclose(best_weights(scale * norms, scale * variances, 32, 0.7, 0.9, 1.5), expected)
 
     def test_the_equation_term_by_term(self) -> None:
         # b = 10, ηL = 0.5, β = 0.8, γ = 1.5: λ = −0.8·(4, 1) + 0.5/20·(40, 8) = (−2.2, −0.6),
@@ -64,23 +53,15 @@ class TestMinimum:
 
 
 class TestBoundFactors:
-    @pytest.mark.parametrize(
-        ("conflict", "alignment", "counts", "bound", "expected"),
-        [
-            # K = 3, b = 12, least b_k = 2: β = 1 + 0.05·(−3 + 2 − 6) = 0.65, or 1 − 0.05·1; γ = 1 + 0.5·2 = 2.
-            (0.05, 0.5, [6, 4, 2], "published", (0.65, 2.0)),
-            (0.05, 0.5, [6, 4, 2], "per_stream", (0.95, 2.0)),
-            # A stream that was not there does not count.
-            (0.05, 0.5, [6, 6, 0], "published", (1 + 0.05 * (-1 - 2), 2.0)),
-            # The signal is never turned round.
-            (0.5, 0.0, [6, 4, 2], "published", (0.0, 1.0)),
-            (0.5, 0.0, [1] * 9, "per_stream", (0.0, 1.0)),
-            # A single stream has no others.
-            (0.5, 1.0, [6], "published", (1.0, 1.0)),
-        ],
-    )
-    def test_by_hand(self, conflict: float, alignment: float, counts: list[int], bound: Any, expected: Any) -> None:
-        assert bound_factors(conflict, alignment, np.array(counts), bound) == pytest.approx(expected)
+    def test_by_hand(self) -> None:
+        # K = 3, b = 12, least b_k = 2: β = 1 + 0.05·(−3 + 2 − 6) = 0.65, or 1 − 0.05·1; γ = 1 + 0.5·2 = 2.
+        counts = np.array([6, 4, 2])
+        assert bound_factors(0.05, 0.5, counts, "published") == pytest.approx((0.65, 2.0))
+        assert bound_factors(0.05, 0.5, counts, "per_stream") == pytest.approx((0.95, 2.0))
+        # A stream that was not there does not count, the signal is never turned round, a single one has no others.
+        assert bound_factors(0.05, 0.5, np.array([6, 6, 0]), "published") == pytest.approx((1 - 0.05 * 3, 2.0))
+        assert bound_factors(0.5, 0.0, np.ones(9), "per_stream") == (0.0, 1.0)
+        assert bound_factors(0.5, 1.0, np.array([6]), "published") == (1.0, 1.0)
 
     @given(seed=st.integers(0, 200), num_streams=st.integers(2, 6))
     def test_both_bound_the_descent_and_per_stream_is_the_closer(self, seed: int, num_streams: int) -> None:

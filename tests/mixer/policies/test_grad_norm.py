@@ -43,11 +43,10 @@ def test_factors_by_hand(arguments: dict[str, Any], observations: list[Observati
     np.testing.assert_allclose(decision.weights, 1 / len(expected))
 
 
-@given(
-    norms=st.lists(st.floats(0.5, 2.0), min_size=3, max_size=3),
-    losses=st.lists(st.floats(0.5, 2.0), min_size=3, max_size=3),
-    alpha=st.floats(0.0, 1.5),
-)
+three = st.lists(st.floats(0.5, 2.0), min_size=3, max_size=3)
+
+
+@given(norms=three, losses=three, alpha=st.floats(0.0, 1.5))
 def test_norms_are_the_target_s(norms: list[float], losses: list[float], alpha: float) -> None:
     """Equation 1 of the paper: `y_k ||g_k|| = Ḡ r_k^α` with Ḡ the mean of the left sides over that of `r^α`."""
     policy = GradNorm(alpha, interval_steps=1, rate=1.0, max_factor=1e6, decay=0.0)

@@ -43,9 +43,7 @@ class TestSignalAndNoise:
         for estimates in parts(gradient + deviation * drawn, sizes):  # 1 + 4 + 0.25 and 1 + 0.25 + 4
             assert abs(estimates.mean() - 5.25) < 4 * estimates.std() / np.sqrt(len(estimates))
 
-    @given(
-        samples=st.lists(st.floats(-100, 100), min_size=3, max_size=12), cut=st.integers(1, 2), scale=st.floats(0.1, 10)
-    )
+    @given(st.lists(st.floats(-100, 100), min_size=3, max_size=12), st.integers(1, 2), st.floats(0.1, 10))
     def test_is_of_second_order_and_what_it_parts_adds_up(self, samples: list[float], cut: int, scale: float) -> None:
         gradients, sizes = np.array(samples)[:, None], [cut, len(samples) - cut]
         signal, noise = parts(gradients, sizes)
@@ -53,23 +51,12 @@ class TestSignalAndNoise:
         # ||mean||² = signal + noise / n, whatever the groups.
         assert signal + noise / len(samples) == pytest.approx(float(gradients.mean() ** 2), abs=1e-6)
 
-    @given(samples=st.lists(st.floats(-10, 10), min_size=2, max_size=8))
-    def test_groups_of_one_are_the_sample_variance(self, samples: list[float]) -> None:
-        signal, noise = parts(np.array(samples)[:, None], [1] * len(samples))
-        assert noise == pytest.approx(np.var(samples, ddof=1), abs=1e-8)
-        pairs = [a * b for i, a in enumerate(samples) for j, b in enumerate(samples) if i != j]
-        assert signal == pytest.approx(np.mean(pairs), abs=1e-8)
 
-
-class TestCosines:
-    def test_by_hand(self) -> None:
-        # Gradients (3, 4) and (4, 3): norms 5, product 24.
-        np.testing.assert_allclose(statistics([[25, 24], [24, 25]]).cosines, [[1, 0.96], [0.96, 1]])
-
-    def test_a_stream_without_gradient_has_none(self) -> None:
-        cosines = statistics([[4, 0, NAN], [0, 0, NAN], [NAN, NAN, NAN]]).cosines
-        assert cosines[0, 0] == 1.0
-        assert np.isnan(cosines.ravel()[1:]).all()
+def test_cosines_by_hand() -> None:
+    # Gradients (3, 4) and (4, 3): norms 5, product 24.
+    np.testing.assert_allclose(statistics([[25, 24], [24, 25]]).cosines, [[1, 0.96], [0.96, 1]])
+    without = statistics([[4, 0, NAN], [0, 0, NAN], [NAN, NAN, NAN]]).cosines
+    np.testing.assert_array_equal(without.ravel(), [1.0, *[NAN] * 8])
 
 
 class TestNoise:
@@ -105,10 +92,7 @@ class TestConflictAndAlignment:
         whole = statistics([[4.5, 3, -1.5], [3, 9.5, -2], [-1.5, -2, 1.5]], squared_norm=[4.0, 9.0, 1.0])
         assert whole.conflict == pytest.approx(0.3)
         assert whole.alignment == pytest.approx(0.5)
-
-    def test_without_a_variance_the_norms_of_the_batch_count(self) -> None:
-        assert statistics([[4, -1], [-1, 1]]).conflict == pytest.approx(0.2)
-        assert statistics([[4, 1], [1, 1]]).alignment == pytest.approx(0.5)
+        assert statistics([[4, -1], [-1, 1]]).conflict == pytest.approx(0.2)  # without a variance, the batch's own
 
     def test_one_stream_and_a_pair_without_gradient_neither_conflict_nor_align(self) -> None:
         assert statistics([[4.0]]).conflict == statistics([[4.0]]).alignment == 0.0
@@ -133,24 +117,11 @@ class TestConflictAndAlignment:
         assert 0.0 <= whole.alignment <= 1.0
 
 
-class TestPart:
-    WHOLE = GradientStatistics(
-        gram=np.arange(9.0).reshape(3, 3),
-        variance=np.array([1.0, 2.0, 3.0]),
-        squared_norm=np.array([4.0, 5.0, 6.0]),
-        counts=np.array([7, 8, 9]),
-        shares=np.array([0.1, 0.6, 0.3]),
-        gram_error=-np.arange(9.0).reshape(3, 3),
-    )
-
-    def test_has_the_numbers_of_its_streams(self) -> None:
-        part = self.WHOLE.part([2, 0])
-        expected = [[[8, 6], [2, 0]], [3, 1], [6, 4], [9, 7], [0.75, 0.25], [[-8, -6], [-2, 0]]]
-        for found, values in zip(vars(part).values(), expected, strict=True):
-            np.testing.assert_allclose(found, values)
-
-    def test_streams_without_samples_have_no_shares(self) -> None:
-        part = replace(self.WHOLE, shares=np.array([0.0, 1.0, 0.0])).part([0, 2])
-        assert part.shares.tolist() == [0.0, 0.0]
-        alone = statistics([[8.0]], variance=[3.0], squared_norm=[6.0], counts=[9], shares=[1.0])
-        assert self.WHOLE.part([2]).noise == alone.noise
+def test_a_part_has_the_numbers_of_its_streams() -> None:
+    numbers = np.arange(9.0).reshape(3, 3)
+    own: dict[str, Any] = {"variance": [1.0, 2.0, 3.0], "squared_norm": [4.0, 5.0, 6.0], "counts": [7, 8, 9]}
+    whole = statistics(numbers, **own, shares=[0.1, 0.6, 0.3], gram_error=-numbers)
+    expected = [[[8, 6], [2, 0]], [3, 1], [6, 4], [9, 7], [0.75, 0.25], [[-8, -6], [-2, 0]]]
+    for found, values in zip(vars(whole.part([2, 0])).values(), expected, strict=True):
+        np.testing.assert_allclose(found, values)
+    assert replace(whole, shares=np.array([0.0, 1.0, 0.0])).part([0, 2]).shares.tolist() == [0.0, 0.0]

@@ -26,10 +26,7 @@ class TestEquations:
         np.testing.assert_allclose(policy.target_weights, [first, 1 - first])
         exponent = 0.5 * (2 * first + 0.25 * (1 - first) - 0.5)
         np.testing.assert_allclose(weights, [sigmoid(exponent), sigmoid(-exponent)])
-
-    def test_improvement_is_that_under_the_present_mixture(self) -> None:
-        # At w = (¾, ¼): 2·¾ + ½·¼ = 1.625 and ¼·¾ + ½·¼ = 0.3125.
-        policy = GRAPE(None, 1, 0.5, 0.8)
+        # Under the present mixture, at w = (¾, ¼): 2·¾ + ½·¼ = 1.625 and ¼·¾ + ½·¼ = 0.3125.
         weights_of(policy, update(), own=(0.75, 0.25))
         assert policy.target_weights[0] == pytest.approx(sigmoid(-0.8 * (1.625 - 0.3125)))
 
@@ -55,9 +52,6 @@ class TestEquations:
         for unit in (1.0, 1e-100, 1e100):
             found = weights_of(GRAPE(None, 1, 0.5, 0.8, scale_free=True), update(gram=unit * GRAM))
             np.testing.assert_allclose(found, expected)
-
-    def test_the_paper_s_rates(self) -> None:
-        assert (GRAPE().rate, GRAPE().task_rate, GRAPE().interval_steps) == (1.5, 10.0, 100)
 
 
 def test_the_play_s_average_is_its_equilibrium() -> None:

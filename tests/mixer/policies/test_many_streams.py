@@ -41,9 +41,7 @@ def _seen(step: int, weights: np.ndarray, random: np.random.Generator, gap: bool
 @pytest.mark.parametrize(
     ("make", "usual"), [(LossChange, 0.05), (ADO, 0.01), (lambda **kw: Floor(Uniform(), **kw), 0.05)]
 )
-def test_least_shares_are_as_ever_of_few_streams_and_half_an_equal_one_of_many(
-    make: Callable[..., Policy], usual: float
-) -> None:
+def test_least_shares_are_as_ever_of_few_streams_and_half_an_equal_one_of_many(make: Any, usual: float) -> None:
     option = "minimum" if isinstance(make(), Floor) else "floor"
     for count in (4, 10, 11, 50, 51, 1000):
         found, given = make(), make(**{option: usual if count <= 1 / (2 * usual) else 1 / (2 * count)})

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.policies import ODM, Observation
+from mixer.policies import ODM
 from mixer.policies.odm import exploration
 from tests.mixer.policies.observed import NAN, led, observe, weights_of
 
@@ -80,11 +80,8 @@ class TestBoth:
 
     def test_a_stream_that_left_counts_for_nothing(self, form: Any) -> None:
         """The proportions of the others are those of a run without it."""
-
-        def seen(step: int) -> Observation:
-            return observe(step, [NAN, 3.0, 1.0], shares=[0.0, 0.5, 0.5])
-
-        left = [observe(1, [300.0, 1.0, 1.0]), seen(2), seen(30)]
+        gone = [observe(step, [NAN, 3.0, 1.0], shares=[0.0, 0.5, 0.5]) for step in (2, 30)]
+        left = [observe(1, [300.0, 1.0, 1.0]), *gone]
         without = [observe(1, [1.0, 1.0], weights=[1 / 3, 1 / 3]), observe(2, [3.0, 1.0]), observe(30, [3.0, 1.0])]
         weights = weights_of(ODM(form, num_warmup_steps=0), *left, own=[0.2, 0.3, 0.5])
         alone = weights_of(ODM(form, num_warmup_steps=0), *without, own=[0.3 / 0.8, 0.5 / 0.8])

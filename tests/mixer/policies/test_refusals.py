@@ -64,57 +64,41 @@ def test_options_out_of_range_are_refused_with_what_they_must_be(make: str) -> N
 ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
     *[
         ("Scheduled", {"points": [(p, [1, 1]) for p in given]}, r"ascending progresses in \[0, 1\]")
-        for given in ([], [0.5, 0.5], [0.6, 0.4], [-0.1, 1.0], [0.0, 1.1], [NAN])
+        for given in ([], [0.5, 0.5], [-0.1, 1.0], [0.0, 1.1], [NAN])
     ],
     *[
         ("Scheduled", {"points": points}, r"points must be a list of \(progress, weights\), got .*; such as")
-        for points in (3, [0.0, 1.0], [("early", [1, 1])], "ab")
+        for points in (3, [0.0, 1.0], "ab")
     ],
     ("TrustRegion", {"policy": Uniform(), "max_log_change": None}, "TrustRegion needs a limit, got None for both"),
     ("Aioli", {"probe_share": 1.0}, "probe_share=1 shows only the training loss of the probed stream"),
     ("DoGE", {"targets": "a"}, r"got a text: write \['a'\]"),
     ("DoGE", {"targets": []}, "targets must name at least one stream"),
     ("DoReMi", {"reference_losses": {"a": NAN}}, "reference_losses must be finite numbers, but 'a' has nan"),
-    ("DoReMi", {"reference_losses": {"a": "low"}}, "reference_losses must be finite numbers, but 'a' has 'low'"),
+    ("Function", {"function": 3}, r"callable as f\(step, weights\), got int"),
     ("TargetLoss", {"target_losses": 2.0}, "target_losses must map the names of streams to losses, got float"),
 ]
 
 
 @pytest.mark.parametrize(("make", "arguments", "message"), ARGUMENTS)
 def test_arguments_that_cannot_be_are_refused(make: str, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         MADE[make](**arguments)
-
-
-def test_only_what_can_be_called_is_a_function() -> None:
-    with pytest.raises(TypeError, match=r"callable as f\(step, weights\), got int"):
-        MADE["Function"](3)  # type: ignore[call-arg]
 
 
 STREAMS: list[tuple[str, dict[str, Any], str]] = [
     ("Fixed", {"weights": [1, 2, 3]}, r"Fixed: expected 2 weights, one for each of \['a', 'b'\], got shape \[3\]"),
-    ("Fixed", {"weights": 3.0}, r"Fixed: expected 2 weights, .* got shape \[\]"),
     ("Fixed", {"weights": [1, -1]}, "Fixed: weights must be finite and 0 or more, but 'b' has -1.0"),
     ("Fixed", {"weights": [NAN, 1]}, "but 'a' has nan"),
-    ("Fixed", {"weights": [1, INF]}, "but 'b' has inf"),
     ("Fixed", {"weights": [0, 0]}, "Fixed: the weights of all streams are 0"),
     ("Fixed", {"weights": {"a": 1}}, r"Fixed: .* missing: \['b'\], unknown: \[\]"),
     ("Fixed", {"weights": {"a": 1, "b": 1, "x": 1}}, r"missing: \[\], unknown: \['x'\]"),
     ("Fixed", {"weights": ["one", "two"]}, "Fixed: weights must be numbers"),
     ("Scheduled", {"points": [(0.0, [1, 1]), (0.5, [1, -1])]}, "Scheduled at progress 0.5: .* 'b' has -1.0"),
-    ("LossChange", {"floor": 0.6}, r"floor 0\.6 for each of 2 streams is more than 1 in all"),
     ("ADO", {"floor": 0.6}, r"ADO: floor 0\.6 for each of 2 streams is more than 1 in all"),
-    (
-        "Floor",
-        {"policy": Uniform(), "minimum": 0.51},
-        r"0\.51 for each of 2 .* is more than 1 in all; give min.*=0\.25",
-    ),
+    ("Floor", {"policy": Uniform(), "minimum": 0.51}, r"0\.51 for each of 2 .* more than 1 in all; give min.*=0\.25"),
     ("DoReMi", {"reference_losses": {"a": 1.0}}, r"DoReMi: reference_losses .* missing: \['b'\]"),
-    (
-        "TargetLoss",
-        {"target_losses": {"a": 1.0, "x": 1.0}},
-        r"TargetLoss: target_losses .*missing: \['b'\], unknown: \['x'\]",
-    ),
+    ("TargetLoss", {"target_losses": {"a": 1.0, "x": 1.0}}, r"TargetLoss: .*missing: \['b'\], unknown: \['x'\]"),
     *[
         (make, {"targets": ["a", "c"]}, r"targets must be names of streams, \['a', 'b'\]; unknown: \['c'\]")
         for make in ("DoGE", "GRAPE", "RegularizedBalance", "ObjectiveDescent")
@@ -123,12 +107,7 @@ STREAMS: list[tuple[str, dict[str, Any], str]] = [
     ("SkillIt", {"graph": [[1.0]]}, r"expected a graph of shape \[2, 2\] .* got \[1, 1\]"),
     ("SkillIt", {"graph": [[1.0, 0.0], [1.0]]}, "rows of equal length"),
     ("SkillIt", {"graph": [[1.0, -1.0], [0.0, 1.0]]}, "finite and 0 or more"),
-    ("SkillIt", {"graph": [[1.0, NAN], [0.0, 1.0]]}, "finite and 0 or more"),
-    (
-        "SkillIt",
-        {"graph": {"a": {"x": 1.0}, "y": {}}},
-        r"the graph names \['x', 'y'\], but the streams are \['a', 'b'\]",
-    ),
+    ("SkillIt", {"graph": {"a": {"x": 1.0}, "y": {}}}, r"names \['x', 'y'\], but the streams are \['a', 'b'\]"),
     ("SkillIt", {"graph": {"a": 0.5}}, "a mapping for each helper"),
     ("UniMax", {"budget": 333}, r"budget of 333 samples is more than 1 passes .* which have 111; .* of 3 or more"),
     ("UniMax", {"budget": 30, "unit": "tokens"}, "UniMax in tokens needs sizes in tokens"),
@@ -136,9 +115,7 @@ STREAMS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("make", "arguments", "message"), STREAMS)
-def test_what_does_not_fit_the_streams_is_refused_at_the_start(
-    make: str, arguments: dict[str, Any], message: str
-) -> None:
+def test_what_does_not_fit_the_streams_is_refused_at_the_start(make: str, arguments: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MADE[make](**arguments).start(mixture([0.4, 0.6], [100, 11]))
 
@@ -147,14 +124,11 @@ def test_what_does_not_fit_the_streams_is_refused_at_the_start(
     ("make", "size", "memories", "message"),
     [
         ("Proportional", 30, (1,), r"\['memory'\] are replay buffers.*policy=Proportional\(\)"),
-        ("Temperature", 0, (1,), r"\['memory'\] are replay buffers.*policy=Temperature\(\)"),
         ("Temperature", 0, (), r"\['memory'\] are iterable and of unknown size\. Give weights"),
         ("UniMax", 0, (), r"\['memory'\] are iterable and of unknown size\. Give sizes="),
     ],
 )
-def test_rules_by_size_refuse_streams_that_have_none(
-    make: str, size: int, memories: tuple[int, ...], message: str
-) -> None:
-    policy = MADE[make](**({"budget": 30} if make == "UniMax" else {}))
+def test_rules_by_size_refuse_streams_that_have_none(make: str, size: int, memories: Any, message: str) -> None:
+    own = Mixture(("a", "memory"), np.array([90, size]), np.array([0.5, 0.5]), memories=memories)
     with pytest.raises(ValueError, match=message):
-        policy.start(Mixture(("a", "memory"), np.array([90, size]), np.array([0.5, 0.5]), memories=memories))
+        MADE[make](**NEEDED.get(make, {})).start(own)

@@ -46,8 +46,3 @@ def test_it_lies_between_the_values_and_is_saved_exactly(rows: list[list[float]]
     for one in (average, resumed):
         one.take(np.array([1.0, 2.0]))
     np.testing.assert_array_equal(resumed.values, average.values)
-
-
-def test_a_decay_that_cannot_be_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"loss_decay must be in \[0, 1\), got 'slow'"):
-        StreamAverage("slow", "loss_decay")  # type: ignore[arg-type]

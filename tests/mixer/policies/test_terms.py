@@ -1,9 +1,8 @@
 """What policies say of themselves reproduces what they decided."""
 
 import numpy as np
-import pytest
 
-from mixer.policies import ADO, ODM, Decision, Floor, GroupDRO, PiKE, Policy, Uniform
+from mixer.policies import ADO, ODM, Decision, GroupDRO, Policy
 from mixer.policies.odm import exploration
 from tests.mixer.measurements import measured
 from tests.mixer.policies.observed import mixture, observe
@@ -42,15 +41,3 @@ def test_ado_without_the_mean_mixture() -> None:
     decision, terms = follow(policy, 12), policy.explain()
     scores = np.log(OWN) + 0.5 * np.log(np.asarray(terms["credit"])) + np.asarray(terms["log slope"])
     np.testing.assert_allclose(decision.weights, np.exp(scores) / np.exp(scores).sum())
-
-
-def test_pike_keeps_the_weights_that_it_decided() -> None:
-    policy = PiKE(1, min_samples=0)
-    decision = follow(policy, 5)
-    np.testing.assert_allclose(policy.explain()["kept weight"], decision.weights)
-
-
-@pytest.mark.parametrize("policy", [Uniform(), Floor(Uniform(), 0.1)])
-def test_without_a_state_there_are_no_terms(policy: Policy) -> None:
-    follow(policy, 1)
-    assert policy.explain() == {}

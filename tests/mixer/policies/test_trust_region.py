@@ -63,12 +63,6 @@ def test_the_divergence_is_the_most_that_is_allowed(old: Any, new: Any, most: fl
     assert np.allclose(second.weights, target) or found == pytest.approx(most, rel=1e-5)
 
 
-@given(old=rows, new=rows)
-def test_it_arrives_and_stays(old: Any, new: Any) -> None:
-    last = run(TrustRegion(Told(old, new), 0.7, 0.3), 60, [1] * 4)[-1]
-    np.testing.assert_array_equal(last.weights, np.array(new) / sum(new))
-
-
 def test_the_tighter_of_both_limits_holds_and_within_it_weights_are_passed_on_to_the_bit() -> None:
     found, expected = (
         run(TrustRegion(Told([9, 1], [1, 9]), limit, 1e-4), 1)[1].weights for limit in (math.log(2), None)

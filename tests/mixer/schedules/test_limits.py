@@ -38,12 +38,8 @@ def test_a_size_lies_within_the_bounds_and_rules_on(limits: Limits, asked: float
     if limits.max_growth is not None:
         one_step = (previous // limits.granularity + 1) * limits.granularity
         assert size <= max(previous * limits.max_growth * (1 + 1e-9), one_step, limits.clamp(-math.inf))
-
-
-@given(limits=limits(), asked=st.floats(0.0, 4_000.0), previous=previous_sizes)
-def test_without_bounds_in_the_way_it_is_the_nearest(limits: Limits, asked: float, previous: int) -> None:
-    if asked == limits.clamp(asked) and limits.max_growth is None:
-        assert abs(limits.apply(asked, previous) - asked) <= limits.granularity / 2
+    elif asked == clamped:
+        assert abs(size - asked) <= limits.granularity / 2
 
 
 @given(limits=limits().filter(lambda given: given.maximum and given.max_growth != 1.0001), previous=previous_sizes)
@@ -57,15 +53,12 @@ def test_the_maximum_is_reached_in_the_end(limits: Limits, previous: int) -> Non
 @pytest.mark.parametrize(
     ("limits", "asked", "previous", "expected"),
     [
-        (Limits(), 8.8, 8, 9),
         (Limits(), 8.5, 8, 9),
         (Limits(), 8.49, 8, 8),
         (Limits(), 0.2, 8, 1),
-        (Limits(granularity=4), 9.9, 8, 8),
-        (Limits(granularity=4), 10.0, 8, 12),
+        *[(Limits(granularity=4), asked, 8, expected) for asked, expected in ((9.9, 8), (10.0, 12))],
         (Limits(minimum=5, granularity=4), 1.0, 8, 8),
         (Limits(maximum=15, granularity=4), 100.0, 8, 12),
-        (Limits(max_growth=2.0), 100.0, 8, 16),
         (Limits(max_growth=1.15), 900.0, 100, 115),
         (Limits(max_growth=1.1), 100.0, 4, 5),
         (Limits(max_growth=1.1, granularity=8), 100.0, 16, 24),
@@ -87,12 +80,10 @@ def test_the_least_is_one_sample_a_rank_unless_it_is_given() -> None:
     [
         ({"minimum": 9, "maximum": 8}, ValueError, "minimum=9 is above maximum=8: no batch size is left"),
         ({"minimum": 9, "maximum": 15, "granularity": 8}, ValueError, "no multiple of granularity=8 between"),
-        ({"maximum": 7, "granularity": 8}, ValueError, "between minimum=None and maximum=7"),
         ({"minimum": 0}, ValueError, "minimum must be at least 1 sample, got 0"),
         ({"granularity": 2.0}, TypeError, "granularity must be a whole number of samples, got 2.0"),
         ({"maximum": True}, TypeError, "maximum must be a whole number of samples, got True"),
         ({"max_growth": 1.0}, ValueError, "max_growth must be a factor above 1, or None for no limit, got 1.0"),
-        ({"max_growth": math.inf}, ValueError, "got inf"),
     ],
 )
 def test_bounds_that_contradict_each_other(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -105,8 +96,7 @@ def test_bounds_that_contradict_each_other(arguments: dict[str, Any], error: typ
     ("initial", "error", "message"),
     [
         (4, ValueError, "initial=4 is not a batch size within the bounds: minimum=8"),
-        (40, ValueError, "maximum=32, a multiple of granularity=4"),
-        (10, ValueError, "initial=10 is not"),
+        (10, ValueError, "maximum=32, a multiple of granularity=4"),
         (0, ValueError, "initial must be at least 1 sample, got 0"),
         (16.0, TypeError, "initial must be a whole number of samples, got 16.0"),
     ],
