@@ -152,5 +152,5 @@ def step(model: nn.Module, gradient: list[torch.Tensor], rate: float) -> None:
             parameter -= rate * own
 
 
-def assert_same_weights(first: nn.Module, second: nn.Module, atol: float = 1e-12) -> None:
+def assert_same(first: nn.Module, second: nn.Module, atol: float = 1e-12) -> None:
     torch.testing.assert_close(weights_of(first), weights_of(second), rtol=0, atol=atol)

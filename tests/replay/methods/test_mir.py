@@ -11,17 +11,7 @@ from replay import ReplayBuffer
 from replay.methods import DER, DERPlusPlus
 from replay.retrieval import MIR
 from tests.helpers import weights_of
-from tests.replay.methods.runs import (
-    Classifier,
-    Points,
-    Spy,
-    assert_same_weights,
-    collate,
-    gradient_of,
-    spied,
-    step,
-    trained,
-)
+from tests.replay.methods.runs import Classifier, Points, Spy, assert_same, collate, gradient_of, spied, step, trained
 
 
 class _Normed(Classifier):
@@ -78,7 +68,7 @@ def test_those_are_drawn_whose_loss_rises_most(tmp_path: Path, rate: float | Non
     for step_batch, own in zip(check.batches, check.rates, strict=True):
         batch = {key: torch.cat([part[key] for part in step_batch.values()]) for key in ("x", "labels")}
         step(model, gradient_of(model, model(**batch)["loss"]), own)
-    assert_same_weights(trainer.model, model)
+    assert_same(trainer.model, model)
 
 
 def test_nothing_but_the_draw_changes(tmp_path: Path) -> None:

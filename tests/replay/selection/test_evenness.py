@@ -46,20 +46,16 @@ def test_merging_to_more_than_one_holds_is_refused() -> None:
     assert [len(kept) for kept in merge_keyed([large, small], 3)] == [0, 0]
 
 
-class TestRandomNumbers:
-    def test_whole_numbers_are_exact_upper_halves(self) -> None:
-        numbers, counters = RandomNumbers(11), np.arange(1_000)
-        for bound in (1, 2, 3, 1_000, 2**31 - 1, 2**32 + 1, 2**62, 2**63 - 1):
-            drawn = numbers.integers(counters, np.full(1_000, bound)).tolist()
-            assert drawn == [scaled(word, bound) for word in numbers.words(counters).tolist()]
-        assert RandomNumbers(7).integers(np.arange(5), np.full(5, 10)).tolist() == [0, 9, 8, 9, 0]
+def test_whole_numbers_are_exact_upper_halves() -> None:
+    numbers, counters = RandomNumbers(11), np.arange(1_000)
+    for bound in (1, 2, 3, 1_000, 2**31 - 1, 2**32 + 1, 2**62, 2**63 - 1):
+        drawn = numbers.integers(counters, np.full(1_000, bound)).tolist()
+        assert drawn == [scaled(word, bound) for word in numbers.words(counters).tolist()]
+    assert RandomNumbers(7).integers(np.arange(5), np.full(5, 10)).tolist() == [0, 9, 8, 9, 0]
 
-    def test_numbers_are_even(self) -> None:
-        for table in (RandomNumbers(0), RandomNumbers(-1), RandomNumbers(0, purpose=1)):
-            cells = np.bincount((table.uniforms(np.arange(100_000)) * 100).astype(int), minlength=100)
-            assert chi_square_is_fine(cells, 1_000)
 
-    def test_other_keys_and_purposes_give_other_numbers(self) -> None:
-        tables = [RandomNumbers(key, purpose) for key in (0, 1, -(2**63), 2**63 - 1) for purpose in (0, 1, 2)]
-        first = np.stack([table.uniforms(np.arange(2_000)) for table in tables])
-        assert np.abs(np.corrcoef(first) - np.eye(len(tables))).max() < 0.12
+def test_numbers_are_even_and_others_for_other_keys_and_purposes() -> None:
+    tables = [RandomNumbers(key, purpose) for key in (0, 1, -(2**63), 2**63 - 1) for purpose in (0, 1, 2)]
+    first = np.stack([table.uniforms(np.arange(50_000)) for table in tables])
+    assert all(chi_square_is_fine(np.bincount((row * 100).astype(int), minlength=100), 500) for row in first)
+    assert np.abs(np.corrcoef(first) - np.eye(len(tables))).max() < 0.03

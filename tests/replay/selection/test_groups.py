@@ -29,11 +29,6 @@ def test_each_group_holds_its_newest(names: list[tuple[int, int]], slots_per_gro
     assert sorted(slots.numbers) == sorted(number for group in newest.values() for number in group)
 
 
-def test_slots_are_used_in_turns() -> None:
-    slots = Slots(Ring(2, by="label"), 4)
-    assert offer(slots, [(0, 5), (1, 5), (0, 7), (0, 5), (0, 5), (0, 7), (0, 7), (0, 5)]) == [0, 1, 2, 0, 1, 3, 2, 0]
-
-
 @given(names=names, capacity=st.integers(1, 20), slot_draws=st.lists(st.integers(0, 100), max_size=20))
 def test_sharing_groups_hold_their_newest(names: list[tuple[int, int]], capacity: int, slot_draws: list[int]) -> None:
     slots = Slots(Ring(), capacity)
@@ -67,23 +62,14 @@ def test_a_capacity_that_does_not_suffice_is_refused_before_anything_is_placed()
     assert slots.selection.size == 2
     with pytest.raises(ValueError, match="capacity must be 20 or more for 1 groups"):
         Ring(20).start(11, 0)
+    with pytest.raises(ValueError, match=r"slots_per_group must be a whole number.*None shares"):
+        Ring(0)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(({"by": by}, "by must be") for by in ((), ("class",), "domain", ("task", "task", "x"))),
-        *(({"slots_per_group": n}, r"slots_per_group must be a whole number.*None shares") for n in (0, -1, 1.5)),
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Ring(**options)
-
-
-def test_what_is_needed_depends_on_the_groups() -> None:
-    assert Ring().needs == {"task", "label"}
-    assert Ring(by=("label",)).needs == {"label"}
+@pytest.mark.parametrize("by", [(), ("class",), "domain", ("task", "task", "x")])
+def test_groups_by_anything_else_are_refused(by: Any) -> None:
+    with pytest.raises(ValueError, match="by must be"):
+        Ring(by=by)
 
 
 class Plain:
