@@ -34,10 +34,10 @@ def test_the_projection_takes_away_only_what_goes_against(seed: int, dtype: torc
 
 def test_what_is_not_finite_or_zero_projects_nothing_and_half_precision_is_multiplied_in_single() -> None:
     for bad in (float("inf"), float("nan"), 0.0):
-        for given, reference in ([[1.0, bad], [0.0, 2.0]], [[1.0, -1.0], [0.0, bad]]):
-            own = torch.tensor(given)
-            assert not bool(project([own], [torch.tensor(reference)]))
-            torch.testing.assert_close(own, torch.tensor(given), rtol=0, atol=0, equal_nan=True)
+        for plain, other in ([[1.0, bad], [0.0, 2.0]], [[1.0, -1.0], [0.0, bad]]):
+            own = torch.tensor(plain)
+            assert not bool(project([own], [torch.tensor(other)]))
+            torch.testing.assert_close(own, torch.tensor(plain), rtol=0, atol=0, equal_nan=True)
     gradient, reference = torch.full((4096,), -4.0, dtype=torch.float16), torch.full((4096,), 8.0, dtype=torch.float16)
     assert bool(project([gradient], [reference]))  # the product is beyond what half precision holds
     assert float(gradient.abs().max()) < 1e-2

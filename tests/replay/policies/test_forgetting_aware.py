@@ -84,10 +84,7 @@ def test_ratio_and_shares_stay_in_their_bounds(course: list[tuple[float, float]]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        *(
-            ({"minimum": low, "maximum": high}, "0 < minimum <= maximum < 1 must")
-            for low, high in ((0, 0.5), (0.5, 0.4))
-        ),
+        *(({"minimum": low, "maximum": 0.4}, "0 < minimum <= maximum < 1 must hold") for low in (0.0, 0.5)),
         *(({name: np.nan}, "0 < minimum <= maximum < 1 must hold, got") for name in ("minimum", "maximum")),
         *(({"temperature": value}, "temperature must be") for value in (0.0, np.inf, np.nan)),
         ({"smoothing": 1.0}, r"smoothing must be in \[0, 1\), got 1.0"),

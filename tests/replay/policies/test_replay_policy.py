@@ -113,20 +113,11 @@ def test_the_inner_policy_decides_as_it_would_alone(make: str, inner: str, addit
         assert policy.policy.state_dict() == alone.state_dict()
 
 
-@pytest.mark.parametrize(
-    ("inner", "has_weights", "name", "expected"),
-    [
-        ({"a": 1, "b": 2, "c": 1}, True, "Fixed", [0.25, 0.5, 0.25]),
-        (None, True, "Fixed", [0.25, 0.25, 0.5]),
-        (None, False, "Proportional", [0.4, 0.1, 0.5]),
-    ],
-)
-def test_ways_to_name_the_inner_policy(inner: Any, has_weights: bool, name: str, expected: list[float]) -> None:
+def test_without_an_inner_policy_weights_or_sizes_rule() -> None:
     for make in MAKERS.values():
-        policy = make(inner)
-        weights = policy.start(replace(MIXED, has_weights=has_weights)).weights[OTHERS]
-        assert (policy.policy.name, make("pike").policy.name) == (name, "PiKE")
-        np.testing.assert_allclose(weights / weights.sum(), expected)
+        for has_weights, expected in ((True, [0.25, 0.25, 0.5]), (False, [0.4, 0.1, 0.5])):
+            weights = make().start(replace(MIXED, has_weights=has_weights)).weights[OTHERS]
+            np.testing.assert_allclose(weights / weights.sum(), expected)
 
 
 @pytest.mark.parametrize(

@@ -38,12 +38,9 @@ def test_merged_reservoirs_are_a_reservoir_of_all() -> None:
 
 
 def test_merging_to_more_than_one_holds_is_refused() -> None:
-    small, large = KeyedReservoir(), KeyedReservoir()
-    small.start(3, 0)
-    large.start(9, 1)
+    small, large = (Slots(KeyedReservoir(), capacity).selection for capacity in (3, 9))
     with pytest.raises(ValueError, match="must be at most that of each reservoir, got 5 and one of 3"):
         merge_keyed([large, small], 5)
-    assert [len(kept) for kept in merge_keyed([large, small], 3)] == [0, 0]
 
 
 def test_whole_numbers_are_exact_upper_halves() -> None:

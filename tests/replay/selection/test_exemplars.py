@@ -51,12 +51,6 @@ def test_k_center_covers_at_most_twice_as_far_as_the_best(seed: int, num_samples
 
 
 @both
-@pytest.mark.parametrize("features", [np.ones((4, 2)), np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])])
-def test_equal_samples_and_zeros_are_not_taken_twice(kind: type[Exemplars], features: np.ndarray) -> None:
-    assert sorted(kind().rank(features, 4).tolist()) == [0, 1, 2, 3]
-
-
-@both
 @settings(max_examples=30)
 @given(seed=seeds, sizes=st.lists(st.integers(0, 5), min_size=1, max_size=6), capacity=st.integers(1, 15))
 def test_a_shared_capacity_is_even_by_rank(kind: type[Exemplars], seed: int, sizes: list[int], capacity: int) -> None:
