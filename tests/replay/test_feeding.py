@@ -1,5 +1,3 @@
-"""What a buffer is told of the samples that a run trains on: classes, losses, contents, payloads."""
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

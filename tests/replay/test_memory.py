@@ -1,5 +1,3 @@
-"""What a buffer knows of its entries, in memory and on disk, and what it draws of them."""
-
 import copy
 import errno
 import os
@@ -172,9 +170,9 @@ def test_entries_that_were_forgotten_are_missed_in_draws_and_not_in_predictions(
     start = cursor.ahead().advance(4)
     buffer.forget(buffer.entries["number"].tolist())
     assert cursor.references(range(start, start + 4)).shape == (4,)
-    assert (cursor.available, cursor.advance(0), buffer.num_drawn) == (0, 2, 2)
     with pytest.raises(ValueError, match="while a step that draws from it was trained"):
         cursor.slots(np.arange(2))
+    assert (cursor.available, cursor.advance(0), buffer.num_drawn) == (0, 2, 2)
 
 
 def test_a_drawer_is_the_buffers_own_state() -> None:

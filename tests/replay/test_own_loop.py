@@ -1,5 +1,3 @@
-"""Memories in a training loop of one's own, and workers of any loader, which change nothing but the time."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -81,24 +79,6 @@ def test_model_time_is_reported() -> None:
         counts.append(int((loader.stream_ids == 2).sum()))
         loader.observe(update_norm=1.0)
     assert counts[:10] == [0, 0, 5, 0, 0, 0, 0, 5, 0, 0]  # after 2 steps, then 4
-
-
-@pytest.mark.parametrize(("storage", "is_online"), [("references", True), ("references", False), ("memory", True)])
-def test_what_a_buffer_refers_to_is_loaded_ahead(storage: str, is_online: bool, tmp_path: Path) -> None:
-    buffer = ReplayBuffer(50, storage=storage, is_online=is_online, seed=0)
-    if not is_online:
-        buffer.remember("old", Tokens(60, 3, length=8))
-    args = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "max_steps": 12}
-    streams = {"a": Tokens(300, 1, length=8), "memory": buffer}
-    batches = train(tmp_path, streams, args=args, mixing=ReplayRatio(0.5)).ledger.timings()
-    hits, misses = batches["hits"], batches["misses"]
-    if storage == "memory":
-        assert (hits + misses).iloc[2:].max() <= 5  # contents are no worker's business
-    elif is_online:
-        assert hits.sum() > 0.7 * 5 * 12  # the new samples are foretold, but for the first ones
-        assert (hits + misses).sum() == 120
-    else:
-        assert misses.iloc[1:].sum() == 0  # each entry is foretold, unless one of them changed
 
 
 class Broken(Tokens):

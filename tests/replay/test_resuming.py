@@ -78,23 +78,17 @@ def end(trainer: MixingTrainer) -> dict[str, Any]:
     return {**end_of(trainer), **snapshot(buffer), "held": held}
 
 
-class At(TrainerCallback):
-    """Does something at an event of a step."""
-
-    def __init__(self, event: str, step: int, does: Callable[[], None]):
+class KilledAt(TrainerCallback):
+    def __init__(self, event: str, step: int):
         def call(args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step == step:
-                does()
+                raise Killed
 
         setattr(self, event, call)
 
 
-def kill() -> None:
-    raise Killed
-
-
 def killed(folder: Path, name: str, event: str, step: int) -> None:
-    trainer = build(folder, name, [At(event, step, kill)])
+    trainer = build(folder, name, [KilledAt(event, step)])
     with pytest.raises(Killed):
         trainer.train(resume_from_checkpoint=trainer.newest_checkpoint())
     if trainer._parts.run.loader is not None:

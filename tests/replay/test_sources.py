@@ -1,5 +1,3 @@
-"""References find their samples, and say so when these are others or gone."""
-
 import json
 import random
 from itertools import count
@@ -138,18 +136,6 @@ def test_a_fingerprint_is_the_same_in_any_process():
     data = datasets.Dataset.from_dict({"a": list(range(99)), "b": ["x"] * 99})
     assert fingerprint(data) == "38176fbab4fef2b07260096cd11d55eb"
     assert fingerprint(TensorDataset(torch.arange(30.0).reshape(10, 3))) == "7e5ddb76ade8cf5873ba7e634ec8fbf3"
-
-
-def test_data_sets_can_be_replaced_by_ones_with_fewer_columns():
-    sources = Sources()
-    sources.add("a", Counting("a", 6))
-    sources.add("b", table())
-    fewer = sources.replaced({"b": table().remove_columns("text")})
-    assert fewer.state_dict() == sources.state_dict()
-    assert fewer.read(addresses(1, [2])) == [{"label": 12, "score": 0.5}]
-    assert sources.read(addresses(1, [2]))[0]["text"] == "c"
-    with pytest.raises(ValueError, match="'b' has 6 samples, what replaces it 5"):
-        sources.replaced({"b": table().select(range(5))})
 
 
 def test_a_sample_that_fails_and_a_data_set_that_gives_too_few_are_named():

@@ -1,5 +1,3 @@
-"""Whole runs with a memory: what is replayed, how much of it, and what it is."""
-
 import functools
 from collections import Counter
 from pathlib import Path
@@ -206,9 +204,7 @@ def test_a_buffer_filled_by_hand_is_replayed_and_not_fed(tmp_path: Path) -> None
 EVALUATION = {"a": Tokens(4, 8, length=8), "b": Tokens(4, 9, length=8)}
 FEATURES: dict[str, Any] = {
     "PiKE": lambda: {"mixing": ReplayRatio(0.3, PiKE(interval_steps=2))},
-    "PiKE over all": lambda: {"mixing": PiKE(interval_steps=2)},
     "a schedule": lambda: {"batch_size": schedules.LossChange(initial=8, minimum=4, maximum=16)},
-    "a ramp": lambda: {"batch_size": lambda step, size: 6 + step},
     "groups by length": lambda: {"args": {"train_sampling_strategy": "group_by_length"}},
     "tokens": lambda: {"max_tokens_per_micro_batch": 30},
     "evaluation": lambda: {"eval_dataset": EVALUATION, "args": {"eval_strategy": "steps", "eval_steps": 3}},

@@ -1,5 +1,3 @@
-"""What dark experience replay keeps of samples, compares, and refuses."""
-
 from pathlib import Path
 from typing import Any
 

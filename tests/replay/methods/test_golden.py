@@ -1,5 +1,3 @@
-"""Whole runs against loops written out by hand, in double precision; methods beside all else; exact resume."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixer.mixture.weights import MixtureWeights
 from mixer.policies import Decision, Floor, LossChange, Mixture, Observation, PiKE, Policy, Scheduled, Smoothed
 from mixer.policies.shared.part import part_of_mixture
 from replay.policies import ForgettingAware, ReplayPolicy, ReplayRatio, Spaced
@@ -154,16 +153,3 @@ def test_what_the_inner_policy_adds_is_passed_on(additional: bool) -> None:
     assert decision.loss_weights.tolist() == [1.0, 1.0, 1.0, 2.0, 3.0]
     # On top of what the inner policy takes for the batch, which is all of it or four fifths.
     np.testing.assert_allclose(decision.additional, [0.125, 0, 0.125, 0, 0.5] if additional else [0, 0, 0, 0, 0.4])
-
-
-@pytest.mark.parametrize("wrap", [Floor, Smoothed])
-@pytest.mark.parametrize("name", ["ReplayRatio", "course", "Spaced"])
-def test_nothing_on_top_has_a_share_of_the_batch_too(wrap: Any, name: str) -> None:
-    weights = MixtureWeights(wrap(MAKERS[name](LossChange(num_warmup_observations=2), additional=True)), MIXED)
-    random, num_on_top = np.random.default_rng(0), 0
-    for step in range(1, 21):
-        decision = Decision(weights.value, None, weights.additional)
-        weights.update(random_step(random, step, decision), step)  # it checks
-        assert weights.value.sum() == pytest.approx(1.0)
-        num_on_top += bool(weights.additional.any())
-    assert num_on_top

@@ -15,17 +15,6 @@ def started(kind: type[Retrieval], capacity: int, key: int = 1, size: int = 0) -
     return retrieval
 
 
-@pytest.mark.parametrize("kind", [Uniform, LeastRecent])
-@pytest.mark.parametrize("size", [1, 2, 17, 1_000])
-def test_a_draw_gives_no_entry_twice_and_changes_nothing(kind: type[Retrieval], size: int) -> None:
-    retrieval = started(kind, 2_000, size=size)
-    for count in {0, 1, size // 2, size}:
-        drawn = retrieval.slots(0, count, size).tolist()
-        assert len(set(drawn)) == count
-        assert set(drawn) <= set(range(size))
-        assert retrieval.slots(0, count, size).tolist() == drawn
-
-
 def test_pairs_of_a_draw_and_of_draws_are_even() -> None:
     retrieval, own, other = started(Uniform, 6), np.zeros((6, 6)), np.zeros((6, 6))
     draws = [retrieval.slots(2 * start, 2, 6) for start in range(3_000)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.selection import Herding, Offers, Reservoir, Ring, Selection, Surprise, as_selection
+from replay.selection import Offers, Reservoir, Ring, Surprise, as_selection
 from tests.replay.selection.offering import BY_TASK, MAKERS, Slots, offers_of
 
 ALL = {**MAKERS, **BY_TASK}
@@ -114,14 +114,6 @@ def test_errors_name_what_is_wrong(name: str) -> None:
     if selection.needs:
         with pytest.raises(ValueError, match=r"Offers\.\w+ must be given, since the selection needs it"):
             selection.choose(Offers(1, 0))
-
-
-@pytest.mark.parametrize(("saved", "own"), [(Ring(2), Ring(3)), (Ring(), Ring(by="task")), (Herding(1), Herding())])
-def test_a_state_of_other_options_is_refused(saved: Selection, own: Selection) -> None:
-    for selection in (saved, own):
-        selection.start(9, 0)
-    with pytest.raises(ValueError, match="build the buffer as it was when it was saved"):
-        own.load_state_dict(saved.state_dict())
 
 
 def test_selections_are_copied_or_found_by_name() -> None:

@@ -1,5 +1,3 @@
-"""Selections that go by groups, losses or gradients."""
-
 from collections import Counter, defaultdict, deque
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Rows on disk: files, checkpoints, compaction, memory, what goes wrong with disks, other ranks, a killed run."""
-
 import errno
 import json
 import os

@@ -1,5 +1,3 @@
-"""Rows in memory and on disk do what a plain dict does, whatever is done in which order."""
-
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
