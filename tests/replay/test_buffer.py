@@ -181,12 +181,11 @@ def test_what_is_forgotten_leaves_the_disk_too(tmp_path: Path) -> None:
     assert not again.find("a", [2, 3, 8])
 
 
-KINDS = [("ClassBalanced", "references", "Uniform"), ("ClassBalanced", "disk", "LeastRecent")]
+KINDS = [(name, "memory", "Uniform") for name in ALL]
+KINDS += [("ClassBalanced", "references", "Uniform"), ("ClassBalanced", "disk", "LeastRecent")]
 
 
-@pytest.mark.parametrize(
-    ("selection", "storage", "retrieval"), [*KINDS, *((name, "memory", "Uniform") for name in ALL)]
-)
+@pytest.mark.parametrize(("selection", "storage", "retrieval"), KINDS)
 def test_a_saved_buffer_goes_on_as_it_was(selection: str, storage: str, retrieval: str, tmp_path: Path) -> None:
     first, second = letters(30), letters(40, "t")
     buffer, again = (make(selection, storage, tmp_path / name, retrieval) for name in ("one", "two"))

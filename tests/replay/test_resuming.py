@@ -1,5 +1,3 @@
-"""Runs with a memory that are killed, or find no room, and go on are the runs that were never killed, to the bit."""
-
 import errno
 import json
 import os

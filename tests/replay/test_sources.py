@@ -17,8 +17,6 @@ from tests.replay.buffers import Columns
 
 
 class Counting:
-    """A data set that notes how it is read."""
-
     def __init__(self, name: str, length: int):
         self.name, self.length, self.calls = name, length, []
 
@@ -34,8 +32,6 @@ class Counting:
 
 
 class Drawing(Counting):
-    """A data set whose samples are drawn at random when they are read."""
-
     def __getitem__(self, index):
         return {"x": torch.rand(3), "y": random.random(), "index": index}
 

@@ -157,8 +157,6 @@ def test_memory_that_runs_out_repeats_the_step_as_if_nothing_had_been(tmp_path: 
         raise torch.OutOfMemoryError("no room")
 
     class Small(Classifier):
-        """Has no room for more than two rows in a backward."""
-
         def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
             output = super().forward(x, labels)
             if output["logits"].requires_grad and len(x) > 2:

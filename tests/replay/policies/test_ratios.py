@@ -53,14 +53,11 @@ def test_what_is_no_ratio_is_refused(value: Any, message: str) -> None:
         as_ratio(value)
 
 
-def test_old_tasks_or_samples_get_their_part_of_those_seen() -> None:
-    assert in_turn(OfSeen("tasks"), [10, 70, 20]) == pytest.approx([0, 1 / 2, 2 / 3])
-    assert in_turn(OfSeen("samples"), [10, 70, 20]) == pytest.approx([0, 10 / 80, 80 / 100])
-
-
 @given(sizes=st.lists(st.integers(1, 10**9), min_size=1, max_size=8), by=st.sampled_from(["tasks", "samples"]))
-def test_it_is_a_ratio_whatever_the_sizes(sizes: list[int], by: Any) -> None:
-    assert all(0.0 <= ratio < 1.0 for ratio in in_turn(OfSeen(by), sizes))
+def test_old_tasks_or_samples_get_their_part_of_those_seen(sizes: list[int], by: Any) -> None:
+    old = range(len(sizes)) if by == "tasks" else [sum(sizes[:k]) for k in range(len(sizes))]
+    whole = [k + 1 if by == "tasks" else old[k] + sizes[k] for k in range(len(sizes))]
+    assert in_turn(OfSeen(by), sizes) == pytest.approx([a / b for a, b in zip(old, whole, strict=True)])
 
 
 @pytest.mark.parametrize(

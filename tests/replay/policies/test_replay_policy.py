@@ -135,8 +135,6 @@ def test_what_cannot_be_started_is_refused(policy: Any, mixture: Mixture, messag
 
 
 class Adding(Policy):
-    """Adds streams of its own on top, and weights losses."""
-
     def start(self, mixture: Mixture) -> Decision:
         assert (mixture.names, mixture.memories) == (("a", "b", "c"), ())
         np.testing.assert_allclose(mixture.weights, [0.25, 0.25, 0.5])

@@ -1,5 +1,3 @@
-"""A row comes back as it was, to the bit; what anyone else may have written is refused before it takes memory."""
-
 import io
 import json
 import math

@@ -239,7 +239,6 @@ def _live(step: int) -> list[int]:
 
 
 def _run(root: Path, begins_from: int) -> None:
-    """Adds three rows a step, drops, and saves at every seventh step, without end."""
     rows = DiskRows(root / "rows", rows_per_segment=4)
     if begins_from:
         rows.load(root / f"saved-{begins_from}")

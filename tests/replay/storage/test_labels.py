@@ -12,8 +12,6 @@ LABELS = np.arange(10_000) % 7
 
 
 class ByColumns:
-    """A data set of columns and attributes that counts the rows that are read."""
-
     def __init__(self, columns: dict[str, Any], **attributes: Any):
         self.columns = {name: torch.as_tensor(values) for name, values in columns.items()}
         self.num_read, self.most_at_once = 0, 0
@@ -32,8 +30,6 @@ class ByColumns:
 
 
 class Held(list[str]):
-    """Six samples, which are not read, and attributes."""
-
     def __init__(self, **attributes: Any):
         super().__init__("abcdef")
         vars(self).update(attributes)
