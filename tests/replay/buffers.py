@@ -54,8 +54,6 @@ class Classes(torch.utils.data.Dataset):
 
 
 class Masked(Tokens):
-    """Tokens with another twist each time they are read."""
-
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         row = dict(super().__getitem__(index))
         row["input_ids"] = torch.where(torch.rand(len(row["input_ids"])) < 0.2, 1, row["input_ids"])
@@ -63,8 +61,6 @@ class Masked(Tokens):
 
 
 class Columns(Tokens):
-    """Tokens that can be read by columns."""
-
     def read_columns(self, indices: Any) -> dict[str, torch.Tensor]:
         rows = [self.rows[index] for index in indices.tolist()]
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
@@ -115,7 +111,6 @@ class Watch(TrainerCallback):
 
 
 def make(folder: Path, streams: Any, watch: Watch | None = None, **changes: Any) -> MixingTrainer:
-    """A small model on streams, a memory among them."""
     options = {"max_steps": 12, "per_device_train_batch_size": 5, "lr_scheduler_type": "constant"}
     args = arguments(folder, **{**options, **changes.pop("args", {})})
     fields = {"mixing": ReplayRatio(0.3), "batch_size": 10, "model": build_model("llama"), **changes}
@@ -138,5 +133,4 @@ def memory_of(trainer: MixingTrainer, name: str = "memory") -> ReplayBuffer:
 
 
 def hexadecimal(trainer: MixingTrainer) -> str:
-    """The weights, to the bit."""
     return hashlib.sha256(weights_of(trainer.model).numpy().tobytes()).hexdigest()

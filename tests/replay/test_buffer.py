@@ -1,5 +1,3 @@
-"""A buffer by itself: what it takes in, keeps, finds, forgets and saves."""
-
 import json
 from collections import Counter
 from pathlib import Path
@@ -183,24 +181,11 @@ def test_what_is_forgotten_leaves_the_disk_too(tmp_path: Path) -> None:
     assert not again.find("a", [2, 3, 8])
 
 
-def test_a_draw_knows_that_its_entries_were_forgotten() -> None:
-    buffer = ReplayBuffer(20, seed=0)
-    buffer.remember("new", list("abcdefgh"))
-    cursor = buffer.new_cursor(0)
-    start = cursor.advance(4)
-    slots = cursor.slots(np.arange(start, start + 4))
-    buffer.forget(buffer.entries["number"][slots[:1]].tolist())
-    with pytest.raises(ValueError, match="while a step that draws from it was trained"):
-        cursor.slots(np.arange(start, start + 4))
+KINDS = [(name, "memory", "Uniform") for name in ALL]
+KINDS += [("ClassBalanced", "references", "Uniform"), ("ClassBalanced", "disk", "LeastRecent")]
 
 
-KINDS = [
-    *((name, "memory", "Uniform") for name in ALL),
-    *(("ClassBalanced", storage, "Uniform") for storage in STORAGES),
-]
-
-
-@pytest.mark.parametrize(("selection", "storage", "retrieval"), [*KINDS, ("Reservoir", "disk", "LeastRecent")])
+@pytest.mark.parametrize(("selection", "storage", "retrieval"), KINDS)
 def test_a_saved_buffer_goes_on_as_it_was(selection: str, storage: str, retrieval: str, tmp_path: Path) -> None:
     first, second = letters(30), letters(40, "t")
     buffer, again = (make(selection, storage, tmp_path / name, retrieval) for name in ("one", "two"))
@@ -271,10 +256,8 @@ def test_missing_and_torn_files_are_named_and_the_buffer_stays_as_it_is(storage:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        *(({"num_drawn": value}, r"buffer\.json is damaged") for value in (None, "four")),
-        *(({name: []}, r"buffer\.json is damaged") for name in ("parts", "plain", "digests")),
-        ({"sources": {}}, r"buffer\.json is damaged"),
-        ({"forgotten": None}, r"buffer\.json is damaged"),
+        *(({name: []}, r"buffer\.json is damaged") for name in ("num_drawn", "parts", "plain", "digests")),
+        *(({name: None}, r"buffer\.json is damaged") for name in ("sources", "forgotten")),
         ({"capacity": None}, "saved with capacity=None"),
         *(({name: ...}, r"buffer\.json") for name in ("key", "num_offered", "sources", "forgotten", "parts", "plain")),
         ({"format": 99}, "format 99, but this version reads up to 1: upgrade"),
@@ -285,10 +268,8 @@ def test_a_saved_value_that_cannot_be_is_refused(changes: dict[str, Any], said: 
     buffer = ReplayBuffer(8, seed=0)
     buffer.remember("a", letters())
     buffer.save(tmp_path)
-    content = {
-        name: value for name, value in json.loads((tmp_path / "buffer.json").read_text()).items() if name != "crc32"
-    }
-    changed = {name: value for name, value in {**content, **changes}.items() if value is not ...}
+    content = {**json.loads((tmp_path / "buffer.json").read_text()), "crc32": ..., **changes}
+    changed = {name: value for name, value in content.items() if value is not ...}
     (tmp_path / "buffer.json").write_text(json.dumps(changed))
     if "entries" in changes:
         with np.load(tmp_path / "buffer.npz") as file:
@@ -300,34 +281,23 @@ def test_a_saved_value_that_cannot_be_is_refused(changes: dict[str, Any], said: 
 
 
 def test_a_crash_while_it_is_saved_leaves_no_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise KeyboardInterrupt
-
     buffer = ReplayBuffer(8, storage="memory")
     buffer.remember("a", letters())
     buffer.save(tmp_path)
-    monkeypatch.setattr(replay.memory.memory, "write_state", fail)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(replay.memory.memory, "write_state", None)
+    with pytest.raises(TypeError):
         buffer.save(tmp_path)
     refused(ReplayBuffer(8, storage="memory"), tmp_path, r"buffer\.json is missing")
-
-
-WHOLE = "capacity must be a whole number"
 
 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        *(({"capacity": value}, TypeError, f"{WHOLE} of samples") for value in (1.5, True, "10", None)),
-        *(({"capacity": value}, ValueError, f"{WHOLE}, 1 or more, got {value}") for value in (0, -1)),
+        *(({"capacity": value}, TypeError, "capacity must be a whole number of") for value in (1.5, True, "10", None)),
+        ({"capacity": 0}, ValueError, "capacity must be a whole number, 1 or more, got 0"),
         ({"selection": "Reservior"}, ValueError, "Did you mean 'Reservoir'"),
-        ({"selection": 3}, TypeError, "selection"),
-        ({"retrieval": "Unifrom"}, ValueError, "Did you mean 'Uniform'"),
-        ({"storage": "tape"}, ValueError, "storage has to be one of"),
         *(({"selection": name}, ValueError, "set is_online=False") for name in BY_TASK),
         ({"streams": "math"}, TypeError, r"streams must be a list of names.*\['math'\]"),
-        ({"streams": 5}, TypeError, r"streams must be a list of names, such as \['new'\], got 5"),
-        ({"streams": [5]}, TypeError, r"streams must be a list of names.* got \[5\]"),
         ({"streams": []}, ValueError, r"streams must name a stream, got \[\]; None takes all"),
         ({"label_column": 3}, TypeError, "label_column must be the name of a column, such as 'label', got 3"),
         *(({"seed": value}, TypeError, "seed must be a whole number") for value in (1.5, True)),
@@ -339,60 +309,45 @@ def test_wrong_options_say_what_is_right(options: dict[str, Any], error: type[Ex
 
 
 @pytest.mark.parametrize(
-    ("selection", "known", "message"),
+    ("selection", "given", "message"),
     [
-        *((name, {}, rf"selection={name} needs the \['label'") for name in ("ClassBalanced", "Ring by label")),
+        *((name, {}, rf"selection={name} needs the \['label'") for name in ("ClassBalanced", "Ring")),
         *((name, {}, rf"selection={name} needs the \['loss'") for name in ("Surprise", "LossAware")),
         ("Herding", {}, r"remember\(..., features=..., labels=...\), or name the label_column"),
-        ("Herding", {"features": np.eye(3)}, r"remember\(..., labels=...\), or name the label_column"),
-        ("Herding", {"labels": [0, 0, 1]}, r"remember\(..., features=...\)\.$"),
+        ("Herding", {"labels": [0, 0, 1, 1]}, r"remember\(..., features=...\)\.$"),
+        *(
+            ("Reservoir", {name: np.zeros((3, 2))}, f"{name} must have one")
+            for name in ("labels", "losses", "features")
+        ),
+        ("Reservoir", {"payloads": {"z": [0] * 3}}, r"payloads\['z'\] must have one entry a sample: 4, got 3"),
+        *(("Reservoir", {"indices": [3, i]}, rf"'o'.*4 samples.*{i}|indices.*{i}") for i in (40, -1)),
+        ("Reservoir", {"dataset": iter([1, 2])}, r"'o'.*__len__"),
+        *(("Reservoir", {"labels": labels}, "labels") for labels in ([*"abcd"], [0.5, 1.0, 0, 0], 3)),
+        ("Reservoir", {"losses": [[1.0]] * 4}, "losses"),
+        ("Reservoir", {"indices": 1}, r"indices must be a list .* such as \[1\], got 1"),
+        ("Reservoir", {"source": ["a"]}, r"source must be the name of the data set.* got \['a'\]"),
+        ("Reservoir", {"payloads": [1]}, "payloads must be a mapping.* got a list"),
+        ("Reservoir", {"payloads": {"z": 1}}, r"payloads\['z'\] must be a list"),
     ],
 )
-def test_what_a_selection_needs_and_nobody_gives_is_named(selection: str, known: Any, message: str) -> None:
-    buffer = make(selection, "memory", Path())
-    with pytest.raises(ValueError, match=message.replace("Ring by label", "Ring")):
-        buffer.remember("a", letters(3), **known)
-    assert len(buffer) == buffer.num_offered == 0
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "message"),
-    [
-        *(({name: np.zeros((3, 2))}, ValueError, f"{name} must have one") for name in ("labels", "losses", "features")),
-        ({"payloads": {"z": [0] * 3}}, ValueError, r"payloads\['z'\] must have one entry a sample: 4, got 3"),
-        *(({"indices": [3, i]}, ValueError, rf"'o'.*4 samples.*{i}|indices.*{i}") for i in (40, -1)),
-        ({"dataset": iter([1, 2])}, TypeError, r"'o'.*__len__"),
-        *(({"labels": labels}, (ValueError, TypeError), "labels") for labels in ([*"abcd"], [0.5, 1.0, 0, 0])),
-        ({"losses": [[1.0]] * 4}, (ValueError, TypeError), "losses"),
-        ({"indices": 1}, TypeError, r"indices must be a list .* such as \[1\], got 1"),
-        ({"source": ["a"]}, TypeError, r"source must be the name of the data set.* got \['a'\]"),
-        ({"labels": 3}, TypeError, "labels must be a list or array .* got 3"),
-        ({"payloads": [1]}, TypeError, "payloads must be a mapping.* got a list"),
-        ({"payloads": {"z": 1}}, TypeError, r"payloads\['z'\] must be a list"),
-    ],
-)
-def test_what_cannot_be_remembered_is_named_and_not_kept(given: dict[str, Any], error: Any, message: str) -> None:
-    buffer = ReplayBuffer(5)
-    with pytest.raises(error, match=message):
+def test_what_cannot_be_remembered_is_named_and_not_kept(selection: str, given: dict[str, Any], message: str) -> None:
+    buffer = make(selection, "references", Path())
+    with pytest.raises((ValueError, TypeError), match=message):
         buffer.remember(**{"source": "o", "dataset": letters(4), **given})
     assert len(buffer) == buffer.num_offered == 0
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda b: b.find("b", [1]), ValueError, r"find: there is no source 'b'; the buffer's are \['p'\]"),
-        (lambda b: b.find("p", 1), TypeError, r"indices must be a list of whole numbers, such as \[1\], got 1"),
-        (lambda b: b.find("p", [0.5]), TypeError, r"indices must be a list of whole numbers.* got \[0.5\]"),
-        (lambda b: b.forget(3), TypeError, r"numbers must be a list of whole numbers, such as \[3\], got 3"),
-        *((lambda b, s=slot: b[s], IndexError, "has 0 entries") for slot in (0, -1)),
-    ],
-)
-def test_wrong_arguments_are_named(call: Any, error: type[Exception], message: str) -> None:
+def test_wrong_arguments_are_named() -> None:
     buffer = ReplayBuffer(5)
     buffer.remember("p", letters(), [])
-    with pytest.raises(error, match=message):
-        call(buffer)
+    with pytest.raises(ValueError, match=r"find: there is no source 'b'; the buffer's are \['p'\]"):
+        buffer.find("b", [1])
+    with pytest.raises(TypeError, match=r"indices must be a list of whole numbers.* got \[0.5\]"):
+        buffer.find("p", [0.5])
+    with pytest.raises(TypeError, match=r"numbers must be a list of whole numbers, such as \[3\], got 3"):
+        buffer.forget(3)
+    with pytest.raises(IndexError, match="has 0 entries"):
+        buffer[0]
 
 
 def table(labels: list[Any]) -> datasets.Dataset:
@@ -413,15 +368,17 @@ def test_entries_are_counted_as_they_come_and_go(selection: str) -> None:
     assert 0 in counted.values()  # of a class that is gone
 
 
-@pytest.mark.parametrize("labels", [["a", "b"], [[1, 2], [3]], [0.5, 1.5], list(range(1001))])
-def test_what_has_no_classes_or_too_many_is_not_counted(labels: list[Any]) -> None:
-    buffer = ReplayBuffer(len(labels))
+@pytest.mark.parametrize(
+    ("labels", "selection", "storage", "expected"),
+    [
+        *((labels, "Reservoir", "references", {}) for labels in (["a"], [[1, 2], [3]], [0.5], list(range(1001)))),
+        ([0, 1], "Reservoir", "memory", {}),  # a copy, of which only some selections know the class
+        ([0, 1], "ClassBalanced", "memory", {0: 1, 1: 1}),
+    ],
+)
+def test_classes_that_are_unknown_or_too_many_are_not_counted(
+    labels: list[Any], selection: str, storage: str, expected: dict[int, int]
+) -> None:
+    buffer = ReplayBuffer(len(labels), selection, storage)
     buffer.remember("data", table(labels))
-    assert HeldClasses().count(buffer) == {}
-
-
-@pytest.mark.parametrize(("selection", "expected"), [("Reservoir", {}), ("ClassBalanced", {0: 1, 1: 1})])
-def test_samples_that_are_copied_are_counted_where_the_selection_knows_them(selection: str, expected: Any) -> None:
-    buffer = ReplayBuffer(2, selection, "memory")
-    buffer.remember("data", table([0, 1]))
     assert HeldClasses().count(buffer) == expected

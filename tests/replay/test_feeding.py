@@ -1,5 +1,3 @@
-"""What a buffer is told of the samples that a run trains on: classes, losses, contents, payloads."""
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from mixer import Decision, Policy, Stream
+from mixer import Stream
 from replay import ReplayBuffer, ReplayRatio
 from replay.selection import ClassBalanced, Ring
 from replay.storage.sources import split
@@ -17,13 +15,20 @@ from tests.helpers import MODEL_DATA, Tokens, build_model
 from tests.replay.buffers import STORAGES, Classes, Watch, hexadecimal, make, snapshot, train
 
 
-def classifier() -> dict[str, Any]:
-    return {"model": build_model("llama-classifier"), "mixing": ReplayRatio(0.2, "Uniform")}
-
-
 def classes_as_arrow(seed: int, column: str) -> datasets.Dataset:
     plain = [{name: value.tolist() for name, value in Classes(40, seed)[index].items()} for index in range(40)]
     return datasets.Dataset.from_list([{**row, column: row.pop("labels")} for row in plain])
+
+
+def _rows(count: int, first: int = 1) -> Iterator[dict[str, Any]]:
+    for number in range(count):
+        row = [first, number + 1, 3, 4, 5]
+        yield {"input_ids": row, "labels": row, "attention_mask": [1] * 5}
+
+
+def iterable(count: int = 50, first: int = 1) -> datasets.IterableDataset:
+    made = datasets.IterableDataset.from_generator(_rows, gen_kwargs={"count": count, "first": first})
+    return made.with_format("torch")
 
 
 class ManyOffered:
@@ -48,25 +53,20 @@ class ManyOffered:
         buffer.offer = noting
 
 
-SOURCES: dict[str, Any] = {
-    "a column label": lambda: {"a": classes_as_arrow(1, "label"), "b": classes_as_arrow(2, "label")},
-    "batches": lambda: {"a": Classes(40, 1), "b": Classes(40, 2)},
-    "a column and batches": lambda: {
-        "a": classes_as_arrow(1, "labels"),
-        "b": [dict(row) for row in classes_as_arrow(2, "labels")],
-    },
-}
-
-
 @pytest.mark.parametrize("storage", ["references", "memory"])
 @pytest.mark.parametrize("selection", [ClassBalanced, lambda: Ring(by="label")])
 def test_classes_are_the_same_wherever_they_come_from(selection: Any, storage: str, tmp_path: Path) -> None:
+    sources: list[Any] = [
+        {"a": classes_as_arrow(1, "label"), "b": classes_as_arrow(2, "label")},
+        {"a": Classes(40, 1), "b": Classes(40, 2)},
+        {"a": classes_as_arrow(1, "labels"), "b": [dict(row) for row in classes_as_arrow(2, "labels")]},
+    ]
     found, classes = [], [Classes(40, seed).classes for seed in (1, 2)]
-    for name, make_streams in SOURCES.items():
+    for streams in sources:
         buffer = ReplayBuffer(12, selection(), storage, seed=0)
-        offered = ManyOffered(buffer)
-        streams = {**make_streams(), "memory": buffer}
-        trainer = train(tmp_path / name, streams, **classifier(), args={"max_steps": 8})
+        offered, model = ManyOffered(buffer), build_model("llama-classifier")
+        options = {"model": model, "mixing": ReplayRatio(0.2, "Uniform"), "args": {"max_steps": 8}}
+        trainer = train(tmp_path, {**streams, "memory": buffer}, **options)
         for labels, where in (
             (offered.labels, offered.addresses),
             (buffer.entries["label"].tolist(), buffer._entries["address"].tolist()),
@@ -82,50 +82,42 @@ def test_classes_are_the_same_wherever_they_come_from(selection: Any, storage: s
 def test_a_named_column_rules_over_the_labels_that_are_trained_on(tmp_path: Path) -> None:
     data = classes_as_arrow(1, "labels").map(lambda row, number: {"domain": number % 5}, with_indices=True)
     buffer = ReplayBuffer(10, "ClassBalanced", label_column="domain", seed=0)
-    train(tmp_path, {"a": data, "memory": buffer}, **classifier(), args={"max_steps": 6})
+    train(tmp_path, {"a": data, "memory": buffer}, model=build_model("llama-classifier"), args={"max_steps": 6})
     assert (buffer.entries["label"] == split(buffer._entries["address"])[1] % 5).all()
     assert np.bincount(buffer.entries["label"]).tolist() == [2] * 5
 
 
-@pytest.mark.parametrize(
-    ("model", "selection", "message"),
-    [
-        ("llama", "Ring", r"selection=Ring needs the .*'label'.*label_column"),
-        (
-            "bert-regression",
-            "ClassBalanced",
-            r"'label'.*one class .* number.*'labels' are torch.float32 of shape \[5\]",
-        ),
-        ("bert-multi-label", "ClassBalanced", r"'labels' are torch.float32 of shape \[5, 3\]"),
-    ],
-)
-def test_labels_that_are_no_classes_are_refused(tmp_path: Path, model: str, selection: str, message: str) -> None:
-    streams = {"a": Tokens(20, 1, MODEL_DATA[model]), "memory": ReplayBuffer(10, selection)}
-    with pytest.raises(ValueError, match=message):
-        train(tmp_path, streams, model=build_model(model))
+class Opaque(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(64))
+
+    def forward(self, input_ids: Any, attention_mask: Any = None, labels: Any = None) -> dict[str, Any]:
+        return {"loss": (self.weight[input_ids] ** 2).mean()}
+
+
+BALANCED = {"selection": "ClassBalanced"}
 
 
 @pytest.mark.parametrize(
-    ("streams", "buffer", "message"),
+    ("model", "streams", "buffer", "message"),
     [
-        (
-            lambda: {"a": classes_as_arrow(1, "label")},
-            {"selection": "ClassBalanced", "label_column": "lable"},
-            r"label_column='lable': some of the data sets \['a'\] have no column",
-        ),
-        (
-            lambda: {"a": Classes(20, 1), "rows": iterable()},
-            {"selection": "ClassBalanced", "storage": "memory", "label_column": "label"},
-            r"label_column='label' cannot be read of the iterable streams \['rows'\]",
-        ),
-        (lambda: {"rows": iterable()}, {}, r"iterable stream 'rows' cannot be referred to.*InMemory\(\) or OnDisk"),
+        ("llama", {}, {"selection": "Ring"}, r"selection=Ring needs the .*'label'.*label_column"),
+        ("bert-regression", {}, BALANCED, r"'label'.*one class .* number.*'labels' are torch.float32 of shape \[5\]"),
+        ("bert-multi-label", {}, BALANCED, r"'labels' are torch.float32 of shape \[5, 3\]"),
+        ("llama", {}, {**BALANCED, "label_column": "lable"}, r"='lable': some of the data sets \['a'\] have no column"),
+        ("llama", {"rows": iterable}, {**BALANCED, "storage": "memory", "label_column": "x"}, r"streams \['rows'\]"),
+        ("llama", {"rows": iterable}, {}, r"'rows' cannot be referred to.*InMemory\(\) or OnDisk"),
+        (None, {}, {"selection": "Surprise"}, "selection=Surprise goes by the losses of samples, but the loss of"),
     ],
 )
-def test_what_streams_do_not_have_is_refused(
-    tmp_path: Path, streams: Any, buffer: dict[str, Any], message: str
+def test_what_is_not_known_of_samples_is_refused(
+    tmp_path: Path, model: str | None, streams: dict[str, Any], buffer: dict[str, Any], message: str
 ) -> None:
+    data = {"a": Tokens(20, 1, MODEL_DATA[model or "llama"]), **{name: each() for name, each in streams.items()}}
+    options = {"model": build_model(model) if model else Opaque(), "mixing": ReplayRatio(0.3, "Uniform")}
     with pytest.raises(ValueError, match=message):
-        make(tmp_path, {**streams(), "memory": ReplayBuffer(10, **buffer)}, mixing=ReplayRatio(0.3, "Uniform"))
+        train(tmp_path, {**data, "memory": ReplayBuffer(10, **buffer)}, **options)
 
 
 def row_losses(model: Any, row: dict[str, torch.Tensor]) -> float:
@@ -169,48 +161,13 @@ def test_losses_are_those_of_the_step_that_trained(selection: str, micro_batch_s
 
 
 def test_losses_of_a_classifier_and_under_weights_of_losses_are_unweighted(tmp_path: Path) -> None:
-    class Weighing(Policy):
-        is_static = True
-
-        def start(self, mixture: Any) -> Decision:
-            return Decision(np.array([0.4, 0.3, 0.3]), loss_weights=np.array([1.0, 0.5, 2.0]))
-
-        def update(self, observation: Any) -> Decision:
-            raise AssertionError
-
-    buffer, watch = ReplayBuffer(200, "Surprise", seed=0), Watch()
+    buffer = ReplayBuffer(200, "Surprise", seed=0)
     offered = ManyOffered(buffer)
-    streams = {"a": Classes(30, 1), "b": Classes(30, 2), "memory": buffer}
-    options = {"model": build_model("llama-classifier"), "mixing": Weighing(), "args": {"max_steps": 4}}
-    rows = train(tmp_path, streams, watch, **options).ledger.to_pandas()
+    streams = [Stream("a", Classes(30, 1), loss_weight=0.5), Stream("b", Classes(30, 2)), Stream("memory", buffer)]
+    options = {"model": build_model("llama-classifier"), "args": {"max_steps": 4}}
+    rows = train(tmp_path, streams, **options).ledger.to_pandas()
     means = rows[rows["stream"] != "memory"]
     assert sum(offered.losses) == pytest.approx((means["loss"] * means["items"]).sum(), rel=1e-4)
-    assert all(len(set(micro["stream_ids"].tolist())) == 1 for micros in watch.inputs for micro in micros)
-
-
-def test_a_loss_that_cannot_be_told_apart_is_refused(tmp_path: Path) -> None:
-    class Opaque(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(64))
-
-        def forward(self, input_ids: Any, attention_mask: Any = None, labels: Any = None) -> dict[str, Any]:
-            return {"loss": (self.weight[input_ids] ** 2).mean()}
-
-    streams = {"a": Tokens(20, 1), "memory": ReplayBuffer(10, "Surprise")}
-    with pytest.raises(ValueError, match="'memory': selection=Surprise goes by the losses of samples, but the loss of"):
-        train(tmp_path, streams, model=Opaque())
-
-
-def _rows(count: int, first: int = 1) -> Iterator[dict[str, Any]]:
-    for number in range(count):
-        row = [first, number + 1, 3, 4, 5]
-        yield {"input_ids": row, "labels": row, "attention_mask": [1] * 5}
-
-
-def iterable(count: int = 50, first: int = 1) -> datasets.IterableDataset:
-    made = datasets.IterableDataset.from_generator(_rows, gen_kwargs={"count": count, "first": first})
-    return made.with_format("torch")
 
 
 @pytest.mark.parametrize(
@@ -235,17 +192,3 @@ def test_rows_that_are_kept_come_back(selection: str, storage: str, num_workers:
     assert ((buffer._entries["address"] == -1) == rows).all()
     held = {tuple(torch.as_tensor(buffer[slot]["input_ids"]).tolist()) for slot in np.flatnonzero(rows).tolist()}
     assert held <= trained[0]
-
-
-@pytest.mark.parametrize("storage", ["references", "memory"])
-def test_what_is_kept_of_the_output_belongs_to_the_sample(storage: str, tmp_path: Path) -> None:
-    streams = {"a": Tokens(31, 1, length=8), "b": Tokens(20, 2, length=8)}
-    buffer = ReplayBuffer(9, storage=storage, seed=0)
-    trainer = make(tmp_path, {**streams, "memory": buffer}, args={"max_steps": 5})
-    buffer.feeding.kept.keep("logits", lambda trained: list(trained.output.logits[:, 0]))
-    buffer.feeding.kept.keep("tokens", lambda trained: list(trained.micro.inputs["input_ids"]))
-    trainer.train()
-    slots = np.arange(9)
-    for slot, tokens in zip(slots.tolist(), buffer.payloads(slots, "tokens"), strict=True):
-        assert tokens.tolist() == buffer[slot]["input_ids"].tolist()
-    assert {logits.shape for logits in buffer.payloads(slots, "logits")} == {(64,)}

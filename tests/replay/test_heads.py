@@ -61,22 +61,17 @@ def _loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
     return outputs.logits.square().mean()
 
 
-@pytest.mark.parametrize(
-    ("own", "fields"),
-    [
-        ({"data_collator": default_data_collator}, "data_collator"),
-        ({"label_names": ["labels"], "compute_loss_func": _loss}, "compute_loss_func, label_names"),
-    ],
-)
-def test_a_buffer_needs_the_form_of_its_streams(tmp_path: Path, own: dict[str, Any], fields: str) -> None:
-    def build(**memory: Any) -> None:
-        streams = [
-            Stream("a", Tokens(8, 1, "sequence-classification"), **own),
-            Stream("memory", ReplayBuffer(20), **memory),
-        ]
-        options = {"train_dataset": streams, "mixing": ReplayRatio(0.25)}
-        MixingTrainer(build_model("bert-classifier"), arguments(tmp_path), **options)
+def test_a_buffer_needs_the_form_of_its_streams(tmp_path: Path) -> None:
+    own = {"data_collator": default_data_collator, "label_names": ["labels"], "compute_loss_func": _loss}
 
-    with pytest.raises(ValueError, match=rf"samples of the streams \['a'\] .* its own {fields} differ .*s=\['a'\]\)"):
+    def build(**memory: Any) -> None:
+        streams = [Stream("a", Tokens(8, 1, "sequence-classification"), **own), Stream("m", ReplayBuffer(20), **memory)]
+        args = arguments(tmp_path)
+        MixingTrainer(build_model("bert-classifier"), args, train_dataset=streams, mixing=ReplayRatio(0.25))
+
+    said = (
+        r"samples of the streams \['a'\] .* its own compute_loss_func, data_collator, label_names differ .*s=\['a'\]\)"
+    )
+    with pytest.raises(ValueError, match=said):
         build()
     build(**own)

@@ -1,5 +1,3 @@
-"""Whole runs with a memory: what is replayed, how much of it, and what it is."""
-
 import functools
 from collections import Counter
 from pathlib import Path
@@ -89,9 +87,7 @@ def test_a_task_after_the_other_is_replayed_when_it_is_over(tmp_path: Path) -> N
     ]
     trainer = train(tmp_path, streams, watch, args={"max_steps": 16}, mixing=ReplayRatio(0.3, "Uniform"))
     counts = counts_of(trainer)
-    assert (counts["old"].iloc[8:] == 0).all()
-    assert (counts["new"].iloc[:8] == 0).all()
-    assert (counts["memory"].iloc[:4] == 0).all()
+    assert not any([counts["old"].iloc[8:].any(), counts["new"].iloc[:8].any(), counts["memory"].iloc[:4].any()])
     assert (counts["memory"].iloc[5:] == 3).all()
     assert {address >> 40 for drawn in watch.drawn[12:] for address in drawn["memory"]} == {0, 1}
     assert buffer.sources.names == ("old", "new")
@@ -109,23 +105,14 @@ def test_a_run_ends_with_its_streams_though_the_memory_could_go_on(tmp_path: Pat
     ("streams", "changes", "message"),
     [
         (lambda _: {"memory": ReplayBuffer(5)}, {}, "replay buffers, which hold samples of other streams"),
-        (lambda _: ReplayBuffer(5), {}, "replay buffers, which hold samples of other streams"),
         (lambda _: {**two(), "m": Stream("m", ReplayBuffer(5), max_epochs=1)}, {}, "max_epochs.*ReplayRatio"),
         (lambda _: {**two(), "memory": ReplayBuffer(5)}, {"mixing": Proportional()}, r"ReplayRatio\(0.1"),
         (lambda _: {**two(), "memory": ReplayBuffer(5)}, {"mixing": None}, r"ReplayRatio\(0.1"),
         (lambda _: two(), {}, "none of the streams .* is a ReplayBuffer"),
         (lambda _: {**two(), "memory": ReplayBuffer(5, streams=["c"])}, {}, "there is no stream 'c'"),
-        (
-            lambda _: {**two(), "m": ReplayBuffer(5, streams=["n"]), "n": ReplayBuffer(5)},
-            {},
-            "which is a buffer itself",
-        ),
+        (lambda _: {**two(), "m": ReplayBuffer(5, streams=["n"]), "n": ReplayBuffer(5)}, {}, "is a buffer itself"),
         (lambda _: {**two(), **dict.fromkeys("mn", ReplayBuffer(5))}, {}, "same buffer"),
-        (
-            lambda folder: {**two(), **{name: ReplayBuffer(5, storage=OnDisk(folder)) for name in "mn"}},
-            {},
-            r"The buffers \['m', 'n'\] have the same folder",
-        ),
+        (lambda own: {**two(), **{k: ReplayBuffer(5, storage=OnDisk(own)) for k in "mn"}}, {}, "have the same folder"),
     ],
 )
 def test_what_cannot_be_is_told_at_once(streams: Any, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -213,9 +200,7 @@ def test_a_buffer_filled_by_hand_is_replayed_and_not_fed(tmp_path: Path) -> None
 EVALUATION = {"a": Tokens(4, 8, length=8), "b": Tokens(4, 9, length=8)}
 FEATURES: dict[str, Any] = {
     "PiKE": lambda: {"mixing": ReplayRatio(0.3, PiKE(interval_steps=2))},
-    "PiKE over all": lambda: {"mixing": PiKE(interval_steps=2)},
     "a schedule": lambda: {"batch_size": schedules.LossChange(initial=8, minimum=4, maximum=16)},
-    "a ramp": lambda: {"batch_size": lambda step, size: 6 + step},
     "groups by length": lambda: {"args": {"train_sampling_strategy": "group_by_length"}},
     "tokens": lambda: {"max_tokens_per_micro_batch": 30},
     "evaluation": lambda: {"eval_dataset": EVALUATION, "args": {"eval_strategy": "steps", "eval_steps": 3}},

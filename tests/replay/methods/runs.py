@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import datasets
+import numpy as np
 import torch
 from torch import nn
 
@@ -59,11 +59,6 @@ class Points(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"x": self.x[index], "labels": self.labels[index]}
 
 
-def iterable_points() -> datasets.IterableDataset:
-    rows = [{"x": row["x"].tolist(), "labels": int(row["labels"])} for row in Points()]
-    return datasets.Dataset.from_list(rows).to_iterable_dataset()
-
-
 def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     x = torch.stack([torch.as_tensor(sample["x"], dtype=torch.float64) for sample in samples])
     return {"x": x, "labels": torch.tensor([int(sample["labels"]) for sample in samples])}
@@ -83,46 +78,29 @@ class Spy(Method):
     def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
         self.rates.append(self.run.runs.learning_rate)
         self.orders.append([])
-        rows: dict[str, list[dict[str, torch.Tensor]]] = {}
-        for micro in batch.micro_batches:
-            for number, stream_id in enumerate(micro.stream_ids.tolist()):
-                row = {name: values[number] for name, values in micro.inputs.items()}
-                rows.setdefault(self.run.streams[stream_id].name, []).append(row)
-        self.batches.append(
-            {name: {key: torch.stack([row[key] for row in own]) for key in own[0]} for name, own in rows.items()}
-        )
+        micros = batch.micro_batches
+        inputs = {name: torch.cat([micro.inputs[name] for micro in micros]) for name in micros[0].inputs}
+        stream_ids = np.concatenate([micro.stream_ids for micro in micros])
+        there = {self.run.streams[k].name: stream_ids == k for k in sorted(set(stream_ids.tolist()))}
+        self.batches.append({name: {key: own[rows] for key, own in inputs.items()} for name, rows in there.items()})
 
     def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
         self.orders[-1].append(int(trained.micro.stream_ids[0]))
 
 
 def make_trainer(
-    folder: str | Path,
-    methods: Any = (),
-    model: nn.Module | None = None,
-    new: Any = None,
-    buffer: ReplayBuffer | None = None,
-    second: bool = False,
-    mixing: Any = None,
-    batch_size: Any = 7,
-    max_tokens: int | None = None,
-    data_collator: Any = None,
-    **changes: Any,
+    folder: str | Path, methods: Any = (), new: Any = None, buffer: Any = None, second: bool = False, **changes: Any
 ) -> MixingTrainer:
     buffer = ReplayBuffer(12) if buffer is None else buffer
     streams = {**(new if isinstance(new, dict) else {"new": new or Points()}), "memory": buffer}
     if second:
         streams["second"] = buffer.second_draw()
-    trainer = MixingTrainer(
-        model or Classifier(),
-        arguments(folder, **{"max_steps": 5, "per_device_train_batch_size": 3, **changes}),
-        data_collator,
-        train_dataset=streams,
-        mixing=mixing or ReplayRatio(0.45),
-        batch_size=batch_size,
-        methods=methods,
-        max_tokens_per_micro_batch=max_tokens,
-    )
+    options = {"model": None, "mixing": ReplayRatio(0.45), "batch_size": 7, "data_collator": None}
+    options = {name: changes.pop(name, value) for name, value in options.items()}
+    options["model"] = options["model"] or Classifier()
+    options["max_tokens_per_micro_batch"] = changes.pop("max_tokens", None)
+    args = arguments(folder, **{"max_steps": 5, "per_device_train_batch_size": 3, **changes})
+    trainer = MixingTrainer(args=args, train_dataset=streams, methods=methods, **options)
     trainer.buffer = buffer
     return trainer
 
@@ -152,5 +130,5 @@ def step(model: nn.Module, gradient: list[torch.Tensor], rate: float) -> None:
             parameter -= rate * own
 
 
-def assert_same_weights(first: nn.Module, second: nn.Module, atol: float = 1e-12) -> None:
+def assert_same(first: nn.Module, second: nn.Module, atol: float = 1e-12) -> None:
     torch.testing.assert_close(weights_of(first), weights_of(second), rtol=0, atol=atol)

@@ -11,17 +11,7 @@ from replay import ReplayBuffer
 from replay.methods import DER, DERPlusPlus
 from replay.retrieval import MIR
 from tests.helpers import weights_of
-from tests.replay.methods.runs import (
-    Classifier,
-    Points,
-    Spy,
-    assert_same_weights,
-    collate,
-    gradient_of,
-    spied,
-    step,
-    trained,
-)
+from tests.replay.methods.runs import Classifier, Points, Spy, assert_same, collate, gradient_of, spied, step, trained
 
 
 class _Normed(Classifier):
@@ -78,7 +68,7 @@ def test_those_are_drawn_whose_loss_rises_most(tmp_path: Path, rate: float | Non
     for step_batch, own in zip(check.batches, check.rates, strict=True):
         batch = {key: torch.cat([part[key] for part in step_batch.values()]) for key in ("x", "labels")}
         step(model, gradient_of(model, model(**batch)["loss"]), own)
-    assert_same_weights(trainer.model, model)
+    assert_same(trainer.model, model)
 
 
 def test_nothing_but_the_draw_changes(tmp_path: Path) -> None:
@@ -123,14 +113,11 @@ def test_a_loss_that_is_no_number_comes_last(tmp_path: Path) -> None:
     ("call", "message"),
     [
         (lambda: MIR(candidates=0), r"candidates must be a whole number, 1 or more, got 0; 50 for draws of 10"),
+        (lambda: MIR(learning_rate=-0.1), r"learning_rate must be 0.0 or more, got -0.1; None takes that of"),
         (lambda: DER(alpha=-1.0), r"alpha must be 0.0 or more, got -1.0; 0.1 to 1 are usual"),
         (lambda: DER(top_k=0), r"top_k must be a whole number, 1 or more, got 0; 32"),
         (lambda: DERPlusPlus(beta=float("nan")), r"beta must be 0.0 or more, got nan; 0.5 to 1 are usual"),
-        (lambda: MIR(learning_rate=-0.1), r"learning_rate must be 0.0 or more, got -0.1; None takes that of"),
-        (
-            lambda: MIR().check(Classifier(), world_size=2),
-            r"retrieval=MIR takes a gradient .* the model is sharded, or not wrapped",
-        ),
+        (lambda: MIR().check(Classifier(), world_size=2), r"MIR takes a gradient .* model is sharded, or not wrapped"),
     ],
 )
 def test_wrong_values_and_models_without_whole_gradients_are_refused(call: Any, message: str) -> None:

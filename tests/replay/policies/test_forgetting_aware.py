@@ -18,9 +18,7 @@ def started(*arguments: Any, **options: Any) -> ForgettingAware:
 
 def see(policy: ForgettingAware, *pairs: tuple[float, float], others: tuple[float, ...] = (1.0, 2.0, 3.0)) -> Decision:
     """Shows losses of both memories, one pair a step."""
-    for early, late in pairs:
-        decision = policy.update(shown(5, losses=[early, others[0], late, *others[1:]]))
-    return decision
+    return [policy.update(shown(5, losses=[early, others[0], late, *others[1:]])) for early, late in pairs][-1]
 
 
 def ratio_of(decision: Decision) -> float:
@@ -83,17 +81,11 @@ def test_ratio_and_shares_stay_in_their_bounds(course: list[tuple[float, float]]
     assert min(shares_of(decision)) >= 1 / (1 + np.exp(2.0)) - 1e-12
 
 
-BOUNDS = r"0 < minimum <= maximum < 1 must hold, got"
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        *(
-            (dict(zip(("minimum", "maximum"), pair, strict=True)), BOUNDS)
-            for pair in [(0.0, 0.5), (0.5, 0.4), (0.1, 1)]
-        ),
-        ({"minimum": np.nan}, BOUNDS),
+        *(({"minimum": low, "maximum": 0.4}, "0 < minimum <= maximum < 1 must hold") for low in (0.0, 0.5)),
+        *(({name: np.nan}, "0 < minimum <= maximum < 1 must hold, got") for name in ("minimum", "maximum")),
         *(({"temperature": value}, "temperature must be") for value in (0.0, np.inf, np.nan)),
         ({"smoothing": 1.0}, r"smoothing must be in \[0, 1\), got 1.0"),
     ],

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
 
 from mixer.policies import Policy
-from replay.policies import Constant, OfSeen, OverProgress, as_ratio
+from replay.policies import OfSeen, OverProgress, as_ratio
 from tests.replay.policies.updates import one_memory, shown
 
 
@@ -16,46 +16,35 @@ def in_turn(ratio: OfSeen, sizes: list[int]) -> list[float]:
     ratio.start(one_memory(len(sizes), sizes))
     found = []
     for k in range(len(sizes)):
-        shares = [0.0] * len(sizes) + [0.5]
-        shares[k] = 0.5
-        seen = [size if j <= k else 0 for j, size in enumerate(sizes)] + [3]
-        found.append(ratio.update(shown(len(sizes) + 1, shares=shares, seen=seen)))
+        shares = [0.5 * (j == k) for j in range(len(sizes))]
+        seen = [*sizes[: k + 1], *[0] * (len(sizes) - k - 1)]
+        found.append(ratio.update(shown(len(sizes) + 1, shares=[*shares, 0.5], seen=[*seen, 3])))
     return found
 
 
-@pytest.mark.parametrize("value", [0, 0.1, 0.999, np.float64(0.5)])
-def test_a_constant_holds(value: float) -> None:
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *((value, [value] * 7) for value in (0, 0.1, 0.999, np.float64(0.5))),
+        ([(0.2, 0.1), (0.6, 0.5)], [0.1, 0.1, 0.1, 0.2, 0.3, 0.5, 0.5]),  # linear between, and constant outside
+        (lambda progress: 0.4 * progress, [0.0, 0.04, 0.08, 0.12, 0.16, 0.24, 0.4]),
+    ],
+)
+def test_ratios_go_by_progress(value: Any, expected: list[float]) -> None:
     ratio = as_ratio(value)
-    assert ratio.is_constant
-    assert ratio.start(one_memory()) == ratio.update(shown(3, progress=0.7)) == float(value)
-    assert as_ratio(ratio) is ratio
-
-
-def test_a_course_is_linear_between_points_and_constant_outside() -> None:
-    ratio = as_ratio([(0.2, 0.1), (0.6, 0.5)])
-    assert not ratio.is_constant
-    assert ratio.start(one_memory()) == pytest.approx(0.1)
+    assert ratio.is_constant == (expected[0] == expected[-1])
     found = [ratio.update(shown(3, progress=at)) for at in (0.1, 0.2, 0.3, 0.4, 0.6, 1.0)]
-    assert found == pytest.approx([0.1, 0.1, 0.2, 0.3, 0.5, 0.5])
-
-
-def test_a_function_of_progress() -> None:
-    ratio = as_ratio(lambda progress: 0.4 * progress)
-    assert ratio.start(one_memory()) == 0.0
-    assert ratio.update(shown(3, progress=0.5)) == pytest.approx(0.2)
-    with pytest.raises(ValueError, match=r"ratio at progress 0.5 must be a number in \[0, 1\), got 1.0"):
-        OverProgress(lambda progress: 2 * progress).update(shown(3, progress=0.5))
+    assert [ratio.start(one_memory()), *found] == pytest.approx(expected)
+    assert as_ratio(ratio) is ratio
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
         *((value, r"ratio.*\[0, 1\)|ratio.*list of \(progress, ratio\)") for value in (1.0, -0.1, np.nan, True, None)),
-        (b"0.1", r"ratio.*list of \(progress, ratio\)"),
         (1.5, r"got 1\.5: it is the part of the whole mix that is replayed"),
         ("task", r"ratio must be a number in \[0, 1\), 'tasks', 'samples'.*got 'task'"),
-        *((points, r"ratio: .*progress") for points in ([], [(0.5, 0.1), (0.5, 0.2)], [(0.6, 0.1), (0.5, 0.2)])),
-        *((points, r"ratio: .*progress") for points in ([(-0.1, 0.1)], [(1.1, 0.1)], [0.1, 0.2])),
+        *((points, r"ratio: .*progress") for points in ([], [(0.6, 0.1), (0.5, 0.2)], [(1.1, 0.1)], [0.1, 0.2])),
         ([(0.0, 0.1), (1.0, 1.0)], r"ratio at progress 1 must be a number in \[0, 1\), got 1.0"),
     ],
 )
@@ -64,14 +53,11 @@ def test_what_is_no_ratio_is_refused(value: Any, message: str) -> None:
         as_ratio(value)
 
 
-def test_old_tasks_or_samples_get_their_part_of_those_seen() -> None:
-    assert in_turn(OfSeen("tasks"), [10, 70, 20]) == pytest.approx([0, 1 / 2, 2 / 3])
-    assert in_turn(OfSeen("samples"), [10, 70, 20]) == pytest.approx([0, 10 / 80, 80 / 100])
-
-
 @given(sizes=st.lists(st.integers(1, 10**9), min_size=1, max_size=8), by=st.sampled_from(["tasks", "samples"]))
-def test_it_is_a_ratio_whatever_the_sizes(sizes: list[int], by: Any) -> None:
-    assert all(0.0 <= ratio < 1.0 for ratio in in_turn(OfSeen(by), sizes))
+def test_old_tasks_or_samples_get_their_part_of_those_seen(sizes: list[int], by: Any) -> None:
+    old = range(len(sizes)) if by == "tasks" else [sum(sizes[:k]) for k in range(len(sizes))]
+    whole = [k + 1 if by == "tasks" else old[k] + sizes[k] for k in range(len(sizes))]
+    assert in_turn(OfSeen(by), sizes) == pytest.approx([a / b for a, b in zip(old, whole, strict=True)])
 
 
 @pytest.mark.parametrize(
@@ -91,10 +77,11 @@ def test_who_is_old(by: Any, sizes: list[int], fields: dict[str, Any], expected:
     assert ratio.update(shown(len(sizes) + 1, **fields)) == pytest.approx(expected)
 
 
-def test_streams_of_unknown_size_cannot_be_counted() -> None:
+def test_sizes_and_ratios_that_are_unknown_before_the_run_are_refused_in_it() -> None:
     with pytest.raises(ValueError, match=r"\['task 1'\] are iterable.*Use ratio='tasks'"):
         OfSeen("samples").start(one_memory(2, [10, 0]))
-    assert Constant(0.2).at(0.5) == 0.2
+    with pytest.raises(ValueError, match=r"ratio at progress 0.5 must be a number in \[0, 1\), got 1.0"):
+        OverProgress(lambda progress: 2 * progress).update(shown(3, progress=0.5))
 
 
 def made(name: str, **arguments: Any) -> Any:
@@ -108,8 +95,8 @@ def test_recipes_name_inner_policies_and_ratios() -> None:
     inner = {"class_path": "Floor", "init_args": {"policy": "PiKE", "minimum": 0.1}}
     assert made("ForgettingAware", policy=inner, additional=True).name == "ForgettingAware(Floor(PiKE))"
     assert made("Spaced", policy={"math": 1.0, "code": 3.0}).policy.weights == {"math": 1.0, "code": 3.0}
-    assert made("ReplayRatio", ratio=0.25).ratio.value == 0.25
-    assert made("ReplayRatio", ratio="samples", shares={"old": 1.0}).ratio.by == "samples"
-    assert made("ReplayRatio", ratio=[[0.0, 0.1], [1.0, 0.3]]).ratio.at(0.5) == pytest.approx(0.2)
     rule = {"class_path": "replay.policies.OfSeen", "init_args": {"by": "tasks"}}
-    assert made("ReplayRatio", ratio=rule).ratio.by == "tasks"
+    ratios = (0.25, [[0.0, 0.1], [1.0, 0.3]], "samples", rule)
+    constant, course, *rules = (made("ReplayRatio", ratio=ratio, shares={"old": 1.0}).ratio for ratio in ratios)
+    assert (constant.value, course.at(0.5)) == (0.25, pytest.approx(0.2))
+    assert [each.by for each in rules] == ["samples", "tasks"]

@@ -8,19 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixer.mixture.weights import MixtureWeights
-from mixer.policies import (
-    Decision,
-    Floor,
-    LossChange,
-    Mixture,
-    Observation,
-    PiKE,
-    Policy,
-    Scheduled,
-    Smoothed,
-    TrustRegion,
-)
+from mixer.policies import Decision, Floor, LossChange, Mixture, Observation, PiKE, Policy, Scheduled, Smoothed
 from mixer.policies.shared.part import part_of_mixture
 from replay.policies import ForgettingAware, ReplayPolicy, ReplayRatio, Spaced
 from tests.replay.policies.updates import MEMORIES, MIXED, OTHERS, random_step, shown
@@ -57,18 +45,6 @@ def follow(policy: Policy, decision: Decision, first_step: int = 1, seed: int = 
 def tables(decisions: list[Decision]) -> tuple[np.ndarray, np.ndarray]:
     more = [np.zeros(len(d.weights)) if d.additional is None else d.additional for d in decisions]
     return np.array([decision.weights for decision in decisions]), np.array(more)
-
-
-class Spy(Policy):
-    """Keeps what it sees."""
-
-    def start(self, mixture: Mixture) -> Decision:
-        self.mixture, self.seen = mixture, list[Observation]()
-        return Decision(np.array([0.5, 0.3, 0.2]))
-
-    def update(self, observation: Observation) -> Decision:
-        self.seen.append(observation)
-        return Decision(np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 3.0]), np.array([0.0, 0.0, 0.5]))
 
 
 @every_policy
@@ -136,32 +112,11 @@ def test_the_inner_policy_decides_as_it_would_alone(make: str, inner: str, addit
         assert policy.policy.state_dict() == alone.state_dict()
 
 
-@every_policy
-def test_its_description_is_that_of_the_inner_policy_and_its_own(make: Maker) -> None:
-    policy, own = make(PiKE(7, min_samples=3, unit="tokens")), type(make()).needs
-    assert (policy.unit, policy.interval_steps, policy.min_samples) == ("tokens", 7, 3)
-    assert policy.needs == own | {"gradient_variance"}
-    assert make().needs == own
-    assert policy.name == f"{type(policy).__name__}(PiKE)"
-
-
-@pytest.mark.parametrize(
-    ("inner", "has_weights", "name", "expected"),
-    [
-        ("loss_change", True, "LossChange", [1 / 3] * 3),
-        ({"a": 1, "b": 2, "c": 1}, True, "Fixed", [0.25, 0.5, 0.25]),
-        (None, True, "Fixed", [0.25, 0.25, 0.5]),
-        (None, False, "Proportional", [0.4, 0.1, 0.5]),
-    ],
-)
-def test_ways_to_name_the_inner_policy(inner: Any, has_weights: bool, name: str, expected: list[float]) -> None:
+def test_without_an_inner_policy_weights_or_sizes_rule() -> None:
     for make in MAKERS.values():
-        policy = make(inner)
-        for _ in range(2):
-            weights = policy.start(replace(MIXED, has_weights=has_weights)).weights[OTHERS]
-            assert policy.policy.name == name
-            if name != "LossChange":
-                np.testing.assert_allclose(weights / weights.sum(), expected)
+        for has_weights, expected in ((True, [0.25, 0.25, 0.5]), (False, [0.4, 0.1, 0.5])):
+            weights = make().start(replace(MIXED, has_weights=has_weights)).weights[OTHERS]
+            np.testing.assert_allclose(weights / weights.sum(), expected)
 
 
 @pytest.mark.parametrize(
@@ -179,31 +134,20 @@ def test_what_cannot_be_started_is_refused(policy: Any, mixture: Mixture, messag
             make(policy).start(mixture)
 
 
+class Adding(Policy):
+    def start(self, mixture: Mixture) -> Decision:
+        assert (mixture.names, mixture.memories) == (("a", "b", "c"), ())
+        np.testing.assert_allclose(mixture.weights, [0.25, 0.25, 0.5])
+        return Decision(np.array([0.5, 0.3, 0.2]))
+
+    def update(self, observation: Observation) -> Decision:
+        return Decision(np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 3.0]), np.array([0.0, 0.0, 0.5]))
+
+
 @both_ways
-def test_the_inner_policy_sees_its_streams_alone_and_what_it_adds_is_passed_on(additional: bool) -> None:
-    spy = Spy()
-    policy = ReplayRatio(0.2, spy, additional=additional)
-    decision = policy.start(MIXED)
-    assert (spy.mixture.names, spy.mixture.memories) == (("a", "b", "c"), ())
-    np.testing.assert_allclose(spy.mixture.weights, [0.25, 0.25, 0.5])
-    decision = policy.update(random_step(np.random.default_rng(0), 1, decision, batch_size=50))
-    (seen,) = spy.seen
-    np.testing.assert_allclose([seen.weights, seen.shares], [[0.5, 0.3, 0.2]] * 2)
-    assert seen.batch_size == (50 if additional else 40)
-    assert seen.gradients.gram.shape == (3, 3)
+def test_what_the_inner_policy_adds_is_passed_on(additional: bool) -> None:
+    policy = ReplayRatio(0.2, Adding(), additional=additional)
+    decision = policy.update(random_step(np.random.default_rng(0), 1, policy.start(MIXED), batch_size=50))
     assert decision.loss_weights.tolist() == [1.0, 1.0, 1.0, 2.0, 3.0]
     # On top of what the inner policy takes for the batch, which is all of it or four fifths.
     np.testing.assert_allclose(decision.additional, [0.125, 0, 0.125, 0, 0.5] if additional else [0, 0, 0, 0, 0.4])
-
-
-@pytest.mark.parametrize("wrap", [Floor, Smoothed, TrustRegion])
-@pytest.mark.parametrize("name", ["ReplayRatio", "course", "Spaced"])
-def test_nothing_on_top_has_a_share_of_the_batch_too(wrap: Any, name: str) -> None:
-    weights = MixtureWeights(wrap(MAKERS[name](LossChange(num_warmup_observations=2), additional=True)), MIXED)
-    random, num_on_top = np.random.default_rng(0), 0
-    for step in range(1, 21):
-        decision = Decision(weights.value, None, weights.additional)
-        weights.update(random_step(random, step, decision), step)  # it checks
-        assert weights.value.sum() == pytest.approx(1.0)
-        num_on_top += bool(weights.additional.any())
-    assert num_on_top

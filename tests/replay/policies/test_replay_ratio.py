@@ -1,31 +1,23 @@
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.mixture.stream import Stream
 from mixer.policies import Fixed, LossChange, Mixture, Scheduled
 from replay.policies import ReplayRatio
-from tests.replay.policies.updates import MEMORIES, MIXED, OTHERS, one_memory, run_planned, shown
-
-TASKS = [Stream(f"task {k}", range(99), enters_at=a, leaves_at=a + 0.25) for k, a in enumerate((0.0, 0.25, 0.5, 0.75))]
-
-
-@pytest.mark.parametrize(("ratio", "expected"), [(0.0, 0.0), (0.25, 1 / 3), (0.5, 1.0), (0.9, 9.0)])
-def test_on_top_of_the_batch_the_ratio_means_the_same(ratio: float, expected: float) -> None:
-    decision = ReplayRatio(ratio, additional=True).start(MIXED)
-    assert decision.additional.sum() == pytest.approx(expected)
-    assert decision.weights[OTHERS].sum() == pytest.approx(1.0)
+from tests.replay.policies.updates import MEMORIES, MIXED, OTHERS, one_memory, shown
 
 
 @given(ratio=st.floats(0, 0.999999), first=st.floats(0.01, 10))
-def test_replayed_samples_are_in_proportion_to_new_ones(ratio: float, first: float) -> None:
-    weights = ReplayRatio(ratio, shares={"early": first, "late": 1}).start(MIXED).weights
-    assert weights[MEMORIES].sum() == pytest.approx(ratio / (1 - ratio) * weights[OTHERS].sum())
-    assert weights[0] == pytest.approx(first * weights[2])
+def test_replayed_samples_are_in_proportion_to_new_ones_on_top_too(ratio: float, first: float) -> None:
+    shares = {"early": first, "late": 1}
+    weights = ReplayRatio(ratio, shares=shares).start(MIXED).weights
+    on_top = ReplayRatio(ratio, shares=shares, additional=True).start(MIXED)
+    for replayed, new in ((weights, weights[OTHERS]), (on_top.additional, on_top.weights)):
+        assert replayed[MEMORIES].sum() == pytest.approx(ratio / (1 - ratio) * new.sum())
+        assert replayed[0] == pytest.approx(first * replayed[2])
 
 
 def test_streams_that_are_not_there_do_not_count() -> None:
@@ -79,40 +71,12 @@ def test_it_is_asked_again_if_it_can_change(make: Callable[[], ReplayRatio], mix
     policy = make()
     first = policy.start(mixture)
     assert policy.is_static is expected
-    for seen in ([4, 0], [4, 3]) if expected and len(first.weights) == 2 else ():  # it would decide the same again
-        again = policy.update(shown(2, weights=first.weights, shares=first.weights, seen=seen))
+    if expected:  # it would decide the same again
+        again = policy.update(shown(len(mixture.names), weights=first.weights, shares=first.weights))
         np.testing.assert_array_equal(again.weights, first.weights)
 
 
-class TestPlanned:
-    """What a run through the planner comes to; a memory that fills is a stream that enters late."""
-
-    @settings(max_examples=30)
-    @given(ratio=st.floats(0.0, 0.95))
-    def test_the_part_is_that_asked_for_to_the_sample(self, ratio: float) -> None:
-        streams = [Stream(name, range(50)) for name in ("a", "b", "memory")]
-        mixture = Mixture(("a", "b", "memory"), np.array([50, 50, 50]), np.full(3, 1 / 3), (2,))
-        counts = run_planned(ReplayRatio(ratio, {"a": 3, "b": 1}), streams, mixture, 30)
-        assert counts[:, 2].sum() == pytest.approx(ratio * 30 * 40, abs=1.0)
-        assert counts[:, 0].sum() == pytest.approx(0.75 * (1 - ratio) * 30 * 40, abs=1.0)
-
-    def test_tasks_in_turn_leave_the_memories_their_part(self) -> None:
-        streams = [*TASKS, Stream("memory", range(99), enters_at=0.1)]
-        counts = run_planned(ReplayRatio(0.25), streams, one_memory(4), 40)
-        assert not counts[:4, 4].any()
-        # In the first step in which the memory is there, and in all others, at each change of tasks too.
-        np.testing.assert_allclose(counts[4:, 4] / counts[4:].sum(axis=1), 0.25, atol=1 / 40 + 1e-9)
-        assert (counts[:, :4] > 0).sum(axis=1).tolist() == [1] * 40
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(({"ratio": ratio}, r"ratio must be a number in \[0, 1\)") for ratio in (1.0, -0.1, np.nan)),
-        ({"shares": {"early": 1}}, r"ReplayRatio.shares: .*\['early', 'late'\].*missing: \['late'\]"),
-        ({"shares": {"early": 0, "late": 0}}, r"ReplayRatio\.shares: the weights of all streams are 0"),
-    ],
-)
-def test_wrong_ratios_and_shares_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ReplayRatio(**options).start(MIXED)
+def test_wrong_shares_are_refused() -> None:
+    for own, said in (({"early": 1}, r"\['early', 'late'\].*: \['late'\]"), ({"early": 0, "late": 0}, "are 0")):
+        with pytest.raises(ValueError, match=rf"ReplayRatio\.shares: .*{said}"):
+            ReplayRatio(shares=own).start(MIXED)

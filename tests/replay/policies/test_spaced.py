@@ -11,13 +11,12 @@ from replay.policies import Spaced
 from tests.replay.policies.updates import one_memory, shown
 
 
-def bursts(policy: Spaced, norms: Sequence[float], seen: Sequence[Sequence[int]] | None = None) -> list[int]:
-    """For each step from the second on, whether it replays."""
+def bursts(policy: Spaced, norms: Sequence[float], second_from: int = 99) -> list[int]:
+    """The steps after which it replays; the second task comes after one of them."""
     found = []
     for step, norm in enumerate(norms, start=1):
-        tasks = [step, 0, step] if seen is None else list(seen[step - 1])
-        decision = policy.update(shown(3, step, seen=tasks, update_norm=norm))
-        found.append(int(decision.weights[2] > 0))
+        decision = policy.update(shown(3, step, seen=[step, max(0, step - second_from), step], update_norm=norm))
+        found += [step - 1] if decision.weights[2] > 0 else []
     return found
 
 
@@ -25,12 +24,6 @@ def started(*arguments: Any, **options: Any) -> Spaced:
     policy = Spaced(*arguments, **options)
     assert policy.start(one_memory(2)).weights[2] == 0.0
     return policy
-
-
-def test_bursts_come_at_intervals_that_grow() -> None:
-    found = bursts(started(0.3, first_interval_steps=3, growth=2.0, burst_steps=2), [1.0] * 30)
-    # 3 steps, a burst of 2, 6, a burst, 12, a burst: decided after step 3, which is the first to replay.
-    assert found == ([0] * 2 + [1] * 2) + ([0] * 6 + [1] * 2) + ([0] * 12 + [1] * 2) + [0] * 4
 
 
 def test_bursts_replay_the_ratio() -> None:
@@ -44,23 +37,22 @@ def test_bursts_replay_the_ratio() -> None:
 @pytest.mark.parametrize(
     ("arguments", "norms", "expected"),
     [
+        ((0.3, 3, 2.0, 2), [1.0] * 30, [2, 3, 10, 11, 24, 25]),  # 3 steps, a burst of 2, 6, a burst, 12, a burst
         # A first interval of 4 and a step of replay; the next burst is 8 away: 32 steps at a quarter of the speed.
         ((0.3, 4, 2.0, 1), [1.0] * 4 + [0.0] * 2 + [0.25] * 32, [3, 5 + 32]),
         ((0.3, 4, 2.0, 1), [1.0] * 4 + [4.0] * 8, [3, 6, 11]),
         ((0.3, 2, 1.0, 1), [1.0, np.nan, 0.0, np.inf, 1.0, 1.0], [4]),  # steps that moved nothing take no time
-        ((0.3, 1, 1.0, 1), [np.nan] * 10, []),
-        ((0.3, 1, 1.0, 1), [0.0] * 10, []),
+        ((0.3, 1, 1.0, 1), [np.nan, 0.0] * 5, []),
         ((0.3, 2, 1.0, 1), [1.0] * 9, [1, 4, 7]),  # a growth of 1 keeps the interval
     ],
 )
 def test_bursts_go_by_how_far_the_model_moves(arguments: Any, norms: list[float], expected: list[int]) -> None:
-    assert np.flatnonzero(bursts(started(*arguments), norms)).tolist() == expected
+    assert bursts(started(*arguments), norms) == expected
 
 
 def test_a_new_task_begins_with_the_first_interval_again() -> None:
-    seen = [[step, max(0, step - 12), step] for step in range(1, 25)]  # the second task comes with step 13
     # After 3; then due 12 later (the 16th), but the new task's own first interval ends with step 15.
-    assert np.flatnonzero(bursts(started(0.3, 3, 4.0, 1), [1.0] * 24, seen)).tolist() == [2, 14]
+    assert bursts(started(0.3, 3, 4.0, 1), [1.0] * 24, second_from=12) == [2, 14]
 
 
 @given(
@@ -81,12 +73,9 @@ def test_saved_anywhere_it_goes_on_alike(norms: list[float], cut: int) -> None:
     ("options", "message"),
     [
         ({"ratio": 0.0}, "ratio must be above 0"),
-        ({"ratio": 1.0}, r"ratio must be a number in \[0, 1\)"),
         ({"first_interval_steps": 0}, "first_interval_steps must be a whole number, 1 or more"),
-        ({"burst_steps": 0}, "burst_steps must be a whole number, 1 or more"),
         ({"burst_steps": 2.5}, "burst_steps must be a whole number"),
         ({"growth": 0.9}, "growth must be 1 or more"),
-        ({"growth": np.inf}, "growth must be 1 or more"),
     ],
 )
 def test_values_outside_their_range_are_refused(options: dict[str, float], message: str) -> None:

@@ -1,14 +1,11 @@
 """Mixtures with memories, and what steps of them show, for the tests of policies that replay."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from mixer.mixture.planner import Planner
-from mixer.mixture.stream import Stream
-from mixer.policies import Decision, Mixture, Observation, Policy
+from mixer.policies import Decision, Mixture, Observation
 from mixer.policies.gradient_statistics import GradientStatistics
 
 # Memories stand between the others, so that a mix-up of indices shows.
@@ -67,19 +64,3 @@ def random_step(random: np.random.Generator, step: int, decision: Decision, batc
         batch_size=batch_size,
         update_norm=float(random.random()) + 0.1,
     )
-
-
-def run_planned(policy: Policy, streams: Sequence[Stream], mixture: Mixture, num_steps: int) -> np.ndarray:
-    """Counts `[num_steps, num_streams]` of a run through the planner, in which memories are plain streams."""
-    planner = Planner(streams, seed=0)
-    weights, rows = policy.start(replace(mixture, active=planner.active(0.0))).weights, []
-    for step in range(num_steps):
-        shares, available = planner.shares(weights / weights.sum(), step / num_steps)
-        counts, _ = planner.draw(shares, available, 40, step)
-        rows.append(counts)
-        if not policy.is_static:
-            seen = {"seen": planner.seen.copy(), "losses": np.ones(len(counts)), "batch_size": 40, "update_norm": 1.0}
-            after = {"progress": (step + 1) / num_steps, "active": planner.active((step + 1) / num_steps)}
-            now = {"weights": weights / weights.sum(), "shares": shares}
-            weights = policy.update(shown(len(counts), step + 1, **now, **seen, **after)).weights
-    return np.array(rows)

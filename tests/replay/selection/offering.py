@@ -5,32 +5,14 @@ from functools import cache
 
 import numpy as np
 
-from replay.selection import (
-    ClassBalanced,
-    GradientDiversity,
-    Herding,
-    KCenter,
-    KeyedReservoir,
-    LossAware,
-    Offers,
-    Reservoir,
-    Ring,
-    Selection,
-    Surprise,
-)
+from replay.selection import Herding, KCenter, Offers, Ring, Selection, selection_classes
 
+BY_TASK: dict[str, Callable[[], Selection]] = {"Herding": Herding, "KCenter": KCenter}
 MAKERS: dict[str, Callable[[], Selection]] = {
-    "Reservoir": Reservoir,
-    "KeyedReservoir": KeyedReservoir,
-    "Ring": Ring,
+    **{name: kind for name, kind in selection_classes().items() if name not in BY_TASK},
     "Ring by label": lambda: Ring(by=("label",)),
     "Ring by task": lambda: Ring(by="task"),
-    "ClassBalanced": ClassBalanced,
-    "Surprise": Surprise,
-    "LossAware": LossAware,
-    "GradientDiversity": GradientDiversity,
 }
-BY_TASK: dict[str, Callable[[], Selection]] = {"Herding": Herding, "KCenter": KCenter}
 
 
 @cache

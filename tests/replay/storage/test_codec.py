@@ -1,10 +1,7 @@
-"""A row comes back as it was, to the bit; what anyone else may have written is refused before it takes memory."""
-
 import io
 import json
 import math
 import struct
-import sys
 from collections import OrderedDict, UserDict
 from typing import Any
 
@@ -39,11 +36,7 @@ def tensors(draw: Any) -> torch.Tensor:
     return tensor.transpose(0, -1) if shape and draw(st.booleans()) else tensor
 
 
-@st.composite
-def numpy_arrays(draw: Any) -> Any:
-    """Arrays in any order of memory, some of them turned to scalars."""
-    array = draw(arrays.arrays(draw(_NUMPY_DTYPES), draw(_SHAPES)))
-    return draw(st.sampled_from([array, array.T, array[()]]))
+_ARRAYS = arrays.arrays(_NUMPY_DTYPES, _SHAPES).flatmap(lambda array: st.sampled_from([array, array.T, array[()]]))
 
 
 _FLOATS = st.binary(min_size=8, max_size=8).map(lambda content: struct.unpack("<d", content)[0])
@@ -52,7 +45,7 @@ _TEXTS = st.text(st.characters(exclude_categories=()))
 _PLAIN = st.one_of(st.none(), st.booleans(), _INTS, _FLOATS, _TEXTS, st.binary())
 _KEYS = st.one_of(st.text(max_size=5), st.integers(), st.tuples(st.booleans(), st.text(max_size=2)))
 SAMPLES = st.recursive(
-    st.one_of(_PLAIN, tensors(), numpy_arrays(), st.lists(st.integers()), st.lists(_FLOATS)),
+    st.one_of(_PLAIN, tensors(), _ARRAYS, st.lists(st.integers()), st.lists(_FLOATS)),
     lambda inner: st.one_of(
         st.lists(inner, max_size=4), st.lists(inner, max_size=3).map(tuple), st.dictionaries(_KEYS, inner, max_size=4)
     ),
@@ -86,24 +79,23 @@ def test_a_sample_comes_back_as_it_was(sample: Any) -> None:
     assert as_bits(back(sample)) == as_bits(sample)
 
 
-def test_what_comes_back_can_be_changed_and_was_copied() -> None:
+def test_values_are_copied_and_views_and_mappings_become_plain(tmp_path: Any) -> None:
     sample = {"tensor": torch.zeros(3), "array": np.zeros(3)}
     content = encode(Row(sample))
     for changed in (sample, decode(content).sample):
         for values in changed.values():
             values += 1
     assert all(values.sum() == 0 for values in decode(content).sample.values())
-
-
-def test_views_are_kept_as_their_values(tmp_path: Any) -> None:
     tensor = torch.tensor([1 + 2j, 3 - 1j], requires_grad=True)
-    found = back(tensor.conj())
-    assert not found.requires_grad
-    assert torch.equal(found, tensor.detach().conj().resolve_conj())
     np.save(tmp_path / "all.npy", np.arange(6).reshape(2, 3))
-    part = back(np.load(tmp_path / "all.npy", mmap_mode="r")[1])
-    assert type(part) is np.ndarray
-    assert part.tolist() == [3, 4, 5]
+    for kind in (OrderedDict, UserDict):
+        mapped = np.load(tmp_path / "all.npy", mmap_mode="r")[1]
+        found = back(kind({"ids": [1, 2], "meta": OrderedDict(view=tensor.conj(), part=mapped)}))
+        assert type(found) is type(found["meta"]) is dict
+        view, part = found["meta"].values()
+        assert not view.requires_grad
+        assert torch.equal(view, tensor.detach().conj().resolve_conj())
+        assert (type(part), part.tolist()) == (np.ndarray, [3, 4, 5])
 
 
 @pytest.mark.parametrize("mode", [mode for mode in sorted(Image.MODES) if mode != "PA"] + ["HSV"])
@@ -115,27 +107,13 @@ def test_an_image_comes_back_with_its_mode_and_pixels(mode: str) -> None:
     assert (back(Image.new(mode, (0, 4))).mode, back(Image.new(mode, (0, 4))).size) == (mode, (0, 4))
 
 
-@pytest.mark.parametrize("clear", [None, 2, b"\x00\x10\xff"])
-def test_an_image_with_a_palette_looks_the_same(clear: Any) -> None:
+@pytest.mark.parametrize("clear", [{}, {"transparency": 2}, {"transparency": b"\x00\x10\xff"}])
+def test_an_image_with_a_palette_looks_the_same(clear: dict[str, Any]) -> None:
     image = Image.frombytes("RGB", (9, 9), np.random.default_rng(0).bytes(243)).quantize(11)
-    if clear is not None:
-        image.info["transparency"] = clear
+    image.info |= clear
     found = back(image)
     assert found.tobytes() == image.tobytes()
     assert found.convert("RGBA").tobytes() == image.convert("RGBA").tobytes()
-
-
-def test_mappings_come_back_as_dicts() -> None:
-    for kind in (OrderedDict, UserDict):
-        found = back(kind({"input_ids": [1, 2], "meta": OrderedDict(a=1)}))
-        assert found == {"input_ids": [1, 2], "meta": {"a": 1}}
-        assert type(found) is type(found["meta"]) is dict
-
-
-def test_without_images_pil_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PIL", "PIL.Image"):
-        monkeypatch.setitem(sys.modules, name, None)
-    assert back({"a": 1}) == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -147,8 +125,6 @@ def test_without_images_pil_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> No
         (np.zeros(2, dtype=[("a", "i4")]), "numpy's"),
         (torch.zeros(2).to_sparse(), "a sparse"),
         (torch.nn.Parameter(torch.zeros(2)), "Parameter"),
-        (bytearray(b"a"), "a builtins.bytearray"),
-        (1j, "a builtins.complex"),
     ],
 )
 def test_what_cannot_be_kept_is_named_with_its_place(value: Any, found: str) -> None:
@@ -171,25 +147,16 @@ NO_SHAPE, NO_TYPE = "8 bytes are no array of shape", "is no type of an array tha
     ("node", "said"),
     [
         (["bytes", 9], "9 bytes are asked for, and 8 are left"),
-        (["text", True], "True bytes are asked for"),
-        (["ints", 8.0], "8.0 bytes are asked for"),
         (["list", ["bytes", 8], ["bytes", -8], ["bytes", 8]], "-8 bytes are asked for"),
         (["dict", "a", 1, "b"], "a key without a value"),
-        (["dict", ["list"], 1], "unhashable"),
         *((["array", "<i8", shape, 8], NO_SHAPE) for shape in ([10**12], [-1], [-1, -1], [True], [1.0])),
-        (["array", "<i8", [10**12], 0], "0 bytes are no array of shape"),
-        (["array", "<i8,(1", [1], 8], "was never closed"),
-        (["array", "<U250000000", [], 8], "no array of shape"),
         (["scalar", "<i4", 8], NO_SHAPE),
         *((["array", kind, [1], 8], NO_TYPE) for kind in ("|O", {"names": ["a"], "formats": ["O"]})),
         *((["array", kind, [1], 8], NO_SHAPE) for kind in ("f8,f8", "(10000,10000)f8")),
-        (["array", 3, [1], 8], "Cannot interpret '3' as a data type"),
         *((["tensor", "float32", shape, 8], NO_SHAPE) for shape in ([10**12], [-1])),
         (["tensor", "load", [1], 8], "'load'"),
         (["made up"], "'made up'"),
-        ([], "list index out of range"),
         (["int", "zz"], "invalid literal"),
-        (["float", "00"], "requires a buffer of 8 bytes"),
     ],
 )
 def test_a_node_that_is_never_written_is_refused(node: Any, said: str) -> None:
@@ -199,24 +166,14 @@ def test_a_node_that_is_never_written_is_refused(node: Any, said: str) -> None:
     assert said in str(info.value)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(b"", b"\x00", b"\xff\xff\xff\xff", b"\x02\x00\x00\x00[]", b"\x01\x00\x00\x003", b"\x01\x00\x00\x00\xff"),
-        (100_000).to_bytes(4, "little") + b"[" * 100_000,  # levels without end
-    ],
-)
-def test_bytes_that_are_no_row_are_refused(content: bytes) -> None:
-    with pytest.raises(ValueError, match="A row of a buffer is damaged"):
-        decode(content)
-
-
-def test_a_row_cut_off_anywhere_is_refused() -> None:
+def test_a_row_cut_off_anywhere_and_bytes_that_are_no_row_are_refused() -> None:
     image = Image.new("L", (3, 3))
     whole = encode(Row({"ids": [1, 2], "text": "é", "array": np.zeros(2), "tensor": torch.ones(2), "image": image}))
-    for length in range(len(whole)):
+    endless = (100_000).to_bytes(4, "little") + b"[" * 100_000  # levels without end
+    others = [b"\xff\xff\xff\xff", b"\x02\x00\x00\x00[]", b"\x01\x00\x00\x003", b"\x01\x00\x00\x00\xff", endless]
+    for content in [whole[:length] for length in range(len(whole))] + others:
         with pytest.raises(ValueError, match="A row of a buffer is damaged"):
-            decode(whole[:length])
+            decode(content)
 
 
 def test_images_of_other_formats_and_sizes_are_refused() -> None:

@@ -1,13 +1,18 @@
-"""Rows on disk: files, checkpoints, compaction, memory, and what goes wrong with disks."""
-
 import errno
 import json
 import os
+import random
+import signal
+import time
 import tracemalloc
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from replay.storage import DiskRows, Row, disk_rows
 from replay.storage import segments as segment_files
@@ -22,9 +27,9 @@ def filled(folder: Path, count: int, rows_per_segment: int = 8) -> DiskRows:
     return rows
 
 
-def check(rows: DiskRows, numbers: list[int], seed: int = 0) -> None:
+def check(rows: DiskRows, numbers: list[int]) -> None:
     back = rows.read(np.array(numbers, dtype=np.int64))
-    assert all(same(got, row(number, seed)) for got, number in zip(back, numbers, strict=True))
+    assert all(same(got, row(number)) for got, number in zip(back, numbers, strict=True))
 
 
 def names(folder: Path) -> list[str]:
@@ -67,11 +72,17 @@ def test_files_are_the_same_whoever_writes_them_and_whether_or_not_it_is_saved(t
         check(rows, live)
 
 
-def test_a_checkpoint_is_linked_and_outlives_compaction_and_erasure(tmp_path):
+@pytest.mark.parametrize("num_links", [2, 1])
+def test_a_checkpoint_is_linked_or_copied_and_outlives_compaction_and_erasure(tmp_path, monkeypatch, num_links):
+    def refuse(*_):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    if num_links == 1:
+        monkeypatch.setattr(os, "link", refuse)
     rows = filled(tmp_path / "rows", 100)
     rows.drop(np.arange(0, 100, 3))
     rows.save(tmp_path / "saved")
-    assert all(path.stat().st_nlink == 2 for path in (tmp_path / "saved").glob("rows-*.arrow"))
+    assert all(path.stat().st_nlink == num_links for path in (tmp_path / "saved").glob("rows-*.arrow"))
     before = {path.name: path.read_bytes() for path in (tmp_path / "saved").iterdir()}
     rows.drop(np.arange(10, 90))
     rows.append([row(number, 1) for number in range(100, 160)])
@@ -83,18 +94,6 @@ def test_a_checkpoint_is_linked_and_outlives_compaction_and_erasure(tmp_path):
         assert later.next_number == 100
         check(later, [number for number in range(100) if number % 3])
         assert set(names(tmp_path / folder)) == {name for name in before if name.startswith("rows-")}
-
-
-def test_files_are_copied_where_they_cannot_be_linked(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", refuse)
-    filled(tmp_path / "rows", 20).save(tmp_path / "saved")
-    assert all(path.stat().st_nlink == 1 for path in (tmp_path / "saved").iterdir())
-    rows = DiskRows(tmp_path / "rows", rows_per_segment=8)
-    rows.load(tmp_path / "saved")
-    check(rows, list(range(20)))
 
 
 def test_a_row_is_copied_a_bounded_number_of_times(tmp_path, monkeypatch):
@@ -122,7 +121,7 @@ def test_a_row_is_copied_a_bounded_number_of_times(tmp_path, monkeypatch):
 def test_a_segment_ends_at_its_largest_size(tmp_path, monkeypatch):
     monkeypatch.setattr(disk_rows, "_BYTES_PER_SEGMENT", 10_000)
     rows = DiskRows(tmp_path)
-    rows.append([Row(bytes(4_000)) for _ in range(7)])
+    rows.append([Row(bytes(4_000))] * 7)
     assert len(names(tmp_path)) == 2
     rows.drop(np.array([0, 1, 3, 4]))  # both have one row left, and fit together
     rows.erase(np.array([0]))
@@ -166,30 +165,116 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
     assert sizes[-1] - sizes[3] < 200_000  # bytes; 10,000 rows are 5,000,000
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    """Two segments of 8 rows, of the first of which two are dropped, and 5 rows that wait."""
-    rows = filled(tmp_path / "rows", 21)
+def test_a_manifest_with_a_changed_digit_or_without_an_entry_is_damaged(tmp_path):
+    rows = filled(tmp_path / "rows", 21)  # two segments of 8 rows, and 5 rows that wait
     rows.drop(np.array([1, 2]))
-    rows.save(tmp_path / "saved")
-    return tmp_path / "saved"
-
-
-def test_the_manifest_is_as_was_written_unless_a_digit_has_changed(saved):
-    (next_number, first_pending, _), segments, pending = read_manifest(saved)
+    rows.save(tmp_path)
+    (next_number, first_pending, _), segments, pending = read_manifest(tmp_path)
     assert [(one.first, one.last, len(one.live)) for one in segments] == [(0, 7, 6), (8, 15, 8)]
-    assert (first_pending, next_number) == (16, 21)
-    assert list(pending) == [16, 17, 18, 19, 20]
-    path = saved / "rows.json"
-    path.write_text(path.read_text().replace('"next_number": 21', '"next_number": 22'))
-    with pytest.raises(ValueError, match=r"rows\.json is damaged"):
-        read_manifest(saved)
+    assert (first_pending, next_number, list(pending)) == (16, 21, [16, 17, 18, 19, 20])
+    path, whole = tmp_path / "rows.json", (tmp_path / "rows.json").read_text()
+    content = {name: value for name, value in json.loads(whole).items() if name != "crc32"}
+    lacking = [
+        json.dumps({own: content[own] for own in content if own != name}) for name in content if name != "format"
+    ]
+    for text in (whole.replace('"next_number": 21', '"next_number": 22'), *lacking):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"rows\.json is damaged"):
+            read_manifest(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["next_number", "first_pending", "pending_bytes", "segments", "files"])
-def test_what_is_lacking_is_damage(saved, name):
-    content = json.loads((saved / "rows.json").read_text())
-    del content[name], content["crc32"]
-    (saved / "rows.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"rows\.json is damaged"):
-        read_manifest(saved)
+def append(rows: DiskRows, count: int) -> None:
+    rows.append([row(number) for number in range(rows.next_number, rows.next_number + count)])
+
+
+NUMBERS = st.one_of(
+    st.lists(st.integers(0, 60), max_size=12),
+    st.builds(lambda start, count: list(range(start, start + count)), st.integers(0, 60), st.integers(0, 20)),
+)
+CALLS = st.tuples(st.just("append"), st.integers(1, 9)) | st.tuples(st.sampled_from(["drop", "erase"]), NUMBERS)
+
+
+def call(rows: DiskRows, kind: str, argument: Any) -> None:
+    if kind == "append":
+        append(rows, argument)
+    else:
+        numbers = np.array([number for number in argument if number < rows.next_number], dtype=np.int64)
+        (rows.drop if kind == "drop" else rows.erase)(numbers)
+
+
+def live_after(calls: list[tuple[str, Any]]) -> list[int]:
+    live, next_number = set(), 0
+    for kind, argument in calls:
+        if kind == "append":
+            live |= set(range(next_number, next_number + argument))
+            next_number += argument
+        else:
+            live -= set(argument)
+    return sorted(live)
+
+
+@settings(max_examples=30)
+@given(st.lists(CALLS, min_size=6, max_size=30), st.randoms(use_true_random=False))
+def test_ranks_may_be_two_calls_apart(calls, random):
+    with TemporaryDirectory() as folder:
+        writer = DiskRows(Path(folder) / "rows", rows_per_segment=4)
+        reader = DiskRows(Path(folder) / "rows", is_writer=False, rows_per_segment=4)
+        for start in range(0, len(calls), 2):
+            batch = calls[start : start + 2]
+            before, after = live_after(calls[:start]), live_after(calls[: start + 2])
+            first, second = (writer, reader) if random.random() < 0.5 else (reader, writer)
+            for kind, argument in batch:
+                call(first, kind, argument)
+            reader._files.open_files.clear()  # as if it had read many others since
+            if all(kind != "erase" for kind, _ in batch):  # nobody may read while rows are erased
+                check(reader, before if first is writer else after)
+            for kind, argument in batch:
+                call(second, kind, argument)
+            check(reader, after)
+            check(writer, after)
+
+
+def _live(step: int) -> list[int]:
+    return [number for number in range(step * 3) if number % 5 == 0 or number >= (step - 6) * 3]
+
+
+def _run(root: Path, begins_from: int) -> None:
+    rows = DiskRows(root / "rows", rows_per_segment=4)
+    if begins_from:
+        rows.load(root / f"saved-{begins_from}")
+    for step in range(begins_from + 1, 10**9):
+        append(rows, 3)
+        gone = [number for number in range(max(step - 7, 0) * 3, (step - 6) * 3) if number % 5]
+        rows.drop(np.array(gone, dtype=np.int64))
+        if step % 7 == 0:
+            rows.save(root / f"saved-{step}")
+
+
+def _last_saved(root: Path) -> int:
+    return max((int(path.parent.name.split("-")[1]) for path in root.glob("saved-*/rows.json")), default=0)
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
+    generator, saved = random.Random(0), 0
+    for _ in range(4):
+        child = os.fork()
+        if child == 0:
+            try:
+                _run(tmp_path, saved)
+            finally:
+                os._exit(1)
+        deadline = time.monotonic() + 60
+        while _last_saved(tmp_path) <= saved and time.monotonic() < deadline:
+            time.sleep(0.002)
+        time.sleep(generator.random() * 0.1)
+        os.kill(child, signal.SIGKILL)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        for path in tmp_path.glob("rows/rows-*.arrow"):
+            assert len(RowFile(path).numbers) == int(path.stem.split("-")[-1])
+        saved = _last_saved(tmp_path)
+        rows = DiskRows(tmp_path / "rows", rows_per_segment=4)
+        assert not list(tmp_path.glob("rows/*.tmp"))
+        rows.load(tmp_path / f"saved-{saved}")
+        assert rows.next_number == saved * 3
+        check(rows, _live(saved))
+        assert len(list(tmp_path.glob("rows/*"))) == len(list(tmp_path.glob(f"saved-{saved}/rows-*.arrow")))

@@ -12,8 +12,6 @@ LABELS = np.arange(10_000) % 7
 
 
 class ByColumns:
-    """A data set of columns and attributes that counts the rows that are read."""
-
     def __init__(self, columns: dict[str, Any], **attributes: Any):
         self.columns = {name: torch.as_tensor(values) for name, values in columns.items()}
         self.num_read, self.most_at_once = 0, 0
@@ -32,8 +30,6 @@ class ByColumns:
 
 
 class Held(list[str]):
-    """Six samples, which are not read, and attributes."""
-
     def __init__(self, **attributes: Any):
         super().__init__("abcdef")
         vars(self).update(attributes)
@@ -68,20 +64,6 @@ def test_labels_are_read_without_reading_samples(dataset: Any) -> None:
     assert labels.tolist() == [14, 10, 10]
 
 
-@pytest.mark.parametrize(
-    ("dataset", "column"),
-    [
-        *((table(), name) for name in ("other", "text", "score")),
-        (Held(targets=[1] * 6), "label"),
-        (Held(targets=[1, 2]), None),
-        (Held(targets=torch.zeros(6, 2, dtype=torch.int64)), None),
-        (TensorDataset(torch.zeros(3)), None),
-    ],
-)
-def test_where_there_are_no_labels_there_are_none(dataset: Any, column: str | None) -> None:
-    assert read_labels(dataset, np.array([0, 1]), column) is None
-
-
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, np.ndarray.tolist, lambda held: held.astype(np.uint8)])
 @pytest.mark.parametrize(("column", "attribute", "named"), [("label", "labels", None), ("kind", "kind", "kind")])
 def test_an_attribute_saves_reading_samples(kind: Any, column: str, attribute: str, named: str | None) -> None:
@@ -101,11 +83,7 @@ def test_an_attribute_saves_reading_samples(kind: Any, column: str, attribute: s
         ({"labels": 6 - LABELS}, None),  # the classes before a transform of theirs
         ({"targets": LABELS}, None),  # of another name
         ({"labels": LABELS}, "label"),
-        ({"label": LABELS[:-1]}, None),
-        ({"label": LABELS.astype(float)}, None),
-        ({"label": LABELS[:, None]}, None),
-        ({"label": np.array(3)}, None),
-        ({"label": "0123"}, None),
+        *(({"label": own}, None) for own in (LABELS[:-1], LABELS / 1, LABELS[:, None], np.array(3), "01")),
         ({"label": [*LABELS[:9_998].tolist(), None, int(LABELS[-1])]}, None),
     ],
 )
@@ -114,15 +92,21 @@ def test_the_column_counts(attributes: dict[str, Any], column: str | None) -> No
     assert read_labels(data, None, column).tolist() == LABELS.tolist()
     assert data.num_read == 10_008
     assert data.most_at_once < 5_000  # whole samples are read for them
+    for count in (0, 1):
+        assert read_labels(ByColumns({"label": LABELS[:count]}, label=LABELS[:count])).tolist() == [0] * count
 
 
-@pytest.mark.parametrize("values", [LABELS / 7, np.full(10_000, np.nan), LABELS[:, None]])
-def test_a_column_without_whole_numbers_is_no_label_whatever_an_attribute_says(values: np.ndarray) -> None:
-    data = ByColumns({"label": values}, label=LABELS, labels=LABELS, targets=LABELS)
-    assert read_labels(data) is None
-    assert read_labels(data, np.array([1]), "label") is None
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_one_sample_or_none(count: int) -> None:
-    assert read_labels(ByColumns({"label": LABELS[:count]}, label=LABELS[:count])).tolist() == [0] * count
+@pytest.mark.parametrize(
+    ("dataset", "column"),
+    [
+        *((table(), name) for name in ("other", "text", "score")),
+        (Held(targets=[1] * 6), "label"),
+        (Held(targets=[1, 2]), None),
+        (Held(targets=torch.zeros(6, 2, dtype=torch.int64)), None),
+        (TensorDataset(torch.zeros(3)), None),
+        *((ByColumns({"label": values}, label=LABELS), None) for values in (LABELS / 7, LABELS * np.nan)),
+        (ByColumns({"label": LABELS[:, None]}, label=LABELS, targets=LABELS), "label"),
+    ],
+)
+def test_where_there_are_no_labels_there_are_none(dataset: Any, column: str | None) -> None:
+    assert read_labels(dataset, np.array([0, 1]), column) is None

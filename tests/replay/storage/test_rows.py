@@ -1,5 +1,3 @@
-"""Rows in memory and on disk do what a plain dict does, whatever is done in which order."""
-
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,34 +14,22 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from replay.storage import DiskRows, MemoryRows, OnDisk, Row, Rows, as_storage
 from replay.storage.row_file import RowFile, write_rows
 
-both = pytest.mark.parametrize("kind", ["memory", "disk"])
-
 
 def make(kind: str, folder: Path) -> Rows:
     return MemoryRows() if kind == "memory" else DiskRows(folder, rows_per_segment=4)
 
 
 def row(number: int, seed: int = 0) -> Row:
-    """A row whose bytes occur in no other."""
-    mark = f"<{seed}:{number}>"
+    mark = f"<{seed}:{number}>"  # in no other row
     return Row({"text": mark * (1 + number % 3), "x": torch.full((3,), number)}, {"logits": np.full(2, seed)})
 
 
-def mark_of(number: int, seed: int = 0) -> bytes:
-    return f"<{seed}:{number}>".encode()
-
-
 def same(left: Row, right: Row) -> bool:
-    return (
-        left.sample["text"] == right.sample["text"]
-        and torch.equal(left.sample["x"], right.sample["x"])
-        and np.array_equal(left.payload["logits"], right.payload["logits"])
-    )
+    first, second = ([*row.sample.values(), row.payload["logits"]] for row in (left, right))
+    return first[0] == second[0] and all(np.array_equal(*pair) for pair in zip(first[1:], second[1:], strict=True))
 
 
 class AgainstDict(RuleBasedStateMachine):
-    """Any order of calls."""
-
     kind = "disk"
 
     @initialize()
@@ -85,7 +71,8 @@ class AgainstDict(RuleBasedStateMachine):
         self.forget(numbers)
         folder = self.root / str(self.num_folders - 1)
         content = b"".join(path.read_bytes() for path in folder.glob("*"))
-        assert not any(mark_of(number, seed) in content for number in numbers for seed in range(self.seed + 1))
+        gone = [f"<{seed}:{number}>".encode() for number in numbers for seed in range(self.seed + 1)]
+        assert not any(mark in content for mark in gone)
 
     @rule()
     def save(self):
@@ -130,21 +117,14 @@ TestDisk.settings = settings(max_examples=25, stateful_step_count=20)
 TestMemory.settings = settings(max_examples=8, stateful_step_count=15)
 
 
-def test_rows_beyond_the_next_number_are_damage(tmp_path):
-    write_rows(tmp_path / "rows.arrow", [(0, b"a"), (1, b"b")], next_number=1)
-    with pytest.raises(ValueError, match="rows beyond its next number, 1"):
-        MemoryRows().load(tmp_path)
-
-
 def test_a_choice_is_taken_as_it_is_and_another_is_refused(tmp_path):
     choice = OnDisk(str(tmp_path / "rows"), rows_per_segment=2)
     assert as_storage(choice) is choice
     choice.open(is_writer=False)
     assert not (tmp_path / "rows").exists()
-    with pytest.raises(ValueError, match=r"\['memory', 'references'\].*OnDisk\(folder\), not 'disk'"):
-        as_storage("disk")
-    with pytest.raises(TypeError, match=r"storage has to be one of .* not 3"):
-        as_storage(3)
+    for wrong, said in (("disk", r"\['memory', 'references'\].*OnDisk\(folder\), not 'disk'"), (3, "one of .* not 3")):
+        with pytest.raises((ValueError, TypeError), match=said):
+            as_storage(wrong)
     with pytest.raises(ValueError, match="rows_per_segment has to be at least 1, not 0"):
         OnDisk("rows", rows_per_segment=0)
 
@@ -167,3 +147,9 @@ def test_wrong_numbers_and_orders_are_refused(tmp_path: Path, batches: Sequence[
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
     with pytest.raises(ValueError, match=r"rows is torn \("):
         RowFile(tmp_path / "rows")
+
+
+def test_rows_beyond_the_next_number_are_damage(tmp_path):
+    write_rows(tmp_path / "rows.arrow", [(0, b"a"), (1, b"b")], next_number=1)
+    with pytest.raises(ValueError, match="rows beyond its next number, 1"):
+        MemoryRows().load(tmp_path)
