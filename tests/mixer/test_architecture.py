@@ -5,6 +5,8 @@ import doctest
 import functools
 import importlib
 import pkgutil
+import subprocess
+import sys
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -247,3 +249,13 @@ def test_no_folder_of_tests_is_left_out() -> None:
     listed = [*listed, "tests/full"]  # of make test-all
     assert {path for path in found if not path.startswith(tuple(f"{folder}/" for folder in listed))} == set()
     assert len(listed) == len(set(listed))
+
+
+def test_tests_of_rooms_without_torch_are_collected_without_it() -> None:
+    rooms = ("analysis/report", "analysis/watch", "ledger", "policies", "schedules", "utils")
+    paths = [path for room in rooms for path in (ROOT / "tests" / "mixer" / room).glob("test_*.py")]
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths}
+    modules.remove("tests.mixer.policies.test_probing_own_loop")  # trains
+    code = f"import sys, {', '.join(sorted(modules))}; print({{'torch', 'transformers'}} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -284,6 +284,15 @@ def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(
     assert "The run resumes before the end of task 2" in said[0]
 
 
+def test_leftovers_of_a_run_without_a_state_are_not_gone_on_with(whole: Whole, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        build(tmp_path, "none, fresh", Instants(20), seed=8).run()
+    (tmp_path / "run" / "continual.json").unlink()
+    run = build(tmp_path, "none, fresh")
+    run.run(resume=True)
+    assert_same(end_of(run), whole("none, fresh").end)
+
+
 @pytest.mark.parametrize("name", ["reservoir, kept", "growing, kept", "masked, payloads"])
 def test_all_tasks_are_scored_among_the_classes_that_compete(name: str, whole: Whole) -> None:
     run = whole(name).run
