@@ -252,7 +252,7 @@ def test_no_folder_of_tests_is_left_out() -> None:
 
 
 def test_tests_of_rooms_without_torch_are_collected_without_it() -> None:
-    rooms = ("analysis/report", "analysis/watch", "ledger", "policies", "schedules", "utils")
+    rooms = ("analysis/report", "analysis/watch", "ledger", "policies", "schedules")
     paths = [path for room in rooms for path in (ROOT / "tests" / "mixer" / room).glob("test_*.py")]
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths}
     modules.remove("tests.mixer.policies.test_probing_own_loop")  # trains
