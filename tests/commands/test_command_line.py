@@ -57,14 +57,6 @@ def test_every_command_has_an_example_and_gives_json(name: str, commands: dict[s
     assert name == "completion" or "--json" in command.parser._option_string_actions  # which prints a script
 
 
-def test_help_is_asked_for_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["--help"])
-    assert end.value.code == 0
-    printed = capsys.readouterr().out
-    assert all(name in printed for name in cli._COMMANDS)
-
-
 def test_runs_are_compared_and_rules_listed_as_json(tmp_path: Path, printed: Callable[..., str]) -> None:
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", streams=("math", "law"))
@@ -77,11 +69,6 @@ def test_runs_are_compared_and_rules_listed_as_json(tmp_path: Path, printed: Cal
         rows = {row["name"]: row for row in json.loads(printed(command, "--json"))}
         assert all(set(row) == {"name", "needs", "costs", "summary"} for row in rows.values())
         assert rows[name]["needs"] == needs
-
-
-@pytest.mark.parametrize("arguments", [["compare", "nowhere"], ["compare"], ["nothing"], ["train", "none.yaml"]])
-def test_wrong_input_ends_with_status_2(arguments: list[str], refused: Callable[..., str]) -> None:
-    assert refused(*arguments)
 
 
 def _interrupted(config: object) -> None:
@@ -118,13 +105,6 @@ def test_commands_that_read_import_nothing_that_trains_and_start_fast(tmp_path: 
     done = subprocess.run([sys.executable, "-c", READING, *reading], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "imported:"
-
-
-@pytest.mark.full
-def test_a_reader_may_see_enough() -> None:
-    line = f"{sys.executable} -m mixer policies --json | head -1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run([BASH, "-c", line], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[\n", "")
 
 
 def test_commands_and_options_are_completed_in_bash_and_other_shells(
