@@ -1,14 +1,13 @@
 """`mixer simulate` and `mixer explain` as a user runs them: on the demo's recipe, made small."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from mixer import Ledger
 from mixer.cli.entry import main
-from tests.commands.recipes import FACTORY, RECIPE, ROOT
+from tests.commands.recipes import FACTORY, RECIPE, ROOT, Runs
 from tests.mixer.analysis.simulate.runs import assert_same
 
 DATA = json.dumps({"num_samples": 60, "num_validation_samples": 4, "block_length": 16})
@@ -27,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_simulation_by_the_runs_own_losses_is_the_run(
-    run: Path, tmp_path: Path, printed: Callable[..., str], refused: Callable[..., str]
+    run: Path, tmp_path: Path, printed: Runs, refused: Runs
 ) -> None:
     simulated = tmp_path / "simulated"
     main(["simulate", *SMALL, "--losses", str(run), "--output", str(simulated), "--every", "0.5"])
@@ -41,7 +40,7 @@ def test_a_simulation_by_the_runs_own_losses_is_the_run(
     assert "holds a run that was trained" in refused("simulate", *SMALL, *taken)
 
 
-def test_what_is_printed_before_a_run(printed: Callable[..., str]) -> None:
+def test_what_is_printed_before_a_run(printed: Runs) -> None:
     text = printed("simulate", *SMALL, "--mixing", "Uniform", "--every", "0.5")
     for said in ("Streams", "Realised mixture", "108", "The plans need no losses"):
         assert said in text
@@ -54,7 +53,7 @@ def test_what_is_printed_before_a_run(printed: Callable[..., str]) -> None:
     assert content["evaluation_steps"] == [0, 4, 8, 12]
 
 
-def test_what_is_printed_after_a_run(printed: Callable[..., str], refused: Callable[..., str], run: Path) -> None:
+def test_what_is_printed_after_a_run(printed: Runs, refused: Runs, run: Path) -> None:
     text = printed("explain", run, "--step", "9")
     for said in ("Step 9", "The policy decided", "LossChange decides", "evaluation after 4", "owed"):
         assert said in text

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from mixer.cli import entry as cli
 from mixer.cli.command import Command
 from mixer.cli.entry import main
+from tests.commands.recipes import Runs
 from tests.mixer.analysis.report.ledgers import write_run
 
 OTHERS = [entry.name for entry in entry_points(group="adaptive_mixer.commands")]
@@ -57,7 +57,7 @@ def test_every_command_has_an_example_and_gives_json(name: str, commands: dict[s
     assert name == "completion" or "--json" in command.parser._option_string_actions  # which prints a script
 
 
-def test_runs_are_compared_and_rules_listed_as_json(tmp_path: Path, printed: Callable[..., str]) -> None:
+def test_runs_are_compared_and_rules_listed_as_json(tmp_path: Path, printed: Runs) -> None:
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", streams=("math", "law"))
     first, second = json.loads(printed("compare", tmp_path / "a", tmp_path / "b", "--json"))
@@ -108,7 +108,7 @@ def test_commands_that_read_import_nothing_that_trains_and_start_fast(tmp_path: 
 
 
 def test_commands_and_options_are_completed_in_bash_and_other_shells(
-    tmp_path: Path, commands: dict[str, Command], printed: Callable[..., str]
+    tmp_path: Path, commands: dict[str, Command], printed: Runs
 ) -> None:
     script = tmp_path / "mixer.bash"
     script.write_text(printed("completion", "bash"))

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from mixer.cli.entry import main
 from mixer.recipe.fields import check_fields
 from mixer.recipe.files import differences
 from mixer.recipe.recipe import Recipe
-from tests.commands.recipes import LLAMA, RECIPE, ROOT
+from tests.commands.recipes import LLAMA, RECIPE, ROOT, Runs
 from tests.mixer.recipe.small_tokenizers import byte_level
 
 ONCE = {"max_steps": 3, "eval_steps": 3, "eval_on_start": False}
@@ -116,9 +115,7 @@ def test_the_written_recipe_is_the_same_and_can_be_read_again(folder: Path, caps
         (["--model.lora", '{"r": 2, "target_modules": ["nowhere"]}'], "model: lora: "),
     ],
 )
-def test_wrong_input_names_the_field(
-    folder: Path, changes: list[str], message: str, refused: Callable[..., str]
-) -> None:
+def test_wrong_input_names_the_field(folder: Path, changes: list[str], message: str, refused: Runs) -> None:
     assert message in refused("train", folder / "recipe.yaml", *changes)
 
 
@@ -133,7 +130,7 @@ def example(name: str) -> str:
 
 
 def test_the_recipe_of_the_page_trains_and_its_python_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     byte_level().save_pretrained("my-model")

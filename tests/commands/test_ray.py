@@ -1,5 +1,6 @@
 """Ray Train starts the ranks: a MixingTrainer reports to it and goes on from a checkpoint that it keeps."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,8 @@ def _train(config: dict[str, Any]) -> None:
     )
     trainer = prepare_trainer(trainer)
     checkpoint = ray.train.get_checkpoint()
-    if checkpoint is None:
-        trainer.train()
-    else:
-        with checkpoint.as_directory() as folder:
-            trainer.train(resume_from_checkpoint=str(Path(folder) / RayTrainReportCallback.CHECKPOINT_NAME))
+    with checkpoint.as_directory() if checkpoint else contextlib.nullcontext() as folder:
+        trainer.train(resume_from_checkpoint=folder and f"{folder}/{RayTrainReportCallback.CHECKPOINT_NAME}")
 
 
 def _fit(folder: Path, name: str) -> ray.train.Result:

@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 from mixer import LossChange, MixingTrainer, schedules
 from tests.helpers import Tokens, arguments, build_model, weights_of
 from tests.ranks.launch import message_of
-from tests.ranks.warm import launched, some
+from tests.ranks.warm import Results, launched, some
 
 SCRIPT = Path(__file__).parents[1] / "commands" / "scripts" / "adaptive_batch_size.py"
 SCRIPTS = {"plain": [], "dropping": ["--dataloader_drop_last"], "workers": ["--dataloader_num_workers", "2"]}
@@ -100,20 +100,18 @@ def test_the_published_script_shows_its_coverage_epochs_and_sizes(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", some(SCRIPTS, ["plain", "dropping"]))
-def test_so_it_does_on_two_ranks(results: list[dict[str, Any]], name: str) -> None:
+def test_so_it_does_on_two_ranks(results: Results, name: str) -> None:
     for result in results:
         assert_shown(result[name], 2, name)
 
 
-def test_a_size_that_one_rank_sets_alone_and_one_below_the_ranks_are_refused_on_both(
-    results: list[dict[str, Any]],
-) -> None:
+def test_a_size_that_one_rank_sets_alone_and_one_below_the_ranks_are_refused_on_both(results: Results) -> None:
     for result in results:
         assert "DisagreementError: The ranks planned different steps" in result["by_hand"][0]
         assert "1 samples in all are fewer than the 2 ranks" in result["by_hand"][1]
 
 
-def test_both_ranks_decide_alike(results: list[dict[str, Any]]) -> None:
+def test_both_ranks_decide_alike(results: Results) -> None:
     first, second = (result["by_schedule"] for result in results)
     assert first["state"] == second["state"]
     assert first["clock"]["batch_size"].nunique() > 3

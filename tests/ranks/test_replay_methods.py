@@ -20,7 +20,7 @@ from replay.selection import GradientDiversity
 from replay.storage import Row
 from tests.helpers import Tokens, build_model, weights_of
 from tests.ranks.launch import message_of
-from tests.ranks.warm import launched, some
+from tests.ranks.warm import Results, launched, some
 from tests.replay.methods.runs import Classifier, Points, TwoHeads, make_trainer
 
 SIDES = {"learning_rate": 0.5, "ddp_find_unused_parameters": True}
@@ -181,7 +181,7 @@ results = launched(
 
 
 @pytest.mark.parametrize("name", some(CASES, FEW))
-def test_two_ranks_do_what_one_does(name: str, results: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_two_ranks_do_what_one_does(name: str, results: Results, tmp_path: Path) -> None:
     expected = found_in(run(tmp_path, name))
     first, second = (result[name] for result in results)
     assert torch.equal(first["weights"], second["weights"])
@@ -197,34 +197,34 @@ def test_two_ranks_do_what_one_does(name: str, results: list[dict[str, Any]], tm
 
 
 @pytest.mark.parametrize("name", some(["DER++", "MIR"], ["DER++"]))
-def test_resumed_runs_go_on_to_the_bit(name: str, results: list[dict[str, Any]]) -> None:
+def test_resumed_runs_go_on_to_the_bit(name: str, results: Results) -> None:
     for result in results:
         for key in ("weights", "number", "task", "label"):
             assert torch.equal(result[f"resumed {name}"][key], result[name][key]), key
 
 
-def test_features_of_all_on_each_rank(results: list[dict[str, Any]]) -> None:
+def test_features_of_all_on_each_rank(results: Results) -> None:
     for result in results:
         for found, number in zip(result["features"], (13, 1), strict=True):
             np.testing.assert_allclose(found, extract_features(Classifier(), Points(number)), rtol=1e-6)
 
 
 @pytest.mark.full
-def test_a_step_that_is_repeated_on_both_ranks_comes_out_the_same(results: list[dict[str, Any]]) -> None:
+def test_a_step_that_is_repeated_on_both_ranks_comes_out_the_same(results: Results) -> None:
     for result in results:
         for name, weights in zip(REPEATED, result["repeated"], strict=True):
             torch.testing.assert_close(weights, result[name]["weights"], rtol=0, atol=1e-12)
 
 
 @pytest.mark.full
-def test_what_cannot_be_done_is_refused_at_the_start(results: list[dict[str, Any]]) -> None:
+def test_what_cannot_be_done_is_refused_at_the_start(results: Results) -> None:
     for result in results:
         for name, message in REFUSED.items():
             assert result["refusals"][name].startswith(f"ValueError: {message}"), result["refusals"][name]
 
 
 @pytest.mark.full
-def test_an_error_on_one_rank_ends_both(results: list[dict[str, Any]]) -> None:
+def test_an_error_on_one_rank_ends_both(results: Results) -> None:
     other, failed = (result["failures"] for result in results)
     assert failed.keys() == other.keys() == {*FAILING, "row"}
     for name, message in failed.items():

@@ -13,7 +13,7 @@ from mixer import LossChange, MixingTrainer, Stream
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, build_model
 from tests.ranks.launch import message_of
-from tests.ranks.warm import launched, on_ranks, some
+from tests.ranks.warm import Results, launched, on_ranks, some
 from tests.replay.buffers import STORAGES, Classes, Masked, Watch, arrow, hexadecimal, make, memory_of, snapshot
 from tests.replay.test_feeding import _rows
 
@@ -166,7 +166,7 @@ def union(ends: Iterable[dict[str, Any]]) -> list[Any]:
 
 @pytest.mark.parametrize("name", some(RUNS, FEW))
 def test_all_ranks_hold_the_same_buffer_and_see_the_batches_of_one_rank(
-    name: str, results: list[dict[str, Any]], tmp_path: Path
+    name: str, results: Results, tmp_path: Path
 ) -> None:
     ends, alone = [result[name] for result in results], run(name, tmp_path)
     for part in PARTS:
@@ -183,7 +183,7 @@ def test_all_ranks_hold_the_same_buffer_and_see_the_batches_of_one_rank(
 
 
 @pytest.mark.full
-def test_rows_that_one_rank_had_are_in_the_buffer_of_both(results: list[dict[str, Any]]) -> None:
+def test_rows_that_one_rank_had_are_in_the_buffer_of_both(results: Results) -> None:
     ends = [result["iterables"] for result in results]
     assert all(end["bytes"] > 0 for both in ends for end in both)
     for first, second in zip(*ends, strict=True):
@@ -203,7 +203,7 @@ def test_rows_that_one_rank_had_are_in_the_buffer_of_both(results: list[dict[str
     assert all({*whole["held"]} & of_rank for of_rank in own)
 
 
-def test_an_error_on_one_rank_ends_both_before_anything_is_saved(results: list[dict[str, Any]]) -> None:
+def test_an_error_on_one_rank_ends_both_before_anything_is_saved(results: Results) -> None:
     for rank, result in enumerate(results):
         *failing, unlabelled = result["failures"]
         assert failing == [("RemoteError: rank 1 failed: ", "")[rank] + "OSError: disk on fire"] * 2
@@ -211,16 +211,14 @@ def test_an_error_on_one_rank_ends_both_before_anything_is_saved(results: list[d
 
 
 @pytest.mark.full
-def test_a_buffer_that_all_ranks_fill_by_hand_has_one_writer(results: list[dict[str, Any]]) -> None:
+def test_a_buffer_that_all_ranks_fill_by_hand_has_one_writer(results: Results) -> None:
     first, second = (result["by_hand"] for result in results)
     assert all(first[part] == second[part] for part in ("held", "weights"))
     assert first["buffer"]["counts"][2] > 0
 
 
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.full)])
-def test_a_run_goes_on_exactly_on_another_number_of_ranks(
-    world_size: int, results: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_run_goes_on_exactly_on_another_number_of_ranks(world_size: int, results: Results, tmp_path: Path) -> None:
     """One goes on from a checkpoint of two ranks; two go on from a checkpoint of one."""
     names = ("disk",) if world_size == 1 else ("references", "memory", "disk", "on top")
     whole = {name: run(name, tmp_path / "whole") for name in names}

@@ -10,10 +10,7 @@ from tests.helpers import Tokens, arguments, build_model
 from tests.ranks.launch import message_of
 from tests.ranks.warm import on_ranks
 
-TRIALS: list[dict[str, Any]] = [
-    {"learning_rate": 0.3, "per_device_train_batch_size": 4},
-    {"learning_rate": 0.01, "per_device_train_batch_size": 3},
-]
+TRIALS = [{"learning_rate": rate, "per_device_train_batch_size": size} for rate, size in ((0.3, 4), (0.01, 3))]
 
 
 def new_trainer(folder: Path, **options: Any) -> MixingTrainer:

@@ -26,14 +26,15 @@ def scheduler(step, batch_size, interval=5, increment=1):
     return batch_size + increment if step > 0 and step % interval == 0 else batch_size
 
 
-class Show(TrainerCallback):
-    lines = []  # of what is logged
+lines = []  # of what is logged
 
+
+class Show(TrainerCallback):
     def on_log(self, args, state, control, logs=None, **kwargs):
         if "loss" in logs:
             seen = (state.num_seen_train_examples, state.num_train_examples)
             shown = (logs["train_coverage"], state.train_coverage, logs["epoch"], *seen)
-            self.lines.append([state.global_step, *shown])
+            lines.append([state.global_step, *shown])
 
 
 (training_args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
@@ -47,4 +48,4 @@ trainer = AdaptiveBatchSizeTrainer(
     data_collator=default_data_collator,
 )
 trainer.train()
-shown = {"lines": Show.lines, "rows": trainer.model.rows}
+shown = {"lines": lines, "rows": trainer.model.rows}

@@ -16,6 +16,7 @@ from replay.storage import OnDisk
 from tests.helpers import Tokens, arguments, build_model, three_streams
 from tests.mixer.trainer.checkpointing.test_resume import build, end_of
 from tests.ranks.launch import by_torchrun, message_of
+from tests.ranks.warm import Results
 
 _ON_DISKS = ("streams", "losses", "clock", "evaluations")  # the ledger is the first node's
 
@@ -109,7 +110,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return by_torchrun(tmp_path_factory.mktemp("nodes"), shared, own, rows, refusals, nodes=2)
 
 
-def test_two_nodes_train_as_two_ranks_of_one_node_and_both_go_on(results: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_two_nodes_train_as_two_ranks_of_one_node_and_both_go_on(results: Results, tmp_path: Path) -> None:
     for result, one_node in zip(results, by_torchrun(tmp_path, shared), strict=True):
         for part in ("weights", "logs"):
             assert result["shared"]["end"][part] == one_node["shared"]["end"][part]
@@ -119,7 +120,7 @@ def test_two_nodes_train_as_two_ranks_of_one_node_and_both_go_on(results: list[d
     assert found.equals(expected)
 
 
-def test_each_node_keeps_whole_checkpoints_and_the_first_one_the_ledger(results: list[dict[str, Any]]) -> None:
+def test_each_node_keeps_whole_checkpoints_and_the_first_one_the_ledger(results: Results) -> None:
     first, second = (result["own"]["files"] for result in results)
     assert [name for name in first if not name.startswith("ledger/")] == second
     assert any(name.startswith("ledger/") for name in first)
@@ -129,7 +130,7 @@ def test_each_node_keeps_whole_checkpoints_and_the_first_one_the_ledger(results:
     assert [result["rows"] for result in results] == [of_ranks] * 2
 
 
-def test_nodes_go_on_from_the_newest_checkpoint_that_is_whole_on_both(results: list[dict[str, Any]]) -> None:
+def test_nodes_go_on_from_the_newest_checkpoint_that_is_whole_on_both(results: Results) -> None:
     for node, own in enumerate(result["own"] for result in results):
         assert own["newest"] == str(results[0]["folder"] / f"node-{node}" / "run" / "checkpoint-8")
         assert own["asked"].startswith("ValueError: Rank 1: Cannot resume from")
@@ -139,7 +140,7 @@ def test_nodes_go_on_from_the_newest_checkpoint_that_is_whole_on_both(results: l
         assert "; rank 1's node has none. Copy one to the nodes that lack it" in own["lost"]
 
 
-def test_what_cannot_go_well_ends_in_the_same_error_on_both(results: list[dict[str, Any]]) -> None:
+def test_what_cannot_go_well_ends_in_the_same_error_on_both(results: Results) -> None:
     told = {
         "not shared": ("rank 1 does not see the files of rank 0", "save_on_each_node=True"),
         "crowded": ("ranks [0, 1], each the first of a node, would write the same", "save_on_each_node=False"),
