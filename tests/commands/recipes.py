@@ -17,8 +17,6 @@ SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "nu
 LLAMA = {"model_type": "llama", "vocab_size": 300, "num_key_value_heads": 2, **SIZES}
 QUIET = {"save_strategy": "no", "report_to": "none", "use_cpu": True, "disable_tqdm": True}
 FACTORY = f"{__name__}.tokens"
-
-
 RECIPE: dict[str, Any] = {
     "model": {"config": {**LLAMA, "vocab_size": 256}},
     "streams": {

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -51,8 +52,6 @@ def test_the_recipe_forgets_less_than_without_its_memory(tmp_path: Path, printed
     assert replayed.scores[3, 0] > without.scores[3, 0] + 0.4
     written = json.loads((tmp_path / "none" / "metrics.json").read_text())
     assert written["metrics"]["average_accuracy"] == pytest.approx(without.scores[3].mean())
-    assert written["metrics"]["learning_curve_area"] is None
-    assert "learning_curve_area" in written["not_known"]
     page = tmp_path / "page.html"
     shown = printed("continual-compare", tmp_path / "none", tmp_path / "memory", "--output", page)
     assert "backward transfer" in shown
@@ -93,20 +92,6 @@ def test_a_run_is_resumed_to_the_bit(tmp_path: Path, refused: Runs, printed: Run
     assert (run / "03-task_3" / "end" / "model.safetensors").read_bytes() == weights
 
 
-@pytest.mark.full
-def test_a_run_starts_anew_in_the_place_of_another(tmp_path: Path, printed: Runs) -> None:
-    first = train(tmp_path / "run", "--resume", "auto")
-    other = train(tmp_path / "run", "--resume", "never", "--training.seed", "1")
-    assert not np.array_equal(first.scores, other.scores)
-    again = ["continual", tmp_path / "run" / "recipe.yaml", "--training.output_dir", tmp_path / "same", "--json"]
-    shown = json.loads(printed(*again))
-    assert shown["page"] == str(tmp_path / "same" / "scores.html")
-    (run,) = shown["runs"]
-    assert (run["run"], run["tasks"]) == ("same", list(other.task_names))
-    np.testing.assert_array_equal(run["scores"], other.scores)
-    np.testing.assert_array_equal(ScoreMatrix.from_file(tmp_path / "same" / "scores.json").scores, other.scores)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -122,3 +107,14 @@ def test_wrong_input_ends_with_two_and_names_the_field(
     arguments: list[str], message: str, tmp_path: Path, refused: Runs
 ) -> None:
     assert message in refused(*command(tmp_path / "run", *arguments))
+
+
+def test_a_missing_library_leaves_out_the_page_only(
+    tmp_path: Path, printed: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ScoreMatrix(["one"], path=tmp_path / "scores.json").record(1, {"one": 0.5})
+    for name in [name for name in sys.modules if name.startswith(("plotly", "mixer.analysis.report", "tasks.report"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    assert "0.500" in printed("continual-compare", tmp_path)
+    assert not (tmp_path / "compared.html").exists()

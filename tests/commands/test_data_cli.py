@@ -107,7 +107,6 @@ def test_the_written_recipe_is_the_same_and_can_be_read_again(folder: Path, caps
     ("changes", "message"),
     [
         (["--streams.sums.data.path", "org/none"], "streams.sums.data: there is no file or folder '"),
-        (["--streams.sums.factory", "a.b"], "streams.sums: give data (path: a name on the hub, a file or a folder) or"),
         (["--streams.sums.format", "null"], "and no tokens (input_ids): give format"),
         (["--streams.sums.data.validation_split", "train[20:]"], "validation split already: give that or validation"),
         (["--streams.text.validation", "0.1"], "rows cannot be held out of streamed data"),
@@ -119,16 +118,10 @@ def test_wrong_input_names_the_field(folder: Path, changes: list[str], message: 
     assert message in refused("train", folder / "recipe.yaml", *changes)
 
 
-# ---- The examples of `docs/data.md`, as they stand there ----
-
 PAGE = (ROOT / "docs" / "data.md").read_text()
 
 
-def example(name: str) -> str:
-    (found,) = re.findall(rf"<!-- {name} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
-    return found
-
-
+@pytest.mark.full
 def test_the_recipe_of_the_page_trains_and_its_python_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,13 +135,14 @@ def test_the_recipe_of_the_page_trains_and_its_python_runs(
     table.to_csv("data/maths/sums.csv", index=False)
     for split in ("train", "test"):
         Path(f"data/books/{split}.txt").write_text("a line of some book\n" * 20)
-    Path("recipe.yaml").write_text(example("recipe: mixture"))
+    recipe, python = re.findall(r"<!-- (?:recipe: mixture|python: formats) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+    Path("recipe.yaml").write_text(recipe)
     command = ["train", "recipe.yaml", "--training.use_cpu", "true", "--training.report_to", "none"]
     assert "maths, first sample: 1+1?" in printed(*command, "--dry_run")
     printed(*command, "--training.save_strategy", "no")
     assert Ledger(Path("run/ledger")).to_pandas()["count"].sum() == 16
     capsys.readouterr()
-    exec(example("python: formats"), {"tokenizer": byte_level()})  # noqa: S102
+    exec(python, {"tokenizer": byte_level()})  # noqa: S102
     assert capsys.readouterr().out == "2<|endoftext|>\n"
     for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL):
         check_fields(Recipe, yaml.safe_load(block))

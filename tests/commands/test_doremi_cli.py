@@ -52,7 +52,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def finished(done: Path, tmp_path: Path) -> Path:
-    """A folder with a recipe and a search that is at its end."""
     shutil.copytree(done / "run", tmp_path / "run")
     write(tmp_path)
     return tmp_path
@@ -111,6 +110,7 @@ def test_a_killed_proxy_goes_on_with_other_logs_and_what_cannot_be_read_is_told_
     assert Ledger(run / "proxy" / "ledger").to_pandas().equals(proxy)
 
 
+@pytest.mark.full
 def test_a_step_that_left_nothing_starts_over_and_says_so(
     finished: Path, trained: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,6 +127,7 @@ def test_a_step_that_left_nothing_starts_over_and_says_so(
     assert yaml.safe_load((proxy / "recipe.yaml").read_text())["mixing"]["init_args"]["step_size"] == 2
 
 
+@pytest.mark.full
 def test_another_recipe_is_refused_in_the_same_folder(
     finished: Path, refused: Runs, trained: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +192,6 @@ def test_weights_are_those_of_the_policy_that_others_are_wrapped_around() -> Non
         (["--mixing.init_args.reference_losses", '{"python": 1, "cpp": 2}'], "with these arguments needs no reference"),
         (["--reference_model", "x"], "doremi trains the reference itself"),
         (["--training.resume_from_checkpoint", "x"], "mixer doremi resumes by itself"),
-        (["--reference_mixing", "LosChange"], "LossChange"),
         (["--proxy_model.name_or_path", "/nowhere/at/all"], "mixer doremi: proxy_model: "),
     ],
 )

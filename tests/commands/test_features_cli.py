@@ -1,8 +1,6 @@
 """What recipes can say beside a mixture - probes, aggregated gradients, memories, heads - as a user runs it."""
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +10,6 @@ import yaml
 
 from mixer import Ledger, MultiTaskModel
 from mixer.cli.entry import main
-from mixer.ledger.folder import read_note
-from mixer.trainer.checkpointing.files import list_checkpoints
-from mixer.trainer.loop import MixingCallback
 from tests.commands.recipes import FACTORY, NO_EVALUATION, QUIET, ROOT, SAVING, SIZES, Runs, write_recipe
 
 
@@ -93,7 +88,6 @@ def test_the_recipe_replays_the_old_task_and_is_resumed_to_the_bit(
 
 
 def labelled(num_classes: int) -> dict[str, datasets.Dataset]:
-    """Makes rows whose label is a function of their tokens."""
     rows = [{"input_ids": [number % 7, number % 5, 3], "labels": number % num_classes} for number in range(40)]
     return {"train": datasets.Dataset.from_list(rows), "validation": datasets.Dataset.from_list(rows[:8])}
 
@@ -126,34 +120,3 @@ def test_two_heads_and_three_streams(tmp_path: Path, refused: Runs) -> None:
     }
     for message, changes in wrong.items():
         assert message in refused("train", headed(tmp_path, **changes))
-
-
-def test_a_signal_saves_the_run_and_it_simply_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    close = MixingCallback.on_step_end
-    handlers: dict[int, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
-    before = {each: signal.signal(each, handler) for each, handler in handlers.items()}
-
-    def receive(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        if state.global_step == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return close(self, args, state, control, **kwargs)
-
-    run, command = tmp_path / "run", ["train", write_recipe(tmp_path), *SAVING, "100", "--resume", "auto"]
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(MixingCallback, "on_step_end", receive)
-            with pytest.raises(SystemExit) as ended:
-                main(command)
-        assert ended.value.code == 143
-        assert "mixer train: SIGTERM ended the run after step 2" in capsys.readouterr().err
-        assert [path.name for path in list_checkpoints(run)] == ["checkpoint-2"]
-        assert not (run / "model.safetensors").exists(), "it is not done"
-        main(command)
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-    assert f"Resumes from {run / 'checkpoint-2'}" in capsys.readouterr().err
-    assert read_note(run)["ended"] == "finished"
-    assert (run / "model.safetensors").exists()

@@ -20,7 +20,6 @@ def train(folder: Path, name: str, share: float, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Short runs of several fixed mixtures of a recipe."""
     folder = tmp_path_factory.mktemp("fit")
     write_recipe(folder, {"eval_on_start": False, "max_steps": 2, "learning_rate": 0.01}, batch_size=20)
     return [train(folder, f"python-{share}", share) for share in (0.1, 0.5, 0.9)]
@@ -38,14 +37,11 @@ def test_a_mixture_is_fitted_and_trained_on_by_the_printed_command(
     assert document["mixing"] == document["weights"] == weights
     assert sum(weights.values()) == pytest.approx(1.0)
     assert all(0.1 <= weight <= 0.9 for weight in weights.values())
-    assert (document["objective"], document["unit"]) == ("average", "samples")
     assert [run["name"] for run in document["runs"]] == [Path(run).name for run in runs]
     assert document["best_run"] == min(document["runs"], key=lambda run: float(run["loss"]))["name"]
     assert document["runs"][0]["shares"] == pytest.approx({"python": 0.1, "cpp": 0.9})
-    assert document["errors"][document["regressor"]] == pytest.approx(document["error"])
     command = shlex.split(shown.strip().splitlines()[-1])
-    assert command[:4] == ["mixer", "train", "RECIPE.yaml", "--mixing"]
-    assert command[4] == f"$(cat '{output}')"
+    assert command == ["mixer", "train", "RECIPE.yaml", "--mixing", f"$(cat '{output}')"]
     recipe = Path(runs[0]).parent / "recipe.yaml"
     main(["train", str(recipe), "--mixing", output.read_text(), "--training.output_dir", str(tmp_path / "best")])
     rows = Ledger(tmp_path / "best" / "ledger").to_pandas()
@@ -62,6 +58,7 @@ def test_options_reach_the_fit(runs: list[str], printed: Runs, tmp_path: Path) -
     assert min(fixed["weights"].values()) >= 0.24
 
 
+@pytest.mark.full
 def test_runs_that_do_not_belong_together_are_refused_by_name_unless_allowed(
     runs: list[str], refused: Runs, printed: Runs
 ) -> None:

@@ -11,7 +11,6 @@ import pytest
 from mixer.cli.entry import main
 from tests.commands.recipes import LLAMA, NO_EVALUATION, ROOT, Runs, write_recipe
 
-HOSTILE = "[red]not red[/red] \x1b[2J\x1b[31m \u202etfel\u202c שלום 漢字"
 SUMS = {"class_path": "Prompt", "init_args": {"prompt": "{question} = ", "completion": "{answer}", "max_length": 16}}
 
 
@@ -19,7 +18,7 @@ def write_files(folder: Path) -> None:
     """20 sums, of which 5 are cut off at 16 bytes and one is written twice; 12 texts, 3 of them in both streams."""
     sums = [{"question": f"{number:02d}+{number:02d}", "answer": f"{2 * number:04d}"} for number in range(14)]
     long = [{"question": "what is " + "one and " * 3 + str(number), "answer": "?"} for number in range(5)]
-    texts = [{"text": f"{HOSTILE} {number}"} for number in range(12)]
+    texts = [{"text": f"a text of {number}"} for number in range(12)]
     others = [*({"text": f"more of {number}"} for number in range(9)), *texts[:3]]
     both = [*sums, sums[0], *long]
     for name, rows in {"sums": both, "sums_again": both, "one": texts, "two": others}.items():
@@ -62,7 +61,6 @@ def test_one_document_says_everything(written: Path, as_json: Callable[..., Any]
     assert sums["num_rows"] == 18
     assert sums["training"]["size"] + sums["validation"]["size"] == 15  # of the others nothing is learned
     assert sums["truncation"]["max_length"] == 16
-    assert [stream["validation"] for stream in (one, two)] == [None, None]
     assert document["samples_read"] == 15 + one["training"]["size"] + two["training"]["size"]
     parts, shared = ("stream", "other", "num_samples", "num_read"), document["overlaps"]
     shared = [tuple(row[part] for part in parts) for row in shared if row["kind"] == "rows"]
@@ -70,9 +68,7 @@ def test_one_document_says_everything(written: Path, as_json: Callable[..., Any]
     rows = [stream for micro in document["batch"]["micro_batches"] for stream in micro["streams"]]
     assert rows == ["sums"] * 4 + ["one"] * 4 + ["two"] * 4
     assert [micro["shapes"]["input_ids"][0] for micro in document["batch"]["micro_batches"]] == [6, 6]
-    kinds = {warning["kind"] for warning in document["warnings"]}
-    assert {"shared_samples", "no_evaluation"} <= kinds
-    assert document["seconds"] > 0
+    assert {"shared_samples", "no_evaluation"} <= {warning["kind"] for warning in document["warnings"]}
 
 
 def test_what_is_cut_off_is_counted_by_the_rows(written: Path, as_json: Callable[..., Any]) -> None:
@@ -122,8 +118,6 @@ def test_a_recipe_with_a_memory(as_json: Callable[..., Any]) -> None:
     ("options", "message"),
     [
         (["--num_samples", "0"], "mixer inspect: --num_samples must be at least 1, got 0."),
-        (["--seed", "-1"], "mixer inspect: --seed must be at least 0, got -1."),
-        (["--num_sample", "2"], "--num_sample"),
         (["--streams.one.data.path", "none.jsonl"], "there is no file or folder"),
         (["--model.config", '{"hidden_size": 8}'], "give name_or_path, or a config with a model_type"),
     ],

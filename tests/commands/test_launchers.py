@@ -65,19 +65,11 @@ def _end(*processes: subprocess.Popen[str]) -> list[str]:
 
 
 def _by_hand(*commands: list[str], **more: str) -> list[subprocess.Popen[str]]:
-    """Starts two ranks with the variables that a job script sets."""
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **more}
     return [
         _start(*command, **shared, SLURM_PROCID=str(rank), RANK=str(rank), LOCAL_RANK=str(rank))
         for rank, command in enumerate(commands)
     ]
-
-
-def _assert_close(run: Path, model: bytes) -> None:
-    """Allows for rounding: accelerate sets the number of threads itself."""
-    expected, found = load(model), load_file(run / "model.safetensors")
-    for name, weights in expected.items():
-        torch.testing.assert_close(found[name], weights, rtol=0, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +99,9 @@ def test_accelerate_launches_with_an_engine(folder: Path, model: bytes, engine: 
     module = ("-m", "tests.ranks.mixer_on_engines")
     (end,) = _end(_start("accelerate.commands.launch", *options, *port, *module, *command))
     assert end.endswith("status 0"), end[-4000:]
-    _assert_close(folder / engine, model)  # whole, though checkpoints of FSDP are shards here
+    expected, found = load(model), load_file(folder / engine / "model.safetensors")
+    for name, weights in expected.items():  # whole, though checkpoints of FSDP are shards here
+        torch.testing.assert_close(found[name], weights, rtol=0, atol=1e-6)
     assert (folder / engine / "checkpoint-6" / shards).is_dir()
 
 

@@ -136,4 +136,3 @@ def test_a_script_of_trl_learns_a_mixture_as_the_concatenation(world: Path, monk
         assert mine == pytest.approx(theirs, rel=0.05)
     for folder in folders:
         assert (folder / "final" / "model.safetensors").exists()
-        assert (folder / "README.md").exists()  # TRL's card of the model

@@ -71,7 +71,6 @@ def other_devices(folder: Path) -> torch.Tensor:
 
 
 def failure(folder: Path) -> str:
-    """What each rank says where rank 1 finds no weights."""
 
     def failing(*arguments: Any) -> Any:
         raise ValueError("no way out")
@@ -87,8 +86,6 @@ class _Sparse(Classifier):
 
 
 class _Ignoring(Classifier):
-    """Has a layer that DDP leaves alone."""
-
     _ddp_params_and_buffers_to_ignore = ("body.bias",)
 
 

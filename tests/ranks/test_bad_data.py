@@ -27,8 +27,6 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 class Gone(Tokens):
-    """Tokens of which every second cannot be loaded."""
-
     def __getitem__(self, index: int) -> Any:
         if index % 2:
             raise OSError("gone")
@@ -46,7 +44,6 @@ def _trainer(folder: Path, other: Any = None, **changes: Any) -> MixingTrainer:
 
 
 def skipped(name: str, folder: Path) -> list[Any]:
-    """Weights and counts of a run that leaves samples out."""
     trainer = _trainer(folder / name, Broken(12, 2), on_sample_error="skip", max_skipped_share=0.5, **WAYS[name])
     trainer.train()
     return [weights_of(trainer.model), trainer.mixing.skipped.tolist()]
@@ -57,8 +54,6 @@ def too_many(folder: Path) -> str:
 
 
 class Deadly(Tokens):
-    """Kills the worker that reads sample 7."""
-
     def __getitem__(self, index: int) -> Any:
         if index == 7 and get_worker_info() is not None:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -89,7 +84,6 @@ def nonsense(folder: Path) -> list[str]:
 
 
 def collator(folder: Path) -> str:
-    """A collator that fails on one rank."""
 
     def collate(samples: list[Any]) -> Any:
         if torch.distributed.get_rank() == 1:

@@ -62,7 +62,6 @@ def scores(folder: Path) -> list[float]:
 
 
 def failures(folder: Path) -> dict[str, Any]:
-    """An evaluation that one rank cannot do, and a folder in which there is a run already."""
 
     def score(trainer: Any, task: Task) -> float:
         is_broken = task.name == "task_2" and torch.distributed.get_rank() == 1

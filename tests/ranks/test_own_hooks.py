@@ -91,14 +91,6 @@ def test_the_rule_leaves_what_is_beside_the_weights_and_logs_its_share(tmp_path:
         vector_to_parameters(weights_of(model) - LEARNING_RATE * expected, model.parameters())
 
 
-def test_each_run_of_a_trainer_has_its_own_anchor(tmp_path: Path) -> None:
-    page = run_page(tmp_path, max_steps=2)
-    for _ in range(2):
-        page["trainer"].train()
-        terms = [entry["term/Anchored"] for entry in page["trainer"].state.log_history if "loss" in entry]
-        assert terms[0] == 0 < terms[1]
-
-
 def test_a_resumed_run_is_the_whole_one_and_another_strength_is_refused(one_rank: tuple[Path, list[Any]]) -> None:
     folder, (whole, _, resumed, _) = one_rank
     assert torch.equal(resumed, whole)

@@ -36,7 +36,6 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def gathered(groups: list[Any]) -> list[Any]:
-    """Those of all ranks."""
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, groups)
     return list(chain.from_iterable(parts))
@@ -82,7 +81,6 @@ def resumed(folder: Path) -> list[str]:
 
 
 def refused(folder: Path) -> str:
-    """The message where there are too many ranks."""
     return message_of(lambda: _build(folder, probe=Probing(mode="exact")))
 
 

@@ -111,8 +111,6 @@ def under_ddp(folder: Path) -> dict[str, list[float]]:
 
 
 class _Recording(schedules.NoiseScale):
-    """Keeps what it is shown."""
-
     def __init__(self, **bounds: Any):
         super().__init__(decay=0.5, interval_steps=2, powers_of_two=False, **bounds)
         self.shown: list[schedules.GradientNoise | None] = []

@@ -58,7 +58,6 @@ CASES: dict[str, Any] = {
 
 
 def run(folder: Path, name: str, checkpoint: str | None = None, **changes: Any) -> Any:
-    """Trains a case; on one rank or several it is the same run."""
     options = {"max_steps": 6, "batch_size": 11, "per_device_train_batch_size": 2, **CASES[name](), **changes}
     trainer = make_trainer(folder, **options)
     trainer.train(resume_from_checkpoint=checkpoint)
@@ -116,18 +115,16 @@ def features(folder: Path) -> list[Any]:
 
 
 def refusals(folder: Path) -> dict[str, str]:
-    def agem(**changes: Any) -> str:
-        return message_of(lambda: make_trainer(folder / "refused", [AGEM()], **changes).train())
+    def refused(**changes: Any) -> str:
+        return message_of(lambda: make_trainer(folder / "refused", **changes).train())
 
     each_batch = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
-    found = {
-        "tokens": agem(model=build_model("llama"), new=Tokens(40, 3), max_tokens=30),
-        "sparse": agem(model=_Sparse()),
-        "each_batch": agem(accelerator_config=each_batch),
+    return {
+        "tokens": refused(methods=[AGEM()], model=build_model("llama"), new=Tokens(40, 3), max_tokens=30),
+        "sparse": refused(methods=[AGEM()], model=_Sparse()),
+        "each_batch": refused(methods=[AGEM()], accelerator_config=each_batch),
+        "mir": refused(buffer=ReplayBuffer(12, retrieval="MIR"), model=_Sparse()),
     }
-    mir = ReplayBuffer(12, retrieval="MIR")
-    found["mir"] = message_of(make_trainer(folder / "refused", buffer=mir, model=_Sparse()).train)
-    return found
 
 
 def failures(folder: Path) -> dict[str, str]:

@@ -38,14 +38,10 @@ def labelled(seed: int) -> datasets.Dataset:
 
 def build(folder: Path, name: str, watch: Watch | None = None, **changes: Any) -> MixingTrainer:
     run = {**RUNS[name], **changes}
-    buffer = ReplayBuffer(
-        14,
-        run.get("selection", "Reservoir"),
-        STORAGES[run.get("storage", "references")](folder / "rows"),
-        run.get("retrieval", "Uniform"),
-        label_column="domain" if name == "column" else None,
-    )
-    streams = {name: Tokens(37 - 7 * k, k, length=8) for k, name in enumerate("ab")}
+    storage = STORAGES[run.get("storage", "references")](folder / "rows")
+    rules = (run.get("selection", "Reservoir"), storage, run.get("retrieval", "Uniform"))
+    buffer = ReplayBuffer(14, *rules, label_column="domain" if name == "column" else None)
+    streams: dict[str, Any] = {name: Tokens(37 - 7 * k, k, length=8) for k, name in enumerate("ab")}
     if run.get("is_classifier"):
         streams = {"a": Classes(37, 1), "b": Classes(23, 2)}
     elif "streams" in run:
@@ -65,14 +61,11 @@ def build(folder: Path, name: str, watch: Watch | None = None, **changes: Any) -
 
 def rows_of(watch: Watch) -> list[list[Any]]:
     """This rank's rows of each step: their streams and tokens."""
-    return [
-        [
-            (int(stream_id), tuple(row.tolist()))
-            for micro in micros
-            for stream_id, row in zip(micro["stream_ids"], micro["input_ids"], strict=True)
-        ]
-        for micros in watch.inputs
-    ]
+
+    def rows(micro: Any) -> list[Any]:
+        return list(zip(micro["stream_ids"].tolist(), map(tuple, micro["input_ids"].tolist()), strict=True))
+
+    return [[row for micro in micros for row in rows(micro)] for micros in watch.inputs]
 
 
 def train(trainer: MixingTrainer, watch: Watch, checkpoint: Path | None = None) -> dict[str, Any]:
@@ -160,7 +153,6 @@ PARTS = ("buffer", "held", "counts", "weights")
 
 
 def union(ends: Iterable[dict[str, Any]]) -> list[Any]:
-    """The rows of each step, of all ranks."""
     return [sorted(row for rows in ranks for row in rows) for ranks in zip(*(end["rows"] for end in ends), strict=True)]
 
 
@@ -219,7 +211,6 @@ def test_a_buffer_that_all_ranks_fill_by_hand_has_one_writer(results: Results) -
 
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_a_run_goes_on_exactly_on_another_number_of_ranks(world_size: int, results: Results, tmp_path: Path) -> None:
-    """One goes on from a checkpoint of two ranks; two go on from a checkpoint of one."""
     names = ("disk",) if world_size == 1 else ("references", "memory", "disk", "on top")
     whole = {name: run(name, tmp_path / "whole") for name in names}
     begun = results[0]["folder"] if world_size == 1 else tmp_path / "whole"

@@ -26,14 +26,11 @@ def new_trainer(folder: Path, **options: Any) -> MixingTrainer:
 
 
 class PrunesFirst(optuna.pruners.BasePruner):
-    """Prunes the first trial at its first evaluation."""
-
     def prune(self, study: Any, trial: Any) -> bool:
         return bool(trial.number == 0)
 
 
 def search(folder: Path, trials: list[dict[str, Any]], **options: Any) -> Any:
-    """Runs the trials; gives the best one on the main rank."""
     return new_trainer(folder).hyperparameter_search(
         hp_space=lambda trial: trials[trial.number],
         compute_objective=lambda metrics: metrics["eval_math_loss"],

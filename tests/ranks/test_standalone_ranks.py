@@ -41,7 +41,6 @@ def batches(name: str, rank: int, world_size: int) -> Iterator[tuple[Any, Any]]:
 
 
 def loop(name: str, folder: Path) -> dict[str, Any]:
-    """Trains, and gives the weights and the samples of this rank by epoch."""
     accelerator = Accelerator(cpu=True)
     given, ranks = MixingDataLoader(data(), 4), (accelerator.process_index, accelerator.num_processes)
     assert (given.rank, given.world_size) == ranks

@@ -19,8 +19,6 @@ from tests.ranks.warm import Results, launched, run_warm
 
 
 class At(TrainerCallback):
-    """Does something at an event of a step on some ranks."""
-
     def __init__(self, event: str, step: int, ranks: set[int], does: Callable[[Any], Any]):
         def happen(args: Any, state: Any, control: Any, **_: Any) -> None:
             if state.global_step == step and args.process_index in ranks:
@@ -103,7 +101,6 @@ def uneven(folder: Path) -> list[str]:
 
 
 def leaving(kind: str, folder: Path) -> None:
-    """The rank that keeps the store leaves the other one alone."""
 
     def leave(control: Any) -> None:
         if kind == "vanish":

@@ -92,13 +92,10 @@ def end_of(trainer: MixingTrainer) -> dict[str, Any]:
         trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
     trainer.save_model()
     trainer.accelerator.wait_for_everyone()
-    timed = ("runtime", "per_second")
+    timed, entries = ("runtime", "per_second", "total_flos"), trainer.state.log_history
     weights = load_file(folder / "model.safetensors")
     return {
-        "logs": [
-            {name: value for name, value in entry.items() if not name.endswith(timed) and name != "total_flos"}
-            for entry in trainer.state.log_history
-        ],
+        "logs": [{name: entry[name] for name in entry if not name.endswith(timed)} for entry in entries],
         "counts": trainer.ledger.to_pandas()[["count", "seen"]].values.tolist() if trainer.args.should_save else [],
         "norms": trainer.ledger.clock()["gradient_norm"].tolist() if trainer.args.should_save else [],
         "weights": {name: value.double().sum().item() for name, value in sorted(weights.items())},
@@ -129,7 +126,6 @@ def run(engine: str, folder: Path) -> dict[str, Any]:
 
 
 def runs_of(*engines: str) -> list[tuple[str, str]]:
-    """Engines and the runs that are to be compared."""
     return [(engine, name) for engine in engines for name in (*PARTS.get(engine, RUNS), "resumed")]
 
 
