@@ -16,11 +16,7 @@ from urllib.parse import unquote
 
 
 class Hub(ThreadingHTTPServer):
-    """Takes in what `huggingface_hub` sends to make a repository and to commit files to it, and gives out data sets.
-
-    Args:
-        folder: Where repositories are kept: `FOLDER/USER/NAME/FILES`.
-    """
+    """Takes in repositories and commits as `huggingface_hub` sends them, to `FOLDER/USER/NAME`; gives out data sets."""
 
     daemon_threads = True
 
@@ -89,10 +85,10 @@ class Hub(ThreadingHTTPServer):
         return self._listing(name, commit, folder, "/".join(rest[1:]) if "tree" in parts else None)
 
     def _listing(self, name: str, commit: str, folder: Path, below: str | None) -> Found:
-        files = sorted(own for own in folder.rglob("*") if own.is_file())
         listed = [
             {"type": "file", "path": str(own.relative_to(folder)), "size": own.stat().st_size, "oid": own.name}
-            for own in files
+            for own in sorted(folder.rglob("*"))
+            if own.is_file()
         ]
         if below is None:
             siblings = [{"rfilename": own["path"]} for own in listed]
@@ -115,12 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Hub
 
     def do_GET(self) -> None:
-        self._send(self.server.read(self.path))
-
-    def do_HEAD(self) -> None:
-        self._send(self.server.read(self.path))
-
-    def _send(self, found: Found) -> None:
+        found = self.server.read(self.path)
         content, status = found.content, 404 if found.error else 200
         headers = {"X-Repo-Commit": found.commit, "ETag": f'"{hashlib.sha256(content).hexdigest()}"'}
         if found.error:
@@ -131,22 +122,23 @@ class _Handler(BaseHTTPRequestHandler):
             start, end = int(first), min(int(last or len(content)), len(content) - 1)
             headers["Content-Range"] = f"bytes {start}-{end}/{len(content)}"
             content, status = content[start : end + 1], 206
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
+        self._send(status, headers, content)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def do_POST(self) -> None:  # the name that http.server calls
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         answer = json.dumps(self.server.answer(self.path, body)).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
+        self._send(200, {"Content-Type": "application/json"}, answer)
+
+    def _send(self, status: int, headers: dict[str, str], content: bytes) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(answer)
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
     def log_message(self, *args: Any) -> None:
         pass
@@ -154,7 +146,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def running_hub(folder: Path) -> Iterator[Hub]:
-    """Runs a hub while the block does."""
     hub = Hub(folder)
     thread = threading.Thread(target=hub.serve_forever, daemon=True)
     thread.start()

@@ -43,12 +43,8 @@ class Terminal:
         os.close(side)
 
     @property
-    def lines(self) -> list[str]:
-        return [line.rstrip() for line in self.screen.display]
-
-    @property
     def text(self) -> str:
-        return "\n".join(self.lines)
+        return "\n".join(line.rstrip() for line in self.screen.display)
 
     def wait_for(self, holds: Callable[[str], bool], timeout_seconds: float = 60.0) -> str:
         """Reads until the screen is as it should be, and gives it."""

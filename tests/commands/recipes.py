@@ -2,6 +2,7 @@
 
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -10,13 +11,12 @@ import numpy as np
 import yaml
 from datasets import Dataset
 
+Runs = Callable[..., str]  # runs a command and gives what it says
 ROOT = Path(__file__).parents[2]
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 LLAMA = {"model_type": "llama", "vocab_size": 300, "num_key_value_heads": 2, **SIZES}
 QUIET = {"save_strategy": "no", "report_to": "none", "use_cpu": True, "disable_tqdm": True}
 FACTORY = f"{__name__}.tokens"
-
-
 RECIPE: dict[str, Any] = {
     "model": {"config": {**LLAMA, "vocab_size": 256}},
     "streams": {

@@ -2,17 +2,20 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from mixer.cli import entry as cli
 from mixer.cli.command import Command
 from mixer.cli.entry import main
+from mixer.distributed.signals import RunTerminated
+from tests.commands.recipes import Runs
 from tests.mixer.analysis.report.ledgers import write_run
 
 OTHERS = [entry.name for entry in entry_points(group="adaptive_mixer.commands")]
@@ -57,15 +60,7 @@ def test_every_command_has_an_example_and_gives_json(name: str, commands: dict[s
     assert name == "completion" or "--json" in command.parser._option_string_actions  # which prints a script
 
 
-def test_help_is_asked_for_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["--help"])
-    assert end.value.code == 0
-    printed = capsys.readouterr().out
-    assert all(name in printed for name in cli._COMMANDS)
-
-
-def test_runs_are_compared_and_rules_listed_as_json(tmp_path: Path, printed: Callable[..., str]) -> None:
+def test_runs_are_compared_as_json(tmp_path: Path, printed: Runs) -> None:
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", streams=("math", "law"))
     first, second = json.loads(printed("compare", tmp_path / "a", tmp_path / "b", "--json"))
@@ -73,23 +68,6 @@ def test_runs_are_compared_and_rules_listed_as_json(tmp_path: Path, printed: Cal
     assert [stream["stream"] for stream in second["streams"]] == ["math", "law"]
     figures = {"first_loss": 9.0, "last_loss": 3.0, "samples": 42, "coverage": pytest.approx(42 / 500), "weight": 0.5}
     assert first["streams"][0] == {"stream": "math", **figures}
-    for command, name, needs in (("policies", "PiKE", ["gradient_variance"]), ("schedules", "Ramp", [])):
-        rows = {row["name"]: row for row in json.loads(printed(command, "--json"))}
-        assert all(set(row) == {"name", "needs", "costs", "summary"} for row in rows.values())
-        assert rows[name]["needs"] == needs
-
-
-@pytest.mark.parametrize("arguments", [["compare", "nowhere"], ["compare"], ["nothing"], ["train", "none.yaml"]])
-def test_wrong_input_ends_with_status_2(arguments: list[str], refused: Callable[..., str]) -> None:
-    assert refused(*arguments)
-
-
-def _interrupted(config: object) -> None:
-    raise KeyboardInterrupt
-
-
-def _fails(config: object) -> None:
-    raise RuntimeError("the model is broken")
 
 
 def test_a_command_may_have_a_status_and_one_that_fails_has_its_traceback(
@@ -102,13 +80,15 @@ def test_a_command_may_have_a_status_and_one_that_fails_has_its_traceback(
 
     for status in (None, 0):
         run(lambda config, status=status: status)
-    for does, code in ((lambda config: 3, 3), (_interrupted, 130)):
+    terminated = RunTerminated("SIGTERM ended the run", signal.SIGTERM)
+    interrupted, ended = (Mock(side_effect=error) for error in (KeyboardInterrupt, terminated))
+    for does, code in ((lambda config: 3, 3), (interrupted, 130), (ended, 143)):
         with pytest.raises(SystemExit) as end:
             run(does)
         assert end.value.code == code
-    assert capsys.readouterr().err == "mixer policies: interrupted\n"
+    assert capsys.readouterr().err == "mixer policies: interrupted\nmixer policies: SIGTERM ended the run\n"
     with pytest.raises(RuntimeError, match="the model is broken"):
-        run(_fails)
+        run(Mock(side_effect=RuntimeError("the model is broken")))
 
 
 def test_commands_that_read_import_nothing_that_trains_and_start_fast(tmp_path: Path) -> None:
@@ -120,15 +100,8 @@ def test_commands_that_read_import_nothing_that_trains_and_start_fast(tmp_path: 
     assert done.stdout.splitlines()[-1] == "imported:"
 
 
-@pytest.mark.full
-def test_a_reader_may_see_enough() -> None:
-    line = f"{sys.executable} -m mixer policies --json | head -1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run([BASH, "-c", line], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[\n", "")
-
-
 def test_commands_and_options_are_completed_in_bash_and_other_shells(
-    tmp_path: Path, commands: dict[str, Command], printed: Callable[..., str]
+    tmp_path: Path, commands: dict[str, Command], printed: Runs
 ) -> None:
     script = tmp_path / "mixer.bash"
     script.write_text(printed("completion", "bash"))

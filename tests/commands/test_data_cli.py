@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from mixer.cli.entry import main
 from mixer.recipe.fields import check_fields
 from mixer.recipe.files import differences
 from mixer.recipe.recipe import Recipe
-from tests.commands.recipes import LLAMA, RECIPE, ROOT
+from tests.commands.recipes import LLAMA, RECIPE, ROOT, Runs
 from tests.mixer.recipe.small_tokenizers import byte_level
 
 ONCE = {"max_steps": 3, "eval_steps": 3, "eval_on_start": False}
@@ -35,19 +34,16 @@ def write_data(folder: Path) -> None:
 
 
 def recipe_of(folder: Path) -> dict[str, Any]:
+    held_out = {"validation": {"size": 0.2, "stratify_by": "kind"}}
+    form = {"class_path": "Prompt", "init_args": {"prompt": "{question}\n", "completion": "{answer}"}}
     return {
         "model": {"config": LLAMA, "lora": {"r": 2, "target_modules": ["q_proj"]}},
         "tokenizer": {"factory": "tests.mixer.recipe.small_tokenizers.byte_level", "arguments": {"pad_token": None}},
         "streams": {
-            "chat": {
-                "data": {"path": str(folder / "chat.jsonl")},
-                "format": "Chat",
-                "validation": {"size": 0.2, "stratify_by": "kind"},
-                "weight": 2.0,
-            },
+            "chat": {"data": {"path": str(folder / "chat.jsonl")}, "format": "Chat", "weight": 2.0, **held_out},
             "sums": {
                 "data": {"path": str(folder / "sums-*.csv"), "split": "train[:20]"},
-                "format": {"class_path": "Prompt", "init_args": {"prompt": "{question}\n", "completion": "{answer}"}},
+                "format": form,
                 "validation": 4,
                 "weight": 1.0,
                 "max_epochs": 1,
@@ -97,24 +93,20 @@ def test_the_written_recipe_is_the_same_and_can_be_read_again(folder: Path, caps
         check_recipes({"one": folder / "run", "two": folder / "other"}, allow_different=False)
     main(["train", str(written), "--dry_run", "--training.output_dir", str(folder / "dry")])
     assert list((folder / "dry").iterdir()) == []
-    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    shown = capsys.readouterr().out
+    assert "chat, first sample: <|im_start|>user" in shown
+    assert "⟦0<|endoftext|>⟧" in shown
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines()]
     rows = {row[0]: row[1:] for row in cells if row}
     assert rows["chat"] == ["16", "4", "30.0", "0.500", "no limit"]
     assert rows["sums"] == ["16", "4", "8.9", "0.250", "1"]
     assert rows["text"] == ["not known", "none", "32.0 (of the first)", "0.250", "no limit"]
 
 
-def test_a_dry_run_shows_what_is_learned(folder: Path, printed: Callable[..., str]) -> None:
-    shown = printed("train", folder / "recipe.yaml", "--dry_run")
-    assert "chat, first sample: <|im_start|>user" in shown
-    assert "⟦0<|endoftext|>⟧" in shown
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         (["--streams.sums.data.path", "org/none"], "streams.sums.data: there is no file or folder '"),
-        (["--streams.sums.factory", "a.b"], "streams.sums: give data (path: a name on the hub, a file or a folder) or"),
         (["--streams.sums.format", "null"], "and no tokens (input_ids): give format"),
         (["--streams.sums.data.validation_split", "train[20:]"], "validation split already: give that or validation"),
         (["--streams.text.validation", "0.1"], "rows cannot be held out of streamed data"),
@@ -122,24 +114,16 @@ def test_a_dry_run_shows_what_is_learned(folder: Path, printed: Callable[..., st
         (["--model.lora", '{"r": 2, "target_modules": ["nowhere"]}'], "model: lora: "),
     ],
 )
-def test_wrong_input_names_the_field(
-    folder: Path, changes: list[str], message: str, refused: Callable[..., str]
-) -> None:
+def test_wrong_input_names_the_field(folder: Path, changes: list[str], message: str, refused: Runs) -> None:
     assert message in refused("train", folder / "recipe.yaml", *changes)
 
-
-# ---- The examples of `docs/data.md`, as they stand there ----
 
 PAGE = (ROOT / "docs" / "data.md").read_text()
 
 
-def example(name: str) -> str:
-    (found,) = re.findall(rf"<!-- {name} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
-    return found
-
-
+@pytest.mark.full
 def test_the_recipe_of_the_page_trains_and_its_python_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     byte_level().save_pretrained("my-model")
@@ -151,18 +135,14 @@ def test_the_recipe_of_the_page_trains_and_its_python_runs(
     table.to_csv("data/maths/sums.csv", index=False)
     for split in ("train", "test"):
         Path(f"data/books/{split}.txt").write_text("a line of some book\n" * 20)
-    Path("recipe.yaml").write_text(example("recipe: mixture"))
+    recipe, python = re.findall(r"<!-- (?:recipe: mixture|python: formats) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+    Path("recipe.yaml").write_text(recipe)
     command = ["train", "recipe.yaml", "--training.use_cpu", "true", "--training.report_to", "none"]
     assert "maths, first sample: 1+1?" in printed(*command, "--dry_run")
     printed(*command, "--training.save_strategy", "no")
     assert Ledger(Path("run/ledger")).to_pandas()["count"].sum() == 16
     capsys.readouterr()
-    exec(example("python: formats"), {"tokenizer": byte_level()})  # noqa: S102
+    exec(python, {"tokenizer": byte_level()})  # noqa: S102
     assert capsys.readouterr().out == "2<|endoftext|>\n"
-
-
-def test_all_fields_on_the_page_exist() -> None:
-    blocks: list[Any] = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
-    assert len(blocks) == 3
-    for block in blocks:
-        check_fields(Recipe, block)
+    for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL):
+        check_fields(Recipe, yaml.safe_load(block))

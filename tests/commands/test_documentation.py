@@ -3,9 +3,11 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from mixer.cli.entry import main
 from mixer.ledger.summary import summarise
@@ -44,19 +46,7 @@ def test_the_page_of_recipes_knows_every_recipe_and_script() -> None:
     for path in scripts - {ROOT / "examples" / "data.py"}:
         assert f"](../examples/{path.name})" in page, path.name
         assert f"python examples/{path.name}" in page, path.name
-
-
-def test_recipes_and_scripts_say_how_they_run_here_and_what_to_change() -> None:
-    for path in (ROOT / "recipes").glob("*.yaml"):
-        text = path.read_text()
-        assert text.startswith("# "), path
-        assert "# For the real thing: " in text or "examples" not in text, path
-    for path in (ROOT / "examples").glob("*.py"):
-        text = path.read_text()
-        if "MixingTrainer" in text or "ContinualRun" in text or "MixingSFTTrainer" in text:
-            assert f"python examples/{path.name}" in text
-            assert "For the real thing: " in text, path
-            assert "from examples" not in text, path  # one file is all there is to copy
+        assert "from examples" not in path.read_text(), path  # one file is all there is to copy
 
 
 @pytest.mark.parametrize("page", ["own_loop", "gradients"])
@@ -64,6 +54,20 @@ def test_a_loop_of_ones_own_runs_as_it_stands(page: str) -> None:
     blocks = re.findall(r"```python\n(.+?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL)
     (loop,) = [block for block in blocks if "MixingDataLoader" in block]
     exec(loop, {})  # noqa: S102
+
+
+def test_versions_are_the_same_wherever_they_are_named() -> None:
+    named, page = tomllib.loads((ROOT / "pyproject.toml").read_text()), (ROOT / "docs" / "versions.md").read_text()
+    bounds = dict(line.split(">=") for line in named["project"]["dependencies"] if line.count("=") == 1)
+    lowest, pinned = (
+        dict(re.findall(r"(?m)^([\w.-]+)==(\S+)$", (ROOT / name).read_text()))
+        for name in ("constraints-lowest.txt", "constraints.txt")
+    )
+    for package in ("transformers", "accelerate", "datasets", "tokenizers"):
+        assert Version(lowest[package]) == Version(bounds[package])
+        assert f"| {package} | {lowest[package]} | {pinned[package]} |" in page
+    assert lowest["torch"] == pinned["torch"]
+    assert f"| torch | {pinned['torch']} |" in page
 
 
 @pytest.mark.full

@@ -1,10 +1,6 @@
 """What recipes can say beside a mixture - probes, aggregated gradients, memories, heads - as a user runs it."""
 
 import json
-import os
-import shutil
-import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,39 +10,26 @@ import yaml
 
 from mixer import Ledger, MultiTaskModel
 from mixer.cli.entry import main
-from mixer.ledger.folder import read_note
-from mixer.trainer.checkpointing.files import list_checkpoints
-from mixer.trainer.loop import MixingCallback
-from tests.commands.recipes import FACTORY, NO_EVALUATION, QUIET, ROOT, SAVING, SIZES, write_recipe
-
-# ---- Probes ----
+from tests.commands.recipes import FACTORY, NO_EVALUATION, QUIET, ROOT, SAVING, SIZES, Runs, write_recipe
 
 
 def gradients_in(folder: Path) -> Any:
     return Ledger(folder / "run" / "ledger").gradients()
 
 
-def test_one_word_makes_a_mixture_go_by_gradients(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, NO_EVALUATION, mixing="Uniform")
-    main(["train", recipe, "--mixing", "PiKE", "--mixing.interval_steps", "2"])
-    assert gradients_in(tmp_path)["step"].unique().tolist() == [2, 4]
-    weights = Ledger(tmp_path / "run" / "ledger").to_pandas()["weight"]
-    assert (weights[:4] == 0.5).all()
-    assert (weights[4:] != 0.5).all()
-    main(["train", recipe, "--mixing", "BalancedPiKE"])
-    assert gradients_in(tmp_path).empty  # the twentieth step would be measured
-
-
-def test_a_recipe_says_how_gradients_are_measured(tmp_path: Path) -> None:
+def test_one_word_makes_a_mixture_go_by_gradients_and_a_recipe_says_how_they_are_measured(tmp_path: Path) -> None:
     probe = {"mode": "sketch", "interval_steps": 3, "layers": ["*"]}
     main(["train", write_recipe(tmp_path, NO_EVALUATION, probe=probe), "--probe.interval_steps", "2"])
     assert gradients_in(tmp_path)["step"].unique().tolist() == [2, 4]
     assert (gradients_in(tmp_path)["gram_error"].map(max) > 0).all()
     saved = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())["probe"]
     assert (saved["interval_steps"], saved["layers"], saved["mode"]) == (2, ["*"], "sketch")
-
-
-# ---- Aggregated gradients ----
+    recipe = write_recipe(tmp_path, NO_EVALUATION, mixing="Uniform")
+    main(["train", recipe, "--mixing", "PiKE", "--mixing.interval_steps", "2"])
+    assert gradients_in(tmp_path)["step"].unique().tolist() == [2, 4]
+    weights = Ledger(tmp_path / "run" / "ledger").to_pandas()["weight"]
+    assert (weights[:4] == 0.5).all()
+    assert (weights[4:] != 0.5).all()
 
 
 def conflicts_in(folder: Path) -> list[float]:
@@ -67,23 +50,6 @@ def test_aggregation_is_a_name_or_a_class_and_the_written_recipe_trains_the_same
         assert conflicts_in(tmp_path / "run") == weights
 
 
-@pytest.mark.full
-def test_a_run_goes_on_with_the_same_aggregation_alone_unless_told_otherwise(
-    tmp_path: Path, refused: Callable[..., str]
-) -> None:
-    pytest.importorskip("torchjd")
-    command = ["train", write_recipe(tmp_path, NO_EVALUATION), *SAVING, "2", "--conflict"]
-    main([*command, "pcgrad"])
-    shutil.rmtree(tmp_path / "run" / "checkpoint-4")
-    for other, now in (("mgda", "conflict=mgda(epsilon=0.001, max_iters=100)"), ("null", "nothing")):
-        assert f"gradient were conflict=pcgrad and are {now} now" in refused(*command, other, "--resume", "must")
-    main([*command, "mgda", "--resume", "must", "--allow_inexact", "true"])
-    assert (tmp_path / "run" / "checkpoint-4").is_dir()
-
-
-# ---- Memories ----
-
-
 def replay(folder: Path, *arguments: str) -> list[str]:
     """The command of the recipe of replay, made small."""
     options: dict[str, Any] = {f"model.config.{name}": value for name, value in SIZES.items()}
@@ -101,7 +67,9 @@ def counts_in(folder: Path) -> Any:
     return Ledger(folder / "ledger").to_pandas().pivot(index="step", columns="stream", values="count")
 
 
-def test_the_recipe_replays_the_old_task_and_is_resumed_to_the_bit(tmp_path: Path, printed: Callable[..., str]) -> None:
+def test_the_recipe_replays_the_old_task_and_is_resumed_to_the_bit(
+    tmp_path: Path, printed: Runs, refused: Runs
+) -> None:
     command = replay(tmp_path / "run", *SAVING, "3", "--mixing.init_args.ratio", "0.3")
     main(command)
     whole, weights = counts_in(tmp_path / "run"), (tmp_path / "run" / "model.safetensors").read_bytes()
@@ -114,27 +82,12 @@ def test_the_recipe_replays_the_old_task_and_is_resumed_to_the_bit(tmp_path: Pat
     assert "old" in printed("compare", tmp_path / "run")
     main(["report", str(tmp_path / "run")])
     assert "memory" in (tmp_path / "run" / "report.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--mixing.init_args.ratio", "1.0"], "mixing: ratio must be a number in [0, 1), got 1.0"),
-        (["--mixing", "Proportional"], "ReplayRatio(0.1"),
-        (["--streams.memory.arguments", '{"capacity": 9, "selection": "Reservior"}'], "Did you mean 'Reservoir'"),
-    ],
-)
-def test_wrong_memories_name_the_field(
-    arguments: list[str], message: str, tmp_path: Path, refused: Callable[..., str]
-) -> None:
-    assert message in refused(*replay(tmp_path, *arguments))
-
-
-# ---- Heads ----
+    misspelt = ["--streams.memory.arguments", '{"capacity": 9, "selection": "Reservior"}']
+    assert "Did you mean 'Reservoir'" in refused(*replay(tmp_path, *misspelt))
+    assert "ReplayRatio(0.1" in refused(*replay(tmp_path, "--mixing", "Proportional"))
 
 
 def labelled(num_classes: int) -> dict[str, datasets.Dataset]:
-    """Makes rows whose label is a function of their tokens."""
     rows = [{"input_ids": [number % 7, number % 5, 3], "labels": number % num_classes} for number in range(40)]
     return {"train": datasets.Dataset.from_list(rows), "validation": datasets.Dataset.from_list(rows[:8])}
 
@@ -154,56 +107,16 @@ def headed(folder: Path, **model: Any) -> str:
     return write_recipe(folder, training, model=made, streams=streams, mixing=None, batch_size=12)
 
 
-def test_two_heads_and_three_streams(tmp_path: Path) -> None:
+def test_two_heads_and_three_streams(tmp_path: Path, refused: Runs) -> None:
     main(["train", headed(tmp_path)])
     ledger = Ledger(tmp_path / "run" / "ledger")
     assert ledger.to_pandas().groupby("stream")["count"].sum().to_dict() == {"topic": 8, "sign": 8, "again": 8}
     assert set(ledger.evaluations()["stream"]) == {"topic", "sign", "again"}
     assert set(MultiTaskModel.from_pretrained(tmp_path / "run").heads) == {"topic", "sign"}
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ({"task": "causal-lm"}, "set task to encoder"),
-        ({"heads": {**HEADS, "sign": {"num_labels": 1, "kind": "classification"}}}, "at least 2"),
-        ({"heads": {**HEADS, "topic": {"num_labels": 4}}}, "'topic': it has the label 4"),
-    ],
-)
-def test_wrong_heads_are_told(tmp_path: Path, refused: Callable[..., str], model: dict[str, Any], message: str) -> None:
-    assert message in refused("train", headed(tmp_path, **model))
-
-
-# ---- Signals ----
-
-
-def test_a_signal_saves_the_run_and_it_simply_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As under a scheduler that takes the machine away."""
-    close = MixingCallback.on_step_end
-    handlers: dict[int, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
-    before = {each: signal.signal(each, handler) for each, handler in handlers.items()}
-
-    def receive(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        if state.global_step == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return close(self, args, state, control, **kwargs)
-
-    run, command = tmp_path / "run", ["train", write_recipe(tmp_path), *SAVING, "100", "--resume", "auto"]
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(MixingCallback, "on_step_end", receive)
-            with pytest.raises(SystemExit) as ended:
-                main(command)
-        assert ended.value.code == 143
-        assert "mixer train: SIGTERM ended the run after step 2" in capsys.readouterr().err
-        assert [path.name for path in list_checkpoints(run)] == ["checkpoint-2"]
-        assert not (run / "model.safetensors").exists(), "it is not done"
-        main(command)
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-    assert f"Resumes from {run / 'checkpoint-2'}" in capsys.readouterr().err
-    assert read_note(run)["ended"] == "finished"
-    assert (run / "model.safetensors").exists()
+    wrong: dict[str, dict[str, Any]] = {
+        "set task to encoder": {"task": "causal-lm"},
+        "at least 2": {"heads": {**HEADS, "sign": {"num_labels": 1, "kind": "classification"}}},
+        "'topic': it has the label 4": {"heads": {**HEADS, "topic": {"num_labels": 4}}},
+    }
+    for message, changes in wrong.items():
+        assert message in refused("train", headed(tmp_path, **changes))

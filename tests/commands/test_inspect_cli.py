@@ -9,10 +9,8 @@ import datasets
 import pytest
 
 from mixer.cli.entry import main
-from tests.commands.recipes import LLAMA, NO_EVALUATION, ROOT, write_recipe
-from tests.terminal import Terminal
+from tests.commands.recipes import LLAMA, NO_EVALUATION, ROOT, Runs, write_recipe
 
-HOSTILE = "[red]not red[/red] \x1b[2J\x1b[31m \u202etfel\u202c שלום 漢字"
 SUMS = {"class_path": "Prompt", "init_args": {"prompt": "{question} = ", "completion": "{answer}", "max_length": 16}}
 
 
@@ -20,7 +18,7 @@ def write_files(folder: Path) -> None:
     """20 sums, of which 5 are cut off at 16 bytes and one is written twice; 12 texts, 3 of them in both streams."""
     sums = [{"question": f"{number:02d}+{number:02d}", "answer": f"{2 * number:04d}"} for number in range(14)]
     long = [{"question": "what is " + "one and " * 3 + str(number), "answer": "?"} for number in range(5)]
-    texts = [{"text": f"{HOSTILE} {number}"} for number in range(12)]
+    texts = [{"text": f"a text of {number}"} for number in range(12)]
     others = [*({"text": f"more of {number}"} for number in range(9)), *texts[:3]]
     both = [*sums, sums[0], *long]
     for name, rows in {"sums": both, "sums_again": both, "one": texts, "two": others}.items():
@@ -52,7 +50,7 @@ def _cache(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def as_json(printed: Callable[..., str]) -> Callable[..., Any]:
+def as_json(printed: Runs) -> Callable[..., Any]:
     return lambda *options: json.loads(printed("inspect", *options, "--json"))
 
 
@@ -63,20 +61,14 @@ def test_one_document_says_everything(written: Path, as_json: Callable[..., Any]
     assert sums["num_rows"] == 18
     assert sums["training"]["size"] + sums["validation"]["size"] == 15  # of the others nothing is learned
     assert sums["truncation"]["max_length"] == 16
-    assert [stream["validation"] for stream in (one, two)] == [None, None]
     assert document["samples_read"] == 15 + one["training"]["size"] + two["training"]["size"]
-    shared = {
-        (row["stream"], row["other"], row["kind"]): (row["num_samples"], row["num_read"])
-        for row in document["overlaps"]
-        if row["kind"] == "rows"
-    }
-    assert shared == {("one", "two", "rows"): (3, 12), ("two", "one", "rows"): (3, 12)}
+    parts, shared = ("stream", "other", "num_samples", "num_read"), document["overlaps"]
+    shared = [tuple(row[part] for part in parts) for row in shared if row["kind"] == "rows"]
+    assert sorted(shared) == [("one", "two", 3, 12), ("two", "one", 3, 12)]
     rows = [stream for micro in document["batch"]["micro_batches"] for stream in micro["streams"]]
     assert rows == ["sums"] * 4 + ["one"] * 4 + ["two"] * 4
     assert [micro["shapes"]["input_ids"][0] for micro in document["batch"]["micro_batches"]] == [6, 6]
-    kinds = {warning["kind"] for warning in document["warnings"]}
-    assert {"shared_samples", "no_evaluation"} <= kinds
-    assert document["seconds"] > 0
+    assert {"shared_samples", "no_evaluation"} <= {warning["kind"] for warning in document["warnings"]}
 
 
 def test_what_is_cut_off_is_counted_by_the_rows(written: Path, as_json: Callable[..., Any]) -> None:
@@ -102,17 +94,7 @@ def test_validation_rows_that_are_trained_on_end_a_strict_look(
     assert "'sums' for validation are in its own training data too" in printed
 
 
-def test_documents_that_are_packed_are_compared_as_documents(written: Path, as_json: Callable[..., Any]) -> None:
-    same = json.dumps({"path": str(written.parent / "one.jsonl")})
-    document = as_json(written, "--streams.one.validation", "3", "--streams.two.data", same)
-    found = {(one["stream"], one["is_validation"], one["other"]): one for one in document["overlaps"]}
-    leaked = found["one", True, "two"]
-    assert (leaked["kind"], leaked["num_samples"], leaked["num_read"]) == ("rows", 3, 3)
-    assert ("one", True, "one") not in found
-    assert found["two", False, "one"]["num_samples"] == 9
-
-
-def test_a_strict_look_at_good_data_ends_well(tmp_path: Path, printed: Callable[..., str]) -> None:
+def test_a_strict_look_at_good_data_ends_well(tmp_path: Path, printed: Runs) -> None:
     model = {"config": {**LLAMA, "vocab_size": 64}}
     streams = {"a": {"factory": "tests.mixer.analysis.inspect.sources.plain"}}
     recipe = write_recipe(tmp_path, NO_EVALUATION, model=model, streams=streams, mixing=None, batch_size=None)
@@ -136,36 +118,10 @@ def test_a_recipe_with_a_memory(as_json: Callable[..., Any]) -> None:
     ("options", "message"),
     [
         (["--num_samples", "0"], "mixer inspect: --num_samples must be at least 1, got 0."),
-        (["--seed", "-1"], "mixer inspect: --seed must be at least 0, got -1."),
-        (["--num_sample", "2"], "--num_sample"),
         (["--streams.one.data.path", "none.jsonl"], "there is no file or folder"),
         (["--model.config", '{"hidden_size": 8}'], "give name_or_path, or a config with a model_type"),
     ],
 )
-def test_wrong_input_is_refused(written: Path, options: list[str], message: str, refused: Callable[..., str]) -> None:
+def test_wrong_input_is_refused(written: Path, options: list[str], message: str, refused: Runs) -> None:
     assert message in refused("inspect", written, *options)
-
-
-def test_without_a_recipe_or_with_one_that_is_not_there(refused: Callable[..., str]) -> None:
-    assert "streams" in refused("inspect")
     assert "recipe: there is no file" in refused("inspect", "none.yaml")
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("columns", [80, 120])
-def test_a_terminal_shows_hostile_texts_as_they_are(written: Path, columns: int) -> None:
-    screen = Terminal(["-m", "mixer", "inspect", str(written)], columns, 200)
-    try:
-        assert screen.wait() == 0, screen.text
-        lines, buffer = screen.lines, screen.screen.buffer
-    finally:
-        screen.close()
-    titles = [line.strip("─ ") for line in lines if line.startswith("───")]
-    assert titles[:4] == ["sums", "one", "two", "first step"]
-    (start,) = [number for number, line in enumerate(lines) if line.strip("─ ") == "one"]
-    (stop,) = [number for number, line in enumerate(lines) if line.strip("─ ") == "two"]
-    examples = "".join(line[12:].strip() for line in lines[start + 1 : stop]).replace(" ", "")
-    assert r"[red]notred[/red]\x1b[2J\x1b[31m\u202etfel" in examples
-    assert HOSTILE[-7:].replace(" ", "") in examples
-    learned = {buffer[row][column].fg for row in range(start + 1, stop) for column in range(12, columns)}
-    assert learned == {"default", "green"}

@@ -1,5 +1,6 @@
 """Ray Train starts the ranks: a MixingTrainer reports to it and goes on from a checkpoint that it keeps."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ _STEPS = 6
 
 
 def _train(config: dict[str, Any]) -> None:
-    """What each worker of Ray does."""
     import ray.train
     from ray.train.huggingface.transformers import RayTrainReportCallback, prepare_trainer
 
@@ -35,11 +35,10 @@ def _train(config: dict[str, Any]) -> None:
                 marker.unlink()
                 raise OSError("the network is gone")
 
-    options = {"max_steps": _STEPS, "save_strategy": "steps", "save_steps": 2, "optim": "adamw_torch"}
-    evaluation = {"eval_strategy": "steps", "eval_steps": 2}
+    options = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
     trainer = MixingTrainer(
         build_model("gpt2"),
-        arguments(config["folder"], **options, **evaluation),
+        arguments(config["folder"], max_steps=_STEPS, optim="adamw_torch", **options),
         train_dataset=three_streams(),
         eval_dataset={name: Tokens(4, seed) for seed, name in enumerate("abc")},
         batch_size=6,
@@ -48,11 +47,8 @@ def _train(config: dict[str, Any]) -> None:
     )
     trainer = prepare_trainer(trainer)
     checkpoint = ray.train.get_checkpoint()
-    if checkpoint is None:
-        trainer.train()
-    else:
-        with checkpoint.as_directory() as folder:
-            trainer.train(resume_from_checkpoint=str(Path(folder) / RayTrainReportCallback.CHECKPOINT_NAME))
+    with checkpoint.as_directory() if checkpoint else contextlib.nullcontext() as folder:
+        trainer.train(resume_from_checkpoint=folder and f"{folder}/{RayTrainReportCallback.CHECKPOINT_NAME}")
 
 
 def _fit(folder: Path, name: str) -> ray.train.Result:
@@ -61,9 +57,7 @@ def _fit(folder: Path, name: str) -> ray.train.Result:
         train_loop_config={"folder": str(folder / name / "output"), "fail": str(folder / name / "fail")},
         torch_config=TorchConfig(backend="gloo"),
         scaling_config=ScalingConfig(num_workers=2, use_gpu=False, resources_per_worker={"CPU": 1}),
-        run_config=RunConfig(
-            name=f"ray-{name}", storage_path=str(folder), failure_config=FailureConfig(max_failures=1)
-        ),
+        run_config=RunConfig(name=f"ray-{name}", storage_path=str(folder), failure_config=FailureConfig(1)),
     ).fit()
 
 

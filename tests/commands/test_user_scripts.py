@@ -1,6 +1,5 @@
 """Scripts that people have, before and after one line was changed: the same results; and then with several streams."""
 
-import difflib
 import json
 import random
 import runpy
@@ -14,101 +13,69 @@ import pytest
 from transformers import AutoModelForSequenceClassification, BertConfig
 
 from mixer import Ledger
-from tests.seq2seq import WORDS, model, tokenizer
+from tests.commands.recipes import SIZES
+from tests.seq2seq import WORDS, tokenizer
 
 SCRIPTS = Path(__file__).with_name("scripts")
-CLASSES = {
-    "classify.py": {"from transformers import Trainer": "from mixer import MixingTrainer as Trainer"},
-    "translate.py": {
-        "from transformers import Seq2SeqTrainer": "from mixer import MixingSeq2SeqTrainer as Seq2SeqTrainer"
-    },
-    "sft.py": {"from trl import SFTTrainer": "from mixer import MixingSFTTrainer as SFTTrainer"},
-}
+CLASS = {"from transformers import Trainer": "from mixer import MixingTrainer as Trainer"}
 BY_SOURCE = "{name: data[%r].filter(lambda row, name=name: row['source'] == name) for name in ('math', 'code')}"
 SETS = {
-    "classify.py": {
-        '        train_dataset=data["train"] if training_args.do_train else None,': (
-            f"        train_dataset={BY_SOURCE % 'train'},"
-        ),
-        '        eval_dataset=data["validation"] if training_args.do_eval else None,': (
-            f"        eval_dataset={BY_SOURCE % 'validation'},"
-        ),
-    },
-    "translate.py": {
-        '        train_dataset=data["train"],': f"        train_dataset={BY_SOURCE % 'train'},",
-        '        eval_dataset=data["validation"],': f"        eval_dataset={BY_SOURCE % 'validation'},",
-    },
-    "sft.py": {
-        "    train_dataset=concatenate_datasets([math, code]),": '    train_dataset={"math": math, "code": code},',
-    },
+    f'data["{name}"] if training_args.do_{does} else None': BY_SOURCE % name
+    for name, does in (("train", "train"), ("validation", "eval"))
+}
+OF_TRL = {
+    "from trl import SFTTrainer": "from mixer import MixingSFTTrainer as SFTTrainer",
+    "train_dataset=concatenate_datasets([math, code])": 'train_dataset={"math": math, "code": code}',
 }
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with models, tokenizers and data; what `datasets` keeps goes there too."""
+    """A folder with a model, a tokenizer and data; what `datasets` keeps goes there too."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     draw = random.Random(0)
     for name, size in {"train": 30, "validation": 10, "test": 6}.items():
-        with (tmp_path / f"{name}.json").open("w") as file:
-            for number in range(size):
-                words = draw.choices(WORDS, k=draw.randint(2, 9))
-                row = {"text": " ".join(words), "label": number % 2, "target": " ".join(words[::-1])}
-                file.write(json.dumps({**row, "source": "math" if number % 3 else "code"}) + "\n")
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+        texts = [" ".join(draw.choices(WORDS, k=draw.randint(2, 9))) for _ in range(size)]
+        rows = [{"text": text, "label": n % 2, "source": "math" if n % 3 else "code"} for n, text in enumerate(texts)]
+        (tmp_path / f"{name}.json").write_text("\n".join(map(json.dumps, rows)))
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = BertConfig(vocab_size=len(tokenizer()), pad_token_id=0, **sizes, **dropout)
-    for name, own in {"classify": config, "translate": model("t5").config}.items():
-        own.save_pretrained(tmp_path / name)
-        tokenizer().save_pretrained(tmp_path / name)
+    config = BertConfig(vocab_size=len(tokenizer()), pad_token_id=0, **SIZES, **dropout)
+    for part in (config, tokenizer()):
+        part.save_pretrained(tmp_path / "model")
     return tmp_path
 
 
-def _changed(script: str, lines: Mapping[str, str]) -> str:
-    """Changes whole lines of a script, each of which is there once; gives the new text."""
-    before = (SCRIPTS / script).read_text().splitlines()
-    after = [lines.get(line, line) for line in before]
-    difference = [line for line in difflib.ndiff(before, after) if line[:1] in "+-"]
-    assert sorted(difference) == sorted(
-        f"{sign} {line}" for pair in lines.items() for sign, line in zip("-+", pair, strict=True)
-    )
-    return "\n".join(after) + "\n"
-
-
-def _run(text: str, name: str, options: list[str], world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Runs a script, given as a text; gives its output folder."""
-    script, output = world / f"{name}.py", world / name
-    script.write_text(text)
-    monkeypatch.setattr(sys, "argv", [str(script), "--output_dir", str(output), *options])
-    runpy.run_path(str(script), run_name="__main__")
+def _run(
+    script: str, changes: Mapping[str, str], name: str, options: list[str], world: Path, patch: pytest.MonkeyPatch
+) -> Path:
+    """Runs a script in which parts that are there once are changed; gives its output folder."""
+    text = (SCRIPTS / script).read_text()
+    for before, after in changes.items():
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    path, output = world / f"{name}.py", world / name
+    path.write_text(text)
+    patch.setattr(sys, "argv", [str(path), "--output_dir", str(output), *options])
+    runpy.run_path(str(path), run_name="__main__")
     return output
 
 
-OWN_OPTIONS: dict[str, dict[str, Any]] = {
-    "classify.py": {"metric_for_best_model": "accuracy", "max_seq_length": 8}
-    | dict.fromkeys(("do_train", "do_eval", "do_predict"), True),
-    "translate.py": {"predict_with_generate": True, "generation_max_length": 12, "label_smoothing_factor": 0.1},
-}
-
-
-def _options(script: str, world: Path, **more: Any) -> list[str]:
-    files = [("train_file", "train"), ("validation_file", "validation")]
-    files += [("test_file", "test")] if script == "classify.py" else []
+def _options(world: Path, **more: Any) -> list[str]:
     options = {
-        "model_name_or_path": world / script.removesuffix(".py"),
-        **{option: world / f"{name}.json" for option, name in files},
+        "model_name_or_path": world / "model",
+        **{f"{name}_file": world / f"{name}.json" for name in ("train", "validation", "test")},
+        **dict.fromkeys(("do_train", "do_eval", "do_predict", "load_best_model_at_end"), True),
+        **dict.fromkeys(("eval_strategy", "save_strategy"), "epoch"),
         "per_device_train_batch_size": 4,
         "num_train_epochs": 2,
         "learning_rate": 1e-2,
         "logging_steps": 1,
-        "eval_strategy": "epoch",
-        "save_strategy": "epoch",
-        "load_best_model_at_end": True,
         "report_to": "none",
         "disable_tqdm": True,
         "use_cpu": True,
+        "max_seq_length": 8,
+        "metric_for_best_model": "accuracy",
         "train_sampling_strategy": "sequential",  # both shuffle, but each in an order of its own
-        **OWN_OPTIONS[script],
         **more,
     }
     return [word for name, value in options.items() for word in (f"--{name}", str(value))]
@@ -123,34 +90,27 @@ def _logs(folder: Path) -> list[dict[str, Any]]:
     return logs
 
 
-@pytest.mark.parametrize("script", ["classify.py", pytest.param("translate.py", marks=pytest.mark.full)])
-def test_one_line_changes_no_result(script: str, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = _options(script, world)
-    before = _run(_changed(script, {}), "before", options, world, monkeypatch)
-    after = _run(_changed(script, CLASSES[script]), "after", options, world, monkeypatch)
+def test_one_line_changes_no_result(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = (
+        _run("classify.py", changes, name, _options(world), world, monkeypatch)
+        for name, changes in {"before": {}, "after": CLASS}.items()
+    )
     theirs, mine = (_figures(json.loads((folder / "all_results.json").read_text())) for folder in (before, after))
     assert mine == pytest.approx(theirs, abs=1e-6)
-    assert {"eval_loss", "eval_accuracy" if script == "classify.py" else "eval_found"} <= mine.keys()
-    for entry, original in zip(_logs(after), _logs(before), strict=True):
-        original = _figures(original)
+    assert {"eval_loss", "eval_accuracy"} <= mine.keys()
+    for entry, original in zip(_logs(after), map(_figures, _logs(before)), strict=True):
         assert {key: entry[key] for key in original} == pytest.approx(original, abs=1e-6)
-    left_out = {"ledger"}
-    assert {path.name for path in after.iterdir()} == {path.name for path in before.iterdir()} | left_out
-    if script == "classify.py":
-        names = [folder / "predict_results.txt" for folder in (before, after)]
-        assert names[0].read_text() == names[1].read_text()
-        AutoModelForSequenceClassification.from_pretrained(after)
+    assert {path.name for path in after.iterdir()} == {path.name for path in before.iterdir()} | {"ledger"}
+    assert len({(folder / "predict_results.txt").read_text() for folder in (before, after)}) == 1
+    AutoModelForSequenceClassification.from_pretrained(after)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("script", ["classify.py", "translate.py"])
-def test_data_sets_by_name_have_figures_of_their_own(script: str, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = _changed(script, {**CLASSES[script], **SETS[script]})
-    output = _run(text, "mixed", _options(script, world, metric_for_best_model="worst_loss"), world, monkeypatch)
+def test_data_sets_by_name_have_figures_of_their_own(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = _options(world, metric_for_best_model="worst_loss")
+    output = _run("classify.py", {**CLASS, **SETS}, "mixed", options, world, monkeypatch)
     results = json.loads((output / "all_results.json").read_text())
-    metric = "accuracy" if script == "classify.py" else "found"
-    for key in ("loss", metric):
-        assert {f"eval_math_{key}", f"eval_code_{key}"} <= results.keys()
+    assert {f"eval_{name}_{key}" for name in ("math", "code") for key in ("loss", "accuracy")} <= results.keys()
     assert results["eval_worst_loss"] == max(results["eval_math_loss"], results["eval_code_loss"])
     logged = next(entry for entry in _logs(output) if "loss" in entry)
     assert {"loss/math", "loss/code", "weight/math", "coverage/code"} <= logged.keys()
@@ -160,8 +120,8 @@ def test_data_sets_by_name_have_figures_of_their_own(script: str, world: Path, m
 
 @pytest.mark.full
 def test_a_script_of_trl_learns_a_mixture_as_the_concatenation(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = {"before": _changed("sft.py", {}), "after": _changed("sft.py", {**CLASSES["sft.py"], **SETS["sft.py"]})}
-    folders = [_run(text, name, [], world, monkeypatch) for name, text in texts.items()]
+    changes = {"before": {}, "after": OF_TRL}
+    folders = [_run("sft.py", changes[name], name, [], world, monkeypatch) for name in changes]
     before, after = ([entry for entry in _logs(folder) if "loss" in entry] for folder in folders)
     # An epoch of the mixture is that of the concatenation, step by step, with the same learning rates.
     for key in ("learning_rate", "epoch"):
@@ -176,4 +136,3 @@ def test_a_script_of_trl_learns_a_mixture_as_the_concatenation(world: Path, monk
         assert mine == pytest.approx(theirs, rel=0.05)
     for folder in folders:
         assert (folder / "final" / "model.safetensors").exists()
-        assert (folder / "README.md").exists()  # TRL's card of the model

@@ -23,12 +23,10 @@ def as_on_gpus() -> Iterator[None]:
 
 
 def fsdp(**config: Any) -> dict[str, Any]:
-    """Training arguments of FSDP2."""
     return {"fsdp": True, "fsdp_config": config, "use_cpu": False}
 
 
 def deepspeed(stage: int, **config: Any) -> dict[str, Any]:
-    """Training arguments of DeepSpeed ZeRO."""
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
     automatic = dict.fromkeys(names, "auto")
     zero = {"stage": stage, **config.pop("zero_optimization", {})}

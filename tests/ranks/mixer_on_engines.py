@@ -1,4 +1,4 @@
-"""The command line where accelerate takes ranks for those of GPUs: `-m tests.ranks.workers.mixer_on_engines train`."""
+"""The command line where accelerate takes ranks for those of GPUs: `-m tests.ranks.mixer_on_engines train`."""
 
 import os
 import sys

@@ -16,7 +16,7 @@ from mixer.gradients.conflict import Aggregator
 from tests.helpers import build_model, three_streams, weights_of
 from tests.mixer.aggregated import Classifier, TwoSides, logged, make_trainer
 from tests.ranks.launch import message_of
-from tests.ranks.warm import launched, some
+from tests.ranks.warm import Results, launched, some
 
 CASES: dict[str, dict[str, Any]] = {
     "pcgrad": {},
@@ -71,7 +71,6 @@ def other_devices(folder: Path) -> torch.Tensor:
 
 
 def failure(folder: Path) -> str:
-    """What each rank says where rank 1 finds no weights."""
 
     def failing(*arguments: Any) -> Any:
         raise ValueError("no way out")
@@ -87,8 +86,6 @@ class _Sparse(Classifier):
 
 
 class _Ignoring(Classifier):
-    """Has a layer that DDP leaves alone."""
-
     _ddp_params_and_buffers_to_ignore = ("body.bias",)
 
 
@@ -105,16 +102,11 @@ def refusals(folder: Path) -> dict[str, str]:
     def message(**changes: Any) -> str:
         return message_of(lambda: make_trainer(folder / "refused", "upgrad", **changes).train())
 
-    def by_tokens() -> Any:
-        args = make_trainer(folder / "refused").args
-        data = three_streams()
-        return MixingTrainer(
-            build_model("llama"), args, train_dataset=data, conflict="upgrad", max_tokens_per_micro_batch=40
-        )
-
+    args, data = make_trainer(folder / "refused").args, three_streams()
+    by_tokens = partial(MixingTrainer, build_model("llama"), args, None, data, max_tokens_per_micro_batch=40)
     each_batch = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
     return {
-        "tokens": message_of(by_tokens),
+        "tokens": message_of(lambda: by_tokens(conflict="upgrad")),
         "sparse": message(model=_Sparse),
         "ignored": message(model=_Ignoring),
         "each_batch": message(accelerator_config=each_batch),
@@ -133,7 +125,7 @@ results = launched(
 
 
 @pytest.mark.parametrize("name", some(CASES, FEW))
-def test_two_ranks_do_what_one_does(name: str, results: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_two_ranks_do_what_one_does(name: str, results: Results, tmp_path: Path) -> None:
     expected = found_in(run(tmp_path, name))
     first, second = (result[name] for result in results)
     assert torch.equal(first["weights"], second["weights"])
@@ -145,23 +137,23 @@ def test_two_ranks_do_what_one_does(name: str, results: list[dict[str, Any]], tm
     assert float(first["conflicts"].max()) == 1.0
 
 
-def test_resumed_runs_go_on_to_the_bit(results: list[dict[str, Any]]) -> None:
+def test_resumed_runs_go_on_to_the_bit(results: Results) -> None:
     for result in results:
         torch.testing.assert_close(result["resumed"], result["pcgrad"], rtol=0, atol=0)
 
 
-def test_a_rank_that_finds_no_weights_ends_all(results: list[dict[str, Any]]) -> None:
+def test_a_rank_that_finds_no_weights_ends_all(results: Results) -> None:
     assert results[1]["failure"] == "ValueError: no way out"
     assert results[0]["failure"].startswith("RemoteError: rank 1 failed: ValueError: no way out")
 
 
 @pytest.mark.full
-def test_ranks_whose_devices_multiply_differently_stay_together(results: list[dict[str, Any]]) -> None:
+def test_ranks_whose_devices_multiply_differently_stay_together(results: Results) -> None:
     assert all(torch.equal(result["other_devices"], results[0]["pcgrad"]["weights"]) for result in results)
 
 
 @pytest.mark.full
-def test_what_is_refused(results: list[dict[str, Any]]) -> None:
+def test_what_is_refused(results: Results) -> None:
     for result in results:
         for case, message in REFUSED.items():
             assert message in result["refusals"][case]

@@ -12,11 +12,11 @@ import torch
 from torch.utils.data import dataloader, get_worker_info
 from transformers import default_data_collator
 
-from mixer import FAMO, Ledger, MixingTrainer
+from mixer import FAMO, MixingTrainer
 from tests.helpers import Tokens, arguments, build_model, weights_of
 from tests.mixer.trainer.test_skipping import Broken, train
 from tests.ranks.launch import message_of
-from tests.ranks.warm import launched, run_warm, some
+from tests.ranks.warm import Results, launched, some
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -27,8 +27,6 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 class Gone(Tokens):
-    """Tokens of which every second cannot be loaded."""
-
     def __getitem__(self, index: int) -> Any:
         if index % 2:
             raise OSError("gone")
@@ -46,7 +44,6 @@ def _trainer(folder: Path, other: Any = None, **changes: Any) -> MixingTrainer:
 
 
 def skipped(name: str, folder: Path) -> list[Any]:
-    """Weights and counts of a run that leaves samples out."""
     trainer = _trainer(folder / name, Broken(12, 2), on_sample_error="skip", max_skipped_share=0.5, **WAYS[name])
     trainer.train()
     return [weights_of(trainer.model), trainer.mixing.skipped.tolist()]
@@ -57,8 +54,6 @@ def too_many(folder: Path) -> str:
 
 
 class Deadly(Tokens):
-    """Kills the worker that reads sample 7."""
-
     def __getitem__(self, index: int) -> Any:
         if index == 7 and get_worker_info() is not None:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -75,7 +70,7 @@ def _raise() -> Any:
     raise ValueError("no idea")
 
 
-def nonsense(folder: Path) -> dict[str, str]:
+def nonsense(folder: Path) -> list[str]:
     """Policies and schedules that give nonsense on one rank at step 2."""
 
     def of_one(rule: str, give: Callable[[], Any]) -> str:
@@ -84,16 +79,11 @@ def nonsense(folder: Path) -> dict[str, str]:
 
         return message_of(_trainer(folder, **{rule: decide}).train)
 
-    return {
-        "none": of_one("mixing", lambda: None),
-        "raises": of_one("mixing", _raise),
-        "size raises": of_one("batch_size", _raise),
-        "size huge": of_one("batch_size", lambda: 10**12),
-    }
+    gives = [("mixing", lambda: None), ("mixing", _raise), ("batch_size", _raise), ("batch_size", lambda: 10**12)]
+    return [of_one(*given) for given in gives]
 
 
 def collator(folder: Path) -> str:
-    """A collator that fails on one rank."""
 
     def collate(samples: list[Any]) -> Any:
         if torch.distributed.get_rank() == 1:
@@ -103,23 +93,6 @@ def collator(folder: Path) -> str:
     return message_of(_trainer(folder, data_collator=collate).train)
 
 
-class Long(Tokens):
-    """Tokens of which one sample is longer than the model's positions."""
-
-    def __getitem__(self, index: int) -> Any:
-        row = super().__getitem__(index)
-        return {name: values.clamp(min=1).repeat(4) for name, values in row.items()} if index == 7 else row
-
-
-def long(folder: Path) -> None:
-    """Fails on one rank in the midst of a step, where the other waits for it."""
-    args = arguments(folder, per_device_train_batch_size=1, max_steps=9)
-    streams = {"a": Tokens(20, 1), "b": Long(12, 2)}
-    message = message_of(MixingTrainer(build_model("gpt2"), args, train_dataset=streams, batch_size=6).train)
-    (folder / f"long-{torch.distributed.get_rank()}.txt").write_text(message)
-    os._exit(0)  # with its connections, which the other rank waits for
-
-
 results = launched(
     *(partial(skipped, "plain"), too_many, nonsense, collator),
     rare=[*(partial(skipped, name) for name in WAYS if name != "plain"), dead_worker],
@@ -127,7 +100,7 @@ results = launched(
 
 
 @pytest.mark.parametrize("name", some(WAYS, ["plain"]))
-def test_two_ranks_leave_out_what_one_does(results: list[dict[str, Any]], name: str, tmp_path: Path) -> None:
+def test_two_ranks_leave_out_what_one_does(results: Results, name: str, tmp_path: Path) -> None:
     single = train(tmp_path, {"a": Tokens(20, 1), "b": Broken(12, 2)})
     (weights, counts), (other, others) = (result[name] for result in results)
     assert torch.equal(weights, other)
@@ -138,29 +111,22 @@ def test_two_ranks_leave_out_what_one_does(results: list[dict[str, Any]], name: 
         torch.testing.assert_close(weights, weights_of(single.model), rtol=0, atol=1e-5)
 
 
-def test_too_many_end_the_run_on_both(results: list[dict[str, Any]]) -> None:
+def test_too_many_end_the_run_on_both(results: Results) -> None:
     for result in results:
         assert result["too_many"].startswith("TooManyBrokenError: Too many samples could not be loaded: 10 of")
         assert "of stream 'b'" in result["too_many"]
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("none", ["mixing function at step 2", "None"]),
-        ("raises", ["no idea", "Raised by the policy Function at step 2"]),
-        ("size raises", ["no idea", "The batch-size function raised this at step 2"]),
-        ("size huge", ["batch_size: Function at step 2 asks for 1e+12 samples"]),
-    ],
-)
-def test_nonsense_on_one_rank_is_told_on_both(results: list[dict[str, Any]], name: str, told: list[str]) -> None:
-    own, other = (result["nonsense"][name] for result in reversed(results))
-    assert other.startswith("RemoteError: rank 1 failed: ")
-    assert all(part in other for part in told)
-    assert not own.startswith("RemoteError")
+def test_nonsense_on_one_rank_is_told_on_both(results: Results) -> None:
+    told = ["mixing function at step 2", "Raised by the policy Function at step 2"]
+    told += ["The batch-size function raised this at step 2", "batch_size: Function at step 2 asks for 1e+12 samples"]
+    for message, other, own in zip(told, *(result["nonsense"] for result in results), strict=True):
+        assert other.startswith("RemoteError: rank 1 failed: ")
+        assert message in other
+        assert not own.startswith("RemoteError")
 
 
-def test_a_collator_that_fails_on_one_rank_is_told_on_both_with_its_samples(results: list[dict[str, Any]]) -> None:
+def test_a_collator_that_fails_on_one_rank_is_told_on_both_with_its_samples(results: Results) -> None:
     told = results[0]["collator"]
     assert told.startswith("RemoteError: rank 1 failed: ValueError: cannot pad.")
     assert "micro-batch 0 of step 1" in told
@@ -168,17 +134,7 @@ def test_a_collator_that_fails_on_one_rank_is_told_on_both_with_its_samples(resu
 
 
 @pytest.mark.full
-def test_an_error_in_the_midst_of_a_step_is_told_on_both(tmp_path: Path) -> None:
-    run_warm(tmp_path, long)
-    messages = sorted((tmp_path / f"long-{rank}.txt").read_text() for rank in range(2))
-    (remote,) = [message for message in messages if message.startswith("RemoteError: rank")]
-    assert Ledger(tmp_path / "ledger").to_pandas()["step"].max() >= 2  # what was trained until then is kept
-    assert "In a micro-batch" in remote
-    assert "Longer than the model's 32 positions: stream 'b': samples 7" in remote
-
-
-@pytest.mark.full
-def test_a_worker_that_dies_on_one_rank_ends_in_an_error_on_both(results: list[dict[str, Any]]) -> None:
+def test_a_worker_that_dies_on_one_rank_ends_in_an_error_on_both(results: Results) -> None:
     messages = [result["dead_worker"] for result in results]
     assert all("A worker process died" in message and "stream 'b', sample 7" in message for message in messages)
     assert sorted(message.split(":")[0] for message in messages) == ["RemoteError", "SampleError"]

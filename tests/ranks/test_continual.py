@@ -15,7 +15,7 @@ from tasks.sources import Arrays
 from tasks.task import Task
 from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
 from tests.ranks.launch import message_of
-from tests.ranks.warm import launched, some
+from tests.ranks.warm import Results, launched, some
 from tests.tasks.test_continual import build, build_headed, data, end_of, new_model
 
 KILLS = {"reservoir, kept": ("score task_1", "step 6", "before end 2"), "disk, fresh": ("step 7",)}
@@ -62,7 +62,6 @@ def scores(folder: Path) -> list[float]:
 
 
 def failures(folder: Path) -> dict[str, Any]:
-    """An evaluation that one rank cannot do, and a folder in which there is a run already."""
 
     def score(trainer: Any, task: Task) -> float:
         is_broken = task.name == "task_2" and torch.distributed.get_rank() == 1
@@ -80,9 +79,7 @@ results = launched(
 
 
 @pytest.mark.parametrize("name", some(RUNS, FEW))
-def test_two_ranks_end_as_one_and_killed_runs_as_one_that_was_not(
-    results: list[dict[str, Any]], name: str, tmp_path: Path
-) -> None:
+def test_two_ranks_end_as_one_and_killed_runs_as_one_that_was_not(results: Results, name: str, tmp_path: Path) -> None:
     run = build_here(tmp_path, name)
     run.run()
     expected = end_of(run)
@@ -96,7 +93,7 @@ def test_two_ranks_end_as_one_and_killed_runs_as_one_that_was_not(
 
 
 @pytest.mark.full
-def test_samples_are_scored_once_each(results: list[dict[str, Any]]) -> None:
+def test_samples_are_scored_once_each(results: Results) -> None:
     logits, labels = new_model()(data().inputs).logits, torch.from_numpy(data().labels)
     whole, of_two = logits.argmax(-1) == labels, (logits + torch.tensor([0.0, float("-inf"), 0.0])).argmax(-1) == labels
     shares = (whole[:37], of_two[:37], of_two[labels != 1])
@@ -105,7 +102,7 @@ def test_samples_are_scored_once_each(results: list[dict[str, Any]]) -> None:
         assert result["scores"] == pytest.approx(expected, abs=1e-12)
 
 
-def test_what_fails_on_one_rank_is_said_on_both_and_ends_neither(results: list[dict[str, Any]]) -> None:
+def test_what_fails_on_one_rank_is_said_on_both_and_ends_neither(results: Results) -> None:
     first, second = (result["failures"] for result in results)
     assert first["failures"] == second["failures"]
     (told,) = first["failures"]

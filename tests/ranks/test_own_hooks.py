@@ -81,27 +81,14 @@ def test_the_rule_leaves_what_is_beside_the_weights_and_logs_its_share(tmp_path:
     model = Classifier()
     for entry, found in zip(logs, gradients, strict=True):
         whole = gradients_of(model)
-        left = [
-            gradient - (gradient * weight).sum() / weight.square().sum() * weight
-            for gradient, weight in zip(whole, model.parameters(), strict=True)
-        ]
+        pairs = zip(whole, model.parameters(), strict=True)
+        left = [own - (own * weight).sum() / weight.square().sum() * weight for own, weight in pairs]
         expected = parameters_to_vector(left).detach()
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
         before = parameters_to_vector(whole)
         assert (found - before).abs().max() > 1e-3
         assert entry["turning"] == pytest.approx(float(found.square().sum() / before.square().sum()))
         vector_to_parameters(weights_of(model) - LEARNING_RATE * expected, model.parameters())
-
-
-def test_each_run_of_a_trainer_has_its_own_anchor(tmp_path: Path) -> None:
-    page = run_page(tmp_path, max_steps=2)
-    for _ in range(2):
-        page["trainer"].train()
-        terms = [entry["term/Anchored"] for entry in page["trainer"].state.log_history if "loss" in entry]
-        assert terms[0] == 0 < terms[1]
-    options: dict[str, Any] = {"methods": [page["Anchored"](1.0)], "on_sample_error": "skip"}
-    with pytest.raises(ValueError, match="Anchored: the shares of skipped samples would be missing"):
-        MixingTrainer(Classifier(), arguments(tmp_path), train_dataset=DATA, **options)
 
 
 def test_a_resumed_run_is_the_whole_one_and_another_strength_is_refused(one_rank: tuple[Path, list[Any]]) -> None:

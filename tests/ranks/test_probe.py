@@ -20,7 +20,7 @@ from mixer.policies.gradient_statistics import GradientStatistics
 from tests.mixer.gradients.probe.cases import Mlp, build, vector_case
 from tests.mixer.gradients.probe.reference import Case, expected_of
 from tests.ranks.launch import message_of
-from tests.ranks.warm import launched
+from tests.ranks.warm import Results, launched
 
 DDP, FSDP = ("llama-tied", "gpt2", "mlp"), ("llama", "mlp", "llama-tied")
 FIELDS = ("gram", "variance", "squared_norm", "counts", "shares", "gram_error")
@@ -45,28 +45,28 @@ def run(case: Case, model: nn.Module, probe: GradientProbe, parts: Sequence[Sequ
     return as_lists(probe.finish())
 
 
-def _whole_gradients(model: nn.Module) -> Tensor:
-    gradients = [one.grad for one in model.parameters() if one.grad is not None]
-    whole = [one.full_tensor() if isinstance(one, torch.distributed.tensor.DTensor) else one for one in gradients]
-    return torch.cat([one.flatten() for one in whole])
-
-
 def _distance(model: nn.Module, twin: nn.Module) -> float:
-    """Of the gradients, relative to those of a plain backward on one rank."""
-    found, expected = _whole_gradients(model), _whole_gradients(twin)
+    """Of the gradients, relative to those of the twin."""
+    gradients = ([one.grad for one in net.parameters() if one.grad is not None] for net in (model, twin))
+    whole = ([one.full_tensor() if hasattr(one, "full_tensor") else one for one in some] for some in gradients)
+    found, expected = (torch.cat([one.flatten() for one in some]) for some in whole)
     return float((found - expected).norm() / expected.norm())
 
 
-def on_one_rank(case: Case) -> dict[str, Any]:
-    probe = GradientProbe(case.model, 3, "sketch", sketch_size=6, world_size=1)
-    return {"sketch": as_lists(case.probed(probe)), "exact": as_lists(expected_of(case))}
-
-
-def with_ddp(name: str) -> dict[str, Any]:
+def _alone(name: str) -> tuple[Case, nn.Module, dict[str, Any]]:
+    """A case, a model with the gradients of a plain backward on one rank, and what one rank finds."""
     case = build(name)
     twin = copy.deepcopy(case.model)
     case.loss(model=twin).backward()
-    rows, results = own_rows(case), on_one_rank(case)
+    probe = GradientProbe(case.model, 3, "sketch", sketch_size=6, world_size=1)
+    found = {"sketch": as_lists(case.probed(probe)), "exact": as_lists(expected_of(case))}
+    case.model.zero_grad()
+    return case, twin, found
+
+
+def with_ddp(name: str) -> dict[str, Any]:
+    case, twin, results = _alone(name)
+    rows = own_rows(case)
     for number, parts in enumerate(([rows], [rows[:1], rows[1:3], rows[3:]])):
         for mode, options in (("sketch", {"sketch_size": 6}), ("exact", {"exact_accumulate": True})):
             case.model.zero_grad()
@@ -77,16 +77,11 @@ def with_ddp(name: str) -> dict[str, Any]:
 
 
 def with_fsdp(name: str) -> dict[str, Any]:
-    case = build(name)
-    twin = copy.deepcopy(case.model)
-    case.loss(model=twin).backward()
-    rows, results = own_rows(case), on_one_rank(case)
-    case.model.zero_grad()
-    mesh = init_device_mesh("cpu", (2,))
+    (case, twin, results), mesh = _alone(name), init_device_mesh("cpu", (2,))
     for layer in case.model.model.layers if name.startswith("llama") else case.model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(case.model, mesh=mesh)
-    probe = GradientProbe(case.model, 3, "sketch", sketch_size=6)
+    probe, rows = GradientProbe(case.model, 3, "sketch", sketch_size=6), own_rows(case)
     found = run(case, case.model, probe, [rows[:2], rows[2:]])
     results["sketch-0"] = {**found, "distance": _distance(case.model, twin), "coverage": probe.coverage}
     return results
@@ -169,7 +164,7 @@ def _assert_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("mode", ["sketch", "exact"])
 @pytest.mark.parametrize("name", DDP)
-def test_under_ddp_it_equals_one_rank(results: list[dict[str, Any]], name: str, mode: str) -> None:
+def test_under_ddp_it_equals_one_rank(results: Results, name: str, mode: str) -> None:
     for found in (result["ddp"][name] for result in results):
         for number in (0, 1):
             _assert_equal(found[f"{mode}-{number}"], found[mode])
@@ -177,25 +172,25 @@ def test_under_ddp_it_equals_one_rank(results: list[dict[str, Any]], name: str, 
 
 
 @pytest.mark.parametrize("name", FSDP)
-def test_a_sketch_under_fsdp_equals_one_rank(results: list[dict[str, Any]], name: str) -> None:
+def test_a_sketch_under_fsdp_equals_one_rank(results: Results, name: str) -> None:
     for found in (result["fsdp"][name] for result in results):
         _assert_equal(found["sketch-0"], found["sketch"])
         assert found["sketch-0"]["distance"] < 1e-5
         assert found["sketch-0"]["coverage"] == 1.0
 
 
-def test_whole_gradients_of_micro_batches_equal_one_rank(results: list[dict[str, Any]]) -> None:
+def test_whole_gradients_of_micro_batches_equal_one_rank(results: Results) -> None:
     for result in results:
         _assert_equal(result["of_one_stream_each"]["found"], result["of_one_stream_each"]["expected"])
 
 
-def test_what_one_rank_cannot_read_is_left_out_on_all(results: list[dict[str, Any]]) -> None:
+def test_what_one_rank_cannot_read_is_left_out_on_all(results: Results) -> None:
     first, second = (result["one_rank_cannot_read"] for result in results)
     np.testing.assert_equal(first, second)
     assert first["coverage"] == pytest.approx(40 / 64)  # all but the weight; the bias has no gradient there
 
 
-def test_what_cannot_be_done_on_several_ranks_is_refused_with_the_reason(results: list[dict[str, Any]]) -> None:
+def test_what_cannot_be_done_on_several_ranks_is_refused_with_the_reason(results: Results) -> None:
     told = [
         "a world_size of 2: products of parts lack the cross terms. Use mode='sketch', or exact_acc",
         "homogeneous=True reads each rank's own gradients, and FSDP2 shards them. Use homogeneous=False",

@@ -12,7 +12,7 @@ from mixer import BalancedPiKE, MixingTrainer, PiKE, Probing, schedules
 from tests.mixer.probed import BIG, assert_found, build, is_untouched, loss_of, train
 from tests.mixer.trainer.observers.test_probing_resume import SAVED, probed_end
 from tests.ranks.launch import message_of
-from tests.ranks.warm import launched, some
+from tests.ranks.warm import Results, launched, some
 
 SKETCH = Probing(sketch_size=BIG)
 HELD = Probing(mode="exact", exact_accumulate=True)
@@ -36,7 +36,6 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def gathered(groups: list[Any]) -> list[Any]:
-    """Those of all ranks."""
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, groups)
     return list(chain.from_iterable(parts))
@@ -82,7 +81,6 @@ def resumed(folder: Path) -> list[str]:
 
 
 def refused(folder: Path) -> str:
-    """The message where there are too many ranks."""
     return message_of(lambda: _build(folder, probe=Probing(mode="exact")))
 
 
@@ -94,14 +92,14 @@ results = launched(
 
 
 @pytest.mark.parametrize("name", some(CASES, FEW))
-def test_both_find_what_a_backward_for_each_sample_of_both_finds(results: list[dict[str, Any]], name: str) -> None:
+def test_both_find_what_a_backward_for_each_sample_of_both_finds(results: Results, name: str) -> None:
     first, second = (result[name] for result in results)
     assert first["problem"] == ""
     assert first == second
     assert first["has_paddings"] or name != "one stream each"
 
 
-def test_runs_go_on_from_a_checkpoint_and_an_exact_probe_of_two_ranks_is_refused(results: list[dict[str, Any]]) -> None:
+def test_runs_go_on_from_a_checkpoint_and_an_exact_probe_of_two_ranks_is_refused(results: Results) -> None:
     for result in results:
         assert result["resumed"] == []
         told = "ValueError: probe.mode='exact' measures the gradient of one micro-batch on one rank, but there are 2"

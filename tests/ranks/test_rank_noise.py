@@ -1,6 +1,7 @@
 """Signal and noise of the gradient on two ranks."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from mixer import MixingTrainer, schedules
 from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
 from mixer.trainer.observers.gradients import NoiseBetweenRanks
 from tests.helpers import arguments, build_model, three_streams, weights_of
-from tests.ranks.warm import launched
+from tests.ranks.warm import Results, launched
 
 SIZE = 6
 # Samples by step, rank and micro-batch; as many micro-batches on both ranks.
@@ -42,28 +43,14 @@ class _Layers(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(SIZE, SIZE) for _ in range(4))
         self.reentrant, self.skips = reentrant, skips
 
-    def is_skipped(self, number: int, values: torch.Tensor) -> bool:
-        return self.skips and number == 1 and bool(values[0, 0] > 0)
-
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         values = inputs.clone().requires_grad_()
         for number, layer in enumerate(self.layers):
-            if self.is_skipped(number, inputs):
+            if self.skips and number == 1 and inputs[0, 0] > 0:
                 continue
-            values = (
-                layer(values) if self.reentrant is None else checkpoint(layer, values, use_reentrant=self.reentrant)
-            )
-            values = torch.tanh(values)
+            checkpointed = partial(checkpoint, layer, use_reentrant=self.reentrant)
+            values = torch.tanh(layer(values) if self.reentrant is None else checkpointed(values))
         return values.square().sum(dim=1)
-
-    def gradient_of(self, row: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-        """The gradient of one row of a micro-batch, by copies of the weights that nothing listens to."""
-        values, leaves = row, [parameter.detach().clone().requires_grad_() for parameter in self.parameters()]
-        for number in range(len(self.layers)):
-            if not self.is_skipped(number, inputs):
-                values = torch.tanh(nn.functional.linear(values, *leaves[2 * number : 2 * number + 2]))
-        gradients = torch.autograd.grad(values.square().sum(), leaves, allow_unused=True, materialize_grads=True)
-        return torch.cat([gradient.flatten() for gradient in gradients])
 
 
 def by_hand(own_sum: torch.Tensor, own_count: int, samples_per_item: float = 1.0) -> list[float] | None:
@@ -95,6 +82,8 @@ def difference(found: Any, expected: list[float] | None) -> float:
 def _differences(options: dict[str, Any], layers: dict[str, Any], sizes: list[list[list[int]]]) -> list[float]:
     torch.manual_seed(0)
     inner, rank, world_size = _Layers(**layers), dist.get_rank(), dist.get_world_size()
+    twin, unused = _Layers(skips=inner.skips), {"allow_unused": True, "materialize_grads": True}
+    twin.load_state_dict(inner.state_dict())
     model = DistributedDataParallel(inner, **options)
     noise, generator, differences = RankNoise(model), torch.Generator().manual_seed(rank), []
     for batch in sizes:
@@ -104,16 +93,15 @@ def _differences(options: dict[str, Any], layers: dict[str, Any], sizes: list[li
             is_last = number == len(batch[rank]) - 1
             inputs = torch.randn(max(count, 1), SIZE, generator=generator)
             inputs[0, 0] = inputs[0, 0].abs() * (1 if is_last == (rank == 0) else -1)  # each rank skips at another time
-            for row in inputs[:count]:
-                own_sum += inner.gradient_of(row, inputs)
+            of_rows = torch.autograd.grad(twin(inputs)[:count].sum(), list(twin.parameters()), **unused)
+            own_sum += torch.cat([gradient.flatten() for gradient in of_rows])
             with noise.listening() if is_last else model.no_sync():
                 # A rank without a sample runs one that weighs nothing.
                 (model(inputs).sum() * (world_size / total if count else 0.0)).backward()
         measured = noise.measure(sum(batch[rank]), 1.0, torch.device("cpu"))
         dist.all_reduce(measured)
-        differences.append(
-            difference(noise_of_ranks(measured.tolist(), world_size), by_hand(own_sum, sum(batch[rank])))
-        )
+        found, expected = noise_of_ranks(measured.tolist(), world_size), by_hand(own_sum, sum(batch[rank]))
+        differences.append(difference(found, expected))
     return differences
 
 
@@ -123,8 +111,6 @@ def under_ddp(folder: Path) -> dict[str, list[float]]:
 
 
 class _Recording(schedules.NoiseScale):
-    """Keeps what it is shown."""
-
     def __init__(self, **bounds: Any):
         super().__init__(decay=0.5, interval_steps=2, powers_of_two=False, **bounds)
         self.shown: list[schedules.GradientNoise | None] = []
@@ -211,14 +197,12 @@ results = launched(trained, under_ddp, resumed)
 
 
 @pytest.mark.parametrize("options", DDP_OPTIONS)
-def test_it_is_the_estimate_by_each_sample_s_gradient(results: list[dict[str, Any]], options: str) -> None:
+def test_it_is_the_estimate_by_each_sample_s_gradient(results: Results, options: str) -> None:
     for result in results:
         assert max(result["under_ddp"][options]) < 1e-5
 
 
-def test_a_schedule_sees_it_before_clipping_whatever_the_ranks_have_and_both_decide_alike(
-    results: list[dict[str, Any]],
-) -> None:
+def test_a_schedule_sees_it_before_clipping_whatever_the_ranks_have_and_both_decide_alike(results: Results) -> None:
     first, second = (result["trained"] for result in results)
     assert max(first["differences"] + second["differences"]) < 1e-4
     assert any(own[0] != other[0] for own, other in zip(first["counts"], second["counts"], strict=True))
@@ -228,5 +212,5 @@ def test_a_schedule_sees_it_before_clipping_whatever_the_ranks_have_and_both_dec
     assert len(set(json.loads(first["ledger"][0])["batch_size"].values())) > 1
 
 
-def test_it_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(results: list[dict[str, Any]]) -> None:
+def test_it_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(results: Results) -> None:
     assert [result["resumed"] for result in results] == [[], []]

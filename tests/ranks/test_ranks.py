@@ -1,6 +1,5 @@
 """Two ranks train what one process trains, and end together where they cannot."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,13 @@ from benchmarks.quality.losses import LOSSES, padded, ragged, small_model, whole
 from mixer import MixingTrainer, Uniform
 from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, arguments, build_model, three_streams, weights_of
 from tests.ranks.launch import message_of
-from tests.ranks.warm import launched, some
+from tests.ranks.warm import Results, launched, some
 
 FEW = ("llama", "gpt2", "bert-classifier")
 CLASSES = "sequence-classification"
 
 
 def train(folder: Path, model: Any, data: Any, size: int, steps: int, kind: Any = MixingTrainer, **rules: Any) -> Any:
-    """Trains, and keeps gradients and losses of the steps."""
     args = arguments(folder, per_device_train_batch_size=size, max_steps=steps)
     trainer = kind(model, args, train_dataset=data, callbacks=[recorder := GradientRecorder()], **rules)
     trainer.train()
@@ -50,19 +48,10 @@ class _DividesByItems(MixingTrainer):
         return model(**inputs)["loss"] * len(inputs["labels"]) / num_items_in_batch
 
 
-class _LossAlone(nn.Module):
-    """A classifier that gives a loss and no logits, of which rows could be told apart."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = build_model("bert-classifier")
-
-    def forward(self, input_ids: Any, attention_mask: Any, labels: Any) -> Any:
-        return {"loss": self.inner(input_ids=input_ids, attention_mask=attention_mask, labels=labels).loss}
-
-
 def own_loss(folder: Path) -> torch.Tensor:
-    return train(folder, _LossAlone(), three_streams(CLASSES), 2, 1, _DividesByItems, batch_size=9).gradients
+    return train(
+        folder, build_model("bert-classifier"), three_streams(CLASSES), 2, 1, _DividesByItems, batch_size=9
+    ).gradients
 
 
 def kinds_of_loss(folder: Path) -> dict[str, float]:
@@ -78,17 +67,17 @@ def kinds_of_loss(folder: Path) -> dict[str, float]:
 
 
 class _WeightsOnOneRank(TrainerCallback):
-    def __init__(self, mixing: Callable[[], Any]):
-        self.mixing = mixing
+    mixing: Any = None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == 2 and args.process_index == 1:
-            self.mixing().set_weights({"a": 1, "b": 5, "c": 1})
+            self.mixing.set_weights({"a": 1, "b": 5, "c": 1})
 
 
 def disagreement(folder: Path) -> str:
     trainer = MixingTrainer(build_model("llama"), arguments(folder / "disagreement"), train_dataset=three_streams())
-    trainer.add_callback(_WeightsOnOneRank(lambda: trainer.mixing))
+    _WeightsOnOneRank.mixing = trainer.mixing
+    trainer.add_callback(_WeightsOnOneRank)
     return message_of(trainer.train)
 
 
@@ -145,7 +134,7 @@ results = launched(
 
 @pytest.mark.parametrize("name", some(MODEL_DATA, FEW))
 def test_gradients_and_ledger_of_two_ranks_are_those_of_one_process(
-    name: str, results: list[dict[str, Any]], tmp_path: Path
+    name: str, results: Results, tmp_path: Path
 ) -> None:
     single, both = mixture(name, tmp_path, 64), results[0][name]
     for result in results:
@@ -162,33 +151,31 @@ def test_gradients_and_ledger_of_two_ranks_are_those_of_one_process(
     assert both["losses"] == pytest.approx((steps["sum"].sum() / divided_by).tolist(), abs=1e-6)
 
 
-def test_a_loss_that_leaves_out_the_number_of_ranks_is_scaled_right(
-    results: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_loss_that_leaves_out_the_number_of_ranks_is_scaled_right(results: Results, tmp_path: Path) -> None:
     single = train(tmp_path, build_model("bert-classifier"), three_streams(CLASSES), 64, 1, batch_size=9)
     torch.testing.assert_close(results[0]["own_loss"], single.gradients, rtol=0, atol=1e-6)
 
 
 @pytest.mark.full
-def test_losses_of_every_kind_have_the_gradient_of_the_whole_batch(results: list[dict[str, Any]]) -> None:
+def test_losses_of_every_kind_have_the_gradient_of_the_whole_batch(results: Results) -> None:
     for result in results:
         assert len(result["kinds_of_loss"]) == sum(is_exact for _, is_exact in LOSSES.values())
         assert {name: error for name, error in result["kinds_of_loss"].items() if error > 2e-6} == {}
 
 
-def test_ranks_that_disagree_end_in_an_error_on_all(results: list[dict[str, Any]]) -> None:
+def test_ranks_that_disagree_end_in_an_error_on_all(results: Results) -> None:
     for result in results:
         assert result["disagreement"].startswith("DisagreementError")
         assert all(f"rank {rank}: step 3" in result["disagreement"] for rank in (0, 1))
 
 
-def test_a_sample_that_fails_on_one_rank_ends_in_an_error_on_all(results: list[dict[str, Any]]) -> None:
+def test_a_sample_that_fails_on_one_rank_ends_in_an_error_on_all(results: Results) -> None:
     messages = [result["broken_sample"] for result in results]
     assert all("Stream 'bad': sample 7 could not be loaded: OSError: disk on fire" in message for message in messages)
     assert sorted(message.split(":")[0] for message in messages) == ["RemoteError", "SampleError"]
 
 
-def test_a_loss_that_is_not_finite_skips_or_raises_on_all_ranks(results: list[dict[str, Any]]) -> None:
+def test_a_loss_that_is_not_finite_skips_or_raises_on_all_ranks(results: Results) -> None:
     for result in results:
         assert result["nonfinite"][:2] == ["no error", True]
         assert result["nonfinite"][2].startswith("NonFiniteLossError: Step 1: the loss of ['bad']")

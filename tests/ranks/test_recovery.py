@@ -13,18 +13,13 @@ from torch import nn
 from mixer import MixingTrainer
 from tests.helpers import GradientRecorder, Tokens, arguments, build_model, three_streams, weights_of
 from tests.ranks.launch import message_of
-from tests.ranks.warm import launched, run_warm, some
+from tests.ranks.warm import Results, launched, run_warm, some
 
 
 class Fault:
-    """Raises an error on rank 1, in micro-batches of more rows than so many, and writes down what is run.
+    """Raises an error on rank 1, in micro-batches of more rows than fit, and writes down what is run.
 
-    Args:
-        model: The model.
-        most_rows: The rows that still fit.
-        where: In the `"forward"`, only in that of `"training"`, or in the `"backward"`.
-        error: What is raised.
-        from_forward: Number of the first forward to train that may fail.
+    It does so in each forward, only in those of training, or in the backward, from that of some number on.
     """
 
     def __init__(
@@ -123,18 +118,17 @@ def experts(folder: Path) -> bool:
     return torch.equal(means["small"], means["halved"])
 
 
-FAILURES: dict[str, tuple[dict[str, Any], bool]] = {
-    "no sample fits": ({"most_rows": 0}, True),
-    "probe without recovery": ({}, False),
-    "other error": ({"where": "training", "error": KeyError("lost")}, True),
-    "other error of a probe": ({"error": KeyError("lost")}, False),
-    "other error of a backward": ({"where": "backward", "error": ValueError("bad")}, True),
+FAILURES: dict[str, tuple[dict[str, Any], bool, str]] = {
+    "no sample fits": ({"most_rows": 0}, True, "Step 1 ran out of memory on rank 1 with a single sample"),
+    "probe without recovery": ({}, False, "Set per_device_train_batch_size=2, with batch_size=9"),
+    "other error": ({"where": "training", "error": KeyError("lost")}, True, "KeyError: 'lost'"),
+    "other error of a probe": ({"error": KeyError("lost")}, False, "KeyError: 'lost'"),
+    "other error of a backward": ({"where": "backward", "error": ValueError("bad")}, True, "ValueError: bad"),
 }
 
 
 def failure(name: str, folder: Path) -> str:
-    """An error on rank 1 that ends both."""
-    fault, auto = FAILURES[name]
+    fault, auto, _ = FAILURES[name]
     Fault(model := build_model("llama"), **fault)
     return message_of(_trainer(folder / name, model, auto_find_batch_size=auto).train)
 
@@ -154,9 +148,6 @@ def closed_window(folder: Path) -> None:
         raise
 
 
-SCENARIOS = ("undisturbed", "repeated", "experts", "iterable_by_tokens", "failures")
-
-
 results = launched(
     *(undisturbed, partial(repeated, "backward"), partial(failure, "other error")),
     rare=[
@@ -167,7 +158,7 @@ results = launched(
 
 
 @pytest.mark.parametrize("where", some(["forward", "training", "backward"], ["backward"]))
-def test_the_step_is_repeated_and_the_run_is_the_undisturbed_one(where: str, results: list[dict[str, Any]]) -> None:
+def test_the_step_is_repeated_and_the_run_is_the_undisturbed_one(where: str, results: Results) -> None:
     expected = results[0]["undisturbed"]
     assert expected[0].abs().max() > 1e-3
     for result in results:
@@ -181,22 +172,19 @@ def test_the_step_is_repeated_and_the_run_is_the_undisturbed_one(where: str, res
 
 
 @pytest.mark.full
-def test_gradients_on_one_rank_only_count_and_statistics_are_put_back(results: list[dict[str, Any]]) -> None:
+def test_gradients_on_one_rank_only_count_and_statistics_are_put_back(results: Results) -> None:
     assert all(result["experts"] for result in results)
 
 
 @pytest.mark.parametrize("name", some(FAILURES, ["other error"]))
-def test_errors_of_one_rank_end_both(results: list[dict[str, Any]], name: str) -> None:
+def test_errors_of_one_rank_end_both(results: Results, name: str) -> None:
     first, second = (result[name] for result in results)
-    told = {
-        "no sample fits": "Step 1 ran out of memory on rank 1 with a single sample",
-        "probe without recovery": "Set per_device_train_batch_size=2, with batch_size=9",
-    }
-    if name in told:
-        assert all(message.startswith("MicroBatchMemoryError") and told[name] in message for message in (first, second))
-        return
-    assert second == ("ValueError: bad" if name.endswith("backward") else "KeyError: 'lost'")
-    assert first.startswith(f"RemoteError: rank 1 failed: {second}")
+    told = FAILURES[name][2]
+    if name in ("no sample fits", "probe without recovery"):
+        assert all(message.startswith("MicroBatchMemoryError") and told in message for message in (first, second))
+    else:
+        assert second == told
+        assert first.startswith(f"RemoteError: rank 1 failed: {told}")
 
 
 @pytest.mark.full

@@ -20,7 +20,7 @@ from replay.selection import GradientDiversity
 from replay.storage import Row
 from tests.helpers import Tokens, build_model, weights_of
 from tests.ranks.launch import message_of
-from tests.ranks.warm import launched, some
+from tests.ranks.warm import Results, launched, some
 from tests.replay.methods.runs import Classifier, Points, TwoHeads, make_trainer
 
 SIDES = {"learning_rate": 0.5, "ddp_find_unused_parameters": True}
@@ -58,7 +58,6 @@ CASES: dict[str, Any] = {
 
 
 def run(folder: Path, name: str, checkpoint: str | None = None, **changes: Any) -> Any:
-    """Trains a case; on one rank or several it is the same run."""
     options = {"max_steps": 6, "batch_size": 11, "per_device_train_batch_size": 2, **CASES[name](), **changes}
     trainer = make_trainer(folder, **options)
     trainer.train(resume_from_checkpoint=checkpoint)
@@ -116,18 +115,16 @@ def features(folder: Path) -> list[Any]:
 
 
 def refusals(folder: Path) -> dict[str, str]:
-    def agem(**changes: Any) -> str:
-        return message_of(lambda: make_trainer(folder / "refused", [AGEM()], **changes).train())
+    def refused(**changes: Any) -> str:
+        return message_of(lambda: make_trainer(folder / "refused", **changes).train())
 
     each_batch = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
-    found = {
-        "tokens": agem(model=build_model("llama"), new=Tokens(40, 3), max_tokens=30),
-        "sparse": agem(model=_Sparse()),
-        "each_batch": agem(accelerator_config=each_batch),
+    return {
+        "tokens": refused(methods=[AGEM()], model=build_model("llama"), new=Tokens(40, 3), max_tokens=30),
+        "sparse": refused(methods=[AGEM()], model=_Sparse()),
+        "each_batch": refused(methods=[AGEM()], accelerator_config=each_batch),
+        "mir": refused(buffer=ReplayBuffer(12, retrieval="MIR"), model=_Sparse()),
     }
-    mir = ReplayBuffer(12, retrieval="MIR")
-    found["mir"] = message_of(make_trainer(folder / "refused", buffer=mir, model=_Sparse()).train)
-    return found
 
 
 def failures(folder: Path) -> dict[str, str]:
@@ -181,7 +178,7 @@ results = launched(
 
 
 @pytest.mark.parametrize("name", some(CASES, FEW))
-def test_two_ranks_do_what_one_does(name: str, results: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_two_ranks_do_what_one_does(name: str, results: Results, tmp_path: Path) -> None:
     expected = found_in(run(tmp_path, name))
     first, second = (result[name] for result in results)
     assert torch.equal(first["weights"], second["weights"])
@@ -197,34 +194,34 @@ def test_two_ranks_do_what_one_does(name: str, results: list[dict[str, Any]], tm
 
 
 @pytest.mark.parametrize("name", some(["DER++", "MIR"], ["DER++"]))
-def test_resumed_runs_go_on_to_the_bit(name: str, results: list[dict[str, Any]]) -> None:
+def test_resumed_runs_go_on_to_the_bit(name: str, results: Results) -> None:
     for result in results:
         for key in ("weights", "number", "task", "label"):
             assert torch.equal(result[f"resumed {name}"][key], result[name][key]), key
 
 
-def test_features_of_all_on_each_rank(results: list[dict[str, Any]]) -> None:
+def test_features_of_all_on_each_rank(results: Results) -> None:
     for result in results:
         for found, number in zip(result["features"], (13, 1), strict=True):
             np.testing.assert_allclose(found, extract_features(Classifier(), Points(number)), rtol=1e-6)
 
 
 @pytest.mark.full
-def test_a_step_that_is_repeated_on_both_ranks_comes_out_the_same(results: list[dict[str, Any]]) -> None:
+def test_a_step_that_is_repeated_on_both_ranks_comes_out_the_same(results: Results) -> None:
     for result in results:
         for name, weights in zip(REPEATED, result["repeated"], strict=True):
             torch.testing.assert_close(weights, result[name]["weights"], rtol=0, atol=1e-12)
 
 
 @pytest.mark.full
-def test_what_cannot_be_done_is_refused_at_the_start(results: list[dict[str, Any]]) -> None:
+def test_what_cannot_be_done_is_refused_at_the_start(results: Results) -> None:
     for result in results:
         for name, message in REFUSED.items():
             assert result["refusals"][name].startswith(f"ValueError: {message}"), result["refusals"][name]
 
 
 @pytest.mark.full
-def test_an_error_on_one_rank_ends_both(results: list[dict[str, Any]]) -> None:
+def test_an_error_on_one_rank_ends_both(results: Results) -> None:
     other, failed = (result["failures"] for result in results)
     assert failed.keys() == other.keys() == {*FAILING, "row"}
     for name, message in failed.items():

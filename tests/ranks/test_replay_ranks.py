@@ -13,7 +13,7 @@ from mixer import LossChange, MixingTrainer, Stream
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, build_model
 from tests.ranks.launch import message_of
-from tests.ranks.warm import launched, on_ranks, some
+from tests.ranks.warm import Results, launched, on_ranks, some
 from tests.replay.buffers import STORAGES, Classes, Masked, Watch, arrow, hexadecimal, make, memory_of, snapshot
 from tests.replay.test_feeding import _rows
 
@@ -38,14 +38,10 @@ def labelled(seed: int) -> datasets.Dataset:
 
 def build(folder: Path, name: str, watch: Watch | None = None, **changes: Any) -> MixingTrainer:
     run = {**RUNS[name], **changes}
-    buffer = ReplayBuffer(
-        14,
-        run.get("selection", "Reservoir"),
-        STORAGES[run.get("storage", "references")](folder / "rows"),
-        run.get("retrieval", "Uniform"),
-        label_column="domain" if name == "column" else None,
-    )
-    streams = {name: Tokens(37 - 7 * k, k, length=8) for k, name in enumerate("ab")}
+    storage = STORAGES[run.get("storage", "references")](folder / "rows")
+    rules = (run.get("selection", "Reservoir"), storage, run.get("retrieval", "Uniform"))
+    buffer = ReplayBuffer(14, *rules, label_column="domain" if name == "column" else None)
+    streams: dict[str, Any] = {name: Tokens(37 - 7 * k, k, length=8) for k, name in enumerate("ab")}
     if run.get("is_classifier"):
         streams = {"a": Classes(37, 1), "b": Classes(23, 2)}
     elif "streams" in run:
@@ -65,14 +61,11 @@ def build(folder: Path, name: str, watch: Watch | None = None, **changes: Any) -
 
 def rows_of(watch: Watch) -> list[list[Any]]:
     """This rank's rows of each step: their streams and tokens."""
-    return [
-        [
-            (int(stream_id), tuple(row.tolist()))
-            for micro in micros
-            for stream_id, row in zip(micro["stream_ids"], micro["input_ids"], strict=True)
-        ]
-        for micros in watch.inputs
-    ]
+
+    def rows(micro: Any) -> list[Any]:
+        return list(zip(micro["stream_ids"].tolist(), map(tuple, micro["input_ids"].tolist()), strict=True))
+
+    return [[row for micro in micros for row in rows(micro)] for micros in watch.inputs]
 
 
 def train(trainer: MixingTrainer, watch: Watch, checkpoint: Path | None = None) -> dict[str, Any]:
@@ -160,13 +153,12 @@ PARTS = ("buffer", "held", "counts", "weights")
 
 
 def union(ends: Iterable[dict[str, Any]]) -> list[Any]:
-    """The rows of each step, of all ranks."""
     return [sorted(row for rows in ranks for row in rows) for ranks in zip(*(end["rows"] for end in ends), strict=True)]
 
 
 @pytest.mark.parametrize("name", some(RUNS, FEW))
 def test_all_ranks_hold_the_same_buffer_and_see_the_batches_of_one_rank(
-    name: str, results: list[dict[str, Any]], tmp_path: Path
+    name: str, results: Results, tmp_path: Path
 ) -> None:
     ends, alone = [result[name] for result in results], run(name, tmp_path)
     for part in PARTS:
@@ -183,7 +175,7 @@ def test_all_ranks_hold_the_same_buffer_and_see_the_batches_of_one_rank(
 
 
 @pytest.mark.full
-def test_rows_that_one_rank_had_are_in_the_buffer_of_both(results: list[dict[str, Any]]) -> None:
+def test_rows_that_one_rank_had_are_in_the_buffer_of_both(results: Results) -> None:
     ends = [result["iterables"] for result in results]
     assert all(end["bytes"] > 0 for both in ends for end in both)
     for first, second in zip(*ends, strict=True):
@@ -203,7 +195,7 @@ def test_rows_that_one_rank_had_are_in_the_buffer_of_both(results: list[dict[str
     assert all({*whole["held"]} & of_rank for of_rank in own)
 
 
-def test_an_error_on_one_rank_ends_both_before_anything_is_saved(results: list[dict[str, Any]]) -> None:
+def test_an_error_on_one_rank_ends_both_before_anything_is_saved(results: Results) -> None:
     for rank, result in enumerate(results):
         *failing, unlabelled = result["failures"]
         assert failing == [("RemoteError: rank 1 failed: ", "")[rank] + "OSError: disk on fire"] * 2
@@ -211,17 +203,14 @@ def test_an_error_on_one_rank_ends_both_before_anything_is_saved(results: list[d
 
 
 @pytest.mark.full
-def test_a_buffer_that_all_ranks_fill_by_hand_has_one_writer(results: list[dict[str, Any]]) -> None:
+def test_a_buffer_that_all_ranks_fill_by_hand_has_one_writer(results: Results) -> None:
     first, second = (result["by_hand"] for result in results)
     assert all(first[part] == second[part] for part in ("held", "weights"))
     assert first["buffer"]["counts"][2] > 0
 
 
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.full)])
-def test_a_run_goes_on_exactly_on_another_number_of_ranks(
-    world_size: int, results: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    """One goes on from a checkpoint of two ranks; two go on from a checkpoint of one."""
+def test_a_run_goes_on_exactly_on_another_number_of_ranks(world_size: int, results: Results, tmp_path: Path) -> None:
     names = ("disk",) if world_size == 1 else ("references", "memory", "disk", "on top")
     whole = {name: run(name, tmp_path / "whole") for name in names}
     begun = results[0]["folder"] if world_size == 1 else tmp_path / "whole"

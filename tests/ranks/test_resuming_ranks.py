@@ -1,16 +1,13 @@
-import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from transformers import TrainerCallback
 
-from mixer import Ledger
 from tests.mixer.trainer.checkpointing.test_resume import Killed, build, end_of, go_on
 from tests.ranks.launch import message_of
-from tests.ranks.warm import launched, some
+from tests.ranks.warm import Results, launched, some
 
 # Both ranks are killed at the same instant: at the n-th barrier (a checkpoint has three), or at the n-th of some event.
 KILLS = {
@@ -77,29 +74,14 @@ results = launched(partial(kills, "steps"), errors, rare=[partial(kills, "changi
 
 
 @pytest.mark.parametrize("name", some(KILLS, ["steps"]))
-def test_killed_runs_of_two_ranks_end_as_one_that_was_not(results: list[dict[str, Any]], name: str) -> None:
+def test_killed_runs_of_two_ranks_end_as_one_that_was_not(results: Results, name: str) -> None:
     assert [result[name] for result in results] == [[], []]
 
 
-def test_errors_reach_all_ranks_and_all_choose_alike(results: list[dict[str, Any]]) -> None:
+def test_errors_reach_all_ranks_and_all_choose_alike(results: Results) -> None:
     assert results[0]["errors"] == results[1]["errors"]
     nothing, torn, chosen = results[0]["errors"]
     assert nothing.startswith("ValueError: No valid checkpoint found in output directory")
     assert "rng_state_1.pth is torn: it has 4 bytes instead of" in torn
     assert "The newest checkpoint that can be resumed from is" in torn
     assert chosen == "checkpoint-10"
-
-
-@pytest.mark.full
-def test_one_rank_goes_on_from_a_checkpoint_of_two(results: list[dict[str, Any]]) -> None:
-    folder = results[0]["folder"] / "epochs"
-    whole = Ledger(folder / "ledger").to_pandas()
-    losses = json.loads((folder / "checkpoint-5" / "mixing.json").read_text())["progress"]["running_losses"]
-    assert len(losses) == 2
-    trainer = build(folder, "epochs")
-    trainer.train(resume_from_checkpoint=str(folder / "checkpoint-5"))
-    rows = trainer.ledger.to_pandas()
-    assert rows["step"].tolist() == whole["step"].tolist()
-    assert rows.query("step <= 5").equals(whole.query("step <= 5"))
-    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert logged[0] == pytest.approx(sum(losses) / 2 / 5, rel=1e-6)

@@ -10,10 +10,7 @@ from tests.helpers import Tokens, arguments, build_model
 from tests.ranks.launch import message_of
 from tests.ranks.warm import on_ranks
 
-TRIALS: list[dict[str, Any]] = [
-    {"learning_rate": 0.3, "per_device_train_batch_size": 4},
-    {"learning_rate": 0.01, "per_device_train_batch_size": 3},
-]
+TRIALS = [{"learning_rate": rate, "per_device_train_batch_size": size} for rate, size in ((0.3, 4), (0.01, 3))]
 
 
 def new_trainer(folder: Path, **options: Any) -> MixingTrainer:
@@ -29,14 +26,11 @@ def new_trainer(folder: Path, **options: Any) -> MixingTrainer:
 
 
 class PrunesFirst(optuna.pruners.BasePruner):
-    """Prunes the first trial at its first evaluation."""
-
     def prune(self, study: Any, trial: Any) -> bool:
         return bool(trial.number == 0)
 
 
 def search(folder: Path, trials: list[dict[str, Any]], **options: Any) -> Any:
-    """Runs the trials; gives the best one on the main rank."""
     return new_trainer(folder).hyperparameter_search(
         hp_space=lambda trial: trials[trial.number],
         compute_objective=lambda metrics: metrics["eval_math_loss"],

@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ from tests.ranks.warm import on_ranks
 from tests.seq2seq import arguments, model, pairs, tokenizer
 
 
-def run(folder: Path, most_samples: int) -> dict[str, Any]:
-    """Trains and evaluates; gives gradients, losses by stream and metrics."""
+def run(most_samples: int, folder: Path) -> dict[str, Any]:
     net, recorder = model("t5"), GradientRecorder()
     sizes = {"per_device_train_batch_size": most_samples, "per_device_eval_batch_size": 1}
     trainer = MixingSeq2SeqTrainer(
@@ -35,14 +35,10 @@ def run(folder: Path, most_samples: int) -> dict[str, Any]:
     return {"gradients": recorder.gradients, "losses": losses, "metrics": [metrics[key] for key in keys]}
 
 
-def both(folder: Path) -> dict[str, Any]:
-    return run(folder, 2)
-
-
 @pytest.mark.full
 def test_two_ranks_train_and_generate_as_one(tmp_path: Path) -> None:
-    alone = run(tmp_path / "alone", 64)
-    results = [rank["both"] for rank in on_ranks(tmp_path, both)]
+    alone = run(64, tmp_path / "alone")
+    results = [rank[2] for rank in on_ranks(tmp_path, partial(run, 2))]
     for rank in results:
         assert rank["metrics"] == pytest.approx(alone["metrics"], abs=1e-5)
         torch.testing.assert_close(rank["gradients"], alone["gradients"], rtol=0, atol=1e-6)

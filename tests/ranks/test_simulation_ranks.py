@@ -1,13 +1,12 @@
 """What is simulated for two ranks, on one, is what two ranks train."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.mixer.analysis.simulate.ranked import CASES
 from tests.mixer.analysis.simulate.runs import assert_same, plan, train
-from tests.ranks.warm import launched
+from tests.ranks.warm import Results, launched
 
 
 def runs(folder: Path) -> None:
@@ -20,7 +19,7 @@ results = launched(runs)
 
 @pytest.mark.full
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_the_run_of_two_ranks(results: list[dict[str, Any]], tmp_path: Path, case: str) -> None:
+def test_it_is_the_run_of_two_ranks(results: Results, tmp_path: Path, case: str) -> None:
     found = plan(tmp_path / "other", tmp_path / "simulated", num_ranks=2, **CASES[case])
     assert_same(results[0]["folder"] / case, tmp_path / "simulated")
     assert found.num_ranks == 2

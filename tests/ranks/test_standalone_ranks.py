@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from mixer import AdaptiveBatchSampler, MixingDataLoader
 from tests.helpers import weights_of
-from tests.ranks.warm import launched, some
+from tests.ranks.warm import Results, launched, some
 
 NUM_SAMPLES, NUM_EPOCHS = 21, 3
 
@@ -28,26 +28,19 @@ def data() -> TensorDataset:
     return TensorDataset(torch.randn(NUM_SAMPLES, 4, generator=generator), torch.arange(NUM_SAMPLES))
 
 
-def by_sampler(rank: int, world_size: int) -> Iterator[tuple[AdaptiveBatchSampler, Any]]:
-    sampler = AdaptiveBatchSampler(data(), batch_size, rank=rank, world_size=world_size)
-    loader = DataLoader(sampler.dataset, batch_sampler=sampler)
+def batches(name: str, rank: int, world_size: int) -> Iterator[tuple[Any, Any]]:
+    if name == "sampler":
+        source: Any = AdaptiveBatchSampler(data(), batch_size, rank=rank, world_size=world_size)
+        loader: Any = DataLoader(source.dataset, batch_sampler=source)
+    else:
+        workers = int(name == "workers")
+        source = loader = MixingDataLoader(data(), batch_size, rank=rank, world_size=world_size, num_workers=workers)
     for _ in range(NUM_EPOCHS):
         for batch in loader:
-            yield sampler, batch
-
-
-def by_loader(rank: int, world_size: int, num_workers: int = 0) -> Iterator[tuple[MixingDataLoader, Any]]:
-    loader = MixingDataLoader(data(), batch_size, rank=rank, world_size=world_size, num_workers=num_workers)
-    while loader.epoch < NUM_EPOCHS:
-        for batch in loader:
-            yield loader, batch
-
-
-LOOPS: dict[str, Any] = {"sampler": by_sampler, "loader": by_loader, "workers": partial(by_loader, num_workers=1)}
+            yield source, batch
 
 
 def loop(name: str, folder: Path) -> dict[str, Any]:
-    """Trains, and gives the weights and the samples of this rank by epoch."""
     accelerator = Accelerator(cpu=True)
     given, ranks = MixingDataLoader(data(), 4), (accelerator.process_index, accelerator.num_processes)
     assert (given.rank, given.world_size) == ranks
@@ -57,7 +50,7 @@ def loop(name: str, folder: Path) -> dict[str, Any]:
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.05))
     seen: list[list[int]] = [[] for _ in range(NUM_EPOCHS)]
     num_paddings = 0
-    for source, (rows, numbers) in LOOPS[name](*ranks):
+    for source, (rows, numbers) in batches(name, *ranks):
         loss = torch.nn.functional.mse_loss(model(rows)[:, 0], numbers / NUM_SAMPLES)
         accelerator.backward(loss * source.loss_scale)
         optimizer.step()
@@ -70,9 +63,9 @@ def loop(name: str, folder: Path) -> dict[str, Any]:
 results = launched(partial(loop, "sampler"), partial(loop, "loader"), rare=[partial(loop, "workers")])
 
 
-@pytest.mark.parametrize("name", some(LOOPS, ["sampler", "loader"]))
+@pytest.mark.parametrize("name", some(["sampler", "loader", "workers"], ["sampler", "loader"]))
 def test_ranks_see_every_sample_once_an_epoch_and_end_with_the_weights_of_one(
-    results: list[dict[str, Any]], name: str, tmp_path: Path
+    results: Results, name: str, tmp_path: Path
 ) -> None:
     for parts in zip(*(result[name]["seen"] for result in results), strict=True):
         assert sorted(itertools.chain(*parts)) == list(range(NUM_SAMPLES))

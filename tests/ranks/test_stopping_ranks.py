@@ -15,12 +15,10 @@ from mixer.trainer.checkpointing.files import step_of
 from tests.helpers import Tokens
 from tests.mixer.trainer.checkpointing.test_resume import KIND, build, end_of, go_on
 from tests.ranks.launch import message_of
-from tests.ranks.warm import launched, run_warm
+from tests.ranks.warm import Results, launched, run_warm
 
 
 class At(TrainerCallback):
-    """Does something at an event of a step on some ranks."""
-
     def __init__(self, event: str, step: int, ranks: set[int], does: Callable[[Any], Any]):
         def happen(args: Any, state: Any, control: Any, **_: Any) -> None:
             if state.global_step == step and args.process_index in ranks:
@@ -103,7 +101,6 @@ def uneven(folder: Path) -> list[str]:
 
 
 def leaving(kind: str, folder: Path) -> None:
-    """The rank that keeps the store leaves the other one alone."""
 
     def leave(control: Any) -> None:
         if kind == "vanish":
@@ -133,9 +130,7 @@ def failing(kind: str, folder: Path) -> None:
 results = launched(signals, rare=[controls, uneven, full])
 
 
-def test_a_signal_to_one_rank_or_both_ends_both_at_the_same_step_and_nothing_is_lost(
-    results: list[dict[str, Any]],
-) -> None:
+def test_a_signal_to_one_rank_or_both_ends_both_at_the_same_step_and_nothing_is_lost(results: Results) -> None:
     for result in (result["signals"] for result in results):
         assert result["one"] == ["RunTerminated", "SIGTERM ended the run after step 5", 5]
         assert result["differs"] == []
@@ -143,12 +138,12 @@ def test_a_signal_to_one_rank_or_both_ends_both_at_the_same_step_and_nothing_is_
 
 
 @pytest.mark.full
-def test_what_a_callback_asks_for_on_one_rank_all_ranks_do(results: list[dict[str, Any]]) -> None:
+def test_what_a_callback_asks_for_on_one_rank_all_ranks_do(results: Results) -> None:
     assert [result["controls"] for result in results] == [[3, True, [0, 2, 3, 4], 2]] * 2
 
 
 @pytest.mark.full
-def test_a_full_disk_ends_both_ranks_with_what_is_safe_and_both_go_on(results: list[dict[str, Any]]) -> None:
+def test_a_full_disk_ends_both_ranks_with_what_is_safe_and_both_go_on(results: Results) -> None:
     for rank, (told, *ends) in enumerate(result["full"] for result in results):
         assert told.startswith(("", "RemoteError: rank 0 failed: ")[rank] + "WriteError: [Errno 28] ")
         assert "checkpoint-4, its optimizer, could not be written (No space left on device: " in told
@@ -157,13 +152,10 @@ def test_a_full_disk_ends_both_ranks_with_what_is_safe_and_both_go_on(results: l
 
 
 @pytest.mark.full
-def test_evaluation_sets_of_different_length_are_refused_on_both_ranks(results: list[dict[str, Any]]) -> None:
-    told = (
-        "ValueError: The evaluation set has different lengths on the ranks, which would wait for each other: "
-        "4 on rank 0, 5 on rank 1."
-    )
+def test_evaluation_sets_of_different_length_are_refused_on_both_ranks(results: Results) -> None:
     for refused, even in (result["uneven"] for result in results):
-        assert refused.startswith(told)
+        assert refused.startswith("ValueError: The evaluation set has different lengths on the ranks, which would wait")
+        assert "4 on rank 0, 5 on rank 1." in refused
         assert even == "no error"
 
 
@@ -182,18 +174,16 @@ def test_a_rank_that_stays_away_is_waited_for_as_long_as_is_said(tmp_path: Path)
     assert (tmp_path / "late-0.txt").read_text().startswith(told)
 
 
+LEFT = {
+    "exit": "rank 0 failed in step 3: SystemExit: no more",
+    "vanish": "rank 0 ended without a word in step 3: by os._exit",
+    "make": "rank 0 failed while the trainer was constructed: ValueError: ",
+}
+
+
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("kind", "told"),
-    [
-        ("exit", "rank 0 failed in step 3: SystemExit: no more"),
-        ("vanish", "rank 0 ended without a word in step 3: by os._exit"),
-        ("make", "rank 0 failed while the trainer was constructed: ValueError: "),
-    ],
-)
-def test_the_rank_that_keeps_the_store_is_named_though_it_takes_that_with_it(
-    kind: str, told: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("kind", LEFT)
+def test_the_rank_that_keeps_the_store_is_named_though_it_takes_that_with_it(kind: str, tmp_path: Path) -> None:
     codes, output = run_warm(tmp_path, partial(leaving, kind), by_hand=True)
-    assert (tmp_path / f"{kind}-1.txt").read_text().startswith(f"RemoteError: {told}"), output[-4000:]
+    assert (tmp_path / f"{kind}-1.txt").read_text().startswith(f"RemoteError: {LEFT[kind]}"), output[-4000:]
     assert codes[1] == 0

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from mixer.models.trl import gathering, rows_of_ranks
-from tests.helpers import GradientRecorder, weights_of
+from tests.helpers import GradientRecorder
 from tests.mixer.trainer.trl.cases import preferences, sft_mixture
-from tests.ranks.warm import launched
+from tests.ranks.warm import Results, launched
 
 
 def trained(name: str, folder: Path, size: int = 2) -> list[Any]:
@@ -21,36 +20,14 @@ def trained(name: str, folder: Path, size: int = 2) -> list[Any]:
     return [torch.stack(recorder.gradients), logs, totals]
 
 
-def resume(folder: Path) -> bool:
-    """Whether a run's second half from a checkpoint ends as the whole one."""
-    ends = []
-    for name, checkpoint in (("whole", None), ("parts", str(folder / "whole" / "checkpoint-3"))):
-        trainer = sft_mixture(folder / name, "llama", per_device=2, save_strategy="steps", save_steps=3)
-        trainer.train(resume_from_checkpoint=checkpoint)
-        ends.append(weights_of(trainer.model))
-    return torch.equal(*ends)
-
-
-def gathered(folder: Path) -> list[list[Any]]:
-    """What all ranks get of rows in unequal numbers, of a number each, and of those of a single rank."""
-    trainer = sft_mixture(folder / "gathered", "llama", per_device=2)
-    rank, found = trainer.args.process_index, []
-    rows = torch.arange(2.0 * (rank + 1)).reshape(-1, 2)
-    for counts in (True, rank == 1, False):
-        with gathering(trainer, rows_of_ranks(trainer.accelerator, counts)):
-            of_rows, numbers = trainer.accelerator.gather(rows), trainer.accelerator.gather_for_metrics(rows.sum())
-        found += [of_rows.tolist(), numbers.tolist()]
-    return found
-
-
 pytestmark = pytest.mark.full
 PAIRS = ("dpo", "reward")
 NAMES = ("llama", "gpt2", *PAIRS)
-results = launched(*(partial(trained, name) for name in NAMES), resume, gathered)
+results = launched(*(partial(trained, name) for name in NAMES))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_two_ranks_train_as_one_process(name: str, results: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_two_ranks_train_as_one_process(name: str, results: Results, tmp_path: Path) -> None:
     gradients, alone, totals = trained(name, tmp_path, 64)
     logs = results[0][name][1]
     for result in results:
@@ -63,10 +40,3 @@ def test_two_ranks_train_as_one_process(name: str, results: list[dict[str, Any]]
     own = {"dpo": ["rewards/margins"], "reward": ["margin"]}.get(name, ["entropy", "mean_token_accuracy"])
     for key in own:
         assert logs[single][key] == pytest.approx(alone[single][key], rel=1e-4, abs=1e-7)
-
-
-def test_two_ranks_go_on_to_the_bit_and_gather_rows_in_unequal_numbers(results: list[dict[str, Any]]) -> None:
-    first, second = [[0.0, 1.0]], [[0.0, 1.0], [2.0, 3.0]]
-    for result, own in zip(results, (first, second), strict=True):
-        assert result["resume"]
-        assert result["gathered"] == [[*first, *second], [1.0, 6.0], second, [6.0], own, [sum(map(sum, own))]]

@@ -23,6 +23,7 @@ from torch.distributed import TCPStore
 from tests.helpers import quicken_accelerate
 from tests.ranks.launch import free_port, hand_back, results_of
 
+Results = list[dict[str, Any]]  # of each rank
 # What a rank has to end by itself after another failed: tests read what it says of that.
 GRACE_SECONDS = 30
 

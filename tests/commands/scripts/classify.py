@@ -1,6 +1,5 @@
 """Fine-tunes a model on text classification, as the scripts that people have (after run_glue.py of transformers)."""
 
-import os
 from dataclasses import dataclass, field
 
 import datasets
@@ -21,16 +20,12 @@ from transformers import Trainer
 
 
 @dataclass
-class DataArguments:
+class OwnArguments:
+    model_name_or_path: str = field(metadata={"help": "A folder with a config and a tokenizer."})
     train_file: str = field(metadata={"help": "Lines of JSON with a text, a label and a source."})
     validation_file: str = field(metadata={"help": "The same to evaluate on."})
     test_file: str = field(metadata={"help": "The same to predict."})
     max_seq_length: int = field(default=16, metadata={"help": "Longer texts are cut."})
-
-
-@dataclass
-class ModelArguments:
-    model_name_or_path: str = field(metadata={"help": "A folder with a config and a tokenizer."})
 
 
 def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
@@ -39,19 +34,18 @@ def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = HfArgumentParser((ModelArguments, DataArguments, TrainingArguments))
-    model_args, data_args, training_args = parser.parse_args_into_dataclasses()
+    own_args, training_args = HfArgumentParser((OwnArguments, TrainingArguments)).parse_args_into_dataclasses()
     set_seed(training_args.seed)
 
-    files = {"train": data_args.train_file, "validation": data_args.validation_file, "test": data_args.test_file}
+    files = {"train": own_args.train_file, "validation": own_args.validation_file, "test": own_args.test_file}
     data = datasets.load_dataset("json", data_files=files)
     num_labels = len(set(data["train"]["label"]))
-    config = AutoConfig.from_pretrained(model_args.model_name_or_path, num_labels=num_labels)
-    tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path)
+    config = AutoConfig.from_pretrained(own_args.model_name_or_path, num_labels=num_labels)
+    tokenizer = AutoTokenizer.from_pretrained(own_args.model_name_or_path)
     model = AutoModelForSequenceClassification.from_config(config)
 
     def preprocess(examples):
-        return tokenizer(examples["text"], max_length=data_args.max_seq_length, truncation=True)
+        return tokenizer(examples["text"], max_length=own_args.max_seq_length, truncation=True)
 
     with training_args.main_process_first(desc="dataset map pre-processing"):
         data = data.map(preprocess, batched=True)
@@ -81,10 +75,7 @@ def main() -> None:
 
     if training_args.do_predict:
         predictions = trainer.predict(data["test"].remove_columns("label"), metric_key_prefix="predict").predictions
-        with open(os.path.join(training_args.output_dir, "predict_results.txt"), "w") as writer:
-            writer.write("index\tprediction\n")
-            for index, guess in enumerate(np.argmax(predictions, axis=1)):
-                writer.write(f"{index}\t{guess}\n")
+        np.savetxt(f"{training_args.output_dir}/predict_results.txt", np.argmax(predictions, axis=1), fmt="%d")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,12 @@ from typing import Any
 
 import datasets
 import pandas as pd
-import pytest
 import torch
 
 from mixer import Ledger, MixingTrainer, Stream
 from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
 from tests.ranks.launch import message_of
-from tests.ranks.warm import launched, on_ranks
+from tests.ranks.warm import Results, launched, on_ranks
 
 
 def elastic(folder: Path, max_steps: int, checkpoint: str | None, mixing: Any = "Uniform") -> MixingTrainer:
@@ -92,7 +91,7 @@ def failures(folder: Path) -> list[str]:
 results = launched(two, rows, failures)
 
 
-def test_two_ranks_then_one_then_four_give_the_run_of_one(results: list[dict[str, Any]]) -> None:
+def test_two_ranks_then_one_then_four_give_the_run_of_one(results: Results) -> None:
     folder = results[0]["folder"]
     elastic(folder / "elastic", 8, "checkpoint-4")
     on_ranks(folder, four, world_size=4)
@@ -102,7 +101,7 @@ def test_two_ranks_then_one_then_four_give_the_run_of_one(results: list[dict[str
     pd.testing.assert_series_equal(changed["loss"], whole["loss"], atol=1e-4, rtol=0)
 
 
-def test_a_shard_that_ends_on_one_rank_ends_the_stream_for_both(results: list[dict[str, Any]]) -> None:
+def test_a_shard_that_ends_on_one_rank_ends_the_stream_for_both(results: Results) -> None:
     ledger = Ledger(results[0]["folder"] / "rows-0" / "ledger").to_pandas()
     of_rows = ledger[ledger["stream"] == "rows"].set_index("step")
     given = int(of_rows["seen"].iloc[-1])
@@ -113,7 +112,7 @@ def test_a_shard_that_ends_on_one_rank_ends_the_stream_for_both(results: list[di
     assert of_rows["coverage"].isna().all()
 
 
-def test_rows_go_on_to_the_bit(results: list[dict[str, Any]]) -> None:
+def test_rows_go_on_to_the_bit(results: Results) -> None:
     for result in results:
         for name in ("rows-0", "rows-1"):
             ends = [result["rows"][f"{name} {checkpoint}"] for checkpoint in (None, 3, 9)]
@@ -121,18 +120,9 @@ def test_rows_go_on_to_the_bit(results: list[dict[str, Any]]) -> None:
         torch.testing.assert_close(result["rows"], results[0]["rows"], rtol=0, atol=0)
 
 
-def test_rows_of_two_ranks_are_refused_on_one_unless_told_otherwise(results: list[dict[str, Any]]) -> None:
-    folder = results[0]["folder"]
-    with pytest.raises(ValueError, match=r"Stream 'rows': .* over 2 ranks .*allow_inexact=True"):
-        rows_trainer(folder / "one").train(resume_from_checkpoint=str(folder / "rows-0" / "checkpoint-3"))
-
-
-def test_one_rank_that_fails_among_rows_and_tokens_ends_both(results: list[dict[str, Any]]) -> None:
-    for number, (first, second) in enumerate(zip(*(result["failures"] for result in results), strict=True)):
-        if number < 2:
-            assert "Stream 'rows': row 8 of shard 1 could not be read: OSError: line cut" in first
-            assert first.startswith("RemoteError: rank 1 failed: SampleError")
-            assert second.startswith("SampleError")
-        else:
-            assert first.startswith("RemoteError: rank 1 failed: ValueError: no idea")
-            assert second == "ValueError: no idea"
+def test_one_rank_that_fails_among_rows_and_tokens_ends_both(results: Results) -> None:
+    told = ["SampleError: Stream 'rows': row 8 of shard 1 could not be read: OSError: line cut"] * 2
+    told += ["ValueError: no idea"] * 2
+    for message, first, second in zip(told, *(result["failures"] for result in results), strict=True):
+        assert first.startswith(f"RemoteError: rank 1 failed: {message}")
+        assert second.startswith(message)
