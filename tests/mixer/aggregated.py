@@ -7,7 +7,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from mixer import MixingTrainer
 from mixer.trainer.method import Method
@@ -15,32 +14,25 @@ from tests.mixer.trainer.runs import logged as logged
 from tests.mixer.trainer.runs import make
 
 
-class Points(Dataset[dict[str, Tensor]]):
+def points(num_samples: int, seed: int, label: int) -> list[dict[str, Tensor]]:
     """Points of the plane's first quarter, all of one class: streams of different classes are at odds."""
-
-    def __init__(self, num_samples: int, seed: int, label: int):
-        generator = torch.Generator().manual_seed(seed)
-        self.x = torch.rand(num_samples, 4, generator=generator, dtype=torch.float64)
-        self.labels = torch.full((num_samples,), label)
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {"x": self.x[index], "labels": self.labels[index]}
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(num_samples, 4, generator=generator, dtype=torch.float64)
+    return [{"x": row, "labels": torch.tensor(label)} for row in x]
 
 
 class Classifier(nn.Module):
-    """Two layers."""
-
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.body = nn.Linear(4, 5, dtype=torch.float64)
         self.head = nn.Linear(5, 3, dtype=torch.float64)
 
+    def hidden(self, x: Tensor, labels: Tensor) -> Tensor:
+        return self.body(x)
+
     def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        logits = self.head(torch.tanh(self.body(x)))
+        logits = self.head(torch.tanh(self.hidden(x, labels)))
         return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
 
@@ -51,10 +43,8 @@ class TwoSides(Classifier):
         super().__init__()
         self.left, self.right, self.none = (nn.Linear(4, 5, dtype=torch.float64) for _ in range(3))
 
-    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        side = self.left if int(labels[0]) == 0 else self.right
-        logits = self.head(torch.tanh(self.body(x) + side(x)))
-        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+    def hidden(self, x: Tensor, labels: Tensor) -> Tensor:
+        return self.body(x) + (self.left if int(labels[0]) == 0 else self.right)(x)
 
 
 class Watch(Method):
@@ -93,8 +83,8 @@ def jacobian(watch: Watch, number: int, model: nn.Module) -> Tensor:
     return torch.stack(rows)
 
 
-def at_odds() -> dict[str, Points]:
-    return {"a": Points(20, 1, 0), "b": Points(11, 2, 1), "c": Points(6, 3, 2)}
+def at_odds() -> dict[str, Any]:
+    return {"a": points(20, 1, 0), "b": points(11, 2, 1), "c": points(6, 3, 2)}
 
 
 def make_trainer(folder: Path, conflict: Any = None, **changes: Any) -> MixingTrainer:

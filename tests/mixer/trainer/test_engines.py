@@ -65,6 +65,8 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("zero3",), {"has_heads": True}, "first micro-batch"),
     (("fsdp2", "zero2"), {"has_heads": True, "is_cut_by_tokens": True}, "max_tokens_per_micro_batch cannot guarantee"),
     (("fsdp2",), {"has_heads": True, "streams": [Stream("rows", _Rows())]}, r"iterable streams \['rows'\]"),
+    (("zero2",), {"config": {"scheduler": {"type": "W"}}, "counts_steps": False}, r"scheduler, .* lr_scheduler_type"),
+    (("zero2",), {"config": {"fp16": {"enabled": True}}, "probes": True}, r"under DeepSpeed in fp16, .* Use bf16"),
 ]
 
 
@@ -72,34 +74,22 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
 def test_what_an_engine_cannot_give_is_refused_and_ddp_gives_all_of_it(
     engines: tuple[str, ...], wish: dict[str, Any], message: str
 ) -> None:
+    config = wish.get("config", {})
+    wish = {name: value for name, value in wish.items() if name != "config"}
     for engine in engines:
+        check_engine(trainer_with(engine, **config), asked())
         with pytest.raises(ValueError, match=message):
-            check_engine(trainer_with(engine), asked(**wish))
+            check_engine(trainer_with(engine, **config), asked(**wish))
     check_engine(trainer_with("ddp"), asked(**wish))
 
 
-@pytest.mark.parametrize(
-    ("config", "wish", "message"),
-    [
-        ({"scheduler": {"type": "WarmupLR"}}, {"counts_steps": False}, r"scheduler, .* set lr_scheduler_type"),
-        ({"fp16": {"enabled": True}}, {"probes": True}, r"under DeepSpeed in fp16, .* Use bf16"),
-    ],
-)
-def test_what_deepspeeds_configuration_cannot_go_with(config: Any, wish: dict[str, Any], message: str) -> None:
-    trainer = trainer_with("zero2", **config)
-    check_engine(trainer, asked())
-    with pytest.raises(ValueError, match=message):
-        check_engine(trainer, asked(**wish))
-
-
-def test_the_first_fsdp_and_other_engines_are_refused() -> None:
+def test_the_first_fsdp_and_other_engines_are_refused_and_fsdp_that_is_not_used_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with pytest.raises(ValueError, match="fsdp_config: version 1"):
         engine_of(trainer_with("fsdp1"))
     with pytest.raises(ValueError, match="XLA is not supported by mixing: use DDP, FSDP2 or DeepSpeed"):
         engine_of(trainer_with("xla"))
-
-
-def test_fsdp_that_is_not_used_is_told(caplog: pytest.LogCaptureFixture) -> None:
     check_engine(trainer_with("ddp", fsdp=True), asked())
     check_engine(trainer_with("fsdp2", fsdp=True), asked())
     assert caplog.text.count("fsdp is set, but accelerate shards no model here") == 1

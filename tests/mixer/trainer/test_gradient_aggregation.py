@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from mixer import GradientAggregation, Stream
@@ -19,33 +18,19 @@ from mixer.utils.random_state import seeded
 from replay import ReplayBuffer
 from replay.methods import AGEM
 from tests.helpers import weights_of
-from tests.mixer.aggregated import (
-    Classifier,
-    Points,
-    TwoSides,
-    at_odds,
-    jacobian,
-    logged,
-    make_trainer,
-    run,
-    state_of,
-)
+from tests.mixer.aggregated import Classifier, TwoSides, at_odds, jacobian, logged, make_trainer, points, run, state_of
 
 torchjd = pytest.importorskip("torchjd.aggregation")
 FULL = pytest.mark.full
 
 
-def expected(name: str, rows: Tensor, step: int, seed: int = 42) -> Tensor:
+RULES = {"pcgrad": torchjd.PCGrad(), "upgrad": torchjd.UPGrad(), "mgda": torchjd.MGDA(), "cagrad": torchjd.CAGrad(0.4)}
+
+
+def expected(name: str, rows: Tensor, step: int) -> Tensor:
     """torchjd's own aggregate of the rows, on the scale on which weights of a mean have the mean 1."""
-    with seeded(_KEY, seed, step):
-        if name == "pcgrad":
-            return torchjd.PCGrad()(rows)
-        if name == "upgrad":
-            return len(rows) * torchjd.UPGrad()(rows)
-        if name == "mgda":
-            return len(rows) * torchjd.MGDA()(rows)
-        assert name == "cagrad"
-        return len(rows) / 1.4 * torchjd.CAGrad(c=0.4)(rows)
+    with seeded(_KEY, 42, step):
+        return {"pcgrad": 1, "cagrad": len(rows) / 1.4}.get(name, len(rows)) * RULES[name](rows)
 
 
 def close(found: Tensor, wanted: Tensor, tolerance: float = 1e-12) -> None:
@@ -84,37 +69,28 @@ def test_a_bargain_is_one_between_the_streams_gradients_and_torchjds_where_it_fi
     close(own / own.norm(), found / found.norm(), 1e-5)
 
 
-def test_without_a_rule_it_is_the_ordinary_gradient(tmp_path: Path) -> None:
-    _, plain = run(tmp_path / "plain")
-    for rule in (torchjd.Sum(), torchjd.Mean()):
-        _, watch = run(tmp_path / "rule", rule)
-        for one, other in zip(plain.gradients, watch.gradients, strict=True):
-            close(one, other, 1e-13)
+class Twice(Method):
+    one_stream_each = True
+
+    def factors(self, plan: Any, items: Any) -> np.ndarray:
+        return np.array([2.0, 1.0, 0.0])
 
 
-def test_loss_weights_are_part_of_the_gradients(tmp_path: Path) -> None:
-    class Twice(Method):
-        one_stream_each = True
+class Logits(Method):
+    adds_term = True
 
-        def factors(self, plan: Any, items: Any) -> np.ndarray:
-            return np.array([2.0, 1.0, 0.0])
+    def term(self, trained: ForwardResult) -> Tensor | None:
+        return trained.output["logits"].square().sum() / 100 if trained.micro.stream_ids[0] == 1 else None
 
-    trainer, watch = run(tmp_path, "pcgrad", methods=[Twice()])
+
+def test_loss_weights_and_terms_are_part_of_the_gradients(tmp_path: Path) -> None:
+    trainer, watch = run(tmp_path / "weighed", "pcgrad", methods=[Twice()])
     for number, found in enumerate(watch.gradients):
         rows = torch.tensor([[2.0], [1.0]]) * jacobian(watch, number, Classifier())[:2]
         close(found, expected("pcgrad", rows, number))
     assert logged(trainer, "conflict_weight/a")
     assert not logged(trainer, "conflict_weight/c")  # a gradient of 0 is left out
-
-
-def test_terms_are_part_of_the_gradients(tmp_path: Path) -> None:
-    class Logits(Method):
-        adds_term = True
-
-        def term(self, trained: ForwardResult) -> Tensor | None:
-            return trained.output["logits"].square().sum() / 100 if trained.micro.stream_ids[0] == 1 else None
-
-    _, watch = run(tmp_path, "upgrad", methods=[Logits()], max_steps=1)
+    _, watch = run(tmp_path / "with a term", "upgrad", methods=[Logits()], max_steps=1)
     model = Classifier()
     rows = jacobian(watch, 0, model)
     term = sum((model(**inputs)["logits"].square().sum() / 100 for inputs in watch.samples[0][1]), torch.zeros(()))
@@ -145,10 +121,10 @@ def test_one_stream_in_a_step_and_streams_that_come_and_go(tmp_path: Path) -> No
 
 
 def test_what_is_frozen_or_reached_by_no_stream_has_no_gradient(tmp_path: Path) -> None:
-    class Frozen(TwoSides):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body.requires_grad_(False)
+    def frozen() -> TwoSides:
+        model = TwoSides()
+        model.body.requires_grad_(False)
+        return model
 
     seen: list[set[str]] = []
 
@@ -156,8 +132,8 @@ def test_what_is_frozen_or_reached_by_no_stream_has_no_gradient(tmp_path: Path) 
         def end_backward(self, model: nn.Module) -> None:
             seen.append({name for name, parameter in model.named_parameters() if parameter.grad is not None})
 
-    before = Frozen().state_dict()
-    trainer, _ = run(tmp_path, "upgrad", model=Frozen, weight_decay=0.1, methods=[Look()])
+    before = frozen().state_dict()
+    trainer, _ = run(tmp_path, "upgrad", model=frozen, weight_decay=0.1, methods=[Look()])
     assert seen == [{f"{layer}.{part}" for layer in ("left", "right", "head") for part in ("weight", "bias")}] * 4
     for name, value in trainer.model.state_dict().items():
         assert torch.equal(value, before[name]) == name.startswith(("body", "none"))
@@ -171,10 +147,7 @@ def test_clipping_and_the_logged_norm_are_of_the_aggregate(tmp_path: Path) -> No
     assert float(moved.norm()) == pytest.approx(0.5 * 0.01, rel=1e-3)
 
 
-QUICK = ("pcgrad", "nash-mtl")
-
-
-@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=FULL) for name in NAMES])
+@pytest.mark.parametrize("name", [n if n in ("pcgrad", "nash-mtl") else pytest.param(n, marks=FULL) for n in NAMES])
 def test_a_resumed_run_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
     options = {"max_steps": 8, "optim": "adamw_torch", "learning_rate": 0.05, "logging_steps": 3}
     whole = make_trainer(tmp_path / "whole", name, **options, save_strategy="steps", save_steps=4)
@@ -211,26 +184,18 @@ def test_what_is_not_finite_is_left_to_others(tmp_path: Path) -> None:
         run(tmp_path / "raise", "upgrad", model=Poisoned, nonfinite="raise")
 
 
-def test_a_scaled_loss_scales_the_gradient_and_no_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backward = Accelerator.backward  # where a gradient scaler does this
-    monkeypatch.setattr(Accelerator, "backward", lambda self, loss, **options: backward(self, loss * 4096, **options))
-    _, watch = run(tmp_path, "upgrad", max_steps=1)
-    close(watch.gradients[0], 4096 * expected("upgrad", jacobian(watch, 0, Classifier()), 0), 1e-9)
-
-
-class _Sparse(Classifier):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(4, 2, sparse=True)
-
-
 def test_what_it_cannot_be_used_beside(tmp_path: Path) -> None:
-    memory = {"train_dataset": {"new": Points(30, 1, 0), "memory": ReplayBuffer(12)}, "mixing": [0.5, 0.5]}
+    def sparse() -> Classifier:
+        model = Classifier()
+        model.table = nn.Embedding(4, 2, sparse=True)
+        return model
+
+    memory = {"train_dataset": {"new": points(30, 1, 0), "memory": ReplayBuffer(12)}, "mixing": [0.5, 0.5]}
     refused: list[tuple[Any, dict[str, Any], str]] = [
         ("upgrad", {**memory, "methods": [AGEM()]}, r"the methods \['AGEM'\] both combine separate gradients"),
         ("upgrad", {"methods": [GradientAggregation()]}, "and methods both combine the streams' gradients"),
         ("upgrad", {"optim": "galore_adamw_layerwise"}, "updates weights during the backward pass"),
-        ("upgrad", {"model": _Sparse}, r"conflict=upgrad needs a separate gradient per stream, .* table has sparse"),
+        ("upgrad", {"model": sparse}, r"conflict=upgrad needs a separate gradient per stream, .* table has sparse"),
         (GradientAggregation, {}, "conflict is the class"),
     ]
     for conflict, changes, message in refused:

@@ -11,13 +11,12 @@ from mixer import MixingTrainer
 from mixer.mixture.plan import Plan
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
+from replay import ReplayBuffer
 from tests.helpers import GradientRecorder, build_model
 from tests.mixer.trainer import runs
 
 
 class Recorded(Method):
-    """Notes the order of its calls."""
-
     name = "recorded"
 
     def __init__(self, first: int = -1):
@@ -126,39 +125,27 @@ def test_a_term_is_added_to_the_loss_whole_and_logged_whatever_the_micro_batches
 
 
 def test_factors_weigh_the_losses_of_streams(tmp_path: Path) -> None:
-    parts = [train(tmp_path, [Weighted(f)], max_steps=1) for f in np.eye(3).tolist()]
-    whole = train(tmp_path, [Weighted([0.5, 2.0, 3.0])], max_steps=1)
-    gradients = [part.gradients[0] for part in parts]
-    expected = 0.5 * gradients[0] + 2.0 * gradients[1] + 3.0 * gradients[2]
-    torch.testing.assert_close(whole.gradients[0], expected, rtol=1e-4, atol=1e-6)
+    factors = [*np.eye(3).tolist(), [0.5, 2.0, 3.0]]
+    a, b, c, whole = (train(tmp_path, [Weighted(own)], max_steps=1).gradients[0] for own in factors)
+    torch.testing.assert_close(whole, 0.5 * a + 2.0 * b + 3.0 * c, rtol=1e-4, atol=1e-6)
 
 
 def test_methods_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
-    class Again(Weighted):
-        pass
-
+    again = type("Again", (Weighted,), {})([1.0, 3.0, 1.0])
     with pytest.raises(ValueError, match=r"\['Weighted', 'Again'\] each set factors on the losses"):
-        make(tmp_path, [Weighted([1.0, 2.0, 0.5]), Again([1.0, 3.0, 1.0])]).train()
+        make(tmp_path, [Weighted([1.0, 2.0, 0.5]), again]).train()
     with pytest.raises(ValueError, match=r"methods: names must differ, but \['recorded'\] occur more than once"):
         make(tmp_path, [Recorded(), Recorded()])
-
-
-class _Growing:
-    """Nothing but the names of what a replay buffer has."""
-
-    new_cursor = reader = follow = as_method = len
 
 
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
         (Entropy(0.5), r"methods must be a list of methods, got a single Entropy. Pass a list: methods=\[Entropy"),
-        (Entropy, r"methods must be a list of methods, got the class Entropy"),
         ([Entropy(0.5), Entropy], r"methods\[1\] must be a method, got the class Entropy. Pass an instance"),
         (["DER"], r"methods\[0\] must be a method, got 'DER'. Methods are instances, such as DER\('memory'\)"),
         ("DER", r"methods must be a list of methods, got 'DER'"),
-        (None, r"methods must be a list of methods, got a NoneType"),
-        ([_Growing()], r"methods\[0\] must be a method, got a _Growing. It is a stream: train_dataset="),
+        ([ReplayBuffer(4)], r"methods\[0\] must be a method, got a ReplayBuffer. It is a stream: train_dataset="),
     ],
 )
 def test_what_is_no_method_is_refused(tmp_path: Path, methods: Any, message: str) -> None:

@@ -1,6 +1,5 @@
 """A trainer whose batch size changes: what is trained, when, and with which learning rate."""
 
-import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -25,24 +24,17 @@ BY_STEPS: list[tuple[str, dict[str, Any], float]] = [
 
 
 class Rates(TrainerCallback):
-    """Keeps the learning rate of every optimizer step, and the events."""
-
     def __init__(self) -> None:
         self.rates: list[float] = []
         self.events: list[tuple[str, int]] = []
+        for event in ("epoch_end", "evaluate", "save"):
+            setattr(self, f"on_{event}", lambda _, state, *__, name=event, **___: self.note(name, state))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         self.rates.append(optimizer.param_groups[0]["lr"])
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        assert not control.should_epoch_stop
-        self.events.append(("epoch", state.global_step))
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.events.append(("evaluate", state.global_step))
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.events.append(("save", state.global_step))
+    def note(self, name: str, state: Any) -> None:
+        self.events.append((name, state.global_step))
 
     def of(self, event: str) -> list[int]:
         return [step for name, step in self.events if name == event]
@@ -102,59 +94,22 @@ class TestLearningRate:
         assert [entry["learning_rate"] for entry in logs] == rates.rates
         assert [entry.get("learning_rate_factor", 1.0) for entry in logs] == pytest.approx(factors)
 
-    def test_one_that_follows_a_metric_is_scaled_too(self, tmp_path: Path) -> None:
-        schedule = schedules.Function(doubling, learning_rate="sqrt")
-        options = {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"patience": 100}}
-        evaluated = {"eval_strategy": "steps", "eval_steps": 1}
-        _, rates = train(tmp_path, schedule, budget=Budget(steps=8), **options, **evaluated)
-        assert rates.rates == pytest.approx([0.1 * math.sqrt(2 ** (step // 3)) for step in range(8)])
+    def test_a_table_of_whole_steps_is_looked_up_and_a_schedule_that_can_only_step_is_refused(
+        self, tmp_path: Path
+    ) -> None:
+        def stepping(kind: Any, *by: Any, **options: Any) -> MixingTrainer:
+            model = build_model("llama")
+            optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+            return make(tmp_path, model=model, optimizers=(optimizer, kind(optimizer, *by)), **options)
 
-    def test_a_table_of_whole_steps_is_looked_up(self, tmp_path: Path) -> None:
         table = [1.0, 0.5, 0.25, 0.125, 0.0625, 0.0]  # the Trainer steps once more at the end
         options = {"num_train_epochs": 1, "per_device_train_batch_size": 8}
-        by_table = lambda optimizer: LambdaLR(optimizer, lambda step: table[step])  # noqa: E731
-        trainer = self.stepping(tmp_path, by_table, lambda step, size: [8, 4, 4, 12, 12][step], **options)
+        sizes = [8, 4, 4, 12, 12]
+        trainer = stepping(LambdaLR, lambda step: table[step], batch_size=lambda step, size: sizes[step], **options)
         trainer.train()
         assert column(trainer, "learning_rate") == [1.0, 0.5, 0.5, 0.25, 0.125]
-
-    def stepping(self, folder: Path, scheduler: Any, batch_size: Any = None, **changes: Any) -> MixingTrainer:
-        model = build_model("llama")
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        return make(folder, batch_size, model=model, optimizers=(optimizer, scheduler(optimizer)), **changes)
-
-    def test_a_schedule_that_can_only_step_is_refused_or_said_to_follow_nothing(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
         with pytest.raises(ValueError, match="a StepLR can only step"):
-            self.stepping(tmp_path, lambda optimizer: StepLR(optimizer, 5), doubling)
-
-        class Setting(TrainerCallback):
-            def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-                trainer.mixing.set_batch_size(2)
-
-        trainer = self.stepping(tmp_path, lambda optimizer: StepLR(optimizer, 5), max_steps=3, callbacks=[Setting()])
-        logger = logging.getLogger("transformers")
-        logger.addHandler(caplog.handler)
-        trainer.train()
-        logger.removeHandler(caplog.handler)
-        assert "A StepLR can only step" in caplog.text
-
-    def test_a_warm_up_longer_than_was_planned_still_decays_to_the_end(self, tmp_path: Path) -> None:
-        schedule = schedules.Function(lambda step, size: 2 if step else 20, initial=20)
-        _, rates = train(tmp_path, schedule, num_train_epochs=2, warmup_steps=8, lr_scheduler_type="cosine")
-        assert rates.rates.index(max(rates.rates)) == 8
-        assert rates.rates[8:] == sorted(rates.rates[8:], reverse=True)
-        assert rates.rates[-1] < 0.001
-
-    def test_seesaw_cuts_by_the_root_and_doubles(self, tmp_path: Path) -> None:
-        trainer, rates = train(tmp_path, schedules.Seesaw(maximum=16), num_train_epochs=4, lr_scheduler_type="linear")
-        sizes = column(trainer, "batch_size")
-        assert sorted(set(sizes)) == [4, 8, 16]
-        assert sizes == sorted(sizes)
-        assert rates.rates[:5] == pytest.approx([0.1] * 5)  # without a warm-up the peak is the first step
-        assert rates.rates[sizes.index(8)] == pytest.approx(rates.rates[0] / math.sqrt(2))
-        # At its maximum the batch grows no more: the learning rate falls as the run's own does.
-        assert column(trainer, "learning_rate_factor")[sizes.index(16) :] == [2.0] * sizes.count(16)
+            stepping(StepLR, 5, batch_size=doubling)
 
 
 class TestLoop:
@@ -165,7 +120,7 @@ class TestLoop:
         ends = clock[clock["samples"] % 40 == 0]
         assert ends["samples"].tolist() == [40, 80, 120]
         steps = ends["step"].tolist()
-        assert rates.of("epoch") == rates.of("evaluate") == rates.of("save") == steps
+        assert rates.of("epoch_end") == rates.of("evaluate") == rates.of("save") == steps
         assert trainer.state.epoch == 3.0
         assert trainer.state.global_step == trainer.state.max_steps == steps[-1]
         assert trainer.mixing.seen.tolist() == [120]
@@ -222,8 +177,6 @@ class TestByHand:
         assert found[: len(totals)] == totals
         assert sum(found) == (68 if changes else 80)
         assert trainer.state.epoch == 2.0
-        logs = [entry["batch_size"] for entry in trainer.state.log_history if "loss" in entry]
-        assert logs[: len(totals)] == totals
 
 
 class _Clairvoyant(schedules.Constant):
@@ -234,16 +187,16 @@ class _Clairvoyant(schedules.Constant):
 @pytest.mark.parametrize(
     ("batch_size", "changes", "message"),
     [
-        (0, {}, "batch-size function at step 2: expected a whole number of samples, 1 or more, got 0"),
-        (float("nan"), {}, "at step 2: .* got nan"),
+        (
+            lambda step, size: 4 * (step < 2),
+            {},
+            "batch-size function at step 2: expected a whole number of samples, 1 or more, got 0",
+        ),
         (_Clairvoyant(4), {}, r"Clairvoyant needs \['future'\], but a run only observes"),
         (None, {"max_steps": 0}, "max_steps=0 trains nothing"),
         (None, {"budget": 100}, r"budget must be a Budget, such as Budget\(tokens=2_000_000_000\)"),
     ],
 )
 def test_wrong_sizes_and_budgets_are_refused(tmp_path: Path, batch_size: Any, changes: Any, message: str) -> None:
-    if isinstance(batch_size, int | float):
-        sizes = [4, 4, batch_size]
-        batch_size = lambda step, size: sizes[step]  # noqa: E731
     with pytest.raises((ValueError, TypeError), match=message):
         train(tmp_path, batch_size, **changes)

@@ -18,27 +18,21 @@ _ASSIGNED = set(re.findall(r"self\.(_[a-z]\w*)", inspect.getsource(trainer_modul
 _PRIVATE = {name for name in _ASSIGNED | set(dir(Trainer)) if re.match("_[a-z]", name)}
 
 
-def test_the_installed_trainer_has_every_name() -> None:
+def test_the_installed_trainer_has_every_name_and_a_renamed_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = seam.missing_names()
     assert not missing, (
         f"transformers {transformers.__version__} has renamed or removed names of the Trainer that "
         f"mixer/trainer/seam.py lists (checked with {seam.CHECKED_WITH}): {missing}. Find what took their place."
     )
-
-
-def test_a_renamed_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspect, "getsource", lambda _: "")
     assert set(seam.missing_names(type("Renamed", (), {}))) == {*seam.OVERRIDDEN, *seam.USED}
 
 
-def test_the_overridden_names_are_those_of_the_list_and_at_most_twelve() -> None:
+def test_the_names_that_are_overridden_at_most_twelve_and_used_are_those_of_the_lists() -> None:
     own = [kind for kind in MixingTrainer.__mro__ if kind.__module__.startswith("mixer.")]
     overridden = {name for kind in own for name in vars(kind) if name in dir(Trainer) and re.match("_[a-z]", name)}
     assert overridden == set(seam.OVERRIDDEN)
     assert len(overridden) <= 12
-
-
-def test_the_names_that_are_used_are_those_of_the_list() -> None:
     used = {
         node.attr
         for path in ROOT.rglob("*.py")

@@ -24,8 +24,6 @@ BROKEN = (3, 7)
 
 
 class Broken(Tokens):
-    """Tokens of which some raise and one is `None`."""
-
     def __getitem__(self, index: int) -> Any:
         if index in BROKEN:
             raise OSError("disk on fire")
@@ -74,14 +72,11 @@ def test_a_step_is_what_it_is_without_the_terms_of_the_skipped_sample(plain: Mix
         {"dataloader_num_workers": 2},
         {"max_tokens_per_micro_batch": 30},
         {"train_sampling_strategy": "group_by_length"},
-        {"per_device_train_batch_size": 1},
         {"mixing": "FAMO", "per_device_train_batch_size": 1},
     ],
     ids=lambda changes: "-".join(changes),
 )
-def test_how_samples_are_loaded_and_cut_makes_no_difference(
-    plain: MixingTrainer, changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_how_samples_are_loaded_makes_no_difference(plain: MixingTrainer, changes: Any, tmp_path: Path) -> None:
     other = train(tmp_path, streams(), **changes)
     if "mixing" not in changes:
         torch.testing.assert_close(weights_of(plain.model), weights_of(other.model), rtol=0, atol=1e-5)
@@ -117,20 +112,19 @@ class _OwnRows(IterableDataset[Any]):
         yield from map(self.make, _rows())
 
 
-def _raising() -> Stream:
-    return Stream("b", Broken(12, 2), on_sample_error="raise")
-
-
 @pytest.mark.parametrize(
     ("data", "changes", "error", "message"),
     [
         (Broken(12, 2), {"on_sample_error": "raise"}, SampleError, r"Stream 'b': sample [379] (could not be|is None)"),
-        (_raising(), {}, SampleError, r"Stream 'b': sample \d"),
-        (_raising(), {"dataloader_num_workers": 1}, SampleError, r"Stream 'b': sample \d"),
+        (
+            Stream("b", Broken(12, 2), on_sample_error="raise"),
+            {"dataloader_num_workers": 1},
+            SampleError,
+            r"'b': sample \d",
+        ),
         (Broken(12, 2), {"max_steps": 99, "max_skipped_share": 0.1}, TooManyBrokenError, r"10 of \d+ of .*_share=0.1"),
         (_OwnRows(_made), {"epoch_size": 33}, SampleError, r"'b': row . of shard 0 could not be .* bad row"),
         (Broken(12, 2), {"max_skipped_share": 1.5}, ValueError, "max_skipped_share must be a share from 0 to 1"),
-        (Broken(12, 2), {"max_skipped_share": True}, ValueError, "max_skipped_share must be a share from 0 to 1"),
         (Broken(12, 2), {"on_sample_error": "ignore"}, ValueError, "must be 'raise' or 'skip', got 'ignore'"),
     ],
 )
@@ -148,15 +142,6 @@ def test_the_bound_is_a_share_and_ten_samples(skipped: int, more: int, share: fl
         assert allowed
     except TooManyBrokenError:
         assert not allowed
-
-
-def test_each_is_logged_up_to_a_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trainer = train(tmp_path, {"a": Tokens(4, 1), "b": Broken(12, 2)}, max_steps=40)
-    assert trainer.mixing.skipped[1] > 20
-    told = [record.getMessage() for record in caplog.records if "continues without a sample" in record.getMessage()]
-    assert len(told) == 20
-    assert "Stream 'b': sample" in told[0]
-    assert sum("counted in the ledger" in record.getMessage() for record in caplog.records) == 1
 
 
 @pytest.mark.parametrize(

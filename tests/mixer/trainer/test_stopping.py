@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from transformers import TrainerCallback
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.ledger.folder import read_note
 from mixer.trainer.checkpointing.files import find_problem, list_checkpoints
-from tests.mixer.trainer.checkpointing.test_resume import Whole, assert_same, build, end_of, go_on
+from tests.mixer.trainer.checkpointing.test_resume import Whole, assert_same, build, go_on
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +29,6 @@ def _as_in_a_terminal() -> Iterator[None]:
 
 
 class SignalAt(TrainerCallback):
-    """Has the process receive a signal at some event of a step, once or several times."""
-
     def __init__(self, event: str, step: int, *numbers: signal.Signals):
         self.step, self.numbers = step, numbers or (signal.SIGTERM,)
         setattr(self, f"on_{event}", self._send)
@@ -76,8 +73,7 @@ def test_a_run_is_saved_after_the_step_and_goes_on_as_if_nothing_had_been(
     assert "reason" not in read_note(tmp_path)
 
 
-SIGINT, SIGUSR1 = signal.SIGINT, signal.SIGUSR1
-ALL = ["checkpoint-10", "checkpoint-8", "checkpoint-4"]
+SIGINT, SIGUSR1, ALL = signal.SIGINT, signal.SIGUSR1, [f"checkpoint-{step}" for step in (10, 8, 4)]
 
 
 @pytest.mark.parametrize(
@@ -122,25 +118,3 @@ def test_workers_that_get_the_signal_too_serve_the_run_to_its_end(tmp_path: Path
     with pytest.raises(RunTerminated, match="SIGTERM ended the run"):
         trainer.train()
     assert find_problem(list_checkpoints(tmp_path)[-1]) is None
-
-
-def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Whole) -> None:
-    whole("steps")
-    day, read = 86_400.0, time.time
-    jumps: list[float] = []
-
-    class Jump(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-            jumps.append(-day if state.global_step % 2 else 2 * day)
-
-    monkeypatch.setattr(time, "time", lambda: read() + sum(jumps))
-    trainer = build(tmp_path, callbacks=[Jump()], include_num_input_tokens_seen=True)
-    trainer.train()
-    timed = [value for entry in trainer.state.log_history for name, value in entry.items() if name == "train_runtime"]
-    assert len(timed) > 1
-    assert all(0 <= seconds < day / 2 for seconds in timed)
-    monkeypatch.undo()
-    assert_same(end_of(trainer), {name: part for name, part in whole("steps")[0].items() if name != "logs"})
-    resumed = build(tmp_path)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
-    assert 0 <= resumed._parts.checkpoints._progress().seconds < day / 2

@@ -24,8 +24,6 @@ def run(folder: Path, num_workers: int, resume: Any = None, **changes: Any) -> M
 
 
 class Masked(Tokens):
-    """Tokens with another twist each time they are read."""
-
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         row = dict(super().__getitem__(index))
         row["input_ids"] = torch.where(torch.rand(len(row["input_ids"])) < 0.2, 1, row["input_ids"])

@@ -50,8 +50,6 @@ def test_streams_that_stay_go_on_where_they_were(
     assert mixing.num_tokens.tolist() == [30 * num_steps if start else 0 for start in starts]
 
 
-# ---- Whole runs ----
-
 STREAMS = {"a": Tokens(40, 1), "b": Tokens(30, 2)}
 
 
@@ -72,15 +70,13 @@ def checkpoint(unbroken: MixingTrainer, tmp_path: Path) -> Path:
     return Path(shutil.copytree(str(unbroken.args.output_dir), tmp_path / "run")) / "checkpoint-3"
 
 
+MORE = {"train_dataset": {**STREAMS, "c": Tokens(20, 3)}}
+
+
 @pytest.mark.parametrize(
     ("changes", "message", "totals", "seen"),
     [
-        (
-            {"train_dataset": {**STREAMS, "c": Tokens(20, 3)}},
-            r"checkpoint-3: the streams were .* set allow_inexact=True",
-            [6] * 6,
-            [15, 15, 6],
-        ),
+        (MORE, r"checkpoint-3: the streams were .* set allow_inexact=True", [6] * 6, [15, 15, 6]),
         ({"batch_size": 4}, r"batch_size was 6 .* is 4 now.* set allow_inexact=True", [6, 6, 6, 4, 4, 4], [15, 15]),
     ],
 )

@@ -29,9 +29,7 @@ def test_each_rank_has_its_own_loss_back_and_other_numbers_of_ranks_the_mean() -
     assert [_progress(running_losses=[1.0, 2.0]).running_loss(0, world_size) for world_size in (1, 3)] == [1.5, 1.5]
 
 
-@pytest.mark.parametrize("field", ["seconds", "recorder", "epoch_stops"])
-def test_a_missing_field_is_an_error(field: str) -> None:
-    state = _progress().state_dict()
-    del state[field]
-    with pytest.raises(ValueError, match=f"lacks .*{field}"):
+def test_a_missing_field_is_an_error() -> None:
+    state = {name: value for name, value in _progress().state_dict().items() if name != "seconds"}
+    with pytest.raises(ValueError, match=r"lacks .*seconds"):
         Progress.from_state(state)

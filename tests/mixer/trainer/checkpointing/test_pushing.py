@@ -41,13 +41,9 @@ def _train(folder: Path, **options: Any) -> MixingTrainer:
     return trainer
 
 
-# What each strategy pushes while a run trains: the folders of checkpoints in the repository.
-STRATEGIES = {
-    "end": None,
-    "every_save": set(),
-    "checkpoint": {"last-checkpoint"},
-    "all_checkpoints": {"checkpoint-2", "checkpoint-4"},
-}
+# What each pushes while a run trains: the folders of checkpoints in the repository.
+STRATEGIES = {"end": None, "every_save": set(), "checkpoint": {"last-checkpoint"}}
+STRATEGIES["all_checkpoints"] = {"checkpoint-2", "checkpoint-4"}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

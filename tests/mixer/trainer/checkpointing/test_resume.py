@@ -177,33 +177,21 @@ def _kill(folder: Path, name: str, instant: int, callbacks: Any = (), resume: An
             trainer.train(resume_from_checkpoint=trainer.newest_checkpoint() if resume is True else resume)
 
 
-# ---- Killed at any instant ----
-
-
+WRITING = ("within save_pretrained", "within save", "after write_json", "before _remove", "before rmtree")
 QUICK = [("steps", 0.25), ("epochs", 0.6), ("saved by epoch", 0.95), ("best", 0.6), ("changing", 0.6)]
-OTHERS = [("steps", 0.95), ("best", 0.95), ("changing", 0.95), ("cut short", 0.6)]
+RARER = ("within save_to_json", "before write_json", "after rmtree", 0.95)
+OTHERS = [("steps", 0.95), ("changing", 0.95), ("cut short", 0.6), *(("best", moment) for moment in RARER)]
+ALWAYS = [*QUICK, *(("best", moment) for moment in WRITING)]
 
 
-@pytest.mark.parametrize(("name", "share"), [*QUICK, *(pytest.param(*case, marks=FULL) for case in OTHERS)])
-def test_a_killed_run_ends_as_one_that_was_not(name: str, share: float, tmp_path: Path, whole: Whole) -> None:
+@pytest.mark.parametrize(("name", "moment"), [*ALWAYS, *(pytest.param(*case, marks=FULL) for case in OTHERS)])
+def test_a_killed_run_ends_as_one_that_was_not(name: str, moment: Any, tmp_path: Path, whole: Whole) -> None:
     end, instants = whole(name)
-    _kill(tmp_path, name, int(share * (len(instants) - 1)))
+    found = [number for number, instant in enumerate(instants) if isinstance(moment, float) or moment == instant]
+    share = moment if isinstance(moment, float) else 0.5
+    _kill(tmp_path, name, found[int(share * (len(found) - 1))])
     assert_same(go_on(build(tmp_path, name)), end)
-
-
-WRITING = ["within save_pretrained", "within save", "after write_json", "before _remove", "before rmtree"]
-LATER = ["within save_to_json", "before write_json", "after rmtree"]
-
-
-@pytest.mark.parametrize("moment", [*WRITING, *(pytest.param(moment, marks=FULL) for moment in LATER)])
-def test_a_run_killed_while_it_writes_a_checkpoint_ends_as_one_that_was_not(
-    moment: str, tmp_path: Path, whole: Whole
-) -> None:
-    end, instants = whole("best")
-    found = [number for number, instant in enumerate(instants) if instant == moment]
-    _kill(tmp_path, "best", found[len(found) // 2])
-    assert_same(go_on(build(tmp_path, "best")), end)
-    assert len(list_checkpoints(tmp_path)) == 1, "the best one alone, as the Trainer leaves it"
+    assert name != "best" or len(list_checkpoints(tmp_path)) == 1, "the best one alone, as the Trainer leaves it"
 
 
 @pytest.mark.parametrize("name", ["steps", "best"])
@@ -215,21 +203,17 @@ def test_a_finished_run_has_nothing_left_to_do(name: str, tmp_path: Path, whole:
     assert ("on_step_begin" in begun.names) == (name == "best")
 
 
-def test_the_end_of_an_epoch_that_was_left_is_caught_up_with(tmp_path: Path, whole: Whole) -> None:
+def test_the_end_of_an_epoch_that_was_left_is_caught_up_with_and_no_row_comes_twice(
+    tmp_path: Path, whole: Whole
+) -> None:
     end, instants = whole("epochs")
-    for number in [number for number, instant in enumerate(instants) if instant == "on_save"]:
+    saved, evaluated = ([n for n, own in enumerate(instants) if own == event] for event in ("on_save", "on_evaluate"))
+    for number in [*saved, evaluated[3]]:  # the first epoch's last event: three sets and their mean
         folder = tmp_path / str(number)
         _kill(folder, "epochs", number)
         state = json.loads((Path(str(newest_complete(folder).checkpoint)) / STATE_FILE).read_text())
         assert state["progress"]["epoch_end_is_left"]
         assert_same(go_on(build(folder, "epochs")), end)
-
-
-def test_rows_of_an_evaluation_after_the_checkpoint_do_not_come_twice(tmp_path: Path, whole: Whole) -> None:
-    end, instants = whole("epochs")
-    evaluated = [number for number, instant in enumerate(instants) if instant == "on_evaluate"]
-    _kill(tmp_path, "epochs", evaluated[3])  # the first epoch's last event: all three sets and their mean
-    assert_same(go_on(build(tmp_path, "epochs")), end)
 
 
 def test_a_killed_process_leaves_what_a_run_can_go_on_from(tmp_path: Path, whole: Whole) -> None:
@@ -252,9 +236,6 @@ def test_a_killed_process_leaves_what_a_run_can_go_on_from(tmp_path: Path, whole
     trainer = build(tmp_path)
     assert str(trainer.newest_checkpoint()).endswith("checkpoint-4")
     assert_same(go_on(trainer), whole("steps")[0])
-
-
-# ---- Which checkpoint ----
 
 
 def _write(folder: Path, step: int, is_complete: bool = True) -> Path:
@@ -333,9 +314,6 @@ def test_going_on_earlier_or_from_elsewhere_supersedes_what_came_later(tmp_path:
     assert_same(go_on(build(tmp_path / "first")), whole("steps")[0])
 
 
-# ---- What stays and what goes ----
-
-
 def test_the_best_and_the_newest_stay_and_a_torn_one_never_displaces_a_whole_one(tmp_path: Path) -> None:
     for step, is_complete in ((2, True), (4, False), (6, True), (8, False), (10, True)):
         newest = _write(tmp_path, step, is_complete)
@@ -363,10 +341,9 @@ def test_a_checkpoint_that_is_written_again_is_kept_until_it_is_whole(tmp_path: 
     assert (checkpoint / STATE_FILE).read_text() == '{"new": 1}'
 
 
-# ---- Stopping and going on ----
-
-
-def test_a_run_that_was_stopped_and_ended_goes_on(tmp_path: Path, whole: Whole) -> None:
+def test_a_run_that_was_stopped_goes_on_and_one_that_ended_does_so_with_a_larger_budget(
+    tmp_path: Path, whole: Whole
+) -> None:
     class Stop(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step == 6:
@@ -374,10 +351,6 @@ def test_a_run_that_was_stopped_and_ended_goes_on(tmp_path: Path, whole: Whole) 
 
     build(tmp_path, callbacks=[Stop()]).train()  # when the time on the cluster is over, say
     assert_same(go_on(build(tmp_path)), whole("steps")[0])
-
-
-def test_a_larger_budget_trains_on(tmp_path: Path) -> None:
-    build(tmp_path, "cut short").train()
-    longer = build(tmp_path, "cut short", max_steps=12)
+    longer = build(tmp_path, max_steps=12)
     longer.train(resume_from_checkpoint=True)
     assert longer.ledger.to_pandas()["step"].unique().tolist() == list(range(1, 13))

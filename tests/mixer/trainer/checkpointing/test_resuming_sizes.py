@@ -14,8 +14,6 @@ from tests.mixer.trainer import runs
 
 
 class Acting(TrainerCallback):
-    """Sets sizes, or stops epochs, after some steps."""
-
     def __init__(self, sizes: dict[int, int | None], stops: tuple[int, ...]):
         self.sizes, self.stops = sizes, stops
         self.trainer: Any = None
@@ -70,12 +68,3 @@ def test_it_ends_as_if_nobody_had_cut_it_off(tmp_path: Path, case: str) -> None:
         assert resumed.state.num_train_epochs == whole.state.num_train_epochs
         assert resumed.ledger.clock().equals(whole.ledger.clock())
         assert torch.equal(weights_of(resumed.model), weights_of(whole.model))
-
-
-def test_a_function_is_asked_once_for_each_step(tmp_path: Path) -> None:
-    asked = []
-    sizes = lambda step, size: asked.append(step) or 4  # noqa: E731
-    trainer = runs.make(tmp_path, batch_size=sizes, train_dataset=Tokens(20, 1))
-    for _ in range(2):
-        trainer.train()
-    assert asked == [0, 1, 2] * 2

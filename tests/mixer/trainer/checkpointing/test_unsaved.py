@@ -11,10 +11,8 @@ from transformers import PreTrainedModel, Trainer, TrainerState
 from mixer.ledger.table import Table
 from mixer.trainer.checkpointing import files, save
 from mixer.trainer.checkpointing.choose import WriteError
-from mixer.trainer.checkpointing.files import find_problem, list_checkpoints
-from tests.mixer.trainer.checkpointing.test_resume import Whole, assert_same, build, go_on
-
-FULL = pytest.mark.full
+from mixer.trainer.checkpointing.files import find_problem
+from tests.mixer.trainer.checkpointing.test_resume import FULL, Whole, _names, assert_same, build, go_on
 
 
 def _full(*_: Any, **__: Any) -> None:
@@ -48,7 +46,7 @@ def test_a_checkpoint_that_finds_no_room_ends_the_run_and_nothing_is_lost(
     assert f"checkpoint-8, {part}" in str(error.value)
     assert "No space left on device" in str(error.value)
     assert f"the run resumes from {tmp_path / 'checkpoint-4'} with --resume auto" in str(error.value)
-    assert [path.name for path in list_checkpoints(tmp_path)] == ["checkpoint-4"]
+    assert _names(tmp_path) == ["checkpoint-4"]
     assert find_problem(tmp_path / "checkpoint-4") is None
     assert_same(go_on(build(tmp_path)), expected)
 
@@ -70,3 +68,22 @@ def test_a_ledger_that_finds_no_room_ends_the_run_and_nothing_is_lost(
         with pytest.raises(WriteError, match=rf"No space left on device: .*{table}.*resumes from .*checkpoint-"):
             build(tmp_path).train()
     assert_same(go_on(build(tmp_path)), expected)
+
+
+@pytest.mark.parametrize(("step", "left"), [(4, []), (5, ["checkpoint-4"])])
+def test_no_checkpoint_lacks_what_a_policy_that_failed_would_have_decided(
+    tmp_path: Path, step: int, left: list[str], whole: Whole
+) -> None:
+    def failing(folder: Path, **changes: Any) -> Any:
+        trainer = build(folder, **changes)
+        control = trainer._parts.run.options.policy
+        update = control.update
+        control.update = lambda observation: update(observation) if observation.step != step else 1 // 0
+        return trainer
+
+    with pytest.raises(ZeroDivisionError):
+        failing(tmp_path).train()
+    assert _names(tmp_path) == left
+    assert_same(go_on(build(tmp_path)), whole("steps")[0])
+    failing(tmp_path / "short", max_steps=step).train()  # after the last step it rules nothing any more
+    assert f"checkpoint-{step - step % 4}" in _names(tmp_path / "short")
