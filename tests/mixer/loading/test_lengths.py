@@ -170,13 +170,6 @@ class TestLoader:
         whole = _loader(lengths=None).next_batch()
         assert sorted(row for batch in batches for row in _samples(batch)) == _samples(whole)
 
-    def test_a_column_saves_padding_on_several_ranks(self) -> None:
-        def padding(has_column: bool) -> int:
-            batches = [_loader(rank, 2, has_column, groups_by_length=True).next_batch() for rank in range(2)]
-            return sum(_num_padded(batch) for batch in batches)
-
-        assert padding(has_column=True) < padding(has_column=False)
-
     @pytest.mark.parametrize("fails", [False, True])
     def test_ranks_with_fewer_micro_batches_of_so_many_tokens_get_empty_ones(self, fails: bool) -> None:
         asked = []

@@ -91,11 +91,6 @@ class TestRoundTrip:
     def test_samples_of_any_kind(self, rows: list[Any]) -> None:
         assert_same(sent(rows), rows)
 
-    def test_pictures(self) -> None:
-        images = pytest.importorskip("PIL.Image")
-        rows = [{"image": images.new("RGB", (3, 2), color)} for color in ("red", "blue")]
-        assert [row["image"].tobytes() for row in sent(rows)] == [row["image"].tobytes() for row in rows]
-
     @pytest.mark.parametrize(
         "make",
         [

@@ -6,19 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixer import Decision, Fixed, Stream, Uniform
+from mixer import Fixed, Uniform
 from mixer.loading.loader import MixingLoader
 from mixer.loading.reader import SampleError
-from mixer.loading.workers import WorkerOptions
-from mixer.mixture.clock import Budget, Clock
-from mixer.mixture.controller import Mixing
-from mixer.mixture.planner import Planner
 from tests.mixer.loaders import (
     Counted,
     Failing,
     InProcess,
     Noisy,
-    Numbers,
     Unpicklable,
     Wandering,
     batches_of,
@@ -100,11 +95,6 @@ class TestSamples:
         assert loaders[0].hits_and_misses == (0, 9)
 
 
-class Drifting(Wandering):
-    def decision(self, step: int, num_streams: int) -> Decision:
-        return Decision(super().decision(0, num_streams).weights + 1 + 0.001 * step)
-
-
 class TestHits:
     @pytest.mark.parametrize(("world_size", "by_stream", "num_jobs"), [(1, False, 8), (1, True, 1), (3, True, 2)])
     def test_with_constant_weights_all_but_the_first_step_hit(
@@ -122,20 +112,6 @@ class TestHits:
         found = hits_and_misses(make_loader(2, policy=Uniform()))
         assert [hits == 0 for hits, _ in found] == [step % 5 == 0 for step in range(20)]
         assert all(misses == 0 for hits, misses in found if hits)
-
-    def test_where_a_single_stream_drops_the_rest_of_an_epoch_all_hit(self) -> None:
-        data = Numbers(0, 10)
-        mixing = Mixing(Planner([Stream("only", data)], 1), Uniform(), Clock(4, 10, Budget(epochs=5), drop_unit=4))
-        loader = MixingLoader(mixing, [data], stacking_collator, workers=WorkerOptions(1, persistent_workers=True))
-        assert hits_and_misses(loader) == [(0, 4)] + [(4, 0)] * 9
-        assert len(pool_of(loader)) == 0
-
-    def test_weights_that_change_a_little_hit_nearly_always(self) -> None:
-        for rank in range(3):
-            datasets = [Numbers(k, 500) for k in range(3)]
-            loader = make_loader(2, rank, 3, datasets, Drifting(), 60, 1, 8, stacking_collator, persistent_workers=True)
-            found = hits_and_misses(loader)[1:]
-            assert sum(misses for _, misses in found) <= 0.1 * sum(map(sum, found))
 
     def test_they_are_the_same_in_every_repetition(self) -> None:
         runs = [hits_and_misses(make_loader(2, 1, 2, policy=Wandering(), persistent_workers=True)) for _ in range(2)]

@@ -149,11 +149,6 @@ class Counting(Plain):
             yield row
 
 
-class Marked(Plain):
-    def __iter__(self) -> Iterator[Any]:
-        yield {"x": int(os.environ.get("MARK", "-1"))}
-
-
 class Odd(Stateful):
     """Its state is no JSON."""
 
@@ -198,8 +193,9 @@ if not _GIVES_BUFFER_OF_ONE:  # such a buffer is refused like any other
 
 
 def make(dataset: Any, rank: int = 0, world_size: int = 1, num_workers: int = 0, **options: Any) -> RowSource:
-    workers = WorkerOptions(num_workers, worker_init_fn=options.pop("worker_init_fn", None))
-    MADE.append(RowSource("x", dataset, 7, rank, world_size, workers, **{"chunk_size": 3, **options}))
+    MADE.append(
+        RowSource("x", dataset, 7, rank, world_size, WorkerOptions(num_workers), **{"chunk_size": 3, **options})
+    )
     return MADE[-1]
 
 
@@ -325,10 +321,6 @@ class TestOrder:
         found = [row["noise"][0] for source in make_ranks("noisy map", 2) for part in passes(source, 2) for row in part]
         assert len(set(found)) == len(found) == 2 * NUM_ROWS
 
-    def test_a_pass_may_be_ordered_by_its_number(self) -> None:
-        found = [numbers(part) for part in passes(make(Stateful()), 3)]
-        assert found == [[(number + k) % NUM_ROWS for number in range(NUM_ROWS)] for k in range(3)]
-
 
 def check_resuming(name: str, world_size: int, num_workers: int, sizes: list[int], num_passes: int = 0) -> None:
     """What is left of the pass, and the next pass, are the same for fresh sources."""
@@ -369,16 +361,6 @@ class TestResuming:
     )
     def test_with_workers(self, name: str, num_workers: int, sizes: list[int], num_passes: int) -> None:
         check_resuming(name, 1, num_workers, sizes, num_passes)
-
-    @pytest.mark.parametrize("size", [38, 39, 40, 41])
-    def test_near_the_end_where_shards_have_ended(self, size: int) -> None:
-        check_resuming("generator", 1, 0, [size])
-
-    def test_without_workers_what_one_worker_saved(self) -> None:
-        old, new = make(EXACT["noisy map"](), num_workers=1), make(EXACT["noisy map"]())
-        take(old, 8)
-        new.load_state_dict(saved(old))
-        assert comparable(rest(new)) == comparable(rest(old))
 
     def test_a_data_set_with_a_state_is_not_read_again(self) -> None:
         old, dataset = make(Stateful()), Stateful()
@@ -531,20 +513,3 @@ class TestErrors:
         with pytest.raises(SampleError, match="'x': a worker process failed or died"):
             source.fill(NUM_ROWS)
         assert comparable(rows + rest(source)) == comparable(rest(whole))
-
-    def test_workers_are_begun_as_the_user_says(self) -> None:
-        def mark(worker: int) -> None:
-            os.environ["MARK"] = str(worker)
-
-        assert numbers(rest(make(Marked(), num_workers=1, worker_init_fn=mark))) == [0]
-
-
-def test_a_row_can_be_looked_at_without_being_taken() -> None:
-    source = make(Plain())
-    assert source.peek() is None
-    source.fill(2)
-    assert source.peek()["x"] == 0
-    assert numbers(source.take(2)) == [0, 1]
-    assert source.peek()["x"] == 2
-    rest(source)
-    assert source.peek()["x"] == NUM_ROWS - 1

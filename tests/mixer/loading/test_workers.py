@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import dataloader
 
-from mixer import Fixed, Uniform
+from mixer import Uniform
 from mixer.loading.loader import MixingLoader
 from mixer.loading.reader import SampleError, StreamReader
 from mixer.loading.workers import Job, WorkerOptions, Workers
@@ -83,13 +83,6 @@ class TestTheSameSteps:
         assert len(found[0]) == 8  # into the second epoch
         assert hits[8:16] == hits[16:]
         assert state.is_current()
-
-    def test_with_constant_weights_all_but_the_first_step_hit(self) -> None:
-        loader = make_loader(1, 1, 2, policy=Fixed([3.0, 2.0, 1.3]), persistent_workers=True)
-        first, *others = [loader.hits_and_misses for _ in batches_of(loader, 6)]
-        loader.stop()
-        assert first[0] == 0
-        assert [misses for _, misses in others] == [0] * 5
 
     def test_samples_read_by_columns(self) -> None:
         found = []
