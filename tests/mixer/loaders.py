@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 from mixer import Decision, Mixture, Observation, Policy, Stream, Uniform
@@ -14,6 +15,15 @@ from mixer.loading.workers import WorkerOptions
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
+
+# Processes that ran before a test began: ranks that are kept for other tests, say.
+OTHERS: set[int] = set()
+
+
+def children() -> set[int]:
+    """The worker processes of this one."""
+    living = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return {child.pid for child in living if "resource_tracker" not in " ".join(child.cmdline())} - OTHERS
 
 
 class Noisy:

@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 
 from mixer.loading.collate import Collation, Loaded, StreamSpecifics, batch_mapping
+from mixer.loading.errors import name_rows, naming_rows
 from mixer.loading.transport import Samples
+from mixer.mixture.stream import Stream
 from mixer.models.inputs import TASK
+from replay import ReplayBuffer
 
 
 def _stack(samples: list[Any]) -> dict[str, Tensor]:
@@ -74,3 +77,36 @@ def test_what_is_told_a_task_has_to_be_a_mapping() -> None:
     with pytest.raises(TypeError, match="The data_collator must return a mapping of model inputs, got list"):
         _collation({0: StreamSpecifics(None, "t")}, lambda samples: samples).collate(_LOADED, slice(0, 1), 0, 0, 0)
     assert batch_mapping({"x": 1}) == {"x": 1}
+
+
+STREAMS = [Stream("a", range(100)), Stream("memory", ReplayBuffer(3)), Stream("b", range(100))]
+
+
+FIRST_16 = ", ".join(map(str, range(16)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(2, 7), (0, 3), (2, 1)], "stream 'a': samples 3; stream 'b': samples 7, 1"),
+        ([(0, index) for index in range(16)], f"stream 'a': samples {FIRST_16}"),
+        ([(0, index) for index in range(17)], f"stream 'a': samples {FIRST_16}, ..."),
+        ([(1, 10**15), (1, 3)], "stream 'memory': 2 replayed samples"),  # their addresses say nothing
+    ],
+)
+def test_samples_are_named_by_stream_in_their_order(rows: list[tuple[int, int]], expected: str) -> None:
+    stream_ids, indices = np.array(rows, dtype=np.int64).T
+    assert name_rows(STREAMS, stream_ids, indices) == expected
+
+
+def test_an_error_keeps_its_kind_and_is_told_with_its_samples() -> None:
+    with pytest.raises(KeyError) as info, naming_rows(STREAMS, np.array([2]), np.array([4])):
+        raise KeyError("x")
+    assert info.value.__notes__ == ["Its samples: stream 'b': samples 4."]
+
+
+def test_several_streams_are_blamed_only_where_there_are_several() -> None:
+    with pytest.raises(KeyError) as info, naming_rows(STREAMS, np.array([2, 0]), np.array([4, 1])):
+        raise KeyError("x")
+    assert info.value.__notes__[0] == "Its samples: stream 'a': samples 1; stream 'b': samples 4."
+    assert info.value.__notes__[1].startswith("The micro-batch mixes samples of several streams")

@@ -8,19 +8,19 @@ from typing import Any
 
 import datasets
 import numpy as np
-import psutil
 import pytest
 import torch
 from datasets import Dataset, load_dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import IterableDataset, dataloader, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from mixer.loading.iterable.shards import _GIVES_BUFFER_OF_ONE
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.reader import SampleError
 from mixer.loading.workers import WorkerOptions
 from mixer.utils.random_state import RandomState
+from tests.mixer.loaders import children
 
 datasets.disable_progress_bars()
 NUM_ROWS = 41
@@ -28,28 +28,18 @@ MADE: list[RowSource] = []
 
 
 @pytest.fixture(autouse=True)
-def no_workers_stay(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every source ends its workers; that one died is looked for ten times as often as usual."""
-    others = set(children())
-    monkeypatch.setattr(dataloader._MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.5,))
+def sources_stop(no_workers_stay: None) -> Iterator[None]:
     yield
     while MADE:
         MADE.pop().stop()
-    assert set(children()) <= others
 
 
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
-    monkeypatch.setattr(
-        "mixer.loading.iterable.source.logger.warning", lambda text, *values: found.append(text % values)
-    )
+    warn = "mixer.loading.iterable.source.logger.warning"
+    monkeypatch.setattr(warn, lambda text, *values: found.append(text % values))
     return found
-
-
-def children() -> list[int]:
-    living = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return [child.pid for child in living if "resource_tracker" not in " ".join(child.cmdline())]
 
 
 def shard_rows(shards: list[int], num_rows: int = NUM_ROWS) -> Iterator[dict[str, int]]:
@@ -73,12 +63,18 @@ def is_not_third(row: dict[str, Any]) -> bool:
 class Plain:
     """Has only `__iter__`."""
 
-    def __init__(self, num_rows: int = NUM_ROWS):
-        self.num_rows = num_rows
+    def __init__(self, num_rows: int = NUM_ROWS, row: Callable[[int], Any] | None = None):
+        self.num_rows, self.row = num_rows, row
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for number in range(self.num_rows):
-            yield {"x": number, "noise": random.random()}
+            yield {"x": number, "noise": random.random()} if self.row is None else self.row(number)
+
+
+def failing(number: int) -> dict[str, Any]:
+    if number == 13:
+        raise KeyError("thirteen")
+    return {"x": number}
 
 
 class Shuffled(IterableDataset[Any]):
@@ -121,32 +117,6 @@ class Stateful(IterableDataset[Any]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.next, self.epoch = state["next"], state["epoch"]
-
-
-class Failing(Plain):
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for row in super().__iter__():
-            if row["x"] == 13:
-                raise KeyError("thirteen")
-            yield row
-
-
-class Unsendable(Plain):
-    def __iter__(self) -> Iterator[Any]:
-        yield from ({"x": number} if number != 13 else {"x": lambda: 13} for number in range(20))
-
-
-class Counting(Plain):
-    """Counts what is read, in all processes together."""
-
-    def __init__(self, num_rows: int):
-        super().__init__(num_rows)
-        self.counted = torch.zeros(()).share_memory_()
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for row in super().__iter__():
-            self.counted.add_(1)
-            yield row
 
 
 class Odd(Stateful):
@@ -193,9 +163,8 @@ if not _GIVES_BUFFER_OF_ONE:  # such a buffer is refused like any other
 
 
 def make(dataset: Any, rank: int = 0, world_size: int = 1, num_workers: int = 0, **options: Any) -> RowSource:
-    MADE.append(
-        RowSource("x", dataset, 7, rank, world_size, WorkerOptions(num_workers), **{"chunk_size": 3, **options})
-    )
+    workers = WorkerOptions(num_workers)
+    MADE.append(RowSource("x", dataset, 7, rank, world_size, workers, **{"chunk_size": 3, **options}))
     return MADE[-1]
 
 
@@ -469,18 +438,20 @@ class TestPasses:
 
     @pytest.mark.parametrize("num_workers", [0, 2])
     def test_no_more_is_held_than_was_asked_for(self, num_workers: int) -> None:
-        source = make(dataset := Counting(10_000), num_workers=num_workers, chunk_size=4)
+        counted = torch.zeros(()).share_memory_()  # in all processes together
+        rows = Plain(10_000, lambda number: counted.add_(1) and {"x": number})
+        source = make(rows, num_workers=num_workers, chunk_size=4)
         taken = sum(len(take(source, size)) for size in (3, 50, 1))
         source.fill(20)
         source.stop()
         shards = max(1, num_workers)  # of this kind of data set, each reads all rows
-        assert dataset.counted <= shards * (taken + 20 + (1 + num_workers * 2) * 4 + shards * 4)
+        assert counted <= shards * (taken + 20 + (1 + num_workers * 2) * 4 + shards * 4)
 
 
 class TestErrors:
     @pytest.mark.parametrize(("num_workers", "place"), [(0, "row 13 of shard 0"), (2, "row 7 of shard 0")])
     def test_a_row_that_cannot_be_read_fails_when_it_is_needed(self, num_workers: int, place: str) -> None:
-        source = make(Failing(), num_workers=num_workers)
+        source = make(Plain(row=failing), num_workers=num_workers)
         source.fill(good := 13)
         for _ in range(2):
             with pytest.raises(SampleError, match=f"'x': {place} could not be read: KeyError: 'thirteen'") as raised:
@@ -494,7 +465,7 @@ class TestErrors:
         assert len(take(source, 5)) == 5
 
     def test_a_row_that_no_worker_can_hand_over(self) -> None:
-        source = make(Unsendable(), num_workers=1)
+        source = make(Plain(20, lambda number: {"x": number if number != 13 else (lambda: 13)}), num_workers=1)
         assert numbers(take(source, 12)) == list(range(12))
         with pytest.raises(SampleError, match=r"'x': worker \d could not send rows 12 to 14 of shard 0"):
             source.fill(1)
@@ -506,9 +477,8 @@ class TestErrors:
 
     def test_a_worker_that_is_killed_is_told_of_and_can_be_replaced(self) -> None:
         source, whole = make(EXACT["noisy map"](), num_workers=1), make(EXACT["noisy map"]())
-        others = set(children())
         rows = take(source, 4)
-        (worker,) = set(children()) - others
+        (worker,) = children()
         os.kill(worker, signal.SIGKILL)
         with pytest.raises(SampleError, match="'x': a worker process failed or died"):
             source.fill(NUM_ROWS)

@@ -1,15 +1,12 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
-from torch.utils.data import dataloader
 
 from mixer import Uniform
 from mixer.loading.loader import MixingLoader
@@ -26,32 +23,14 @@ from tests.mixer.loaders import (
     Unpicklable,
     Wandering,
     batches_of,
+    children,
     contents,
     make_loader,
     num_own,
     stacking_collator,
 )
 
-# What ran before a test began: ranks that are kept for other tests, say.
-OTHERS: set[int] = set()
-
-
-def children() -> list[psutil.Process]:
-    """The worker processes of this one."""
-    living = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return [
-        child for child in living if child.pid not in OTHERS and "resource_tracker" not in " ".join(child.cmdline())
-    ]
-
-
-@pytest.fixture(autouse=True)
-def no_workers_stay(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every test ends its workers; that one died is looked for ten times as often as usual."""
-    OTHERS.clear()
-    OTHERS.update([child.pid for child in children()])
-    monkeypatch.setattr(dataloader._MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.5,))
-    yield
-    assert children() == []
+pytestmark = pytest.mark.usefixtures("no_workers_stay")
 
 
 class Columns(Numbers):
@@ -107,7 +86,7 @@ class TestProcesses:
         pids, after_an_epoch = set(), []
         for _ in range(2):
             for batch in loader:
-                pids |= {child.pid for child in children()}
+                pids |= children()
                 loader.mixing.observe(batch.plan, np.full(3, np.nan), np.zeros(3, dtype=np.int64))
             after_an_epoch.append(len(children()))
         loader.stop()
@@ -125,14 +104,14 @@ class TestProcesses:
                 batches.append(contents(batch))
                 loader.stop()
                 loader.stop()
-                assert children() == []
+                assert children() == set()
             found.append(batches)
         assert found[0] == found[1]
 
     def test_an_epoch_that_is_left_early_ends_them(self) -> None:
         for _ in make_loader(1):
             break
-        assert children() == []
+        assert children() == set()
 
 
 class Deadly(Noisy):
@@ -183,7 +162,7 @@ class TestBrokenSamples:
         assert "A worker process died; current or last sample: stream 's1', sample 3." in message
         assert "usually because memory ran out: use fewer workers (dataloader_num_workers)" in message
         loader.stop()
-        assert children() == []
+        assert children() == set()
 
     def test_a_worker_that_hangs_is_told_with_the_sample_it_is_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)  # until it is ended by force
@@ -196,7 +175,7 @@ class TestBrokenSamples:
         batches = batches_of(loader)
         next(batches)
         (worker,) = children()
-        os.kill(worker.pid, signal.SIGKILL)
+        os.kill(worker, signal.SIGKILL)
         end = time.monotonic() + 0.3
         while time.monotonic() < end:  # the training step, in which SIGCHLD arrives
             sum(range(1_000))
