@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mixer.mixture.batch_size import BatchSize
-from mixer.schedules import BatchDecision, BatchObservation, Constant, Function, LossChange, Ramp, Schedule
+from mixer.schedules import BatchDecision, BatchObservation, Constant, Function, LossChange, Schedule
 
 
 class Asking(Schedule):
@@ -40,13 +40,6 @@ def asked(*decisions: Any) -> BatchSize:
 def through_json(size: BatchSize) -> dict[str, Any]:
     state: dict[str, Any] = json.loads(json.dumps(size.state_dict()))
     return state
-
-
-@pytest.mark.parametrize(
-    ("schedule", "expected"), [(Constant(12), 12), (Constant(), 8), (Ramp(64, 100, unit="samples", initial=16), 16)]
-)
-def test_the_schedule_begins_with_its_own_size(schedule: Schedule, expected: int) -> None:
-    assert BatchSize(schedule, 8).value == expected
 
 
 def test_by_hand_rules_until_it_is_given_back() -> None:
@@ -84,13 +77,6 @@ def test_the_first_size_has_to_be_within_the_bounds_and_each_rank_needs_a_sample
     size.update(observation(4, 5))
     with pytest.raises(ValueError, match=f"Function at step 5: {few}"):
         size.update(observation(5, 4))
-
-
-def test_a_rule_stops_at_one_sample_a_rank() -> None:
-    size = BatchSize(LossChange(interval=1, unit="steps", maximum=64), 8, world_size=4)
-    for step in range(1, 40):
-        size.update(observation(step, size.value, loss=1.0))
-    assert size.value == 4
 
 
 NUMBER, FACTOR = "asks for .* it must be finite and above 0", "multiplies the learning rate by"
@@ -152,17 +138,6 @@ def test_growth_is_bound_from_the_first_size_on_and_what_was_requested_is_told()
     size.update(observation(1, 8))
     assert size.value == 12
     assert size.explain() == {"decided batch_size": 12, "requested": 100.0, "initial": 8.0}
-
-
-def test_the_state_goes_on() -> None:
-    sizes = [BatchSize(LossChange(interval=1, unit="steps", maximum=64), 8) for _ in range(2)]
-    for step in range(1, 9):
-        sizes[0].update(observation(step, sizes[0].value, loss=1 / step))
-    sizes[1].load_state_dict(through_json(sizes[0]))
-    for step in range(9, 30):
-        for size in sizes:
-            size.update(observation(step, size.value, loss=1 / step))
-        assert sizes[0].value == sizes[1].value
 
 
 def test_a_size_by_hand_of_one_sample_and_a_small_factor_come_back() -> None:

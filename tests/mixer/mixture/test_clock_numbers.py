@@ -117,13 +117,6 @@ class TestEstimate:
         clock.tick()
         assert clock.num_tokens == 0
 
-    def test_steps_to_come_are_those_that_are_left(self) -> None:
-        for budget, expected in ((Budget(samples=40), 10), (Budget(samples=400, steps=9), 9), (Budget(samples=8), 2)):
-            clock = data_clock(epoch_size=100, budget=budget)
-            clock.tick()
-            clock.tick()
-            assert clock.max_steps == expected
-
 
 class TestLearningRate:
     def test_after_a_warm_up_in_steps_it_goes_by_progress(self) -> None:
@@ -159,12 +152,6 @@ class TestLearningRate:
         assert clock.schedule_position == 2.0
         clock.tick(1)
         assert clock.schedule_position == 4.0
-
-    def test_while_it_counts_steps_they_are_the_position(self) -> None:
-        clock = Clock(4, 10, Budget(epochs=2), num_warmup_steps=1)
-        for step in range(1, 4):
-            clock.tick()
-            assert clock.schedule_position == float(step)
 
 
 class TestChangeOfMind:
@@ -202,9 +189,3 @@ class TestState:
         assert (clock.counts_steps, clock.batch_size, clock.epoch_size) == (False, 5, 10)
         assert clock.state_dict() == saved.state_dict()
         assert clock.schedule_position == saved.schedule_position
-
-    @pytest.mark.parametrize("field", ["warmup_share", "least_progress"])
-    def test_a_share_below_0_is_refused(self, field: str) -> None:
-        clock = Clock(4, 10, Budget(epochs=9))
-        with pytest.raises(ValueError, match=f"{field} must be a number from 0"):
-            clock.load_state_dict({**clock.state_dict(), field: -0.5})

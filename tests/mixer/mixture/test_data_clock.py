@@ -144,17 +144,6 @@ class TestChangeOfMind:
             clock.drop_rest()
         assert clock.num_epochs_done == 4
 
-    def test_a_rest_left_out_in_advance_is_dropped_at_the_end_from_then_on(self) -> None:
-        clock = Clock(4, 10, Budget(epochs=3), drop_unit=4)
-        clock.tick()
-        clock.resize(3)
-        totals = []
-        while clock.progress < 1.0:
-            totals.append(clock.next_total())
-            clock.tick()
-            clock.drop_rest()
-        assert totals == [3, 3, *[3, 3, 3], *[3, 3, 3]]
-
 
 class TestLearningRate:
     @given(st.integers(1, 9), st.integers(0, 9), st.integers(1, 30))
@@ -179,13 +168,6 @@ class TestLearningRate:
         assert places[: num_warmup_steps + 1] == [float(step) for step in range(len(places))][: num_warmup_steps + 1]
         if len(places) > num_warmup_steps + 1:
             assert places[-1] == clock.planned_steps == 15
-
-    def test_half_of_the_data_is_half_of_the_way(self) -> None:
-        clock = data_clock(100, 10, samples=100)
-        for size in (10, 40):
-            clock.resize(size)
-            clock.tick()
-        assert clock.schedule_position == 5.0
 
 
 class TestState:

@@ -87,13 +87,3 @@ def test_no_sample_is_lost_or_repeated_whatever_the_policy_sees(sizes: list[int]
     for number, length in enumerate(LENGTHS):
         times = np.bincount([index for stream, index in seen if stream == number], minlength=length)
         assert times.max() - times.min() <= 1  # every pass before the present one is complete
-
-
-def test_an_adaptive_policy_begins_with_the_same_set() -> None:
-    policy = lambda: LossChange(num_warmup_observations=1)  # noqa: E731
-    two = _Ranks(2, policy)
-    for step in range(7):
-        two.step(_losses(step))
-    states = [_Ranks(world_size, policy, two.state()) for world_size in (1, 2, 4)]
-    first = [ranks.step(_losses(7)) for ranks in states]
-    assert first[0] == first[1] == first[2]

@@ -99,11 +99,6 @@ class TestWeights:
         assert fitted.min() >= 0.0
         assert not fitted[np.array(weights) == 0].any()
 
-    def test_fitting_twice_changes_nothing(self) -> None:
-        groups = Groups(cross_streams(), [Grouping("language", {"de": 1, "en": 2}), Grouping("domain")])
-        once = groups.fit(shares_of([1, 2, 3, 4, 5, 6]))
-        np.testing.assert_allclose(groups.fit(once), once, atol=1e-12)
-
 
 class TestCaps:
     @given(weights=st.lists(positive, min_size=6, max_size=6), cap=st.floats(0.34, 1.0))

@@ -56,11 +56,6 @@ class TestDraw:
 
 
 class TestExhaustion:
-    def test_a_stream_gives_exactly_its_samples_and_the_others_go_on(self) -> None:
-        planner = Planner([Stream("a", range(10), max_epochs=1.3), Stream("b", range(10))], seed=0)
-        counts = [draw(planner, [1, 1], 8, step) for step in range(5)]
-        assert counts == [[4, 4], [4, 4], [4, 4], [1, 7], [0, 8]]
-
     @pytest.mark.parametrize(
         ("lengths", "max_epochs", "weights", "total", "expected"),
         [
@@ -132,17 +127,6 @@ class TestExhaustion:
 
 
 class TestPresence:
-    def test_streams_enter_and_leave(self) -> None:
-        streams = [
-            Stream("early", range(9), leaves_at=0.5),
-            Stream("always", range(9)),
-            Stream("late", range(9), enters_at=0.25),
-        ]
-        planner = Planner(streams, seed=0)
-        shares = [planner.shares(np.ones(3), progress)[0] for progress in (0.0, 0.24, 0.25, 0.49, 0.5, 1.0)]
-        half, third = [0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]
-        np.testing.assert_allclose(shares, [half, half, third, third, [0.0, 0.5, 0.5], [0.0, 0.5, 0.5]])
-
     @pytest.mark.parametrize(
         ("spans", "gap"),
         [([(0.1, 1.0)], r"0\.0"), ([(0.0, 0.3), (0.5, 1.0)], r"0\.3"), ([(0.0, 0.5), (0.2, 0.9)], r"0\.9")],
@@ -156,20 +140,6 @@ class TestPresence:
                 Planner([*streams, *more], seed=0)
 
 
-class TestGroups:
-    def test_marginals_are_met_over_the_run(self) -> None:
-        streams = [
-            Stream(f"{language}-{domain}", range(50), groups={"language": language, "domain": domain})
-            for language in ("de", "en")
-            for domain in ("code", "web")
-        ]
-        groupings = [Grouping("language", {"de": 1, "en": 3}), Grouping("domain", max_shares={"web": 0.6})]
-        planner = Planner(streams, seed=0, groupings=groupings)
-        counts = np.sum([draw(planner, [1, 4, 1, 4], 10, step) for step in range(100)], axis=0).reshape(2, 2)
-        np.testing.assert_allclose(counts.sum(axis=1), [250, 750], atol=2)
-        np.testing.assert_allclose(counts.sum(axis=0), [400, 600], atol=2)
-
-
 class TestMultinomial:
     def test_mean_and_variance_are_those_of_the_multinomial(self) -> None:
         planner = Planner(make_streams(9, 9, 9), seed=0, drawing="multinomial")
@@ -178,12 +148,6 @@ class TestMultinomial:
         np.testing.assert_allclose(counts.mean(axis=0), 20 * shares, atol=4 * np.sqrt(20 * 0.25 / 1_000))
         np.testing.assert_allclose(counts.var(axis=0), 20 * shares * (1 - shares), rtol=0.2)
         assert counts.sum(axis=1).tolist() == [20] * 1_000
-
-    def test_the_global_random_state_is_left_alone(self) -> None:
-        np.random.seed(0)  # noqa: NPY002
-        before = np.random.get_state()[1].tolist()  # noqa: NPY002
-        draw(Planner(make_streams(9, 9), seed=0, drawing="multinomial"), [1, 2], 20)
-        assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
 
 
 class TestState:
@@ -237,14 +201,6 @@ class TestRankShare:
                 order = order_of(streams[part.stream_id])
                 found = [int(order.indices(int(position), 1)[0]) for position in part.positions]
                 assert part.indices.tolist() == found
-
-    @pytest.mark.parametrize("num_streams", [3, 40])
-    @pytest.mark.parametrize("world_size", [1, 3])
-    def test_a_stream_that_a_rank_has_nothing_of_is_left_out(self, num_streams: int, world_size: int) -> None:
-        planner = Planner(make_streams(*[9] * num_streams), seed=1)
-        plan = make_plan([0, 1, *[0] * (num_streams - 2)], [0] * num_streams)
-        shares = [planner.rank_share(plan, rank, world_size) for rank in range(world_size)]
-        assert [part.stream_id for share in shares for part in share] == [1]
 
     @pytest.mark.parametrize("world_size", [1, 3])
     @pytest.mark.parametrize("num_streams", [9, 41])
@@ -382,14 +338,6 @@ class TestMemories:
             wanted[1:] += additional[1:] * total
             got[1:] += counts[1:]
             assert (np.abs(got - wanted) < 1.0 + 1e-6).all()
-
-    def test_what_a_memory_cannot_give_on_top_is_not_made_up_for(self) -> None:
-        planner, (memory,) = memory_planner(2)
-        shares, additional = np.array([1.0, 0.0]), np.array([0.0, 1.0])
-        for size, expected in ((2, 2), (2, 2), (30, 8)):
-            memory.size = size
-            _, available = planner.shares(shares, 0.0)
-            assert planner.draw(shares, available, 8, 0, additional)[0].tolist() == [8, expected]
 
     def test_the_carry_of_samples_on_top_is_saved(self) -> None:
         additional, shares = np.array([0.0, 0.4]), np.array([1.0, 0.0])

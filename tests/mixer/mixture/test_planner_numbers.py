@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from mixer.mixture.cursors import IterableCursor, ShuffledCursor
+from mixer.mixture.cursors import IterableCursor
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from tests.mixer.mixture.test_planner import draw, make_streams, memory_planner
@@ -75,14 +75,6 @@ class TestNumbers:
         draw(planner, [5, 3, 2], 2)
         assert planner.deficit == pytest.approx([-0.5, -0.1, 0.6])
 
-    def test_the_drawers_may_be_given(self) -> None:
-        streams = make_streams(9, 9)
-        cursors = [ShuffledCursor(stream, 5) for stream in streams]
-        planner = Planner(streams, seed=0, cursors=cursors)
-        draw(planner, [1, 1], 6)
-        assert planner.cursors == tuple(cursors)
-        assert [cursor.state_dict()["position"] for cursor in cursors] == [3, 3]
-
     def test_one_stream_passes_samples_over(self) -> None:
         planner = Planner(make_streams(9), seed=0)
         planner.skip(4)
@@ -119,11 +111,6 @@ class TestThere:
     )
     def test_from_entering_to_leaving(self, progress: float, expected: list[int]) -> None:
         assert self.planner().active(progress).tolist() == [bool(there) for there in expected]
-
-    def test_not_when_it_is_used_up(self) -> None:
-        planner = self.planner()
-        draw(planner, [0, 1], 9, progress=0.3)
-        assert planner.active(0.3).tolist() == [True, False]
 
     def test_the_sum_of_shares_is_one_of_those_that_are_there(self) -> None:
         planner = self.planner()
