@@ -4,11 +4,10 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import pandas as pd
 import pytest
-from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
-from examples.data import CHATS, INTENTS, _described, _first_paragraph
+from examples.data import CHATS, INTENTS, _first_paragraph
 from tasks.sources import clinc150
 
 
@@ -22,19 +21,6 @@ def test_conversations_ask_about_the_library_and_answer(written: Path, library: 
         assert question["content"].startswith(f"What does {library}.")
         assert 30 <= len(answer["content"]) <= 240
     assert len({answer["content"] for _, answer in chats}) == len(chats)
-
-
-def test_each_task_has_enough_of_each_class(written: Path) -> None:
-    folder = written / "data/examples/classification"
-    tables = {
-        "topic": pd.read_csv(folder / "topic.csv"),
-        "language": pd.read_json(folder / "language.jsonl", lines=True),
-        "domain": pd.read_parquet(folder / "domain.parquet"),
-    }
-    counts = {name: Counter(table["label"]) for name, table in tables.items()}
-    assert {name: len(count) for name, count in counts.items()} == {"topic": 5, "language": 3, "domain": 10}
-    assert min(min(count.values()) for count in counts.values()) > 100
-    assert all(table["text"].str.len().gt(0).all() for table in tables.values())
 
 
 def test_texts_to_train_on_are_not_those_to_evaluate_on(written: Path) -> None:
@@ -56,21 +42,6 @@ def test_the_chat_template_marks_what_the_assistant_says(written: Path) -> None:
     assert tokenizer.apply_chat_template(messages[:1], add_generation_prompt=True, tokenize=False).endswith(
         "<assistant>"
     )
-
-
-def test_the_models_are_those_of_the_tokenizer(written: Path) -> None:
-    folder = written / "data/examples"
-    tokenizer = AutoTokenizer.from_pretrained(folder / "encoder")
-    base, encoder = AutoModelForCausalLM.from_pretrained(folder / "base"), AutoModel.from_pretrained(folder / "encoder")
-    assert base.config.vocab_size == encoder.config.vocab_size == len(tokenizer)
-    assert base.config.eos_token_id == tokenizer.eos_token_id
-    ids = tokenizer("Return the sum of the array elements.", return_tensors="pt").input_ids
-    assert base(ids, labels=ids).loss < 7.3  # a uniform guess has log(2048) = 7.6
-
-
-def test_the_same_is_described_again() -> None:
-    assert list(_described(["numpy.linalg"]).items()) == list(_described(["numpy.linalg"]).items())
-    assert "numpy.linalg.det" in _described(["numpy.linalg"])
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults import damages, draws
-from benchmarks.faults.case import Case, MissedError
-from benchmarks.faults.command import main, markdown_of, rows_of
-from benchmarks.faults.damages import _DAMAGES
+from benchmarks.faults import draws
+from benchmarks.faults.command import main
 from benchmarks.faults.inside import INSIDE
 from benchmarks.faults.kinds import Kind, Known, Promise
-from benchmarks.faults.outcome import Outcome
 from benchmarks.faults.outside import OUTSIDE
 from benchmarks.faults.run import LENGTHS
 from benchmarks.faults.table import KINDS
@@ -32,51 +29,6 @@ class TestTable:
             fault = kind.draw(draws.random.Random(kind.name), known)
             assert fault == kind.draw(draws.random.Random(kind.name), known)
             assert all(name.format(damaged="mixing.json", **fault) for name in kind.names)
-
-
-class TestDamages:
-    @pytest.mark.parametrize("how", _DAMAGES)
-    @pytest.mark.parametrize("place", [0, 3, 7])
-    def test_damage_is_where_it_was_drawn(self, how: str, place: int) -> None:
-        content = b"abcdefgh"
-        damaged = _DAMAGES[how](content, place, 1)
-        assert damaged != content
-        assert damaged[:place] == content[:place]
-        assert len(damaged) == (place if how == "truncated" else len(content))
-
-    @pytest.mark.parametrize("place", [0, 2, 5, 11])
-    def test_zeros_are_put_where_there_are_none_yet(self, place: int) -> None:
-        content = b"\0\0\0abc\0\0\0d\0\0"
-        damaged = _DAMAGES["zeroed"](content, place, 0)
-        changed = [at for at, (before, after) in enumerate(zip(content, damaged, strict=True)) if before != after]
-        assert changed == [{0: 3, 2: 3, 5: 5, 11: 3}[place]]
-
-    def test_a_file_of_zeros_alone_is_not_said_to_be_damaged(self, tmp_path: Path) -> None:
-        file = tmp_path / "cut-short" / "disk" / "run" / "zeros"
-        file.parent.mkdir(parents=True)
-        file.write_bytes(bytes(9))
-        kind = Kind("zeroed", "", Promise.NAMED_OR_EQUAL, "damaged")
-        fault = {"how": "zeroed", "where": ["run/zeros"], "file": 0.0, "place": 0.5, "bit": 3, "resume": "newest"}
-        with pytest.raises(MissedError):
-            damages.damaged(Case(kind, 2, 0, fault, tmp_path / "case", tmp_path / "cut-short"))
-
-
-class TestTables:
-    OUTCOMES = (
-        Outcome("clock", 2, 0, {}, has_survived=True, is_equal=True, lost="nothing"),
-        Outcome("clock", 2, 1, {}, broken=["DIFFERENT"], has_survived=True, is_equal=False, lost="weights"),
-        Outcome("clock", 2, 2, {}, was_injected=False),
-    )
-
-    def test_what_was_not_injected_counts_nowhere(self) -> None:
-        (row,) = rows_of(self.OUTCOMES, [KEPT])
-        assert row == ["clock", "2", "2", "2", "1", "nothing; weights", "0", "0.0", "1"]
-
-    def test_every_line_of_the_markdown_has_a_cell_for_each_heading(self) -> None:
-        lines = markdown_of(self.OUTCOMES, [KEPT]).splitlines()
-        assert lines[0].split(" | ")[-1] == "broken |"
-        assert len({line.count("|") for line in lines}) == 1
-        assert lines[2].endswith("| 1 |")
 
 
 KEPT = Kind("clock", "a clock that leaps", Promise.GOES_ON, draw=draws.clock, inside="leaping_clock")

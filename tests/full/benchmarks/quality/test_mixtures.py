@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 import yaml
 
 from benchmarks.made_up_data import make_data
@@ -34,9 +33,7 @@ from benchmarks.quality.policies import (
 )
 from benchmarks.quality.report import best_of_grid, paired, quality, spread_over_noise, summarise
 from benchmarks.quality.runs import run_once
-from benchmarks.quality.sentences import new_classifier
 from benchmarks.quality.synthetic import STREAMS
-from benchmarks.quality.window import new_window_model
 from mixer.cli.entry import main as cli
 from mixer.gradients.records import rows_of
 from mixer.ledger import Ledger
@@ -123,17 +120,6 @@ def test_a_run_that_fails_leaves_the_others_theirs(tmp_path: Path) -> None:
 # ---- Results that are kept ----
 
 
-def test_a_result_of_another_protocol_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_once(UNIFORM_RUN, tmp_path, None)
-    assert collect(QUICK, tmp_path).keys() == {UNIFORM}
-    kept = UNIFORM_RUN.path(tmp_path)
-    monkeypatch.setattr("benchmarks.quality.cache.PROTOCOL", 0)
-    assert UNIFORM_RUN.result(tmp_path) is None
-    kept.rename(UNIFORM_RUN.path(tmp_path))  # not even under its name
-    assert UNIFORM_RUN.result(tmp_path) is None
-    assert collect(QUICK, tmp_path) == {}
-
-
 def test_the_best_of_the_grid_are_run_on_the_other_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "grid", lambda sizes: grid(sizes)[:5])
     runs = planned(QUICK, ["grid"], (1, 2, 3), None)
@@ -204,18 +190,6 @@ def test_the_grid_is_on_the_simplex_and_spread(sizes: list[int]) -> None:
 # ---- Data and models ----
 
 
-def test_a_sentence_is_classified_among_its_own_tasks_classes() -> None:
-    model = new_classifier(50, 8, 1)
-    ids, labels = torch.tensor([[3, 4, 0, 0]]), torch.tensor([7])
-    before = model(ids, labels)
-    with torch.no_grad():
-        model.output.bias[[0, 5, 8, 15]] += 10.0
-    after = model(ids, labels)
-    assert after.loss == before.loss
-    pair = after.logits[0, 6:8]
-    assert after.loss.item() == pytest.approx((torch.logsumexp(pair, 0) - pair[1]).item(), rel=1e-5)
-
-
 # ---- Figures ----
 
 
@@ -235,17 +209,6 @@ def test_differences_are_by_seed() -> None:
     assert np.isnan(paired({1: 2.0}, {2: 1.0})["mean"])
 
 
-def test_policies_are_compared_with_uniform_mixing() -> None:
-    costly = {**result(0.0, 1.5), "reference_seconds": 2.0, "cpu_seconds": 3.0}
-    figures = summarise({UNIFORM: {1: result(0.0, 1.0), 2: result(0.0, 2.0)}, "other": {1: costly}})
-    assert figures[UNIFORM]["average"] == [1.5, 2.5]
-    assert figures["other"]["average"] == [2.0]
-    assert figures["other"]["worst"] == [2.5]
-    assert figures["other"]["average_over_uniform"]["mean"] == 0.5
-    assert figures["other"]["time_over_uniform"] == 2.5
-    assert figures["other"]["probe_share"] == 0.25
-
-
 def test_the_grid_is_judged_by_validation_and_its_spread_by_test_losses() -> None:
     grid_results = {"grid 1": {1: result(3.0, 1.0)}, "grid 2": {1: result(1.0, 3.0)}, "grid 3": {1: result(2.0, 2.0)}}
     assert best_of_grid(grid_results, 2) == ["grid 2", "grid 3"]
@@ -253,18 +216,6 @@ def test_the_grid_is_judged_by_validation_and_its_spread_by_test_losses() -> Non
     spread = spread_over_noise({**grid_results, UNIFORM: {1: result(0.0, 1.0), 2: result(0.0, 1.2)}})
     assert spread["range"] == 2.0
     assert spread["ratio"] == pytest.approx(1.0 / (0.2 / 2**0.5))
-
-
-def test_the_window_sees_its_bytes_alone() -> None:
-    model = new_window_model(window=3, hidden=8)
-    ids = torch.arange(10, 16).unsqueeze(0)
-    changed = ids.clone()
-    changed[0, 2] = 99
-    differs = (model(ids).logits != model(changed).logits).any(dim=-1)[0].tolist()
-    assert differs == [False, False, True, True, True, False]
-    output = model(ids, ids)
-    log_shares = output.logits[0, :-1].log_softmax(dim=-1)
-    assert output.loss.item() == pytest.approx(-log_shares[range(5), ids[0, 1:]].mean().item(), rel=1e-5)
 
 
 def test_conflict_and_alignment_are_those_of_the_averages() -> None:

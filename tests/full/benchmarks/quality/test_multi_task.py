@@ -3,15 +3,10 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmarks.made_up_data import make_data
 from benchmarks.quality.data import PARTS
-from benchmarks.quality.multi_task.command import runs_of
-from benchmarks.quality.multi_task.data import TASKS, cut_padding, number, read_texts
-from benchmarks.quality.multi_task.encoder import ConvolutionConfig, ConvolutionEncoder
-from benchmarks.quality.multi_task.runs import QUICK, result_of
-from benchmarks.quality.multi_task.tables import SEPARATELY
+from benchmarks.quality.multi_task.data import TASKS, read_texts
 
 SHARED = "a sentence of forty letters or more that several sets have in common"
 
@@ -45,34 +40,3 @@ def test_reviews_of_subjectivity_are_left_to_it(folder: Path) -> None:
     assert len(kept["mr"]["train"]) == len(apart["mr"]["train"]) + 5
     assert kept["subj"] == apart["subj"]
     assert kept["mr"]["test"] == apart["mr"]["test"]
-
-
-def test_words_are_those_of_the_models_own_tasks(folder: Path) -> None:
-    texts = read_texts(folder)
-    parts = number(texts, ("trec", "cr"), 5)
-    assert list(parts) == ["trec", "cr"]
-    assert {part: len(own) for part, own in parts["cr"].items()} == {part: len(texts["cr"][part]) for part in PARTS}
-    assert parts["trec"]["train"].labels.tolist() == [label for label, _ in texts["trec"]["train"]]
-    assert int(parts["trec"]["test"].input_ids.max()) < 53  # fifty words, three special numbers
-
-
-def test_states_do_not_depend_on_padding() -> None:
-    torch.manual_seed(0)
-    encoder = ConvolutionEncoder(ConvolutionConfig(20, 4, 3, (1, 3)))
-    row = torch.tensor([[2, 5, 9]])
-    wide = torch.tensor([[2, 5, 9, 0, 0]])
-    states = encoder(row).last_hidden_state
-    assert states.shape == (1, 1, encoder.config.hidden_size)
-    torch.testing.assert_close(encoder(wide).last_hidden_state, states)
-    batch = cut_padding([{"input_ids": ids, "labels": torch.tensor(1)} for ids in wide])
-    assert batch["input_ids"].tolist() == row.tolist()
-
-
-def test_a_result_is_kept(folder: Path, tmp_path: Path) -> None:
-    texts = read_texts(folder)
-    (run,) = runs_of("proportional", QUICK, 1)
-    first = result_of(run, lambda seed: texts, tmp_path)
-    assert first["samples"] == {task: len(texts[task]["train"]) for task in TASKS}
-    assert result_of(run, lambda seed: texts, tmp_path) == first
-    assert len(list(tmp_path.iterdir())) == 1
-    assert len(runs_of(SEPARATELY, QUICK, 1)) == len(TASKS)

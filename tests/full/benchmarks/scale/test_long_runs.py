@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks.scale.long_planned import LongPlannedRun
 from benchmarks.scale.long_trained import Watching, build
-from benchmarks.scale.process_state import ProcessState, broken_bounds, growth
 from mixer import MixingTrainer
 
 
@@ -17,29 +15,6 @@ from mixer import MixingTrainer
 def thaw() -> Iterator[None]:
     yield
     gc.unfreeze()
-
-
-def states(**series: list[float]) -> list[dict[str, float]]:
-    length = len(next(iter(series.values())))
-    names = [name for name in ProcessState.__annotations__ if name not in series]
-    return [{**dict.fromkeys(names, 100.0), **{name: own[k] for name, own in series.items()}} for k in range(length)]
-
-
-class TestBounds:
-    def test_what_grows_in_the_warm_up_alone_is_flat(self) -> None:
-        found = growth(states(anonymous_mib=[10.0, 50.0, *[100.0] * 8], files=[1.0, 9.0, *[5.0, 6.0] * 4]), [1.0] * 10)
-        assert broken_bounds(found, "run") == []
-
-    def test_memory_may_grow_by_a_hundredth_and_files_by_nothing(self) -> None:
-        slow, fast = np.linspace(100.0, 100.9, 20).tolist(), np.linspace(100.0, 104.0, 20).tolist()
-        assert broken_bounds(growth(states(anonymous_mib=slow), [1.0] * 8), "run") == []
-        (broken,) = broken_bounds(growth(states(anonymous_mib=fast), [1.0] * 8), "run")
-        assert broken.startswith("run: anonymous_mib grew by ")
-        (broken,) = broken_bounds(growth(states(files=[*[5.0] * 19, 6.0]), [1.0] * 8), "run")
-        assert broken == "run: files grew from 5 to 6"
-
-    def test_times_are_compared_with_the_second_quarter(self) -> None:
-        assert growth(states(files=[1.0] * 8), [9.0, 9.0, 2.0, 2.0, 5.0, 5.0, 3.0, 3.0])["seconds"]["ratio"] == 1.5
 
 
 def test_a_planned_run_resumed_nine_times_leaves_an_exact_ledger_and_no_objects_behind(tmp_path: Path) -> None:
