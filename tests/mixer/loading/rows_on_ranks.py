@@ -43,15 +43,8 @@ def shards(sizes: list[int]) -> datasets.IterableDataset:
     return datasets.IterableDataset.from_generator(rows, gen_kwargs={"shards": list(enumerate(sizes))})
 
 
-class Places:
-    def __init__(self, length: int, stream: int):
-        self.length, self.stream = length, stream
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> dict[str, int]:
-        return {"stream": self.stream, "row": index}
+def places(length: int, stream: int) -> list[dict[str, int]]:
+    return [{"stream": stream, "row": index} for index in range(length)]
 
 
 class Meeting:

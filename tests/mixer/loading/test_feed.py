@@ -14,10 +14,10 @@ from mixer.loading.reader import SampleError
 from mixer.utils.files import write_json
 from tests.mixer.loading.rows_on_ranks import (
     Meeting,
-    Places,
     Rows,
     make_loader,
     outcomes_of,
+    places,
     rows_of,
     run_ranks,
     shards,
@@ -26,7 +26,7 @@ from tests.mixer.loading.rows_on_ranks import (
 
 def beside(rows: Any, length: int = 50, **options: Any) -> list[Stream]:
     """Rows, and a stream that can be indexed."""
-    return [Stream("rows", rows, **options), Stream("map", Places(length, 1))]
+    return [Stream("rows", rows, **options), Stream("map", places(length, 1))]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -195,7 +195,7 @@ class _Case(NamedTuple):
 
     def make_streams(self) -> list[Stream]:
         return [
-            Stream(f"s{k}", (Rows if is_iterable else Places)(length, k), max_epochs=most)
+            Stream(f"s{k}", (Rows if is_iterable else places)(length, k), max_epochs=most)
             for k, (is_iterable, length, most) in enumerate(self.streams)
         ]
 

@@ -58,11 +58,8 @@ class TestDealing:
             sizes = [int(mask[share].sum()) for share in shares]
             assert max(sizes) <= num_rounds * max_samples
             assert max(sizes) - min(sizes) <= num_rounds
-
-    def test_ranks_take_turns_with_neighbours_in_length(self) -> None:
-        lengths = np.arange(16, 0, -1)
-        shares = [deal_by_length(np.zeros(16, dtype=int), lengths, rank, 2, 4, False).tolist() for rank in range(2)]
-        assert shares == [[0, 1, 2, 3, 12, 13, 14, 15], [4, 5, 6, 7, 8, 9, 10, 11]]
+        # Ranks take turns with neighbours in length.
+        assert deal_by_length(np.zeros(4, dtype=int), np.arange(4, 0, -1), 1, 2, 1, False).tolist() == [1, 2]
 
 
 class TestTokenBudget:

@@ -18,43 +18,42 @@ from mixer.utils.random_state import RandomState, seeded
 # ruff: noqa: NPY002  # the global generators are what this is about
 
 
-class Plain:
-    def __init__(self, length: int = 20):
-        self.length = length
+class Rows:
+    def __init__(self, get: Callable[[int], Any] = int):
+        self.get = get
 
     def __len__(self) -> int:
-        return self.length
+        return 20
 
     def __getitem__(self, index: int) -> Any:
-        return index
+        return self.get(index)
 
 
-class Noisy(Plain):
-    """Samples with a number of each generator."""
+class Batches(Rows):
+    """Hands out samples in batches."""
 
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
-        return index, random.random(), np.random.normal(), torch.randn(()).item()
+    def __init__(self, get: Callable[[int], Any] = int, batch: Callable[[list[int]], Any] | None = None):
+        super().__init__(get)
+        self.batch = batch or (lambda indices: list(map(get, indices)))
 
-
-class SometimesNoisy(Plain):
-    def __getitem__(self, index: int) -> Any:
-        return (index, random.random()) if index % 5 == 0 else (index, 0.0)
-
-
-class Picky(Noisy):
-    def __getitem__(self, index: int) -> Any:
-        drawn = super().__getitem__(index)
-        if index == 7:
-            raise OSError("disk on fire")
-        return drawn
+    def __getitems__(self, indices: list[int]) -> Any:
+        return self.batch(indices)
 
 
-def only(generator: Callable[[], Any]) -> Plain:
-    class Drawing(Plain):
-        def __getitem__(self, index: int) -> Any:
-            return index, generator()
+def noisy(index: int) -> tuple[Any, ...]:
+    """A sample with a number of each generator."""
+    return index, random.random(), np.random.normal(), torch.randn(()).item()
 
-    return Drawing()
+
+def sometimes_noisy(index: int) -> tuple[Any, ...]:
+    return (index, random.random()) if index % 5 == 0 else (index, 0.0)
+
+
+def picky(index: int) -> tuple[Any, ...]:
+    drawn = noisy(index)
+    if index == 7:
+        raise OSError("disk on fire")
+    return drawn
 
 
 def augmented() -> datasets.Dataset:
@@ -68,13 +67,16 @@ def share_of(stream_id: int, positions: Sequence[int]) -> StreamShare:
     return StreamShare(stream_id, own, 3 * own % 20)
 
 
+def reader_of(*sources: Any, is_random: list[bool] | None = None) -> StreamReader:
+    names = ["good", "bad", "other"] if len(sources) > 1 else ["s"]
+    numbers = range(1, 1 + len(sources))
+    return StreamReader(names[: len(sources)], list(sources), list(numbers), *([is_random] if is_random else []))
+
+
 def read(dataset: Any, *batches: Sequence[int], key: int = 5) -> dict[int, Any]:
     reader = StreamReader(["s"], [dataset], [key])
-    return {
-        position: sample
-        for batch in batches
-        for position, sample in zip(batch, reader.read([share_of(0, batch)]), strict=True)
-    }
+    found = [zip(batch, reader.read([share_of(0, batch)]), strict=True) for batch in batches]
+    return dict(itertools.chain(*found))
 
 
 @pytest.fixture(autouse=True)
@@ -86,27 +88,13 @@ def state() -> Iterator[RandomState]:
     assert state.is_current()
 
 
-class ByBatches(Plain):
-    """Hands out samples of a data set in batches."""
-
-    def __init__(self, dataset: Any):
-        super().__init__(len(dataset))
-        self.dataset = dataset
-
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[index]
-
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [self.dataset[index] for index in indices]
-
-
 RANDOM: dict[str, Callable[[], Any]] = {
-    "all": Noisy,
-    "numpy": lambda: only(np.random.normal),
-    "torch": lambda: only(lambda: torch.randn(()).item()),
-    "sometimes": SometimesNoisy,
-    "batches": lambda: ByBatches(Noisy()),
-    "concatenated-transform": lambda: ConcatDataset([augmented(), Subset(Noisy(), range(5))]),
+    "all": lambda: Rows(noisy),
+    "numpy": lambda: Rows(lambda index: (index, np.random.normal())),
+    "torch": lambda: Rows(lambda index: (index, torch.randn(()).item())),
+    "sometimes": lambda: Rows(sometimes_noisy),
+    "batches": lambda: Batches(noisy),
+    "concatenated-transform": lambda: ConcatDataset([augmented(), Subset(Rows(noisy), range(5))]),
 }
 
 
@@ -137,31 +125,36 @@ class TestRandomSamples:
 
 
 def test_streams_of_both_kinds_are_read_together() -> None:
-    share = [share_of(0, [4, 7]), share_of(1, [3, 5]), share_of(2, [1])]
-    reader = StreamReader(["a", "b", "c"], [list(range(20)), Noisy(), Plain()], [1, 2, 3])
-    expected = [12, 1, *read(Noisy(), [3, 5], key=2).values(), 3]
-    assert reader.read(share) == expected
-    assert reader.read(share) == expected
-
-
-class Counting(SometimesNoisy):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[int] = []
-
-    def __getitem__(self, index: int) -> Any:
-        self.calls.append(index)
-        return super().__getitem__(index)
+    reader = reader_of(list(range(20)), Rows(noisy), Rows())
+    expected = [12, 1, *read(Rows(noisy), [3, 5], key=2).values(), 3]
+    for _ in range(2):
+        assert reader.read([share_of(0, [4, 7]), share_of(1, [3, 5]), share_of(2, [1])]) == expected
 
 
 def test_a_stream_that_turns_random_late_is_seeded_from_then_on_and_nothing_is_read_twice_once_it_is_known() -> None:
-    reader = StreamReader(["s"], [dataset := Counting()], [5])
+    calls: list[int] = []
+    reader = StreamReader(["s"], [Rows(lambda index: calls.append(index) or sometimes_noisy(index))], [5])
     reader.read([share_of(0, [p for p in range(20) if 3 * p % 5])])
     found = reader.read([share_of(0, range(20))])
-    assert found == list(read(SometimesNoisy(), range(20)).values())
-    dataset.calls.clear()
+    assert found == list(read(Rows(sometimes_noisy), range(20)).values())
+    calls.clear()
     reader.read([share_of(0, [2, 3])])
-    assert dataset.calls == [6, 9]
+    assert calls == [6, 9]
+
+
+def test_a_data_set_that_hides_its_drawing_is_seeded_if_the_stream_says_so() -> None:
+    def hidden(index: int) -> float:
+        with torch.random.fork_rng(devices=[]):
+            return float(torch.rand(()))
+
+    reader = reader_of(Rows(hidden), is_random=[True])
+    together = reader.read([share_of(0, range(4))])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(99)
+        alone = [reader.read([share_of(0, [place])])[0] for place in range(4)]
+    assert together == alone
+    assert len(set(together)) == 4
+    assert len(set(reader_of(Rows(hidden), is_random=[False]).read([share_of(0, range(4))]))) == 1  # is read as it is
 
 
 class TestPlainSamples:
@@ -172,54 +165,41 @@ class TestPlainSamples:
         monkeypatch.undo()
 
     @pytest.mark.parametrize("make", [list, np.asarray, torch.tensor, tuple])
-    def test_they_are_read_in_one_call_to_any_sequence(self, make: Callable[[list[int]], Sequence[int]]) -> None:
+    def test_they_are_read_in_one_call_to_any_sequence(self, make: Callable[[list[int]], Any]) -> None:
         calls: list[list[int]] = []
-
-        class Batches(Plain):
-            def __getitems__(self, indices: list[int]) -> Sequence[int]:
-                calls.append(indices)
-                return make(indices)
-
-        assert [int(sample) for sample in read(Batches(), [2, 3, 9]).values()] == [6, 9, 7]
+        data = Batches(batch=lambda indices: calls.append(indices) or make(indices))
+        assert [int(sample) for sample in read(data, [2, 3, 9]).values()] == [6, 9, 7]
         assert calls == [[6, 9, 7]]
 
-    def test_a_data_set_that_is_told_apart(self) -> None:
-        rows = datasets.Dataset.from_dict({"x": range(20)})
-        for plain in (rows, rows.with_format("torch"), ConcatDataset([rows, rows]), Subset(rows, [1]), [1], range(9)):
-            assert reads_without_randomness(plain)
-        assert reads_without_randomness(TensorDataset(torch.zeros(3)))
-        custom = rows.with_transform(lambda batch: batch)
-        for other in (custom, ConcatDataset([rows, custom]), Subset(custom, [1]), Plain(), type("L", (list,), {})([1])):
-            assert not reads_without_randomness(other)
-
-    def test_collators_that_are_told_apart(self) -> None:
+    def test_data_sets_and_collators_that_are_told_apart(self) -> None:
         from transformers import DataCollatorForLanguageModeling, default_data_collator
 
         class Tokenizer:
             mask_token, pad_token = "m", "p"
 
-        masking = DataCollatorForLanguageModeling(Tokenizer(), mlm=True)
+        rows = datasets.Dataset.from_dict({"x": range(20)})
+        for plain in (rows, rows.with_format("torch"), ConcatDataset([rows, rows]), Subset(rows, [1]), [1], range(9)):
+            assert reads_without_randomness(plain)
+        assert reads_without_randomness(TensorDataset(torch.zeros(3)))
+        custom = rows.with_transform(lambda batch: batch)
+        for other in (custom, ConcatDataset([rows, custom]), Subset(custom, [1]), Rows(), type("L", (list,), {})([1])):
+            assert not reads_without_randomness(other)
+        for is_masking in (True, False):
+            collator = DataCollatorForLanguageModeling(Tokenizer(), mlm=is_masking)
+            assert collates_without_randomness(collator) != is_masking
         assert collates_without_randomness(default_data_collator)
-        assert collates_without_randomness(DataCollatorForLanguageModeling(Tokenizer(), mlm=False))
-        assert not collates_without_randomness(masking)
         assert not collates_without_randomness(lambda samples: samples)
 
 
-class Whole(Noisy):
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        raise MemoryError("too much")
-
-
-class Short(Noisy):
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return indices[1:]
+def too_much(indices: list[int]) -> list[Any]:
+    raise MemoryError("too much")
 
 
 class TestFailures:
-    @pytest.mark.parametrize("dataset", [Picky(), ByBatches(Picky()), ConcatDataset([Picky()])])
+    @pytest.mark.parametrize("dataset", [Rows(picky), Batches(picky), ConcatDataset([Rows(picky)])])
     @pytest.mark.parametrize("is_known", [False, True])
     def test_the_stream_and_the_index_are_named(self, dataset: Any, is_known: bool) -> None:
-        reader = StreamReader(["good", "bad"], [Noisy(), dataset], [1, 2])
+        reader = reader_of(Rows(noisy), dataset)
         if is_known:
             reader.read([share_of(0, [1]), share_of(1, [1, 3])])
         with pytest.raises(SampleError, match=r"'bad': sample 7 could not be loaded: OSError: disk on fire") as caught:
@@ -231,8 +211,8 @@ class TestFailures:
         [
             ([1] * 7, r"sample 7 could not be loaded: (IndexError|ValueError)"),
             (ConcatDataset([[1] * 7]), r"sample 7 could not be loaded: (IndexError|ValueError)"),
-            (Whole(), r"one of the samples \[3, 7\] could not be loaded: MemoryError"),
-            (Short(), "__getitems__ returned 1 samples for 2 indices"),
+            (Batches(noisy, too_much), r"one of the samples \[3, 7\] could not be loaded: MemoryError"),
+            (Batches(noisy, lambda indices: indices[1:]), "__getitems__ returned 1 samples for 2 indices"),
         ],
     )
     def test_of_plain_samples_and_of_whole_batches_too(self, dataset: Any, message: str) -> None:
@@ -244,81 +224,51 @@ def test_the_place_is_where_a_reader_is() -> None:
     places: list[list[int]] = []
     place = np.zeros(2, dtype=np.int64)
 
-    class Looking(Plain):
-        def __getitem__(self, index: int) -> int:
-            places.append(place.tolist())
-            return index
+    def look(wanted: Any) -> Any:
+        places.append(place.tolist())
+        return wanted
 
-    class LookingBatches(Plain):
-        def __getitems__(self, indices: list[int]) -> list[int]:
-            places.append(place.tolist())
-            return indices
-
-    reader = StreamReader(["a", "b"], [Looking(), LookingBatches()], [1, 2])
+    reader = reader_of(Rows(look), Batches(batch=look))
     reader.place = place
     reader.read(share := [share_of(0, [1, 2]), share_of(1, [1, 2])])
     assert places == [[0, 3], [0, 6], [1, -1]]
-    assert reader.describe_place(0, 6) == "stream 'a', sample 6"
-    assert reader.describe_place(1, -1) == "stream 'b', several samples"
-    assert reader.describe(share) == "stream 'a', samples [3, 6]; stream 'b', samples [3, 6]"
+    assert reader.describe_place(0, 6) == "stream 'good', sample 6"
+    assert reader.describe_place(1, -1) == "stream 'bad', several samples"
+    assert reader.describe(share) == "stream 'good', samples [3, 6]; stream 'bad', samples [3, 6]"
 
 
-class Columns(Plain):
-    def __init__(self, *shape: int):
+class Columns(Rows):
+    def __init__(self, **widths: int):
         super().__init__()
-        self.shape = shape
+        self.widths = widths
 
     def read_columns(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
         if 7 in indices:
             raise OSError("disk on fire")
-        columns = {"x": torch.from_numpy(indices), "y": torch.zeros(len(indices), *self.shape)}
-        return columns if self.shape else {"x": columns["x"]}
+        others = {name: torch.zeros(len(indices), width) for name, width in self.widths.items()}
+        return {"x": torch.from_numpy(indices), **others}
 
 
 class TestColumns:
     def test_they_are_read_stream_after_stream_where_all_data_sets_have_them(self) -> None:
-        reader = StreamReader(["a", "b"], [Columns(2), Columns(2)], [1, 2])
+        reader = reader_of(Columns(y=2), Columns(y=2))
         columns = reader.read_columns([share_of(0, [1, 2]), share_of(1, [4])])
         assert reader.has_columns
         assert columns["x"].tolist() == [3, 6, 12]
         assert columns["y"].shape == (3, 2)
-        assert not StreamReader(["a", "b"], [Columns(2), Plain()], [1, 2]).has_columns
+        assert not reader_of(Columns(y=2), Rows()).has_columns
 
     @pytest.mark.parametrize(
         ("other", "positions", "message"),
         [
-            (Columns(2), [1, 9], r"Stream 'b': .*\[3, 7\] could not be loaded: OSError: disk on fire"),
-            (Columns(), [1], r"columns of the streams \['a', 'b'\] cannot be stacked"),
-            (Columns(3), [1], r"columns of the streams \['a', 'b'\] cannot be stacked"),
+            (Columns(y=2), [1, 9], r"Stream 'bad': .*\[3, 7\] could not be loaded: OSError: disk on fire"),
+            (Columns(), [1], r"columns of the streams \['good', 'bad'\] cannot be stacked"),
+            (Columns(y=3), [1], r"columns of the streams \['good', 'bad'\] cannot be stacked"),
         ],
     )
     def test_failures_and_what_does_not_fit_together_are_named(
         self, other: Any, positions: list[int], message: str
     ) -> None:
+        share = [share_of(0, [1]), share_of(1, positions)]
         with pytest.raises(SampleError, match=message):
-            StreamReader(["a", "b"], [Columns(2), other], [1, 2]).read_columns(
-                [share_of(0, [1]), share_of(1, positions)]
-            )
-
-
-class _Hides:
-    """Draws, and puts the generator back."""
-
-    def __len__(self) -> int:
-        return 9
-
-    def __getitem__(self, index: int) -> float:
-        with torch.random.fork_rng(devices=[]):
-            return float(torch.rand(()))
-
-
-def test_a_data_set_that_hides_its_drawing_is_seeded_if_the_stream_says_so() -> None:
-    reader = StreamReader(["a"], [_Hides()], [5], [True])
-    together = reader.read([StreamShare(0, range(4), np.arange(4))])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(99)
-        alone = [reader.read([StreamShare(0, range(place, place + 1), np.array([place]))])[0] for place in range(4)]
-    assert together == alone
-    assert len(set(together)) == 4
-    unsaid = StreamReader(["a"], [_Hides()], [5], [False])  # is read as it is
-    assert len(set(unsaid.read([StreamShare(0, range(4), np.arange(4))]))) == 1
+            reader_of(Columns(y=2), other).read_columns(share)
