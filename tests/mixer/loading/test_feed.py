@@ -252,11 +252,3 @@ def test_ranks_do_the_same_whatever_each_has_left_and_go_on_from_anywhere(case: 
     for k in range(len(case.streams)):
         for (_, first), (_, second), (_, all_of_them) in zip(before, after, whole, strict=True):
             assert rows_of(first, k) + rows_of(second, k) == rows_of(all_of_them, k)
-
-
-@pytest.mark.parametrize(("world_size", "length", "num_passes"), [(1, 5, 2), (2, 7, 1), (3, 9, 3), (4, 9, 3)])
-def test_every_row_of_the_last_pass_is_given_or_counted(world_size: int, length: int, num_passes: int) -> None:
-    case = _Case(((False, 50, None), (True, length, num_passes)), world_size, 5)
-    ranks = run_ranks(case.make_streams, world_size, 30, batch_size=5)
-    given = sum(len(rows_of(batches, 1)) for _, batches in ranks)
-    assert given + int(ranks[0][0].mixing.planner.undelivered[1]) == length * num_passes
