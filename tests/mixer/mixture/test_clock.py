@@ -133,19 +133,6 @@ class TestProgress:
             clock.tick()
         assert rounded(found) == rounded(expected)
 
-    @given(batch_size=st.integers(1, 9), epoch_size=st.integers(1, 60), num_epochs=st.floats(0.1, 4))
-    def test_it_rises_to_one_and_never_above(self, batch_size: int, epoch_size: int, num_epochs: float) -> None:
-        clock = Clock(batch_size, epoch_size, Budget(epochs=num_epochs))
-        seen = [clock.progress]
-        for _ in range(clock.max_steps):
-            clock.tick()
-            seen.append(clock.progress)
-            assert 0 < clock.epoch_coverage <= 1
-        assert seen == sorted(set(seen))
-        assert seen[-1] == 1.0
-        clock.tick()
-        assert clock.progress == 1.0
-
 
 def rounded(rows: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
     return [tuple(round(value, 12) for value in row) for row in rows]

@@ -41,11 +41,6 @@ class TestLayout:
         clock.tick()
         assert (clock.epoch, clock.epoch_coverage, clock.num_samples) == (1.0, 1.0, 20)
 
-    def test_the_streams_may_end_the_run_in_the_midst_of_an_epoch(self) -> None:
-        for drop_unit, is_constant, expected in ((0, True, 8), (4, True, 6), (0, False, 8)):
-            clock = Clock(4, 10, Budget(epochs=9), drop_unit, max_samples=25, is_constant=is_constant)
-            assert clock.planned_steps == expected
-
 
 class TestDropping:
     @pytest.mark.parametrize(
@@ -76,18 +71,6 @@ class TestDropping:
         whole = data_clock(batch_size=5, drop_unit=1)
         whole.tick(5)
         assert whole.drop_rest() == 0
-
-
-class TestNextTotal:
-    def test_it_ends_with_the_samples_or_the_part_of_an_epoch(self) -> None:
-        clock = data_clock(budget=Budget(samples=6))
-        clock.tick()
-        assert (clock.next_total(), clock.num_samples, clock.progress) == (2, 4, 4 / 6)
-        clock = data_clock(budget=Budget(epochs=0.5, samples=100))
-        clock.tick()
-        assert clock.next_total() == 1
-        clock.tick()
-        assert (clock.progress, clock.next_total()) == (1.0, 1)
 
 
 class TestEstimate:
@@ -144,25 +127,6 @@ class TestLearningRate:
         self, budget: Budget, num_warmup_steps: int, expected: int
     ) -> None:
         assert data_clock(budget=budget, num_warmup_steps=num_warmup_steps).planned_steps == expected
-
-    def test_a_warm_up_that_ends_with_the_run_ends_at_the_last_step(self) -> None:
-        clock = data_clock(budget=Budget(samples=8), num_warmup_steps=2)
-        clock.tick()
-        clock.tick()
-        assert clock.schedule_position == 2.0
-        clock.tick(1)
-        assert clock.schedule_position == 4.0
-
-
-class TestChangeOfMind:
-    def test_progress_does_not_fall_and_the_rest_of_the_epoch_comes_back(self) -> None:
-        clock = Clock(4, 10, Budget(steps=8), drop_unit=4)
-        assert (clock.epoch_size, clock.dropped_samples) == (8, 2)
-        clock.tick()
-        clock.resize(4)
-        assert clock.counts_steps
-        clock.resize(5)
-        assert (clock.counts_steps, clock.epoch_size, clock.progress) == (False, 10, 1 / 8)
 
 
 class TestState:

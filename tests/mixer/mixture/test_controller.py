@@ -142,12 +142,6 @@ class TestObservation:
         one_step(mixing)
         assert [seen.seen.sum() for seen in policy.observations] == [8, 16]  # it is kept as it was
 
-    def test_weights_are_those_before_absent_streams_left(self) -> None:
-        streams = [Stream("a", range(9), enters_at=0.5), Stream("b", range(9)), Stream("c", range(9))]
-        mixing = make_mixing(policy := Recording([2, 1, 1]), streams=streams)
-        assert one_step(mixing).weights.tolist() == [0.0, 0.5, 0.5]
-        assert policy.observations[0].weights.tolist() == [0.5, 0.25, 0.25]
-
     def test_an_evaluation_is_seen_once_and_by_name(self) -> None:
         policy = Recording([1, 1, 1])
         mixing = make_mixing(policy)
@@ -220,13 +214,6 @@ class TestSingleStream:
         (part,) = mixing.planner.rank_share(plan, 0, 1)
         return part.indices.tolist()
 
-    def test_each_epoch_holds_every_sample_once(self) -> None:
-        mixing = single_stream()
-        plans = run_to_the_end(mixing, limit=9)
-        assert [plan.total for plan in plans] == [4, 4, 2] * 3
-        samples = [index for plan in plans for index in self.references(mixing, plan)]
-        assert all(sorted(samples[begin : begin + 10]) == list(range(10)) for begin in (0, 10, 20))
-
     def test_dropping_the_rest_begins_the_next_epoch_with_a_fresh_permutation(self) -> None:
         mixing = single_stream(drop_unit=4)
         plans = run_to_the_end(mixing, limit=4)
@@ -244,17 +231,6 @@ class TestSingleStream:
         mixing = single_stream(drop_unit, max_epochs=max_epochs)
         assert [plan.total for plan in run_to_the_end(mixing)] == expected
         assert mixing.is_exhausted
-
-
-class TestExhaustion:
-    def test_all_exhausted_ends_the_run(self) -> None:
-        mixing = make_mixing(streams=[Stream("a", range(10), max_epochs=1.3), Stream("b", range(9), max_epochs=1)])
-        plans = run_to_the_end(mixing)
-        assert [plan.total for plan in plans] == [8, 8, 3, 3]
-        assert sum(plan.counts for plan in plans).tolist() == [13, 9]
-        assert mixing.next_plan() is None
-        assert mixing.is_exhausted
-        assert mixing.clock.num_samples == 22  # it counts what the streams gave
 
 
 class TestSetWeights:
@@ -346,16 +322,6 @@ class TestResume:
             assert_same_plan(one_step(resumed), one_step(mixing))
         assert resumed.state_dict() == mixing.state_dict()
 
-    @settings(max_examples=9)
-    @given(step=st.integers(0, 8))
-    def test_a_single_stream_whose_rest_is_dropped_goes_on_alike(self, step: int) -> None:
-        first, second = (single_stream(drop_unit=4, num_epochs=9) for _ in range(2))
-        for _ in range(step):
-            one_step(first)
-        second.load_state_dict(through_json(first.state_dict()))
-        for _ in range(6):
-            assert_same_plan(one_step(second), one_step(first))
-
     @pytest.mark.parametrize(
         ("saved", "other", "message"),
         [
@@ -432,12 +398,3 @@ class TestWhoIsThere:
         assert there[:2] == [[True, True, False, True], [True, True, False, False]]
         assert there[2] == there[4] == [True, False, False, False]
         assert there[5] == there[-1] == [True, False, True, False]
-
-    def test_a_stream_whose_group_is_used_up(self) -> None:
-        streams = [Stream(name, range(10), groups={"g": group}) for name, group in zip("abc", "xxy", strict=True)]
-        policy = Recording([1.0] * 3)
-        mixing = make_mixing(policy, 10, streams=streams, groupings=[Grouping("g", max_epochs={"x": 1})])
-        for _ in range(5):
-            one_step(mixing)
-        there = [seen.is_active.tolist() for seen in policy.observations]
-        assert (there[1], there[-1]) == ([True] * 3, [False, False, True])

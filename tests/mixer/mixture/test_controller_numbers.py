@@ -84,15 +84,6 @@ class TestSize:
         assert totals[:2] == [8, 20]
         assert mixing.learning_rate_factor == 50 / 8
 
-    def test_by_hand_until_it_is_given_back(self) -> None:
-        mixing = sized(Sizes(20))
-        assert (mixing.batch_size, mixing.manual_batch_size, mixing.initial_batch_size) == (8, None, 8)
-        mixing.set_batch_size(30)
-        assert (mixing.batch_size, mixing.manual_batch_size, mixing.initial_batch_size) == (30, 30, 8)
-        assert (mixing.next_plan().total, mixing.clock.batch_size) == (30, 30)
-        mixing.set_batch_size(None)
-        assert (mixing.batch_size, mixing.manual_batch_size, mixing.clock.batch_size) == (8, None, 8)
-
     def test_without_one_it_is_that_of_the_clock(self) -> None:
         mixing = make_mixing(batch_size=12)
         assert isinstance(mixing.schedule, Constant)
@@ -274,16 +265,6 @@ class TestDroppedRests:
         assert mixing.unique.tolist() == [4]
         assert not mixing.drop_rest()
 
-    def test_of_several_streams_nothing_is_passed_over(self) -> None:
-        mixing = sized(Sizes(60), drop_unit=1)
-        update(mixing)
-        update(mixing)
-        assert (mixing.clock.num_epochs_done, mixing.clock.dropped_samples) == (1, 32)
-        before = mixing.seen.tolist()
-        plan = mixing.next_plan()
-        assert (plan.starts.tolist(), plan.total) == (before, 60)
-        assert mixing.unique.tolist() == np.minimum(mixing.seen, list(LENGTHS.values())).tolist()
-
     def test_a_size_by_hand_that_leaves_no_whole_batch_ends_the_epoch_with_the_next_plan(self) -> None:
         mixing = sized(Sizes(8), drop_unit=1)
         update(mixing)
@@ -305,14 +286,6 @@ class TestState:
         assert resumed.num_tokens.dtype == np.int64
         assert (resumed.batch_size, resumed.clock.batch_size, resumed.clock.step) == (20, 20, 1)
         assert resumed.state_dict() == mixing.state_dict()
-
-    def test_another_schedule_is_refused_or_begins(self) -> None:
-        state = sized(Sizes(20)).state_dict()
-        other = make_mixing()
-        with pytest.raises(ValueError, match="the batch-size schedule was Sizes and is Constant now"):
-            other.load_state_dict(state)
-        other.load_state_dict(state, allow_inexact=True)
-        assert other.batch_size == 8
 
     def test_an_inexact_resume_counts_the_tokens_of_the_streams_by_name(self) -> None:
         mixing = make_mixing(Fixed([2, 1, 1]))

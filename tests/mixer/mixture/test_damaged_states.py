@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from torch.utils.data import IterableDataset
 
@@ -14,7 +13,6 @@ from mixer.mixture.stream import Stream
 from mixer.policies import Floor, GroupDRO
 from mixer.policies.contract import Policy
 from mixer.schedules import LossChange
-from mixer.trainer.checkpointing.save import Progress
 from mixer.utils.validation import MOST_COUNT
 from tests.mixer.mixture.test_controller import make_mixing, one_step
 
@@ -158,14 +156,3 @@ def test_a_schedules_state_of_another_form_is_refused() -> None:
     for name in names:
         with pytest.raises(ValueError, match="must be"):
             size.load_state_dict({**state, "state": {**state["state"], name: "text"}})
-
-
-def test_numbers_of_a_trainers_progress_that_are_none_are_read_from_text() -> None:
-    numbers = {"seconds": 1.0, "learning_rate": 1e-3, "learning_rate_factor": 1.0, "gradient_norm": None}
-    counts = {"last_logged_step": 3, "num_evaluations": 0, "num_metrics": 0}
-    flags = {"epoch_end_is_left": False, "epoch_stops": False, "training_stops": False}
-    losses = {"running_losses": [0.5], "logged_loss": 1.0}
-    state = Progress(**numbers, **counts, **flags, **losses, recorder={}, methods={}).state_dict()  # type: ignore[arg-type]
-    found = Progress.from_state({**state, "logged_loss": "nan", "gradient_norm": "inf"})
-    assert np.isnan(found.logged_loss)
-    assert found.gradient_norm == float("inf")

@@ -58,15 +58,6 @@ class TestEpochs:
         assert clock.num_epochs_done == 3
         assert clock.dropped_samples < max(sizes)
 
-    def test_a_batch_that_has_grown_since_drops_the_rest(self) -> None:
-        clock = data_clock(10, 4, drop=True)
-        clock.tick()
-        assert clock.drop_rest() == 0  # 6 are left for a batch of 4
-        clock.resize(7)
-        assert clock.drop_rest() == 6
-        assert (clock.num_epochs_done, clock.epoch, clock.at_epoch_end, clock.epoch_coverage) == (1, 1.0, True, 0.4)
-        assert clock.next_total() == 7
-
     @pytest.mark.parametrize(
         ("clock", "size", "expected"),
         [
@@ -146,15 +137,6 @@ class TestChangeOfMind:
 
 
 class TestLearningRate:
-    @given(st.integers(1, 9), st.integers(0, 9), st.integers(1, 30))
-    def test_steps_are_steps_whatever_the_sizes(self, size: int, num_warmup_steps: int, num_steps: int) -> None:
-        clock = Clock(4, 10, Budget(steps=num_steps), num_warmup_steps=num_warmup_steps, is_constant=False)
-        for step in range(num_steps):
-            assert clock.schedule_position == step
-            clock.resize(1 + (size + step) % 9)
-            clock.tick()
-        assert clock.planned_steps == num_steps
-
     @given(SIZES, st.integers(0, 12))
     def test_it_rises_from_nothing_to_the_planned_end(self, sizes: list[int], num_warmup_steps: int) -> None:
         clock = Clock(2, 10, Budget(epochs=3), num_warmup_steps=num_warmup_steps, is_constant=False)
@@ -187,17 +169,3 @@ class TestState:
         assert resumed.state_dict() == clock.state_dict()
         assert run(resumed, sizes) == run(clock, sizes)
         assert resumed.state_dict() == clock.state_dict()
-
-    def test_coverage_of_an_epoch_that_ended_and_a_size_set_by_hand_are_remembered(self) -> None:
-        clock, resumed = (data_clock(10, 4, drop=True) for _ in range(2))
-        clock.tick()
-        clock.tick()
-        clock.drop_rest()
-        resumed.load_state_dict(clock.state_dict())
-        assert resumed.epoch_coverage == clock.epoch_coverage == 0.8
-        clock, resumed = (Clock(4, 10, Budget(epochs=2)) for _ in range(2))
-        clock.tick()
-        clock.resize(3)
-        resumed.load_state_dict(clock.state_dict())
-        assert not resumed.counts_steps
-        assert resumed.next_total() == 3

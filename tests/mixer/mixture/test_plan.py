@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.mixer.plans import make_plan, samples_of
+from tests.mixer.plans import make_plan
 
 
 @pytest.mark.parametrize(("counts", "total", "first"), [([3, 1], 4, 0), ([0, 1, 5], 6, 1), ([0, 0, 2], 2, 2)])
@@ -49,10 +49,3 @@ class TestFingerprint:
     def test_it_sees_every_difference(self, change: dict[str, Any]) -> None:
         plan = make_plan([1, 2])
         assert replace(plan, **change).fingerprint() != plan.fingerprint()
-
-    @pytest.mark.parametrize("world_size", [1, 3])
-    def test_asking_for_a_share_does_not_change_it(self, world_size: int) -> None:
-        plan = make_plan([4, 5, 6])
-        before = plan.fingerprint()
-        samples_of(plan, 0, world_size)
-        assert plan.fingerprint() == before

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.mixture.cursors import ShuffledCursor
 from mixer.mixture.groups import Grouping
 from mixer.mixture.permutation import Order
 from mixer.mixture.planner import Planner
@@ -115,16 +114,6 @@ class TestExhaustion:
         assert counts.sum(axis=0)[:2].tolist() == [5, 25]
         assert counts.sum(axis=1).tolist() == [6] * 20
 
-    def test_the_run_does_not_end_before_the_last_sample_of_a_group(self) -> None:
-        streams = [
-            Stream("gone", range(10), leaves_at=0.5, groups={"g": "x"}),
-            Stream("here", range(10), groups={"g": "x"}),
-        ]
-        planner = Planner(streams, seed=0, groupings=[Grouping("g", max_epochs={"x": 1})])
-        while planner.shares(np.ones(2), 0.9)[0].any():
-            draw(planner, [1, 1], 3, progress=0.9)
-        assert planner.seen.tolist() == [0, 20]
-
 
 class TestPresence:
     @pytest.mark.parametrize(
@@ -138,16 +127,6 @@ class TestPresence:
                 ValueError, match=f"No stream is active from progress {gap} of the run on; let one enter"
             ):
                 Planner([*streams, *more], seed=0)
-
-
-class TestMultinomial:
-    def test_mean_and_variance_are_those_of_the_multinomial(self) -> None:
-        planner = Planner(make_streams(9, 9, 9), seed=0, drawing="multinomial")
-        shares = np.array([0.5, 0.3, 0.2])
-        counts = np.array([draw(planner, shares, 20, step) for step in range(1_000)])
-        np.testing.assert_allclose(counts.mean(axis=0), 20 * shares, atol=4 * np.sqrt(20 * 0.25 / 1_000))
-        np.testing.assert_allclose(counts.var(axis=0), 20 * shares * (1 - shares), rtol=0.2)
-        assert counts.sum(axis=1).tolist() == [20] * 1_000
 
 
 class TestState:
@@ -202,26 +181,6 @@ class TestRankShare:
                 found = [int(order.indices(int(position), 1)[0]) for position in part.positions]
                 assert part.indices.tolist() == found
 
-    @pytest.mark.parametrize("world_size", [1, 3])
-    @pytest.mark.parametrize("num_streams", [9, 41])
-    def test_one_stream_of_another_kind_changes_nothing_for_the_others(self, num_streams: int, world_size: int) -> None:
-        class Reversed:
-            available = None
-
-            def references(self, positions: range | np.ndarray) -> np.ndarray:
-                return 100 - np.array(positions)
-
-        streams = make_streams(*range(50, 50 + num_streams))
-        cursors: Any = [Reversed() if k == 7 else ShuffledCursor(stream, 1) for k, stream in enumerate(streams)]
-        plan = make_plan([5] * num_streams, range(num_streams))
-        planner, plain = Planner(streams, seed=1, cursors=cursors), Planner(streams, seed=1)
-        for rank in range(world_size):
-            shares = planner.rank_share(plan, rank, world_size), plain.rank_share(plan, rank, world_size)
-            for part, expected in zip(*shares, strict=True):
-                assert np.array_equal(part.positions, expected.positions)
-                wanted = 100 - np.array(part.positions) if part.stream_id == 7 else expected.indices
-                assert part.indices.tolist() == wanted.tolist()
-
 
 class TestAhead:
     def test_drawing_ahead_moves_nothing(self) -> None:
@@ -234,14 +193,6 @@ class TestAhead:
             draw(ahead, [3, 1.5], 4, step)
         assert json.dumps(planner.state_dict()) == before
         assert planner.cursors[0].available == 9 - planner.seen[0]
-
-    @pytest.mark.parametrize("drawing", ["exact", "multinomial"])
-    def test_it_draws_what_will_be_drawn(self, drawing: str) -> None:
-        planner = Planner(make_streams(9, 9, 9, max_epochs=5.0), seed=0, drawing=drawing)
-        draw(planner, [5, 3, 2], 7)
-        ahead = planner.ahead()
-        predicted = [draw(ahead, [5, 3, 2], 7, step) for step in range(1, 25)]
-        assert [draw(planner, [5, 3, 2], 7, step) for step in range(1, 25)] == predicted
 
 
 def order_of(stream: Stream) -> Order:
@@ -338,23 +289,6 @@ class TestMemories:
             wanted[1:] += additional[1:] * total
             got[1:] += counts[1:]
             assert (np.abs(got - wanted) < 1.0 + 1e-6).all()
-
-    def test_the_carry_of_samples_on_top_is_saved(self) -> None:
-        additional, shares = np.array([0.0, 0.4]), np.array([1.0, 0.0])
-        whole, _ = memory_planner(50)
-        parts, _ = memory_planner(50)
-        counts = []
-        for step in range(9):
-            if step == 4:
-                state = json.loads(json.dumps(parts.state_dict()))
-                parts, _ = memory_planner(50)
-                parts.load_state_dict(state)
-            both = [
-                planner.draw(shares, np.array([np.inf, 50.0]), 7, step, additional)[0] for planner in (whole, parts)
-            ]
-            assert both[0].tolist() == both[1].tolist()
-            counts.append(int(both[0][1]))
-        assert sum(counts) == 25
 
 
 def test_a_stream_beyond_a_lowered_max_epochs_gives_nothing_more() -> None:

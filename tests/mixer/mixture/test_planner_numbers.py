@@ -61,25 +61,12 @@ class TestNumbers:
         assert planner.undelivered.tolist() == [0, 3]
         assert planner.undelivered.dtype == np.int64
 
-    def test_a_stream_of_rows_gives_what_is_left(self) -> None:
-        planner = with_rows()
-        assert planner.shares(np.array([1.0, 1.0]), 0.0)[1].tolist() == [np.inf, np.inf]
-        planner.row_drawers[1].limit(2)
-        assert planner.shares(np.array([1.0, 1.0]), 0.0)[1].tolist() == [np.inf, 2.0]
-        assert draw(planner, [1, 1], 12) == [10, 2]
-
     def test_what_is_owed_is_the_share_less_what_was_drawn(self) -> None:
         planner = Planner(make_streams(9, 9, 9), seed=0)
         draw(planner, [5, 3, 2], 1)
         assert planner.deficit == pytest.approx([-0.5, 0.3, 0.2])
         draw(planner, [5, 3, 2], 2)
         assert planner.deficit == pytest.approx([-0.5, -0.1, 0.6])
-
-    def test_one_stream_passes_samples_over(self) -> None:
-        planner = Planner(make_streams(9), seed=0)
-        planner.skip(4)
-        assert planner.draw(np.ones(1), np.array([np.inf]), 3, 0)[1].tolist() == [4]
-        assert planner.seen.tolist() == [3]
 
     def test_shares_of_ranks_are_balanced_unless_it_is_said_otherwise(self) -> None:
         planner, plan = Planner(make_streams(9, 9), seed=0), make_plan([1, 1], [0, 1])
@@ -148,13 +135,6 @@ class TestOnTop:
             found.append(int(planner.draw(shares, limits, 10, step, np.array([0.0, ratio]))[0][1]))
         assert found == expected
 
-    def test_it_is_a_multiple_of_what_was_drawn(self) -> None:
-        planner, _ = memory_planner(50, max_epochs=1.0)
-        shares, available = planner.shares(np.array([1.0, 0.0]), 0.0)
-        counts, _ = planner.draw(shares, available, 80, 0, np.array([0.0, 0.5]))
-        assert counts.tolist() == [50, 25]
-        assert counts.dtype == np.int64
-
 
 class TestMultinomial:
     @pytest.mark.parametrize(("seed", "key"), [(7, 7), (-1, 2**63 - 1), (2**63 + 2, 2)])
@@ -182,14 +162,6 @@ class TestInexactState:
         assert resumed.seen.dtype == np.int64
         assert resumed.deficit.tolist() == [0.0, 0.0, 0.0]
         assert [d.state_dict()["position"] for d in resumed.cursors] == resumed.seen.tolist()
-
-    def test_another_seed_alone_keeps_what_is_owed(self) -> None:
-        planner = Planner(make_streams(9, 9, 9), seed=0)
-        draw(planner, [5, 3, 2], 1)
-        resumed = Planner(make_streams(9, 9, 9), seed=1)
-        resumed.load_state_dict(planner.state_dict(), allow_inexact=True)
-        assert resumed.deficit.tolist() == planner.deficit.tolist()
-        assert resumed.deficit.any()
 
     def test_the_state_is_plain_and_by_name(self) -> None:
         planner = Planner(make_streams(9, 9), seed=3)
