@@ -1,0 +1,28 @@
+from typing import Any
+
+import pytest
+
+from mixer.recipe.model import ModelRecipe
+
+FACTORY = "tests.helpers.build_model"
+
+
+def test_a_function_gives_the_model() -> None:
+    assert type(ModelRecipe(factory=FACTORY, arguments={"name": "gpt2"}).build()).__name__ == "GPT2LMHeadModel"
+    assert ModelRecipe(factory=FACTORY, arguments={"name": "gpt2"}).build(has_weights=False).device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"config": {"model_type": "gpt2"}, "factory": FACTORY}, "leave out name_or_path and config"),
+        ({"name_or_path": "gpt2", "factory": FACTORY}, "leave out name_or_path and config"),
+        ({"arguments": {"name": "gpt2"}}, "arguments are those of factory"),
+        ({"factory": "tests.helpers.no_such"}, "factory: 'tests.helpers.no_such' cannot be found"),
+        ({"factory": FACTORY, "arguments": {"size": 2}}, r"tests.helpers.build_model\(size=2\) failed"),
+        ({}, "give name_or_path, or a config with a model_type"),
+    ],
+)
+def test_what_gives_no_model_or_two_is_refused(changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        ModelRecipe(**changes).build()
