@@ -203,6 +203,7 @@ class TestOrderBlock:
         whole, block = self.block()
         for span in spans:
             self.assert_reads(whole, block, range(*span))
+            self.assert_reads(whole, block, np.array(range(*span), dtype=np.int64)[::2])  # positions with gaps
 
     def test_nothing_is_asked(self) -> None:
         assert Permutation(5, seed=0).indices(3, 0).tolist() == []
