@@ -52,13 +52,6 @@ def test_methods_that_a_protocol_has_no_place_for(protocol: str, method: str, me
         METHODS[method](PROTOCOLS[protocol], 100, 5)
 
 
-def test_a_method_that_replays_needs_a_memory() -> None:
-    with pytest.raises(
-        ValueError, match=r"memory must be 1 entry or more .* got 0: give --memory-per-class or --buffer"
-    ):
-        METHODS["er-ring"](PROTOCOL, 0, 10)
-
-
 def test_offline_is_scored_by_the_mean_over_tasks(folder: Path) -> None:
     tasks = PROTOCOL.sequence(folder, 1)
     arranged, score = METHODS["offline"](PROTOCOL, 0, 2).arranged(tasks)

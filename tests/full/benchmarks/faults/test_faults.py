@@ -5,31 +5,7 @@ import pytest
 
 from benchmarks.faults import draws
 from benchmarks.faults.command import main
-from benchmarks.faults.inside import INSIDE
-from benchmarks.faults.kinds import Kind, Known, Promise
-from benchmarks.faults.outside import OUTSIDE
-from benchmarks.faults.run import LENGTHS
-from benchmarks.faults.table import KINDS
-
-
-class TestTable:
-    def test_every_kind_can_be_injected_and_has_a_promise_of_its_own_words(self) -> None:
-        assert len({kind.name for kind in KINDS}) == len(KINDS)
-        assert all(kind.how in OUTSIDE and (not kind.inside or kind.inside in INSIDE) for kind in KINDS)
-        speaking = {Promise.NAMED, Promise.REFUSED, Promise.SECOND_REFUSED, Promise.NAMED_OR_EQUAL}
-        assert all(kind.names for kind in KINDS if kind.promise in speaking)
-
-    def test_at_least_200_faults_are_injected_on_two_and_four_ranks(self) -> None:
-        assert sum(sum(kind.counts.values()) for kind in KINDS) >= 200
-        assert all(kind.counts[2] and kind.counts[4] for kind in KINDS)
-
-    def test_what_is_drawn_fills_in_what_errors_have_to_say(self) -> None:
-        known = Known(4, lambda generator: {"step": 3, "delay": 0.0}, lambda: list(range(0, 60, 7)), LENGTHS["a"])
-        for kind in KINDS:
-            fault = kind.draw(draws.random.Random(kind.name), known)
-            assert fault == kind.draw(draws.random.Random(kind.name), known)
-            assert all(name.format(damaged="mixing.json", **fault) for name in kind.names)
-
+from benchmarks.faults.kinds import Kind, Promise
 
 KEPT = Kind("clock", "a clock that leaps", Promise.GOES_ON, draw=draws.clock, inside="leaping_clock")
 BROKEN = {

@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.quality.batch_size.command import END, HALF, summarise
-from benchmarks.quality.batch_size.rules import LARGE, SMALL, configurations
+from benchmarks.quality.batch_size.rules import SMALL
 from benchmarks.quality.batch_size.runs import Course
 
 
@@ -39,10 +39,3 @@ def test_the_targets_are_those_of_the_worst_small_run_and_ratios_are_by_seed() -
     own = figures["equal_data"]["other"]
     assert own["seconds_ratio"] == [0.5, 0.5]
     assert own["final_loss"] == [1.0, 3.0]
-
-
-def test_every_schedule_begins_small_and_is_bounded() -> None:
-    for name, configuration in configurations().items():
-        schedule = configuration.schedule()
-        if not schedule.is_constant:
-            assert (schedule.initial, schedule.limits.maximum) == (SMALL, LARGE), name

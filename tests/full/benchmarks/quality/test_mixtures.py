@@ -187,9 +187,6 @@ def test_the_grid_is_on_the_simplex_and_spread(sizes: list[int]) -> None:
         assert len(np.unique(points.round(9), axis=0)) == len(points)
 
 
-# ---- Data and models ----
-
-
 # ---- Figures ----
 
 

@@ -30,13 +30,3 @@ def test_what_is_held_out_is_trained_on_by_no_task(folder: Path) -> None:
     assert not trained & held
     assert any("-lrb-" in text for text in held)
     assert not any(SHARED[:40] in text for text in trained)  # all begin alike, and some are held out
-
-
-def test_reviews_of_subjectivity_are_left_to_it(folder: Path) -> None:
-    with (folder / "text" / "subj.all").open("a") as file:
-        for label, text in read_texts(folder)["mr"]["train"][:5]:
-            file.write(f"{label} {text}\n")
-    kept, apart = read_texts(folder, keeps_overlap=True), read_texts(folder)
-    assert len(kept["mr"]["train"]) == len(apart["mr"]["train"]) + 5
-    assert kept["subj"] == apart["subj"]
-    assert kept["mr"]["test"] == apart["mr"]["test"]

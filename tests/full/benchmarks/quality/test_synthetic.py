@@ -1,4 +1,3 @@
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,6 @@ from benchmarks.quality.synthetic import STREAMS, Problem, draw, new_problem
 
 def tensor(values: object) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
-
-
-def test_one_step_in_one_dimension_is_right() -> None:
-    # h = 1, θ₁ = 1, σ² = s: δ' = δ - 2η (q δ - r) with δ = -1, q = mean x², r = mean xε. E q = 1, E q² = 1 + 2/b,
-    # E r = E qr = 0, E r² = s/b, so that E δ'² = 1 - 4η + 4η² (1 + 2/b) + 4η² s/b.
-    problem, rate, batch, noise = Problem(tensor([[1.0]]), tensor([[1.0]]), tensor([0.3])), 0.1, 4, 0.3
-    found = problem.expected_losses(tensor([[1.0]]), 1, batch, rate)
-    expected = 1 - 4 * rate + 4 * rate**2 * (1 + 2 / batch) + 4 * rate**2 * noise / batch + noise
-    assert found.item() == pytest.approx(expected)
 
 
 def test_expected_losses_are_those_of_many_runs() -> None:
@@ -44,19 +34,6 @@ def test_expected_losses_are_those_of_many_runs() -> None:
     found = problem.expected_losses(tensor(counts / 4), len(counts), 4, rate).numpy()
     error = losses.std(axis=0) / num_runs**0.5
     assert (np.abs(losses.mean(axis=0) - found) < 4 * error).all()
-
-
-def test_fixed_weights_are_weights_that_do_not_change() -> None:
-    problem, weights = new_problem(), tensor([0.4, 0.3, 0.2, 0.1])
-    fixed = problem.expected_losses(weights.unsqueeze(0), 6, 16, 0.05)
-    assert problem.expected_losses(weights.repeat(6, 1), 6, 16, 0.05).tolist() == fixed.tolist()
-    many = problem.expected_losses(torch.stack([weights, weights.flip(0)]).unsqueeze(1), 6, 16, 0.05)
-    assert many[0].tolist() == pytest.approx(fixed.tolist())
-
-
-def test_the_lattice_is_that_of_brute_force() -> None:
-    rows = [row for row in itertools.product(range(5), repeat=3) if sum(row) == 4]
-    assert sorted(map(tuple, (lattice(3, 4) * 4).round().int().tolist())) == sorted(rows)
 
 
 def test_the_best_fixed_weights_are_those_of_brute_force() -> None:

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from benchmarks.speed import probe_steps
-from benchmarks.speed.probe_memory import largest_pieces, peak_bytes
 from benchmarks.speed.probe_steps import GRAPH, IDLE, PASSES, PLAIN, PROBED, Subject, new_step
 
 MEBIBYTE = 2**20
@@ -38,18 +37,3 @@ class TestSteps:
             steps[PLAIN]()
         for plain, other in zip(*(model.parameters() for model in models), strict=True):
             torch.testing.assert_close(other, plain, rtol=1e-4, atol=1e-5)
-
-
-class TestMemory:
-    def test_the_peak_is_of_what_is_held_at_the_same_time(self) -> None:
-        def step() -> None:
-            first = torch.zeros(2 * MEBIBYTE, dtype=torch.uint8)
-            del first
-            second = torch.zeros(3 * MEBIBYTE, dtype=torch.uint8)
-            third = second + 1
-            del second, third
-
-        assert peak_bytes(step, torch.device("cpu")) == pytest.approx(6 * MEBIBYTE, rel=0.01)
-
-    def test_the_largest_layer_counts_for_each_stream(self) -> None:
-        assert largest_pieces(nn.Sequential(nn.Linear(10, 20, bias=False), nn.Linear(20, 5)), 3) == 3 * 200 * 4

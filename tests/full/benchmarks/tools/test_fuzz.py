@@ -1,16 +1,14 @@
 """Hostile input: a few cases of each target, and planner, controller and buffer in any order of steps."""
 
 from pathlib import Path
-from random import Random
 
 import hypothesis
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from benchmarks.tools.fuzz import command, files
-from benchmarks.tools.fuzz.walk import Walk, check_apportionment
-from mixer.ledger.ledger import Ledger
+from benchmarks.tools.fuzz import command
+from benchmarks.tools.fuzz.walk import Walk
 from mixer.mixture.stream import Stream
 
 _NUMBERS = st.sampled_from([0.0, 0.3, 1.0, 1e-9, 1e9])
@@ -22,35 +20,6 @@ def test_a_few_cases(name: str, tmp_path: Path) -> None:
     outcome = command.run_cases(name, case, range(25), seed=7)
     assert outcome.num_cases == 25
     assert outcome.broken == {}
-
-
-def test_an_error_of_another_kind_is_counted() -> None:
-    def case(random: Random) -> None:
-        if random.random() < 2:
-            raise [KeyError("x"), ValueError("it must be 3, got 4"), ValueError("invalid literal for int()")][
-                random.randrange(3)
-            ]
-
-    outcome = command.run_cases("made up", case, range(60), seed=0)
-    assert len(outcome.broken) == 2
-    assert 0 < outcome.num_refused < 60
-
-    def case(random: Random) -> None:
-        if (number := random.random()) < 0.5:
-            raise ValueError("it must be 3, got 4") if number < 0.3 else KeyError("x")
-
-    outcomes = {name: command.run_cases(name, case, range(50), seed=0) for name in "ab"}
-    cells = [[int(cell) for cell in row[1:5]] for row in command.rows_of(outcomes)]
-    assert cells[2] == [sum(column) for column in zip(*cells[:2], strict=True)]
-    assert all(cases == refused + accepted + broken for cases, refused, accepted, broken in cells)
-    assert min(cells[2]) > 0
-
-
-@hypothesis.given(
-    st.lists(st.floats(0, 1e6), min_size=1, max_size=8).filter(lambda weights: sum(weights) > 1e-3), st.integers(1, 200)
-)
-def test_apportionment_stays_within_a_sample(weights: list[float], total: int) -> None:
-    check_apportionment(weights, total, 10)
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -99,15 +68,3 @@ def test_a_lowered_max_epochs_ends_a_stream_and_no_plan_hangs() -> None:
     shares, available = after.shares(after.seen * 0 + 0.5, 0.0)
     counts, _ = after.draw(shares, available, 4, 0, None)
     assert counts.tolist() == [0, 4]
-
-
-def test_tables_without_their_digest_are_read_as_those_of_older_versions_are(tmp_path: Path) -> None:
-    files._write_ledger(tmp_path)
-    before = Ledger(tmp_path).read("streams")
-    for path in [*tmp_path.glob("streams/part-*"), *tmp_path.glob("streams/tail-*")]:
-        content = path.read_bytes()
-        undigested = files._undigested(content)
-        assert undigested != content
-        assert b"crc32" not in undigested
-        path.write_bytes(undigested)
-    assert Ledger(tmp_path).read("streams").equals(before)
