@@ -1,3 +1,4 @@
+import copy
 import json
 import math
 from collections.abc import Callable
@@ -378,7 +379,7 @@ class TestDecision:
     )
     def test_one_that_does_not_fit_is_refused_with_its_step(self, policy: Policy, message: str) -> None:
         with pytest.raises(ValueError, match=f"(Recording|mixing function) at step {message}"):
-            one_step(make_mixing(policy))
+            one_step(make_mixing(copy.deepcopy(policy)))
 
 
 class TestWhoIsThere:

@@ -1,5 +1,6 @@
 """The clock once it counts data: a batch size that changes, or a budget in samples or tokens."""
 
+import copy
 import json
 import math
 
@@ -67,7 +68,7 @@ class TestEpochs:
         ],
     )
     def test_epochs_and_budgets_are_met_to_the_sample(self, clock: Clock, size: int, expected: list[int]) -> None:
-        assert run(clock, [size]) == expected
+        assert run(copy.deepcopy(clock), [size]) == expected
 
 
 class TestBudgets:
