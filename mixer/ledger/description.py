@@ -28,7 +28,7 @@ def describe_run(
     Returns:
         JSON-compatible data: streams (see `stream_table`), mixing and batch_size (as in recipes), budget, epoch_size,
         initial_batch_size, planned_steps (at the initial batch size), drawing, groupings, data_seed, world_size,
-        methods, eval_weights (`None` for the plain mean), version.
+        methods, eval_weights (`None` for the plain mean), objective, version.
     """
     clock = mixing.clock
     return {
@@ -46,6 +46,7 @@ def describe_run(
         "world_size": world_size,
         "methods": list(methods),
         "eval_weights": as_data(options.eval_weights),
+        "objective": None if options.objective is None else options.objective.describe(),
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.contract import check_weights
+from mixer.policies.objective import Objective
 
 # The Trainer's own evaluation metrics, beside those of `compute_metrics`.
 _OWN = frozenset(
@@ -102,6 +103,28 @@ def recorded_weights(folder: Path, note: Mapping[str, Any]) -> dict[str, float] 
     if not is_valid:
         raise ValueError(f"{folder / 'ledger' / 'ledger.json'} is damaged: its eval_weights are {weights!r:.100}.")
     return {name: float(value) for name, value in weights.items()}
+
+
+def recorded_objective(folder: Path, note: Mapping[str, Any]) -> Objective | None:
+    """Returns the recorded objective of a run; `None` if it declared none.
+
+    Args:
+        folder: Output folder of a trainer.
+        note: Content of its `ledger.json`.
+
+    Raises:
+        ValueError: If the recorded objective is invalid.
+    """
+    run = note.get("run")
+    content = run.get("objective") if isinstance(run, Mapping) else None
+    if content is None:
+        return None
+    try:
+        return Objective(**content)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{folder / 'ledger' / 'ledger.json'} is damaged: its objective is {content!r:.100}."
+        ) from None
 
 
 def _parted(key: str, sets: Collection[str]) -> tuple[str | None, str]:

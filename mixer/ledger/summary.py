@@ -1,5 +1,6 @@
 """Summaries and comparison of runs, from their ledgers."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,9 @@ import pandas as pd
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from mixer.ledger.evaluated_losses import mean_loss, recorded_weights, worst_loss
+from mixer.ledger.evaluated_losses import mean_loss, recorded_objective, recorded_weights, worst_loss
 from mixer.ledger.folder import open_ledger, read_note
+from mixer.policies.objective import Objective
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class RunSummary:
         evaluated: Names of evaluated sets; others, such as memories, have no loss.
         metrics: Results of `compute_metrics`, one row per set and metric: `stream`, `metric`, `first`, `last`.
         eval_weights: Weights of evaluation sets; `None` for the plain mean.
+        objective: The declared objective, or `None`.
     """
 
     name: str
@@ -33,6 +36,7 @@ class RunSummary:
     evaluated: frozenset[str]
     metrics: pd.DataFrame
     eval_weights: Mapping[str, float] | None
+    objective: Objective | None = None
 
     @property
     def table(self) -> pd.DataFrame:
@@ -49,9 +53,22 @@ class RunSummary:
         """First and last `eval_worst_loss`."""
         return self._over_sets(worst_loss)
 
+    @property
+    def objectives(self) -> tuple[float, float]:
+        """First and last `eval_objective`; NaN without an objective, or if a target was not evaluated."""
+        objective = self.objective
+        if objective is None:
+            return math.nan, math.nan
+        if objective.metric == "loss":
+            return self._over_sets(objective.value)
+        rows = self.metrics[self.metrics["metric"] == objective.metric]
+        first, last = (objective.value(dict(zip(rows["stream"], rows[end], strict=True))) for end in ("first", "last"))
+        return first, last
+
     def as_data(self) -> dict[str, Any]:
-        """Returns `steps`, `eval_loss` and `eval_worst_loss` (each `first` and `last`), `streams` and `metrics`."""
+        """Returns `steps`, `eval_loss` and others over sets (each `first` and `last`), `streams` and `metrics`."""
         over_sets = {"eval_loss": self.mean_losses, "eval_worst_loss": self.worst_losses}
+        over_sets |= {} if self.objective is None else {"eval_objective": self.objectives}
         return {
             "steps": self.steps,
             **{name: {"first": first, "last": last} for name, (first, last) in over_sets.items()},
@@ -85,9 +102,10 @@ def summarise(run: Path) -> RunSummary:
     # First and last entries, even if they are NaN.
     losses = _first_and_last(evaluations, ["stream"], "loss").add_suffix("_loss")
     summary = losses.reindex(summary.index).join(summary)
-    weights = recorded_weights(run, read_note(run))
+    note = read_note(run)
+    weights, objective = recorded_weights(run, note), recorded_objective(run, note)
     metrics = _first_and_last(ledger.metrics(), ["stream", "metric"], "value").reset_index()
-    return RunSummary(run.name, summary, int(rows["step"].max()), frozenset(evaluated), metrics, weights)
+    return RunSummary(run.name, summary, int(rows["step"].max()), frozenset(evaluated), metrics, weights, objective)
 
 
 def comparison(summaries: Sequence[RunSummary]) -> RenderableType:
@@ -97,7 +115,7 @@ def comparison(summaries: Sequence[RunSummary]) -> RenderableType:
 
 
 def comparison_table(summaries: Sequence[RunSummary]) -> Table:
-    """Returns a table of losses and samples per stream and run, with average (`eval_loss`) and worst loss below."""
+    """Returns a table of losses and samples per stream and run; objective, average (`eval_loss`) and worst below."""
     table = Table(title="Validation loss and samples by stream")
     table.add_column("stream", justify="left")
     for summary in summaries:
@@ -109,10 +127,13 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
     for name in names:
         table.add_row(name, *(cell for summary in summaries for cell in _cells(summary, name)))
     table.add_section()
-    averages, worst = [], []
+    averages, worst, objectives = [], [], []
     for summary in summaries:
+        objectives += ["-" if summary.objective is None else _over_sets(summary, summary.objectives), "", "", ""]
         averages += [_over_sets(summary, summary.mean_losses), f"({summary.streams['samples'].sum():,})", "", ""]
         worst += [_over_sets(summary, summary.worst_losses), "", "", ""]
+    if any(summary.objective is not None for summary in summaries):
+        table.add_row("objective", *objectives, style="bold")
     table.add_row("average", *averages)
     table.add_row("worst", *worst)
     return table

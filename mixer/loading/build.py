@@ -15,6 +15,7 @@ from mixer.mixture.resolve import resolve_batch_size, resolve_epoch_size
 from mixer.mixture.stream import Stream, total_max_samples
 from mixer.policies.contract import Policy
 from mixer.policies.fixed import Fixed
+from mixer.policies.objective import Objective
 from mixer.policies.proportional import Proportional
 from mixer.policies.registry import as_policy
 from mixer.schedules.base import Schedule
@@ -33,6 +34,7 @@ class MixtureOptions:
         drawing: How weights become sample counts.
         seed: Data seed.
         eval_weights: Weights of the evaluation sets in `eval_loss`, or `None` for the plain mean.
+        objective: What the run is to lower, with its targets by name, or `None`.
     """
 
     schedule: Schedule
@@ -42,6 +44,7 @@ class MixtureOptions:
     drawing: Drawing
     seed: int
     eval_weights: Mapping[str, float] | None = None
+    objective: Objective | None = None
 
 
 def assemble(

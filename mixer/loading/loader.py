@@ -268,6 +268,36 @@ class MixingLoader:
                 raise SampleError(sample.message)
         return samples
 
+    def samples(self, wanted: Mapping[int, Int64Array], most: int | None = None) -> list[MicroBatch]:
+        """Loads and collates samples of map-style streams in this process, apart from the steps; skips broken ones.
+
+        Args:
+            wanted: int64 `[num_samples]` by stream: positions in the stream.
+            most: Most samples of a micro-batch; `None` for that of a step.
+
+        Returns:
+            Micro-batches, of one stream each where those of steps are.
+        """
+        cursors = self.mixing.planner.cursors
+        share = [StreamShare(k, own, cursors[k].references(own)) for k, own in sorted(wanted.items()) if len(own)]
+        if not share:
+            return []
+        loaded, ids, indices = Loaded(self.read(share)), ids_of(share), indices_of(share)
+        places = _without(np.arange(len(ids)), self._find_broken(ids, loaded))
+        groups = [places[ids[places] == k] for k in np.unique(ids[places])] if self.by_stream else [places]
+        size = min(most or self.cap.max_samples, self.cap.max_samples)
+        cuts = [own[start : start + size] for own in groups for start in range(0, len(own), size)]
+        step = self.mixing.clock.step
+        return [
+            MicroBatch(
+                self._collation.collate(loaded, cut, step, number, int(ids[cut[0]]) if self.by_stream else -1),
+                ids[cut],
+                False,
+                indices=indices[cut],
+            )
+            for number, cut in enumerate(cuts)
+        ]
+
     def _is_by_stream(self, plan: Plan) -> bool | BoolArray:
         measured = self.measured(plan)
         return (self.by_stream or plan.loss_weights is not None) if measured is None else measured

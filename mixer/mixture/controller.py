@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from mixer.mixture.stream import describe
 from mixer.mixture.weights import MixtureWeights
 from mixer.policies.contract import Decision, Observation, Policy, Terms, Weights
 from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.policies.objective import Objective, TargetStatistics
 from mixer.schedules.base import BatchObservation, GradientNoise, Schedule
 from mixer.schedules.constant import Constant
 from mixer.utils.arrays import FloatArray, Int64Array
@@ -32,14 +34,22 @@ class Mixing:
         policy: Mixing policy.
         clock: Clock of the run.
         size: Batch-size control; `None` keeps the clock's batch size.
+        objective: What the run is to lower, for the policy; `None` if the user declared nothing.
 
     Raises:
         ValueError: If the policy's first decision does not match the streams.
     """
 
-    def __init__(self, planner: Planner, policy: Policy, clock: Clock, size: BatchSize | None = None):
+    def __init__(
+        self,
+        planner: Planner,
+        policy: Policy,
+        clock: Clock,
+        size: BatchSize | None = None,
+        objective: Objective | None = None,
+    ):
         self.policy = policy
-        self._mixture = describe(planner.streams)
+        self._mixture = replace(describe(planner.streams), objective=objective)
         self.names = self._mixture.names
         self._weights = MixtureWeights(policy, self._mixture, planner.active(0.0))
         self._batch_size = BatchSize(Constant(), clock.batch_size) if size is None else size
@@ -310,6 +320,7 @@ class Mixing:
         update_norm: float = math.nan,
         excess_losses: FloatArray | None = None,
         losses_after: FloatArray | None = None,
+        targets: TargetStatistics | None = None,
         skipped: Int64Array | None = None,
     ) -> None:
         """Counts a step and lets policy and batch-size schedule decide on the next one.
@@ -326,6 +337,7 @@ class Mixing:
             update_norm: Norm of the parameter change by the step, likewise.
             excess_losses: `[num_streams]`: mean excess loss per item over a reference model, likewise.
             losses_after: `[num_streams]`: mean loss per item after the optimizer step, likewise.
+            targets: Measurements of the objective's targets, likewise.
             skipped: int64 `[num_streams]`: samples skipped because they could not be loaded; `None` for none.
         """
         clock = self.clock
@@ -354,7 +366,7 @@ class Mixing:
             clock.resize(self._batch_size.value)
         self.drop_rest()
         by_stream = {"losses": losses, "excess_losses": excess_losses, "losses_after": losses_after, "tokens": tokens}
-        self._update_weights(plan, **by_stream, gradients=gradients, update_norm=update_norm)
+        self._update_weights(plan, **by_stream, gradients=gradients, update_norm=update_norm, targets=targets)
 
     def _update_weights(self, plan: Plan, **measured: Any) -> None:
         if self.policy.is_static:

@@ -11,6 +11,7 @@ from mixer.mixture.clock import Budget
 from mixer.mixture.learning_rate import check_scheduler
 from mixer.mixture.stream import Stream, is_dataset
 from mixer.policies.contract import Mixture, Policy
+from mixer.policies.objective import Objective
 from mixer.schedules.base import Schedule
 
 logger = logging.get_logger(__name__)
@@ -18,7 +19,16 @@ logger = logging.get_logger(__name__)
 _MANY_STREAMS = 16  # above, separate micro-batches per stream are costly enough for a warning
 
 OBSERVABLE = frozenset(
-    {"loss", "evaluation_loss", "excess_loss", "loss_after", "gradient", "gradient_variance", "update_norm"}
+    {
+        "loss",
+        "evaluation_loss",
+        "excess_loss",
+        "loss_after",
+        "gradient",
+        "gradient_variance",
+        "update_norm",
+        "alignment",
+    }
 )
 OBSERVABLE_BY_SCHEDULE = frozenset({"loss", "gradient_norm", "learning_rate", "tokens", "gradient_noise"})
 
@@ -92,7 +102,13 @@ def resolve_epoch_size(budget: Budget, streams: Sequence[Stream], batch_size: in
     return min(limits)
 
 
-def check_needs(policy: Policy, streams: Sequence[Stream], args: TrainingArguments, eval_dataset: Any) -> None:
+def check_needs(
+    policy: Policy,
+    streams: Sequence[Stream],
+    args: TrainingArguments,
+    eval_dataset: Any,
+    objective: Objective | None = None,
+) -> None:
     """Refuses a policy with needs that this run does not observe.
 
     Args:
@@ -100,12 +116,18 @@ def check_needs(policy: Policy, streams: Sequence[Stream], args: TrainingArgumen
         streams: Streams.
         args: Training arguments.
         eval_dataset: Evaluation data of the trainer.
+        objective: What the run is to lower, or `None`.
 
     Raises:
-        ValueError: If the policy has unknown needs, or needs evaluation losses that will be missing.
+        ValueError: If the policy has unknown needs, or needs evaluation losses or an objective that are missing.
     """
     name = type(policy).__name__
     _check_observable(f"Policy {name}", policy.needs, OBSERVABLE)
+    if "alignment" in policy.needs and objective is None:
+        raise ValueError(
+            f"Policy {name} needs an objective: set objective to the names of the evaluation sets that the run is for, "
+            f"'average' or 'worst' (of all sets), or an Objective."
+        )
     if "evaluation_loss" not in policy.needs:
         return
     missing = [s.name for s in streams if not isinstance(eval_dataset, dict) or s.name not in eval_dataset]

@@ -5,6 +5,7 @@ from mixer.policies.aioli import Aioli
 from mixer.policies.balanced_pike import BalancedPiKE
 from mixer.policies.coba import CoBa
 from mixer.policies.contract import Decision, Mixture, Observation, Policy
+from mixer.policies.dga import DGA
 from mixer.policies.doge import DoGE
 from mixer.policies.doremi import DoReMi
 from mixer.policies.dynamic_weight_average import DWA
@@ -17,12 +18,15 @@ from mixer.policies.grape import GRAPE
 from mixer.policies.group_dro import GroupDRO
 from mixer.policies.hold import Hold
 from mixer.policies.loss_change import LossChange
+from mixer.policies.marginal_value import MarginalValue
+from mixer.policies.objective import Objective, TargetStatistics
 from mixer.policies.objective_descent import ObjectiveDescent
 from mixer.policies.odm import ODM
 from mixer.policies.pike import PiKE
 from mixer.policies.proportional import Proportional
 from mixer.policies.registry import as_policy, policy_classes
 from mixer.policies.regularized_balance import RegularizedBalance
+from mixer.policies.safeguard import Safeguard
 from mixer.policies.scheduled import Scheduled
 from mixer.policies.shared.static import StaticPolicy
 from mixer.policies.shared.wrapper import Wrapper
@@ -37,6 +41,7 @@ from mixer.policies.warm_up import WarmUp
 
 __all__ = [
     "ADO",
+    "DGA",
     "DWA",
     "FAMO",
     "GRAPE",
@@ -54,18 +59,22 @@ __all__ = [
     "GroupDRO",
     "Hold",
     "LossChange",
+    "MarginalValue",
     "Mixture",
+    "Objective",
     "ObjectiveDescent",
     "Observation",
     "PiKE",
     "Policy",
     "Proportional",
     "RegularizedBalance",
+    "Safeguard",
     "Scheduled",
     "SkillIt",
     "Smoothed",
     "StaticPolicy",
     "TargetLoss",
+    "TargetStatistics",
     "Temperature",
     "TrustRegion",
     "UniMax",

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.policies.objective import Objective, TargetStatistics
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.options import check_options
 from mixer.utils.recorded_arguments import KeepsArguments
@@ -31,6 +32,7 @@ class Mixture:
         memories: Indices of the replay buffers, in order.
         has_weights: Whether the user set weights; otherwise `weights` are uniform.
         active: bool `[num_streams]`: streams that are present in the first step, as in `Observation`; `None` for all.
+        objective: What the run is to lower, with its targets by name; `None` if the user declared nothing.
     """
 
     names: tuple[str, ...]
@@ -39,6 +41,7 @@ class Mixture:
     memories: tuple[int, ...] = ()
     has_weights: bool = True
     active: BoolArray | None = None
+    objective: Objective | None = None
 
     @property
     def is_active(self) -> BoolArray:
@@ -78,6 +81,7 @@ class Observation:
             for all. For the streams of the last step, see `counts`.
         tokens_per_sample: `[num_streams]`: mean length of each stream so far, that of the others for a stream without
             tokens, to convert shares of tokens to shares of samples; `None` if weights are shares of samples.
+        targets: Measurements of the objective's targets after the last step, if they were taken.
     """
 
     step: int
@@ -96,6 +100,7 @@ class Observation:
     update_norm: float = float("nan")
     active: BoolArray | None = None
     tokens_per_sample: FloatArray | None = None
+    targets: TargetStatistics | None = None
 
     @property
     def is_active(self) -> BoolArray:
@@ -147,11 +152,14 @@ class Policy(KeepsArguments, HasState, ABC):
     observations in `needs`: `"loss"` (training losses), `"evaluation_loss"`, `"gradient"` (per-stream gradients after
     every `interval_steps` steps), `"gradient_variance"` (the same with their variance, at a higher cost),
     `"excess_loss"` (training losses above those of the trainer's reference model), `"loss_after"` (training losses once
-    more after each optimizer step) or `"update_norm"` (length of each step in parameter space).
+    more after each optimizer step), `"update_norm"` (length of each step in parameter space) or `"alignment"` (how well
+    the streams' gradients fit those of the objective's targets, every so often).
 
     Further class attributes: `is_static` for a policy that never changes its first decision, `min_samples` for the
     samples of each stream that a batch should have, `plans_probes` for a policy that tries mixtures to measure their
-    effect (most wrappers refuse it), and `own_cost` for its cost besides the observations, in words.
+    effect (most wrappers refuse it), `own_cost` for its cost besides the observations, in words, and for
+    `"alignment"`: `alignment_metric` (gradients are compared in the metric of the optimizer, or plain) and
+    `alignment_interval_steps` (steps between regular measurements; 0 chooses the interval by its cost).
 
     Args:
         unit: Whether the weights are shares of samples or of tokens.
@@ -168,6 +176,8 @@ class Policy(KeepsArguments, HasState, ABC):
     min_samples: int = 0
     plans_probes: bool = False
     own_cost: str = ""
+    alignment_metric: Literal["optimizer", "plain"] = "optimizer"
+    alignment_interval_steps: int = 0
 
     def __init__(self, *, unit: Unit = "samples"):
         if unit not in ("samples", "tokens"):

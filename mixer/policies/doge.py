@@ -6,16 +6,16 @@ from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.contract import Decision, Mixture
 from mixer.policies.shared.exponentiated import exponentiated_step
-from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients, scaled_to_one
+from mixer.policies.shared.gradient_policy import Gradients, scaled_to_one
 from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
-from mixer.policies.shared.targets import Targets, among, target_weights
+from mixer.policies.shared.targeted import TargetedPolicy, TargetsOrObjective
+from mixer.policies.shared.targets import among
 from mixer.utils.arrays import FloatArray
 
 
 @dataclass(eq=False, repr=False)
-class DoGE(GradientPolicy):
+class DoGE(TargetedPolicy):
     """Increases the weight of a stream with a gradient that helps the other streams (or the targets) to learn: DoGE.
 
     Fan, Pagliardini and Jaggi 2024, "DoGE: Domain Reweighting with Generalization Estimation", arXiv:2310.15393: `log
@@ -35,7 +35,9 @@ class DoGE(GradientPolicy):
     represented by their own training samples; noise is removed from the product of a target with itself.
 
     Args:
-        targets: Names of streams, or importance by name; `None` is each of the others.
+        targets: Names of streams, or importance by name; `None` is each of the others; `"objective"` is the targets of
+            the declared objective, on rows of their own. The norms of the streams' gradients are not known then, so `W`
+            is divided by the largest product, in any mode.
         interval_steps: Steps between measurements.
         rate: `η/μ`. In the public code `η` is the learning rate, at most 5e-4, and `μ` is 0.05 by default (0.01 in the
             published configuration).
@@ -51,7 +53,7 @@ class DoGE(GradientPolicy):
 
     needs = frozenset({"gradient"})
 
-    targets: Targets = None
+    targets: TargetsOrObjective = None
     interval_steps: IntervalSteps = 10
     rate: Annotated[float, check_range, 0, math.inf, "0.01 is η/μ of the public code"] = 0.01
     max_score: Annotated[float, check_range, 0, 1e9, "5 is that of the published code"] = 5.0
@@ -61,14 +63,15 @@ class DoGE(GradientPolicy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.targets is not None:
+        if self.targets is not None and not self.follows_objective:
             self.needs = frozenset({"gradient_variance"})
 
-    def start(self, mixture: Mixture) -> Decision:
-        """Reads the targets, and starts as `GradientPolicy`; see `Policy.start`."""
-        uniform = np.full(len(mixture.names), 1.0 / len(mixture.names))
-        self._importance = target_weights(self.targets, mixture.names, uniform, "DoGE")
-        return super().start(mixture)
+    def _weigh_targets(self, products: FloatArray, losses: FloatArray, weights: FloatArray) -> FloatArray | None:
+        helped = self._importance @ scaled_to_one(products)[0]
+        size = float(np.abs(helped).max())
+        return (
+            exponentiated_step(weights, np.clip(helped / size, 0.0, self.max_score), self.rate) if size > 0.0 else None
+        )
 
     def _weigh(self, gradients: Gradients) -> FloatArray | None:
         gram, scale = scaled_to_one(gradients.gram)

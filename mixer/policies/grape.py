@@ -8,15 +8,16 @@ import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation
 from mixer.policies.shared.exponentiated import exponentiated_step
-from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
+from mixer.policies.shared.gradient_policy import Gradients
 from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.stream_average import StreamAverage
-from mixer.policies.shared.targets import Targets, among, target_weights
-from mixer.utils.arrays import FloatArray
+from mixer.policies.shared.targeted import TargetedPolicy, TargetsOrObjective
+from mixer.policies.shared.targets import among
+from mixer.utils.arrays import BoolArray, FloatArray
 
 
 @dataclass(eq=False, repr=False)
-class GRAPE(GradientPolicy):
+class GRAPE(TargetedPolicy):
     """Increases the weight of targets that improve slowly, and of the streams that help them: GRAPE.
 
     Fan, Glarou and Jaggi 2025, "GRAPE: Optimize Data Mixture for Group Robust Multi-target Adaptive Pretraining",
@@ -37,7 +38,8 @@ class GRAPE(GradientPolicy):
     Losses have to be positive: a target without a positive average loss is left out of the decision.
 
     Args:
-        targets: Names of streams, or importance by name as the start of `z`; `None` is all streams, evenly.
+        targets: Names of streams, or importance by name as the start of `z`; `None` is all streams, evenly;
+            `"objective"` is the targets of the declared objective, on rows of their own, as in the paper.
         interval_steps: Steps between measurements.
         rate: `γ/μ_w` of the streams' weights.
         task_rate: `γ/μ_z` of the targets' weights; 0 keeps them, which is DoGE with targets.
@@ -54,7 +56,7 @@ class GRAPE(GradientPolicy):
 
     needs = frozenset({"gradient_variance", "loss"})
 
-    targets: Targets = None
+    targets: TargetsOrObjective = None
     interval_steps: IntervalSteps = 100
     rate: Annotated[float, check_range, 0, math.inf, "1.5 is the paper's"] = 1.5
     task_rate: Annotated[float, check_range, 0, math.inf, "10 is the paper's, 0 keeps the targets' weights"] = 10.0
@@ -68,36 +70,54 @@ class GRAPE(GradientPolicy):
 
     def start(self, mixture: Mixture) -> Decision:
         """Reads the targets, and starts as `GradientPolicy`; see `Policy.start`."""
-        num_streams = len(mixture.names)
-        uniform = np.full(num_streams, 1.0 / num_streams)
-        self._tasks = target_weights(self.targets, mixture.names, uniform, "GRAPE")
+        decision = super().start(mixture)
+        self._tasks = self._importance
         self._is_task = self._tasks > 0.0
-        self._losses.start(num_streams)
-        return super().start(mixture)
+        self._losses.start(len(self._tasks))
+        return decision
 
     def update(self, observation: Observation) -> Decision:
         """Updates the average losses, then as `GradientPolicy`; see `Policy.update`."""
-        self._losses.take(observation.losses)
+        if not self.follows_objective:
+            self._losses.take(observation.losses)
+        elif observation.targets is not None:
+            self._losses.take(observation.targets.losses)
         return super().update(observation)
+
+    def _weigh_targets(self, products: FloatArray, losses: FloatArray, weights: FloatArray) -> FloatArray | None:
+        with np.errstate(invalid="ignore", over="ignore"):
+            playing = self._is_task & (self._losses.values > 0.0)
+            own = np.abs(products[playing]).max(axis=1, initial=0.0) / self._losses.values[playing]
+        size = float(np.clip(own, 0.0, 1e150).mean()) if len(own) else 0.0
+        return self._game(playing, products[playing], size, weights)
 
     def _weigh(self, gradients: Gradients) -> FloatArray | None:
         losses = self._losses.values
         with np.errstate(invalid="ignore"):
             playing = gradients.known & self._is_task & (losses > 0.0)
-        tasks = among(self._tasks, playing)
-        if tasks is None:
-            return None
         rows = playing[gradients.known]
         with np.errstate(over="ignore"):
-            products = np.clip(gradients.gram[rows] / losses[playing][:, None], -1e150, 1e150)  # [num_targets, known]
-        if self.scale_free:
-            size = float(np.abs(products[:, rows].diagonal()).mean())
-            if not size > 0.0:
-                return None
-            with np.errstate(over="ignore"):
-                products = np.clip(products / size, -1e150, 1e150)
-        tasks = self._play(playing, tasks, products @ gradients.weights)
-        return exponentiated_step(gradients.weights, tasks @ products, self.rate)
+            own = np.clip(gradients.gram[rows][:, rows].diagonal() / losses[playing], -1e150, 1e150)
+        size = float(np.abs(own).mean()) if len(own) else 0.0
+        return self._game(playing, gradients.gram[rows], size, gradients.weights)
+
+    def _game(self, playing: BoolArray, products: FloatArray, size: float, weights: FloatArray) -> FloatArray | None:
+        """Updates the weights of the targets that play, then those of the streams.
+
+        Args:
+            playing: bool `[num_targets]`.
+            products: `[num_playing, num_known]`: `<g_n, g_k>`.
+            size: Mean size of the targets' own `<∇log L_n, g_n>`, for `scale_free`.
+            weights: `[num_known]` on the simplex.
+        """
+        tasks = among(self._tasks, playing)
+        if tasks is None or (self.scale_free and not size > 0.0):
+            return None
+        with np.errstate(over="ignore"):
+            products = np.clip(products / self._losses.values[playing][:, None], -1e150, 1e150)
+            products = np.clip(products / size, -1e150, 1e150) if self.scale_free else products
+        tasks = self._play(playing, tasks, products @ weights)
+        return exponentiated_step(weights, tasks @ products, self.rate)
 
     def _play(self, playing: np.ndarray, tasks: FloatArray, improvements: FloatArray) -> FloatArray:
         """Updates the targets' weights, eq. 3; absent targets keep theirs."""
@@ -109,5 +129,5 @@ class GRAPE(GradientPolicy):
 
     @property
     def target_weights(self) -> FloatArray:
-        """`[num_streams]`: the targets' weights z; 0 for a stream that is no target."""
+        """`[num_targets]`: the targets' weights z; where these are streams, 0 for one that is no target."""
         return self._tasks.copy()

@@ -12,6 +12,8 @@ import numpy as np
 from mixer.policies.contract import Policy
 from mixer.policies.fixed import Fixed
 from mixer.policies.function import Function
+from mixer.policies.marginal_value import MarginalValue
+from mixer.policies.safeguard import Safeguard
 from mixer.schedules.base import Schedule
 from mixer.utils.entry_points import load_plug_ins
 from mixer.utils.registry import choose, refuse_class
@@ -31,14 +33,16 @@ _IN_WORDS = {
     "evaluation_loss": "the evaluations",
     "excess_loss": "a forward of the reference model each step",
     "loss_after": "a second forward each step",
+    "alignment": "a few rows of each stream and target every so often, about 4 % of the run's work",
     "update_norm": "a copy of the trained weights, read and written each step",
 }
+AUTO = "auto"
 PLUG_IN_GROUP = "adaptive_mixer.policies"
 # In the order of the listing.
 _NAMES = (
     "Uniform Proportional Temperature UniMax Fixed Scheduled LossChange ODM ADO GroupDRO DoReMi TargetLoss PiKE "
-    "BalancedPiKE CoBa DWA FAMO SkillIt Aioli DoGE GRAPE RegularizedBalance GradNorm ObjectiveDescent Function Floor "
-    "Smoothed WarmUp Hold TrustRegion"
+    "BalancedPiKE CoBa DWA FAMO SkillIt Aioli DoGE GRAPE RegularizedBalance GradNorm ObjectiveDescent DGA "
+    "MarginalValue Function Floor Smoothed WarmUp Hold TrustRegion Safeguard"
 )
 
 
@@ -106,8 +110,8 @@ def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | Cal
     """Converts the option `mixing` to a policy.
 
     Args:
-        mixing: A policy, the name of one that needs no arguments, weights by name or in order, or `f(step, weights)
-            -> weights`.
+        mixing: A policy, the name of one that needs no arguments, `"auto"` (what we recommend for a declared objective:
+            `Safeguard(MarginalValue())`), weights by name or in order, or `f(step, weights) -> weights`.
 
     Raises:
         ValueError: If there is no policy of that name, or it needs arguments.
@@ -115,6 +119,8 @@ def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | Cal
     """
     if isinstance(mixing, Policy):
         return mixing
+    if isinstance(mixing, str) and mixing == AUTO:
+        return Safeguard(MarginalValue())
     if isinstance(mixing, str):
         return choose(mixing, policy_classes(), "mixing", "policy")
     if isinstance(mixing, Mapping | np.ndarray) or (isinstance(mixing, Sequence) and not isinstance(mixing, bytes)):

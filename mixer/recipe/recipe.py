@@ -1,7 +1,7 @@
 """A recipe: a whole training run as typed data, from which model, streams and trainer are built."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from mixer.mixture.clock import Budget
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing
 from mixer.policies.contract import Policy
+from mixer.policies.objective import Objective
 from mixer.recipe.checks import check_evaluation, check_lengths, check_streams
 from mixer.recipe.data.collators import collator_for, ensure_pad_token
 from mixer.recipe.model import ModelRecipe, load_pretrained, note_class_names
@@ -26,7 +27,7 @@ from mixer.trainer.trainer import MixingTrainer
 from mixer.trainer.variants import WeightlessTrainer
 
 # Fields that are built or loaded; all others are passed on to the trainer.
-_BUILT = ("model", "streams", "training", "reference_model", "tokenizer")
+_BUILT = ("model", "streams", "training", "reference_model", "evaluation", "targets", "tokenizer")
 
 
 class BuiltRecipe(NamedTuple):
@@ -63,6 +64,11 @@ class Recipe:
         max_skipped_share: Largest share of a stream's samples that may be skipped.
         allow_inexact: Whether a run may resume although streams, policy, `conflict` or data have changed.
         eval_weights: Weights of the evaluation sets in `eval_loss`, by stream, in place of the plain mean.
+        objective: What the run is to lower: `average` or `worst` of the evaluation sets, the name of one, several
+            names, their importance by name, or an `Objective`. A part of each target's evaluation set steers.
+        evaluation: Evaluation sets that are no streams, by name, written like streams: their validation split, or all
+            their rows.
+        targets: Rows that steer, by the name of a target, in place of a part of its evaluation set; written likewise.
         tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one. It tokenizes the
             streams' rows and pads batches.
     """
@@ -86,6 +92,9 @@ class Recipe:
     max_skipped_share: float = 0.1
     allow_inexact: bool = False
     eval_weights: dict[str, float] | None = None
+    objective: Objective | dict[str, float] | list[str] | str | None = None
+    evaluation: dict[str, StreamRecipe] = field(default_factory=dict)
+    targets: dict[str, StreamRecipe] = field(default_factory=dict)
     tokenizer: str | Factory | None = None
 
     def build(self, model_field: str = "model") -> MixingTrainer:
@@ -127,6 +136,7 @@ class Recipe:
                 if self.streams[name].data is not None:
                     check_lengths(one.stream.dataset, f"streams.{name}")
         evaluation = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
+        evaluation |= self.build_sets("evaluation", self.evaluation, tokenizer)
         check_evaluation(self.streams, evaluation, self.training)
         with _naming(model_field):
             model = self.model.build(has_weights)
@@ -139,6 +149,7 @@ class Recipe:
             data_collator=collator,
             train_dataset=[one.stream for one in built.values()],
             eval_dataset=evaluation or None,
+            targets=self.build_sets("targets", self.targets, tokenizer) or None,
             processing_class=tokenizer,
             reference_model=reference,
             **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in _BUILT},
@@ -160,6 +171,24 @@ class Recipe:
             return {name: stream.build(name, tokenizer, self.model.task) for name, stream in self.streams.items()}
 
         return _on_first_ranks_first(self.training, build) if self._reads_rows else build()
+
+    def build_sets(self, called: str, sets: Mapping[str, StreamRecipe], tokenizer: Any) -> dict[str, Any]:
+        """Builds data sets that are not trained on: the validation split of each, or all its rows.
+
+        Args:
+            called: Name of the field in errors: `"evaluation"` or `"targets"`.
+            sets: Its content.
+            tokenizer: The tokenizer, for formats.
+
+        Raises:
+            ValueError: If a set cannot be built, or an evaluation set is named like a stream.
+        """
+        twice = [name for name in sets if called == "evaluation" and name in self.streams]
+        if twice:
+            raise ValueError(f"evaluation: {twice} are streams, whose evaluation sets are their own validation rows.")
+        with _naming(called):
+            built = {name: own.build(name, tokenizer, self.model.task) for name, own in sets.items()}
+        return {name: one.stream.dataset if one.evaluation is None else one.evaluation for name, one in built.items()}
 
     def load_tokenizer(self) -> Any:
         """Loads the tokenizer, with a pad token if the recipe reads rows; `None` for a recipe without one.

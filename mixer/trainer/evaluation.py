@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.ledger.evaluated_losses import check_eval_weights, mean_loss, metrics_by_set, worst_loss
@@ -23,10 +24,11 @@ from mixer.utils.attributes import attributes_held
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
     from mixer.mixture.stream import Stream
+    from mixer.policies.objective import Objective
     from mixer.trainer.losses import StreamLosses
     from mixer.trainer.run import Run
 
-_PREFIX, _SUFFIX = "eval_", "_loss"
+_PREFIX, _SUFFIX, _OBJECTIVE = "eval_", "_loss", "objective"
 logger = logging.get_logger(__name__)
 
 
@@ -48,7 +50,7 @@ def check_sets(
     check_eval_weights(eval_weights, sets)
 
 
-def check_best_metric(trainer: Trainer, has_metrics: bool) -> None:
+def check_best_metric(trainer: Trainer, has_metrics: bool, objective: Objective | None = None) -> None:
     """Refuses `metric_for_best_model` if it names a loss that no evaluation returns, before training.
 
     Other metrics may come from `compute_metrics`: a wrong one ends the run at its first evaluation.
@@ -56,6 +58,7 @@ def check_best_metric(trainer: Trainer, has_metrics: bool) -> None:
     Args:
         trainer: The trainer.
         has_metrics: Whether the user computes metrics.
+        objective: The objective, or `None`.
 
     Raises:
         ValueError: With the available losses.
@@ -66,6 +69,9 @@ def check_best_metric(trainer: Trainer, has_metrics: bool) -> None:
         return
     key = metric if metric.startswith(_PREFIX) else _PREFIX + metric
     sets = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {}
+    if key == _PREFIX + _OBJECTIVE:
+        _check_objective_metric(args, objective)
+        return
     known = [_PREFIX + "loss", *(f"{_PREFIX}{name}{_SUFFIX}" for name in (("worst", *sets) if sets else ()))]
     if key in known or not key.endswith(_SUFFIX) or _may_be_computed(key, trainer, has_metrics):
         return
@@ -75,6 +81,18 @@ def check_best_metric(trainer: Trainer, has_metrics: bool) -> None:
         f"metric_for_best_model={metric!r} names the loss of no evaluation set; the losses are {known}.{hint} Name one "
         f"of them, or pass eval_dataset as a dict that contains the set."
     )
+
+
+def _check_objective_metric(args: TrainingArguments, objective: Objective | None) -> None:
+    if objective is None:
+        raise ValueError("metric_for_best_model='objective' needs an objective: pass objective=... to the trainer.")
+    if bool(args.greater_is_better) != objective.greater_is_better:
+        raise ValueError(
+            f"metric_for_best_model='objective' with greater_is_better={args.greater_is_better}: the objective is "
+            f"better if it is {'greater' if objective.greater_is_better else 'lower'}, so set "
+            f"greater_is_better={objective.greater_is_better}. (The Trainer takes True for names that do not end in "
+            f"'loss'.)"
+        )
 
 
 def _may_be_computed(key: str, trainer: Trainer, has_metrics: bool) -> bool:
@@ -200,6 +218,7 @@ class StreamEvaluation:
         if losses := {name: metrics[key] for name, key in keys.items() if key in metrics}:
             mean, worst = mean_loss(losses, run.options.mixture.eval_weights), worst_loss(losses)
             summary = {f"{prefix}_loss": mean, f"{prefix}_worst_loss": worst}
+            summary |= self._objective(run.options.mixture.objective, losses, by_set, prefix)
             trainer.log(dict(summary))
             metrics.update(summary)
             # Callbacks such as early stopping have seen each set, but not yet these summaries.
@@ -209,6 +228,17 @@ class StreamEvaluation:
         if trainer.is_in_train:
             run.mixing.observe_evaluation(losses)
             run.ledger.record_evaluation(trainer.state.global_step, losses, by_set)
+
+    @staticmethod
+    def _objective(
+        objective: Objective | None, losses: Mapping[str, float], by_set: Mapping[str, Mapping[str, float]], prefix: str
+    ) -> dict[str, float]:
+        """Computes the objective of the sets that were evaluated; nothing if a target is missing among them."""
+        if objective is None:
+            return {}
+        by_metric = {name: own[objective.metric] for name, own in by_set.items() if objective.metric in own}
+        value = objective.value(losses if objective.metric == "loss" else by_metric)
+        return {} if math.isnan(value) else {f"{prefix}_objective": value}
 
     def predict(self, predict: Callable[..., Any], test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Predicts a set, or each of a dict of sets; see `MixingMixin.predict`."""

@@ -42,12 +42,14 @@ from mixer.trainer.methods import MethodList
 from mixer.trainer.observers.gradient_options import check_exact, exact_refusal, resolve_probing
 from mixer.trainer.observers.gradients import NoiseBetweenRanks, RunProbe, StepLength
 from mixer.trainer.observers.reference import ExcessLoss, LossesAfter, ReferenceModel, needed_reference
+from mixer.trainer.observers.targets import TargetProbe
 from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.run import Options, PresentStep, Run, StepNeeds
 from mixer.trainer.search import Search
 from mixer.trainer.side_runs import SideRuns
 from mixer.trainer.step import StepRunner, was_skipped
 from mixer.trainer.streams_that_differ import StreamDifferences
+from mixer.trainer.targets import TargetRows
 from mixer.trainer.trl import TRLMetrics, with_fused_head
 
 
@@ -87,7 +89,8 @@ class Parts:
         self.run = run = Run(streams, options, mixing, rank_sync, ledger, recorder, needs, step)
         self.side_runs = SideRuns(trainer, run, self.losses, self.loading)
         self.probe = _new_probe(run, self.side_runs, self.losses, trainer)
-        run.hooks = tuple(_observers(trainer, run, self.side_runs, self.losses, self.probe))
+        observers = _observers(trainer, run, self.side_runs, self.losses, self.probe)
+        run.hooks = (*observers, *self._target_probes(options, streams))
         self.methods = MethodList(trainer, run, self.side_runs, self.losses.sum_dtype)
         self.methods.attach(with_conflict(options.methods, options.conflict))
         check_conflict(trainer, options.mixture.schedule, self.methods.all)
@@ -105,6 +108,21 @@ class Parts:
             warn_of_forwards(len(streams), mixing.batch_size, args)
         self.reporting = Reporting(trainer, partial(_settle, run))
         self.log = StreamLog(trainer, run, self.methods, self.reporting)
+
+    def _target_probes(self, options: Options, streams: Sequence[Stream]) -> list[StepHook]:
+        """Makes the hook that measures the objective's targets, if the policy needs it."""
+        if "alignment" not in options.policy.needs:
+            return []
+        steering, args = options.steering, self.trainer.args
+        assert steering is not None, "a policy that needs an objective has been refused without one"  # noqa: S101
+        seed = self.loading.seed
+        targets = [
+            TargetRows(name, steering.rows[name], self.trainer, streams, self.differences, seed)
+            for name in steering.objective.names
+        ]
+        run, runs = self.run, self.side_runs
+        ranks = args.process_index, args.world_size
+        return [TargetProbe(targets, run, runs, *ranks, options.policy, steering.objective)]
 
     def describe(self) -> dict[str, Any]:
         """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""
@@ -138,18 +156,18 @@ def check_options(
     args, schedule, policy = trainer.args, options.mixture.schedule, options.policy
     check_arguments(trainer, streams, schedule, options.max_tokens)
     check_budget(args, resolve_budget(args, options.mixture.budget))
-    check_needs(policy, streams, args, trainer.eval_dataset)
+    check_needs(policy, streams, args, trainer.eval_dataset, options.mixture.objective)
     check_schedule(schedule, trainer.lr_scheduler)
     check_gradient_noise(trainer, schedule)
     check_evaluation_names(trainer.eval_dataset)
-    check_best_metric(trainer, evaluation.has_metrics)
+    check_best_metric(trainer, evaluation.has_metrics, options.mixture.objective)
     check_conflict(trainer, schedule, methods)
 
 
 def _new_mixing(args: TrainingArguments, streams: Sequence[Stream], options: Options) -> Mixing:
     planner, clock, size = assemble(args, streams, options.mixture, None)
     check_samples(options.policy, len(streams), size.value)
-    mixing = Mixing(planner, options.policy, clock, size)
+    mixing = Mixing(planner, options.policy, clock, size, options.mixture.objective)
     check_own_weights(options.policy, describe(streams), mixing.weights)
     return mixing
 

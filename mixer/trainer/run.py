@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mixer.mixture.plan import Plan
     from mixer.mixture.stream import Stream
     from mixer.policies.contract import Policy
+    from mixer.policies.objective import Objective
     from mixer.trainer.hooks import StepHook
     from mixer.trainer.observers.gradient_options import Probing
     from mixer.utils.arrays import Int64Array
@@ -84,6 +85,19 @@ class StepNeeds:
     recovers: bool = False
 
 
+@dataclass(frozen=True)
+class Steering:
+    """An objective with the rows that steer.
+
+    Args:
+        objective: The objective, with its targets by name.
+        rows: The data set of each target (and each set with a bound) by name.
+    """
+
+    objective: Objective
+    rows: Mapping[str, Any]
+
+
 @dataclass
 class Options:
     """The options of a mixture besides its streams; see `MixingMixin`.
@@ -100,6 +114,7 @@ class Options:
         nonfinite: Reaction to a loss that is not finite.
         allow_inexact: Whether a resumed run may differ from the uninterrupted one.
         handles_signals: Whether a signal saves and ends the run.
+        steering: The objective with the rows that steer, or `None`.
     """
 
     policy: Policy
@@ -113,6 +128,7 @@ class Options:
     nonfinite: NonFinite
     allow_inexact: bool
     handles_signals: bool
+    steering: Steering | None = None
 
 
 @dataclass

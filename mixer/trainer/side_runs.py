@@ -63,14 +63,17 @@ class SideRuns:
     @property
     def learning_rate(self) -> float:
         """The learning rate of the next optimizer step, of the first parameter group."""
-        optimizer = self._trainer.optimizer
-        assert optimizer is not None, "there is an optimizer in every run"  # noqa: S101
-        return float(optimizer.param_groups[0]["lr"])
+        return float(self.optimizer.param_groups[0]["lr"])
 
     @property
     def shifts_labels(self) -> bool:
         """Whether the model predicts the next token, so that a row's first label is no loss term."""
         return self._losses.shifts_labels
+
+    @property
+    def most_samples(self) -> int:
+        """Maximum samples of a micro-batch."""
+        return self._run.present_loader.cap.max_samples
 
     @property
     def is_cut_by_tokens(self) -> bool:
@@ -202,6 +205,13 @@ class SideRuns:
         are_known = losses.normalization_of(micro.first_stream).rows_known
         return mean, rows if are_known and rows is not None and len(rows) == len(micro.stream_ids) else None
 
+    def summed_row_losses(self, micro: MicroBatch) -> Tensor | None:
+        """Computes the sum of each sample's loss terms, `[num_rows]`; `None` if rows cannot be separated."""
+        mean, rows = self.mean_and_row_losses(micro)
+        if rows is None and len(micro.stream_ids) == 1:
+            rows = mean.reshape(1) * self.items(micro).to(mean.device)
+        return None if rows is None else rows.detach().double()
+
     @contextlib.contextmanager
     def without_gradients(self, training: bool) -> Iterator[None]:
         """Allows runs without gradients; restores the model's mode, random numbers and running statistics.
@@ -255,6 +265,39 @@ class SideRuns:
                 self._run.rank_sync.run_on_all(partial(self._backward, batch, num_items))
             average_gradients(model, self._run.rank_sync, trainer.args.world_size)
             return [parameter.grad for parameter in parameters]
+
+    @contextlib.contextmanager
+    def own_gradients(self) -> Iterator[Sequence[nn.Parameter]]:
+        """Allows runs in evaluation mode; gradients of backwards stay on this rank until `average_own`.
+
+        Yields:
+            The trainable parameters, without gradients.
+        """
+        model = self._trainer.model_wrapped
+        with self._aside(training=False), gradients_stashed(self.parameters) as parameters:
+            settle(model)
+            with self._trainer.accelerator.no_sync(model=model):
+                yield parameters
+
+    def average_own(self) -> None:
+        """Averages over ranks what backwards in `own_gradients` have left; all ranks have to call it."""
+        average_gradients(self._trainer.model_wrapped, self._run.rank_sync, self._trainer.args.world_size)
+
+    def samples(self, wanted: Mapping[int, Int64Array], most: int | None = None) -> list[MicroBatch]:
+        """Reads and collates samples of map-style streams; random transforms and collators as in training.
+
+        Args:
+            wanted: int64 `[num_samples]` by stream: positions in the stream.
+            most: Most samples of a micro-batch; `None` for that of a step.
+        """
+        return self._run.present_loader.samples(wanted, most)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer."""
+        optimizer = self._trainer.optimizer
+        assert optimizer is not None, "there is an optimizer in every run"  # noqa: S101
+        return optimizer
 
     def _backward(self, batch: StepBatch, num_items: int) -> None:
         for micro in batch.micro_batches:

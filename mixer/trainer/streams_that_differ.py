@@ -83,6 +83,11 @@ class StreamDifferences:
             needs.one_stream_each = True
 
     @property
+    def have_losses(self) -> bool:
+        """Whether streams have losses or heads of their own."""
+        return self._losses.differ
+
+    @property
     def has_heads(self) -> bool:
         """Whether streams have heads of their own."""
         return len(set(self.tasks)) > 1

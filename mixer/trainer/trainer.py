@@ -19,6 +19,7 @@ from mixer.mixture.planner import Drawing
 from mixer.mixture.resolve import check_max_tokens
 from mixer.mixture.stream import Stream, as_streams, skipping_of
 from mixer.policies.contract import Policy
+from mixer.policies.objective import Objective, as_objective
 from mixer.schedules.base import Schedule
 from mixer.schedules.registry import as_schedule
 from mixer.trainer.checks import check_class, check_nonfinite
@@ -30,6 +31,7 @@ from mixer.trainer.observers.gradient_options import Probing
 from mixer.trainer.parts import Parts
 from mixer.trainer.run import NonFinite, Options
 from mixer.trainer.side_runs import SideRuns
+from mixer.trainer.targets import find_steering
 from mixer.trainer.training import Training
 from mixer.trainer.trl import StreamPreparation
 
@@ -82,6 +84,10 @@ class MixingMixin(Trainer):
             `train`, in the main thread.
         compute_metrics: As for the Trainer; or a dict with one function per evaluation set.
         eval_weights: Weights of the evaluation sets in `eval_loss`, by name; `None` uses the plain mean.
+        objective: What the run is to lower, for policies and reports: an `Objective`, `"average"` or `"worst"` of the
+            evaluation sets, the name of one, several names, or their importance by name. A part of each target's
+            evaluation set then steers the mixture, and the rest judges it.
+        targets: Data sets that steer, by name of their target, in place of a part of the evaluation set.
         **kwargs: Further arguments of the Trainer class.
 
     Raises:
@@ -128,6 +134,8 @@ class MixingMixin(Trainer):
         handle_signals: bool = True,
         compute_metrics: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
         eval_weights: Mapping[str, float] | None = None,
+        objective: Objective | str | Sequence[str] | Mapping[str, float] | None = None,
+        targets: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
         check_nonfinite(nonfinite)
@@ -146,10 +154,11 @@ class MixingMixin(Trainer):
             super().__init__(model=model, args=args, data_collator=data_collator, train_dataset=stand_in, **kwargs)
         streams = self._preparation.take_stand_in_back()
         check_sets(by_set, eval_weights, self.eval_dataset)
+        steering = find_steering(self, as_objective(objective), targets)
         mixture = as_schedule(batch_size), budget, epoch_size, tuple(groupings), drawing, data_seed(self.args)
         options = Options(
             policy=resolve_policy(mixing, streams),
-            mixture=MixtureOptions(*mixture, eval_weights),
+            mixture=MixtureOptions(*mixture, eval_weights, None if steering is None else steering.objective),
             skipping=skipping_of(streams, on_sample_error, max_skipped_share),
             max_tokens=max_tokens_per_micro_batch,
             probe=probe,
@@ -159,6 +168,7 @@ class MixingMixin(Trainer):
             nonfinite=nonfinite,
             allow_inexact=allow_inexact,
             handles_signals=handle_signals,
+            steering=steering,
         )
         if streams:
             self._built = Parts(self, streams, options, self._evaluation, self._rules)

@@ -16,6 +16,7 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.learning_rate import LearningRate
 from mixer.mixture.resolve import check_needs, check_own_weights, check_samples, check_schedule
 from mixer.mixture.stream import Stream, as_streams, describe
+from mixer.policies.objective import as_objective
 from mixer.recipe.checks import check_evaluation, check_streams
 from mixer.recipe.recipe import Recipe
 from mixer.schedules.registry import as_schedule
@@ -52,21 +53,25 @@ class Parts:
             set_seed(args.seed)
             built = recipe.build_streams(tokenizer)
         self.evaluated = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
+        self.evaluated |= recipe.build_sets("evaluation", recipe.evaluation, tokenizer)
         check_evaluation(recipe.streams, self.evaluated, recipe.training)
+        objective = as_objective(recipe.objective)
+        objective = None if objective is None else objective.of_sets(list(self.evaluated))
         check_eval_weights(recipe.eval_weights, self.evaluated)
         streams, self.stand_ins = _stand_ins(as_streams([one.stream for one in built.values()]))
         self.streams = streams
         seed = args.seed if args.data_seed is None else args.data_seed
         schedule = copy.copy(as_schedule(recipe.batch_size))  # copies, as simulate may hold them
         sizes = schedule, recipe.budget, recipe.epoch_size
-        self.options = MixtureOptions(*sizes, tuple(recipe.groupings), recipe.drawing, seed, recipe.eval_weights)
+        groupings = tuple(recipe.groupings)
+        self.options = MixtureOptions(*sizes, groupings, recipe.drawing, seed, recipe.eval_weights, objective)
         policy = copy.copy(resolve_policy(recipe.mixing, streams))
         check_budget(args, resolve_budget(args, recipe.budget))
-        check_needs(policy, streams, args, self.evaluated)
+        check_needs(policy, streams, args, self.evaluated, objective)
         check_schedule(schedule, None)
         planner, clock, size = assemble(args, streams, self.options)
         check_samples(policy, len(streams), size.value)
-        self.mixing = Mixing(planner, policy, clock, size)
+        self.mixing = Mixing(planner, policy, clock, size, objective)
         check_own_weights(policy, describe(streams), self.mixing.weights)
         memories = [stream for stream in streams if stream.is_memory]
         self.followers = [one.dataset.follow(one.name, streams, lambda: self.mixing.planner) for one in memories]

@@ -1,5 +1,7 @@
 """Base class of wrappers: a policy around a policy."""
 
+from typing import ClassVar
+
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Wrapped
 
 
@@ -18,7 +20,7 @@ class Wrapper(Policy):
         ValueError: If it plans probes that would not be kept.
     """
 
-    _remembered = ("policy",)
+    _remembered: ClassVar[tuple[str, ...]] = ("policy",)
 
     keeps_probes: bool = False
 
@@ -38,6 +40,7 @@ class Wrapper(Policy):
         self._inner_decision: Decision | None = None
         self.needs, self.plans_probes = policy.needs, policy.plans_probes
         self.interval_steps, self.min_samples = policy.interval_steps, policy.min_samples
+        self.alignment_metric, self.alignment_interval_steps = policy.alignment_metric, policy.alignment_interval_steps
 
     @property
     def name(self) -> str:

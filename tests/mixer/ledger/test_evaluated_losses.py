@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from mixer.cli.entry import main
-from mixer.ledger.evaluated_losses import check_eval_weights, mean_loss, metrics_by_set, recorded_weights, worst_loss
+from mixer.ledger.evaluated_losses import (
+    check_eval_weights,
+    mean_loss,
+    metrics_by_set,
+    recorded_objective,
+    recorded_weights,
+    worst_loss,
+)
 from mixer.ledger.summary import summarise
 
 LOSSES = {"a": 1.0, "b": 2.0, "c": 6.0}
@@ -45,6 +52,12 @@ def test_weights_that_do_not_fit_are_refused(error: type[Exception], weights: An
     for damaged in ([1.0], {"a": -1}, {"a": "1"}, {"a": math.inf}, "a"):
         with pytest.raises(ValueError, match=r"run/ledger/ledger\.json is damaged: its eval_weights"):
             recorded_weights(Path("run"), {"run": {"eval_weights": damaged}})
+
+
+@pytest.mark.parametrize("damaged", [3, {"targets": 3}, {"kind": "x"}, {"bounds": {"a": "b"}}, {"metric": 1}, {"x": 1}])
+def test_a_damaged_objective_is_named(damaged: Any) -> None:
+    with pytest.raises(ValueError, match=r"run/ledger/ledger\.json is damaged: its objective is"):
+        recorded_objective(Path("run"), {"run": {"objective": damaged}})
     assert recorded_weights(Path("run"), {"run": 3}) is None
 
 

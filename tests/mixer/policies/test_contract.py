@@ -10,7 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixer.policies import Decision, Floor, Hold, Mixture, Observation, Policy, Smoothed, TrustRegion, WarmUp
+from mixer.policies import (
+    Decision,
+    Floor,
+    Hold,
+    Mixture,
+    Observation,
+    Policy,
+    Safeguard,
+    Smoothed,
+    TargetStatistics,
+    TrustRegion,
+    WarmUp,
+)
 from mixer.policies.loss_change import LossChange
 from mixer.policies.registry import built_in_policies
 from tests.mixer.policies.observed import measured, observe
@@ -56,7 +68,9 @@ GIVEN: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "Aioli, evaluation": ((1.0, 1, 1, 1, 1.0), {"loss": "evaluation"}),
     "DoGE": ((), {"interval_steps": 1}),
     "DoGE, targets": (({"a": 2.0}, 2, 1.0), {"scale_free": True, "decay": 0.5}),
+    "DoGE, objective": (("objective", 1, 1.0), {}),
     "GRAPE": ((), {"interval_steps": 1}),
+    "GRAPE, objective": (("objective", 1, 0.3, 0.1), {"scale_free": True}),
     "GRAPE, targets": ((["a"], 2, 0.3, 0.1), {"scale_free": True, "min_samples": 0}),
     "RegularizedBalance": ((), {"interval_steps": 1}),
     "RegularizedBalance, targets": ((["a"], 2, 0.5), {"decay": 0.0}),
@@ -65,6 +79,10 @@ GIVEN: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "ObjectiveDescent": ((), {"interval_steps": 1, "evidence": 0.5}),
     "ObjectiveDescent, worst": (("worst",), {"interval_steps": 1, "max_ratio": 10.0, "evidence": 0.0}),
     "ObjectiveDescent, targets": ((), {"targets": {"a": 1.0}, "interval_steps": 1, "criterion": "descent"}),
+    "MarginalValue": ((), {}),
+    "MarginalValue, fast": ((20.0, 1.0), {"drift": 0.0, "tau": 10.0}),
+    "DGA": ((), {}),
+    "DGA, raw": ((0.1, 1.0, False), {}),
     "Function": ((lambda step, weights: weights**1.1 + 0.01 / (1 + step),), {}),
 }
 MAKERS: dict[str, Callable[..., Policy]] = {
@@ -84,6 +102,7 @@ MAKERS |= {
     "Hold": lambda **unit: Hold(MAKERS["FAMO, loss"](**unit), 3),
     "Hold(Floor(Smoothed(WarmUp)))": lambda **unit: Hold(Floor(Smoothed(WarmUp(adaptive(**unit), 2)), 0.2), 2),
     "TrustRegion": lambda **unit: TrustRegion(adaptive(**unit), 0.1),
+    "Safeguard": lambda **unit: Safeguard(adaptive(**unit), 0.5, 3),
     "TrustRegion, both": lambda **unit: TrustRegion(MAKERS["FAMO, loss"](**unit), 0.2, 0.02, 0.1),
 }
 
@@ -109,6 +128,8 @@ def observation(step: int, row: Any, weights: np.ndarray, order: Sequence[int] =
         gram, losses, counts = np.outer(values[3], values[3]), values[0], COUNTS[np.array(order)]
     shown: dict[str, Any] = {"step": step, "progress": min(1.0, step / 12), "weights": weights / weights.sum()}
     shown |= {"losses": losses, "evaluation_losses": losses / 2 if step % 2 else None}
+    if step % 5 < 3:
+        shown["targets"] = TargetStatistics(losses, gram, np.abs(gram) / 3.0)
     if step % 4:
         shown |= {"excess_losses": np.maximum(losses - 0.4, 0.0), "losses_after": 0.9 * losses - 0.05}
     return measured(values[1], values[2], counts, gram, **shown) if step % 3 else observe(counts=counts, **shown)
@@ -206,6 +227,7 @@ def test_what_is_not_needed_is_not_looked_at(make: Callable[..., Policy]) -> Non
             "evaluation_loss": {"evaluation_losses": None},
             "excess_loss": {"excess_losses": None},
             "loss_after": {"losses_after": None},
+            "alignment": {"targets": None},
             "gradient_variance": {"gradients": None},
         }
         if "gradient" in blind.needs and seen.gradients is not None:

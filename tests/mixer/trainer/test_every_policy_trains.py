@@ -31,6 +31,7 @@ MAKERS: dict[str, Callable[[], Policy]] = {
     "RegularizedBalance": lambda: mixer.RegularizedBalance(interval_steps=1),
     "GradNorm": lambda: mixer.GradNorm(interval_steps=1, acts_on="sampling"),
     "ObjectiveDescent": lambda: mixer.ObjectiveDescent("worst", interval_steps=1, evidence=0.0, loss="excess"),
+    "Safeguard": lambda: mixer.Safeguard(mixer.DWA(0.1, 1)),
     "Function": lambda: mixer.Function(lambda step, weights: [1 + step, 1, 1]),
     "Floor": lambda: mixer.Floor(mixer.DoReMi(acts_on="sampling"), 0.1),
     "Smoothed": lambda: mixer.Smoothed(mixer.FAMO()),
@@ -55,6 +56,8 @@ def train(folder: Path, name: str, **changes: Any) -> tuple[MixingTrainer, list[
 
     policy.update = noted  # type: ignore[method-assign]
     args = {"max_steps": 6, "eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.05}
+    if "alignment" in policy.needs:
+        changes = {"objective": ["a"], **changes}
     trainer = build(folder, policy, eval_dataset=streams(), model=Tagger(), args=args, **changes)
     trainer.train()
     return trainer, seen, decisions
@@ -78,6 +81,8 @@ def test_it_sees_what_it_needs_and_moves_the_mixture(tmp_path: Path, name: str, 
             assert np.isfinite(observation.excess_losses).any()
     if policy.needs & {"gradient", "gradient_variance"}:
         assert any(observation.gradients is not None for observation in seen)
+    if "alignment" in policy.needs:
+        assert any(observation.targets is not None for observation in seen)
     if "evaluation_loss" in policy.needs:
         assert any(observation.evaluation_losses is not None for observation in seen)
     if name not in STAY:

@@ -1,0 +1,167 @@
+"""MarginalValue: more of the streams whose samples lower the declared objective."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from mixer.policies.contract import Decision, Mixture
+from mixer.policies.objective import Worth
+from mixer.policies.shared.alignment_policy import AlignmentInterval, AlignmentPolicy
+from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.shares import softmax
+from mixer.utils.arrays import BoolArray, FloatArray
+
+_MOST_MULTIPLIER = 4.0  # of a bound: the objective's own weights add up to 1
+_LEAST_LOG = -30.0  # of a share: no sample in any run
+
+
+@dataclass(eq=False, repr=False)
+class MarginalValue(AlignmentPolicy):
+    """Gives each stream samples by what one more of them is worth for the objective.
+
+    Ours, of the family of dynamic gradient alignment (Fan et al. 2024, DGA, arXiv:2410.02498). Let `F = Σ_j a_j L_j` be
+    the objective over targets j, and let the optimizer move the parameters by `−η D g` for a gradient g, with the
+    diagonal D of its own metric. To first order, a sample of stream k then lowers F by η times
+
+        s_k = ⟨Σ_j a_j ∇L_j, D ∇ℓ_k⟩.
+
+    Over mixtures w, `Σ_k w_k s_k` alone is largest for a single stream; its worth falls as it is used, which one
+    measurement does not show. So the policy maximises it with a penalty on the distance from the prior `w⁰` (the
+    streams' own weights), `Σ_k w_k s_k − KL(w ‖ w⁰)/β`, whose maximum is `w_k ∝ w⁰_k exp(β s_k)`, and takes a step of
+    mirror descent towards it: `log w ← (1 − r) log w + r (log w⁰ + β s)`.
+
+    *Scale.* Scores are divided by the largest of their measurement, so β has no unit: a stream of no worth has a share
+    lower by `e^−β` than the best one at the same prior.
+
+    *Evidence.* A score is followed by a Kalman filter: an estimate with a variance that grows between measurements, as
+    the worth of a stream changes while the model learns, and falls with each one by its noise. That noise is the mean
+    squared standard error over the streams, doubled for the rows of the targets. So a clear measurement counts at once
+    and noisy ones are averaged. Streams that differ by less than two standard errors share their score, and the step is
+    shortened by the positive part of James and Stein's factor: without evidence nothing moves.
+
+    *Repeated rows.* A gradient at this moment does not show that rows which were seen before teach less each time. So a
+    positive score falls with the passes over its stream, by `e^(−r/R)` for r passes after the first: the decay of the
+    worth of repeated tokens in Muennighoff et al. (2023, arXiv:2305.16264), who fit R = 15 for language models.
+
+    *Bounds.* A set with a bound has a multiplier, added to `a`, that grows while its loss is above the bound, relative
+    to it, and falls while it is below (dual ascent).
+
+    Limits: a first-order worth is short-sighted. Streams from which much is to be learned later, or that learn fast now
+    and not later, are misjudged.
+
+    Args:
+        sharpness: `β`.
+        rate: `r` in (0, 1]: share of the way to the new mixture at each measurement.
+        drift: Variance by which a score may change between two measurements, where the best has the score 1.
+        interval_steps: Steps between regular measurements; 0 chooses it by their cost. They also follow steps 2, 4, 8,
+            ...
+        repeat_passes: Passes over a stream after the first in which the worth of its rows falls to 1/e.
+        tau: `τ` of the smooth maximum for the worst of several targets, per unit of loss.
+        bound_rate: Growth of a bound's multiplier per measurement, for a loss that is above its bound by 1 %.
+        unit: Whether the weights are shares of samples or of tokens.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    _remembered = ("_scores", "_variance", "_multipliers", "_first_losses")
+
+    sharpness: Annotated[float, check_range, 0, 100, "at 8 a stream of no worth has next to no samples"] = 4.0
+    rate: Annotated[float, check_range, 1e-6, 1, "1 takes each new mixture at once"] = 0.3
+    drift: Annotated[float, check_range, 0, 1, "0 averages all measurements alike"] = 0.02
+    interval_steps: AlignmentInterval = 0
+    repeat_passes: Annotated[float, check_range, 1e-3, math.inf, "15 is measured for language models"] = 15.0
+    tau: Annotated[float, check_range, 1e-9, 1e9, "a large one is the maximum, a small one the average"] = 3.0
+    bound_rate: Annotated[float, check_range, 0, 1e3, "0 ignores bounds"] = 0.1
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Starts from the streams' own weights; see `Policy.start`."""
+        num_streams, decision = len(mixture.names), super().start(mixture)
+        self._scores, self._variance = np.full(num_streams, np.nan), 1.0
+        num_targets = len(self._objective.names)
+        self._multipliers, self._first_losses = np.zeros(num_targets), np.full(num_targets, np.nan)
+        return decision
+
+    def _importance(self, losses: FloatArray) -> FloatArray:
+        return super()._importance(losses) + self._bounded(losses)
+
+    def _bounded(self, losses: FloatArray) -> FloatArray:
+        """`[num_targets]`: the multipliers of the bounds, after a step of dual ascent."""
+        is_new = np.isnan(self._first_losses) & np.isfinite(losses)
+        self._first_losses[is_new] = losses[is_new]
+        for place, name in enumerate(self._objective.names):
+            if name in self._objective.bounds:
+                excess = losses[place] / (self._objective.bounds[name] * self._first_losses[place]) - 1.0
+                grown = self._multipliers[place] + self.bound_rate * 100.0 * excess
+                self._multipliers[place] = np.clip(grown, 0.0, _MOST_MULTIPLIER) if np.isfinite(grown) else 0.0
+        return self._multipliers
+
+    def _weigh(self, worth: Worth, known: BoolArray, weights: FloatArray) -> FloatArray:
+        self._follow(worth, known)
+        scores, least = self._scores[known], math.exp(_LEAST_LOG)
+        rate = self.rate * trust_in(scores, self._variance)
+        goal = np.log(np.maximum(self._own[known], least)) + self.sharpness * pooled(scores, self._variance)
+        goal -= np.logaddexp.reduce(goal)
+        return softmax((1.0 - rate) * np.log(np.maximum(weights, least)) + rate * goal)
+
+    def _follow(self, worth: Worth, known: BoolArray) -> None:
+        """Updates the estimates by a measurement."""
+        worth = worth._replace(scores=discounted(worth.scores, self._num_passes, self.repeat_passes))
+        noise = 2.0 * float(worth.variance[known].mean())
+        is_new = known & np.isnan(self._scores)
+        self._scores[is_new] = worth.scores[is_new]
+        news = worth.scores[known] - self._scores[known]
+        changed = float((news**2).mean()) - noise  # as far as noise does not explain it
+        variance = min(max(self._variance + self.drift, changed), 1.0)
+        gain = variance / (variance + noise) if noise > 0.0 else 1.0
+        self._scores[known] += gain * news
+        self._variance = (1.0 - gain) * variance
+
+    @property
+    def scores(self) -> FloatArray:
+        """`[num_streams]`: the estimates, at most 1; NaN without a measurement."""
+        return self._scores.copy()
+
+
+def discounted(scores: FloatArray, num_passes: FloatArray, repeat_passes: float) -> FloatArray:
+    """Lowers positive scores of streams whose rows are repeated, by `exp(−passes after the first / repeat_passes)`.
+
+    Args:
+        scores: `[num_streams]`; NaN stays.
+        num_passes: `[num_streams]`: passes so far.
+        repeat_passes: Passes in which the worth falls to 1/e.
+    """
+    factors = np.exp(-np.maximum(num_passes - 1.0, 0.0) / repeat_passes)
+    found: FloatArray = np.where(scores > 0.0, scores * factors, scores)
+    return found
+
+
+def trust_in(scores: FloatArray, variance: float) -> float:
+    """Returns the share of the estimates' differences that noise does not explain, in [0, 1].
+
+    It is the positive part of James and Stein's factor for the distance to their mean.
+
+    Args:
+        scores: `[num_streams]`.
+        variance: Of each.
+    """
+    signal = float(((scores - scores.mean()) ** 2).sum())
+    return max(0.0, 1.0 - (len(scores) - 1) * variance / signal) if signal > 0.0 else 0.0
+
+
+def pooled(scores: FloatArray, variance: float) -> FloatArray:
+    """Replaces estimates by the mean of their group: neighbours within two standard errors of the group's first.
+
+    Args:
+        scores: `[num_streams]`.
+        variance: Of each.
+    """
+    order, width = np.argsort(scores), 2.0 * math.sqrt(variance)
+    found, start = scores.copy(), 0
+    for place in range(1, len(order) + 1):
+        if place == len(order) or scores[order[place]] - scores[order[start]] > width:
+            group = order[start:place]
+            found[group], start = scores[group].mean(), place
+    return found

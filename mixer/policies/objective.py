@@ -1,0 +1,231 @@
+"""Objectives: the losses that a run is to lower, and what is measured of them for a policy."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from mixer.policies.shared.shares import shares
+from mixer.utils.arrays import FloatArray
+
+_MOST_VARIANCE = 1e6  # more, or what is not finite, counts as this
+Kind = Literal["average", "worst"]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a run is to lower: the losses of targets.
+
+    Targets are named evaluation sets, which need not be streams. Rows that steer the mixture are apart from rows that
+    judge it: a loss that a policy has followed is lower than that of rows it has never seen.
+
+    Args:
+        targets: Names of evaluation sets, or their importance by name; `None` for all sets alike.
+        kind: `"average"` or `"worst"` of the targets' losses.
+        bounds: Largest loss of an evaluation set, as a multiple of its loss when the run begins: `{"old": 1.05}` lets
+            it rise by 5 %.
+        metric: What is reported as the objective: `"loss"`, or a metric that `compute_metrics` returns. Policies follow
+            losses, which have gradients.
+        greater_is_better: Whether a greater metric is better; a loss is better if it is lower.
+        steering_share: Share of each target's evaluation set that steers, taken from the rows that judge; see the
+            option `targets` of the trainer for data sets of their own.
+
+    Raises:
+        ValueError: If a value is outside its range.
+
+    Example:
+        >>> Objective(["math", "code"]).value({"math": 2.0, "code": 3.0, "chat": 9.0})
+        2.5
+    """
+
+    targets: Sequence[str] | Mapping[str, float] | None = None
+    kind: Kind = "average"
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    metric: str = "loss"
+    greater_is_better: bool = False
+    steering_share: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("average", "worst"):
+            raise ValueError(f"objective: kind must be 'average' or 'worst', got {self.kind!r}.")
+        if isinstance(self.targets, str):
+            raise ValueError(f"objective: targets must be a list of names, got a text: write [{self.targets!r}].")
+        if not isinstance(self.targets, Sequence | Mapping | None):
+            raise ValueError(f"objective: targets must be names of evaluation sets, got {self.targets!r}.")
+        if self.targets is not None and not self.targets:
+            raise ValueError("objective: targets must name at least one evaluation set; None is for all sets.")
+        if not 0.0 < self.steering_share < 1.0:
+            raise ValueError(
+                f"objective: steering_share must be above 0 and below 1, got {self.steering_share!r}; 0.25 leaves "
+                f"three of four rows to judge by."
+            )
+        if not isinstance(self.metric, str):
+            raise ValueError(f"objective: metric must be a name, got {self.metric!r}.")
+        for name, bound in self.bounds.items():
+            if not (isinstance(bound, int | float) and bound > 0.0 and math.isfinite(bound)):
+                raise ValueError(
+                    f"objective: bounds[{name!r}] must be a positive number, a multiple of the first loss, got "
+                    f"{bound!r}; 1.05 lets it rise by 5 %."
+                )
+        if isinstance(self.targets, Mapping):
+            _check_importance(self.targets)
+
+    @property
+    def importance(self) -> dict[str, float]:
+        """Importance of each target by name, with a sum of 1; empty if the targets are all sets."""
+        targets = self.targets if isinstance(self.targets, Mapping) else dict.fromkeys(self.targets or (), 1.0)
+        total = sum(targets.values())
+        return {name: value / total for name, value in targets.items()}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The targets, then the sets that only have a bound."""
+        importance = self.importance
+        return (*importance, *(name for name in self.bounds if name not in importance))
+
+    def of_sets(self, sets: Sequence[str]) -> "Objective":
+        """Returns the objective with its targets by name.
+
+        Args:
+            sets: Names of the evaluation sets.
+
+        Raises:
+            ValueError: If a target or a bound names no evaluation set.
+        """
+        found = replace(self, targets=list(sets)) if self.targets is None else self
+        unknown = [name for name in found.names if name not in sets]
+        if unknown:
+            raise ValueError(
+                f"objective: targets and bounds must name evaluation sets; {unknown} are none of {list(sets)}. Add "
+                f"them to eval_dataset, a dict of data sets by name."
+            )
+        return replace(found, targets=found.importance)
+
+    def value(self, results: Mapping[str, float]) -> float:
+        """Computes the objective: the mean by importance, or the worst.
+
+        Args:
+            results: The loss (or metric) of each target by name; others are ignored.
+
+        Returns:
+            The value; NaN if a target has no result.
+        """
+        importance = self.importance or dict.fromkeys(results, 1.0 / max(len(results), 1))
+        values = {name: results.get(name, math.nan) for name, weight in importance.items() if weight > 0.0}
+        if not values or any(math.isnan(value) for value in values.values()):
+            return math.nan
+        if self.kind == "worst":
+            return min(values.values()) if self.greater_is_better else max(values.values())
+        return sum(importance[name] * value for name, value in values.items())
+
+    def weights(self, losses: FloatArray, sharpness: float) -> FloatArray:
+        """Returns the weight of each target's loss in the objective's gradient.
+
+        For the worst it is the smooth maximum's, `a_j ∝ a⁰_j exp(τ L_j)`, the gradient of `(1/τ) log Σ_j a⁰_j exp(τ
+        L_j)`.
+
+        Args:
+            losses: `[num_targets]`: losses in the order of `names`.
+            sharpness: `τ`, per unit of loss.
+
+        Returns:
+            `[num_targets]` with a sum of 1; 0 for sets that only have a bound.
+        """
+        importance = np.array([self.importance.get(name, 0.0) for name in self.names])
+        known = np.isfinite(losses) & (importance > 0.0)
+        if self.kind == "average" or not known.any():
+            return importance
+        raised = np.where(known, losses, -np.inf)
+        return shares(importance * np.exp(sharpness * (raised - raised.max())))
+
+    def describe(self) -> dict[str, Any]:
+        """Describes the objective as plain data, for the ledger."""
+        content = {"targets": self.importance or None, "kind": self.kind, "metric": self.metric}
+        return {**content, "bounds": dict(self.bounds), "greater_is_better": self.greater_is_better}
+
+
+def _check_importance(targets: Mapping[str, float]) -> None:
+    for name, value in targets.items():
+        if not (isinstance(value, int | float) and value >= 0.0 and math.isfinite(value)):
+            raise ValueError(f"objective: the importance of {name!r} must be a number, 0 or more, got {value!r}.")
+    if not sum(targets.values()) > 0.0:
+        raise ValueError("objective: the importance of all targets is 0; at least one must be positive.")
+
+
+def as_objective(value: Any) -> Objective | None:
+    """Converts the option `objective` of a trainer.
+
+    Args:
+        value: An `Objective`; `"average"` or `"worst"` of all evaluation sets; the name of a set, several names, or
+            their importance by name; or `None`.
+
+    Raises:
+        ValueError: If names or importance are wrong.
+        TypeError: If it is none of these.
+    """
+    if value is None or isinstance(value, Objective):
+        return value
+    if value in ("average", "worst"):
+        return Objective(kind=value)
+    if isinstance(value, str):
+        return Objective([value])
+    if isinstance(value, Mapping | Sequence):
+        return Objective(value)
+    raise TypeError(
+        "objective must be an Objective, 'average', 'worst', or names of evaluation sets, got a "
+        f"{type(value).__name__}."
+    )
+
+
+@dataclass(frozen=True)
+class TargetStatistics:
+    """Measurements of an objective's targets on rows that steer.
+
+    Args:
+        losses: `[num_targets]`: mean loss per item of each target's rows, in the order of `Objective.names`.
+        alignment: `[num_targets, num_streams]`: products `<g_j, D g_k>` of the gradients of the targets' and the
+            streams' mean losses, with the diagonal D of the optimizer's own metric. To first order, a step on a sample
+            of stream k lowers the loss of target j by this times the learning rate. NaN for a stream without samples of
+            its own.
+        error: `[num_targets, num_streams]`: standard errors by the difference of two halves of each stream's rows.
+        metric: The optimizer's metric: `"adam"`, or `"plain"` with `D = 1`.
+    """
+
+    losses: FloatArray
+    alignment: FloatArray
+    error: FloatArray
+    metric: str = "plain"
+
+    def worth(self, importance: FloatArray) -> "Worth":
+        """Returns what a sample of each stream is worth for several targets.
+
+        Args:
+            importance: `[num_targets]`: weights of the targets' losses.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = importance @ self.alignment
+            errors = importance**2 @ self.error**2
+        scores = np.where(np.isfinite(scores), scores, np.nan)
+        largest = float(np.abs(scores[np.isfinite(scores)]).max(initial=0.0))
+        if not largest > 0.0:
+            return Worth(scores, 0.0, errors)
+        with np.errstate(over="ignore", invalid="ignore"):
+            variance = errors / largest / largest
+        known = np.isfinite(variance) & (variance < _MOST_VARIANCE)
+        return Worth(scores / largest, largest, np.where(known, variance, _MOST_VARIANCE))
+
+
+class Worth(NamedTuple):
+    """What a sample of each stream is worth for the objective, in units of the largest.
+
+    Attributes:
+        scores: `[num_streams]`: at most 1 in size; NaN for streams without a measurement.
+        largest: The unit; 0 if all are 0.
+        variance: `[num_streams]`: squared standard errors of the scores.
+    """
+
+    scores: FloatArray
+    largest: float
+    variance: FloatArray

@@ -1,0 +1,82 @@
+"""Base class of policies that go by the targets of a declared objective."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
+from mixer.policies.objective import Objective, TargetStatistics, Worth
+from mixer.policies.shared.ranges import check_count
+from mixer.policies.shared.shares import share_out
+from mixer.utils.arrays import BoolArray, FloatArray
+
+AlignmentInterval = Annotated[int, check_count, 0, "0 chooses the interval by its cost"]
+
+
+@dataclass(eq=False, repr=False)
+class AlignmentPolicy(PolicyWithOptions):
+    """Decides after each measurement of the objective's targets, and keeps the weights in between.
+
+    `_num_passes` is how often each stream was passed over, `[num_streams]`; 0 where its size is unknown.
+
+    A stream without a measurement keeps its share, and an absent one its own weight. None has a least share: streams
+    without samples are measured all the same.
+
+    Args:
+        unit: Whether the weights are shares of samples or of tokens.
+    """
+
+    _remembered: ClassVar[tuple[str, ...]] = ("_weights",)
+
+    needs = frozenset({"alignment"})
+
+    interval_steps = 0
+    tau = 3.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.alignment_interval_steps = self.interval_steps
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Starts from the streams' own weights; see `Policy.start`."""
+        self._objective = mixture.objective or Objective(list(mixture.names))
+        self._own = self._weights = mixture.weights
+        self._num_samples, self._num_passes = mixture.num_samples, np.zeros(len(mixture.names))
+        return Decision(self._own)
+
+    def update(self, observation: Observation) -> Decision:
+        """Computes new weights after a measurement; see `Policy.update`."""
+        active = observation.is_active & (self._own > 0.0)
+        if observation.targets is not None:
+            sizes = self._num_samples
+            self._num_passes = np.where(sizes > 0, observation.seen / np.maximum(sizes, 1), 0.0)
+            self._decide(observation.targets, active)
+        return Decision(share_out(self._weights, self._own, active, 0.0, observation.tokens_per_sample))
+
+    def _decide(self, targets: TargetStatistics, active: BoolArray) -> None:
+        worth = targets.worth(self._importance(targets.losses))
+        known = active & np.isfinite(worth.scores)
+        total = float(self._weights[known].sum())
+        if worth.largest > 0.0 and known.sum() > 1 and total > 0.0:
+            weights = self._weights.copy()
+            weights[known] = total * self._weigh(worth, known, weights[known] / total)
+            self._weights = weights
+
+    def _importance(self, losses: FloatArray) -> FloatArray:
+        """`[num_targets]`: the weights of the targets' losses in the objective's gradient."""
+        return self._objective.weights(losses, self.tau)
+
+    @abstractmethod
+    def _weigh(self, worth: Worth, known: BoolArray, weights: FloatArray) -> FloatArray:
+        """Computes the weights of the measured streams.
+
+        Args:
+            worth: What samples of the streams are worth.
+            known: bool `[num_streams]`: the measured streams.
+            weights: `[num_known]` on the simplex: their present weights.
+
+        Returns:
+            `[num_known]` on the simplex.
+        """

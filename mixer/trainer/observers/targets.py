@@ -1,0 +1,281 @@
+"""Losses and gradients of an objective's targets beside those of the streams, on rows of their own."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from mixer.distributed.gradient_sync import obstacle
+from mixer.gradients.metric import OptimizerMetric, product
+from mixer.policies.objective import TargetStatistics
+from mixer.trainer.hooks import StepHook
+
+if TYPE_CHECKING:
+    from mixer.loading.result import StepResult
+    from mixer.loading.step import MicroBatch
+    from mixer.policies.contract import Policy
+    from mixer.policies.objective import Objective
+    from mixer.trainer.run import Run
+    from mixer.trainer.side_runs import SideRuns
+    from mixer.trainer.targets import TargetRows
+    from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+
+logger = logging.get_logger(__name__)
+_LEAST_ROWS, _MOST_ROWS = 4, 64  # of each stream and target in a measurement
+_ALWAYS = (2, 4, 8, 16, 32)  # steps that a measurement follows, whatever it costs: the mixture matters most then
+_SHARE = 0.04  # of a run's work that measurements take
+_TARGET_ROWS = 1  # rows of a target for each of a stream: all streams are compared with the same ones
+_FORWARDS = 2 / 3  # work of two forwards in that of a forward and a backward
+_LOSS_ROWS = 64  # of each target, whose losses are compared over time
+_FALL = 0.02  # of a target's loss: length of the step along its gradient
+
+
+class TargetProbe(StepHook):
+    """Measures how well each stream's gradient fits those of the targets, outside of the optimizer steps.
+
+    With the direction `v = D g_j` of a target's gradient in the optimizer's metric, `<v, g_k> = (L_k(θ + εv) − L_k(θ −
+    εv)) / 2ε + O(ε²)`: two forwards of rows of stream k, for any model and any layers, with a value for each row. ε
+    lowers the target's loss by 2 %, which is far above rounding errors. The parameters are restored to the bit.
+
+    Rows of streams are those that would come next, and further ones in later measurements. So a stream without samples
+    in the mixture is measured too, and one that repeats its rows is measured on rows that it repeats. A target's
+    gradient is averaged over ranks, and sums over rows are added up. Memory: a copy of the trained parameters, and one
+    more.
+
+    Losses that are compared over time, for bounds and the worst target, are those of the same up to 64 rows each time;
+    with bounds, the first ones follow step 1. Measurements follow steps 2, 4, 8, 16 and 32, then
+    grow apart by √2 or more. Each takes as many rows as 4 % of the work since the last one pays for, 4 to 64 of each
+    stream and target; once it is 64, measurements are regular.
+
+    Args:
+        targets: The rows of each target, in order.
+        run: The run.
+        runs: Runs the model outside of training.
+        rank: This rank.
+        world_size: Number of ranks.
+        policy: The policy that needs it: steps between regular measurements (0 for the default), and the metric.
+        objective: The objective, with its targets by name.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[TargetRows],
+        run: Run,
+        runs: SideRuns,
+        rank: int,
+        world_size: int,
+        policy: Policy,
+        objective: Objective,
+    ):
+        self._targets, self._run, self._runs, self._rank, self._world_size = targets, run, runs, rank, world_size
+        self._are_measured: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in run.streams])
+        self._objective, self._is_plain = objective, policy.alignment_metric == "plain"
+        work = len(targets) * (_TARGET_ROWS + _FORWARDS * int(self._are_measured.sum()))
+        self._rows_per_step = _SHARE * run.mixing.initial_batch_size / work
+        self.interval_steps = policy.alignment_interval_steps or math.ceil(_MOST_ROWS / self._rows_per_step)
+        self._early = [0]
+        for step in (math.floor(2 ** (number / 2)) for number in range(2, 64)):
+            is_paid = self._rows_per_step * (step - self._early[-1]) >= _LEAST_ROWS
+            if self._early[-1] < step < self.interval_steps and (step in _ALWAYS or is_paid):
+                self._early.append(step)
+        self.seconds = 0.0  # duration of the last measurement
+        self._has_warned = False
+        self._are_separate: bool | None = None  # whether rows run one by one; unknown before the first measurement
+
+    def is_due(self, step: int) -> bool:
+        """Whether a measurement follows a step, by its number from 1."""
+        return step in self._early[1:] or step % self.interval_steps == 0
+
+    def num_rows(self, step: int) -> int:
+        """Returns the rows of each stream and target in the measurement after a step, over all ranks."""
+        before = max(early for early in self._early if early < step)
+        steps = step - max(before, (step - 1) // self.interval_steps * self.interval_steps)
+        rows = min(max(self._rows_per_step * steps, _LEAST_ROWS), _MOST_ROWS)
+        return self._world_size * math.ceil(rows / self._world_size)
+
+    def prepare(self, model: nn.Module) -> None:
+        """Refuses a model whose ranks have no gradients of their own; see `StepHook.prepare`."""
+        reason = obstacle(model, self._world_size)
+        if reason is not None:
+            raise ValueError(
+                f"mixing={self._run.options.policy.name} measures gradients of targets on each rank, but {reason}. Use "
+                "DDP, or a policy that goes by evaluations."
+            )
+
+    def observe(self, result: StepResult) -> Mapping[str, Any]:
+        """Measures targets and streams if that is due; see `StepHook.observe`."""
+        self.seconds, step, objective = 0.0, result.plan.step, self._objective
+        is_first = step == 1 and bool(objective.bounds)
+        if not (is_first or self.is_due(step)):
+            return {}
+        started = time.perf_counter()
+        statistics = None if is_first else self._measure(step)
+        if objective.bounds or objective.kind == "worst":  # compared from one measurement to the next, or with others
+            statistics = self._with_losses_of_same_rows(statistics)
+        self.seconds = time.perf_counter() - started
+        return {"targets": statistics}
+
+    def _with_losses_of_same_rows(self, statistics: TargetStatistics | None) -> TargetStatistics:
+        """Replaces the losses by those of each target's first rows: other rows differ by more than a bound allows."""
+        losses = []
+        with self._runs.without_gradients(training=False):
+            for target in self._targets:
+                positions = np.arange(self._rank, min(_LOSS_ROWS, target.num_rows), self._world_size, dtype=np.int64)
+                own = self._runs.on_all_ranks(partial(self._summed_loss, target, positions))
+                total, num_items = self._run.rank_sync.add_up(torch.tensor(own, dtype=torch.float64)).tolist()
+                losses.append(total / max(num_items, 1.0))
+        if statistics is not None:
+            return replace(statistics, losses=np.array(losses))
+        unknown = np.full((len(losses), len(self._are_measured)), np.nan)
+        return TargetStatistics(np.array(losses), unknown, unknown)
+
+    def _summed_loss(self, target: TargetRows, positions: Int64Array) -> tuple[float, float]:
+        """Returns this rank's sum of losses and its items, in micro-batches as large as those of steps."""
+        total, num_items = 0.0, 0.0
+        for part in np.array_split(positions, max(1, -(-len(positions) // self._runs.most_samples))):
+            if len(part):
+                micro = target.micro_batch(part, 0)
+                items = float(self._runs.items(micro).sum())
+                total, num_items = total + items * float(self._runs.mean_loss(micro)), num_items + items
+        return total, num_items
+
+    def _measure(self, step: int) -> TargetStatistics:
+        losses, sums = [], []
+        with self._runs.own_gradients() as parameters:
+            metric = None if self._is_plain else OptimizerMetric(self._runs.optimizer)
+            micros = self._stream_rows(step)
+            for target in self._targets:
+                loss, gradient = self._gradient(target, parameters, step)
+                direction = [None if part is None else part.clone() for part in gradient]
+                if metric is not None:
+                    metric.scale(parameters, direction)
+                losses.append(loss)
+                fall = product(direction, gradient)
+                length = _FALL * abs(loss) / fall if fall > 0.0 and math.isfinite(loss) else 0.0
+                sums.append(self._differences(micros, parameters, direction, length))
+        self._warn_of_plain("plain" if metric is None else (name := metric.name(parameters)))
+        own = torch.stack(sums)  # [num_targets, 5, num_streams]
+        alignment, error = _means_and_errors(self._run.rank_sync.add_up(own).cpu().numpy())
+        return TargetStatistics(np.array(losses), alignment, error, "plain" if metric is None else name)
+
+    def _warn_of_plain(self, name: str) -> None:
+        optimizer = type(getattr(self._runs.optimizer, "optimizer", self._runs.optimizer)).__name__
+        if name == "plain" and not self._is_plain and optimizer != "SGD" and not self._has_warned:
+            logger.warning(
+                "%s has no running squares of gradients that could be read, so streams are compared by plain products "
+                "of gradients, as for SGD.",
+                optimizer,
+            )
+            self._has_warned = True
+
+    def _positions(self, start: int, step: int, factor: int = 1) -> Int64Array:
+        """This rank's positions of the rows of a measurement, `[factor * num_rows / world_size]`."""
+        own = np.arange(self._rank, factor * self.num_rows(step), self._world_size, dtype=np.int64)
+        return start + step * factor * _MOST_ROWS + own
+
+    # ---- Targets ----
+
+    def _gradient(
+        self, target: TargetRows, parameters: Sequence[nn.Parameter], step: int
+    ) -> tuple[float, list[Tensor | None]]:
+        """Returns a target's mean loss and its gradient, over all ranks."""
+        micro = self._runs.on_all_ranks(partial(target.micro_batch, self._positions(0, step, _TARGET_ROWS), step))
+        own_items = int(self._runs.items(micro).sum())
+        weight = own_items / max(int(self._run.rank_sync.total(np.array([own_items]))[0]), 1)
+        loss = self._runs.on_all_ranks(partial(self._backward, micro, weight))
+        self._runs.average_own()
+        total = float(self._run.rank_sync.add_up(torch.tensor([loss * weight], dtype=torch.float64)))
+        gradients = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = None
+        return total, gradients
+
+    def _backward(self, micro: MicroBatch, weight: float) -> float:
+        scale = float(self._runs.loss_scale())
+        loss = self._runs.mean_loss(micro)
+        torch.autograd.backward(loss * (weight * self._world_size * scale))
+        for parameter in self._runs.parameters:
+            if scale != 1.0 and parameter.grad is not None:
+                parameter.grad.div_(scale)
+        return float(loss.detach())
+
+    # ---- Streams ----
+
+    def _stream_rows(self, step: int) -> list[MicroBatch]:
+        """Reads this rank's rows of the streams, one by one if their losses cannot be separated."""
+        mixing, runs = self._run.mixing, self._runs
+        active = self._are_measured & mixing.planner.active(mixing.clock.progress)
+        wanted = {k: self._positions(int(mixing.seen[k]), step) for k in np.flatnonzero(active).tolist()}
+        micros = runs.on_all_ranks(partial(runs.samples, wanted, 1 if self._are_separate else None))
+        if self._are_separate is None:
+            with torch.no_grad():
+                rows = runs.on_all_ranks(lambda: [runs.summed_row_losses(micro) for micro in micros[:1]])
+            self._are_separate = bool(self._run.rank_sync.most(int(None in rows)))
+            if self._are_separate:
+                micros = runs.on_all_ranks(partial(runs.samples, wanted, 1))
+        return micros
+
+    def _differences(
+        self,
+        micros: Sequence[MicroBatch],
+        parameters: Sequence[nn.Parameter],
+        direction: Sequence[Tensor | None],
+        length: float,
+    ) -> Tensor:
+        """Returns this rank's sums over rows, `[5, num_streams]`, of `d, n, d², dn, n²`.
+
+        `d` is the derivative of a row's summed loss along the direction, `n` its number of items.
+        """
+        sums = torch.zeros(5, len(self._are_measured), dtype=torch.float64)
+        if not length > 0.0:
+            return sums
+        moved = [parameter for parameter, part in zip(parameters, direction, strict=True) if part is not None]
+        steps = [part for part in direction if part is not None]
+        kept = [parameter.detach().clone() for parameter in moved]
+        rows = []
+        with torch.no_grad():
+            try:
+                for sign in (1.0, -1.0):
+                    for parameter, before, part in zip(moved, kept, steps, strict=True):
+                        parameter.copy_(before.add(part.to(before), alpha=sign * length))
+                    rows.append(self._runs.on_all_ranks(partial(self._row_losses, micros)))
+            finally:
+                for parameter, before in zip(moved, kept, strict=True):
+                    parameter.copy_(before)
+        for micro, above, below in zip(micros, *rows, strict=True):
+            d = ((above - below) / (2.0 * length)).cpu()
+            n = self._runs.items(micro).double().cpu()
+            terms = torch.stack([d, n, d * d, d * n, n * n])
+            sums.index_add_(1, torch.from_numpy(micro.stream_ids), terms)
+        return sums
+
+    def _row_losses(self, micros: Sequence[MicroBatch]) -> list[Tensor]:
+        rows = [self._runs.summed_row_losses(micro) for micro in micros]
+        assert all(row is not None for row in rows), "micro-batches have one row where rows cannot be separated"  # noqa: S101
+        return [row for row in rows if row is not None]
+
+
+def _means_and_errors(sums: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Returns means per item and their standard errors, those of a ratio of sums over rows.
+
+    Args:
+        sums: `[num_targets, 5, num_streams]`: see `TargetProbe._differences`, over all ranks.
+
+    Returns:
+        `[num_targets, num_streams]` each; NaN for a stream without rows.
+    """
+    d, n, dd, dn, nn_ = sums.transpose(1, 0, 2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = d / n
+        residual = np.maximum(dd - 2.0 * means * dn + means**2 * nn_, 0.0)
+        errors = np.sqrt(residual) / n
+    return means, errors

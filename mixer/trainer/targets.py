@@ -1,0 +1,145 @@
+"""The targets of an objective: rows that steer, apart from those that judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Sized
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils.data import Subset
+from transformers import Trainer
+
+from mixer.loading.collate import batch_mapping
+from mixer.loading.preprocessing import preprocessed
+from mixer.loading.step import MicroBatch
+from mixer.mixture.cursors import ShuffledCursor
+from mixer.mixture.stream import Stream, is_iterable
+from mixer.models.inputs import TASK
+from mixer.policies.objective import Objective
+from mixer.trainer.run import Steering
+from mixer.trainer.seam import collator_removing_columns
+from mixer.utils.random_state import seeded
+
+if TYPE_CHECKING:
+    from mixer.trainer.streams_that_differ import StreamDifferences
+    from mixer.utils.arrays import Int64Array
+
+_SPLIT_SEED = 0  # the same rows judge in all runs, whatever their seeds
+
+
+def find_steering(trainer: Trainer, objective: Objective | None, targets: Mapping[str, Any] | None) -> Steering | None:
+    """Finds the rows that steer, and takes them out of the trainer's evaluation sets unless they are given apart.
+
+    Args:
+        trainer: The trainer; its `eval_dataset` keeps the rows that judge.
+        objective: The objective, or `None`.
+        targets: Data sets that steer, by name of their target; `None` for none.
+
+    Raises:
+        ValueError: If names do not fit, or a set has too few rows; with the names there are.
+        TypeError: If `targets` is no mapping.
+    """
+    if objective is None:
+        if targets:
+            raise ValueError(f"targets={list(targets)} steer nothing without an objective: set objective=... too.")
+        return None
+    sets: Any = trainer.eval_dataset
+    if not isinstance(sets, dict):
+        has = "is missing" if sets is None else f"is a {type(sets).__name__}"
+        raise ValueError(
+            f"objective: its targets are evaluation sets by name, but eval_dataset {has}: pass a dict such as "
+            "{'target': dataset}."
+        )
+    objective = objective.of_sets(list(sets))
+    _check_own_rows(targets, objective)
+    rows, judging = dict(targets or {}), dict(sets)
+    for name in objective.names:
+        if name not in rows:
+            rows[name], judging[name] = _split(sets[name], objective.steering_share, name)
+        elif not isinstance(rows[name], Sized) or not len(rows[name]):
+            raise ValueError(f"targets[{name!r}] must have rows to steer by, got {rows[name]!r:.100}.")
+    trainer.eval_dataset = judging
+    return Steering(objective, rows)
+
+
+def _check_own_rows(targets: Mapping[str, Any] | None, objective: Objective) -> None:
+    if targets is None:
+        return
+    if not isinstance(targets, Mapping):
+        raise TypeError(f"targets must be a mapping of names to data sets, got a {type(targets).__name__}.")
+    unknown = [name for name in targets if name not in objective.names]
+    if unknown:
+        raise ValueError(f"targets: {unknown} are no targets of the objective, which has {list(objective.names)}.")
+
+
+def _split(dataset: Any, share: float, name: str) -> tuple[Any, Any]:
+    """Splits an evaluation set into rows that steer and rows that judge."""
+    called, way_out = f"eval_dataset[{name!r}]", f"Pass targets={{{name!r}: dataset}} with rows of its own."
+    if not isinstance(dataset, Sized) or is_iterable(dataset):
+        raise ValueError(f"{called} has no length, so no part of it can be set aside to steer. {way_out}")
+    num_steering = round(share * len(dataset))
+    if not 0 < num_steering < len(dataset):
+        raise ValueError(
+            f"{called} has {len(dataset)} rows, of which steering_share={share} sets {num_steering} aside to steer; "
+            f"steering and judging need one or more each. {way_out}"
+        )
+    order = ShuffledCursor(Stream(name, dataset), _SPLIT_SEED).references(range(len(dataset)))
+    return tuple(_selected(dataset, np.sort(part)) for part in np.split(order, [num_steering]))
+
+
+def _selected(dataset: Any, indices: Int64Array) -> Any:
+    return dataset.select(indices) if hasattr(dataset, "select") else Subset(dataset, indices.tolist())
+
+
+class TargetRows:
+    """Draws and collates rows of a target, treated like the stream of its name.
+
+    Args:
+        name: Name of the target.
+        rows: Its data set.
+        trainer: The trainer.
+        streams: The streams.
+        differences: How the streams differ.
+        seed: Seed of the data.
+
+    Raises:
+        ValueError: If the streams have losses or heads of their own and the target is named like none of them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rows: Any,
+        trainer: Trainer,
+        streams: Sequence[Stream],
+        differences: StreamDifferences,
+        seed: int,
+    ):
+        names = [stream.name for stream in streams]
+        if name not in names and differences.have_losses:
+            raise ValueError(
+                f"objective: the streams have losses or heads of their own, so the target {name!r} must be named like "
+                f"the one that it is evaluated with; the streams are {names}."
+            )
+        stream = streams[names.index(name)] if name in names else None
+        self._stream_id, self._seed = 0 if stream is None else names.index(name), seed
+        self._task = differences.tasks[self._stream_id]
+        collator = None if stream is None else stream.data_collator
+        self._collator = collator_removing_columns(trainer, collator or trainer.data_collator, "evaluation")
+        self.num_rows = len(rows)
+        self._rows = preprocessed(rows, None if stream is None else stream.preprocess)
+        self._cursor = ShuffledCursor(Stream(f"target {name}", rows), seed)
+
+    def micro_batch(self, positions: Int64Array, step: int) -> MicroBatch:
+        """Reads and collates rows.
+
+        Args:
+            positions: int64 `[num_rows]`: positions in the target's shuffled order, pass after pass.
+            step: The step, which seeds random transforms and collators.
+        """
+        with seeded(self._seed, step, int(positions[0])):
+            samples = [self._rows[index] for index in self._cursor.references(positions).tolist()]
+            inputs = self._collator(samples)
+        if self._task is not None:
+            inputs = {**batch_mapping(inputs), TASK: self._task}
+        return MicroBatch(inputs, np.full(len(positions), self._stream_id), False)

@@ -1,0 +1,152 @@
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mixer.policies import DGA, GRAPE, DoGE, LossChange, MarginalValue, Observation, Policy, Safeguard, Uniform
+from mixer.policies.marginal_value import discounted, pooled, trust_in
+from mixer.policies.objective import Objective, TargetStatistics
+from tests.mixer.policies.observed import NAN, Told, mixture, observe
+
+EVEN = (1.0, 1.0, 1.0)
+
+
+def measurement(scores: Any, error: float = 0.0, losses: Any = (1.0,), **seen: Any) -> Observation:
+    alignment = np.atleast_2d(np.array(scores, dtype=np.float64))
+    targets = TargetStatistics(np.array(losses), alignment, np.full(alignment.shape, error))
+    return observe(counts=[8] * alignment.shape[1], targets=targets, **seen)
+
+
+def decided(policy: Policy, *seen: Observation, objective: Objective | None = None, own: Any = EVEN) -> np.ndarray:
+    objective = Objective({"t": 1.0}) if objective is None else objective
+    weights = policy.start(replace(mixture(own), objective=objective)).weights
+    for observation in seen:
+        weights = policy.update(observation).weights
+    return weights
+
+
+def test_a_clear_measurement_moves_the_share_of_the_way_to_the_maximum_by_hand() -> None:
+    # Scores 1, 0.5 and 0 of the prior ½, ¼, ¼: the goal is ∝ w⁰ e^{4s}.
+    goal = np.log([0.5, 0.25, 0.25]) + 4.0 * np.array([1.0, 0.5, 0.0])
+    for rate in (1.0, 0.3):
+        expected = np.exp((1 - rate) * np.log([0.5, 0.25, 0.25]) + rate * (goal - np.logaddexp.reduce(goal)))
+        policy = MarginalValue(rate=rate, drift=0.0)
+        found = decided(policy, measurement([6.0, 3.0, 0.0]), own=(2, 1, 1))
+        np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-9)
+    again = decided(policy, *[measurement([6.0, 3.0, 0.0])] * 40, own=(2, 1, 1))
+    np.testing.assert_allclose(again, np.exp(goal) / np.exp(goal).sum(), rtol=1e-4)
+
+
+def test_without_evidence_nothing_moves() -> None:
+    noise = measurement([1.0, 0.6, 0.8], error=5.0)
+    assert decided(MarginalValue(), *[noise] * 5).tolist() == pytest.approx([1 / 3] * 3, abs=1e-12)
+    assert decided(MarginalValue(), observe(counts=[8] * 3)).tolist() == pytest.approx([1 / 3] * 3)
+    assert decided(MarginalValue(), measurement([0.0, 0.0, 0.0])).tolist() == pytest.approx([1 / 3] * 3)
+    # What was learned stays when the noise grows.
+    clear = [measurement([1.0, 1.0, 0.0])] * 8
+    assert decided(MarginalValue(), *clear, noise) == pytest.approx(decided(MarginalValue(), *clear), abs=0.02)
+
+
+def test_a_change_that_noise_does_not_explain_counts_at_once() -> None:
+    policy = MarginalValue()
+    decided(policy, *[measurement([1.0, 0.0, 0.5], 0.01)] * 10, measurement([0.0, 1.0, 0.5], 0.01))
+    np.testing.assert_allclose(policy.scores, [0.0, 1.0, 0.5], atol=0.02)
+
+
+def test_noisy_measurements_are_averaged() -> None:
+    random, policy = np.random.default_rng(0), MarginalValue(drift=0.0)
+    seen = [measurement(np.array([1.0, 0.2, 0.2]) + 0.3 * random.standard_normal(3), 0.3) for _ in range(200)]
+    decided(policy, *seen)
+    assert policy.scores[0] - policy.scores[1:].mean() == pytest.approx(0.8 / 1.05, abs=0.15)
+
+
+def test_streams_within_two_standard_errors_share_their_score() -> None:
+    assert pooled(np.array([0.9, 0.1, 1.0, 0.15]), 0.01).tolist() == pytest.approx([0.95, 0.125, 0.95, 0.125])
+    assert pooled(np.array([0.9, 0.1]), 0.0).tolist() == [0.9, 0.1]
+    assert trust_in(np.array([1.0, 0.0]), 0.1) == pytest.approx(1 - 0.1 / 0.5)
+    assert trust_in(np.array([1.0, 1.0]), 0.1) == 0.0
+
+
+def test_a_stream_without_a_measurement_keeps_its_share() -> None:
+    found = decided(MarginalValue(), measurement([1.0, NAN, 0.0]))
+    assert found[1] == pytest.approx(1 / 3)
+    assert found[0] > 1 / 3 > found[2]
+
+
+def test_the_worst_target_rules() -> None:
+    worst = Objective({"x": 1.0, "y": 1.0}, "worst")
+    seen = measurement([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], losses=(1.0, 4.0))
+    found = decided(MarginalValue(tau=20.0), seen, objective=worst)
+    assert found[1] > 0.5
+    assert found[0] == pytest.approx(found[2])
+
+
+def test_a_bound_that_is_passed_turns_the_mixture_and_lets_go() -> None:
+    objective = Objective({"new": 1.0}, bounds={"old": 1.05})
+
+    def step(old: float) -> Observation:
+        return measurement([[1.0, 0.0, 0.5], [0.0, 1.0, 0.5]], 0.01, losses=(2.0, old))
+
+    free = decided(MarginalValue(), *[step(1.0)] * 6, objective=objective)
+    held = decided(MarginalValue(), step(1.0), *[step(1.2)] * 6, objective=objective)
+    assert free[1] < 0.2 < held[1]
+    back = decided(MarginalValue(), step(1.0), *[step(1.2)] * 6, *[step(1.0)] * 60, objective=objective)
+    assert back == pytest.approx(free, abs=0.05)
+
+
+def test_dga_by_hand() -> None:
+    # α ∝ e^{η s} with s = 1, ½, 0, then half of the way to it.
+    alpha = np.exp([2.0, 1.0, 0.0]) / np.exp([2.0, 1.0, 0.0]).sum()
+    found = decided(DGA(rate=2.0), measurement([6.0, 3.0, 0.0]))
+    np.testing.assert_allclose(found, 0.5 * alpha + 0.5 / 3, rtol=1e-9)
+    raw = decided(DGA(rate=0.5, average=1.0, scale_free=False), measurement([4.0, 2.0, 0.0]))
+    np.testing.assert_allclose(raw, alpha, rtol=1e-9)
+    assert DGA().alignment_metric == "plain"
+
+
+def test_a_policy_that_harms_is_stopped_and_one_that_does_not_is_followed(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told([1, 1, 1], [0.1, 0.1, 0.8])
+    seen = [measurement([1.0, 1.0, 0.0], 0.05, step=k, shares=[0.1, 0.1, 0.8]) for k in range(1, 5)]
+    guard = Safeguard(told)
+    assert decided(guard, *seen[:2]).tolist() == [0.1, 0.1, 0.8]
+    assert decided(guard, *seen).tolist() == pytest.approx([1 / 3] * 3)
+    assert guard.has_stopped
+    assert "Step 3: Safeguard(Told) is stopped, and the streams' own weights return" in caplog.text
+    helping = [measurement([0.0, 0.0, 1.0], 0.05, step=k, shares=[0.1, 0.1, 0.8]) for k in range(1, 30)]
+    assert decided(Safeguard(told), *helping).tolist() == [0.1, 0.1, 0.8]
+
+
+def test_a_rising_loss_stops_a_policy_too() -> None:
+    random, guard = np.random.default_rng(1), Safeguard(Uniform())
+    falling = [measurement(EVEN, losses=(3.0 - 0.1 * k + 0.02 * random.random(),), step=k) for k in range(1, 12)]
+    decided(guard, *falling)
+    assert not guard.has_stopped
+    for k in range(12, 24):
+        guard.update(measurement(EVEN, losses=(1.9 + 0.1 * (k - 11) + 0.02 * random.random(),), step=k))
+    assert guard.has_stopped
+    assert Safeguard(LossChange()).needs == {"loss", "alignment"}
+
+
+def test_doge_and_grape_go_by_targets_that_are_no_streams() -> None:
+    seen = measurement([[4.0, 2.0, -2.0], [0.0, 2.0, 0.0]], losses=(2.0, 1.0), step=1)
+    two = Objective({"x": 3.0, "y": 1.0})
+    # ¾·4, ¾·2 + ¼·2 and −1.5 over the largest, 3: 1, ⅔ and 0.
+    found = decided(DoGE("objective", 1, 0.5), seen, objective=two)
+    np.testing.assert_allclose(found, np.exp([0.5, 1 / 3, 0.0]) / np.exp([0.5, 1 / 3, 0.0]).sum())
+    # <∇log L_n, g_k> are 2, 1, −1 and 0, 2, 0, of which the mixture has ⅔ each: targets keep ¾ and ¼.
+    policy = GRAPE("objective", 1, 0.5, 10.0)
+    scores = 0.5 * np.array([1.5, 0.75 + 0.5, -0.75])
+    np.testing.assert_allclose(decided(policy, seen, objective=two), np.exp(scores) / np.exp(scores).sum())
+    np.testing.assert_allclose(policy.target_weights, [0.75, 0.25])
+    assert (policy.needs, policy.min_samples, policy.alignment_metric) == ({"alignment"}, 0, "plain")
+    with pytest.raises(ValueError, match=r"got a text: write \['math'\]"):
+        DoGE("math")
+
+
+def test_repeated_rows_are_worth_less_each_time() -> None:
+    scores = np.array([1.0, 0.5, -0.5, NAN])
+    found = discounted(scores, np.array([1.0, 16.0, 31.0, 9.0]), 15.0)
+    np.testing.assert_allclose(found, [1.0, 0.5 / np.e, -0.5, NAN])
+    seen = measurement([1.0, 1.0, 0.0], seen=np.array([3000, 10, 10]))  # of 100 samples each
+    assert decided(MarginalValue(), seen)[0] < decided(MarginalValue(), seen)[1]

@@ -1,0 +1,84 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mixer.policies.objective import Objective, TargetStatistics, as_objective
+from tests.mixer.policies.observed import NAN
+
+
+@pytest.mark.parametrize(
+    ("given", "results", "expected"),
+    [
+        (Objective(["a", "b"]), {"a": 2.0, "b": 3.0, "c": 9.0}, 2.5),
+        (Objective({"a": 3, "b": 1}), {"a": 2.0, "b": 4.0}, 2.5),
+        (Objective({"a": 1, "b": 0}), {"a": 2.0, "b": NAN}, 2.0),
+        (Objective(["a", "b"], "worst"), {"a": 2.0, "b": 3.0, "c": 9.0}, 3.0),
+        (Objective(["a", "b"], "worst", metric="f1", greater_is_better=True), {"a": 0.2, "b": 0.3}, 0.2),
+        (Objective(), {"a": 2.0, "b": 4.0}, 3.0),
+        (Objective(["a", "b"]), {"a": 2.0}, NAN),
+        (Objective(["a"]), {"a": NAN}, NAN),
+    ],
+)
+def test_values_by_hand(given: Objective, results: dict[str, float], expected: float) -> None:
+    assert given.value(results) == pytest.approx(expected, nan_ok=True)
+
+
+def test_weights_are_the_gradient_of_the_average_and_of_the_smooth_maximum() -> None:
+    losses, importance, tau = np.array([1.0, 1.7, 0.2]), np.array([0.5, 0.25, 0.25]), 3.0
+    objective = Objective({"a": 2, "b": 1, "c": 1}, "worst", bounds={"old": 1.1}).of_sets(["a", "b", "c", "old"])
+    assert objective.names == ("a", "b", "c", "old")
+
+    def smooth_maximum(values: np.ndarray) -> float:
+        return float(np.log((importance * np.exp(tau * values)).sum()) / tau)
+
+    expected = [(smooth_maximum(losses + step) - smooth_maximum(losses - step)) / 2e-6 for step in 1e-6 * np.eye(3)]
+    found = objective.weights(np.array([*losses, 5.0]), tau)
+    np.testing.assert_allclose(found, [*expected, 0.0], atol=1e-8)
+    assert Objective(["a", "b"]).weights(np.array([NAN, 9.0]), tau).tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, None),
+        ("worst", Objective(kind="worst")),
+        ("code", Objective(["code"])),
+        (["a", "b"], Objective(["a", "b"])),
+        ({"a": 2.0}, Objective({"a": 2.0})),
+        (Objective(["a"]), Objective(["a"])),
+    ],
+)
+def test_short_forms(given: Any, expected: Objective | None) -> None:
+    assert as_objective(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Objective("code"), r"must be a list of names, got a text: write \['code'\]"),
+        (lambda: Objective([]), "must name at least one evaluation set"),
+        (lambda: Objective({"a": -1.0}), "the importance of 'a' must be a number, 0 or more, got -1.0"),
+        (lambda: Objective({"a": 0.0}), "the importance of all targets is 0"),
+        (lambda: Objective(kind="mean"), "kind must be 'average' or 'worst', got 'mean'"),  # type: ignore[arg-type]
+        (lambda: Objective(bounds={"old": NAN}), r"bounds\['old'\] must be a positive number"),
+        (lambda: Objective(steering_share=1.0), "steering_share must be above 0 and below 1, got 1.0"),
+        (lambda: Objective(["x"]).of_sets(["a", "b"]), r"\['x'\] are none of \['a', 'b'\]"),
+        (lambda: Objective(bounds={"x": 1.1}).of_sets(["a"]), r"\['x'\] are none of \['a'\]"),
+    ],
+)
+def test_wrong_ones_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+    with pytest.raises(TypeError, match="got a int"):
+        as_objective(3)
+
+
+def test_worth_is_in_units_of_the_largest_and_knows_what_is_missing() -> None:
+    alignment = np.array([[4.0, -2.0, NAN], [0.0, 2.0, NAN]])
+    seen = TargetStatistics(np.array([1.0, 2.0]), alignment, np.where(np.isnan(alignment), NAN, 2.0))
+    worth = seen.worth(np.array([0.5, 0.5]))
+    np.testing.assert_allclose(worth.scores, [1.0, 0.0, NAN])
+    assert worth.largest == 2.0
+    np.testing.assert_allclose(worth.variance[:2], [0.5, 0.5])  # (0.25·4 + 0.25·4) / 2²
+    assert seen.worth(np.zeros(2)).largest == 0.0

@@ -1,0 +1,225 @@
+"""Losses and gradients of an objective's targets, on rows of their own."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mixer
+from mixer import MarginalValue, MixingTrainer, Objective, Uniform
+from mixer.gradients.metric import OptimizerMetric
+from mixer.ledger.summary import comparison_table, summarise
+from mixer.policies.objective import TargetStatistics
+from mixer.trainer.observers.targets import TargetProbe
+from tests.helpers import Tokens, arguments, build_model, weights_of
+from tests.mixer.comparing import KIND, Tagger, Watching, build, streams
+
+OUTSIDE = {**streams(), "outside": Tokens(40, 9, KIND)}
+
+
+class Aligned(Watching):
+    def __init__(self, metric: Any = "optimizer", interval_steps: int = 2):
+        super().__init__("alignment")
+        self.alignment_metric, self.alignment_interval_steps = metric, interval_steps
+
+
+def train(folder: Path, policy: Any, optim: str = "adamw_torch", **changes: Any) -> MixingTrainer:
+    args = {"max_steps": 6, "optim": optim, "learning_rate": 0.01, **changes.pop("args", {})}
+    options = {"eval_dataset": OUTSIDE, "objective": ["outside", "a"], "model": Tagger(), **changes}
+    trainer = build(folder, policy, args=args, **options)
+    trainer.train()
+    return trainer
+
+
+def by_autograd(trainer: MixingTrainer, seen: TargetStatistics, probe: TargetProbe, step: int) -> np.ndarray:
+    """The same products by whole gradients of the same rows."""
+    model, metric = trainer.model, OptimizerMetric(trainer.optimizer)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+
+    def gradient(micro: Any) -> list[Tensor]:
+        loss = trainer.side_runs.mean_loss(micro)
+        return list(torch.autograd.grad(loss, parameters))
+
+    found = np.zeros((len(probe._targets), len(trainer.streams)))
+    for j, target in enumerate(probe._targets):
+        whole = gradient(target.micro_batch(probe._positions(0, step), step))
+        if seen.metric != "plain":
+            metric.scale(parameters, whole)
+        for k, start in enumerate(trainer.mixing.seen.tolist()):
+            micros = trainer.side_runs.samples({k: probe._positions(start, step)})
+            items = [float(trainer.side_runs.items(micro).sum()) for micro in micros]
+            parts = [sum(float((a * b).sum()) for a, b in zip(whole, gradient(m), strict=True)) for m in micros]
+            found[j, k] = np.average(parts, weights=items)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("optim", "metric", "name"),
+    [("adamw_torch", "optimizer", "adam"), ("sgd", "optimizer", "plain"), ("adamw_torch", "plain", "plain")],
+)
+def test_alignment_is_that_of_whole_gradients(
+    tmp_path: Path, optim: str, metric: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, measure = [], TargetProbe._measure
+    monkeypatch.setattr("mixer.trainer.observers.targets._FALL", 1e-4)  # the limit of a short step
+
+    def both(probe: TargetProbe, step: int) -> TargetStatistics:
+        before = weights_of(trainer.model)
+        found = measure(probe, step)
+        assert all(torch.equal(one, other) for one, other in zip(before, weights_of(trainer.model), strict=True))
+        expected.append(by_autograd(trainer, found, probe, step))
+        return found
+
+    monkeypatch.setattr(TargetProbe, "_measure", both)
+    policy = Aligned(metric)
+    options = {"eval_dataset": OUTSIDE, "objective": ["outside", "a"], "model": Tagger()}
+    args = {"max_steps": 6, "optim": optim, "learning_rate": 0.01, "per_device_train_batch_size": 5}
+    trainer = build(tmp_path, policy, args=args, **options)
+    trainer.train()
+    seen = [observation.targets for observation in policy.seen]
+    measured = [one for one in seen if one is not None]
+    assert [one is not None for one in seen] == [False, True, False, True, False, True]
+    for one, products in zip(measured, expected, strict=True):
+        assert one.metric == name
+        np.testing.assert_allclose(one.alignment, products, rtol=1e-5, atol=1e-9)
+        assert (one.error > 0).all()
+
+
+def test_measuring_leaves_a_run_as_it_is(tmp_path: Path) -> None:
+    ends = []
+    for name, policy in (("plain", Uniform()), ("measured", mixer.Safeguard(Uniform(), threshold=100.0))):
+        trainer = train(tmp_path / name, policy, model=Tagger(dropout=0.3))
+        ends.append(weights_of(trainer.model))
+    assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
+
+
+def test_a_step_is_due_early_and_often_and_then_by_its_cost(tmp_path: Path) -> None:
+    trainer = build(tmp_path, MarginalValue(), eval_dataset=OUTSIDE, objective=["outside"], args={"max_steps": 1})
+    probe = next(hook for hook in trainer._parts.run.hooks if isinstance(hook, TargetProbe))
+    due = [step for step in range(1, 3_000) if probe.is_due(step)]
+    assert due[:8] == [2, 4, 8, 16, 32, 90, 128, 181]
+    assert np.diff(due)[-3:].tolist() == [probe.interval_steps] * 3
+    assert probe.num_rows(2) == 4
+    assert probe.num_rows(due[-1]) == 64
+    # One target and three streams: a backward, and two forwards of three streams, are a part of the work.
+    work = sum(probe.num_rows(step) * 3.0 for step in due)
+    assert 0.03 < work / (due[-1] * trainer.mixing.initial_batch_size) < 0.06
+
+
+def test_the_objective_is_logged_and_judged_by_rows_that_do_not_steer(tmp_path: Path) -> None:
+    args = {"eval_strategy": "steps", "eval_steps": 3, "metric_for_best_model": "objective", "greater_is_better": False}
+    args |= {"save_strategy": "steps", "save_steps": 3, "load_best_model_at_end": True}
+    trainer = train(tmp_path, MarginalValue(), objective=Objective({"outside": 3, "a": 1}), args=args)
+    assert len(trainer.eval_dataset["outside"]) == 30
+    assert len(trainer.eval_dataset["b"]) == len(OUTSIDE["b"])
+    entries = [entry for entry in trainer.state.log_history if "eval_objective" in entry]
+    losses = [entry["eval_outside_loss"] for entry in trainer.state.log_history if "eval_outside_loss" in entry]
+    others = [entry["eval_a_loss"] for entry in trainer.state.log_history if "eval_a_loss" in entry]
+    expected = 0.75 * np.array(losses) + 0.25 * np.array(others)
+    np.testing.assert_allclose([entry["eval_objective"] for entry in entries], expected[: len(entries)])
+    assert trainer.state.best_metric == pytest.approx(min(expected))
+    assert trainer.describe_run()["objective"]["targets"] == {"outside": 0.75, "a": 0.25}
+    first, last = summarise(tmp_path).objectives
+    assert (first, last) == pytest.approx((expected[0], expected[1]))
+    assert "objective" in [*comparison_table([summarise(tmp_path)]).columns[0].cells]
+
+
+def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path) -> None:
+    args, ends = {"save_strategy": "steps", "save_steps": 3}, []
+    for checkpoint in (None, str(tmp_path / "checkpoint-3")):
+        policy = mixer.Safeguard(MarginalValue(rate=1.0))
+        options = {"eval_dataset": OUTSIDE, "objective": ["outside"], "model": Tagger()}
+        trainer = build(tmp_path, policy, args={"max_steps": 8, "optim": "adamw_torch", **args}, **options)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        ends.append((trainer.mixing.weights, policy.state_dict(), weights_of(trainer.model)))
+    assert ends[0][:2] == ends[1][:2]
+    assert all(torch.equal(one, other) for one, other in zip(ends[0][2], ends[1][2], strict=True))
+
+
+class _Own(MixingTrainer):
+    """A loss whose rows cannot be separated."""
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        outputs = model(**inputs)
+        return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
+
+
+def test_a_model_whose_rows_cannot_be_separated_is_measured_row_by_row(tmp_path: Path) -> None:
+    found = []
+    for name, kind in (("known", MixingTrainer), ("own", _Own)):
+        policy = Aligned()
+        args = {"max_steps": 2, "optim": "adamw_torch", "learning_rate": 0.01}
+        options = {"train_dataset": streams(), "batch_size": 9, "eval_dataset": OUTSIDE, "objective": ["outside"]}
+        kind(Tagger(), arguments(tmp_path / name, **args), mixing=policy, **options).train()
+        found.append(policy.seen[1].targets)
+    np.testing.assert_allclose(found[0].alignment, found[1].alignment, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": None}, "Policy MarginalValue needs an objective: set objective to the names"),
+        ({"objective": ["x"]}, r"\['x'\] are none of \['a', 'b', 'c', 'outside'\]"),
+        ({"eval_dataset": None}, r"its targets are evaluation sets by name, but eval_dataset is missing: pass a dict"),
+        (
+            {"targets": {"x": OUTSIDE["a"]}},
+            r"targets: \['x'\] are no targets of the objective, which has \['outside'\]",
+        ),
+        ({"targets": {"outside": []}}, r"targets\['outside'\] must have rows to steer by"),
+        (
+            {"objective": None, "targets": {"a": OUTSIDE["a"]}, "mixing": Uniform()},
+            "steer nothing without an objective",
+        ),
+        (
+            {"eval_dataset": {**OUTSIDE, "outside": Tokens(1, 1, KIND)}},
+            r"\['outside'\] has 1 rows, of which .* 0 aside",
+        ),
+        ({"args": {"metric_for_best_model": "objective", "eval_strategy": "epoch"}}, "set greater_is_better=False"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    options = {"eval_dataset": OUTSIDE, "objective": ["outside"], **changes}
+    policy = options.pop("mixing", MarginalValue())
+    with pytest.raises(ValueError, match=message):
+        build(tmp_path, policy, **options)
+
+
+def test_rows_of_their_own_leave_the_evaluation_sets_whole(tmp_path: Path) -> None:
+    trainer = build(
+        tmp_path, MarginalValue(), eval_dataset=OUTSIDE, objective=["outside"], targets={"outside": Tokens(9, 3, KIND)}
+    )
+    assert trainer.eval_dataset["outside"] is OUTSIDE["outside"]
+
+
+def test_gradients_are_compared_plainly_where_an_optimizer_has_no_squares_of_them(tmp_path: Path) -> None:
+    policy = Aligned()
+    train(tmp_path, policy, "adafactor", model=build_model("bert-tokens"), args={"max_steps": 2})
+    assert policy.seen[1].targets.metric == "plain"
+
+
+def test_the_metric_is_that_of_the_next_step() -> None:
+    parameter = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
+    optimizer = torch.optim.Adam([parameter], lr=0.1, betas=(0.0, 0.9), eps=1e-3)
+    for gradient in ([1.0, 0.0, 2.0], [0.5, 0.0, -1.0]):
+        parameter.grad = torch.tensor(gradient, dtype=torch.float64)
+        optimizer.step()
+    next_gradient = torch.tensor([1.0, 3.0, 0.0], dtype=torch.float64)
+    scaled = next_gradient.clone()
+    OptimizerMetric(optimizer).scale([parameter], [scaled])
+    before, parameter.grad = parameter.detach().clone(), next_gradient.clone()
+    optimizer.step()  # without momentum, a step is the rate times the scaled gradient
+    torch.testing.assert_close(before - parameter.detach(), 0.1 * scaled)
+    assert OptimizerMetric(optimizer).name([parameter]) == "adam"
+
+
+def test_losses_that_bounds_go_by_are_of_the_same_rows_from_the_first_step_on(tmp_path: Path) -> None:
+    policy = Aligned()
+    train(tmp_path, policy, objective=Objective(["outside"], bounds={"a": 1.1}), args={"learning_rate": 0.0})
+    losses = [observation.targets.losses for observation in policy.seen if observation.targets is not None]
+    assert [observation.targets is not None for observation in policy.seen] == [True, True, False, True, False, True]
+    assert np.isnan(policy.seen[0].targets.alignment).all()
+    for own in losses[1:]:
+        np.testing.assert_allclose(own, losses[0], rtol=1e-12)

@@ -1,0 +1,29 @@
+"""Losses and gradients of an objective's targets on two ranks."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mixer import MarginalValue
+from tests.mixer.trainer.observers.test_targets import Aligned, train
+from tests.ranks.warm import Results, launched
+
+
+def measured(folder: Path) -> list[Any]:
+    """What is seen of targets, and the mixture that follows."""
+    args, policy = {"max_steps": 8, "per_device_train_batch_size": 2}, Aligned()
+    train(folder / "watched", policy, args=args)
+    moved = train(folder / "moved", MarginalValue(rate=1.0), args=args)
+    numbers = [[o.targets.losses, o.targets.alignment, o.targets.error] for o in policy.seen if o.targets is not None]
+    return [np.concatenate([np.ravel(value) for one in numbers for value in one]), list(moved.mixing.weights.values())]
+
+
+results = launched(measured)
+
+
+def test_two_ranks_measure_what_one_does(results: Results, tmp_path: Path) -> None:
+    first, second = (result["measured"] for result in results)
+    for one, other, expected in zip(first, second, measured(tmp_path), strict=True):
+        np.testing.assert_array_equal(one, other)
+        np.testing.assert_allclose(one, expected, rtol=1e-6)
