@@ -42,9 +42,12 @@ COMMANDS = {
     "report": Command("speed.report", "How long does `mixer report` take on long runs?", 1, _QUICK),
     "quality": Command(
         "quality.command",
-        "Does adaptive mixing pay?",
-        40,
-        (*_QUICK, *_ONCE, "--parallel", "1", "--policy", "Uniform", "PiKE", "--data-dir", DATA, "--folder", FOLDER),
+        "Does adaptive mixing pay, where there is something to gain?",
+        240,
+        (
+            *(*_QUICK, *_ONCE, "--parallel", "1", "--policy", "Uniform", "MarginalValue", "grid"),
+            *("--data-dir", DATA, "--folder", FOLDER),
+        ),
     ),
     "batch_size": Command(
         "quality.batch_size.command", "Do batches that change train faster?", 25, (*_QUICK, "--threads", "1")

@@ -7,16 +7,19 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality.mixtures import Mixture
+from benchmarks.quality.policies import classes
+from benchmarks.quality.scenarios import Scenario
 from mixer.policies import Policy
-from mixer.policies.registry import built_in_policies
 
-PROTOCOL = 2  # to be raised when results of earlier runs do not count any more
+PROTOCOL = 3  # to be raised when results of earlier runs do not count any more
+# Modules that measure what a policy needs and are likely to change with it.
+_MEASURED = {"alignment": ("mixer.trainer.observers.targets", "mixer.gradients.metric")}
 
 
 @cache
@@ -24,14 +27,16 @@ def code_of(class_name: str) -> str:
     """Gives a digest of a policy's code, so that results of a policy that was changed since do not count.
 
     Args:
-        class_name: The class, among the built-in policies.
+        class_name: The class, among the built-in policies, or `"auto"`.
 
     Returns:
-        A digest of it and the classes that it comes from, without comments and docstrings. What they call is left out:
-        who changes that has to raise `PROTOCOL`.
+        A digest of the modules of its class, of those above it, and of what measures targets for it, without comments
+        and docstrings. What they call is left out: who changes that has to raise `PROTOCOL`.
     """
-    owners = [owner for owner in built_in_policies()[class_name].__mro__ if issubclass(owner, Policy)]
-    trees = [ast.parse(inspect.getsource(owner)) for owner in owners if owner is not Policy]
+    own = classes()[class_name]
+    names = {owner.__module__ for owner in own.__mro__ if issubclass(owner, Policy) and owner is not Policy}
+    names |= {name for need, measured in _MEASURED.items() if need in own.needs for name in measured}
+    trees = [ast.parse(inspect.getsource(import_module(name))) for name in sorted(names)]
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             node.body[0] = ast.Pass()
@@ -43,51 +48,35 @@ class Run:
     """What a run is; another one has another file.
 
     Args:
-        mixture: The mixture.
+        scenario: The scenario.
         name: Name of the competitor.
         class_name: Class of its policy.
         settings: Arguments of the policy, plain data.
         seed: Seed of the weights and of the order of the samples.
-        options: Options of the trainer, plain data.
     """
 
-    mixture: Mixture
+    scenario: Scenario
     name: str
     class_name: str
     settings: Mapping[str, Any]
     seed: int
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     def key(self) -> dict[str, Any]:
         """Everything that its result depends on, but the name, which is only what it is called."""
         own = {name: value for name, value in asdict(self).items() if name != "name"}
-        own["mixture"] = self.mixture.content
+        own["scenario"] = self.scenario.content
         own["code"] = code_of(self.class_name)
         plain: dict[str, Any] = json.loads(json.dumps({"protocol": PROTOCOL, **own}))
         return plain
 
     def path(self, folder: Path) -> Path:
-        """Names the file of the result.
-
-        Args:
-            folder: Where results are kept.
-
-        Returns:
-            The file.
-        """
+        """Names the file of the result in the folder of all results."""
         digest = hashlib.blake2b(json.dumps(self.key(), sort_keys=True).encode(), digest_size=6).hexdigest()
         called = "".join(sign if sign.isalnum() else "-" for sign in self.name)
-        return folder / self.mixture.name / f"{called}-{self.seed}-{digest}.json"
+        return folder / self.scenario.size / self.scenario.name / f"{called}-{self.seed}-{digest}.json"
 
     def result(self, folder: Path) -> dict[str, Any] | None:
-        """Reads the result of an earlier run.
-
-        Args:
-            folder: Where results are kept.
-
-        Returns:
-            The result, or `None` if there is none.
-        """
+        """Reads the result of an earlier run, `None` if there is none, from the folder of all results."""
         path = self.path(folder)
         if not path.is_file():
             return None

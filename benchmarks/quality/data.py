@@ -9,10 +9,12 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from tasks.text_domains import ByteBlocks, cpp_headers, english_docstrings, python_source
@@ -22,6 +24,8 @@ Splits = Mapping[str, Dataset[Any]]
 
 _BOUNDS = (0.80, 0.88, 1.0)  # of the hash: where the parts end
 _SPREAD = 8  # one in so many held-out blocks is taken: few blocks in a row would be of one or two files
+_NUM_HELD = 256  # blocks for validation, and for the test, of what is made up
+_NUM_BUILT_IN = 6_000  # blocks of a built-in text that are read at once: reading takes seconds
 _DOMAINS = {"python": python_source, "cpp": cpp_headers, "english": english_docstrings}
 _SENTENCES = {
     "trec": ("TREC.train.all", "TREC.test.all"),
@@ -48,31 +52,21 @@ def part_of(text: str) -> str:
     return next(part for part, bound in zip(PARTS, _BOUNDS, strict=True) if key < bound)
 
 
-def domain(name: str, num_samples: int, num_validation: int, num_test: int, length: int) -> Splits:
-    """Reads a built-in domain. Files are held out, not blocks of them.
+def blocks(
+    name: str,
+    folder: str | None = None,
+    num_samples: int | None = None,
+    num_validation: int = 256,
+    num_test: int = 256,
+    length: int = 64,
+) -> Splits:
+    """Reads text of a kind as blocks of bytes. Files, speeches, articles and sentences are held out whole.
 
     Args:
-        name: `"python"`, `"cpp"` or `"english"`.
-        num_samples: Blocks to train on.
-        num_validation: Blocks for validation.
-        num_test: Blocks to test on.
-        length: Bytes of a block.
-
-    Returns:
-        The parts.
-    """
-    splits = _DOMAINS[name](num_samples, _SPREAD * (num_validation + num_test), length)
-    held = splits["validation"].blocks.numpy()
-    test, validation = held[: _SPREAD * num_test : _SPREAD], held[_SPREAD * num_test :: _SPREAD]
-    return {"train": splits["train"], "validation": ByteBlocks(validation.copy()), "test": ByteBlocks(test.copy())}
-
-
-def text(name: str, folder: str, num_validation: int, num_test: int, length: int) -> Splits:
-    """Reads text of a kind, all there is to train on. Speeches, articles, requests and sentences are held out whole.
-
-    Args:
-        name: `"shakespeare"`, `"wikipedia"`, `"requests"` (to an assistant) or `"reviews"`.
-        folder: The data's folder.
+        name: `"python"`, `"cpp"` or `"english"`, which are built in; `"shakespeare"`, `"wikipedia"`, `"requests"` (to
+            an assistant) or `"reviews"`, which are read from files.
+        folder: The data's folder, for files.
+        num_samples: Most blocks to train on; `None` for 6,000 of a built-in text, and all of a file.
         num_validation: Most blocks for validation.
         num_test: Most blocks to test on.
         length: Bytes of a block.
@@ -82,8 +76,110 @@ def text(name: str, folder: str, num_validation: int, num_test: int, length: int
 
     Raises:
         FileNotFoundError: If a file is missing.
-        ValueError: If a part is shorter than a block.
+        ValueError: If there is too little text, or no folder for a text from files.
     """
+    if name in _DOMAINS:
+        wanted = max(_NUM_BUILT_IN, num_samples or 0)
+        found = _domain(name, wanted, num_validation, num_test, length)
+        num_samples = num_samples or _NUM_BUILT_IN
+    elif folder is None:
+        raise ValueError(f"{name} is read from files: give folder, that of the data.")
+    else:
+        found = _text_blocks(name, folder, num_validation, num_test, length)
+    return {**found, "train": _of(_bytes(found["train"])[:num_samples])}
+
+
+def made_up(
+    seed: int, low: int = 32, high: int = 127, period: int | None = None, num_samples: int = 4_000, length: int = 64
+) -> Splits:
+    """Makes blocks of random bytes: junk, or what is soon learned if they repeat.
+
+    Args:
+        seed: Seed of the bytes.
+        low: Least byte.
+        high: End of the bytes, which is not drawn.
+        period: Bytes until a block repeats; `None` for never.
+        num_samples: Blocks to train on.
+        length: Bytes of a block.
+
+    Returns:
+        The parts.
+    """
+    count, period = num_samples + 2 * _NUM_HELD, period or length
+    drawn = np.random.default_rng(seed).integers(low, high, (count, period))
+    values = np.tile(drawn, -(-length // period))[:, :length]
+    parts = np.split(values, [num_samples, count - _NUM_HELD])
+    return {part: _of(own) for part, own in zip(PARTS, parts, strict=True)}
+
+
+def garbled(source: Mapping[str, Any], seed: int, share: float = 1.0) -> Splits:
+    """Shuffles the bytes within blocks.
+
+    Args:
+        source: Arguments of `blocks`.
+        seed: Seed of the order.
+        share: Share of the blocks.
+
+    Returns:
+        The parts.
+    """
+    generator, found = np.random.default_rng(seed), {}
+    for part, whole in blocks(**source).items():
+        own = _bytes(whole).copy()
+        chosen = generator.random(len(own)) < share
+        own[chosen] = generator.permuted(own[chosen], axis=1)
+        found[part] = _of(own)
+    return found
+
+
+def slice_of(source: Mapping[str, Any], number: int, of: int) -> Splits:
+    """Takes every so many training blocks; validation and test are those of the whole.
+
+    Args:
+        source: Arguments of `blocks`.
+        number: Which slice, from 0.
+        of: Number of slices.
+
+    Returns:
+        The parts.
+    """
+    whole = blocks(**source)
+    return {**whole, "train": _of(_bytes(whole["train"])[number::of])}
+
+
+def joined(sources: Sequence[Mapping[str, Any]]) -> Splits:
+    """Joins sources to one.
+
+    Args:
+        sources: Arguments of `blocks`, for each.
+
+    Returns:
+        The parts.
+    """
+    read = [blocks(**source) for source in sources]
+    return {part: _of(np.concatenate([_bytes(one[part]) for one in read])) for part in PARTS}
+
+
+def _bytes(dataset: Dataset[Any]) -> npt.NDArray[np.uint8]:
+    assert isinstance(dataset, ByteBlocks)
+    found: npt.NDArray[np.uint8] = dataset.blocks.numpy()
+    return found
+
+
+def _of(values: npt.NDArray[Any]) -> ByteBlocks:
+    return ByteBlocks(values.astype(np.uint8))
+
+
+@cache
+def _domain(name: str, num_samples: int, num_validation: int, num_test: int, length: int) -> Splits:
+    splits = _DOMAINS[name](num_samples, _SPREAD * (num_validation + num_test), length)
+    held = splits["validation"].blocks.numpy()
+    test, validation = held[: _SPREAD * num_test : _SPREAD], held[_SPREAD * num_test :: _SPREAD]
+    return {"train": splits["train"], "validation": _of(validation), "test": _of(test)}
+
+
+@cache
+def _text_blocks(name: str, folder: str, num_validation: int, num_test: int, length: int) -> Splits:
     texts: dict[str, list[str]] = {part: [] for part in PARTS}
     for own in _TEXTS[name](Path(folder)):
         texts[part_of(own)].append(own)
@@ -92,14 +188,14 @@ def text(name: str, folder: str, num_validation: int, num_test: int, length: int
 
 
 def _blocks(name: str, texts: Sequence[str], block_length: int, most: int | None) -> ByteBlocks:
-    joined = np.frombuffer("\n".join(texts).encode(), dtype=np.uint8)
-    if len(joined) < block_length:
-        raise ValueError(f"{name}: a part has {len(joined)} bytes, a block takes {block_length}. Give more text.")
-    blocks = joined[: len(joined) // block_length * block_length].reshape(-1, block_length)
-    if most is not None and len(blocks) > most:
-        blocks = blocks[np.linspace(0, len(blocks) - 1, most).astype(np.int64)]
+    whole = np.frombuffer("\n".join(texts).encode(), dtype=np.uint8)
+    if len(whole) < block_length:
+        raise ValueError(f"{name}: a part has {len(whole)} bytes, a block takes {block_length}. Give more text.")
+    rows = whole[: len(whole) // block_length * block_length].reshape(-1, block_length)
+    if most is not None and len(rows) > most:
+        rows = rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
     # Few texts are as long as a block, and those of SUBJ come sorted by class; the trainer shuffles blocks.
-    return ByteBlocks(blocks.copy())
+    return _of(rows)
 
 
 def _articles(folder: Path) -> list[str]:

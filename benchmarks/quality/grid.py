@@ -1,38 +1,54 @@
-"""Fixed mixtures to compare with: the same for everyone, spread over the simplex."""
+"""Fixed mixtures to compare with: the same for everyone, spread over the simplex, with streams that get nothing."""
+
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from mixer.utils.arrays import FloatArray, Int64Array
 
-_EIGHTHS = 8
-_NUM_SPREAD = 15
-_POWERS = (2.0, 0.7, 0.5, -0.5, -1.0)  # of the size: temperatures, and beyond uniform to where small streams have more
-_LEAST = 0.25  # least share, in multiples of an equal one
+_TWO = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)  # shares of one of two streams
+_HALF = 0.5
+_SPREAD = 40  # points to choose from
 
 
-def grid(num_samples: Int64Array) -> FloatArray:
+def grid(num_samples: Int64Array, importance: Sequence[float], count: int) -> FloatArray:
     """Lists fixed mixtures.
 
-    For three streams all 21 whose weights are positive multiples of 1/8. For another number 20: five by size, `w ∝ n^p`
-    with p of 2, 0.7, 0.5, -0.5 and -1, and 15 spread over the simplex: points of the additive recurrence by the roots
-    of `x^(K+1) = x + 1` (Roberts 2018), each brought to the simplex by `-log u`, whose shares are uniform there, and
-    lifted to a quarter of an equal share.
+    In this order: the uniform one; the objective's own and half of it, where its targets are streams; each stream left
+    out; each stream with half of all samples; by size and by its root; then points spread over the simplex, with
+    shares near 0 among them: those of the additive recurrence by the roots of `x^(K+1) = x + 1` (Roberts 2018), brought
+    to the simplex by `(log u)²`. For two streams 15 shares from 0.02 to 0.98.
 
     Args:
         num_samples: int64 `[num_streams]`: sizes of the streams.
+        importance: `[num_streams]`: the objective's importance of the streams, 0 for one that is no target.
+        count: How many for three streams and more.
 
     Returns:
         `[num_mixtures, num_streams]` on the simplex.
     """
+    if len(num_samples) == 2:
+        first = np.array([*_TWO, _HALF, *(1.0 - share for share in reversed(_TWO))])
+        return np.stack([first, 1.0 - first], axis=1)
+    found: dict[tuple[float, ...], FloatArray] = {}
+    for point in _points(num_samples, np.asarray(importance)):
+        found.setdefault(tuple((point / point.sum()).round(4)), point / point.sum())
+        if len(found) == count:
+            break
+    return np.array(list(found.values()))
+
+
+def _points(num_samples: Int64Array, importance: FloatArray) -> Iterator[FloatArray]:
     num_streams = len(num_samples)
-    if num_streams == 3:
-        eighths = [(i, j, _EIGHTHS - i - j) for i in range(1, _EIGHTHS - 1) for j in range(1, _EIGHTHS - i)]
-        return np.array(eighths) / _EIGHTHS
-    sizes = num_samples / num_samples.max()
-    points = [sizes**power for power in _POWERS]
-    points += list(-np.log(_recurrence(_NUM_SPREAD, num_streams)))
-    least = _LEAST / num_streams
-    return np.array([least + (1.0 - least * num_streams) * point / point.sum() for point in points])
+    even, one = np.full(num_streams, 1.0 / num_streams), np.eye(num_streams)
+    yield even
+    if importance.sum() > 0.0:
+        yield importance
+        yield _HALF * importance / importance.sum() + _HALF * even
+    yield from 1.0 - one
+    yield from _HALF * one + _HALF * (1.0 - one) / (num_streams - 1)
+    yield from (num_samples / num_samples.sum(), np.sqrt(num_samples))
+    yield from np.square(np.log(_recurrence(_SPREAD, num_streams)))
 
 
 def _recurrence(count: int, dimensions: int) -> FloatArray:

@@ -2,8 +2,9 @@
 
 import json
 import multiprocessing
-from collections.abc import Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,52 +12,102 @@ import numpy as np
 
 from benchmarks.common import rotated
 from benchmarks.quality.cache import Run
-from benchmarks.quality.followers import is_of_these
 from benchmarks.quality.grid import grid
-from benchmarks.quality.mixtures import Mixture
-from benchmarks.quality.policies import FIT, PROXY_FIXED, Entry, settings_of
-from benchmarks.quality.report import GRID
+from benchmarks.quality.policies import UNIFORM, Entry, competitors, settings_of
+from benchmarks.quality.report import CLOCK, GRID, NEAR, Judge, Results
 from benchmarks.quality.runs import run_once
+from benchmarks.quality.scenarios import Scenario
 
 ALL_OF_GRID = "grid"
+# The best of a grid is a lucky one on the seeds that it was chosen on: these are none that are reported.
+_GRID_SEEDS, FIRST_SEED = (1, 2), 11
+_NUM_MIXTURES = {"small": 16, "llama": 12}
+_NUM_QUICK, _NUM_BEST = 4, 3
+_NEAR, _NUM_NEAR = 0.02, 3  # how far weights of nearly the same mixture differ, and how many of them are run
 
 
-def planned(mixture: Mixture, names: Sequence[str], seeds: Sequence[int], data_dir: Path | None) -> list[Run]:
-    """Lists the runs of a mixture, but for those that depend on how others end.
+def planned(scenario: Scenario, names: Sequence[str], seeds: Sequence[int], data_dir: Path | None) -> list[Run]:
+    """Lists the runs of a scenario, but for those that depend on how others end.
 
     Args:
-        mixture: The mixture.
-        names: Competitors; `"grid"` stands for the grid, which is run on the first seed alone. Those that are none of
-            the mixture's are left out.
+        scenario: The scenario.
+        names: Competitors; `"grid"` stands for fixed mixtures: the grid on its own seeds, and those near uniform on the
+            first seed. Those that do not compete on the scenario's model are left out.
         seeds: The seeds.
         data_dir: Folder of the data.
 
     Returns:
         The runs, those of a seed together, in rotated order.
     """
-    entries, runs = {name: entry for name, entry in mixture.competitors().items() if name in names}, []
+    entries, runs = {name: entry for name, entry in competitors(scenario.size).items() if name in names}, []
     for seed in seeds if entries else ():
-        order = rotated([*entries], seed - 1)
-        runs += [_run(mixture, name, entries[name], seed) for name in order]
-    if ALL_OF_GRID in names and mixture.entries is None:
-        runs += [_run(mixture, name, entry, seeds[0]) for name, entry in _grid(mixture, data_dir).items()]
+        order = rotated([*entries], seed - FIRST_SEED)
+        runs += [_run(scenario, name, entries[name], seed) for name in order]
+    if ALL_OF_GRID in names:
+        for number in range(1, _NUM_NEAR + 1):
+            weights = 1.0 + np.random.default_rng(number).uniform(-_NEAR, _NEAR, len(scenario.streams))
+            runs.append(_fixed(scenario, f"{NEAR}{number}", weights / weights.sum(), seeds[0]))
+        for weights in _mixtures(scenario, data_dir):
+            name = GRID + " ".join(f"{weight:.2f}" for weight in weights)
+            runs += [_fixed(scenario, name, weights, seed) for seed in _grid_seeds(scenario)]
     return runs
 
 
-def _run(mixture: Mixture, name: str, entry: Entry, seed: int) -> Run:
-    return Run(mixture, name, entry.class_name, settings_of(entry, mixture.num_steps), seed, entry.options)
+def _grid_seeds(scenario: Scenario) -> Sequence[int]:
+    return _GRID_SEEDS[:1] if scenario.is_quick else _GRID_SEEDS
 
 
-def _grid(mixture: Mixture, data_dir: Path | None) -> dict[str, Entry]:
-    sizes = [len(parts["train"]) for parts in mixture.read(data_dir).values()]  # type: ignore[arg-type]
-    points = grid(np.array(sizes))
-    return {
-        f"{GRID}{number}": Entry("Fixed", {"weights": [round(float(weight), 6) for weight in point]})
-        for number, point in enumerate(points, start=1)
-    }
+def _mixtures(scenario: Scenario, data_dir: Path | None) -> Iterable[Any]:
+    parts, streams = scenario.read(data_dir), scenario.streams
+    sizes = np.array([len(parts[name]["train"]) for name in streams])  # type: ignore[arg-type]
+    count = _NUM_QUICK if scenario.is_quick else _NUM_MIXTURES[scenario.size]
+    points = grid(sizes, scenario.importance, count)
+    return points[:: len(points) // count] if scenario.is_quick else points
 
 
-def run_all(runs: Sequence[Run], folder: Path, data_dir: Path | None, parallel: int) -> list[str]:
+def _run(scenario: Scenario, name: str, entry: Entry, seed: int) -> Run:
+    return Run(scenario, name, entry.class_name, settings_of(entry, scenario), seed)
+
+
+def _fixed(scenario: Scenario, name: str, weights: Iterable[float], seed: int) -> Run:
+    return Run(scenario, name, "Fixed", {"weights": [round(float(weight), 6) for weight in weights]}, seed)
+
+
+def clocks(runs: Sequence[Run], folder: Path, session: str) -> list[Run]:
+    """Lists runs of uniform mixing that only give the time, for a session that has others to run but not these.
+
+    Args:
+        runs: What was planned.
+        folder: Where results are kept.
+        session: When the benchmark was called.
+
+    Returns:
+        One for each such scenario.
+    """
+    waiting = [run for run in runs if run.class_name != "Fixed" and run.result(folder) is None]
+    timed = {run.scenario for run in waiting if run.name == UNIFORM}
+    first = {run.scenario: run for run in waiting if run.scenario not in timed}
+    return [replace(run, name=CLOCK + session, class_name="Uniform", settings={}) for run in first.values()]
+
+
+def followers(scenario: Scenario, seeds: Sequence[int], folder: Path) -> list[Run]:
+    """Lists the runs of the grid's best mixtures on the seeds that policies are compared on.
+
+    Args:
+        scenario: The scenario.
+        seeds: The seeds.
+        folder: Where results are kept.
+
+    Returns:
+        The runs; none before the grid was run.
+    """
+    results = collect(scenario, folder)
+    names = Judge(scenario.objective).best(results, _grid_seeds(scenario), _NUM_BEST)
+    weights = {name: next(iter(results[name].values()))["key"]["settings"]["weights"] for name in names}
+    return [_fixed(scenario, name, weights[name], seed) for seed in seeds for name in names]
+
+
+def run_all(runs: Sequence[Run], folder: Path, data_dir: Path | None, parallel: int, session: str = "") -> list[str]:
     """Runs what was not run before; a run that fails does not keep the others from theirs.
 
     Args:
@@ -64,50 +115,45 @@ def run_all(runs: Sequence[Run], folder: Path, data_dir: Path | None, parallel: 
         folder: Where results are kept.
         data_dir: Folder of the data.
         parallel: Number of processes.
+        session: When the benchmark was called.
 
     Returns:
         What failed, in words.
     """
-    failed = []
-    with _pool(parallel) as pool:
+    failed, context = [], multiprocessing.get_context("spawn")
+    with ThreadPoolExecutor(1) if parallel == 1 else ProcessPoolExecutor(parallel, context) as pool:
         waiting = [run for run in runs if run.result(folder) is None]
-        futures = {pool.submit(run_once, run, folder, data_dir): run for run in waiting}
+        futures = {pool.submit(run_once, run, folder, data_dir, session): run for run in waiting}
         for number, future in enumerate(as_completed(futures), start=1):
             run, error = futures[future], future.exception()
-            print(f"{number} of {len(futures)}: {run.mixture.name}, {run.name}, seed {run.seed}", flush=True)
+            called = f"{run.scenario.size}, {run.scenario.name}, {run.name}, seed {run.seed}"
+            print(f"{number} of {len(futures)}: {called}", flush=True)
             if error is not None:
-                failed.append(f"{run.mixture.name}, {run.name}, seed {run.seed}: {type(error).__name__}: {error}")
+                failed.append(f"{called}: {type(error).__name__}: {error}")
                 print(f"  failed: {error}", flush=True)
     return failed
 
 
-def _pool(parallel: int) -> Executor:
-    if parallel == 1:
-        return ThreadPoolExecutor(1)
-    return ProcessPoolExecutor(parallel, multiprocessing.get_context("spawn"))
-
-
-def collect(mixture: Mixture, folder: Path) -> dict[str, dict[int, dict[str, Any]]]:
+def collect(scenario: Scenario, folder: Path) -> Results:
     """Reads the results that there are, of policies as they are set now; the data is not needed.
 
     Args:
-        mixture: The mixture.
+        scenario: The scenario.
         folder: Where results are kept.
 
     Returns:
         Results by competitor and seed.
     """
-    entries, found = mixture.competitors(), dict[str, dict[int, dict[str, Any]]]()
-    results = [json.loads(path.read_text()) for path in sorted((folder / mixture.name).glob("*.json"))]
-    for result in sorted(results, key=lambda result: result["name"] in (FIT, PROXY_FIXED)):  # what they come of first
+    entries, found = competitors(scenario.size), dict[str, dict[int, Mapping[str, Any]]]()
+    for path in sorted((folder / scenario.size / scenario.name).glob("*.json")):
+        result = json.loads(path.read_text())
         name, key = result["name"], result["key"]
-        if name.startswith(GRID) or name in (FIT, PROXY_FIXED):
-            entry = Entry(key["class_name"], key["settings"])
+        if name.startswith((GRID, NEAR, CLOCK)):
+            run = Run(scenario, name, key["class_name"], key["settings"], key["seed"])
         elif name in entries:
-            entry = entries[name]
+            run = _run(scenario, name, entries[name], key["seed"])
         else:
             continue
-        is_wanted = name not in (FIT, PROXY_FIXED) or is_of_these(result, found)
-        if is_wanted and key == _run(mixture, name, entry, key["seed"]).key():
+        if key == run.key():
             found.setdefault(name, {})[key["seed"]] = result
     return found

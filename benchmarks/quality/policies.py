@@ -1,10 +1,11 @@
-"""The competitors of `benchmarks.quality`: plain mixtures, a grid of fixed ones, and every adaptive policy.
+"""The competitors of `benchmarks.quality`: plain mixtures and every policy of the project.
 
 No policy is tuned: each has its defaults, but for `UniMax`, which two passes are allowed (one is less than a budget),
-and for what goes by the length of the run, which one rule sets for all by the parameter's name. With `N` steps and
-`M` observations (24 evaluations, for a policy that follows these; else `N`):
+for targets, which are those of the objective where they are streams, and for what goes by the length of the run, which
+one rule sets for all by the parameter's name. With `N` steps and `M` observations (24 evaluations, for a policy that
+follows these; else `N`):
 
-- an interval (`interval_steps`) is `N/24` steps;
+- an interval (`interval_steps`) is `N/24` steps, unless it is 0 by default, which chooses it;
 - so is the time to the next fit (`refit_steps`) and that of losses averaged (`window_steps`);
 - the time left out of fits (`num_ignored_steps`) is `N/40`;
 - a warm-up is `N/20` steps, or `M/20` observations, 2 or more, where it is of observations or evaluations;
@@ -12,138 +13,111 @@ and for what goes by the length of the run, which one rule sets for all by the p
 - probes (`probe_steps`) take `N/120` steps each, two at least, and training between them (`training_steps`) `N/12`;
 - `fast_decay` and `slow_decay` have horizons of `M/24` and `5M/24`.
 
-At 240 steps these are the decays of `LossChange`. Evaluations come at the same interval.
+Evaluations come at the same interval.
 """
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import suppress
+from functools import cache
+from typing import Any, NamedTuple
 
-from mixer.gradients.conflict import NAMES as CONFLICTS
+from benchmarks.quality.scenarios import Scenario, Size
 from mixer.policies import Policy
-from mixer.policies.registry import built_in_policies
+from mixer.policies.registry import as_policy, built_in_policies
 
-UNIFORM, PROPORTIONAL, TEMPERATURE = "Uniform", "Proportional", "Temperature"
-# The proxy of DoReMi, and fixed mixtures that come of other runs: of that, and of the grid.
-PROXY, PROXY_FIXED, FIT = "DoReMi", "DoReMi, then fixed", "fit of the grid"
+UNIFORM, AUTO = "Uniform", "auto"
 # In settings, replaced when a policy is made: validation losses by stream, and samples of the run.
 REFERENCE_LOSSES, NUM_SAMPLES = "the reference's validation losses", "the run's samples"
-NUM_DECISIONS = 24
-NO_COMPETITORS = {
-    "Fixed": "is the grid",
-    "Scheduled": "is given by its user",
-    "Function": "is given by its user",
-    "Floor": "is a wrapper",
-    "Smoothed": "is a wrapper",
-    "WarmUp": "is a wrapper",
-    "Hold": "is a wrapper",
-    "TrustRegion": "is a wrapper",
-}
+# The grid stands for `Fixed`, users write `Scheduled` and `Function`, the others are wrappers.
+_NO_COMPETITORS = {"Fixed", "Scheduled", "Function", "Floor", "Smoothed", "WarmUp", "Hold", "TrustRegion", "Safeguard"}
+_WITH_OWN_ROWS = {"DoGE", "GRAPE"}  # targets may be others than streams, as published
+_OF_LLAMA = (UNIFORM, AUTO, "MarginalValue", "OPMix", "DGA", "DoGE", "GRAPE")
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A competitor.
-
-    Args:
-        class_name: Its class, among the built-in policies.
-        settings: Arguments that differ from what the rule gives.
-        options: Options of the trainer.
-    """
+class Entry(NamedTuple):
+    """A competitor: a built-in policy or `"auto"`, with arguments that differ from what the rule gives."""
 
     class_name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = {}
 
 
-ENTRIES: dict[str, Entry] = {
+# Beside every policy by the rule alone.
+_ENTRIES: dict[str, Entry] = {
     UNIFORM: Entry("Uniform"),
-    PROPORTIONAL: Entry("Proportional"),
-    TEMPERATURE: Entry("Temperature"),
-    "UniMax": Entry("UniMax", {"budget": NUM_SAMPLES, "max_epochs": 2}),  # classification's budget is over one pass
-    "LossChange": Entry("LossChange"),
-    "LossChange, evaluation": Entry("LossChange", {"loss": "evaluation"}),
-    "ODM": Entry("ODM"),
-    "ADO": Entry("ADO"),
-    "GroupDRO": Entry("GroupDRO"),
+    "UniMax": Entry("UniMax", {"budget": NUM_SAMPLES, "max_epochs": 2}),
     "GroupDRO, sampling": Entry("GroupDRO", {"acts_on": "sampling"}),
-    PROXY: Entry("DoReMi"),
     "TargetLoss": Entry("TargetLoss", {"target_losses": REFERENCE_LOSSES}),
-    "CoBa": Entry("CoBa"),
-    "DWA": Entry("DWA"),
-    "FAMO": Entry("FAMO"),
     "SkillIt": Entry("SkillIt", {"window": 3}),
-    "Aioli": Entry("Aioli"),
-    "PiKE": Entry("PiKE"),
-    "PiKE, conceptual": Entry("PiKE", {"mode": "conceptual"}),
-    "BalancedPiKE": Entry("BalancedPiKE"),
-    "DoGE": Entry("DoGE"),
-    "GRAPE": Entry("GRAPE"),
-    "RegularizedBalance": Entry("RegularizedBalance"),
-    "GradNorm": Entry("GradNorm"),
-    "ObjectiveDescent": Entry("ObjectiveDescent"),
-    "ObjectiveDescent, worst": Entry("ObjectiveDescent", {"objective": "worst"}),
-    "ObjectiveDescent, worst, evaluation": Entry("ObjectiveDescent", {"objective": "worst", "loss": "evaluation"}),
-    **{f"Uniform, {name}": Entry("Uniform", options={"conflict": name}) for name in CONFLICTS},
-}
-# PiKE in its forms, for the mixture `demo`, which has no other competitors.
-PIKES: dict[str, Entry] = {
-    UNIFORM: ENTRIES[UNIFORM],
-    PROPORTIONAL: ENTRIES[PROPORTIONAL],
-    "PiKE": ENTRIES["PiKE"],
-    "PiKE, no noise term": Entry("PiKE", {"noise_rate": 0.0}),
-    "PiKE, conceptual": ENTRIES["PiKE, conceptual"],
-    **{f"BalancedPiKE, tau {tau:g}": Entry("BalancedPiKE", {"tau": tau}) for tau in (1.0, 3.0, 5.0)},
+    "DoGE, scale-free": Entry("DoGE", {"scale_free": True}),
+    "ObjectiveDescent, ratio 100": Entry("ObjectiveDescent", {"max_ratio": 100}),
 }
 
 
-def competitors() -> dict[str, Entry]:
-    """Lists the competitors that there are: those of the table, and every other built-in policy by the rule alone.
+@cache
+def classes() -> dict[str, type[Policy]]:
+    """Lists the built-in policies by name, with that of `mixing="auto"` if there is one.
 
     Returns:
-        Entries by name; those of classes that are not there are left out.
+        The classes.
     """
-    classes = built_in_policies()
-    found = {name: entry for name, entry in ENTRIES.items() if entry.class_name in classes}
-    known = {entry.class_name for entry in found.values()} | set(NO_COMPETITORS)
-    return found | {name: Entry(name) for name in classes if name not in known}
+    found = dict(built_in_policies())
+    with suppress(ValueError):
+        found[AUTO] = type(as_policy(AUTO))
+    return found
 
 
-def settings_of(entry: Entry, num_steps: int) -> dict[str, Any]:
+def competitors(size: Size = "small") -> dict[str, Entry]:
+    """Lists the competitors that there are.
+
+    Args:
+        size: The model, of which a large one has few.
+
+    Returns:
+        Entries by name.
+    """
+    found = {name: Entry(name) for name in classes() if name not in _NO_COMPETITORS} | _ENTRIES
+    return {name: entry for name, entry in found.items() if size == "small" or name in _OF_LLAMA}
+
+
+def settings_of(entry: Entry, scenario: Scenario) -> dict[str, Any]:
     """Gives all arguments of a competitor that are not defaults.
 
     Args:
         entry: The competitor.
-        num_steps: Steps of the run.
+        scenario: The scenario, whose length and targets matter.
 
     Returns:
         Arguments by name.
-
-    Raises:
-        TypeError: If the class takes other arguments than the entry gives.
     """
-    policy_class = built_in_policies()[entry.class_name]
+    if entry.class_name == AUTO:
+        return {}
+    policy_class = classes()[entry.class_name]
     follows_evaluations = "evaluation_loss" in _needs(policy_class, entry.settings)
-    num_observations = NUM_DECISIONS if follows_evaluations else num_steps
-    settings = {}
-    for name in parameters_of(policy_class):
-        value = _by_rule(name, num_steps, num_observations)
-        if value is not None:
-            settings[name] = value
-    return settings | dict(entry.settings)
+    num_observations = Scenario.num_decisions if follows_evaluations else scenario.num_steps
+    parameters = _parameters_of(policy_class)
+    by_rule = {
+        name: _by_rule(name, scenario, num_observations)
+        for name, parameter in parameters.items()
+        if not ("interval" in name and parameter.default == 0)
+    }
+    found = {name: value for name, value in by_rule.items() if value is not None}
+    return found | _by_objective(entry.class_name, parameters, scenario) | dict(entry.settings)
 
 
-def interval_of(num_steps: int) -> int:
-    """Gives the steps from one decision, measurement or evaluation to the next.
-
-    Args:
-        num_steps: Steps of the run.
-
-    Returns:
-        The interval, 1 or more.
-    """
-    return max(1, round(num_steps / NUM_DECISIONS))
+def _by_objective(class_name: str, parameters: Mapping[str, inspect.Parameter], scenario: Scenario) -> dict[str, Any]:
+    """Targets and kind, where they differ from an average of all streams and a policy can be told of them."""
+    objective = scenario.objective
+    importance = scenario.importance
+    found: dict[str, Any] = {}
+    differs = not any(importance) or len(set(importance)) > 1
+    if class_name in _WITH_OWN_ROWS and differs:
+        found["targets"] = "objective"
+    elif "targets" in parameters and any(importance) and differs:
+        found["targets"] = objective.importance
+    if "objective" in parameters and objective.kind == "worst":
+        found["objective"] = objective.kind
+    return found
 
 
 def make(
@@ -155,7 +129,7 @@ def make(
     """Makes a policy.
 
     Args:
-        class_name: Its class, among the built-in policies.
+        class_name: Its class, among the built-in policies, or `"auto"`.
         settings: Its arguments.
         num_samples: Samples of the run, for settings that name them.
         reference_losses: Validation losses of the reference, by stream, for settings that name them.
@@ -163,14 +137,17 @@ def make(
     Returns:
         The policy.
     """
+    if class_name == AUTO:
+        return as_policy(AUTO)
     known: dict[str, Any] = {REFERENCE_LOSSES: reference_losses, NUM_SAMPLES: num_samples}
     given = {name: known.get(value, value) if isinstance(value, str) else value for name, value in settings.items()}
     return built_in_policies()[class_name](**given)
 
 
-def _by_rule(name: str, num_steps: int, num_observations: int) -> int | float | None:
+def _by_rule(name: str, scenario: Scenario, num_observations: int) -> int | float | None:
+    num_steps = scenario.num_steps
     if "interval" in name or name in ("refit_steps", "window_steps"):
-        return interval_of(num_steps)
+        return scenario.interval_steps
     if "warm" in name:
         if name.endswith(("observations", "evaluations")):
             return max(2, round(num_observations / 20))
@@ -185,15 +162,8 @@ def _by_rule(name: str, num_steps: int, num_observations: int) -> int | float | 
     return None
 
 
-def parameters_of(policy_class: type[Policy]) -> dict[str, inspect.Parameter]:
-    """Gives the parameters of a class that have defaults, and of those above it where it passes arguments on.
-
-    Args:
-        policy_class: The class.
-
-    Returns:
-        Parameters by name.
-    """
+def _parameters_of(policy_class: type[Policy]) -> dict[str, inspect.Parameter]:
+    """Parameters of a class that have defaults, and of those above it where it passes arguments on."""
     found: dict[str, inspect.Parameter] = {}
     for owner in (owner for owner in policy_class.__mro__ if issubclass(owner, Policy) and owner is not Policy):
         parameters = inspect.signature(owner).parameters

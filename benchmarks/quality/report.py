@@ -1,158 +1,227 @@
-"""What the results of `benchmarks.quality` come to: comparisons with uniform mixing, by seed."""
+"""What the results of `benchmarks.quality` come to: comparisons with uniform mixing and the best fixed mixture."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.quality.policies import FIT, PROXY, PROXY_FIXED, UNIFORM
+from benchmarks.quality.policies import UNIFORM
+from mixer import Objective
 
 Result = Mapping[str, Any]
 Results = Mapping[str, Mapping[int, Result]]  # by competitor and seed
 
-GRID = "grid "  # what the names of the grid's mixtures begin with
-# Two-sided 95 % points of Student's t, by degrees of freedom from 1 on.
+# What names of fixed mixtures begin with: those of the grid, those near uniform; and runs that only give the time.
+GRID, NEAR, CLOCK = "grid ", "near uniform ", "clock "
+BEST = "best fixed mixture"
+LEAST_HEADROOM = 3.0  # per cent of uniform mixing's objective; below it a share of the headroom says nothing
+# Two-sided 95 % points of Student's t, by degrees of freedom from 1 on; the last one is taken for more.
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-_NORMAL = 1.959964
 
 
-def student(degrees: int) -> float:
-    """Gives the 97.5 % point of Student's t.
-
-    Args:
-        degrees: Degrees of freedom, from 1 on.
-
-    Returns:
-        The point; above ten degrees by the first two terms of its expansion about the normal, good to 1e-3.
-    """
-    if degrees <= len(_STUDENT):
-        return _STUDENT[degrees - 1]
-    z = _NORMAL
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
-
-
-def quality(result: Result, part: str = "test") -> dict[str, float]:
-    """Sums a run up.
-
-    Args:
-        result: The run's result.
-        part: On which part of the data.
-
-    Returns:
-        `average` and `worst` loss of the streams, and `accuracy`, the average, where there is one.
-    """
-    losses = list(result[f"{part}_losses"].values())
-    found = {"average": float(np.mean(losses)), "worst": float(np.max(losses))}
-    if f"{part}_accuracies" in result:
-        found["accuracy"] = float(np.mean(list(result[f"{part}_accuracies"].values())))
-    return found
-
-
-def paired(own: Mapping[int, float], base: Mapping[int, float]) -> dict[str, Any]:
+def paired(own: Mapping[int, float], base: Mapping[int, float] | None) -> dict[str, Any]:
     """Compares two competitors on the seeds that both were run on.
 
     Args:
         own: Figures by seed.
-        base: Those to compare with.
+        base: Those to compare with; `None` if the figures are differences.
 
     Returns:
         `mean` of the differences, `half_width` of its 95 % interval by Student's t (infinite for one seed) and
         `num_seeds`; the mean is NaN without a common seed.
     """
+    base = dict.fromkeys(own, 0.0) if base is None else base
     differences = np.array([own[seed] - base[seed] for seed in sorted(own.keys() & base.keys())])
-    count = len(differences)
-    if count == 0:
-        return {"mean": float("nan"), "half_width": float("inf"), "num_seeds": 0}
-    error = float(differences.std(ddof=1)) / count**0.5 if count > 1 else float("inf")
-    return {
-        "mean": float(differences.mean()),
-        "half_width": student(count - 1) * error if count > 1 else error,
-        "num_seeds": count,
-    }
+    mean = float(differences.mean()) if len(differences) else float("nan")
+    return {"mean": mean, "half_width": _half_width(differences), "num_seeds": len(differences)}
 
 
-def best_of_grid(results: Results, count: int, seed: int = 1) -> list[str]:
-    """Chooses mixtures of the grid by their validation losses, which no figure of the report is made of.
+def _half_width(values: Any) -> float:
+    count = len(values)
+    if count < 2:
+        return float("inf")
+    return float(_STUDENT[min(count - 1, len(_STUDENT)) - 1] * np.std(values, ddof=1) / count**0.5)
+
+
+def headroom_share(
+    uniform: Mapping[int, float], own: Mapping[int, float], best: Mapping[int, float]
+) -> dict[str, float]:
+    """Computes the share of the headroom that a policy captures: (uniform - policy) / (uniform - best fixed mixture).
 
     Args:
-        results: The results of a mixture.
-        count: How many to choose.
-        seed: The seed of the grid.
+        uniform: Uniform mixing's objective by seed.
+        own: The policy's.
+        best: The best fixed mixture's.
 
     Returns:
-        Their names, the best first.
+        `mean`, the ratio of the mean differences by seed, and `half_width` of its 95 % interval, by the deviation of
+        the policy's gain from that share of the headroom on the same seed.
     """
-    averages = {
-        name: quality(own[seed], "validation")["average"]
-        for name, own in results.items()
-        if name.startswith(GRID) and seed in own
-    }
-    return sorted(averages, key=lambda name: averages[name])[:count]
+    seeds = sorted(uniform.keys() & own.keys() & best.keys())
+    gain = np.array([uniform[seed] - own[seed] for seed in seeds])
+    headroom = np.array([uniform[seed] - best[seed] for seed in seeds])
+    share = float(gain.sum() / headroom.sum())
+    return {"mean": share, "half_width": _half_width(gain - share * headroom) / abs(float(headroom.mean()))}
 
 
-def summarise(results: Results) -> dict[str, dict[str, Any]]:
-    """Compares the competitors of a mixture with uniform mixing.
+def share_to_reach(places: Sequence[float], values: Sequence[float], goal: float) -> float:
+    """Says after what share of a run a value is reached for the first time.
+
+    Args:
+        places: Shares of the run, rising.
+        values: Values at these places, lower is better.
+        goal: The value to reach.
+
+    Returns:
+        The share, between two places by a straight line; infinite if the value is not reached.
+    """
+    for number, (place, value) in enumerate(zip(places, values, strict=True)):
+        if value <= goal:
+            if number == 0 or values[number - 1] == value:
+                return place
+            way = (values[number - 1] - goal) / (values[number - 1] - value)
+            return places[number - 1] + way * (place - places[number - 1])
+    return float("inf")
+
+
+class Judge:
+    """Judges runs by an objective; lower is better, whatever the metric.
+
+    Args:
+        objective: The objective, with its targets by name.
+    """
+
+    def __init__(self, objective: Objective):
+        self._objective, self._sign = objective, -1.0 if objective.greater_is_better else 1.0
+
+    def value(self, result: Result, part: str = "test") -> float:
+        """Computes the objective of a run, with its sign turned if greater is better."""
+        metric = self._objective.metric
+        own = {name: metrics[metric] for name, metrics in result[part].items()}
+        return float(self._sign * self._objective.value(own))
+
+    def worst(self, result: Result) -> float:
+        """Finds the largest loss of a target."""
+        return max(float(result["test"][name]["loss"]) for name in self._objective.importance)
+
+    def accuracy(self, result: Result) -> float:
+        """Averages the targets' accuracies in per cent; NaN for text."""
+        own = [result["test"][name].get("accuracy", float("nan")) for name in self._objective.importance]
+        return 100.0 * float(np.mean(own))
+
+    def excess(self, result: Result, part: str = "test") -> float:
+        """Says by how many per cent of its first loss a set is above its bound; 0 if all are kept."""
+        found = 0.0
+        for name, bound in self._objective.bounds.items():
+            ratio = result[part][name]["loss"] / result["first"][part][name]["loss"]
+            found = max(found, 100.0 * (ratio - bound))
+        return found
+
+    def share_to_reach(self, result: Result, goal: Result) -> float:
+        """Says after what share of its samples a run is where another one ends."""
+        places, values = result["course"]
+        return share_to_reach(places, [self._sign * v for v in values], self._sign * goal["course"][1][-1])
+
+    def best(self, results: Results, seeds: Sequence[int], count: int) -> list[str]:
+        """Chooses fixed mixtures of the grid by validation parts, which no figure of the report is made of.
+
+        Args:
+            results: Results of a scenario.
+            seeds: Seeds to go by; mixtures that were not run on all of them do not count.
+            count: How many to choose.
+
+        Returns:
+            Their names, the best first: those that keep the bounds before the others.
+        """
+        order = {}
+        for name, own in results.items():
+            if name.startswith(GRID) and all(seed in own for seed in seeds):
+                excess = float(np.mean([self.excess(own[seed], "validation") for seed in seeds]))
+                order[name] = (excess, float(np.mean([self.value(own[seed], "validation") for seed in seeds])))
+        return sorted(order, key=lambda name: order[name])[:count]
+
+
+def summarise(results: Results, objective: Objective, seeds: Sequence[int]) -> dict[str, Any]:
+    """Compares the competitors of a scenario with uniform mixing and the best fixed mixture.
 
     Args:
         results: Its results; uniform mixing among them.
+        objective: The objective.
+        seeds: The seeds that policies are compared on.
 
     Returns:
-        By competitor: `average`, `worst` and `accuracy` as lists over the seeds, each with `..._over_uniform`
-        (see `paired`); `time_over_uniform`, processor seconds over those of uniform mixing, with evaluations and the
-        runs that it takes before, as a median over the seeds; `probe_share` of the time; `shares` of the streams,
-        means.
+        `spread`: deviation of runs of nearly the same mixture, in per cent of the objective; `best_fixed`: the name of
+        the best fixed mixture, or `None`; `policies`: the figures of each by name, see `_figures`.
     """
-    uniform = {seed: quality(result) for seed, result in results[UNIFORM].items()}
-    figures = {}
-    for name, runs in results.items():
-        own = {seed: quality(result) for seed, result in runs.items()}
-        row: dict[str, Any] = {"seeds": sorted(runs)}
-        for kind in next(iter(own.values())):
-            row[kind] = [own[seed][kind] for seed in row["seeds"]]
-            by_seed = [{seed: one[kind] for seed, one in which.items()} for which in (own, uniform)]
-            row[f"{kind}_over_uniform"] = paired(*by_seed)
-        ratios = [
-            (_seconds(run) + _before(name, seed, results)) / results[UNIFORM][seed]["cpu_seconds"]
-            for seed, run in runs.items()
-            if seed in results[UNIFORM]
-        ]
-        row["time_over_uniform"] = float(np.median(ratios)) if ratios else float("nan")
-        row["probe_share"] = float(np.mean([run["probe_seconds"] / run["seconds"] for run in runs.values()]))
-        streams = next(iter(runs.values()))["shares"]
-        row["shares"] = {stream: float(np.mean([run["shares"][stream] for run in runs.values()])) for stream in streams}
-        figures[name] = row
-    return figures
+    judge = Judge(objective)
+    there = [seed for seed in seeds if seed in results[UNIFORM]]
+    names = judge.best(results, there, 1)
+    near = [judge.value(run) for name, own in results.items() if name.startswith(NEAR) for run in own.values()]
+    policies = {name: own for name, own in results.items() if not name.startswith((GRID, NEAR, CLOCK))}
+    compared = {name: own for name, own in policies.items() if set(there) & own.keys()}
+    if names:
+        compared[BEST] = results[names[0]]
+    by_session = _seconds_by_session(results)
+    figures = {name: _figures(own, compared, judge, there, by_session) for name, own in compared.items()}
+    spread = 100.0 * float(np.std(near, ddof=1)) / abs(float(np.mean(near))) if len(near) > 1 else float("nan")
+    return {"spread": spread, "best_fixed": names[0] if names else None, "policies": figures}
 
 
-def _seconds(result: Result) -> float:
-    return float(result["cpu_seconds"] + result["reference_seconds"])
-
-
-def _before(name: str, seed: int, results: Results) -> float:
-    """Processor seconds of the runs that a fixed mixture comes of."""
-    if name == PROXY_FIXED:
-        return _seconds(results[PROXY][seed])
-    if name == FIT or name.startswith(GRID):
-        # All of the grid, once; what was run again on other seeds is a repetition, as is the run itself.
-        return sum(
-            _seconds(own[min(own)]) for other, own in results.items() if other.startswith(GRID) and other != name
-        )
-    return 0.0
-
-
-def spread_over_noise(results: Results) -> dict[str, float]:
-    """Says whether mixing matters: how far the grid's average losses differ, and how far those of seeds do.
-
-    Args:
-        results: The results of a mixture.
+def _figures(
+    own: Mapping[int, Result],
+    compared: Results,
+    judge: Judge,
+    seeds: Sequence[int],
+    by_session: Mapping[str, float],
+) -> dict[str, Any]:
+    """Compares a competitor with uniform mixing.
 
     Returns:
-        `range` and `deviation` of the grid's average losses on one seed; `noise`, the deviation of uniform mixing's
-        over seeds; `ratio` of the deviations, NaN where one is not known.
+        `objective` by seed; `over_uniform`, in per cent, and `worst`, that of the worst target; `accuracy`, in points
+        over uniform's; `share` of the headroom, `None` without enough of it; `samples` to uniform's result; `excess`
+        over a bound; `time` over uniform's; `shares` of the streams.
     """
-    grid = [quality(own[1])["average"] for name, own in results.items() if name.startswith(GRID) and 1 in own]
-    uniform = [quality(result)["average"] for result in results.get(UNIFORM, {}).values()]
-    deviation = float(np.std(grid, ddof=1)) if len(grid) > 1 else float("nan")
-    noise = float(np.std(uniform, ddof=1)) if len(uniform) > 1 else float("nan")
-    width = float(np.ptp(grid)) if grid else float("nan")
-    return {"range": width, "deviation": deviation, "noise": noise, "ratio": deviation / noise}
+    uniform, runs = compared[UNIFORM], {seed: own[seed] for seed in seeds if seed in own}
+    values, base = ({seed: judge.value(run) for seed, run in which.items()} for which in (runs, uniform))
+    samples = [judge.share_to_reach(run, uniform[seed]) for seed, run in runs.items()]
+    shares = [run["shares"] for run in runs.values()]
+    found: dict[str, Any] = {
+        "objective": values,
+        "over_uniform": _relative(values, base),
+        "worst": _relative(*({seed: judge.worst(run) for seed, run in which.items()} for which in (runs, uniform))),
+        "accuracy": paired(*({s: judge.accuracy(run) for s, run in which.items()} for which in (runs, uniform))),
+        "samples": float(np.median(samples)),
+        "excess": float(np.mean([judge.excess(run) for run in runs.values()])),
+        "time": _time(runs, by_session),
+        "shares": {name: float(np.mean([share[name] for share in shares])) for name in shares[0]},
+    }
+    if BEST in compared:
+        best = {seed: judge.value(run) for seed, run in compared[BEST].items()}
+        is_wide = -_relative(best, base)["mean"] >= LEAST_HEADROOM
+        found["share"] = headroom_share(base, values, best) if is_wide else None
+    return found
+
+
+def _relative(own: Mapping[int, float], base: Mapping[int, float]) -> dict[str, Any]:
+    """Compares in per cent of the base, seed by seed."""
+    return paired({seed: 100.0 * (own[seed] - base[seed]) / abs(base[seed]) for seed in own.keys() & base.keys()}, None)
+
+
+def _seconds_by_session(results: Results) -> dict[str, float]:
+    """Processor seconds of uniform mixing in each session: the machine is not as fast every day."""
+    found: dict[str, list[float]] = {}
+    for name, own in results.items():
+        if name == UNIFORM or name.startswith(CLOCK):
+            for run in own.values():
+                found.setdefault(run["session"], []).append(run["cpu_seconds"])
+    return {session: float(np.median(seconds)) for session, seconds in found.items()}
+
+
+def _time(runs: Mapping[int, Result], by_session: Mapping[str, float]) -> float:
+    """Processor time over that of uniform mixing, with the run of a reference model, as a median over the seeds."""
+    ratios = [
+        (run["cpu_seconds"] + run["reference_seconds"]) / by_session[run["session"]]
+        for run in runs.values()
+        if run["session"] in by_session
+    ]
+    return float(np.median(ratios)) if ratios else float("nan")

@@ -1,142 +1,167 @@
-"""One run of `benchmarks.quality`: a mixture under a policy, how well it ends and what it takes."""
+"""One run of `benchmarks.quality`: a scenario under a policy, how well it goes and what it takes."""
 
-import inspect
 import io
 import json
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import PrinterCallback, TrainerCallback
 from transformers.utils import logging
 
-from benchmarks.domains import Stopwatch
 from benchmarks.quality.cache import Run, write_whole
-from benchmarks.quality.conflict import gradients_seen
-from benchmarks.quality.data import Splits
-from benchmarks.quality.policies import REFERENCE_LOSSES, UNIFORM, interval_of, make
-from mixer import DoReMi, MixingTrainer, Policy
+from benchmarks.quality.data import PARTS, Splits
+from benchmarks.quality.policies import REFERENCE_LOSSES, UNIFORM, make
+from mixer import MixingTrainer, Objective, Policy
 
-PLACES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the run, at which weights are noted
+NUM_PLACES = 12  # of the run, at which the objective is taken
+_COURSE_ROWS = 128  # of a target's test part at each place; all of them at the end
+_ROWS = 64  # of a batch that is evaluated: more take longer a row
+
+Metrics = dict[str, dict[str, float]]
 
 
-class _Clock(TrainerCallback):
-    """Measures the processor time of training, evaluations and all."""
+class _Course(TrainerCallback):
+    """Takes the objective at places of the run, and the processor time of training without that."""
+
+    def __init__(self, measure: Callable[[nn.Module], float], num_steps: int):
+        self._measure, self.values = measure, list[float]()
+        self._places = {round(place * num_steps / NUM_PLACES) for place in range(1, NUM_PLACES + 1)}
+        self.places: list[float] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Starts."""
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
+        """Starts the clock; evaluations that a policy follows count."""
+        self.cpu_seconds = -time.process_time()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """Takes the objective at a place."""
+        if state.global_step in self._places:
+            started = time.process_time()
+            self.values.append(self._measure(model))
+            self.places.append(state.global_step / state.max_steps)
+            self.cpu_seconds -= time.process_time() - started
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Ends."""
-        self.seconds, self.cpu_seconds = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        """Stops the clock."""
+        self.cpu_seconds += time.process_time()
 
 
-def run_once(run: Run, folder: Path, data_dir: Path | None) -> None:
+def evaluate(model: nn.Module, dataset: Any, most: int | None = None) -> dict[str, float]:
+    """Evaluates a model without the trainer, whose policy must not see it.
+
+    Args:
+        model: The model; it stays in the mode that it is in.
+        dataset: Blocks, which are all of one length, or sentences.
+        most: About how many rows to take; `None` for all.
+
+    Returns:
+        The `loss`, and the `accuracy` of sentences.
+    """
+    was_training, totals = model.training, {"loss": 0.0}
+    rows = np.arange(0, len(dataset), 1 if most is None else -(-len(dataset) // most))
+    model.eval()
+    with torch.no_grad():
+        for chunk in np.split(rows, range(_ROWS, len(rows), _ROWS)):
+            inputs = dataset.read_columns(chunk)
+            outputs = model(**inputs)
+            totals["loss"] += float(outputs.loss) * len(chunk)
+            if outputs.logits.ndim == 2:
+                right = (outputs.logits.argmax(dim=-1) == inputs["labels"]).sum()
+                totals["accuracy"] = totals.get("accuracy", 0.0) + float(right)
+    model.train(was_training)
+    return {name: total / len(rows) for name, total in totals.items()}
+
+
+def run_once(run: Run, folder: Path, data_dir: Path | None, session: str = "") -> None:
     """Trains once and writes the result, unless that is there.
 
     Args:
         run: What to run.
         folder: Where results are kept.
-        data_dir: Folder of the data, for mixtures that need one.
+        data_dir: Folder of the data, for scenarios that need one.
+        session: When the benchmark was called: times of one session are compared.
     """
     if run.result(folder) is not None:
         return
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     torch.set_num_threads(1)
-    parts = run.mixture.read(data_dir)
+    parts = run.scenario.read(data_dir)
     needs_reference = REFERENCE_LOSSES in run.settings.values()
-    num_samples = run.mixture.num_steps * run.mixture.batch
+    num_samples = run.scenario.num_steps * int(run.scenario.content["batch_size"])
     policy = None if needs_reference else make(run.class_name, run.settings, num_samples)
     reference: dict[str, Any] = {}
-    options = dict(run.options)
+    options = {}
     if policy is None or "excess_loss" in policy.needs:
-        reference, model = _reference(run, folder, data_dir)
-        policy = policy or make(run.class_name, run.settings, num_samples, reference["validation_losses"])
+        reference, trained = _reference(run, folder, data_dir, session)
+        losses = {name: reference["validation"][name]["loss"] for name in run.scenario.streams}
+        policy = policy or make(run.class_name, run.settings, num_samples, losses)
         if "excess_loss" in policy.needs:
-            options["reference_model"] = model
-    measured = {"reference_seconds": reference.get("cpu_seconds", 0.0), **_train(run, policy, parts, folder, options)}
-    write_whole(run.path(folder), json.dumps({"key": run.key(), "name": run.name, **measured}, indent=2).encode())
+            options["reference_model"] = trained
+    model = run.scenario.new_model(run.seed)
+    measured = {"reference_seconds": reference.get("cpu_seconds", 0.0), **_train(run, policy, model, parts, options)}
+    if run.name == UNIFORM:
+        weights = io.BytesIO()
+        torch.save(model.state_dict(), weights)
+        write_whole(run.path(folder).with_suffix(".pt"), weights.getvalue())
+    content = {"key": run.key(), "name": run.name, "session": session, **measured}
+    write_whole(run.path(folder), json.dumps(content, indent=2).encode())
 
 
-def _reference(run: Run, folder: Path, data_dir: Path | None) -> tuple[dict[str, Any], nn.Module]:
+def _reference(run: Run, folder: Path, data_dir: Path | None, session: str) -> tuple[dict[str, Any], nn.Module]:
     """The model that uniform mixing comes to with the same seed and budget, and its result."""
-    uniform = Run(run.mixture, UNIFORM, "Uniform", {}, run.seed)
+    uniform = Run(run.scenario, UNIFORM, "Uniform", {}, run.seed)
     weights = uniform.path(folder).with_suffix(".pt")
     if not weights.is_file() or uniform.result(folder) is None:
         uniform.path(folder).unlink(missing_ok=True)  # results of uniform mixing come with the model, or not at all
-        run_once(uniform, folder, data_dir)
+        run_once(uniform, folder, data_dir, session)
     result = uniform.result(folder)
     assert result is not None
-    model = run.mixture.new_model(run.seed)
+    model = run.scenario.new_model(run.seed)
     model.load_state_dict(torch.load(weights, weights_only=True))
     return result, model
 
 
 def _train(
-    run: Run, policy: Policy, parts: Mapping[str, Splits], folder: Path, options: dict[str, Any]
+    run: Run, policy: Policy, model: nn.Module, parts: Mapping[str, Splits], options: dict[str, Any]
 ) -> dict[str, Any]:
-    task, stopwatch, clock = run.mixture, Stopwatch(), _Clock()
-    missing = [name for name in options if name not in _trainer_arguments()]
-    if missing:
-        raise ValueError(f"{run.name} needs the trainer's {missing}, which this version does not have.")
-    evaluates = "evaluation_loss" in policy.needs
+    scenario, objective = run.scenario, run.scenario.objective
+    course = _Course(partial(_value, objective, parts), scenario.num_steps)
+    first = _metrics(model, {name: parts[name] for name in objective.bounds})
     with tempfile.TemporaryDirectory() as output:
-        model = task.new_model(run.seed)
         trainer = MixingTrainer(
             model,
-            task.arguments(output, run.seed, interval_of(task.num_steps) if evaluates else None),
-            train_dataset={name: own["train"] for name, own in parts.items()},
+            scenario.arguments(output, run.seed, "evaluation_loss" in policy.needs),
+            train_dataset={name: parts[name]["train"] for name in scenario.streams},
             eval_dataset={name: own["validation"] for name, own in parts.items()},
             mixing=policy,
-            batch_size=task.batch,
-            callbacks=[stopwatch, clock],
+            objective=objective,
+            batch_size=scenario.content["batch_size"],
+            callbacks=[course],
             **options,
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-        times: dict[str, Any] = {
-            "seconds": clock.seconds,
-            "cpu_seconds": clock.cpu_seconds,
-            "evaluation_seconds": clock.seconds - stopwatch.seconds[-1],
-            "probe_seconds": float(trainer.ledger.timings()["probe_seconds"].sum()),
-        }
-        if run.name == UNIFORM:
-            weights = io.BytesIO()
-            torch.save(model.state_dict(), weights)
-            write_whole(run.path(folder).with_suffix(".pt"), weights.getvalue())
-        if isinstance(policy, DoReMi):
-            times["averaged_weights"] = policy.averaged_weights
-        times["gradients"] = gradients_seen(trainer.ledger.gradients())
-        return {**_quality(trainer, parts, task.compute_metrics), **times, **_weights(trainer, list(parts))}
-
-
-def _trainer_arguments() -> set[str]:
-    return {name for owner in MixingTrainer.__mro__ for name in inspect.signature(owner).parameters}
-
-
-def _quality(trainer: MixingTrainer, parts: Mapping[str, Splits], compute_metrics: Any) -> dict[str, Any]:
-    trainer.compute_metrics = compute_metrics
-    found: dict[str, Any] = {}
-    for part in ("validation", "test"):
-        metrics = trainer.evaluate({name: own[part] for name, own in parts.items()})
-        found[f"{part}_losses"] = {name: metrics[f"eval_{name}_loss"] for name in parts}
-        if compute_metrics is not None:
-            found[f"{part}_accuracies"] = {name: metrics[f"eval_{name}_accuracy"] for name in parts}
-    return found
-
-
-def _weights(trainer: MixingTrainer, streams: list[str]) -> dict[str, Any]:
-    """Each stream's weight at the places, and its share of all samples."""
-    table = trainer.ledger.to_pandas()
-    weights = table.pivot(index="step", columns="stream", values="weight")
-    counts = table.groupby("stream")["count"].sum()
-    rows = [round(place * (len(weights) - 1)) for place in PLACES]
+        counts = trainer.ledger.to_pandas().groupby("stream")["count"].sum()
     return {
-        "weights": {name: weights[name].iloc[rows].tolist() for name in streams},
-        "shares": {name: float(counts[name] / counts.sum()) for name in streams},
+        # Policies that aim at a reference's losses need those of all streams.
+        **_metrics(model, parts if run.name == UNIFORM else {name: parts[name] for name in objective.names}),
+        "first": first,
+        "course": [course.places, course.values],
+        "cpu_seconds": course.cpu_seconds,
+        "shares": {name: float(counts[name] / counts.sum()) for name in scenario.streams},
     }
+
+
+def _value(objective: Objective, parts: Mapping[str, Splits], model: nn.Module) -> float:
+    tests = {name: parts[name]["test"] for name in objective.importance}
+    return objective.value({name: evaluate(model, own, _COURSE_ROWS)[objective.metric] for name, own in tests.items()})
+
+
+def _metrics(model: nn.Module, parts: Mapping[str, Splits]) -> dict[str, Metrics]:
+    return {part: {name: evaluate(model, own[part]) for name, own in parts.items()} for part in PARTS[1:]}

@@ -52,14 +52,15 @@ class Sentences(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": self.input_ids.index_select(0, picked), "labels": self.labels.index_select(0, picked)}
 
 
-def task(name: str, folder: str, num_words: int, length: int) -> Splits:
-    """Reads a task of sentence classification, all there is of it; the classes of all tasks are numbered apart.
+def task(name: str, folder: str, num_words: int, length: int, num_samples: int | None = None) -> Splits:
+    """Reads a task of sentence classification; the classes of all tasks are numbered apart.
 
     Args:
         name: One of trec, mr, subj, cr, mpqa and sst2.
         folder: The data's folder.
         num_words: Size of the vocabulary, which is that of all tasks' training parts.
         length: Words of a sentence; what is longer is cut.
+        num_samples: Most sentences to train on, chosen at random; `None` for all.
 
     Returns:
         The parts.
@@ -67,11 +68,16 @@ def task(name: str, folder: str, num_words: int, length: int) -> Splits:
     Raises:
         FileNotFoundError: If a file is missing.
     """
-    return _tasks(Path(folder), num_words, length)[name]
+    parts = _tasks(Path(folder), num_words, length)[name]
+    whole = parts["train"]
+    if num_samples is None or num_samples >= len(whole):
+        return parts
+    chosen = torch.from_numpy(np.random.default_rng(0).permutation(len(whole))[:num_samples])
+    return {**parts, "train": Sentences(whole.input_ids[chosen], whole.labels[chosen])}
 
 
 @cache
-def _tasks(folder: Path, num_words: int, length: int) -> Mapping[str, Splits]:
+def _tasks(folder: Path, num_words: int, length: int) -> Mapping[str, Mapping[str, Sentences]]:
     columns: dict[str, list[Any]] = {"text": [], "label": [], "task": [], "part": []}
     first_classes = accumulate(NUM_CLASSES.values(), initial=0)
     for name, first_class in zip(NUM_CLASSES, first_classes, strict=False):

@@ -5,110 +5,127 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.quality.optimum import Optimum
-from benchmarks.quality.report import GRID
+from benchmarks.quality.policies import UNIFORM
+from benchmarks.quality.report import BEST, LEAST_HEADROOM
+
+Summaries = Mapping[str, Mapping[str, Any]]  # by scenario, what `summarise` gave
+
+_MUCH_HEADROOM = 5.0  # per cent, from which on samples to uniform's result are looked at
+_LEAST_EXCESS = 1.0  # points over a bound, from which on it is shown
 
 
-def markdown(mixture: str, figures: Mapping[str, Mapping[str, Any]], spread: Mapping[str, float]) -> str:
-    """Writes a mixture's table; of the grid, the mixtures that were run on more than one seed.
-
-    Args:
-        mixture: Its name.
-        figures: What `summarise` gave.
-        spread: What `spread_over_noise` gave.
-
-    Returns:
-        Markdown.
-    """
-    has_accuracy = any("accuracy" in row for row in figures.values())
-    kinds = ("average", "worst", "accuracy") if has_accuracy else ("average", "worst")
-    heads = ["policy", "seeds", *(head for kind in kinds for head in (kind, "less uniform")), "time", "probe", "shares"]
-    lines = [f"### {mixture}", "", _row(heads), _row(["---"] * len(heads))]
-    num_seeds = max(len(row["seeds"]) for row in figures.values())
-    for name, row in sorted(figures.items(), key=lambda item: float(np.mean(item[1]["average"]))):
-        if name.startswith(GRID) and len(row["seeds"]) < num_seeds:
-            continue
-        cells = [f"`{name}`", str(len(row["seeds"]))]
-        for kind in kinds:
-            cells += [_plus_minus(row[kind]), _interval(row[f"{kind}_over_uniform"])]
-        shares = " / ".join(f"{share:.2f}" for share in row["shares"].values())
-        lines.append(_row([*cells, f"{row['time_over_uniform']:.2f}", f"{100 * row['probe_share']:.1f} %", shares]))
-    streams = " / ".join(next(iter(figures.values()))["shares"])
-    lines += ["", f"Shares of all samples: {streams}.", _spread_in_words(spread)]
-    return "\n".join(lines)
-
-
-def summary(mixtures: Mapping[str, Mapping[str, Mapping[str, Any]]], uniform: str) -> str:
-    """Writes one table of all mixtures: losses over those of uniform mixing, in per cent, by how the averages rank.
+def report(title: str, summaries: Summaries) -> str:
+    """Writes the tables of one model size.
 
     Args:
-        mixtures: By mixture, what `summarise` gave.
-        uniform: The name of uniform mixing.
+        title: The heading.
+        summaries: By scenario, what `summarise` gave.
 
     Returns:
-        Markdown; of the grid only what is in the tables of the mixtures. Bold where the 95 % interval is without 0.
+        Markdown: noise and headroom, the policies in short, their objectives, and their shares of the headroom.
     """
-    names = [name for name in next(iter(mixtures.values())) if all(name in figures for figures in mixtures.values())]
-    names = [name for name in names if not name.startswith(GRID)]
-    heads = ["policy", *(f"{kind}, {mixture}" for kind in ("average", "worst") for mixture in mixtures), "time"]
+    parts = [f"### {title}", _headroom(summaries), _in_short(summaries), _objectives(summaries), _shares(summaries)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def headroom(summary: Mapping[str, Any]) -> float:
+    """Gives the headroom of a scenario.
+
+    Args:
+        summary: What `summarise` gave.
+
+    Returns:
+        By how many per cent the best fixed mixture is better than the uniform one; NaN if it is not known.
+    """
+    return -float(summary["policies"][BEST]["over_uniform"]["mean"]) if BEST in summary["policies"] else float("nan")
+
+
+def _headroom(summaries: Summaries) -> str:
     rows = []
-    for name in names:
-        relative = {
-            kind: [_percent(figures[name], figures[uniform], kind) for figures in mixtures.values()]
-            for kind in ("average", "worst")
-        }
-        cells = [cell for kind in relative.values() for _, cell in kind]
-        times = [figures[name]["time_over_uniform"] for figures in mixtures.values()]
-        mean = float(np.mean([value for value, _ in relative["average"]]))
-        rows.append((mean, _row([f"`{name}`", *cells, f"{min(times):.2f}-{max(times):.2f}"])))
-    lines = ["### All mixtures", "", _row(heads), _row(["---"] * len(heads))]
-    return "\n".join([*lines, *(row for _, row in sorted(rows, key=lambda row: row[0]))])
+    for name, summary in summaries.items():
+        best = summary["policies"].get(BEST)
+        cells = [f"{summary['spread']:.2f}" if np.isfinite(summary["spread"]) else "", "", "", ""]
+        if best is not None:
+            shares = ", ".join(f"{stream} {share:.2f}" for stream, share in best["shares"].items())
+            interval = {**best["over_uniform"], "mean": headroom(summary)}
+            cells[1:] = [_interval(interval), _samples(best), shares]
+        rows.append([name, *cells])
+    heads = ["scenario", "noise %", "headroom %", "samples", "best fixed mixture"]
+    return _table("Noise (deviation of runs of nearly the same mixture) and headroom", heads, rows)
 
 
-def _percent(row: Mapping[str, Any], uniform: Mapping[str, Any], kind: str) -> tuple[float, str]:
-    difference, base = row[f"{kind}_over_uniform"], float(np.mean(uniform[kind]))
-    value = 100.0 * difference["mean"] / base
-    is_sure = difference["num_seeds"] > 1 and abs(difference["mean"]) > difference["half_width"]
-    return value, f"**{value:+.1f}**" if is_sure else f"{value:+.1f}"
+def _in_short(summaries: Summaries) -> str:
+    rows = []
+    for name in _names(summaries):
+        there = {scenario: summary["policies"].get(name) for scenario, summary in summaries.items()}
+        own = {scenario: row for scenario, row in there.items() if row is not None}
+        shares = [100.0 * row["share"]["mean"] for row in own.values() if row.get("share")]
+        samples = [row["samples"] for scenario, row in own.items() if headroom(summaries[scenario]) >= _MUCH_HEADROOM]
+        worst = max(own, key=lambda scenario: own[scenario]["over_uniform"]["mean"])
+        cells = [f"{np.mean(shares):.0f}", f"{min(shares):.0f}"] if shares else ["", ""]
+        cells += [f"{np.median(samples):.2f}", f"{max(samples):.2f}"] if samples else ["", ""]
+        cells.append(f"{own[worst]['over_uniform']['mean']:+.1f} ({worst})")
+        cells += [f"{max(row['worst']['mean'] for row in own.values()):+.1f}"]
+        times = [row["time"] for row in own.values() if np.isfinite(row["time"])]
+        cells.append(f"{np.median(times):.2f}" if times else "")
+        rows.append((-np.mean(shares) if shares else 0.0, [f"`{name}`", *cells]))
+    heads = ["policy", "headroom captured %", "least", "samples", "most", "worst case %", "worst target %", "time"]
+    return _table("In short", heads, [row for _, row in sorted(rows, key=lambda row: row[0])])
 
 
-def optimum_in_words(fixed: Optimum, changing: Optimum, streams: Sequence[str]) -> str:
-    """Writes what the best weights of the synthetic mixture are.
+def _objectives(summaries: Summaries) -> str:
+    with_accuracy = [
+        name for name, own in summaries.items() if np.isfinite(own["policies"][UNIFORM]["accuracy"]["mean"])
+    ]
+    rows = []
+    for name in _names(summaries):
+        cells = []
+        for summary in summaries.values():
+            row = summary["policies"].get(name)
+            over = f", bound {row['excess']:+.1f}" if row and row["excess"] >= _LEAST_EXCESS else ""
+            cells.append(_interval(row["over_uniform"], "+.1f") + over if row else "")
+        for scenario in with_accuracy:
+            row = summaries[scenario]["policies"].get(name)
+            cells.append(_interval(row["accuracy"], "+.1f") if row else "")
+        rows.append([f"`{name}`", *cells])
+    heads = ["policy", *summaries, *(f"{name}, accuracy" for name in with_accuracy)]
+    return _table("Objective over that of uniform mixing, per cent (accuracy: points)", heads, rows)
 
-    Args:
-        fixed: The best fixed ones.
-        changing: The best that change.
-        streams: Names of the streams.
 
-    Returns:
-        Markdown.
-    """
-    weights = " / ".join(f"{weight:.3f}" for weight in fixed.weights[0])
-    worst = " / ".join(f"{loss:.3f}" for loss in fixed.losses)
-    return (
-        f"Best fixed mixture, computed: {weights} ({' / '.join(streams)}), expected average {fixed.average:.4f} "
-        f"({worst}). Best that changes every twelfth of the run: {changing.average:.4f}."
-    )
+def _shares(summaries: Summaries) -> str:
+    wide = {name: own for name, own in summaries.items() if headroom(own) >= LEAST_HEADROOM}
+    rows = []
+    for name in _names(summaries) if wide else ():
+        cells = []
+        for summary in wide.values():
+            row = summary["policies"].get(name)
+            percent = {kind: 100.0 * value for kind, value in row["share"].items()} if row else {}
+            cells.append(f"{_interval(percent, '.0f')}; {_samples(row)}" if row else "")
+        rows.append([f"`{name}`", *cells])
+    heads = ["policy", *(f"{name} ({headroom(own):.1f} %)" for name, own in wide.items())]
+    return _table("Share of headroom captured, per cent; samples to uniform's result", heads, rows)
 
 
-def _spread_in_words(spread: Mapping[str, float]) -> str:
-    return (
-        f"Average losses of the grid range over {spread['range']:.3f}, deviation {spread['deviation']:.4f}; deviation "
-        f"of uniform mixing over seeds {spread['noise']:.4f}; ratio {spread['ratio']:.1f}."
-    )
+def _names(summaries: Summaries) -> list[str]:
+    found = {name: None for summary in summaries.values() for name in summary["policies"]}
+    return [name for name in found if name not in (UNIFORM, BEST)]
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [_row(heads), _row(["---"] * len(heads)), *map(_row, rows)]
+    return "\n".join([f"**{title}**", "", *lines]) if rows else ""
 
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _plus_minus(values: Sequence[float]) -> str:
-    deviation = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.3f}{deviation}"
+def _interval(figure: Mapping[str, float], style: str = ".1f") -> str:
+    if not np.isfinite(figure["mean"]):
+        return ""
+    half = f" ± {figure['half_width']:{style.lstrip('+')}}" if np.isfinite(figure["half_width"]) else ""
+    return f"{figure['mean']:{style}}{half}"
 
 
-def _interval(difference: Mapping[str, Any]) -> str:
-    if difference["num_seeds"] < 2:
-        return "" if difference["num_seeds"] == 0 else f"{difference['mean']:+.3f}"
-    mean, half = difference["mean"], difference["half_width"]
-    return f"{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]"
+def _samples(row: Mapping[str, Any]) -> str:
+    return f"{row['samples']:.2f}" if np.isfinite(row["samples"]) else "never"

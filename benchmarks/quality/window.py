@@ -4,14 +4,22 @@ A small Llama begins to use its context at a time that hangs on little, and wher
 equal mixtures differ more than unlike ones. This model has no such time.
 """
 
+import json
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
+from benchmarks.quality.data import blocks
+from tasks.text_domains import ByteBlocks
+
 _NUM_BYTES = 256
+_BATCH, _RATE = 32, 3e-3  # of the training of a base
 
 
 class WindowConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
@@ -83,3 +91,43 @@ def new_window_model(window: int, hidden: int) -> WindowForCausalLM:
         The model.
     """
     return WindowForCausalLM(WindowConfig(window=window, hidden=hidden))
+
+
+def new_base_model(
+    window: int, hidden: int, source: Mapping[str, Any], num_steps: int, seed: int = 0
+) -> WindowForCausalLM:
+    """Builds a model that was trained on a text, which takes some seconds the first time in a process.
+
+    Args:
+        window: Bytes from which the next one is predicted.
+        hidden: Width of the layer above the window.
+        source: Arguments of `benchmarks.quality.data.blocks`: the text.
+        num_steps: Steps of the training.
+        seed: Seed of the weights and of the order.
+
+    Returns:
+        The model.
+    """
+    model = new_window_model(window, hidden)
+    if not model.output.weight.is_meta:  # as in `mixer train --dry_run`
+        model.load_state_dict(_trained(window, hidden, json.dumps(source), num_steps, seed))
+    return model
+
+
+@cache
+def _trained(window: int, hidden: int, source: str, num_steps: int, seed: int) -> Mapping[str, Tensor]:
+    text = blocks(**json.loads(source))["train"]
+    assert isinstance(text, ByteBlocks)
+    generator = np.random.default_rng(seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = new_window_model(window, hidden)
+    optimizer = torch.optim.AdamW(model.parameters(), _RATE, weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
+    for _ in range(num_steps):
+        loss = model(**text.read_columns(generator.integers(0, len(text), _BATCH))).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return model.state_dict()
