@@ -48,8 +48,8 @@ class TargetProbe(StepHook):
 
     Rows of streams are those that would come next, and further ones in later measurements. So a stream without samples
     in the mixture is measured too, and one that repeats its rows is measured on rows that it repeats. A target's
-    gradient is averaged over ranks, and sums over rows are added up. Memory: a copy of the trained parameters, and one
-    more.
+    gradient is averaged over ranks, and sums over rows are added up. While it measures, it takes the memory of three
+    copies of the trained parameters, for any number of targets.
 
     Losses that are compared over time, for bounds and the worst target, are those of the same up to 64 rows each time;
     with bounds, the first ones follow step 1. Measurements follow steps 2, 4, 8, 16 and 32, then
@@ -162,10 +162,11 @@ class TargetProbe(StepHook):
                 fall = product(direction, gradient)
                 length = _FALL * abs(loss) / fall if fall > 0.0 and math.isfinite(loss) else 0.0
                 sums.append(self._differences(micros, parameters, direction, length))
-        self._warn_of_plain("plain" if metric is None else (name := metric.name(parameters)))
+        name = "plain" if metric is None else metric.name(parameters)
+        self._warn_of_plain(name)
         own = torch.stack(sums)  # [num_targets, 5, num_streams]
         alignment, error = _means_and_errors(self._run.rank_sync.add_up(own).cpu().numpy())
-        return TargetStatistics(np.array(losses), alignment, error, "plain" if metric is None else name)
+        return TargetStatistics(np.array(losses), alignment, error, name)
 
     def _warn_of_plain(self, name: str) -> None:
         optimizer = type(getattr(self._runs.optimizer, "optimizer", self._runs.optimizer)).__name__
