@@ -50,7 +50,12 @@ class StepHook:
 
     The hooks of a run are one list, and are called in its order: first what observes a step, then what forms its
     gradient, then replay buffers and the user's methods.
+
+    Attributes:
+        seconds_after: Duration of what it measured after the last optimizer step; counts as measuring in the ledger.
     """
+
+    seconds_after: float = 0.0
 
     def prepare(self, model: nn.Module) -> None:
         """Called when the model is ready for training.

@@ -81,6 +81,7 @@ class StepRunner:
         self._num_first = 0  # remaining micro-batches of the present step that go first
         self._load_started = self._train_started = 0.0
         self._load_counts: dict[str, int] = {}
+        self._times: dict[str, Any] = {}  # of the step, for the ledger
 
     def begin(self) -> None:
         """Begins a run."""
@@ -126,7 +127,7 @@ class StepRunner:
         if self._nonfinite != "warn":
             self._handle_nonfinite(model, self._finished)
         self._methods.end_step(batch)
-        self._record_times(batch)
+        self._note_times(batch)
         return loss
 
     def _train_micro_batches(
@@ -206,8 +207,8 @@ class StepRunner:
             measured=run.present_loader.measured(batch.plan),
         )
 
-    def _record_times(self, batch: StepBatch) -> None:
-        self._run.ledger.record_timings(
+    def _note_times(self, batch: StepBatch) -> None:
+        self._times = dict(
             step=batch.plan.step,
             total=batch.plan.total,
             micro_batches=len(self._run.step.micro_items),
@@ -250,6 +251,9 @@ class StepRunner:
         observed = self._observed_by_schedule(result)
         for hook in run.hooks:
             observed |= hook.observe(result)  # uses collectives, so errors are not deferred
+        after = sum(hook.seconds_after for hook in run.hooks)
+        own = {name: self._times[name] + after for name in ("train_seconds", "probe_seconds")}
+        run.ledger.record_timings(**{**self._times, **own})
         compared = compared_in(observed)
         self._decide(result, observed)
         run.recorder.record(result, compared, run.gradient_norm, observed.get("update_norm", math.nan))

@@ -87,7 +87,6 @@ class TargetProbe(StepHook):
             is_paid = self._rows_per_step * (step - self._early[-1]) >= _LEAST_ROWS
             if self._early[-1] < step < self.interval_steps and (step in _ALWAYS or is_paid):
                 self._early.append(step)
-        self.seconds = 0.0  # duration of the last measurement
         self._has_warned = False
         self._are_separate: bool | None = None  # whether rows run one by one; unknown before the first measurement
 
@@ -113,7 +112,7 @@ class TargetProbe(StepHook):
 
     def observe(self, result: StepResult) -> Mapping[str, Any]:
         """Measures targets and streams if that is due; see `StepHook.observe`."""
-        self.seconds, step, objective = 0.0, result.plan.step, self._objective
+        self.seconds_after, step, objective = 0.0, result.plan.step, self._objective
         is_first = step == 1 and bool(objective.bounds)
         if not (is_first or self.is_due(step)):
             return {}
@@ -121,7 +120,7 @@ class TargetProbe(StepHook):
         statistics = None if is_first else self._measure(step)
         if objective.bounds or objective.kind == "worst":  # compared from one measurement to the next, or with others
             statistics = self._with_losses_of_same_rows(statistics)
-        self.seconds = time.perf_counter() - started
+        self.seconds_after = time.perf_counter() - started
         return {"targets": statistics}
 
     def _with_losses_of_same_rows(self, statistics: TargetStatistics | None) -> TargetStatistics:

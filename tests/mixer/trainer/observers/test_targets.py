@@ -82,6 +82,7 @@ def test_alignment_is_that_of_whole_gradients(
     seen = [observation.targets for observation in policy.seen]
     measured = [one for one in seen if one is not None]
     assert [one is not None for one in seen] == [False, True, False, True, False, True]
+    assert trainer.ledger.timings().query("0 < probe_seconds < train_seconds")["step"].tolist() == [2, 4, 6]
     for one, products in zip(measured, expected, strict=True):
         assert one.metric == name
         np.testing.assert_allclose(one.alignment, products, rtol=1e-5, atol=1e-9)
