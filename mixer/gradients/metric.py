@@ -69,18 +69,3 @@ class OptimizerMetric:
             if fits and (kind != "adam" or "step" in state):
                 return kind
         return "plain"
-
-
-def product(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> float:
-    """Returns the product of two gradients, at least in single precision.
-
-    Args:
-        one: Entries by parameter; `None` counts as 0.
-        other: The same.
-    """
-    parts = [
-        torch.dot(left.reshape(-1).float(), right.reshape(-1).float()).double()
-        for left, right in zip(one, other, strict=True)
-        if left is not None and right is not None
-    ]
-    return float(torch.stack([part.cpu() for part in parts]).sum()) if parts else 0.0

@@ -73,7 +73,7 @@ class StreamGradients:
         """
         rows = list(self._rows.values())
         lower = np.tril_indices(len(rows))
-        products = [_product(rows[one], rows[other]) for one, other in zip(*lower, strict=True)]
+        products = [product(rows[one], rows[other]) for one, other in zip(*lower, strict=True)]
         device = next((product.device for product in products if product.device.type != "cpu"), torch.device("cpu"))
         flat = torch.stack([product.to(device) for product in products]).cpu().double().numpy()
         gramian = np.zeros((len(rows), len(rows)))
@@ -103,7 +103,16 @@ class StreamGradients:
             parameter.grad.copy_(total)
 
 
-def _product(left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> Tensor:
+def product(left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> Tensor:
+    """Returns the product of two gradients, at least in single precision.
+
+    Args:
+        left: Entries by parameter; `None` counts as 0.
+        right: The same.
+
+    Returns:
+        A scalar, on the device of the gradients.
+    """
     parts: list[Tensor] = []
     for one, other in zip(left, right, strict=True):
         if one is not None and other is not None:

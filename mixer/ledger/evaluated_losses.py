@@ -93,8 +93,7 @@ def recorded_weights(folder: Path, note: Mapping[str, Any]) -> dict[str, float] 
     Raises:
         ValueError: If the recorded weights are invalid.
     """
-    run = note.get("run")
-    weights = run.get("eval_weights") if isinstance(run, Mapping) else None
+    weights = _recorded(note, "eval_weights")
     if weights is None:
         return None
     is_valid = isinstance(weights, dict) and all(
@@ -115,8 +114,7 @@ def recorded_objective(folder: Path, note: Mapping[str, Any]) -> Objective | Non
     Raises:
         ValueError: If the recorded objective is invalid.
     """
-    run = note.get("run")
-    content = run.get("objective") if isinstance(run, Mapping) else None
+    content = _recorded(note, "objective")
     if content is None:
         return None
     try:
@@ -125,6 +123,12 @@ def recorded_objective(folder: Path, note: Mapping[str, Any]) -> Objective | Non
         raise ValueError(
             f"{folder / 'ledger' / 'ledger.json'} is damaged: its objective is {content!r:.100}."
         ) from None
+
+
+def _recorded(note: Mapping[str, Any], name: str) -> Any:
+    """Returns an entry of a run's description; `None` without it."""
+    run = note.get("run")
+    return run.get(name) if isinstance(run, Mapping) else None
 
 
 def _parted(key: str, sets: Collection[str]) -> tuple[str | None, str]:

@@ -9,7 +9,7 @@ from mixer.policies.objective import Worth
 from mixer.policies.shared.alignment_policy import AlignmentInterval, AlignmentPolicy
 from mixer.policies.shared.exponentiated import exponentiated_step
 from mixer.policies.shared.ranges import check_range
-from mixer.policies.shared.shares import shares
+from mixer.policies.shared.shares import divided_anew, shares
 from mixer.utils.arrays import BoolArray, FloatArray
 
 
@@ -56,8 +56,6 @@ class DGA(AlignmentPolicy):
     def _weigh(self, worth: Worth, known: BoolArray, weights: FloatArray) -> FloatArray:
         products = worth.scores[known] * (1.0 if self.scale_free else worth.largest)
         alphas = exponentiated_step(shares(self._alphas[known]), products, self.rate)
-        moved = self._alphas.copy()
-        moved[known] = moved[known].sum() * alphas
-        self._alphas = moved
+        self._alphas = divided_anew(self._alphas, known, alphas)
         mixture: FloatArray = (1.0 - self.average) * weights + self.average * alphas
         return mixture

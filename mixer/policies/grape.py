@@ -10,6 +10,7 @@ from mixer.policies.contract import Decision, Mixture, Observation
 from mixer.policies.shared.exponentiated import exponentiated_step
 from mixer.policies.shared.gradient_policy import Gradients
 from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
+from mixer.policies.shared.shares import divided_anew
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.policies.shared.targeted import TargetedPolicy, TargetsOrObjective
 from mixer.policies.shared.targets import among
@@ -122,9 +123,7 @@ class GRAPE(TargetedPolicy):
     def _play(self, playing: np.ndarray, tasks: FloatArray, improvements: FloatArray) -> FloatArray:
         """Updates the targets' weights, eq. 3; absent targets keep theirs."""
         moved = exponentiated_step(tasks, -improvements, self.task_rate)
-        weights = self._tasks.copy()
-        weights[playing] = weights[playing].sum() * moved
-        self._tasks = weights
+        self._tasks = divided_anew(self._tasks, playing, moved)
         return moved
 
     @property

@@ -189,8 +189,8 @@ class TargetStatistics:
             streams' mean losses, with the diagonal D of the optimizer's own metric. To first order, a step on a sample
             of stream k lowers the loss of target j by this times the learning rate. NaN for a stream without samples of
             its own.
-        error: `[num_targets, num_streams]`: standard errors by the difference of two halves of each stream's rows.
-        metric: The optimizer's metric: `"adam"`, or `"plain"` with `D = 1`.
+        error: `[num_targets, num_streams]`: standard errors by the differences between a stream's rows.
+        metric: The optimizer's metric: `"adam"`, `"rmsprop"`, or `"plain"` with `D = 1`.
     """
 
     losses: FloatArray

@@ -11,6 +11,7 @@ from mixer.policies.shared.evidence import Evidence
 from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
 from mixer.policies.shared.objective_bound import ObjectiveBound, worst_weights
 from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
+from mixer.policies.shared.shares import divided_anew
 from mixer.policies.shared.simplex_programme import positive_part, project
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.policies.shared.targets import Targets, among, target_weights
@@ -162,14 +163,8 @@ class ObjectiveDescent(GradientPolicy):
         unit = _root(gradients.gram, gradients.variance)
         bound = self._bound(gradients.gram, gradients.variance, unit, gradients.batch_size, importance)
         best = replace(bound, gram=positive_part(bound.gram)).best_weights(base, lower, upper, self._step)
-        self._base, self._candidate = (self._in_place(weights, gradients.known) for weights in (base, best))
+        self._base, self._candidate = (divided_anew(self._own, gradients.known, weights) for weights in (base, best))
         return base + self._evidence.trust * (best - base)
-
-    def _in_place(self, weights: FloatArray, known: BoolArray) -> FloatArray:
-        """`[num_streams]`: weights of the known streams, and the others' own."""
-        whole = self._own.copy()
-        whole[known] = self._own[known].sum() * weights
-        return whole
 
     @property
     def _step(self) -> float:

@@ -119,10 +119,8 @@ def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | Cal
     """
     if isinstance(mixing, Policy):
         return mixing
-    if isinstance(mixing, str) and mixing == AUTO:
-        return Safeguard(MarginalValue())
     if isinstance(mixing, str):
-        return choose(mixing, policy_classes(), "mixing", "policy")
+        return Safeguard(MarginalValue()) if mixing == AUTO else choose(mixing, policy_classes(), "mixing", "policy")
     if isinstance(mixing, Mapping | np.ndarray) or (isinstance(mixing, Sequence) and not isinstance(mixing, bytes)):
         return Fixed(mixing)  # type: ignore[arg-type]  # an array is a sequence of weights here
     refuse_class(mixing, Policy, "mixing")

@@ -258,23 +258,23 @@ class SideRuns:
             ValueError: If the model is sharded.
             RemoteError: If another rank failed before the gradients were averaged.
         """
-        trainer, model = self._trainer, self._trainer.model_wrapped
-        with self._aside(training=True), gradients_stashed(self.parameters) as parameters:
-            settle(model)
-            with trainer.accelerator.no_sync(model=model):
-                self._run.rank_sync.run_on_all(partial(self._backward, batch, num_items))
-            average_gradients(model, self._run.rank_sync, trainer.args.world_size)
+        with self.own_gradients(training=True) as parameters:
+            self._run.rank_sync.run_on_all(partial(self._backward, batch, num_items))
+            self.average_own()
             return [parameter.grad for parameter in parameters]
 
     @contextlib.contextmanager
-    def own_gradients(self) -> Iterator[Sequence[nn.Parameter]]:
-        """Allows runs in evaluation mode; gradients of backwards stay on this rank until `average_own`.
+    def own_gradients(self, training: bool) -> Iterator[Sequence[nn.Parameter]]:
+        """Allows runs whose gradients stay on this rank until `average_own`.
+
+        Args:
+            training: The model's mode meanwhile.
 
         Yields:
             The trainable parameters, without gradients.
         """
         model = self._trainer.model_wrapped
-        with self._aside(training=False), gradients_stashed(self.parameters) as parameters:
+        with self._aside(training), gradients_stashed(self.parameters) as parameters:
             settle(model)
             with self._trainer.accelerator.no_sync(model=model):
                 yield parameters

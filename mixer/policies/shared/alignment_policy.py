@@ -9,7 +9,7 @@ import numpy as np
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.objective import Objective, TargetStatistics, Worth
 from mixer.policies.shared.ranges import check_count
-from mixer.policies.shared.shares import share_out
+from mixer.policies.shared.shares import divided_anew, share_out
 from mixer.utils.arrays import BoolArray, FloatArray
 
 AlignmentInterval = Annotated[int, check_count, 0, "0 chooses the interval by its cost"]
@@ -60,9 +60,8 @@ class AlignmentPolicy(PolicyWithOptions):
         known = active & np.isfinite(worth.scores)
         total = float(self._weights[known].sum())
         if worth.largest > 0.0 and known.sum() > 1 and total > 0.0:
-            weights = self._weights.copy()
-            weights[known] = total * self._weigh(worth, known, weights[known] / total)
-            self._weights = weights
+            parts = self._weigh(worth, known, self._weights[known] / total)
+            self._weights = divided_anew(self._weights, known, parts)
 
     def _importance(self, losses: FloatArray) -> FloatArray:
         """`[num_targets]`: the weights of the targets' losses in the objective's gradient."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.policies.shared.shares import share_out
+from mixer.policies.shared.shares import divided_anew, share_out
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
 
@@ -98,9 +98,7 @@ class GradientPolicy(PolicyWithOptions):
         among_known = None if gradients is None else self._weigh(gradients)
         if gradients is None or among_known is None:
             return
-        weights = self._weights.copy()
-        weights[gradients.known] = weights[gradients.known].sum() * among_known
-        self._weights = weights
+        self._weights = divided_anew(self._weights, gradients.known, among_known)
 
     def _averages(self, active: BoolArray, batch_size: int) -> Gradients | None:
         gram = self._gram.values.reshape(len(active), -1)

@@ -11,6 +11,22 @@ def shares(weights: FloatArray) -> FloatArray:
     return weights / total if total > 0.0 else weights
 
 
+def divided_anew(weights: FloatArray, among: BoolArray, parts: FloatArray) -> FloatArray:
+    """Divides the common share of some streams anew; the others keep theirs.
+
+    Args:
+        weights: `[num_streams]`.
+        among: bool `[num_streams]`: these streams.
+        parts: `[num_among]` on the simplex.
+
+    Returns:
+        `[num_streams]` with the same sum.
+    """
+    divided = weights.copy()
+    divided[among] = divided[among].sum() * parts
+    return divided
+
+
 def softmax(scores: FloatArray, among: BoolArray | None = None) -> FloatArray:
     """Converts scores to shares: `exp(s_k) / Σ_j exp(s_j)`.
 

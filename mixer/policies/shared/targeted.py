@@ -9,7 +9,7 @@ import numpy as np
 from mixer.policies.contract import Decision, Mixture, Observation
 from mixer.policies.objective import Objective, TargetStatistics
 from mixer.policies.shared.gradient_policy import GradientPolicy
-from mixer.policies.shared.shares import shares
+from mixer.policies.shared.shares import divided_anew, shares
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.policies.shared.targets import Targets, check_targets, target_weights
 from mixer.utils.arrays import BoolArray, FloatArray
@@ -72,14 +72,11 @@ class TargetedPolicy(GradientPolicy):
         self._aligned.take(targets.alignment.ravel())
         products = self._aligned.values.reshape(len(targets.losses), -1)
         known = active & np.isfinite(products).all(axis=0)
-        total = float(self._weights[known].sum())
-        if known.sum() < 2 or not total > 0.0:
+        if known.sum() < 2 or not self._weights[known].sum() > 0.0:
             return
         found = self._weigh_targets(products[:, known], targets.losses, shares(self._weights[known]))
         if found is not None:
-            weights = self._weights.copy()
-            weights[known] = total * found
-            self._weights = weights
+            self._weights = divided_anew(self._weights, known, found)
 
     @abstractmethod
     def _weigh_targets(self, products: FloatArray, losses: FloatArray, weights: FloatArray) -> FloatArray | None:

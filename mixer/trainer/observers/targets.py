@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from mixer.distributed.gradient_sync import obstacle
-from mixer.gradients.metric import OptimizerMetric, product
+from mixer.gradients.metric import OptimizerMetric
+from mixer.gradients.per_source import product
 from mixer.policies.objective import TargetStatistics
 from mixer.trainer.hooks import StepHook
 
@@ -33,7 +34,6 @@ logger = logging.get_logger(__name__)
 _LEAST_ROWS, _MOST_ROWS = 4, 64  # of each stream and target in a measurement
 _ALWAYS = (2, 4, 8, 16, 32)  # steps that a measurement follows, whatever it costs: the mixture matters most then
 _SHARE = 0.04  # of a run's work that measurements take
-_TARGET_ROWS = 1  # rows of a target for each of a stream: all streams are compared with the same ones
 _FORWARDS = 2 / 3  # work of two forwards in that of a forward and a backward
 _LOSS_ROWS = 64  # of each target, whose losses are compared over time
 _FALL = 0.02  # of a target's loss: length of the step along its gradient
@@ -79,7 +79,7 @@ class TargetProbe(StepHook):
         self._targets, self._run, self._runs, self._rank, self._world_size = targets, run, runs, rank, world_size
         self._are_measured: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in run.streams])
         self._objective, self._is_plain = objective, policy.alignment_metric == "plain"
-        work = len(targets) * (_TARGET_ROWS + _FORWARDS * int(self._are_measured.sum()))
+        work = len(targets) * (1.0 + _FORWARDS * int(self._are_measured.sum()))
         self._rows_per_step = _SHARE * run.mixing.initial_batch_size / work
         self.interval_steps = policy.alignment_interval_steps or math.ceil(_MOST_ROWS / self._rows_per_step)
         self._early = [0]
@@ -113,11 +113,11 @@ class TargetProbe(StepHook):
     def observe(self, result: StepResult) -> Mapping[str, Any]:
         """Measures targets and streams if that is due; see `StepHook.observe`."""
         self.seconds_after, step, objective = 0.0, result.plan.step, self._objective
-        is_first = step == 1 and bool(objective.bounds)
-        if not (is_first or self.is_due(step)):
+        is_due = self.is_due(step)
+        if not (is_due or (step == 1 and objective.bounds)):
             return {}
         started = time.perf_counter()
-        statistics = None if is_first else self._measure(step)
+        statistics = self._measure(step) if is_due else None
         if objective.bounds or objective.kind == "worst":  # compared from one measurement to the next, or with others
             statistics = self._with_losses_of_same_rows(statistics)
         self.seconds_after = time.perf_counter() - started
@@ -149,7 +149,7 @@ class TargetProbe(StepHook):
 
     def _measure(self, step: int) -> TargetStatistics:
         losses, sums = [], []
-        with self._runs.own_gradients() as parameters:
+        with self._runs.own_gradients(training=False) as parameters:
             metric = None if self._is_plain else OptimizerMetric(self._runs.optimizer)
             micros = self._stream_rows(step)
             for target in self._targets:
@@ -158,7 +158,7 @@ class TargetProbe(StepHook):
                 if metric is not None:
                     metric.scale(parameters, direction)
                 losses.append(loss)
-                fall = product(direction, gradient)
+                fall = float(product(direction, gradient))
                 length = _FALL * abs(loss) / fall if fall > 0.0 and math.isfinite(loss) else 0.0
                 sums.append(self._differences(micros, parameters, direction, length))
         name = "plain" if metric is None else metric.name(parameters)
@@ -177,10 +177,10 @@ class TargetProbe(StepHook):
             )
             self._has_warned = True
 
-    def _positions(self, start: int, step: int, factor: int = 1) -> Int64Array:
-        """This rank's positions of the rows of a measurement, `[factor * num_rows / world_size]`."""
-        own = np.arange(self._rank, factor * self.num_rows(step), self._world_size, dtype=np.int64)
-        return start + step * factor * _MOST_ROWS + own
+    def _positions(self, start: int, step: int) -> Int64Array:
+        """This rank's positions of the rows of a measurement, `[num_rows / world_size]`."""
+        own = np.arange(self._rank, self.num_rows(step), self._world_size, dtype=np.int64)
+        return start + step * _MOST_ROWS + own
 
     # ---- Targets ----
 
@@ -188,7 +188,7 @@ class TargetProbe(StepHook):
         self, target: TargetRows, parameters: Sequence[nn.Parameter], step: int
     ) -> tuple[float, list[Tensor | None]]:
         """Returns a target's mean loss and its gradient, over all ranks."""
-        micro = self._runs.on_all_ranks(partial(target.micro_batch, self._positions(0, step, _TARGET_ROWS), step))
+        micro = self._runs.on_all_ranks(partial(target.micro_batch, self._positions(0, step), step))
         own_items = int(self._runs.items(micro).sum())
         weight = own_items / max(int(self._run.rank_sync.total(np.array([own_items]))[0]), 1)
         loss = self._runs.on_all_ranks(partial(self._backward, micro, weight))
