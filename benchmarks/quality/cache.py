@@ -19,7 +19,10 @@ from mixer.policies import Policy
 
 PROTOCOL = 3  # to be raised when results of earlier runs do not count any more
 # Modules that measure what a policy needs and are likely to change with it.
-_MEASURED = {"alignment": ("mixer.trainer.observers.targets", "mixer.gradients.metric")}
+_MEASURED = {
+    "alignment": ("mixer.trainer.observers.targets", "mixer.gradients.metric"),
+    "branches": ("mixer.trainer.observers.branches", "mixer.models.branches", "mixer.policies.shared.mixing_law"),
+}
 
 
 @cache

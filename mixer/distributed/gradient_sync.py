@@ -64,8 +64,10 @@ def averaged_parameters(model: nn.Module) -> tuple[list[nn.Parameter], bool]:
     return _averaged(ddp), bool(ddp.find_unused_parameters)
 
 
-def average_gradients(model: nn.Module, ranks: RankSync, world_size: int) -> None:
-    """Averages a model's gradients over ranks, in place of the last backward pass of a step.
+def average_gradients(
+    model: nn.Module, ranks: RankSync, world_size: int, parameters: Sequence[nn.Parameter] | None = None
+) -> None:
+    """Averages gradients over ranks, in place of the last backward pass of a step.
 
     A gradient present on some ranks only counts as zero on the others; one present on none stays `None`. DDP
     communication hooks are bypassed.
@@ -74,11 +76,12 @@ def average_gradients(model: nn.Module, ranks: RankSync, world_size: int) -> Non
         model: Model as trained; without DDP, nothing happens.
         ranks: Collectives.
         world_size: Number of ranks.
+        parameters: What has the gradients; `None` for the parameters that DDP averages.
     """
     ddp = _ddp(model)
     if ddp is None:
         return
-    parameters = _averaged(ddp)
+    parameters = _averaged(ddp) if parameters is None else parameters
     are_present = np.array([parameter.grad is not None for parameter in parameters], dtype=np.int64)
     for parameter, is_anywhere in zip(parameters, ranks.total(are_present).tolist(), strict=True):
         if is_anywhere and parameter.grad is None:

@@ -14,6 +14,7 @@ from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import describe
 from mixer.mixture.weights import MixtureWeights
+from mixer.policies.branches import BranchStatistics
 from mixer.policies.contract import Decision, Observation, Policy, Terms, Weights
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.policies.objective import Objective, TargetStatistics
@@ -321,6 +322,7 @@ class Mixing:
         excess_losses: FloatArray | None = None,
         losses_after: FloatArray | None = None,
         targets: TargetStatistics | None = None,
+        branches: BranchStatistics | None = None,
         skipped: Int64Array | None = None,
     ) -> None:
         """Counts a step and lets policy and batch-size schedule decide on the next one.
@@ -338,6 +340,7 @@ class Mixing:
             excess_losses: `[num_streams]`: mean excess loss per item over a reference model, likewise.
             losses_after: `[num_streams]`: mean loss per item after the optimizer step, likewise.
             targets: Measurements of the objective's targets, likewise.
+            branches: Losses of branches of the model, likewise.
             skipped: int64 `[num_streams]`: samples skipped because they could not be loaded; `None` for none.
         """
         clock = self.clock
@@ -366,7 +369,9 @@ class Mixing:
             clock.resize(self._batch_size.value)
         self.drop_rest()
         by_stream = {"losses": losses, "excess_losses": excess_losses, "losses_after": losses_after, "tokens": tokens}
-        self._update_weights(plan, **by_stream, gradients=gradients, update_norm=update_norm, targets=targets)
+        self._update_weights(
+            plan, **by_stream, gradients=gradients, update_norm=update_norm, targets=targets, branches=branches
+        )
 
     def _update_weights(self, plan: Plan, **measured: Any) -> None:
         if self.policy.is_static:

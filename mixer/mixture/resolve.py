@@ -28,6 +28,7 @@ OBSERVABLE = frozenset(
         "gradient_variance",
         "update_norm",
         "alignment",
+        "branches",
     }
 )
 OBSERVABLE_BY_SCHEDULE = frozenset({"loss", "gradient_norm", "learning_rate", "tokens", "gradient_noise"})
@@ -123,7 +124,7 @@ def check_needs(
     """
     name = type(policy).__name__
     _check_observable(f"Policy {name}", policy.needs, OBSERVABLE)
-    if "alignment" in policy.needs and objective is None:
+    if {"alignment", "branches"} & policy.needs and objective is None:
         raise ValueError(
             f"Policy {name} needs an objective: set objective to the names of the evaluation sets that the run is for, "
             f"'average' or 'worst' (of all sets), or an Objective."

@@ -22,6 +22,7 @@ from mixer.policies.marginal_value import MarginalValue
 from mixer.policies.objective import Objective, TargetStatistics
 from mixer.policies.objective_descent import ObjectiveDescent
 from mixer.policies.odm import ODM
+from mixer.policies.op_mix import OPMix
 from mixer.policies.pike import PiKE
 from mixer.policies.proportional import Proportional
 from mixer.policies.registry import as_policy, policy_classes
@@ -61,6 +62,7 @@ __all__ = [
     "LossChange",
     "MarginalValue",
     "Mixture",
+    "OPMix",
     "Objective",
     "ObjectiveDescent",
     "Observation",

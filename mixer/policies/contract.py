@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from mixer.policies.branches import BranchPlan, BranchStatistics
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.policies.objective import Objective, TargetStatistics
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
@@ -82,6 +83,7 @@ class Observation:
         tokens_per_sample: `[num_streams]`: mean length of each stream so far, that of the others for a stream without
             tokens, to convert shares of tokens to shares of samples; `None` if weights are shares of samples.
         targets: Measurements of the objective's targets after the last step, if they were taken.
+        branches: Losses of branches of the model after the last step, if it was branched.
     """
 
     step: int
@@ -101,6 +103,7 @@ class Observation:
     active: BoolArray | None = None
     tokens_per_sample: FloatArray | None = None
     targets: TargetStatistics | None = None
+    branches: BranchStatistics | None = None
 
     @property
     def is_active(self) -> BoolArray:
@@ -152,14 +155,16 @@ class Policy(KeepsArguments, HasState, ABC):
     observations in `needs`: `"loss"` (training losses), `"evaluation_loss"`, `"gradient"` (per-stream gradients after
     every `interval_steps` steps), `"gradient_variance"` (the same with their variance, at a higher cost),
     `"excess_loss"` (training losses above those of the trainer's reference model), `"loss_after"` (training losses once
-    more after each optimizer step), `"update_norm"` (length of each step in parameter space) or `"alignment"` (how well
-    the streams' gradients fit those of the objective's targets, every so often).
+    more after each optimizer step), `"update_norm"` (length of each step in parameter space), `"alignment"` (how well
+    the streams' gradients fit those of the objective's targets, every so often) or `"branches"` (losses of the targets
+    after short trainings on each stream).
 
     Further class attributes: `is_static` for a policy that never changes its first decision, `min_samples` for the
     samples of each stream that a batch should have, `plans_probes` for a policy that tries mixtures to measure their
     effect (most wrappers refuse it), `own_cost` for its cost besides the observations, in words, and for
     `"alignment"`: `alignment_metric` (gradients are compared in the metric of the optimizer, or plain) and
-    `alignment_interval_steps` (steps between regular measurements; 0 chooses the interval by its cost).
+    `alignment_interval_steps` (steps between regular measurements; 0 chooses the interval by its cost). For
+    `"branches"`, `branch_plan` says when and how.
 
     Args:
         unit: Whether the weights are shares of samples or of tokens.
@@ -178,6 +183,7 @@ class Policy(KeepsArguments, HasState, ABC):
     own_cost: str = ""
     alignment_metric: Literal["optimizer", "plain"] = "optimizer"
     alignment_interval_steps: int = 0
+    branch_plan: BranchPlan = BranchPlan()
 
     def __init__(self, *, unit: Unit = "samples"):
         if unit not in ("samples", "tokens"):

@@ -37,9 +37,10 @@ class MarginalValue(AlignmentPolicy):
 
     *Evidence.* A score is followed by a Kalman filter: an estimate with a variance that grows between measurements, as
     the worth of a stream changes while the model learns, and falls with each one by its noise. That noise is the mean
-    squared standard error over the streams, doubled for the rows of the targets. So a clear measurement counts at once
-    and noisy ones are averaged. Streams that differ by less than two standard errors share their score, and the step is
-    shortened by the positive part of James and Stein's factor: without evidence nothing moves.
+    squared standard error over the streams, doubled for the rows of the targets. What neither explains counts half as
+    change, half as noise: a surprise makes the estimate uncertain until the next measurement. Streams that differ by
+    less than two standard errors share their score, and the step is shortened by the positive part of James and Stein's
+    factor: without evidence nothing moves.
 
     *Repeated rows.* A gradient at this moment does not show that rows which were seen before teach less each time. So a
     positive score falls with the passes over its stream, by `e^(−r/R)` for r passes after the first: the decay of the
@@ -68,8 +69,8 @@ class MarginalValue(AlignmentPolicy):
 
     _remembered = ("_scores", "_variance", "_multipliers", "_first_losses")
 
-    sharpness: Annotated[float, check_range, 0, 100, "at 8 a stream of no worth has next to no samples"] = 4.0
-    rate: Annotated[float, check_range, 1e-6, 1, "1 takes each new mixture at once"] = 0.3
+    sharpness: Annotated[float, check_range, 0, 100, "at 8 a stream of no worth has next to no samples"] = 6.0
+    rate: Annotated[float, check_range, 1e-6, 1, "1 takes each new mixture at once"] = 0.5
     drift: Annotated[float, check_range, 0, 1, "0 averages all measurements alike"] = 0.02
     interval_steps: AlignmentInterval = 0
     repeat_passes: Annotated[float, check_range, 1e-3, math.inf, "15 is measured for language models"] = 15.0
@@ -113,8 +114,8 @@ class MarginalValue(AlignmentPolicy):
         is_new = known & np.isnan(self._scores)
         self._scores[is_new] = worth.scores[is_new]
         news = worth.scores[known] - self._scores[known]
-        changed = float((news**2).mean()) - noise  # as far as noise does not explain it
-        variance = min(max(self._variance + self.drift, changed), 1.0)
+        surprise = max(0.0, float((news**2).mean()) - self._variance - self.drift - noise)
+        variance, noise = min(self._variance + self.drift + surprise / 2.0, 1.0), noise + surprise / 2.0
         gain = variance / (variance + noise) if noise > 0.0 else 1.0
         self._scores[known] += gain * news
         self._variance = (1.0 - gain) * variance

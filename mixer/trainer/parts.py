@@ -39,6 +39,7 @@ from mixer.trainer.loop import LoopControl
 from mixer.trainer.losses import StreamLosses
 from mixer.trainer.method import Method
 from mixer.trainer.methods import MethodList
+from mixer.trainer.observers.branches import BranchProbe
 from mixer.trainer.observers.gradient_options import check_exact, exact_refusal, resolve_probing
 from mixer.trainer.observers.gradients import NoiseBetweenRanks, RunProbe, StepLength
 from mixer.trainer.observers.reference import ExcessLoss, LossesAfter, ReferenceModel, needed_reference
@@ -110,8 +111,9 @@ class Parts:
         self.log = StreamLog(trainer, run, self.methods, self.reporting)
 
     def _target_probes(self, options: Options, streams: Sequence[Stream]) -> list[StepHook]:
-        """Makes the hook that measures the objective's targets, if the policy needs it."""
-        if "alignment" not in options.policy.needs:
+        """Makes the hooks that measure the objective's targets, if the policy needs them."""
+        needs = options.policy.needs & {"alignment", "branches"}
+        if not needs:
             return []
         steering, args = options.steering, self.trainer.args
         assert steering is not None, "a policy that needs an objective has been refused without one"  # noqa: S101
@@ -121,8 +123,12 @@ class Parts:
             for name in steering.objective.names
         ]
         run, runs = self.run, self.side_runs
-        ranks = args.process_index, args.world_size
-        return [TargetProbe(targets, run, runs, *ranks, options.policy, steering.objective)]
+        ranks, hooks = (args.process_index, args.world_size), list[StepHook]()
+        if "alignment" in needs:
+            hooks.append(TargetProbe(targets, run, runs, *ranks, options.policy, steering.objective))
+        if "branches" in needs:
+            hooks.append(BranchProbe(targets, run, runs, self.trainer, options.policy.branch_plan))
+        return hooks
 
     def describe(self) -> dict[str, Any]:
         """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""

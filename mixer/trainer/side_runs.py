@@ -279,9 +279,33 @@ class SideRuns:
             with self._trainer.accelerator.no_sync(model=model):
                 yield parameters
 
-    def average_own(self) -> None:
-        """Averages over ranks what backwards in `own_gradients` have left; all ranks have to call it."""
-        average_gradients(self._trainer.model_wrapped, self._run.rank_sync, self._trainer.args.world_size)
+    def backward(self, micro: MicroBatch, weight: float) -> float:
+        """Adds the gradient of a micro-batch to those of this rank, in `own_gradients`.
+
+        Args:
+            micro: The micro-batch.
+            weight: Its share of the items over all ranks.
+
+        Returns:
+            Its mean loss per item.
+        """
+        loss = self.mean_loss(micro)
+        torch.autograd.backward(loss * (weight * self._trainer.args.world_size * float(self.loss_scale())))
+        return float(loss.detach())
+
+    def average_own(self, parameters: Sequence[nn.Parameter] | None = None) -> None:
+        """Averages over ranks what backwards in `own_gradients` have left; all ranks have to call it.
+
+        Args:
+            parameters: What has the gradients; `None` for the model's.
+        """
+        scale = float(self.loss_scale())
+        if scale != 1.0:
+            for parameter in self.parameters if parameters is None else parameters:
+                if parameter.grad is not None:
+                    parameter.grad.div_(scale)
+        args = self._trainer.args
+        average_gradients(self._trainer.model_wrapped, self._run.rank_sync, args.world_size, parameters)
 
     def samples(self, wanted: Mapping[int, Int64Array], most: int | None = None) -> list[MicroBatch]:
         """Reads and collates samples of map-style streams; random transforms and collators as in training.
@@ -302,8 +326,7 @@ class SideRuns:
     def _backward(self, batch: StepBatch, num_items: int) -> None:
         for micro in batch.micro_batches:
             own_items = 0 if micro.is_padding else int(self.items(micro).sum())
-            weight = own_items * self._trainer.args.world_size / max(num_items, 1)
-            (self.mean_loss(micro) * weight).backward()
+            self.backward(micro, own_items / max(num_items, 1))
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[nn.Module]:

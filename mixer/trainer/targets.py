@@ -21,6 +21,7 @@ from mixer.trainer.seam import collator_removing_columns
 from mixer.utils.random_state import seeded
 
 if TYPE_CHECKING:
+    from mixer.trainer.side_runs import SideRuns
     from mixer.trainer.streams_that_differ import StreamDifferences
     from mixer.utils.arrays import Int64Array
 
@@ -143,3 +144,21 @@ class TargetRows:
         if self._task is not None:
             inputs = {**batch_mapping(inputs), TASK: self._task}
         return MicroBatch(inputs, np.full(len(positions), self._stream_id), False)
+
+    def summed_loss(self, runs: SideRuns, rank: int, world_size: int, most: int) -> tuple[float, float]:
+        """Returns the sum of a rank's losses and its items, in micro-batches as large as those of steps.
+
+        Args:
+            runs: Runs the model.
+            rank: The rank.
+            world_size: Number of ranks.
+            most: Rows over all ranks, the first of the target's order: the same whenever this is called.
+        """
+        positions = np.arange(rank, min(most, self.num_rows), world_size, dtype=np.int64)
+        total, num_items = 0.0, 0.0
+        for part in np.array_split(positions, max(1, -(-len(positions) // runs.most_samples))):
+            if len(part):
+                micro = self.micro_batch(part, 0)
+                items = float(runs.items(micro).sum())
+                total, num_items = total + items * float(runs.mean_loss(micro)), num_items + items
+        return total, num_items

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from mixer import MarginalValue
+from tests.mixer.trainer.observers.test_branches import Branching
 from tests.mixer.trainer.observers.test_targets import Aligned, train
 from tests.ranks.warm import Results, launched
 
@@ -15,8 +16,12 @@ def measured(folder: Path) -> list[Any]:
     args, policy = {"max_steps": 8, "per_device_train_batch_size": 2}, Aligned()
     train(folder / "watched", policy, args=args)
     moved = train(folder / "moved", MarginalValue(rate=1.0), args=args)
+    branching = Branching()
+    train(folder / "branched", branching, args=args)
+    branched = [o.branches.losses.ravel() for o in branching.seen if o.branches is not None]
     numbers = [[o.targets.losses, o.targets.alignment, o.targets.error] for o in policy.seen if o.targets is not None]
-    return [np.concatenate([np.ravel(value) for one in numbers for value in one]), list(moved.mixing.weights.values())]
+    seen = np.concatenate([np.ravel(value) for one in numbers for value in one])
+    return [seen, list(moved.mixing.weights.values()), np.concatenate(branched)]
 
 
 results = launched(measured)

@@ -11,19 +11,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mixer.policies.shared.mixing_law import MixingLaw
 from mixer.utils.arrays import FloatArray
 
 Groups = NDArray[np.intp]
 # Gives losses [num_mixtures, num_losses] of mixtures [num_mixtures, num_streams].
 Predictor = Callable[[FloatArray], FloatArray]
 Regressor = Callable[[FloatArray, FloatArray], Predictor]  # of mixtures and losses of runs
-Solver = Callable[[NDArray[np.intp], NDArray[np.intp]], tuple[FloatArray, FloatArray]]
 
-# Distances of the floor of the exponential law from the least loss, in ranges of the losses: steep to almost linear.
-_GAPS = np.logspace(-1.5, 1.5, 13)
 _MOST_FOLDS = 40
-# Ridge penalties, as multiples of the largest squared singular value: from almost none to almost a constant.
-_PENALTIES = np.logspace(-8, 1, 19)
 
 
 def library(name: str) -> Any:
@@ -38,72 +34,6 @@ def library(name: str) -> Any:
         raise ValueError(
             f"A fit needs {error.name}, which is not installed: pip install 'adaptive-mixer[fit]'."
         ) from error
-
-
-def fit_exponential(mixtures: FloatArray, losses: FloatArray) -> Predictor:
-    """Fits `L_k(w) = c_k + exp(a_k + Σ_j t_kj w_j)`, the law of Data Mixing Laws (Ye et al., 2403.16952).
-
-    The floor `c_k` and a ridge penalty on `t_k` are the pair of a grid with the least squared error of the loss on
-    mixtures left out. A grid needs no starting point, and the penalty keeps a few runs from being fitted exactly.
-
-    Args:
-        mixtures: `[num_runs, num_streams]` on the simplex. Runs of one mixture are left out together.
-        losses: `[num_runs, num_losses]`.
-
-    Returns:
-        The law. It is convex in the mixture.
-    """
-    points, groups, counts = np.unique(mixtures, axis=0, return_inverse=True, return_counts=True)
-    values = np.stack([losses[groups == group].mean(axis=0) for group in range(len(points))])
-    width = np.ptp(values, axis=0)
-    floors = values.min(axis=0) - _GAPS[:, None] * np.where(width > 0.0, width, 1.0)  # [num_gaps, num_losses]
-    logs = np.log(values[:, None] - floors)
-    left_out, solve = fit_ridge(points, logs.reshape(len(points), -1), counts)
-    left_out = left_out.reshape(-1, *logs.shape)  # [num_penalties, num_mixtures, num_gaps, num_losses]
-    with np.errstate(over="ignore"):  # an infinite error is never the least
-        squares = np.average((floors + np.exp(left_out) - values[:, None]) ** 2, axis=1, weights=counts)
-    penalty, gap = np.unravel_index(squares.reshape(-1, losses.shape[1]).argmin(axis=0), squares.shape[:2])
-    columns = np.arange(losses.shape[1])
-    target = gap * losses.shape[1] + columns
-    floor, (intercepts, slopes) = floors[gap, columns], solve(penalty, target)
-
-    def predict(points: FloatArray) -> FloatArray:
-        with np.errstate(over="ignore"):
-            return np.asarray(floor + np.exp(intercepts + points @ slopes))
-
-    return predict
-
-
-def fit_ridge(features: FloatArray, targets: FloatArray, counts: NDArray[np.intp]) -> tuple[FloatArray, Solver]:
-    """Fits ridge regressions with each of the penalties; the intercept has none.
-
-    Leaving out an observation divides its residual by one less its leverage (PRESS, Allen, Technometrics 1974).
-
-    Args:
-        features: `[num_observations, num_features]`.
-        targets: `[num_observations, num_targets]`.
-        counts: `[num_observations]`: how often each observation counts.
-
-    Returns:
-        Predictions for observations left out `[num_penalties, num_observations, num_targets]`, and a function that
-        gives intercepts `[num_chosen]` and slopes `[num_features, num_chosen]` of numbers of penalties and targets.
-    """
-    weights = counts / counts.sum()
-    roots = np.sqrt(weights)[:, None]
-    feature_means, target_means = weights @ features, weights @ targets
-    left, values, right = np.linalg.svd(roots * (features - feature_means), full_matrices=False)
-    gains = values / (values**2 + _PENALTIES[:, None] * (values[0] ** 2 or 1.0))  # [num_penalties, rank]
-    parts = left.T @ (roots * (targets - target_means))
-    centred = (left / roots * (gains * values)[:, None]) @ parts
-    leverages = weights + (gains * values) @ (left**2).T  # [num_penalties, num_observations]
-    residuals = targets - target_means - centred
-    left_out = targets - residuals / np.maximum(1.0 - leverages, 1e-12)[:, :, None]
-
-    def solve(penalties: NDArray[np.intp], chosen: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
-        slopes = right.T @ (gains[penalties].T * parts[:, chosen])
-        return target_means[chosen] - feature_means @ slopes, slopes
-
-    return left_out, solve
 
 
 def fit_gaussian_process(mixtures: FloatArray, losses: FloatArray) -> Predictor:
@@ -135,7 +65,7 @@ def fit_constant(_: FloatArray, losses: FloatArray) -> Predictor:
     return lambda points: np.tile(losses.mean(axis=0), (len(points), 1))
 
 
-REGRESSORS: dict[str, Regressor] = {"exponential": fit_exponential, "gaussian-process": fit_gaussian_process}
+REGRESSORS: dict[str, Regressor] = {"exponential": MixingLaw.fit, "gaussian-process": fit_gaussian_process}
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 logger = logging.get_logger(__name__)
 _LEAST_ROWS, _MOST_ROWS = 4, 64  # of each stream and target in a measurement
 _ALWAYS = (2, 4, 8, 16, 32)  # steps that a measurement follows, whatever it costs: the mixture matters most then
-_SHARE = 0.04  # of a run's work that measurements take
+_SHARE, _EARLY_SHARE = 0.04, 0.08  # of a run's work that measurements take
+_EARLY_STEPS = 256  # a mixture matters most while the model learns most
 _FORWARDS = 2 / 3  # work of two forwards in that of a forward and a backward
 _LOSS_ROWS = 64  # of each target, whose losses are compared over time
 _FALL = 0.02  # of a target's loss: length of the step along its gradient
@@ -53,8 +54,8 @@ class TargetProbe(StepHook):
 
     Losses that are compared over time, for bounds and the worst target, are those of the same up to 64 rows each time;
     with bounds, the first ones follow step 1. Measurements follow steps 2, 4, 8, 16 and 32, then
-    grow apart by √2 or more. Each takes as many rows as 4 % of the work since the last one pays for, 4 to 64 of each
-    stream and target; once it is 64, measurements are regular.
+    grow apart by √2 or more. Each takes as many rows as 4 % of the work since the last one pays for (8 % of the first
+    256 steps), 4 to 64 of each stream and target; in the end, measurements of 64 are regular.
 
     Args:
         targets: The rows of each target, in order.
@@ -84,7 +85,7 @@ class TargetProbe(StepHook):
         self.interval_steps = policy.alignment_interval_steps or math.ceil(_MOST_ROWS / self._rows_per_step)
         self._early = [0]
         for step in (math.floor(2 ** (number / 2)) for number in range(2, 64)):
-            is_paid = self._rows_per_step * (step - self._early[-1]) >= _LEAST_ROWS
+            is_paid = self._paid(self._early[-1], step) >= _LEAST_ROWS
             if self._early[-1] < step < self.interval_steps and (step in _ALWAYS or is_paid):
                 self._early.append(step)
         self._has_warned = False
@@ -97,9 +98,14 @@ class TargetProbe(StepHook):
     def num_rows(self, step: int) -> int:
         """Returns the rows of each stream and target in the measurement after a step, over all ranks."""
         before = max(early for early in self._early if early < step)
-        steps = step - max(before, (step - 1) // self.interval_steps * self.interval_steps)
-        rows = min(max(self._rows_per_step * steps, _LEAST_ROWS), _MOST_ROWS)
+        before = max(before, (step - 1) // self.interval_steps * self.interval_steps)
+        rows = min(max(self._paid(before, step), _LEAST_ROWS), _MOST_ROWS)
         return self._world_size * math.ceil(rows / self._world_size)
+
+    def _paid(self, start: int, end: int) -> float:
+        """Returns the rows of each stream and target that the work of the steps after `start` up to `end` pays for."""
+        early = min(end, _EARLY_STEPS) - min(start, _EARLY_STEPS)
+        return self._rows_per_step * (end - start + (_EARLY_SHARE / _SHARE - 1.0) * early)
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model whose ranks have no gradients of their own; see `StepHook.prepare`."""
@@ -128,24 +134,14 @@ class TargetProbe(StepHook):
         losses = []
         with self._runs.without_gradients(training=False):
             for target in self._targets:
-                positions = np.arange(self._rank, min(_LOSS_ROWS, target.num_rows), self._world_size, dtype=np.int64)
-                own = self._runs.on_all_ranks(partial(self._summed_loss, target, positions))
+                own_rows = (self._rank, self._world_size, _LOSS_ROWS)
+                own = self._runs.on_all_ranks(partial(target.summed_loss, self._runs, *own_rows))
                 total, num_items = self._run.rank_sync.add_up(torch.tensor(own, dtype=torch.float64)).tolist()
                 losses.append(total / max(num_items, 1.0))
         if statistics is not None:
             return replace(statistics, losses=np.array(losses))
         unknown = np.full((len(losses), len(self._are_measured)), np.nan)
         return TargetStatistics(np.array(losses), unknown, unknown)
-
-    def _summed_loss(self, target: TargetRows, positions: Int64Array) -> tuple[float, float]:
-        """Returns this rank's sum of losses and its items, in micro-batches as large as those of steps."""
-        total, num_items = 0.0, 0.0
-        for part in np.array_split(positions, max(1, -(-len(positions) // self._runs.most_samples))):
-            if len(part):
-                micro = target.micro_batch(part, 0)
-                items = float(self._runs.items(micro).sum())
-                total, num_items = total + items * float(self._runs.mean_loss(micro)), num_items + items
-        return total, num_items
 
     def _measure(self, step: int) -> TargetStatistics:
         losses, sums = [], []
@@ -191,22 +187,13 @@ class TargetProbe(StepHook):
         micro = self._runs.on_all_ranks(partial(target.micro_batch, self._positions(0, step), step))
         own_items = int(self._runs.items(micro).sum())
         weight = own_items / max(int(self._run.rank_sync.total(np.array([own_items]))[0]), 1)
-        loss = self._runs.on_all_ranks(partial(self._backward, micro, weight))
+        loss = self._runs.on_all_ranks(partial(self._runs.backward, micro, weight))
         self._runs.average_own()
         total = float(self._run.rank_sync.add_up(torch.tensor([loss * weight], dtype=torch.float64)))
         gradients = [parameter.grad for parameter in parameters]
         for parameter in parameters:
             parameter.grad = None
         return total, gradients
-
-    def _backward(self, micro: MicroBatch, weight: float) -> float:
-        scale = float(self._runs.loss_scale())
-        loss = self._runs.mean_loss(micro)
-        torch.autograd.backward(loss * (weight * self._world_size * scale))
-        for parameter in self._runs.parameters:
-            if scale != 1.0 and parameter.grad is not None:
-                parameter.grad.div_(scale)
-        return float(loss.detach())
 
     # ---- Streams ----
 

@@ -27,8 +27,8 @@ def decided(policy: Policy, *seen: Observation, objective: Objective | None = No
 
 
 def test_a_clear_measurement_moves_the_share_of_the_way_to_the_maximum_by_hand() -> None:
-    # Scores 1, 0.5 and 0 of the prior ½, ¼, ¼: the goal is ∝ w⁰ e^{4s}.
-    goal = np.log([0.5, 0.25, 0.25]) + 4.0 * np.array([1.0, 0.5, 0.0])
+    # Scores 1, 0.5 and 0 of the prior ½, ¼, ¼: the goal is ∝ w⁰ e^{6s}.
+    goal = np.log([0.5, 0.25, 0.25]) + 6.0 * np.array([1.0, 0.5, 0.0])
     for rate in (1.0, 0.3):
         expected = np.exp((1 - rate) * np.log([0.5, 0.25, 0.25]) + rate * (goal - np.logaddexp.reduce(goal)))
         policy = MarginalValue(rate=rate, drift=0.0)
@@ -48,10 +48,13 @@ def test_without_evidence_nothing_moves() -> None:
     assert decided(MarginalValue(), *clear, noise) == pytest.approx(decided(MarginalValue(), *clear), abs=0.02)
 
 
-def test_a_change_that_noise_does_not_explain_counts_at_once() -> None:
-    policy = MarginalValue()
-    decided(policy, *[measurement([1.0, 0.0, 0.5], 0.01)] * 10, measurement([0.0, 1.0, 0.5], 0.01))
-    np.testing.assert_allclose(policy.scores, [0.0, 1.0, 0.5], atol=0.02)
+def test_a_change_that_noise_does_not_explain_counts_half_until_it_is_confirmed() -> None:
+    policy, before, after = MarginalValue(), measurement([1.0, 0.0, 0.5], 0.01), measurement([0.0, 1.0, 0.5], 0.01)
+    settled = decided(policy, *[before] * 10)
+    np.testing.assert_allclose(decided(policy, *[before] * 10, after), settled, atol=0.01)
+    np.testing.assert_allclose(policy.scores, [0.5, 0.5, 0.5], atol=0.03)
+    decided(policy, *[before] * 10, after, after, after)
+    np.testing.assert_allclose(policy.scores, [0.0, 1.0, 0.5], atol=0.15)
 
 
 def test_noisy_measurements_are_averaged() -> None:

@@ -56,7 +56,7 @@ def train(folder: Path, name: str, **changes: Any) -> tuple[MixingTrainer, list[
 
     policy.update = noted  # type: ignore[method-assign]
     args = {"max_steps": 6, "eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.05}
-    if "alignment" in policy.needs:
+    if policy.needs & {"alignment", "branches"}:
         changes = {"objective": ["a"], **changes}
     trainer = build(folder, policy, eval_dataset=streams(), model=Tagger(), args=args, **changes)
     trainer.train()
@@ -83,6 +83,8 @@ def test_it_sees_what_it_needs_and_moves_the_mixture(tmp_path: Path, name: str, 
         assert any(observation.gradients is not None for observation in seen)
     if "alignment" in policy.needs:
         assert any(observation.targets is not None for observation in seen)
+    if "branches" in policy.needs:
+        assert any(observation.branches is not None for observation in seen)
     if "evaluation_loss" in policy.needs:
         assert any(observation.evaluation_losses is not None for observation in seen)
     if name not in STAY:

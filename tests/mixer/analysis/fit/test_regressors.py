@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from mixer.analysis.fit.mixture import group_runs
-from mixer.analysis.fit.regressors import Predictor, fit_constant, fit_exponential, fit_ridge, leave_out
+from mixer.analysis.fit.regressors import Predictor, fit_constant, leave_out
+from mixer.policies.shared.mixing_law import MixingLaw, fit_ridge
 from mixer.utils.arrays import FloatArray
 
 
@@ -52,7 +53,7 @@ def test_the_exponential_law_is_recovered() -> None:
     points, slopes = np.random.default_rng(1).dirichlet(np.ones(3), 100), np.array([[-3.0, -0.5], [0.2, -2], [-0.1, 0]])
     losses, expected = (np.array([1.0, 2.0]) + np.exp(one @ slopes) for one in (mixtures, points))
     # Losses span 1; the floor is of a grid.
-    assert fit_exponential(mixtures, losses)(points) == pytest.approx(expected, abs=0.04)
+    assert MixingLaw.fit(mixtures, losses)(points) == pytest.approx(expected, abs=0.04)
 
 
 def test_runs_count_as_often_as_there_are() -> None:
@@ -62,7 +63,7 @@ def test_runs_count_as_often_as_there_are() -> None:
     spread = np.zeros_like(losses)
     spread[:3] = [[0.2], [-0.3], [0.1]]
     points = np.random.default_rng(1).dirichlet(np.ones(3), 20)
-    one, other = fit_exponential(mixtures, losses + spread), fit_exponential(mixtures, losses)
+    one, other = MixingLaw.fit(mixtures, losses + spread), MixingLaw.fit(mixtures, losses)
     assert one(points) == pytest.approx(other(points), abs=1e-9)
 
 

@@ -1,0 +1,136 @@
+"""Branches of the model during a run: short trainings on each stream, and losses of their mixtures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import Trainer
+
+from mixer.distributed.gradient_sync import obstacle
+from mixer.models.branches import AdapterBranches, Branches, WeightBranches
+from mixer.policies.branches import BranchPlan, BranchStatistics
+from mixer.trainer.hooks import StepHook
+from mixer.utils.random_state import seeded
+
+if TYPE_CHECKING:
+    from mixer.loading.result import StepResult
+    from mixer.loading.step import MicroBatch
+    from mixer.trainer.run import Run
+    from mixer.trainer.side_runs import SideRuns
+    from mixer.trainer.targets import TargetRows
+    from mixer.utils.arrays import BoolArray, FloatArray
+
+_PART_OF_RUN, _LEAST_STEPS = 40, 4
+_TARGET_ROWS = 128  # of each target, the same at each stage
+_SEED = 5  # apart from that of other draws
+
+
+class BranchProbe(StepHook):
+    """Trains a branch of the model on each stream at each stage, and evaluates mixtures of them on the targets.
+
+    Branches start from the model as it is, and see the streams' next rows at the present learning rate. Afterwards
+    weights, optimizer and random numbers are as before, to the bit. Mixtures are the branches themselves, their mean,
+    and draws from the simplex. Iterable streams and memories have no branch.
+
+    Args:
+        targets: The rows of each target, in order.
+        run: The run.
+        runs: Runs the model outside of training.
+        trainer: The trainer.
+        plan: When and how the model is branched.
+    """
+
+    def __init__(self, targets: Sequence[TargetRows], run: Run, runs: SideRuns, trainer: Trainer, plan: BranchPlan):
+        self._targets, self._run, self._runs, self._trainer, self._plan = targets, run, runs, trainer, plan
+        self._may_branch: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in run.streams])
+
+    def prepare(self, model: nn.Module) -> None:
+        """Refuses a model whose ranks have no gradients of their own; see `StepHook.prepare`."""
+        reason = obstacle(model, self._trainer.args.world_size)
+        if reason is not None:
+            raise ValueError(
+                f"mixing={self._run.options.policy.name} trains branches of the model, but {reason}. Use DDP, or a "
+                "policy that goes by evaluations."
+            )
+
+    def observe(self, result: StepResult) -> Mapping[str, Any]:
+        """Trains and evaluates branches if a stage begins; see `StepHook.observe`."""
+        self.seconds_after, step, most = 0.0, result.plan.step, self._trainer.state.max_steps
+        if step not in {max(1, round(stage * most)) for stage in self._plan.stages}:
+            return {}
+        started = time.perf_counter()
+        num_steps = self._plan.num_steps or max(_LEAST_STEPS, round(most / _PART_OF_RUN))
+        statistics = self._measure(step, num_steps)
+        self.seconds_after = time.perf_counter() - started
+        return {"branches": statistics}
+
+    def _measure(self, step: int, num_steps: int) -> BranchStatistics:
+        mixing = self._run.mixing
+        have_branch = self._may_branch & mixing.planner.active(mixing.clock.progress)
+        with self._runs.own_gradients(training=True) as parameters:
+            branches = self._new(parameters)
+            for stream in np.flatnonzero(have_branch).tolist():
+                with seeded(self._trainer.args.seed, _SEED, step, stream), branches.training() as (trained, optimizer):
+                    for number in range(num_steps):
+                        self._train(trained, optimizer, stream, number)
+        mixtures = self._mixtures(int(have_branch.sum()), step)
+        with self._runs.without_gradients(training=False):
+            losses = [self._losses(branches, mixture) for mixture in mixtures]
+        whole = np.zeros((len(mixtures), len(have_branch)))
+        whole[:, have_branch] = mixtures
+        return BranchStatistics(whole, np.array(losses), have_branch)
+
+    def _new(self, parameters: Sequence[nn.Parameter]) -> Branches:
+        if self._plan.adapter_rank:
+            return AdapterBranches(self._runs.model, self._plan.adapter_rank, self._runs.learning_rate)
+        optimizer: Any = self._runs.optimizer
+        return WeightBranches(parameters, getattr(optimizer, "optimizer", optimizer))
+
+    def _mixtures(self, count: int, step: int) -> FloatArray:
+        """`[num_mixtures, count]`: the branches, their mean, and others."""
+        generator = np.random.default_rng([self._trainer.args.seed, _SEED, step])
+        others = generator.dirichlet(np.ones(count), self._plan.num_mixtures - 1)
+        return np.concatenate([np.eye(count), np.full((1, count), 1.0 / count), others])
+
+    # ---- Training ----
+
+    def _train(
+        self, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer, stream: int, number: int
+    ) -> None:
+        """Takes an optimizer step on a stream, with as many samples as a step of the run has."""
+        runs, args, mixing = self._runs, self._trainer.args, self._run.mixing
+        start = int(mixing.seen[stream]) + number * mixing.batch_size
+        positions = np.arange(start + args.process_index, start + mixing.batch_size, args.world_size, dtype=np.int64)
+        micros = runs.on_all_ranks(partial(runs.samples, {stream: positions}))
+        own = sum(int(runs.items(micro).sum()) for micro in micros)
+        total = max(int(self._run.rank_sync.total(np.array([own]))[0]), 1)
+        runs.on_all_ranks(partial(self._backward, micros, total))
+        runs.average_own(parameters)
+        if args.max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)
+        optimizer.step()
+        for parameter in {*parameters, *runs.parameters}:
+            parameter.grad = None
+
+    def _backward(self, micros: Sequence[MicroBatch], total: int) -> None:
+        for micro in micros:
+            self._runs.backward(micro, int(self._runs.items(micro).sum()) / total)
+
+    # ---- Losses ----
+
+    def _losses(self, branches: Branches, mixture: FloatArray) -> list[float]:
+        """Returns the mean loss of each target under a mixture of the branches, over all ranks."""
+        with branches.mixed(mixture.tolist()):
+            sums = [self._runs.on_all_ranks(partial(self._own_sum, target)) for target in self._targets]
+        totals = self._run.rank_sync.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
+        return [total / max(num_items, 1.0) for total, num_items in totals]
+
+    def _own_sum(self, target: TargetRows) -> tuple[float, float]:
+        args = self._trainer.args
+        return target.summed_loss(self._runs, args.process_index, args.world_size, _TARGET_ROWS)

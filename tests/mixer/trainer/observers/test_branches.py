@@ -1,0 +1,148 @@
+"""Branches of the model during a run."""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mixer
+from mixer import MixingTrainer
+from mixer.models.branches import AdapterBranches, WeightBranches
+from mixer.policies.branches import BranchPlan, BranchStatistics
+from mixer.trainer.observers.branches import BranchProbe
+from tests.helpers import weights_of
+from tests.mixer.comparing import Tagger, Watching, build
+from tests.mixer.trainer.observers.test_targets import OUTSIDE
+
+PLAN = BranchPlan(stages=(0.34, 0.7), num_steps=2, num_mixtures=3)
+
+
+class Branching(Watching):
+    def __init__(self, plan: BranchPlan = PLAN):
+        super().__init__("branches")
+        self.branch_plan = plan
+
+
+def train(folder: Path, policy: Any, **changes: Any) -> MixingTrainer:
+    args = {"max_steps": 6, "optim": "adamw_torch", "learning_rate": 0.01, **changes.pop("args", {})}
+    options = {"eval_dataset": OUTSIDE, "objective": ["outside", "a"], "model": Tagger(), **changes}
+    trainer = build(folder, policy, args=args, **options)
+    trainer.train()
+    return trainer
+
+
+def by_hand(trainer: MixingTrainer, probe: BranchProbe, mixtures: Sequence[np.ndarray]) -> list[list[float]]:
+    """Losses of mixtures of copies that are trained by a copy of the optimizer."""
+    start, ends = trainer.model, []
+    for stream, seen in enumerate(trainer.mixing.seen.tolist()):
+        model, size = deepcopy(start), trainer.mixing.batch_size
+        optimizer = deepcopy(trainer.optimizer.optimizer)
+        copies = dict(zip(start.parameters(), model.parameters(), strict=True))
+        for group, own in zip(optimizer.param_groups, trainer.optimizer.optimizer.param_groups, strict=True):
+            group["params"] = [copies[parameter] for parameter in own["params"]]
+        state = trainer.optimizer.optimizer.state
+        optimizer.state = defaultdict(dict, {copies[p]: deepcopy(own) for p, own in state.items()})
+        for number in range(PLAN.num_steps):
+            positions = seen + number * size + np.arange(size)
+            (micro,) = trainer.side_runs.samples({stream: positions}, size)
+            optimizer.zero_grad()
+            model(**micro.inputs)["loss"].backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        ends.append([parameter.detach() for parameter in model.parameters()])
+    return [[mixed_loss(start, ends, mixture, target) for target in probe._targets] for mixture in mixtures]
+
+
+def mixed_loss(start: Any, ends: Sequence[Sequence[Tensor]], mixture: np.ndarray, target: Any) -> float:
+    model = deepcopy(start).eval()
+    with torch.no_grad():
+        for parts in zip(model.parameters(), *ends, strict=True):
+            parts[0].copy_(sum(float(share) * end for share, end in zip(mixture, parts[1:], strict=True)))
+        micro = target.micro_batch(np.arange(target.num_rows), 0)
+        return float(model(**micro.inputs)["loss"])
+
+
+def test_branches_are_trainings_by_hand_and_leave_the_run_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, measure = [], BranchProbe._measure
+
+    def both(probe: BranchProbe, step: int, num_steps: int) -> BranchStatistics:
+        before = deepcopy((weights_of(trainer.model), trainer.optimizer.state_dict()))
+        found = measure(probe, step, num_steps)
+        after = (weights_of(trainer.model), trainer.optimizer.state_dict())
+        torch.testing.assert_close(after, before, rtol=0.0, atol=0.0)
+        expected.append((step, by_hand(trainer, probe, found.mixtures)))
+        return found
+
+    monkeypatch.setattr(BranchProbe, "_measure", both)
+    policy = Branching()
+    args = {"max_steps": 6, "optim": "adamw_torch", "learning_rate": 0.01, "lr_scheduler_type": "constant"}
+    args |= {"per_device_train_batch_size": 64, "weight_decay": 0.01}
+    options = {"eval_dataset": OUTSIDE, "objective": ["outside", "a"], "model": Tagger(), "batch_size": 12}
+    trainer = build(tmp_path, policy, args=args, **options)
+    trainer.train()
+    seen = [observation.branches for observation in policy.seen]
+    assert [one is not None for one in seen] == [False, True, False, True, False, False]
+    for one, (_, losses) in zip([one for one in seen if one is not None], expected, strict=True):
+        assert one.mixtures.shape == (6, 3)  # three branches, their mean, and two draws
+        np.testing.assert_allclose(one.mixtures.sum(axis=1), 1.0)
+        np.testing.assert_allclose(one.losses, losses, rtol=1e-5)
+    assert trainer.ledger.timings().query("0 < probe_seconds < train_seconds")["step"].tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("adapter_rank", [0, 2])
+def test_branching_changes_no_bit_of_the_training(tmp_path: Path, adapter_rank: int) -> None:
+    ends = []
+    plan = BranchPlan(stages=(0.34,), num_steps=2, num_mixtures=3, adapter_rank=adapter_rank)
+    for name, policy in (("plain", mixer.Uniform()), ("branched", Branching(plan))):
+        trainer = train(tmp_path / name, policy, model=Tagger(dropout=0.3))
+        ends.append(weights_of(trainer.model))
+    assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
+    (seen,) = [o.branches for o in policy.seen if o.branches is not None]  # type: ignore[attr-defined]
+    assert np.ptp(seen.losses, axis=0).min() > 1e-4
+
+
+def test_adapters_are_mixed_as_their_products_are() -> None:
+    torch.manual_seed(0)
+    layer, inputs = torch.nn.Linear(3, 2), torch.randn(4, 3)
+    branches, plain, products = AdapterBranches(layer, 2, 0.01), layer(inputs), []
+    for _ in range(2):
+        with branches.training() as (parameters, optimizer):
+            for _ in range(3):
+                optimizer.zero_grad()
+                layer(inputs).square().sum().backward()
+                optimizer.step()
+            products.append((parameters[1] @ parameters[0]).detach())
+    with branches.mixed([0.3, 0.6]):
+        mixed = layer(inputs)
+    torch.testing.assert_close(mixed, plain + inputs @ (0.3 * products[0] + 0.6 * products[1]).T)
+    assert torch.equal(layer(inputs), plain)
+    with pytest.raises(ValueError, match="no linear layers"):
+        AdapterBranches(torch.nn.Embedding(3, 2), 2, 0.01)
+
+
+def test_a_failing_branch_leaves_weights_and_optimizer_as_they_were() -> None:
+    layer = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
+    layer(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    before = deepcopy((layer.state_dict(), optimizer.state_dict()))
+    branches = WeightBranches([*layer.parameters()], optimizer)
+    with contextlib.suppress(RuntimeError), branches.training():
+        optimizer.step()
+        assert optimizer.state_dict()["state"][0]["step"] == 2
+        raise RuntimeError("lost")
+    torch.testing.assert_close((layer.state_dict(), optimizer.state_dict()), before, rtol=0.0, atol=0.0)
+
+
+def test_a_policy_with_branches_needs_an_objective(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="OPMix needs an objective"):
+        build(tmp_path, mixer.OPMix(), args={"max_steps": 2})
