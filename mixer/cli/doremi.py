@@ -9,7 +9,8 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from mixer.analysis.doremi.runs import POLICY, Step, find_weights, finish, on_main
+from mixer.analysis.doremi.runs import POLICY, find_weights
+from mixer.analysis.steps import Step, finish, on_main
 from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.distributed.launch import build_together
 from mixer.policies import Policy

@@ -28,7 +28,7 @@ INTERRUPTED = 130
 # Each is a function of the module of its name, but for the lists.
 _COMMANDS = (
     *("train", "inspect", "policies", "schedules", "compare", "report", "watch"),
-    *("doremi", "fit", "simulate", "explain", "completion"),
+    *("doremi", "fit", "headroom", "simulate", "explain", "completion"),
 )
 _MODULES = {"policies": "listings", "schedules": "listings"}
 

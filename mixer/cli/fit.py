@@ -33,8 +33,11 @@ def fit() -> Command:
     )
     add = parser.add_argument
     add("runs", nargs="+", type=str, help="Output folders of runs that differ in their mixture alone.")
-    objective = "The objective to minimise, made of the losses of streams. A NAME may also be another evaluation set."
-    add("--objective", type=str, default="average", metavar="average|worst|NAME=weight,...", help=objective)
+    objective = (
+        "What to minimise, made of the losses of streams; a NAME may also be another evaluation set. Default: the "
+    )
+    objective += "objective that the runs declared, else the average."
+    add("--objective", type=str, metavar="average|worst|NAME=weight,...", help=objective)
     loss = "Losses of the last evaluation, or of training over the last tenth of the steps."
     add("--loss", choices=["evaluation", "train"], default="evaluation", help=loss)
     add("--unit", choices=["samples", "tokens"], default="samples", help="Unit of the shares.")
@@ -57,7 +60,7 @@ def _run(config: Namespace) -> None:
     fitted = fit_mixture(
         recorded.mixtures,
         recorded.losses,
-        objective=config.objective,
+        objective=config.objective or recorded.objective or "average",
         regressor=config.regressor,
         least_share=config.least_share,
         streams=recorded.streams,

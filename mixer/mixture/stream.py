@@ -8,11 +8,12 @@ from typing import Any
 
 import datasets
 import numpy as np
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from mixer.mixture.bad_samples import OnSampleError, Skipping, check_choice
 from mixer.mixture.cursor import GrowingDataset
 from mixer.policies.contract import Mixture
+from mixer.utils.arrays import Int64Array
 
 _SPLIT_NAMES = frozenset({"train", "validation", "valid", "val", "dev", "eval", "test"})
 
@@ -203,6 +204,16 @@ def is_iterable(dataset: Any) -> bool:
     """Whether a dataset is iterable only, so that it cannot be indexed."""
     has_rows_only = hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
     return isinstance(dataset, (IterableDataset, datasets.IterableDataset)) or has_rows_only
+
+
+def selected(dataset: Any, indices: Int64Array) -> Any:
+    """Selects rows of a map-style dataset: a dataset of the same kind if it can, else a `Subset`.
+
+    Args:
+        dataset: The dataset.
+        indices: int64 `[num_rows]`.
+    """
+    return dataset.select(indices) if hasattr(dataset, "select") else Subset(dataset, indices.tolist())
 
 
 def as_streams(train_dataset: Any, called: str = "train_dataset") -> list[Stream]:

@@ -10,6 +10,7 @@ from mixer.policies.contract import Decision, Mixture
 from mixer.policies.objective import Worth
 from mixer.policies.shared.alignment_policy import AlignmentInterval, AlignmentPolicy
 from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.repeated import REPEAT_PASSES, discounted
 from mixer.policies.shared.shares import softmax
 from mixer.utils.arrays import BoolArray, FloatArray
 
@@ -73,7 +74,7 @@ class MarginalValue(AlignmentPolicy):
     rate: Annotated[float, check_range, 1e-6, 1, "1 takes each new mixture at once"] = 0.5
     drift: Annotated[float, check_range, 0, 1, "0 averages all measurements alike"] = 0.02
     interval_steps: AlignmentInterval = 0
-    repeat_passes: Annotated[float, check_range, 1e-3, math.inf, "15 is measured for language models"] = 15.0
+    repeat_passes: Annotated[float, check_range, 1e-3, math.inf, "15 is measured for language models"] = REPEAT_PASSES
     tau: Annotated[float, check_range, 1e-9, 1e9, "a large one is the maximum, a small one the average"] = 3.0
     bound_rate: Annotated[float, check_range, 0, 1e3, "0 ignores bounds"] = 0.1
 
@@ -124,19 +125,6 @@ class MarginalValue(AlignmentPolicy):
     def scores(self) -> FloatArray:
         """`[num_streams]`: the estimates, at most 1; NaN without a measurement."""
         return self._scores.copy()
-
-
-def discounted(scores: FloatArray, num_passes: FloatArray, repeat_passes: float) -> FloatArray:
-    """Lowers positive scores of streams whose rows are repeated, by `exp(−passes after the first / repeat_passes)`.
-
-    Args:
-        scores: `[num_streams]`; NaN stays.
-        num_passes: `[num_streams]`: passes so far.
-        repeat_passes: Passes in which the worth falls to 1/e.
-    """
-    factors = np.exp(-np.maximum(num_passes - 1.0, 0.0) / repeat_passes)
-    found: FloatArray = np.where(scores > 0.0, scores * factors, scores)
-    return found
 
 
 def trust_in(scores: FloatArray, variance: float) -> float:

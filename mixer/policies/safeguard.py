@@ -1,15 +1,17 @@
 """Safeguard: back to the streams' own weights where a policy harms the objective."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.objective import Objective, TargetStatistics
 from mixer.policies.shared.ranges import check_count, check_range
-from mixer.policies.shared.shares import share_out
+from mixer.policies.shared.repeated import REPEAT_PASSES, discounted
+from mixer.policies.shared.shares import share_out, shares
 from mixer.policies.shared.wrapper import Wrapper
-from mixer.utils.arrays import FloatArray
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 _LEAST_KEPT = 3  # fewer measurements have no spread
 _HUGE = 1e100
@@ -27,8 +29,14 @@ class Safeguard(Wrapper):
     - the own weights are worth more than the policy's;
     - the objective's loss on the rows that steer has risen above its lowest mean.
 
+    A stream that is a target itself is what the objective is about, and the mixture of such streams by importance gives
+    an unbiased gradient of it, which no measurement has to find: so `target_share` of a batch is drawn by importance as
+    far as the targets are streams, and the policy divides the rest. That part falls with the passes over a stream, by
+    `e^(−r/R)` for r passes after the first; see `MarginalValue`.
+
     Args:
         policy: The inner policy.
+        target_share: Share of a batch that streams which are targets have at least, if all targets are streams.
         threshold: Standard errors that count as harm.
         num_kept: Measurements that are judged together, 3 or more.
 
@@ -36,35 +44,54 @@ class Safeguard(Wrapper):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_gains", "_errors", "_losses", "_lowest", "has_stopped")
+    _remembered = ("_decided", "_importance", "_gains", "_errors", "_losses", "_lowest", "has_stopped")
 
-    def __init__(self, policy: Policy, threshold: float = 3.0, num_kept: int = 6):
+    def __init__(self, policy: Policy, target_share: float = 0.75, threshold: float = 3.0, num_kept: int = 6):
         super().__init__(policy)
+        check_range("target_share", target_share, 0, 1, "0 leaves all to the policy")
         check_range("threshold", threshold, 0, 100, "3 standard errors are usual")
         check_count("num_kept", num_kept, _LEAST_KEPT, "6 measurements are usual")
-        self.threshold, self.num_kept = threshold, num_kept
+        self.target_share, self.threshold, self.num_kept = target_share, threshold, num_kept
         self.needs = self.needs | {"alignment"}
 
     def start(self, mixture: Mixture) -> Decision:
         """Starts the inner policy; see `Policy.start`."""
         self._objective = mixture.objective or Objective(list(mixture.names))
         self._own, self._gains, self._errors = mixture.weights, np.zeros(0), np.zeros(0)
+        self._num_samples, names = mixture.num_samples, self._objective.names
+        self._target_of = np.array([names.index(name) if name in names else -1 for name in mixture.names])
+        self._importance = self._objective.weights(np.full(len(names), np.nan), _SHARPNESS)
         self._losses, self._lowest, self.has_stopped = np.zeros(0), _HUGE, False
-        return super().start(mixture)
+        decision = super().start(mixture)
+        self._decided = shares(np.asarray(decision.weights))
+        return self._anchored(decision, np.zeros(len(self._own)), mixture.is_active, None)
 
     def update(self, observation: Observation) -> Decision:
         """Passes on the inner policy's decision, or the own weights once it has harmed; see `Policy.update`."""
         decision = super().update(observation)
         if observation.targets is not None and not self.has_stopped:
-            shares = observation.weights if observation.shares is None else observation.shares
-            self._judge(observation.targets, shares, observation.step)
+            self._judge(observation.targets, self._decided, observation.step)
+        self._decided = shares(np.asarray(decision.weights))
+        lengths = observation.tokens_per_sample
         if not self.has_stopped:
+            return self._anchored(decision, observation.seen, observation.is_active, lengths)
+        return Decision(share_out(self._own, self._own, observation.is_active & (self._own > 0.0), 0.0, lengths))
+
+    def _anchored(
+        self, decision: Decision, seen: FloatArray | Int64Array, active: BoolArray, lengths: FloatArray | None
+    ) -> Decision:
+        """Draws a part of the batch by the importance of the streams that are targets."""
+        among = active & (self._own > 0.0) & (self._target_of >= 0)
+        importance = np.where(among, self._importance[self._target_of], 0.0)
+        passes = np.where(self._num_samples > 0, seen / np.maximum(self._num_samples, 1), 0.0)
+        anchor = self.target_share * discounted(importance, passes, REPEAT_PASSES)
+        if not anchor.any():
             return decision
-        active = observation.is_active & (self._own > 0.0)
-        return Decision(share_out(self._own, self._own, active, 0.0, observation.tokens_per_sample))
+        weights = anchor + (1.0 - anchor.sum()) * shares(np.asarray(decision.weights))
+        return replace(decision, weights=share_out(weights, self._own, active & (self._own > 0.0), 0.0, lengths))
 
     def _judge(self, targets: TargetStatistics, weights: FloatArray, step: int) -> None:
-        importance = self._objective.weights(targets.losses, _SHARPNESS)
+        importance = self._importance = self._objective.weights(targets.losses, _SHARPNESS)
         worth = targets.worth(importance)
         if worth.largest > 0.0:
             known = np.isfinite(worth.scores)

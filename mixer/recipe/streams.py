@@ -2,21 +2,23 @@
 
 import inspect
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import datasets
+import numpy as np
 
 from mixer.mixture.bad_samples import OnSampleError
-from mixer.mixture.stream import Stream
+from mixer.mixture.stream import Stream, selected
+from mixer.policies.shared.ranges import check_range
 from mixer.recipe.data.formats import Format
 from mixer.recipe.data.formatting import column_names, content_of, fitted, formatted
 from mixer.recipe.data.source import DataSource
 from mixer.recipe.data.validation import Validation
 
 # Fields of the data; all others are passed on to `Stream`.
-_OF_DATA = ("factory", "arguments", "train_split", "validation_split", "data", "format", "validation")
+_OF_DATA = ("factory", "arguments", "train_split", "validation_split", "data", "format", "validation", "rows_share")
 
 
 @dataclass
@@ -30,6 +32,16 @@ class Factory:
 
     factory: str
     arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def _part_of(dataset: Any, share: float, called: str) -> Any:
+    check_range(called, share, 1e-6, 1.0, "1 trains on all rows")
+    if share == 1.0:
+        return dataset
+    if not isinstance(dataset, Sized):
+        raise ValueError(f"{called}={share}: the data have no number of rows; leave it at 1.")
+    rows = np.linspace(0, len(dataset), max(1, round(share * len(dataset))), endpoint=False).astype(np.int64)
+    return selected(dataset, rows)
 
 
 def call_by_name(field_name: str, dotted_name: str, arguments: Mapping[str, Any], *positional: Any) -> Any:
@@ -93,6 +105,7 @@ class StreamRecipe:
         format: Turns rows into samples: `Text`, `Prompt`, `Chat` or `Labelled` with their arguments, or a class of your
             own. Needs the recipe's tokenizer; leave it out for tokenized data.
         validation: Rows to hold out for evaluation: a share, a number of rows, or `Validation`.
+        rows_share: Share of the rows to train on, spread evenly: a short run then repeats a stream as a long one does.
         weight: See `Stream`, as for all that follow.
         max_epochs: See `Stream`.
         shuffle: See `Stream`.
@@ -113,6 +126,7 @@ class StreamRecipe:
     data: DataSource | None = None
     format: Format | None = None
     validation: int | float | Validation | None = None
+    rows_share: float = 1.0
     weight: float | None = None
     max_epochs: float | None = None
     shuffle: bool = True
@@ -144,6 +158,7 @@ class StreamRecipe:
                 raise ValueError(f"{called}: it has a validation split already: give that or validation, not both.")
             own = self.validation if isinstance(self.validation, Validation) else Validation(self.validation)
             train, evaluation = own.carve(train, f"{called}.validation")
+        train = _part_of(train, self.rows_share, f"{called}.rows_share")
         rows, names, chosen = (None, None), None, None
         if self.format is not None:
             if tokenizer is None:

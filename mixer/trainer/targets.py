@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch.utils.data import Subset
 from transformers import Trainer
 
 from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
 from mixer.loading.step import MicroBatch
 from mixer.mixture.cursors import ShuffledCursor
-from mixer.mixture.stream import Stream, is_iterable
+from mixer.mixture.stream import Stream, is_iterable, selected
 from mixer.models.inputs import TASK
 from mixer.policies.objective import Objective
 from mixer.trainer.run import Steering
@@ -85,11 +84,7 @@ def _split(dataset: Any, share: float, name: str) -> tuple[Any, Any]:
             f"steering and judging need one or more each. {way_out}"
         )
     order = ShuffledCursor(Stream(name, dataset), _SPLIT_SEED).references(range(len(dataset)))
-    return tuple(_selected(dataset, np.sort(part)) for part in np.split(order, [num_steering]))
-
-
-def _selected(dataset: Any, indices: Int64Array) -> Any:
-    return dataset.select(indices) if hasattr(dataset, "select") else Subset(dataset, indices.tolist())
+    return tuple(selected(dataset, np.sort(part)) for part in np.split(order, [num_steering]))
 
 
 class TargetRows:

@@ -9,7 +9,10 @@ import pytest
 
 from mixer import Ledger
 from mixer.cli.entry import main
+from mixer.ledger.summary import summarise
 from tests.commands.recipes import Runs, write_recipe
+
+DECLARED = {"python": 3.0, "cpp": 1.0}
 
 
 def train(folder: Path, name: str, share: float, *arguments: str) -> str:
@@ -18,10 +21,17 @@ def train(folder: Path, name: str, share: float, *arguments: str) -> str:
     return str(folder / name)
 
 
+def recorded_objective_of(run: Path) -> float:
+    """The objective that the run itself evaluated at its end."""
+    return summarise(run).objectives[1]
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("fit")
-    write_recipe(folder, {"eval_on_start": False, "max_steps": 2, "learning_rate": 0.01}, batch_size=20)
+    write_recipe(
+        folder, {"eval_on_start": False, "max_steps": 2, "learning_rate": 0.01}, batch_size=20, objective=DECLARED
+    )
     return [train(folder, f"python-{share}", share) for share in (0.1, 0.5, 0.9)]
 
 
@@ -39,6 +49,9 @@ def test_a_mixture_is_fitted_and_trained_on_by_the_printed_command(
     assert all(0.1 <= weight <= 0.9 for weight in weights.values())
     assert [run["name"] for run in document["runs"]] == [Path(run).name for run in runs]
     assert document["best_run"] == min(document["runs"], key=lambda run: float(run["loss"]))["name"]
+    assert document["objective"] == "the declared objective"
+    ends = [recorded_objective_of(Path(run)) for run in runs]
+    assert [run["loss"] for run in document["runs"]] == pytest.approx(ends)
     assert document["runs"][0]["shares"] == pytest.approx({"python": 0.1, "cpp": 0.9})
     command = shlex.split(shown.strip().splitlines()[-1])
     assert command == ["mixer", "train", "RECIPE.yaml", "--mixing", f"$(cat '{output}')"]

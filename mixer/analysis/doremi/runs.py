@@ -1,154 +1,16 @@
 """The runs of DoReMi: a reference model and a proxy, which gives the weights."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import torch.distributed as dist
-from transformers import TrainingArguments
-from transformers.trainer_utils import SaveStrategy
-from transformers.utils import logging
-
+from mixer.analysis.steps import Step, finish
 from mixer.policies.contract import Policy, weights_array
 from mixer.policies.doremi import DoReMi
 from mixer.policies.registry import as_policy
 from mixer.policies.shared.wrapper import Wrapper
-from mixer.recipe.files import differences, read_recipe
-from mixer.recipe.recipe import Recipe
-from mixer.trainer.checkpointing.choose import newest_complete
 from mixer.trainer.trainer import MixingTrainer
-from mixer.utils.files import read_json, write_json, write_text
 
-FINISHED_FILE = "finished.json"
-RECIPE_FILE = "recipe.yaml"
-_RESULTS = (FINISHED_FILE, "checkpoint-*", "training_args.bin")  # the last one is saved with the final model
-_SET_BY_THE_COMMAND = "reference_model"  # the folder of the reference, which may have moved
-_MOST_NAMED = 4
-logger = logging.get_logger(__name__)
-_Result = TypeVar("_Result")
 POLICY = DoReMi.__name__  # the default policy of the proxy
-
-
-@dataclass(frozen=True)
-class Step:
-    """A run: the reference, the proxy, or the main run.
-
-    Args:
-        recipe: The recipe; it trains into `training.output_dir`.
-        yaml: The recipe as YAML, for `mixer train`.
-        given_as: The command's names for fields of the recipe, where they differ.
-    """
-
-    recipe: Recipe
-    yaml: str
-    given_as: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def folder(self) -> Path:
-        """The run's output folder."""
-        return Path(str(self.recipe.training.output_dir))
-
-
-def finish(step: Step, gather: Callable[[MixingTrainer], dict[str, Any]] | None = None) -> dict[str, Any]:
-    """Trains a run to its end, from its newest checkpoint if there is one; does nothing if it is finished.
-
-    Args:
-        step: The run.
-        gather: Returns the results of the trained run as plain data.
-
-    Returns:
-        These results; those on disk, if the run had finished before.
-
-    Raises:
-        ValueError: If the run was started with another recipe.
-    """
-    training, file = step.recipe.training, step.folder / FINISHED_FILE
-    results = on_main(training, lambda: _begin(step))
-    if results is not None:
-        return results
-    trainer = step.recipe.build(model_field=step.given_as.get("model", "model"))
-    trainer.train(resume_from_checkpoint=trainer.newest_checkpoint())
-    trainer.save_model()
-    results = {} if gather is None else gather(trainer)
-    trainer.accelerator.wait_for_everyone()  # the model is saved before the run counts as finished
-    on_main(training, lambda: write_json(file, results, sealed=True))
-    trainer.accelerator.free_memory()
-    return results
-
-
-def on_main(training: TrainingArguments, work: Callable[[], _Result]) -> _Result:
-    """Runs work on the main process and returns its result on all ranks; all ranks must call it.
-
-    Args:
-        training: The training arguments.
-        work: Reads or writes files.
-
-    Raises:
-        ValueError: On all ranks, if the work failed.
-    """
-    outcome: list[Any] = [None, None]  # result, error
-    if training.process_index == 0:
-        try:
-            outcome[0] = work()
-        except (OSError, ValueError) as error:
-            outcome[1] = str(error)
-    if training.world_size > 1:
-        dist.broadcast_object_list(outcome, src=0, device=training.device)
-    result, failure = outcome
-    if failure is not None:
-        raise ValueError(failure)
-    return cast(_Result, result)
-
-
-def _begin(step: Step) -> dict[str, Any] | None:
-    """Returns the results of a finished run; otherwise writes its recipe beside it and returns `None`."""
-    recipe, finished = step.folder / RECIPE_FILE, step.folder / FINISHED_FILE
-    had_begun = recipe.exists()
-    # A folder without results may be reused with another recipe.
-    if had_begun and any(path for results in _RESULTS for path in step.folder.glob(results)):
-        _check_same(step, recipe)
-    if not finished.exists():
-        write_text(recipe, step.yaml)
-        _warn_of_starting_over(step, had_begun)
-        return None
-    try:
-        return read_json(finished)
-    except ValueError:
-        raise ValueError(
-            f"training.output_dir: {finished} cannot be read, so the results of that run are unknown. Delete that file "
-            "to resume from its newest checkpoint; without one it starts over."
-        ) from None
-
-
-def _check_same(step: Step, recipe: Path) -> None:
-    try:
-        before = read_recipe(recipe)
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"training.output_dir: {recipe} cannot be read ({error}), so the recipe of {step.folder} is unknown. If it "
-            "was the same recipe, delete that file to continue; otherwise set another training.output_dir."
-        ) from None
-    different = [name for name in differences(before, step.yaml) if name != _SET_BY_THE_COMMAND]
-    if different:
-        named = ", ".join(different[:_MOST_NAMED]) + (", ..." if len(different) > _MOST_NAMED else "")
-        raise ValueError(
-            f"training.output_dir: {step.folder} was trained with another recipe, which differs in {named}. Use that "
-            "recipe, or set another training.output_dir to start a new run."
-        )
-
-
-def _warn_of_starting_over(step: Step, had_begun: bool) -> None:
-    training = step.recipe.training
-    if had_begun and newest_complete(step.folder).checkpoint is None:
-        logger.warning("%s was started before, but has no complete checkpoint: it starts over.", step.folder)
-    is_never_saved = training.save_strategy == SaveStrategy.NO
-    if is_never_saved or training.save_only_model:
-        logger.warning(
-            "%s trains without checkpoints to resume from (training.%s): if interrupted, it would start over.",
-            step.folder,
-            "save_strategy is 'no'" if is_never_saved else "save_only_model is set",
-        )
 
 
 def find_weights(make: Callable[[str, Mapping[str, Any]], Step]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The best fixed mixture by a fit to the mixtures and losses of runs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ from numpy.typing import ArrayLike
 from mixer.analysis.fit.fitted import FittedMixture, Objective
 from mixer.analysis.fit.regressors import REGRESSORS, Groups
 from mixer.policies.contract import check_weights
+from mixer.policies.objective import Objective as Declared
 from mixer.policies.shared.ranges import check_range
 from mixer.utils.arrays import FloatArray
 
@@ -17,8 +19,13 @@ _LEAST_MIXTURES = 3
 _SAME_MIXTURE = 1e-3
 
 
-def make_objective(objective: str | Mapping[str, float], names: Sequence[str], streams: Sequence[str]) -> Objective:
-    """Makes an objective of its name or weights; see `fit_mixture`."""
+def make_objective(
+    objective: str | Mapping[str, float] | Declared, names: Sequence[str], streams: Sequence[str]
+) -> Objective:
+    """Makes an objective of its name, weights or declaration; see `fit_mixture`."""
+    if isinstance(objective, Declared):
+        made = make_objective(objective.importance or "average", names, streams)
+        return replace(made, name="the declared objective", is_worst=objective.kind == "worst")
     if isinstance(objective, str) and objective in ("average", "worst"):
         members = [name for name in names if name in streams] or names
         return Objective(objective, dict.fromkeys(members, 1.0 / len(members)), is_worst=objective == "worst")
@@ -35,7 +42,7 @@ def make_objective(objective: str | Mapping[str, float], names: Sequence[str], s
 def fit_mixture(
     mixtures: ArrayLike,
     losses: ArrayLike,
-    objective: str | Mapping[str, float] = "average",
+    objective: str | Mapping[str, float] | Declared = "average",
     *,
     streams: Sequence[str] | None = None,
     loss_names: Sequence[str] | None = None,
@@ -53,7 +60,7 @@ def fit_mixture(
         mixtures: `[num_runs, num_streams]`: shares of the streams, or counts.
         losses: `[num_runs, num_losses]`: losses at the end of each run.
         objective: `"average"` or `"worst"` of the losses of streams, or weights of losses by name, also as
-            `"NAME=weight,..."`.
+            `"NAME=weight,..."`; or the `mixer.Objective` of the runs.
         streams: Names of the streams.
         loss_names: Names of the losses; `None` for those of the streams.
         runs: Names of the runs, for messages.

@@ -9,8 +9,11 @@ import pandas as pd
 
 from mixer.analysis.fit.mixture import group_runs
 from mixer.analysis.fit.recipes import check_recipes
+from mixer.ledger.evaluated_losses import recorded_objective
+from mixer.ledger.folder import read_note
 from mixer.ledger.recorded_run import RecordedRun
 from mixer.policies.contract import Unit
+from mixer.policies.objective import Objective
 from mixer.utils.arrays import FloatArray
 from mixer.utils.console import Result
 
@@ -80,6 +83,7 @@ class RecordedRuns(Result):
         mixtures: `[num_runs, num_streams]`: samples or tokens that each run trained on.
         losses: `[num_runs, num_losses]`; NaN where a run has none.
         groups: `[num_runs]`: number of the mixture that the policy requested.
+        objective: The objective that all runs declared, if it is one of losses; else `None`.
         notes: Remarks on the runs for readers of the fit, in sentences.
 
     Raises:
@@ -108,7 +112,15 @@ class RecordedRuns(Result):
         self.losses = np.array([run.losses.reindex(self.loss_names) for run in runs], dtype=np.float64)
         requested = [[run.requested.loc[list(self.streams), kind] for run in runs] for kind in ("samples", "tokens")]
         self.groups = group_runs(*map(np.array, requested))
+        self.objective = _common_objective(folders)
         self.notes = [*_notes(runs, self.streams, self.loss_names), *recipe_notes]
+
+
+def _common_objective(folders: Sequence[Path]) -> Objective | None:
+    found = [recorded_objective(folder, read_note(folder)) for folder in folders]
+    first = found[0]
+    is_common = first is not None and first.metric == "loss" and all(one == first for one in found)
+    return first if is_common else None
 
 
 def _by_name(folders: Sequence[Path]) -> dict[str, Path]:

@@ -105,7 +105,7 @@ MAKERS |= {
     "Hold": lambda **unit: Hold(MAKERS["FAMO, loss"](**unit), 3),
     "Hold(Floor(Smoothed(WarmUp)))": lambda **unit: Hold(Floor(Smoothed(WarmUp(adaptive(**unit), 2)), 0.2), 2),
     "TrustRegion": lambda **unit: TrustRegion(adaptive(**unit), 0.1),
-    "Safeguard": lambda **unit: Safeguard(adaptive(**unit), 0.5, 3),
+    "Safeguard": lambda **unit: Safeguard(adaptive(**unit), 0.5, 0.5, 3),
     "TrustRegion, both": lambda **unit: TrustRegion(MAKERS["FAMO, loss"](**unit), 0.2, 0.02, 0.1),
 }
 

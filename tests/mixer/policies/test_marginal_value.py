@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from mixer.policies import DGA, GRAPE, DoGE, LossChange, MarginalValue, Observation, Policy, Safeguard, Uniform
-from mixer.policies.marginal_value import discounted, pooled, trust_in
+from mixer.policies.marginal_value import pooled, trust_in
 from mixer.policies.objective import Objective, TargetStatistics
+from mixer.policies.shared.repeated import discounted
 from tests.mixer.policies.observed import NAN, Told, mixture, observe
 
 EVEN = (1.0, 1.0, 1.0)
@@ -153,3 +154,28 @@ def test_repeated_rows_are_worth_less_each_time() -> None:
     np.testing.assert_allclose(found, [1.0, 0.5 / np.e, -0.5, NAN])
     seen = measurement([1.0, 1.0, 0.0], seen=np.array([3000, 10, 10]))  # of 100 samples each
     assert decided(MarginalValue(), seen)[0] < decided(MarginalValue(), seen)[1]
+
+
+def test_streams_that_are_targets_have_their_part_by_importance() -> None:
+    sizes = np.array([100, 100, 100])
+    for objective, anchor in (
+        (Objective({"a": 3.0, "b": 1.0}), [0.5625, 0.1875, 0.0]),
+        (Objective({"a": 1.0, "outside": 1.0}), [0.375, 0.0, 0.0]),
+        (Objective({"outside": 1.0}), [0.0, 0.0, 0.0]),
+    ):
+        policy = Safeguard(Uniform())
+        start = replace(mixture(EVEN), objective=objective, num_samples=sizes)
+        rest = 1.0 - np.sum(anchor)
+        np.testing.assert_allclose(policy.start(start).weights, np.array(anchor) + rest / 3.0)
+        # Stream 0 was passed over 16 times: its part is e⁻¹ of what it was.
+        seen = observe(counts=[8] * 3, seen=[1600, 0, 0])
+        part = np.array(anchor) * [np.exp(-1.0), 1.0, 1.0]
+        np.testing.assert_allclose(policy.update(seen).weights, part + (1.0 - part.sum()) / 3.0)
+
+
+def test_the_part_by_importance_follows_the_worst_target() -> None:
+    policy = Safeguard(Uniform(), target_share=1.0)
+    policy.start(replace(mixture(EVEN), objective=Objective({"a": 1.0, "b": 1.0}, kind="worst")))
+    weights = policy.update(measurement([[1.0] * 3, [1.0] * 3], losses=(1.0, 2.0))).weights
+    np.testing.assert_allclose(weights, [1 / (1 + np.exp(3.0)), 1 / (1 + np.exp(-3.0)), 0.0])
+    assert policy.update(observe(counts=[8] * 3)).weights.tolist() == weights.tolist()

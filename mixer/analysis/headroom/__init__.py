@@ -1,0 +1,1 @@
+"""Whether there is anything to gain from another mixture."""

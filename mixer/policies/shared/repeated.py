@@ -1,0 +1,20 @@
+"""Rows that are repeated teach less each time."""
+
+import numpy as np
+
+from mixer.utils.arrays import FloatArray
+
+REPEAT_PASSES = 15.0  # measured for language models: Muennighoff et al. 2023, arXiv:2305.16264
+
+
+def discounted(scores: FloatArray, num_passes: FloatArray, repeat_passes: float) -> FloatArray:
+    """Lowers positive scores of streams whose rows are repeated, by `exp(−passes after the first / repeat_passes)`.
+
+    Args:
+        scores: `[num_streams]`; NaN stays.
+        num_passes: `[num_streams]`: passes so far.
+        repeat_passes: Passes in which the worth falls to 1/e.
+    """
+    factors = np.exp(-np.maximum(num_passes - 1.0, 0.0) / repeat_passes)
+    found: FloatArray = np.where(scores > 0.0, scores * factors, scores)
+    return found
