@@ -54,9 +54,10 @@ $(PEERS_STAMP): pyproject.toml $(CONSTRAINTS) benchmarks/peers/requirements.txt 
 demo: $(STAMP)
 	$(LAUNCH) --training.output_dir runs/demo/adaptive
 	$(LAUNCH) --training.output_dir runs/demo/uniform --mixing Uniform
-	$(VENV)/bin/mixer compare runs/demo/adaptive runs/demo/uniform
-	@echo "A page on both runs: what stands out, tables and plots:"
-	@$(VENV)/bin/mixer report runs/demo/adaptive runs/demo/uniform --output runs/demo/report.html
+	$(LAUNCH) --training.output_dir runs/demo/proportional --mixing Proportional
+	$(VENV)/bin/mixer compare runs/demo/uniform runs/demo/proportional runs/demo/adaptive
+	@echo "A page on the runs: what stands out, tables and plots:"
+	@$(VENV)/bin/mixer report runs/demo/uniform runs/demo/proportional runs/demo/adaptive --output runs/demo/report.html
 
 demo-continual: $(STAMP)
 	$(CONTINUAL) --training.output_dir runs/continual/without-memory --memory null

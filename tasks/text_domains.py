@@ -1,10 +1,11 @@
-"""Text of the local machine as byte-level language modelling data: Python, C++ and English."""
+"""Text of the local machine as byte-level language modelling data: Python, C++, English, and junk."""
 
 import ast
 import hashlib
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import numpy as np
 import numpy.typing as npt
@@ -107,6 +108,43 @@ def english_docstrings(num_samples: int = 2_000, num_validation_samples: int = 1
     return _split("English docstrings", texts, num_samples, num_validation_samples, block_length)
 
 
+def python_manual(num_samples: int = 2_000, num_validation_samples: int = 100, block_length: int = 128) -> Blocks:
+    """English prose: the topics of Python's manual, as `help()` shows them.
+
+    Args:
+        num_samples: Blocks for training.
+        num_validation_samples: Blocks for validation, from other topics.
+        block_length: Bytes of a block.
+
+    Returns:
+        The data sets `"train"` and `"validation"`.
+
+    Raises:
+        ValueError: If there is less text than that.
+    """
+    keyed = sorted((_key_of(f"topics/{name}"), text.encode()) for name, text in topics.items())
+    return _split("Python's manual", keyed, num_samples, num_validation_samples, block_length)
+
+
+def random_text(
+    num_samples: int = 2_000, num_validation_samples: int = 100, block_length: int = 128, seed: int = 0
+) -> Blocks:
+    """Junk: printable characters in no order.
+
+    Args:
+        num_samples: Blocks for training.
+        num_validation_samples: Blocks for validation.
+        block_length: Bytes of a block.
+        seed: Seed of the characters.
+
+    Returns:
+        The data sets `"train"` and `"validation"`.
+    """
+    shape = num_samples + num_validation_samples, block_length
+    blocks = np.random.default_rng(seed).integers(32, 127, shape, dtype=np.uint8)
+    return {"train": ByteBlocks(blocks[:num_samples]), "validation": ByteBlocks(blocks[num_samples:])}
+
+
 def _read(
     roots: Iterable[Path], pattern: str, excluded: frozenset[str] = frozenset(), extract: Callable[[str], str] = str
 ) -> Iterator[tuple[float, bytes]]:
@@ -116,8 +154,7 @@ def _read(
         for path in root.rglob(pattern):
             place = path.relative_to(root)
             if not excluded & set(place.parts):
-                digest = hashlib.blake2b(f"{root.name}/{place.as_posix()}".encode(), digest_size=6).digest()
-                keyed.append((int.from_bytes(digest, "big") / 2**48, path))
+                keyed.append((_key_of(f"{root.name}/{place.as_posix()}"), path))
     for key, path in sorted(keyed):
         try:
             text = extract(path.read_text(encoding="utf-8"))
@@ -125,6 +162,10 @@ def _read(
             continue  # a folder, or a file in another encoding or for another version of Python
         if text:
             yield key, text.encode()
+
+
+def _key_of(name: str) -> float:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=6).digest(), "big") / 2**48
 
 
 def _docstrings(text: str) -> str:

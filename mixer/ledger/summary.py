@@ -14,6 +14,8 @@ from mixer.ledger.evaluated_losses import mean_loss, recorded_objective, recorde
 from mixer.ledger.folder import open_ledger, read_note
 from mixer.policies.objective import Objective
 
+_MOST_WHOLE = 2  # runs side by side on a screen, with all their columns
+
 
 @dataclass(frozen=True)
 class RunSummary:
@@ -115,28 +117,45 @@ def comparison(summaries: Sequence[RunSummary]) -> RenderableType:
 
 
 def comparison_table(summaries: Sequence[RunSummary]) -> Table:
-    """Returns a table of losses and samples per stream and run; objective, average (`eval_loss`) and worst below."""
+    """Returns a table of losses and samples: the objective first, then streams, average (`eval_loss`) and worst.
+
+    Of more than two runs it shows the last losses and the samples alone.
+    """
+    is_short = len(summaries) > _MOST_WHOLE
+    width = 2 if is_short else 4
     table = Table(title="Validation loss and samples by stream")
     table.add_column("stream", justify="left")
     for summary in summaries:
-        table.add_column(f"{summary.name}\nloss first → last", justify="right")
+        table.add_column(f"{summary.name}\n{'loss' if is_short else 'loss first → last'}", justify="right")
         table.add_column(f"{summary.steps} steps\nsamples", justify="right")
-        table.add_column("\ncoverage", justify="right")
-        table.add_column("mean\nweight", justify="right")
+        for title in ("\ncoverage", "mean\nweight")[: width - 2]:
+            table.add_column(title, justify="right")
+    if any(summary.objective is not None for summary in summaries):
+        table.add_row("objective", *_objective_cells(summaries, width), style="bold")
+        table.add_section()
     names = list(dict.fromkeys(name for summary in summaries for name in summary.streams.index))
     for name in names:
-        table.add_row(name, *(cell for summary in summaries for cell in _cells(summary, name)))
+        cells = [_cells(summary, name, is_short)[:width] for summary in summaries]
+        table.add_row(name, *(cell for own in cells for cell in own))
     table.add_section()
-    averages, worst, objectives = [], [], []
+    averages, worst = [], []
     for summary in summaries:
-        objectives += ["-" if summary.objective is None else _over_sets(summary, summary.objectives), "", "", ""]
-        averages += [_over_sets(summary, summary.mean_losses), f"({summary.streams['samples'].sum():,})", "", ""]
-        worst += [_over_sets(summary, summary.worst_losses), "", "", ""]
-    if any(summary.objective is not None for summary in summaries):
-        table.add_row("objective", *objectives, style="bold")
+        total, rest = f"({summary.streams['samples'].sum():,})", [""] * (width - 2)
+        averages += [_over_sets(summary, summary.mean_losses, is_short), total, *rest]
+        worst += [_over_sets(summary, summary.worst_losses, is_short), "", *rest]
     table.add_row("average", *averages)
     table.add_row("worst", *worst)
     return table
+
+
+def _objective_cells(summaries: Sequence[RunSummary], width: int) -> list[str]:
+    """The objective of each run, and how far it lies from that of the first."""
+    cells, first = [], summaries[0].objectives[1]
+    for number, summary in enumerate(summaries):
+        value = "-" if summary.objective is None else _over_sets(summary, summary.objectives, width == 2)
+        change = summary.objectives[1] / first - 1.0 if number and first else math.nan
+        cells += [value, "" if math.isnan(change) else f"{100 * change:+.1f} %", *[""] * (width - 2)]
+    return cells
 
 
 def metrics_table(summaries: Sequence[RunSummary]) -> Table:
@@ -160,20 +179,20 @@ def _first_and_last(rows: pd.DataFrame, keys: list[str], column: str) -> pd.Data
     return pd.DataFrame({"first": first, "last": last.reindex(first.index)})
 
 
-def _over_sets(summary: RunSummary, course: tuple[float, float]) -> str:
-    return _course(*course) if summary.evaluated else "-"
+def _over_sets(summary: RunSummary, course: tuple[float, float], is_short: bool) -> str:
+    return _course(*course, is_short) if summary.evaluated else "-"
 
 
-def _cells(summary: RunSummary, name: str) -> tuple[str, str, str, str]:
+def _cells(summary: RunSummary, name: str, is_short: bool) -> tuple[str, str, str, str]:
     if name not in summary.streams.index:
         return "-", "-", "-", "-"
     row: dict[str, Any] = {column: summary.streams.at[name, column] for column in summary.streams.columns}
-    losses = _course(row["first_loss"], row["last_loss"]) if name in summary.evaluated else "-"
+    losses = _course(row["first_loss"], row["last_loss"], is_short) if name in summary.evaluated else "-"
     coverage = "-" if pd.isna(row["coverage"]) else f"{row['coverage']:.0%}"
     if pd.isna(row["samples"]):  # an evaluation set that is not a stream
         return losses, "-", "-", "-"
     return losses, f"{int(row['samples']):,}", coverage, f"{row['weight']:.3f}"
 
 
-def _course(first: float, last: float) -> str:
-    return f"{first:.3f} → {last:.3f}"
+def _course(first: float, last: float, is_short: bool = False) -> str:
+    return f"{last:.3f}" if is_short else f"{first:.3f} → {last:.3f}"

@@ -14,7 +14,7 @@ DATA = json.dumps({"num_samples": 60, "num_validation_samples": 4, "block_length
 SMALL = [str(ROOT / "recipes" / "demo.yaml"), "--model.config", json.dumps(RECIPE["model"]["config"])]
 SMALL += ["--mixing", json.dumps(RECIPE["mixing"]), "--batch_size", "9", "--training.max_steps", "12"]
 SMALL += ["--training.eval_steps", "4", "--training.warmup_steps", "3"]
-for name in ("python", "cpp", "english"):
+for name in ("python", "cpp", "english", "manual", "junk"):
     SMALL += [f"--streams.{name}.factory", FACTORY, f"--streams.{name}.arguments", DATA]
 
 
