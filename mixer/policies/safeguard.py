@@ -8,7 +8,7 @@ import numpy as np
 from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.objective import Objective, TargetStatistics
 from mixer.policies.shared.ranges import check_count, check_range
-from mixer.policies.shared.repeated import REPEAT_PASSES, discounted
+from mixer.policies.shared.repeated import REPEAT_PASSES, discounted, passes
 from mixer.policies.shared.shares import share_out, shares
 from mixer.policies.shared.wrapper import Wrapper
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
@@ -83,8 +83,7 @@ class Safeguard(Wrapper):
         """Draws a part of the batch by the importance of the streams that are targets."""
         among = active & (self._own > 0.0) & (self._target_of >= 0)
         importance = np.where(among, self._importance[self._target_of], 0.0)
-        passes = np.where(self._num_samples > 0, seen / np.maximum(self._num_samples, 1), 0.0)
-        anchor = self.target_share * discounted(importance, passes, REPEAT_PASSES)
+        anchor = self.target_share * discounted(importance, passes(seen, self._num_samples), REPEAT_PASSES)
         if not anchor.any():
             return decision
         weights = anchor + (1.0 - anchor.sum()) * shares(np.asarray(decision.weights))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer
 
-from mixer.distributed.gradient_sync import average_gradients, settle
+from mixer.distributed.gradient_sync import average_gradients, obstacle, settle
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.models.side_state import gradients_stashed, model_restored
 from mixer.models.trl import metrics_restored
@@ -318,10 +318,28 @@ class SideRuns:
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer."""
+        """The optimizer, without accelerate's wrapper."""
         optimizer = self._trainer.optimizer
         assert optimizer is not None, "there is an optimizer in every run"  # noqa: S101
-        return optimizer
+        inner: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
+        return inner
+
+    def check_own_gradients(self, model: nn.Module, what: str) -> None:
+        """Refuses a model whose ranks have no gradients of their own.
+
+        Args:
+            model: The model as it is trained.
+            what: What the policy does with them, for the error.
+
+        Raises:
+            ValueError: If `own_gradients` cannot run it.
+        """
+        reason = obstacle(model, self._trainer.args.world_size)
+        if reason is not None:
+            raise ValueError(
+                f"mixing={self._run.options.policy.name} {what}, but {reason}. Use DDP, or a policy that goes by "
+                "evaluations."
+            )
 
     def _backward(self, batch: StepBatch, num_items: int) -> None:
         for micro in batch.micro_batches:

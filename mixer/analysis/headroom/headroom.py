@@ -8,7 +8,7 @@ import numpy as np
 from mixer.policies.shared.mixing_law import MixingLaw
 from mixer.utils.arrays import FloatArray
 
-_HALF = 0.5  # share of the stream that a run leans towards
+_HALF = 0.5  # of the samples, which a run moves to one stream
 _NEAR = 0.02  # how far weights of nearly the same mixture differ
 _STRENGTH = 0.05  # of the pull to the own weights, in ranges of the losses
 _LEAST_GAIN, _TIMES_NOISE = 0.005, 3.0
@@ -31,7 +31,7 @@ class ShortRun:
 
 
 def first_runs(own: Mapping[str, float]) -> list[ShortRun]:
-    """Plans the runs before the fit: the own weights, nearly the same, and half of the samples from each stream.
+    """Plans the runs before the fit: the own weights, nearly the same, and half of the samples moved to each stream.
 
     Args:
         own: The streams' own weights; those of weight 0 stay out.
@@ -45,8 +45,7 @@ def first_runs(own: Mapping[str, float]) -> list[ShortRun]:
         leaning = (1.0 - _HALF) * shares
         leaning[place] += _HALF
         mixtures[f"more {name}"] = leaning
-    left_out = dict.fromkeys((name for name in own if name not in names), 0.0)
-    return [ShortRun(name, _named(names, mixture) | left_out) for name, mixture in mixtures.items()]
+    return [ShortRun(name, _whole(own, names, mixture)) for name, mixture in mixtures.items()]
 
 
 def best_of(runs: Sequence[ShortRun], objectives: Sequence[float]) -> ShortRun:
@@ -62,11 +61,12 @@ def best_of(runs: Sequence[ShortRun], objectives: Sequence[float]) -> ShortRun:
     values = np.array(objectives)[:, None]
     unit = float(np.ptp(values)) or 1.0
     best = MixingLaw.fit(mixtures, values / unit).best(np.ones(1), mixtures[0], _STRENGTH)
-    return ShortRun(BEST, _named(names, best) | {name: 0.0 for name in own if name not in names}, 1)
+    return ShortRun(BEST, _whole(own, names, best), 1)
 
 
-def _named(names: Sequence[str], shares: FloatArray) -> dict[str, float]:
-    return dict(zip(names, (shares / shares.sum()).round(4).tolist(), strict=True))
+def _whole(own: Mapping[str, float], names: Sequence[str], shares: FloatArray) -> dict[str, float]:
+    """Names the shares, rounded; streams that are not in `names` have 0."""
+    return dict.fromkeys(own, 0.0) | dict(zip(names, (shares / shares.sum()).round(4).tolist(), strict=True))
 
 
 @dataclass(frozen=True)

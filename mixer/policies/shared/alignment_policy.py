@@ -9,6 +9,7 @@ import numpy as np
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.objective import Objective, TargetStatistics, Worth
 from mixer.policies.shared.ranges import check_count
+from mixer.policies.shared.repeated import passes
 from mixer.policies.shared.shares import divided_anew, share_out
 from mixer.utils.arrays import BoolArray, FloatArray
 
@@ -50,8 +51,7 @@ class AlignmentPolicy(PolicyWithOptions):
         """Computes new weights after a measurement; see `Policy.update`."""
         active = observation.is_active & (self._own > 0.0)
         if observation.targets is not None:
-            sizes = self._num_samples
-            self._num_passes = np.where(sizes > 0, observation.seen / np.maximum(sizes, 1), 0.0)
+            self._num_passes = passes(observation.seen, self._num_samples)
             self._decide(observation.targets, active)
         return Decision(share_out(self._weights, self._own, active, 0.0, observation.tokens_per_sample))
 

@@ -87,9 +87,8 @@ class MixingLaw:
             weights = softmax(goal - slopes @ p / strength)
             rise = logs + weights @ slopes - np.log(p)
             spread = slopes - weights @ slopes
-            step = np.linalg.solve(np.diag(1.0 / p) + spread.T @ (weights[:, None] * spread) / strength, rise).astype(
-                np.float64
-            )
+            curvature = np.diag(1.0 / p) + spread.T @ (weights[:, None] * spread) / strength
+            step = np.linalg.solve(curvature, rise).astype(np.float64)
             p = p + _length(p, step, dual) * step
             if np.abs(step / p).max() < _TOLERANCE:
                 break

@@ -2,9 +2,20 @@
 
 import numpy as np
 
-from mixer.utils.arrays import FloatArray
+from mixer.utils.arrays import FloatArray, Int64Array
 
 REPEAT_PASSES = 15.0  # measured for language models: Muennighoff et al. 2023, arXiv:2305.16264
+
+
+def passes(seen: FloatArray | Int64Array, num_samples: Int64Array) -> FloatArray:
+    """Returns how often streams were passed over, `[num_streams]`; 0 where their size is unknown.
+
+    Args:
+        seen: `[num_streams]`: samples so far.
+        num_samples: int64 `[num_streams]`: sizes; 0 if unknown.
+    """
+    found: FloatArray = np.where(num_samples > 0, seen / np.maximum(num_samples, 1), 0.0)
+    return found
 
 
 def discounted(scores: FloatArray, num_passes: FloatArray, repeat_passes: float) -> FloatArray:

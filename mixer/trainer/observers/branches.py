@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from transformers import Trainer
 
-from mixer.distributed.gradient_sync import obstacle
 from mixer.models.branches import AdapterBranches, Branches, WeightBranches
 from mixer.policies.branches import BranchPlan, BranchStatistics
 from mixer.trainer.hooks import StepHook
@@ -52,12 +51,7 @@ class BranchProbe(StepHook):
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model whose ranks have no gradients of their own; see `StepHook.prepare`."""
-        reason = obstacle(model, self._trainer.args.world_size)
-        if reason is not None:
-            raise ValueError(
-                f"mixing={self._run.options.policy.name} trains branches of the model, but {reason}. Use DDP, or a "
-                "policy that goes by evaluations."
-            )
+        self._runs.check_own_gradients(model, "trains branches of the model")
 
     def observe(self, result: StepResult) -> Mapping[str, Any]:
         """Trains and evaluates branches if a stage begins; see `StepHook.observe`."""
@@ -89,8 +83,7 @@ class BranchProbe(StepHook):
     def _new(self, parameters: Sequence[nn.Parameter]) -> Branches:
         if self._plan.adapter_rank:
             return AdapterBranches(self._runs.model, self._plan.adapter_rank, self._runs.learning_rate)
-        optimizer: Any = self._runs.optimizer
-        return WeightBranches(parameters, getattr(optimizer, "optimizer", optimizer))
+        return WeightBranches(parameters, self._runs.optimizer)
 
     def _mixtures(self, count: int, step: int) -> FloatArray:
         """`[num_mixtures, count]`: the branches, their mean, and others."""

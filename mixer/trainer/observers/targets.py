@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from mixer.distributed.gradient_sync import obstacle
 from mixer.gradients.metric import OptimizerMetric
 from mixer.gradients.per_source import product
 from mixer.policies.objective import TargetStatistics
@@ -109,12 +108,7 @@ class TargetProbe(StepHook):
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model whose ranks have no gradients of their own; see `StepHook.prepare`."""
-        reason = obstacle(model, self._world_size)
-        if reason is not None:
-            raise ValueError(
-                f"mixing={self._run.options.policy.name} measures gradients of targets on each rank, but {reason}. Use "
-                "DDP, or a policy that goes by evaluations."
-            )
+        self._runs.check_own_gradients(model, "measures gradients of targets on each rank")
 
     def observe(self, result: StepResult) -> Mapping[str, Any]:
         """Measures targets and streams if that is due; see `StepHook.observe`."""
@@ -164,7 +158,7 @@ class TargetProbe(StepHook):
         return TargetStatistics(np.array(losses), alignment, error, name)
 
     def _warn_of_plain(self, name: str) -> None:
-        optimizer = type(getattr(self._runs.optimizer, "optimizer", self._runs.optimizer)).__name__
+        optimizer = type(self._runs.optimizer).__name__
         if name == "plain" and not self._is_plain and optimizer != "SGD" and not self._has_warned:
             logger.warning(
                 "%s has no running squares of gradients that could be read, so streams are compared by plain products "
