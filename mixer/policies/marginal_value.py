@@ -9,12 +9,12 @@ import numpy as np
 from mixer.policies.contract import Decision, Mixture
 from mixer.policies.objective import Worth
 from mixer.policies.shared.alignment_policy import AlignmentInterval, AlignmentPolicy
+from mixer.policies.shared.multipliers import BOUND_RATE, Multipliers
 from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.repeated import REPEAT_PASSES, discounted
 from mixer.policies.shared.shares import softmax
 from mixer.utils.arrays import BoolArray, FloatArray
 
-_MOST_MULTIPLIER = 4.0  # of a bound: the objective's own weights add up to 1
 _LEAST_LOG = -30.0  # of a share: no sample in any run
 
 
@@ -68,7 +68,7 @@ class MarginalValue(AlignmentPolicy):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_scores", "_variance", "_multipliers", "_first_losses")
+    _remembered = ("_scores", "_variance", "_multipliers")
 
     sharpness: Annotated[float, check_range, 0, 100, "at 8 a stream of no worth has next to no samples"] = 6.0
     rate: Annotated[float, check_range, 1e-6, 1, "1 takes each new mixture at once"] = 0.5
@@ -76,29 +76,17 @@ class MarginalValue(AlignmentPolicy):
     interval_steps: AlignmentInterval = 0
     repeat_passes: Annotated[float, check_range, 1e-3, math.inf, "15 is measured for language models"] = REPEAT_PASSES
     tau: Annotated[float, check_range, 1e-9, 1e9, "a large one is the maximum, a small one the average"] = 3.0
-    bound_rate: Annotated[float, check_range, 0, 1e3, "0 ignores bounds"] = 0.1
+    bound_rate: Annotated[float, check_range, 0, 1e3, "0 ignores bounds"] = BOUND_RATE
 
     def start(self, mixture: Mixture) -> Decision:
         """Starts from the streams' own weights; see `Policy.start`."""
         num_streams, decision = len(mixture.names), super().start(mixture)
         self._scores, self._variance = np.full(num_streams, np.nan), 1.0
-        num_targets = len(self._objective.names)
-        self._multipliers, self._first_losses = np.zeros(num_targets), np.full(num_targets, np.nan)
+        self._multipliers = Multipliers(self._objective, self.bound_rate)
         return decision
 
     def _importance(self, losses: FloatArray) -> FloatArray:
-        return super()._importance(losses) + self._bounded(losses)
-
-    def _bounded(self, losses: FloatArray) -> FloatArray:
-        """`[num_targets]`: the multipliers of the bounds, after a step of dual ascent."""
-        is_new = np.isnan(self._first_losses) & np.isfinite(losses)
-        self._first_losses[is_new] = losses[is_new]
-        for place, name in enumerate(self._objective.names):
-            if name in self._objective.bounds:
-                excess = losses[place] / (self._objective.bounds[name] * self._first_losses[place]) - 1.0
-                grown = self._multipliers[place] + self.bound_rate * 100.0 * excess
-                self._multipliers[place] = np.clip(grown, 0.0, _MOST_MULTIPLIER) if np.isfinite(grown) else 0.0
-        return self._multipliers
+        return super()._importance(losses) + self._multipliers.take(losses)
 
     def _weigh(self, worth: Worth, known: BoolArray, weights: FloatArray) -> FloatArray:
         self._follow(worth, known)

@@ -15,6 +15,8 @@ from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.shares import divided_anew, share_out, shares
 from mixer.utils.arrays import BoolArray
 
+_HUGE = 1e12  # a branch with such a loss has diverged; its differences are lost in rounding
+
 
 @dataclass(eq=False, repr=False)
 class OPMix(PolicyWithOptions):
@@ -80,13 +82,15 @@ class OPMix(PolicyWithOptions):
 
     def _decide(self, branches: BranchStatistics, active: BoolArray) -> None:
         among = active & branches.have_branch
-        is_known = np.isfinite(branches.losses).all(axis=1)
+        is_known = (np.abs(branches.losses) < _HUGE).all(axis=1)
         if among.sum() < 2 or is_known.sum() <= among.sum():
             return
         losses = branches.losses[is_known]
         importance = self._objective.weights(losses.mean(axis=0), self.tau)
         unit = float(np.ptp(losses @ importance)) if self.scale_free else 1.0
-        if unit > 0.0:
-            law = MixingLaw.fit(branches.mixtures[is_known][:, among], losses / unit)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            losses = losses / unit
+        if (np.abs(losses) < _HUGE).all():
+            law = MixingLaw.fit(branches.mixtures[is_known][:, among], losses)
             best = law.best(importance, shares(self._own[among]), self.strength)
             self._weights = divided_anew(self._weights, among, best)

@@ -7,6 +7,7 @@ import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.objective import Objective, TargetStatistics
+from mixer.policies.shared.multipliers import Multipliers
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.repeated import REPEAT_PASSES, discounted, passes
 from mixer.policies.shared.shares import share_out, shares
@@ -31,8 +32,9 @@ class Safeguard(Wrapper):
 
     A stream that is a target itself is what the objective is about, and the mixture of such streams by importance gives
     an unbiased gradient of it, which no measurement has to find: so `target_share` of a batch is drawn by importance as
-    far as the targets are streams, and the policy divides the rest. That part falls with the passes over a stream, by
-    `e^(−r/R)` for r passes after the first; see `MarginalValue`.
+    far as the targets are streams, and the policy divides the rest. Where the objective is the average of all streams,
+    that part is the whole batch: nothing else is asked. It falls with the passes over a stream, by `e^(−r/R)` for r
+    passes after the first. A bound adds its multiplier to the importance of its stream; for both see `MarginalValue`.
 
     Args:
         policy: The inner policy.
@@ -44,7 +46,7 @@ class Safeguard(Wrapper):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_decided", "_importance", "_gains", "_errors", "_losses", "_lowest", "has_stopped")
+    _remembered = ("_decided", "_importance", "_multipliers", "_gains", "_errors", "_losses", "_lowest", "has_stopped")
 
     def __init__(self, policy: Policy, target_share: float = 0.75, threshold: float = 3.0, num_kept: int = 6):
         super().__init__(policy)
@@ -61,6 +63,9 @@ class Safeguard(Wrapper):
         self._num_samples, names = mixture.num_samples, self._objective.names
         self._target_of = np.array([names.index(name) if name in names else -1 for name in mixture.names])
         self._importance = self._objective.weights(np.full(len(names), np.nan), _SHARPNESS)
+        self._multipliers, importance = Multipliers(self._objective), self._of_streams(self._importance)
+        is_all = self._objective.kind == "average" and not self._objective.bounds and (importance > 0.0).all()
+        self._share = 1.0 if is_all and self.target_share > 0.0 else self.target_share
         self._losses, self._lowest, self.has_stopped = np.zeros(0), _HUGE, False
         decision = super().start(mixture)
         self._decided = shares(np.asarray(decision.weights))
@@ -81,17 +86,21 @@ class Safeguard(Wrapper):
         self, decision: Decision, seen: FloatArray | Int64Array, active: BoolArray, lengths: FloatArray | None
     ) -> Decision:
         """Draws a part of the batch by the importance of the streams that are targets."""
-        among = active & (self._own > 0.0) & (self._target_of >= 0)
-        importance = np.where(among, self._importance[self._target_of], 0.0)
-        anchor = self.target_share * discounted(importance, passes(seen, self._num_samples), REPEAT_PASSES)
+        importance = np.where(active & (self._own > 0.0), self._of_streams(self._importance), 0.0)
+        anchor = self._share * discounted(importance, passes(seen, self._num_samples), REPEAT_PASSES)
         if not anchor.any():
             return decision
-        weights = anchor + (1.0 - anchor.sum()) * shares(np.asarray(decision.weights))
+        weights = anchor + max(0.0, 1.0 - anchor.sum()) * shares(np.asarray(decision.weights))
         return replace(decision, weights=share_out(weights, self._own, active & (self._own > 0.0), 0.0, lengths))
 
+    def _of_streams(self, importance: FloatArray) -> FloatArray:
+        """`[num_streams]`: the importance of the streams that are targets, 0 for the others."""
+        return np.where(self._target_of >= 0, importance[self._target_of], 0.0)
+
     def _judge(self, targets: TargetStatistics, weights: FloatArray, step: int) -> None:
-        importance = self._importance = self._objective.weights(targets.losses, _SHARPNESS)
-        worth = targets.worth(importance)
+        importance = self._objective.weights(targets.losses, _SHARPNESS)
+        self._importance = shares(importance + self._multipliers.take(targets.losses))
+        worth = targets.worth(self._importance)
         if worth.largest > 0.0:
             known = np.isfinite(worth.scores)
             change = (weights - self._own)[known]

@@ -177,5 +177,24 @@ def test_the_part_by_importance_follows_the_worst_target() -> None:
     policy = Safeguard(Uniform(), target_share=1.0)
     policy.start(replace(mixture(EVEN), objective=Objective({"a": 1.0, "b": 1.0}, kind="worst")))
     weights = policy.update(measurement([[1.0] * 3, [1.0] * 3], losses=(1.0, 2.0))).weights
-    np.testing.assert_allclose(weights, [1 / (1 + np.exp(3.0)), 1 / (1 + np.exp(-3.0)), 0.0])
+    np.testing.assert_allclose(weights, [1 / (1 + np.exp(3.0)), 1 / (1 + np.exp(-3.0)), 0.0], atol=1e-12)
     assert policy.update(observe(counts=[8] * 3)).weights.tolist() == weights.tolist()
+
+
+def test_the_average_of_all_streams_is_sampled_by_importance() -> None:
+    told, three = Told([0.1, 0.1, 0.8]), {"a": 2.0, "b": 1.0, "c": 1.0}
+    for objective, expected in (
+        (Objective(three), [0.5, 0.25, 0.25]),
+        (Objective(three, kind="worst"), [0.4, 0.2125, 0.3875]),
+        (Objective({"a": 1.0, "b": 1.0}), [0.4, 0.4, 0.2]),
+        (Objective({"a": 1.0, "b": 1.0, "outside": 2.0}), [0.25, 0.25, 0.5]),
+    ):
+        assert decided(Safeguard(told), objective=objective) == pytest.approx(expected)
+
+
+def test_a_bound_adds_its_multiplier_to_the_importance_of_its_stream() -> None:
+    objective = Objective({"a": 1.0}, bounds={"b": 1.05})
+    seen = [measurement([[0.0] * 3] * 2, losses=(2.0, old)) for old in (1.0, 1.0605)]
+    # 1 % above the bound: the multiplier is 1, and the part of three quarters is halved.
+    assert decided(Safeguard(Uniform()), *seen, objective=objective) == pytest.approx([0.375 + 1 / 12] * 2 + [1 / 12])
+    assert decided(Safeguard(Uniform()), seen[0], objective=objective)[1] == pytest.approx(1 / 12)
