@@ -1,6 +1,7 @@
 """A run's ledger as arrays, one row a step."""
 
 import functools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from numpy.typing import NDArray
 
 from mixer.gradients.records import measurements_in
 from mixer.ledger.decisions import Control, decided_before
+from mixer.ledger.evaluated_losses import recorded_objective
 from mixer.ledger.folder import open_ledger, read_note
 from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.policies.objective import Objective
 from mixer.utils.arrays import FloatArray, Int64Array
 
 # Values for a stream that a step did not have.
@@ -113,6 +116,29 @@ class RecordedRun:
         for step, name, loss in zip(*(table[column].tolist() for column in ("step", "stream", "loss")), strict=True):
             by_step.setdefault(step, []).append((name, loss))
         return by_step
+
+    @functools.cached_property
+    def objective(self) -> Objective | None:
+        """The declared objective; `None` without one, or if its record is damaged."""
+        try:
+            return recorded_objective(self.folder, {"run": self.description})
+        except ValueError:
+            return None
+
+    def objective_at(self, step: int) -> float:
+        """Computes the objective by the last evaluation of each target; NaN without.
+
+        Args:
+            step: Number of steps done: later evaluations do not count.
+        """
+        if self.objective is None:
+            return math.nan
+        losses = {name: loss for at in sorted(self.evaluations) if at <= step for name, loss in self.evaluations[at]}
+        rows, metrics = self._ledger.metrics(), dict[str, dict[str, float]]()
+        columns = rows[rows["step"] <= step][["stream", "metric", "value"]]
+        for name, metric, value in columns.itertuples(index=False):
+            metrics.setdefault(name, {})[metric] = value
+        return self.objective.evaluated(losses, metrics)
 
     @functools.cached_property
     def gradients(self) -> dict[int, GradientStatistics]:

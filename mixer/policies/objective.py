@@ -9,6 +9,7 @@ import numpy as np
 
 from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray
+from mixer.utils.text import first_of, listed
 
 _MOST_VARIANCE = 1e6  # more, or what is not finite, counts as this
 Kind = Literal["average", "worst"]
@@ -119,6 +120,33 @@ class Objective:
         if self.kind == "worst":
             return min(values.values()) if self.greater_is_better else max(values.values())
         return sum(importance[name] * value for name, value in values.items())
+
+    def evaluated(self, losses: Mapping[str, float], metrics: Mapping[str, Mapping[str, float]]) -> float:
+        """Computes the objective of an evaluation.
+
+        Args:
+            losses: Losses by evaluation set.
+            metrics: Results of `compute_metrics` by evaluation set and name.
+
+        Returns:
+            The value; NaN if a target is missing.
+        """
+        if self.metric == "loss":
+            return self.value(losses)
+        return self.value({name: own[self.metric] for name, own in metrics.items() if self.metric in own})
+
+    @property
+    def in_words(self) -> str:
+        """The objective in a few words."""
+        names = [name for name, weight in self.importance.items() if weight > 0.0]
+        metric = self.metric.replace("_", " ")
+        if len(names) == 1:
+            found = f"{metric} of {names[0]}"
+        else:
+            kind = "average" if self.kind == "average" else f"{'least' if self.greater_is_better else 'largest'}"
+            found = f"{kind} {metric} of {listed(first_of(names))}"
+        bounds = [f"{name} at most {bound:g} times its first loss" for name, bound in self.bounds.items()]
+        return f"{found}, {listed(bounds)}" if bounds else found
 
     def weights(self, losses: FloatArray, sharpness: float) -> FloatArray:
         """Returns the weight of each target's loss in the objective's gradient.

@@ -218,7 +218,9 @@ class StreamEvaluation:
         if losses := {name: metrics[key] for name, key in keys.items() if key in metrics}:
             mean, worst = mean_loss(losses, run.options.mixture.eval_weights), worst_loss(losses)
             summary = {f"{prefix}_loss": mean, f"{prefix}_worst_loss": worst}
-            summary |= self._objective(run.options.mixture.objective, losses, by_set, prefix)
+            objective = run.options.mixture.objective
+            value = math.nan if objective is None else objective.evaluated(losses, by_set)
+            summary |= {} if math.isnan(value) else {f"{prefix}_objective": value}
             trainer.log(dict(summary))
             metrics.update(summary)
             # Callbacks such as early stopping have seen each set, but not yet these summaries.
@@ -228,17 +230,6 @@ class StreamEvaluation:
         if trainer.is_in_train:
             run.mixing.observe_evaluation(losses)
             run.ledger.record_evaluation(trainer.state.global_step, losses, by_set)
-
-    @staticmethod
-    def _objective(
-        objective: Objective | None, losses: Mapping[str, float], by_set: Mapping[str, Mapping[str, float]], prefix: str
-    ) -> dict[str, float]:
-        """Computes the objective of the sets that were evaluated; nothing if a target is missing among them."""
-        if objective is None:
-            return {}
-        by_metric = {name: own[objective.metric] for name, own in by_set.items() if objective.metric in own}
-        value = objective.value(losses if objective.metric == "loss" else by_metric)
-        return {} if math.isnan(value) else {f"{prefix}_objective": value}
 
     def predict(self, predict: Callable[..., Any], test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Predicts a set, or each of a dict of sets; see `MixingMixin.predict`."""

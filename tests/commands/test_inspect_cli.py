@@ -71,6 +71,17 @@ def test_one_document_says_everything(written: Path, as_json: Callable[..., Any]
     assert {"shared_samples", "no_evaluation"} <= {warning["kind"] for warning in document["warnings"]}
 
 
+def test_the_objective_is_shown_with_the_rows_that_judge(
+    written: Path, as_json: Callable[..., Any], printed: Runs
+) -> None:
+    options = ("--streams.sums.validation", "8", "--objective", "sums")
+    document = as_json(written, *options)
+    size = document["streams"][0]["validation"]["size"]
+    judging = size - round(size / 4)
+    assert document["objective"] == {"in_words": "loss of sums", "judging": {"sums": judging}}
+    assert f"Loss of sums; judged by {judging} rows of sums." in printed("inspect", written, *options)
+
+
 def test_what_is_cut_off_is_counted_by_the_rows(written: Path, as_json: Callable[..., Any]) -> None:
     unevaluated = ["--training.eval_strategy", "no", "--training.eval_on_start", "false"]
     (sums, *_) = as_json(written, "--streams.sums.validation", "null", *unevaluated)["streams"]

@@ -59,6 +59,8 @@ class Explanation(Result):
         step: Number of the step.
         progress: Share of the run that was done before it.
         policy: Name of the policy.
+        objective: The declared objective in words; empty without one.
+        objective_value: Its value at the last evaluation before the step; NaN without.
         observed: Observations of the step before, one row a stream; empty for the first step.
         evaluated_at: Steps done before the last evaluation that the decision knew, or `None`.
         measured_at: The last step before at which gradients were measured, or `None`.
@@ -85,6 +87,8 @@ class Explanation(Result):
         self.policy = run.policy_name or "unknown"
         self.observed = _observed(run, row)
         self.evaluated_at = max((at for at in run.evaluations if at < step - 1), default=None)
+        self.objective = "" if run.objective is None else run.objective.in_words
+        self.objective_value = float("nan") if self.evaluated_at is None else run.objective_at(self.evaluated_at)
         self.measured_at = _measured_before(run, step)
         self.weights = _weights(run, row)
         self.counts = _counts(run, row)

@@ -40,6 +40,10 @@ def screen(explanation: Explanation) -> RenderableType:
         ),
         Text(explanation.notes[0]),
     ]
+    if explanation.objective:
+        value, at = explanation.objective_value, explanation.evaluated_at
+        seen = "" if math.isnan(value) else f": {value:.3f} at the evaluation after step {at}"
+        parts.append(Text(f"The objective is the {explanation.objective}{seen}."))
     if not explanation.observed.columns.empty:
         evaluated = "" if explanation.evaluated_at is None else f", evaluation after {explanation.evaluated_at}"
         measured = "" if explanation.measured_at is None else f", gradients of {explanation.measured_at}"

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from mixer.models.heads import tasks_of
 from mixer.models.labels import num_classes_of
 from mixer.models.multi_task import MultiTaskModel
 from mixer.models.row_losses import tokens_per_row
+from mixer.policies.objective import Objective
 from mixer.recipe.data.formats.base import Format
 from mixer.recipe.recipe import Recipe
 from mixer.recipe.streams import BuiltStream
@@ -92,6 +93,19 @@ class InspectedStream(Result):
         self.examples = Decoder(tokenizer, limits.task, self.class_names).examples_of(dataset, seed)
 
 
+@dataclass(frozen=True)
+class InspectedObjective:
+    """The declared objective.
+
+    Args:
+        in_words: What it is.
+        judging: Number of rows that judge, by target or set with a bound; rows that steer are not among them.
+    """
+
+    in_words: str
+    judging: dict[str, int]
+
+
 class Inspection(Result):
     """A recipe's data as training will see them: formatted, with the first step.
 
@@ -104,6 +118,7 @@ class Inspection(Result):
         task: The model's task.
         weight_unit: Whether weights are shares of samples or of tokens.
         evaluates: Whether the run evaluates.
+        objective: The objective, or `None`.
         streams: The streams, in order.
         overlaps: The duplicates.
         seconds: Duration of reading and comparing them.
@@ -120,6 +135,7 @@ class Inspection(Result):
         self.task = task
         self.weight_unit = trainer.mixing.policy.unit
         self.evaluates = trainer.args.eval_strategy != "no"
+        self.objective = _objective(trainer)
         self.streams, parts = [], list[Part]()
         for stream, limits in zip(trainer.streams, _limits(trainer, task), strict=True):
             one = built.streams[stream.name]
@@ -131,6 +147,14 @@ class Inspection(Result):
         self.samples_read = sum(
             part.num_read for one in self.streams for part in (one.training, one.validation) if part
         )
+
+
+def _objective(trainer: MixingTrainer) -> InspectedObjective | None:
+    content, sets = trainer.describe_run()["objective"], cast(Any, trainer.eval_dataset)
+    if content is None or not isinstance(sets, Mapping):
+        return None
+    objective = Objective(**content)
+    return InspectedObjective(objective.in_words, {name: len(sets[name]) for name in objective.names})
 
 
 def _limits(trainer: MixingTrainer, task: str) -> list[Limits]:

@@ -12,11 +12,11 @@ from rich.text import Text
 from mixer.analysis.inspect.duplicates import Overlap
 from mixer.analysis.inspect.examples import Decoder
 from mixer.analysis.inspect.findings import Finding, count
-from mixer.analysis.inspect.inspection import Batch, InspectedStream, Inspection
+from mixer.analysis.inspect.inspection import Batch, InspectedObjective, InspectedStream, Inspection
 from mixer.analysis.inspect.measures import Lengths, Limits, Measures, Truncation
 from mixer.analysis.inspect.reading import readable
 from mixer.mixture.stream import Stream
-from mixer.utils.text import printable
+from mixer.utils.text import listed, printable
 
 _MOST_CLASSES = 12
 _MOST_MICRO_BATCHES = 8
@@ -29,6 +29,8 @@ def view_of(inspection: Inspection, findings: Sequence[Finding]) -> Group:
     parts: list[RenderableType] = []
     for one in inspection.streams:
         parts += [_title(one.name), _stream(one)]
+    if inspection.objective is not None:
+        parts += [_title("objective"), *_objective(inspection.objective)]
     parts += [_title("first step"), *_batch(inspection.batch)]
     parts += [_title("duplicates"), _overlaps(inspection.overlaps)]
     parts.append(_title(count(len(findings), "warning")))
@@ -151,6 +153,11 @@ def _classes(one: InspectedStream) -> str:
     shown = ", ".join(f"{names.get(number, number)} {times:,}" for number, times in ordered[:_MOST_CLASSES])
     more = f" and {len(ordered) - _MOST_CLASSES} more" if len(ordered) > _MOST_CLASSES else ""
     return f"{len(ordered)} of {one.limits.num_classes} seen: {shown}{more}"
+
+
+def _objective(one: InspectedObjective) -> list[RenderableType]:
+    rows = listed([f"{count(number, 'row')} of {name}" for name, number in one.judging.items()])
+    return [Text(printable(f"{one.in_words[:1].upper()}{one.in_words[1:]}; judged by {rows}."))]
 
 
 def _batch(batch: Batch) -> list[RenderableType]:

@@ -30,6 +30,7 @@ class Report:
         runs: The trainers' runs; empty for runs of another kind.
         findings: Possible problems of the runs.
         changes: Changes over each run, by its name.
+        headline: Sentences on the objective.
     """
 
     names: Sequence[str]
@@ -39,6 +40,7 @@ class Report:
     runs: Sequence[Run] = ()
     findings: Sequence[Finding] = ()
     changes: Mapping[str, str] = field(default_factory=dict)
+    headline: Sequence[str] = ()
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Gives the contents as tables.
@@ -61,10 +63,11 @@ class Report:
         """Gives the contents as plain data.
 
         Returns:
-            `summary` and `changes` by run, `findings` (a list of run, kind, streams and text), `streams` (see
-            `stream_figures`) and `note`.
+            `headline`, `summary` and `changes` by run, `findings` (a list of run, kind, streams and text), `streams`
+            (see `stream_figures`) and `note`.
         """
         return {
+            "headline": list(self.headline),
             "summary": {
                 run: {name: cells[place] for name, cells in self.summary} for place, run in enumerate(self.names)
             },

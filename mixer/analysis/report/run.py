@@ -9,9 +9,10 @@ import pandas as pd
 
 from mixer.analysis.report.clocked import by_stream, on_clock
 from mixer.analysis.report.gradient_tables import Cosines, read_gradients
-from mixer.ledger.evaluated_losses import recorded_weights
+from mixer.ledger.evaluated_losses import recorded_objective, recorded_weights
 from mixer.ledger.folder import open_ledger, read_description, read_note
 from mixer.ledger.ledger import Ledger
+from mixer.policies.objective import Objective
 from mixer.utils.text import shortened
 
 # Other columns are not read, to save time and memory.
@@ -50,6 +51,7 @@ class Run:
         cosines: Cosines between the streams' gradients; `None` without any.
         memories: By replay stream, entries of the buffer: step, source, entries.
         memory_classes: By replay stream, entries of the buffer with known classes: step, label, entries.
+        objective: The declared objective, or `None`.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Run:
     cosines: Cosines | None
     memories: dict[str, pd.DataFrame]
     memory_classes: dict[str, pd.DataFrame]
+    objective: Objective | None = None
 
     @property
     def caps(self) -> dict[str, float]:
@@ -157,6 +160,7 @@ def read_run(folder: Path, name: str) -> Run:
         cosines,
         by_stream(ledger.read("memories"), clock),
         by_stream(ledger.read("memory_classes"), clock),
+        recorded_objective(folder, note),
     )
 
 

@@ -1,6 +1,7 @@
 """Explanations of runs that are resumed, set by hand, in tokens, with streams that come and go."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -310,3 +311,17 @@ def test_steps_that_there_are_not_are_refused(
         main(["explain", str(plain)])
     assert stop.value.code == 2
     assert f"mixer explain: give --step N: the ledger of {plain} holds the steps 1 to 12." in capsys.readouterr().err
+
+
+def test_the_objective_has_the_value_of_the_last_evaluation_that_was_known(tmp_path: Path) -> None:
+    sets, every_two = {name: Tokens(8, 8) for name in "bc"}, {"eval_strategy": "steps", "eval_steps": 2}
+    trainer = build(tmp_path, 5, objective=["b"], eval_dataset=sets, args=every_two)
+    trainer.train()
+    logged = {
+        entry["step"]: entry["eval_objective"] for entry in trainer.state.log_history if "eval_objective" in entry
+    }
+    found = [explain(tmp_path, step) for step in (1, 4)]
+    assert [one.objective for one in found] == ["loss of b"] * 2
+    assert math.isnan(found[0].objective_value)
+    assert found[1].objective_value == pytest.approx(logged[2])
+    assert f"The objective is the loss of b: {logged[2]:.3f} at the evaluation after step 2." in drawn(found[1])
