@@ -43,7 +43,6 @@ class Picture:
 OF_RUNS = (
     Picture("report", None),
     Picture("report-phone", None, width=390, height=780, scheme="dark"),
-    Picture("losses", "Loss", width=1300),
     Picture("mixture", "Mixture"),
 )
 OF_CONTINUAL_RUNS = (

@@ -77,6 +77,10 @@ class Run:
         caps = {row["name"]: row.get("max_epochs") for row in self.description.get("streams", [])}
         return {name: float(cap) for name, cap in caps.items() if cap is not None}
 
+    def is_wanted(self, name: str) -> bool:
+        """Whether the run is for this stream or evaluation set: for all of them without a declared objective."""
+        return self.objective is None or name in self.objective.names
+
     @property
     def buffers(self) -> set[str]:
         """Names of the streams that are replay buffers, which exist to be repeated."""

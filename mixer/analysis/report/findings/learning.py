@@ -38,7 +38,7 @@ def no_longer_learning(run: Run) -> Messages:
     risen = _risen(run)
     for name in dict.fromkeys([*run.streams, *run.evaluations]) if _is_judged(run) else ():
         rows, evaluations = run.streams.get(name), run.evaluations.get(name)
-        if name in risen or (rows is not None and not rows["active"].iloc[-1]):
+        if name in risen or not run.is_wanted(name) or (rows is not None and not rows["active"].iloc[-1]):
             continue
         text = _validation_stalls(evaluations) if evaluations is not None else _training_stalls(run.streams[name])
         if text:
@@ -51,11 +51,11 @@ def _is_judged(run: Run) -> bool:
 
 
 def _risen(run: Run) -> dict[str, tuple[str, bool]]:
-    """Gives, by evaluation set with a rising loss, the message and whether the training loss fell meanwhile."""
+    """Gives, by wanted evaluation set with a rising loss, the message and whether the training loss fell meanwhile."""
     found = {}
     for name, rows in run.evaluations.items() if _is_judged(run) else ():
         losses = rows["loss"].to_numpy()
-        if not np.isfinite(losses).all():
+        if not (run.is_wanted(name) and np.isfinite(losses).all()):
             continue
         best = int(losses.argmin())
         bar = losses[best] + max(_LEAST_RISE * abs(losses[best]), _NOISE_DEVIATIONS * _noise(losses))

@@ -74,13 +74,14 @@ def over_repeated(run: Run) -> Messages:
 def starved(run: Run) -> Messages:
     """Finds streams with far fewer samples than requested, a weight that fell to almost nothing, or a low coverage.
 
-    Streams that left the mixture, or had weight 0 throughout, are exempt.
+    Streams that left the mixture, or had weight 0 throughout, are exempt. So are those that a declared objective leaves
+    out, if they gave what was requested.
     """
     messages: Messages = {}
     for name, rows in run.streams.items():
         if rows["weight"].any():
-            is_active = bool(rows["active"].iloc[-1])
-            text = _gave_too_little(run, rows) or (is_active and (_weight_fell(run, rows) or _lags(run, name, rows)))
+            is_judged = bool(rows["active"].iloc[-1]) and run.is_wanted(name)
+            text = _gave_too_little(run, rows) or (is_judged and (_weight_fell(run, rows) or _lags(run, name, rows)))
             if text:
                 messages[name,] = f"{name} {text}"
     return messages

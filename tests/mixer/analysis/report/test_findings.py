@@ -8,6 +8,7 @@ import pytest
 from mixer.analysis.report.findings import Finding, changed, findings_of
 from mixer.analysis.report.findings.finding import combined
 from mixer.analysis.report.run import Run
+from mixer.policies.objective import Objective
 from tests.mixer.analysis.report.runs import BATCH_SIZE, NUM_STEPS, calm_run, cosines
 
 RISING = [5.0, 3.0, 2.5, 2.4, 2.5, 2.6, 2.8]
@@ -185,3 +186,12 @@ def test_what_stayed_and_who_came_and_went(run: Run) -> None:
     begun = replace(run, clock=run.clock.iloc[:1], streams=first, timings=run.timings.iloc[:1])
     assert changed(begun) == "the weights ended where they began; the batch size is 32."
     assert findings_of([begun]) == []
+
+
+def test_with_an_objective_only_what_it_names_is_missed(run: Run) -> None:
+    put("math", "weight", np.where(np.arange(NUM_STEPS) < 24, 1 / 3, 0.001))(run)
+    put("eval math", "loss", RISING)(run)
+    put("eval code", "loss", RISING)(run)
+    found = {one.kind: one.streams for one in findings_of([replace(run, objective=Objective(["code"]))])}
+    assert found == {"overfitting": ("code",)}
+    assert set(findings_of([run])[0].streams) == {"math"}
