@@ -41,9 +41,7 @@ class Picture:
 
 
 OF_RUNS = (
-    Picture("report", None),
-    Picture("report-phone", None, width=390, height=780, scheme="dark"),
-    Picture("mixture", "Mixture"),
+    Picture("report", None, height=620),
 )
 OF_CONTINUAL_RUNS = (
     Picture("continual-forgetting", "Forgetting curves: accuracy on each task as others are learnt"),
