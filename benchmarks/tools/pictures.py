@@ -40,9 +40,7 @@ class Picture:
     scheme: str = "light"
 
 
-OF_RUNS = (
-    Picture("report", None, height=620),
-)
+OF_RUNS = (Picture("report", None, height=620),)
 OF_CONTINUAL_RUNS = (
     Picture("continual-forgetting", "Forgetting curves: accuracy on each task as others are learnt"),
     Picture("continual-classes", "Classes in the memory"),

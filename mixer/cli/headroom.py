@@ -1,6 +1,7 @@
 """`mixer headroom RECIPE.yaml`: whether there is anything to gain from another mixture."""
 
 import json
+import math
 import shlex
 from collections.abc import Mapping
 from functools import partial
@@ -46,6 +47,8 @@ def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
         trainer = build_recipe(Recipe, parser, config.clone()).build_parts(has_weights=False).trainer
         steps = max(_LEAST_STEPS, round(own.share * trainer.mixing.clock.max_steps))
         weights = dict(zip(trainer.mixing.names, describe(trainer.streams).weights.tolist(), strict=True))
+        if sum(weight > 0.0 for weight in weights.values()) < 2:
+            raise ValueError(f"mixer headroom compares mixtures of two or more streams, got the weights {weights}.")
         sign = -1.0 if trainer.describe_run()["objective"]["greater_is_better"] else 1.0
         measure = partial(_objective, parser, config, own.share, steps)
         first = first_runs(weights)
@@ -86,9 +89,15 @@ def _objective(parser: ArgumentParser, options: Namespace, share: float, steps: 
     recipe = build_recipe(Recipe, parser, config)
     config.pop("recipe", None)
     step = Step(recipe, parser.dump(config, skip_validation=True), is_trial=True)
-    return float(finish(step, _evaluated)["objective"])
+    value = float(finish(step, _evaluated)["objective"])
+    if not math.isfinite(value):
+        raise ValueError(
+            f"The objective of the run {run.name!r} is {value}: it diverged, or its metric is none that "
+            f"compute_metrics returns. Its folder is {training.output_dir}."
+        )
+    return value
 
 
 def _evaluated(trainer: MixingTrainer) -> dict[str, Any]:
     metrics: Mapping[str, float] = trainer.evaluate()
-    return {"objective": metrics["eval_objective"]}
+    return {"objective": metrics.get("eval_objective", math.nan)}

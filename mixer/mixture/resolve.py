@@ -124,10 +124,18 @@ def check_needs(
     """
     name = type(policy).__name__
     _check_observable(f"Policy {name}", policy.needs, OBSERVABLE)
-    if {"alignment", "branches"} & policy.needs and objective is None:
+    by_objective = bool({"alignment", "branches"} & policy.needs)
+    if by_objective and objective is None:
         raise ValueError(
             f"Policy {name} needs an objective: set objective to the names of the evaluation sets that the run is for, "
-            f"'average' or 'worst' (of all sets), or an Objective."
+            f"'average' or 'worst' (of all sets), or an Objective. (mixing='auto' is Safeguard(MarginalValue()).)"
+        )
+    _check_measured(policy, streams, args)
+    if objective is not None and objective.bounds and not (policy.is_static or policy.holds_bounds):
+        logger.warning(
+            "mixing=%s does not act on the bounds of the objective, %s: they are only reported. mixing='auto' and "
+            "MarginalValue act on them.",
+            *(policy.name, dict(objective.bounds)),
         )
     if "evaluation_loss" not in policy.needs:
         return
@@ -139,6 +147,23 @@ def check_needs(
         )
     if args.eval_strategy == "no":
         raise ValueError(f"Policy {name} needs evaluation losses: set eval_strategy to 'steps' or 'epoch'.")
+
+
+def _check_measured(policy: Policy, streams: Sequence[Stream], args: TrainingArguments) -> None:
+    """Refuses branches that cannot be trained."""
+    if "branches" not in policy.needs:
+        return
+    num_measured = sum(not (stream.is_iterable or stream.is_memory) for stream in streams)
+    if num_measured < 2:
+        raise ValueError(
+            f"Policy {policy.name} compares trainings on single streams, and needs two or more that are neither "
+            f"iterable nor a memory; there {'is' if num_measured == 1 else 'are'} {num_measured}."
+        )
+    if policy.branch_plan.adapter_rank and args.torch_compile:
+        raise ValueError(
+            f"Policy {policy.name}: adapter_rank={policy.branch_plan.adapter_rank} adds adapters by hooks, which a "
+            "compiled model does not call. Use adapter_rank=0, or torch_compile=False."
+        )
 
 
 def _check_observable(rule: str, needs: frozenset[str], observable: frozenset[str]) -> None:

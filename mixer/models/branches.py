@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 _RATE_OF_ADAPTERS = 10.0  # of the weights' own: "LoRA Without Regret" (Schulman and others 2025)
+_USUAL_RATE = 1e-3  # of adapters, where the weights have a rate that means something else
 
 
 class Branches(Protocol):
@@ -86,17 +87,17 @@ class AdapterBranches:
     Args:
         model: The model, whose weights stay as they are.
         rank: Rank of an adapter.
-        learning_rate: Of the run; adapters have ten times that.
+        learning_rate: Of the run, if its optimizer is Adam's kind: adapters have ten times that; `None` takes 0.001.
 
     Raises:
         ValueError: If there is no linear layer.
     """
 
-    def __init__(self, model: nn.Module, rank: int, learning_rate: float):
+    def __init__(self, model: nn.Module, rank: int, learning_rate: float | None):
         self._layers = [module for module in model.modules() if isinstance(module, nn.Linear | Conv1D)]
         if not self._layers:
             raise ValueError("adapter_rank: the model has no linear layers; use 0 to branch the weights themselves.")
-        self._rank, self._rate = rank, _RATE_OF_ADAPTERS * learning_rate
+        self._rank, self._rate = rank, _USUAL_RATE if learning_rate is None else _RATE_OF_ADAPTERS * learning_rate
         self._branches: list[list[tuple[Tensor, Tensor]]] = []
 
     @contextlib.contextmanager
@@ -114,7 +115,8 @@ class AdapterBranches:
 
     def _new(self, layer: nn.Module) -> tuple[nn.Parameter, nn.Parameter]:
         weight: Any = layer.weight
-        num_in, num_out = reversed(weight.shape) if isinstance(layer, nn.Linear) else weight.shape
+        # Packed weights of few bits have another shape than the layer.
+        num_in, num_out = (layer.in_features, layer.out_features) if isinstance(layer, nn.Linear) else weight.shape
         down = torch.randn(self._rank, num_in, device=weight.device) / num_in**0.5
         return nn.Parameter(down), nn.Parameter(torch.zeros(num_out, self._rank, device=weight.device))
 

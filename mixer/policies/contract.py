@@ -164,7 +164,7 @@ class Policy(KeepsArguments, HasState, ABC):
     effect (most wrappers refuse it), `own_cost` for its cost besides the observations, in words, and for
     `"alignment"`: `alignment_metric` (gradients are compared in the metric of the optimizer, or plain) and
     `alignment_interval_steps` (steps between regular measurements; 0 chooses the interval by its cost). For
-    `"branches"`, `branch_plan` says when and how.
+    `"branches"`, `branch_plan` says when and how. `holds_bounds` is for a policy that acts on the objective's bounds.
 
     Args:
         unit: Whether the weights are shares of samples or of tokens.
@@ -184,6 +184,7 @@ class Policy(KeepsArguments, HasState, ABC):
     alignment_metric: Literal["optimizer", "plain"] = "optimizer"
     alignment_interval_steps: int = 0
     branch_plan: BranchPlan = BranchPlan()
+    holds_bounds: bool = False
 
     def __init__(self, *, unit: Unit = "samples"):
         if unit not in ("samples", "tokens"):

@@ -40,8 +40,8 @@ class MarginalValue(AlignmentPolicy):
     the worth of a stream changes while the model learns, and falls with each one by its noise. That noise is the mean
     squared standard error over the streams, doubled for the rows of the targets. What neither explains counts half as
     change, half as noise: a surprise makes the estimate uncertain until the next measurement. Streams that differ by
-    less than two standard errors share their score, and the step is shortened by the positive part of James and Stein's
-    factor: without evidence nothing moves.
+    less than two standard errors share their score, and the step is shortened by the share of the scores' differences
+    that noise does not explain, after James and Stein: without evidence nothing moves.
 
     *Repeated rows.* A gradient at this moment does not show that rows which were seen before teach less each time. So a
     positive score falls with the passes over its stream, by `e^(−r/R)` for r passes after the first: the decay of the
@@ -69,6 +69,8 @@ class MarginalValue(AlignmentPolicy):
     """
 
     _remembered = ("_scores", "_variance", "_multipliers")
+
+    holds_bounds = True
 
     sharpness: Annotated[float, check_range, 0, 100, "at 8 a stream of no worth has next to no samples"] = 6.0
     rate: Annotated[float, check_range, 1e-6, 1, "1 takes each new mixture at once"] = 0.5
@@ -118,7 +120,8 @@ class MarginalValue(AlignmentPolicy):
 def trust_in(scores: FloatArray, variance: float) -> float:
     """Returns the share of the estimates' differences that noise does not explain, in [0, 1].
 
-    It is the positive part of James and Stein's factor for the distance to their mean.
+    It is shaped after the positive part of James and Stein's factor; K − 1 in place of K − 3 is the mean of the sum of
+    squares under noise alone.
 
     Args:
         scores: `[num_streams]`.

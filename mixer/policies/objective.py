@@ -12,6 +12,7 @@ from mixer.utils.arrays import FloatArray
 from mixer.utils.text import first_of, listed
 
 _MOST_VARIANCE = 1e6  # more, or what is not finite, counts as this
+_LEAST_BOUND = 0.5  # of the first loss: less is no bound but a mistake, such as 0.05 for 5 %
 Kind = Literal["average", "worst"]
 
 
@@ -51,27 +52,20 @@ class Objective:
     def __post_init__(self) -> None:
         if self.kind not in ("average", "worst"):
             raise ValueError(f"objective: kind must be 'average' or 'worst', got {self.kind!r}.")
-        if isinstance(self.targets, str):
-            raise ValueError(f"objective: targets must be a list of names, got a text: write [{self.targets!r}].")
-        if not isinstance(self.targets, Sequence | Mapping | None):
-            raise ValueError(f"objective: targets must be names of evaluation sets, got {self.targets!r}.")
-        if self.targets is not None and not self.targets:
-            raise ValueError("objective: targets must name at least one evaluation set; None is for all sets.")
-        if not 0.0 < self.steering_share < 1.0:
+        _check_targets(self.targets)
+        if not (isinstance(self.steering_share, int | float) and 0.0 < self.steering_share < 1.0):
             raise ValueError(
                 f"objective: steering_share must be above 0 and below 1, got {self.steering_share!r}; 0.25 leaves "
                 f"three of four rows to judge by."
             )
         if not isinstance(self.metric, str):
             raise ValueError(f"objective: metric must be a name, got {self.metric!r}.")
-        for name, bound in self.bounds.items():
-            if not (isinstance(bound, int | float) and bound > 0.0 and math.isfinite(bound)):
-                raise ValueError(
-                    f"objective: bounds[{name!r}] must be a positive number, a multiple of the first loss, got "
-                    f"{bound!r}; 1.05 lets it rise by 5 %."
-                )
-        if isinstance(self.targets, Mapping):
-            _check_importance(self.targets)
+        if self.metric == "loss" and self.greater_is_better:
+            raise ValueError(
+                "objective: greater_is_better=True, but its metric is the loss, of which less is better; set "
+                "metric='accuracy', say, as compute_metrics names it."
+            )
+        _check_bounds(self.bounds)
 
     @property
     def importance(self) -> dict[str, float]:
@@ -174,6 +168,39 @@ class Objective:
         return {**content, "bounds": dict(self.bounds), "greater_is_better": self.greater_is_better}
 
 
+def _check_targets(targets: Any) -> None:
+    if isinstance(targets, str):
+        raise ValueError(f"objective: targets must be a list of names, got a text: write [{targets!r}].")
+    if targets is not None and not (
+        isinstance(targets, Sequence | Mapping) and all(isinstance(t, str) for t in targets)
+    ):
+        raise ValueError(f"objective: targets must be names of evaluation sets, got {targets!r:.100}.")
+    if targets is not None and not targets:
+        raise ValueError("objective: targets must name at least one evaluation set; None is for all sets.")
+    if isinstance(targets, Mapping):
+        _check_importance(targets)
+    elif targets is not None and len(set(targets)) < len(targets):
+        raise ValueError(
+            f"objective: targets must name each set once, got {list(targets)}; to weigh a set twice as much write "
+            "{'name': 2, ...}."
+        )
+
+
+def _check_bounds(bounds: Any) -> None:
+    if not isinstance(bounds, Mapping):
+        raise ValueError(
+            f"objective: bounds must be a mapping of evaluation sets to multiples of their first loss, got "
+            f"{bounds!r:.100}; {{'old': 1.05}} lets the loss of 'old' rise by 5 %."
+        )
+    for name, bound in bounds.items():
+        is_number = isinstance(bound, int | float) and not isinstance(bound, bool)
+        if not (is_number and _LEAST_BOUND <= bound < math.inf):
+            raise ValueError(
+                f"objective: bounds[{name!r}] must be a multiple of the set's first loss, {_LEAST_BOUND} or more, got "
+                f"{bound!r}; 1.05 lets it rise by 5 %."
+            )
+
+
 def _check_importance(targets: Mapping[str, float]) -> None:
     for name, value in targets.items():
         if not (isinstance(value, int | float) and value >= 0.0 and math.isfinite(value)):
@@ -195,10 +222,8 @@ def as_objective(value: Any) -> Objective | None:
     """
     if value is None or isinstance(value, Objective):
         return value
-    if value in ("average", "worst"):
-        return Objective(kind=value)
     if isinstance(value, str):
-        return Objective([value])
+        return Objective(kind=value) if value in ("average", "worst") else Objective([value])  # type: ignore[arg-type]
     if isinstance(value, Mapping | Sequence):
         return Objective(value)
     raise TypeError(
@@ -233,8 +258,9 @@ class TargetStatistics:
             importance: `[num_targets]`: weights of the targets' losses.
         """
         with np.errstate(over="ignore", invalid="ignore"):
-            scores = importance @ self.alignment
-            errors = importance**2 @ self.error**2
+            used = importance > 0.0  # what is not asked for may have no measurement
+            scores = importance[used] @ self.alignment[used]
+            errors = importance[used] ** 2 @ self.error[used] ** 2
         scores = np.where(np.isfinite(scores), scores, np.nan)
         largest = float(np.abs(scores[np.isfinite(scores)]).max(initial=0.0))
         if not largest > 0.0:

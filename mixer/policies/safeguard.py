@@ -1,6 +1,7 @@
 """Safeguard: back to the streams' own weights where a policy harms the objective."""
 
 import logging
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 _LEAST_KEPT = 3  # fewer measurements have no spread
 _HUGE = 1e100
+_LEAST_RISE = 0.01  # of the loss: less is no harm worth a policy
 _SHARPNESS = 3.0  # of the smooth maximum, for the worst of several targets
 _logger = logging.getLogger(__name__)
 
@@ -25,10 +27,15 @@ class Safeguard(Wrapper):
 
     Ours. A measurement of the targets says what a sample of each stream is worth for the objective: `s_k`, with a
     standard error; see `MarginalValue`. The worth of a mixture is `Σ_k w_k s_k`. Two signs of harm end the policy for
-    the rest of the run, each by more than `threshold` standard errors over the last measurements together:
+    the rest of the run:
 
-    - the own weights are worth more than the policy's;
-    - the objective's loss on the rows that steer has risen above its lowest mean.
+    - over the last measurements together, the own weights are worth more than the policy's;
+    - the objective's loss on the rows that steer, averaged over as many measurements, is 1 % or more above its lowest
+      such average.
+
+    Either must exceed `√(z² + 2 log n)` standard errors of the difference, after n such comparisons (n² for the loss,
+    whose lowest average is one of n): by the union bound a run of any length stops by chance alone as rarely as a
+    single comparison at z, the `threshold`.
 
     A stream that is a target itself is what the objective is about, and the mixture of such streams by importance gives
     an unbiased gradient of it, which no measurement has to find: so `target_share` of a batch is drawn by importance as
@@ -39,14 +46,17 @@ class Safeguard(Wrapper):
     Args:
         policy: The inner policy.
         target_share: Share of a batch that streams which are targets have at least, if all targets are streams.
-        threshold: Standard errors that count as harm.
+        threshold: `z`: standard errors that would count as harm in a single comparison.
         num_kept: Measurements that are judged together, 3 or more.
 
     Raises:
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_decided", "_importance", "_multipliers", "_gains", "_errors", "_losses", "_lowest", "has_stopped")
+    _remembered = (
+        *("_decided", "_importance", "_multipliers", "_gains", "_errors", "_num_judged"),
+        *("_losses", "_lowest", "_squares", "_num_averages", "has_stopped"),
+    )
 
     def __init__(self, policy: Policy, target_share: float = 0.75, threshold: float = 3.0, num_kept: int = 6):
         super().__init__(policy)
@@ -54,7 +64,7 @@ class Safeguard(Wrapper):
         check_range("threshold", threshold, 0, 100, "3 standard errors are usual")
         check_count("num_kept", num_kept, _LEAST_KEPT, "6 measurements are usual")
         self.target_share, self.threshold, self.num_kept = target_share, threshold, num_kept
-        self.needs = self.needs | {"alignment"}
+        self.needs, self.holds_bounds = self.needs | {"alignment"}, True
 
     def start(self, mixture: Mixture) -> Decision:
         """Starts the inner policy; see `Policy.start`."""
@@ -66,7 +76,8 @@ class Safeguard(Wrapper):
         self._multipliers, importance = Multipliers(self._objective), self._of_streams(self._importance)
         is_all = self._objective.kind == "average" and not self._objective.bounds and (importance > 0.0).all()
         self._share = 1.0 if is_all and self.target_share > 0.0 else self.target_share
-        self._losses, self._lowest, self.has_stopped = np.zeros(0), _HUGE, False
+        self._losses, self._lowest, self._squares = np.zeros(0), _HUGE, 0.0
+        self._num_judged, self._num_averages, self.has_stopped = 0, 0, False
         decision = super().start(mixture)
         self._decided = shares(np.asarray(decision.weights))
         return self._anchored(decision, np.zeros(len(self._own)), mixture.is_active, None)
@@ -107,21 +118,36 @@ class Safeguard(Wrapper):
             # Twice the variance: the rows of the targets are as noisy as those of the streams.
             self._gains = np.append(self._gains, change @ worth.scores[known])[-self.num_kept :]
             self._errors = np.append(self._errors, 2.0 * (change**2 @ worth.variance[known]))[-self.num_kept :]
-        loss = float(importance @ np.nan_to_num(targets.losses))
-        self._losses = np.append(self._losses, np.clip(loss, -_HUGE, _HUGE))[-self.num_kept :]
-        reason = self._harm()
+            self._num_judged += 1
+        if np.isfinite(targets.losses[importance > 0.0]).all():
+            loss = float(importance @ np.where(importance > 0.0, targets.losses, 0.0))
+            self._losses = np.append(self._losses, np.clip(loss, -_HUGE, _HUGE))
+        reason = self._harm_by_worth() or self._harm_by_loss()
         if reason is not None:
             self.has_stopped = True
             _logger.warning("Step %d: %s is stopped, and the streams' own weights return: %s.", step, self.name, reason)
 
-    def _harm(self) -> str | None:
-        """Says why the policy is to be stopped; `None` if it is not."""
+    def _harm_by_worth(self) -> str | None:
+        """Says why the policy is to be stopped by the worth of its mixture; `None` if it is not."""
         count = len(self._gains)
-        if count >= _LEAST_KEPT and self._gains.mean() < -self.threshold * np.sqrt(self._errors.sum()) / count:
-            return "by the targets' gradients its mixture is worth less than they are"
+        if count < _LEAST_KEPT:
+            return None
+        errors = self._standard_errors(self._num_judged) * math.sqrt(self._errors.sum()) / count
+        is_harm = self._gains.mean() < -errors
+        return "by the targets' gradients its mixture is worth less than they are" if is_harm else None
+
+    def _harm_by_loss(self) -> str | None:
+        """Says why the policy is to be stopped by the objective's loss; `None` if it is not."""
         if len(self._losses) < self.num_kept:
             return None
-        mean, error = float(self._losses.mean()), float(self._losses.std(ddof=1) / np.sqrt(len(self._losses)))
-        self._lowest = min(self._lowest, mean)
-        has_risen = mean > self._lowest + self.threshold * error
-        return f"the objective's loss has risen from {self._lowest:.4g} to {mean:.4g}" if has_risen else None
+        mean, lowest = float(self._losses.mean()), self._lowest
+        self._squares += float(((self._losses - mean) ** 2).sum())
+        self._num_averages += 1
+        variance = self._squares / (self._num_averages * (self.num_kept - 1))
+        errors = self._standard_errors(self._num_averages**2) * math.sqrt(2.0 * variance / self.num_kept)
+        self._lowest, self._losses = min(lowest, mean), np.zeros(0)
+        has_risen = mean > lowest + _LEAST_RISE * abs(lowest) + errors
+        return f"the objective's loss has risen from {lowest:.4g} to {mean:.4g}" if has_risen else None
+
+    def _standard_errors(self, num_comparisons: int) -> float:
+        return math.sqrt(self.threshold**2 + 2.0 * math.log(num_comparisons))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mixer.mixture.stream import Stream
     from mixer.policies.objective import Objective
     from mixer.trainer.losses import StreamLosses
-    from mixer.trainer.run import Run
+    from mixer.trainer.run import Run, Steering
 
 _PREFIX, _SUFFIX, _OBJECTIVE = "eval_", "_loss", "objective"
 logger = logging.get_logger(__name__)
@@ -51,7 +51,7 @@ def check_sets(
 
 
 def check_best_metric(trainer: Trainer, has_metrics: bool, objective: Objective | None = None) -> None:
-    """Refuses `metric_for_best_model` if it names a loss that no evaluation returns, before training.
+    """Refuses a metric of the best model or of the objective that no evaluation returns, before training.
 
     Other metrics may come from `compute_metrics`: a wrong one ends the run at its first evaluation.
 
@@ -65,6 +65,11 @@ def check_best_metric(trainer: Trainer, has_metrics: bool, objective: Objective 
     """
     args = trainer.args
     metric = args.metric_for_best_model
+    if objective is not None and not (objective.metric == "loss" or has_metrics or _evaluates_itself(trainer)):
+        raise ValueError(
+            f"objective: its metric {objective.metric!r} comes from compute_metrics, but there is none: pass "
+            f"compute_metrics=..., or leave metric='loss'."
+        )
     if metric is None or args.eval_strategy == "no" or trainer.eval_dataset is None or _evaluates_itself(trainer):
         return
     key = metric if metric.startswith(_PREFIX) else _PREFIX + metric
@@ -145,9 +150,10 @@ class StreamEvaluation:
             agree: Makes ranks agree on what callbacks ask for.
 
         Raises:
-            ValueError: If a set is empty, or the head to evaluate it with is unknown.
+            ValueError: If a set is empty, the head to evaluate it with is unknown, or a target has no labels.
         """
         self._run, self._streams, self._tasks, self._agree = run, run.streams, differences.tasks, agree
+        self._check_targets(run.options.steering, losses, differences)
         sets = self._trainer.eval_dataset
         if self._trainer.args.eval_strategy == "no" or sets is None:
             return
@@ -167,17 +173,30 @@ class StreamEvaluation:
                 f"{called} is empty, so evaluations would return no loss for it. Add samples, leave it out, or set "
                 f"eval_strategy='no'."
             )
+        lack = self._lack_of_labels(called, dataset, stream, losses, differences)
+        if lack is not None:
+            logger.warning("%s has no loss: %s", called, lack)
+
+    def _check_targets(self, steering: Steering | None, losses: StreamLosses, differences: StreamDifferences) -> None:
+        """Refuses targets without labels, which would have no loss to steer by."""
+        for name, rows in {} if steering is None else steering.rows.items():
+            called = f"The target {name!r} of the objective"
+            lack = self._lack_of_labels(called, rows, self._stream_of(name), losses, differences)
+            if lack is not None:
+                raise ValueError(f"{called} has no loss: {lack}")
+
+    def _lack_of_labels(
+        self, called: str, dataset: Any, stream: Stream | None, losses: StreamLosses, differences: StreamDifferences
+    ) -> str | None:
         trainer: Any = self._trainer
         has_own_loss = losses.is_users or (stream is not None and stream.compute_loss_func is not None)
         if trainer.model is None or has_own_loss or type(trainer).compute_loss != Trainer.compute_loss:
-            return
+            return None
         inputs = None
         with tried(f"The first sample of {called} cannot be read."):
             sample = preprocessed(dataset, None if stream is None else stream.preprocess)[0]
             inputs = differences.collated(-1 if stream is None else self._streams.index(stream), sample)
-        lack = None if inputs is None else find_lack_of_labels(trainer.model, inputs, dataset, sample)
-        if lack is not None:
-            logger.warning("%s has no loss: %s", called, lack)
+        return None if inputs is None else find_lack_of_labels(trainer.model, inputs, dataset, sample)
 
     def _stream_of(self, name: str) -> Stream | None:
         only = self._streams[0] if len(self._streams) == 1 else None  # a set of any name belongs to a single stream
@@ -221,6 +240,8 @@ class StreamEvaluation:
             objective = run.options.mixture.objective
             value = math.nan if objective is None else objective.evaluated(losses, by_set)
             summary |= {} if math.isnan(value) else {f"{prefix}_objective": value}
+            if objective is not None and math.isnan(value):
+                self._warn_of_metric(objective, losses, by_set)
             trainer.log(dict(summary))
             metrics.update(summary)
             # Callbacks such as early stopping have seen each set, but not yet these summaries.
@@ -230,6 +251,18 @@ class StreamEvaluation:
         if trainer.is_in_train:
             run.mixing.observe_evaluation(losses)
             run.ledger.record_evaluation(trainer.state.global_step, losses, by_set)
+
+    def _warn_of_metric(
+        self, objective: Objective, losses: Mapping[str, float], by_set: Mapping[str, Mapping[str, float]]
+    ) -> None:
+        """Says once why an evaluation of all targets has no objective."""
+        lacking = [name for name in objective.importance if objective.metric not in by_set.get(name, {})]
+        if objective.metric != "loss" and lacking and objective.importance.keys() <= losses.keys():
+            found = {name: sorted(by_set.get(name, {})) for name in lacking}
+            logger.warning_once(
+                f"There is no eval_objective: its metric {objective.metric!r} is missing for {lacking}, for which "
+                f"compute_metrics returned {found}."
+            )
 
     def predict(self, predict: Callable[..., Any], test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Predicts a set, or each of a dict of sets; see `MixingMixin.predict`."""

@@ -39,6 +39,8 @@ def find_steering(trainer: Trainer, objective: Objective | None, targets: Mappin
         ValueError: If names do not fit, or a set has too few rows; with the names there are.
         TypeError: If `targets` is no mapping.
     """
+    if not isinstance(targets, Mapping | None):
+        raise TypeError(f"targets must be a mapping of names to data sets, got a {type(targets).__name__}.")
     if objective is None:
         if targets:
             raise ValueError(f"targets={list(targets)} steer nothing without an objective: set objective=... too.")
@@ -56,20 +58,25 @@ def find_steering(trainer: Trainer, objective: Objective | None, targets: Mappin
     for name in objective.names:
         if name not in rows:
             rows[name], judging[name] = _split(sets[name], objective.steering_share, name)
-        elif not isinstance(rows[name], Sized) or not len(rows[name]):
-            raise ValueError(f"targets[{name!r}] must have rows to steer by, got {rows[name]!r:.100}.")
+        else:
+            _check_rows(name, rows[name])
     trainer.eval_dataset = judging
     return Steering(objective, rows)
 
 
 def _check_own_rows(targets: Mapping[str, Any] | None, objective: Objective) -> None:
-    if targets is None:
-        return
-    if not isinstance(targets, Mapping):
-        raise TypeError(f"targets must be a mapping of names to data sets, got a {type(targets).__name__}.")
-    unknown = [name for name in targets if name not in objective.names]
+    unknown = [name for name in targets or () if name not in objective.names]
     if unknown:
         raise ValueError(f"targets: {unknown} are no targets of the objective, which has {list(objective.names)}.")
+
+
+def _check_rows(name: str, rows: Any) -> None:
+    kind = type(rows).__name__
+    if isinstance(rows, str | bytes) or not hasattr(rows, "__getitem__") or not isinstance(rows, Sized):
+        found = f"{rows!r:.100}" if isinstance(rows, str | bytes) else f"a {kind} without length and places"
+        raise ValueError(f"targets[{name!r}] must be a data set with rows to steer by, got {found}.")
+    if not len(rows):
+        raise ValueError(f"targets[{name!r}] must have rows to steer by, got a {kind} with none.")
 
 
 def _split(dataset: Any, share: float, name: str) -> tuple[Any, Any]:
@@ -80,8 +87,9 @@ def _split(dataset: Any, share: float, name: str) -> tuple[Any, Any]:
     num_steering = round(share * len(dataset))
     if not 0 < num_steering < len(dataset):
         raise ValueError(
-            f"{called} has {len(dataset)} rows, of which steering_share={share} sets {num_steering} aside to steer; "
-            f"steering and judging need one or more each. {way_out}"
+            f"{called} has {len(dataset)} row{'s' * (len(dataset) != 1)}, of which "
+            f"steering_share={share} sets {num_steering} aside to steer; steering and judging need one or "
+            f"more each. {way_out}"
         )
     order = ShuffledCursor(Stream(name, dataset), _SPLIT_SEED).references(range(len(dataset)))
     return tuple(selected(dataset, np.sort(part)) for part in np.split(order, [num_steering]))

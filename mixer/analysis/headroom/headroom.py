@@ -75,7 +75,7 @@ class Headroom:
 
     Args:
         gain: How far the best mixture's objective is below that of the own weights, on a seed that the fit has not
-            seen, relative to the latter.
+            seen, relative to the latter (as it is where that is 0).
         noise: How far runs of nearly the same mixture lie apart, likewise.
         weights: The best mixture.
     """
@@ -87,7 +87,7 @@ class Headroom:
     @classmethod
     def of(cls, first: Sequence[float], own: float, best: ShortRun, found: float) -> "Headroom":
         """Compares the objectives of the first runs, of the own weights on the other seed, and of the best mixture."""
-        return cls((own - found) / abs(own), abs(first[1] - first[0]) / abs(first[0]), best.weights)
+        return cls((own - found) / (abs(own) or 1.0), abs(first[1] - first[0]) / (abs(first[0]) or 1.0), best.weights)
 
     @property
     def is_clear(self) -> bool:

@@ -1,5 +1,7 @@
 """Multipliers of an objective's bounds, by dual ascent."""
 
+import math
+
 import numpy as np
 
 from mixer.policies.objective import Objective
@@ -30,16 +32,16 @@ class Multipliers(HasState):
         """Takes a step of dual ascent.
 
         Args:
-            losses: `[num_targets]`: measured losses; those that are not finite are ignored.
+            losses: `[num_targets]`: measured losses; NaN is ignored, and an infinite one is far above its bound.
 
         Returns:
             `[num_targets]`: the multipliers, 0 for sets without a bound.
         """
-        is_new = np.isnan(self._first_losses) & np.isfinite(losses)
+        is_new = np.isnan(self._first_losses) & np.isfinite(losses) & (losses > 0.0)
         self._first_losses[is_new] = losses[is_new]
         for place, name in enumerate(self._objective.names):
-            if name in self._objective.bounds:
-                excess = losses[place] / (self._objective.bounds[name] * self._first_losses[place]) - 1.0
-                grown = self._values[place] + self._rate * 100.0 * excess
-                self._values[place] = np.clip(grown, 0.0, _MOST) if np.isfinite(grown) else 0.0
+            loss, first = float(losses[place]), float(self._first_losses[place])
+            if name in self._objective.bounds and not math.isnan(loss + first):
+                excess = loss / first / self._objective.bounds[name] - 1.0
+                self._values[place] = np.clip(self._values[place] + self._rate * 100.0 * excess, 0.0, _MOST)
         return self._values

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,6 +14,7 @@ import torch
 from torch import nn
 from transformers import Trainer
 
+from mixer.gradients.metric import OptimizerMetric
 from mixer.models.branches import AdapterBranches, Branches, WeightBranches
 from mixer.policies.branches import BranchPlan, BranchStatistics
 from mixer.trainer.hooks import StepHook
@@ -56,13 +59,21 @@ class BranchProbe(StepHook):
     def observe(self, result: StepResult) -> Mapping[str, Any]:
         """Trains and evaluates branches if a stage begins; see `StepHook.observe`."""
         self.seconds_after, step, most = 0.0, result.plan.step, self._trainer.state.max_steps
-        if step not in {max(1, round(stage * most)) for stage in self._plan.stages}:
+        before, after = self._progress(result)
+        if not any(before < stage <= after for stage in self._plan.stages):
             return {}
         started = time.perf_counter()
         num_steps = self._plan.num_steps or max(_LEAST_STEPS, round(most / _PART_OF_RUN))
         statistics = self._measure(step, num_steps)
         self.seconds_after = time.perf_counter() - started
         return {"branches": statistics}
+
+    def _progress(self, result: StepResult) -> tuple[float, float]:
+        """The share of the run that is done before and after a step, which the run's own clock has not counted yet."""
+        clock, plan = copy.deepcopy(self._run.mixing.clock), result.plan
+        before = clock.progress
+        clock.tick(plan.clocked(plan.counts), plan.clocked(result.contents.tokens))
+        return before, clock.progress
 
     def _measure(self, step: int, num_steps: int) -> BranchStatistics:
         mixing = self._run.mixing
@@ -73,16 +84,18 @@ class BranchProbe(StepHook):
                 with seeded(self._trainer.args.seed, _SEED, step, stream), branches.training() as (trained, optimizer):
                     for number in range(num_steps):
                         self._train(trained, optimizer, stream, number)
-        mixtures = self._mixtures(int(have_branch.sum()), step)
+        mixtures = self._mixtures(int(have_branch.sum()), step) if have_branch.any() else np.zeros((0, 0))
         with self._runs.without_gradients(training=False):
             losses = [self._losses(branches, mixture) for mixture in mixtures]
         whole = np.zeros((len(mixtures), len(have_branch)))
         whole[:, have_branch] = mixtures
-        return BranchStatistics(whole, np.array(losses), have_branch)
+        return BranchStatistics(whole, np.array(losses).reshape(len(mixtures), len(self._targets)), have_branch)
 
     def _new(self, parameters: Sequence[nn.Parameter]) -> Branches:
         if self._plan.adapter_rank:
-            return AdapterBranches(self._runs.model, self._plan.adapter_rank, self._runs.learning_rate)
+            is_adam = OptimizerMetric(self._runs.optimizer).name(parameters) == "adam"
+            rate = self._runs.learning_rate if is_adam else None
+            return AdapterBranches(self._runs.model, self._plan.adapter_rank, rate)
         return WeightBranches(parameters, self._runs.optimizer)
 
     def _mixtures(self, count: int, step: int) -> FloatArray:
@@ -122,7 +135,7 @@ class BranchProbe(StepHook):
         with branches.mixed(mixture.tolist()):
             sums = [self._runs.on_all_ranks(partial(self._own_sum, target)) for target in self._targets]
         totals = self._run.rank_sync.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
-        return [total / max(num_items, 1.0) for total, num_items in totals]
+        return [total / num_items if num_items else math.nan for total, num_items in totals]
 
     def _own_sum(self, target: TargetRows) -> tuple[float, float]:
         args = self._trainer.args

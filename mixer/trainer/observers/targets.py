@@ -44,17 +44,18 @@ class TargetProbe(StepHook):
 
     With the direction `v = D g_j` of a target's gradient in the optimizer's metric, `<v, g_k> = (L_k(θ + εv) − L_k(θ −
     εv)) / 2ε + O(ε²)`: two forwards of rows of stream k, for any model and any layers, with a value for each row. ε
-    lowers the target's loss by 2 %, which is far above rounding errors. The parameters are restored to the bit.
+    lowers the target's loss by 2 %, which is far above the rounding errors of float32; weights of fewer bits lose most
+    of so short a step, and the log warns of them. The parameters are restored to the bit.
 
-    Rows of streams are those that would come next, and further ones in later measurements. So a stream without samples
-    in the mixture is measured too, and one that repeats its rows is measured on rows that it repeats. A target's
+    Rows of streams are some that are still to come, others in each measurement. So a stream without samples in the
+    mixture is measured too, and one that repeats its rows is measured on rows that it repeats. A target's
     gradient is averaged over ranks, and sums over rows are added up. While it measures, it takes the memory of three
     copies of the trained parameters, for any number of targets.
 
-    Losses that are compared over time, for bounds and the worst target, are those of the same up to 64 rows each time;
-    with bounds, the first ones follow step 1. Measurements follow steps 2, 4, 8, 16 and 32, then
-    grow apart by √2 or more. Each takes as many rows as 4 % of the work since the last one pays for (8 % of the first
-    256 steps), 4 to 64 of each stream and target; in the end, measurements of 64 are regular.
+    Losses of an objective with bounds or of the worst target are those of the same up to 64 rows each time, others
+    those of the measurement's rows; with bounds, the first ones follow step 1. Measurements follow steps 2, 4, 8, 16
+    and 32, then grow apart by √2 or more. Each takes as many rows as 4 % of the work since the last one pays for (8 %
+    of the first 256 steps), 4 to 64 of each stream and target; in the end, measurements of 64 are regular.
 
     Args:
         targets: The rows of each target, in order.
@@ -87,7 +88,7 @@ class TargetProbe(StepHook):
             is_paid = self._paid(self._early[-1], step) >= _LEAST_ROWS
             if self._early[-1] < step < self.interval_steps and (step in _ALWAYS or is_paid):
                 self._early.append(step)
-        self._has_warned = False
+        self._has_warned = self._has_warned_of_bits = False
         self._are_separate: bool | None = None  # whether rows run one by one; unknown before the first measurement
 
     def is_due(self, step: int) -> bool:
@@ -131,7 +132,7 @@ class TargetProbe(StepHook):
                 own_rows = (self._rank, self._world_size, _LOSS_ROWS)
                 own = self._runs.on_all_ranks(partial(target.summed_loss, self._runs, *own_rows))
                 total, num_items = self._run.rank_sync.add_up(torch.tensor(own, dtype=torch.float64)).tolist()
-                losses.append(total / max(num_items, 1.0))
+                losses.append(total / num_items if num_items else math.nan)
         if statistics is not None:
             return replace(statistics, losses=np.array(losses))
         unknown = np.full((len(losses), len(self._are_measured)), np.nan)
@@ -141,6 +142,7 @@ class TargetProbe(StepHook):
         losses, sums = [], []
         with self._runs.own_gradients(training=False) as parameters:
             metric = None if self._is_plain else OptimizerMetric(self._runs.optimizer)
+            self._warn_of_few_bits(parameters)
             micros = self._stream_rows(step)
             for target in self._targets:
                 loss, gradient = self._gradient(target, parameters, step)
@@ -167,6 +169,16 @@ class TargetProbe(StepHook):
             )
             self._has_warned = True
 
+    def _warn_of_few_bits(self, parameters: Sequence[nn.Parameter]) -> None:
+        few = sum(parameter.numel() for parameter in parameters if parameter.dtype in (torch.bfloat16, torch.float16))
+        if few > sum(parameter.numel() for parameter in parameters) / 2 and not self._has_warned_of_bits:
+            logger.warning(
+                "Most trained weights have 16 bits, in which the short steps that measure the targets are rounded away "
+                "for most of them: what streams are worth is measured less well. Load the model in float32 and set "
+                "bf16=True, which computes in 16 bits, or train adapters."
+            )
+            self._has_warned_of_bits = True
+
     def _positions(self, start: int, step: int) -> Int64Array:
         """This rank's positions of the rows of a measurement, `[num_rows / world_size]`."""
         own = np.arange(self._rank, self.num_rows(step), self._world_size, dtype=np.int64)
@@ -180,14 +192,15 @@ class TargetProbe(StepHook):
         """Returns a target's mean loss and its gradient, over all ranks."""
         micro = self._runs.on_all_ranks(partial(target.micro_batch, self._positions(0, step), step))
         own_items = int(self._runs.items(micro).sum())
-        weight = own_items / max(int(self._run.rank_sync.total(np.array([own_items]))[0]), 1)
+        num_items = int(self._run.rank_sync.total(np.array([own_items]))[0])
+        weight = own_items / max(num_items, 1)
         loss = self._runs.on_all_ranks(partial(self._runs.backward, micro, weight))
         self._runs.average_own()
         total = float(self._run.rank_sync.add_up(torch.tensor([loss * weight], dtype=torch.float64)))
         gradients = [parameter.grad for parameter in parameters]
         for parameter in parameters:
             parameter.grad = None
-        return total, gradients
+        return total if num_items else math.nan, gradients
 
     # ---- Streams ----
 
@@ -198,8 +211,9 @@ class TargetProbe(StepHook):
         wanted = {k: self._positions(int(mixing.seen[k]), step) for k in np.flatnonzero(active).tolist()}
         micros = runs.on_all_ranks(partial(runs.samples, wanted, 1 if self._are_separate else None))
         if self._are_separate is None:
+            firsts = {int(micro.stream_ids[0]): micro for micro in reversed(micros)}  # streams may have other losses
             with torch.no_grad():
-                rows = runs.on_all_ranks(lambda: [runs.summed_row_losses(micro) for micro in micros[:1]])
+                rows = runs.on_all_ranks(lambda: [runs.summed_row_losses(micro) for micro in firsts.values()])
             self._are_separate = bool(self._run.rank_sync.most(int(None in rows)))
             if self._are_separate:
                 micros = runs.on_all_ranks(partial(runs.samples, wanted, 1))

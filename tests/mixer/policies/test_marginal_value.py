@@ -7,6 +7,7 @@ import pytest
 from mixer.policies import DGA, GRAPE, DoGE, LossChange, MarginalValue, Observation, Policy, Safeguard, Uniform
 from mixer.policies.marginal_value import pooled, trust_in
 from mixer.policies.objective import Objective, TargetStatistics
+from mixer.policies.shared.multipliers import Multipliers
 from mixer.policies.shared.repeated import discounted
 from tests.mixer.policies.observed import NAN, Told, mixture, observe
 
@@ -121,15 +122,29 @@ def test_a_policy_that_harms_is_stopped_and_one_that_does_not_is_followed(caplog
     assert decided(Safeguard(told), *helping).tolist() == [0.1, 0.1, 0.8]
 
 
-def test_a_rising_loss_stops_a_policy_too() -> None:
+def test_a_rising_loss_stops_a_policy_too(caplog: pytest.LogCaptureFixture) -> None:
     random, guard = np.random.default_rng(1), Safeguard(Uniform())
-    falling = [measurement(EVEN, losses=(3.0 - 0.1 * k + 0.02 * random.random(),), step=k) for k in range(1, 12)]
+    falling = [measurement(EVEN, losses=(3.0 - 0.1 * k + 0.02 * random.random(),), step=k) for k in range(1, 13)]
     decided(guard, *falling)
     assert not guard.has_stopped
-    for k in range(12, 24):
-        guard.update(measurement(EVEN, losses=(1.9 + 0.1 * (k - 11) + 0.02 * random.random(),), step=k))
+    for k in range(13, 25):
+        guard.update(measurement(EVEN, losses=(1.8 + 0.1 * (k - 12) + 0.02 * random.random(),), step=k))
     assert guard.has_stopped
+    assert "the objective's loss has risen from 2.06 to 2.76" in caplog.text
     assert Safeguard(LossChange()).needs == {"loss", "alignment"}
+
+
+def test_noise_stops_no_policy_however_long_the_run_is() -> None:
+    random = np.random.default_rng(2)
+    for _ in range(20):
+        noise, scores = 2.0 + 0.1 * random.standard_normal(200), 1.0 + 0.3 * random.standard_normal((200, 3))
+        guard = Safeguard(Told([0.1, 0.1, 0.8]), target_share=0.0)
+        decided(guard, *[measurement(s, 0.3, losses=(loss,)) for s, loss in zip(scores, noise, strict=True)])
+        assert not guard.has_stopped
+    # A loss that is not known is no loss of 0.
+    guard = Safeguard(Uniform())
+    decided(guard, *[measurement(EVEN, losses=(NAN if k == 8 else 2.0 + 1e-6 * k,)) for k in range(60)])
+    assert not guard.has_stopped
 
 
 def test_doge_and_grape_go_by_targets_that_are_no_streams() -> None:
@@ -198,3 +213,16 @@ def test_a_bound_adds_its_multiplier_to_the_importance_of_its_stream() -> None:
     # 1 % above the bound: the multiplier is 1, and the part of three quarters is halved.
     assert decided(Safeguard(Uniform()), *seen, objective=objective) == pytest.approx([0.375 + 1 / 12] * 2 + [1 / 12])
     assert decided(Safeguard(Uniform()), seen[0], objective=objective)[1] == pytest.approx(1 / 12)
+
+
+def test_a_bound_s_multiplier_keeps_what_it_has_without_a_measurement() -> None:
+    multipliers = Multipliers(Objective({"a": 1.0}, bounds={"b": 1.0}))
+    assert [multipliers.take(np.array([1.0, loss]))[1] for loss in (0.0, 2.0, 2.02, NAN, np.inf, 2.0)] == pytest.approx(
+        [0.0, 0.0, 1.0, 1.0, 4.0, 4.0]
+    )
+
+
+def test_a_target_of_no_importance_may_be_unknown() -> None:
+    seen = measurement([[1.0, 0.5, 0.0], [NAN, NAN, NAN]], losses=(1.0, NAN))
+    worth = seen.targets.worth(np.array([1.0, 0.0]))
+    assert worth.scores.tolist() == [1.0, 0.5, 0.0]

@@ -17,11 +17,11 @@ from mixer import MixingTrainer
 from mixer.models.branches import AdapterBranches, WeightBranches
 from mixer.policies.branches import BranchPlan, BranchStatistics
 from mixer.trainer.observers.branches import BranchProbe
-from tests.helpers import weights_of
+from tests.helpers import Tokens, weights_of
 from tests.mixer.comparing import Tagger, Watching, build
 from tests.mixer.trainer.observers.test_targets import OUTSIDE
 
-PLAN = BranchPlan(stages=(0.34, 0.7), num_steps=2, num_mixtures=3)
+PLAN = BranchPlan(stages=(0.3, 0.6), num_steps=2, num_mixtures=3)
 
 
 class Branching(Watching):
@@ -141,6 +141,25 @@ def test_a_failing_branch_leaves_weights_and_optimizer_as_they_were() -> None:
         assert optimizer.state_dict()["state"][0]["step"] == 2
         raise RuntimeError("lost")
     torch.testing.assert_close((layer.state_dict(), optimizer.state_dict()), before, rtol=0.0, atol=0.0)
+
+
+def test_every_stage_comes_once_where_the_batch_grows(tmp_path: Path) -> None:
+    policy, args = Branching(), {"max_steps": -1, "num_train_epochs": 1}
+    size = mixer.schedules.Ramp(24, 60, initial=4, unit="samples")
+    trainer = train(tmp_path, policy, batch_size=size, budget=mixer.Budget(samples=120), args=args)
+    branched = [seen.progress for seen in policy.seen if seen.branches is not None]
+    assert len(branched) == len(PLAN.stages)
+    assert trainer.state.global_step < 120 // 4
+    for stage, progress in zip(PLAN.stages, branched, strict=True):
+        assert stage <= progress < stage + 24 / 120
+
+
+def test_what_has_no_branches_is_refused(tmp_path: Path) -> None:
+    options = {"eval_dataset": OUTSIDE, "objective": ["outside"]}
+    with pytest.raises(ValueError, match="two or more that are neither iterable nor a memory; there is 1"):
+        build(tmp_path, mixer.OPMix(), train_dataset={"a": Tokens(9, 1)}, **options)
+    with pytest.raises(ValueError, match="adapter_rank=4 adds adapters by hooks, which a compiled model does not call"):
+        build(tmp_path, mixer.OPMix(adapter_rank=4), args={"torch_compile": True}, **options)
 
 
 def test_a_policy_with_branches_needs_an_objective(tmp_path: Path) -> None:

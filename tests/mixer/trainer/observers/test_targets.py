@@ -177,8 +177,11 @@ def test_a_model_whose_rows_cannot_be_separated_is_measured_row_by_row(tmp_path:
         ),
         (
             {"eval_dataset": {**OUTSIDE, "outside": Tokens(1, 1, KIND)}},
-            r"\['outside'\] has 1 rows, of which .* 0 aside",
+            r"\['outside'\] has 1 row, of which .* 0 aside",
         ),
+        ({"targets": {"outside": "rows.jsonl"}}, r"targets\['outside'\] must be a data set .* got 'rows.jsonl'"),
+        ({"targets": {"outside": iter([])}}, "got a list_iterator without length and places"),
+        ({"objective": Objective(["outside"], metric="f1")}, "its metric 'f1' comes from compute_metrics, but there"),
         ({"args": {"metric_for_best_model": "objective", "eval_strategy": "epoch"}}, "set greater_is_better=False"),
     ],
 )
@@ -187,6 +190,42 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, changes: dict[str,
     policy = options.pop("mixing", MarginalValue())
     with pytest.raises(ValueError, match=message):
         build(tmp_path, policy, **options)
+
+
+def test_a_target_without_labels_is_refused_and_a_metric_that_does_not_come_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    args, model = arguments(tmp_path, max_steps=2, eval_strategy="epoch"), build_model("llama")
+    unlabelled = [{"input_ids": torch.arange(4)} for _ in range(8)]
+    with pytest.raises(ValueError, match=r"The target 't' of the objective has no loss: .* needs labels for its loss"):
+        MixingTrainer(
+            model, args, train_dataset=streams(), eval_dataset={"t": unlabelled}, objective=["t"], mixing="auto"
+        )
+    trainer = MixingTrainer(
+        model,
+        args,
+        train_dataset={"a": Tokens(8, 1), "b": Tokens(8, 2)},
+        eval_dataset={"t": Tokens(8, 3)},
+        objective=Objective(["t"], metric="f1", greater_is_better=True),
+        compute_metrics=lambda results: {"accuracy": 1.0},
+    )
+    for _ in range(2):
+        assert "eval_objective" not in trainer.evaluate()
+    said = "its metric 'f1' is missing for ['t'], for which compute_metrics returned {'t': ['accuracy']}"
+    assert caplog.text.count(said) == 1
+
+
+def test_bounds_that_a_policy_does_not_act_on_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = {"eval_dataset": OUTSIDE, "objective": Objective(["outside"], bounds={"a": 1.1})}
+    for number, policy in enumerate((MarginalValue(), Uniform(), mixer.Safeguard(mixer.DGA()), mixer.DGA())):
+        assert "only reported" not in caplog.text
+        build(tmp_path / str(number), policy, **options)
+    assert "mixing=DGA does not act on the bounds of the objective, {'a': 1.1}: they are only reported" in caplog.text
+
+
+def test_weights_of_few_bits_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train(tmp_path, MarginalValue(), model=Tagger().to(torch.bfloat16), args={"max_steps": 4})
+    assert caplog.text.count("Most trained weights have 16 bits") == 1
 
 
 def test_rows_of_their_own_leave_the_evaluation_sets_whole(tmp_path: Path) -> None:
