@@ -43,6 +43,7 @@ SCENARIOS = {
     "tuning_target": TUNING,
     "tuning_outside": TUNING,
     "tuning_bound": TUNING,
+    "tuning_helper": TUNING,
 }
 _FOLDER = Path(__file__).parents[2] / "recipes" / "quality"
 _WINDOW = "benchmarks.quality.window.new_window_model"  # what a larger model can take the place of

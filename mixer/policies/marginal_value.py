@@ -16,6 +16,7 @@ from mixer.policies.shared.shares import softmax
 from mixer.utils.arrays import BoolArray, FloatArray
 
 _LEAST_LOG = -30.0  # of a share: no sample in any run
+_NOISE = 4.0 / 3.0  # of that of a stream's rows: those of the target move all scores alike, so they add only a third
 
 
 @dataclass(eq=False, repr=False)
@@ -38,17 +39,18 @@ class MarginalValue(AlignmentPolicy):
 
     *Evidence.* A score is followed by a Kalman filter: an estimate with a variance that grows between measurements, as
     the worth of a stream changes while the model learns, and falls with each one by its noise. That noise is the mean
-    squared standard error over the streams, doubled for the rows of the targets. What neither explains counts half as
-    change, half as noise: a surprise makes the estimate uncertain until the next measurement. Streams that differ by
-    less than two standard errors share their score, and the step is shortened by the share of the scores' differences
-    that noise does not explain, after James and Stein: without evidence nothing moves.
+    squared standard error over the streams, and a third more for the rows of the targets. What neither explains counts
+    half as change, half as noise: a surprise makes the estimate uncertain until the next measurement. Streams that
+    differ by less than two standard errors share their score, and the step is shortened by the share of the scores'
+    differences that noise does not explain, after James and Stein: without evidence nothing moves.
 
     *Repeated rows.* A gradient at this moment does not show that rows which were seen before teach less each time. So a
     positive score falls with the passes over its stream, by `e^(−r/R)` for r passes after the first: the decay of the
     worth of repeated tokens in Muennighoff et al. (2023, arXiv:2305.16264), who fit R = 15 for language models.
 
     *Bounds.* A set with a bound has a multiplier, added to `a`, that grows while its loss is above the bound, relative
-    to it, and falls while it is below (dual ascent).
+    to it, and falls while it is below (dual ascent); the more so the further the run is, as losses that a high learning
+    rate lifts fall again.
 
     Limits: a first-order worth is short-sighted. Streams from which much is to be learned later, or that learn fast now
     and not later, are misjudged.
@@ -61,7 +63,7 @@ class MarginalValue(AlignmentPolicy):
             ...
         repeat_passes: Passes over a stream after the first in which the worth of its rows falls to 1/e.
         tau: `τ` of the smooth maximum for the worst of several targets, per unit of loss.
-        bound_rate: Growth of a bound's multiplier per measurement, for a loss that is above its bound by 1 %.
+        bound_rate: Growth of a bound's multiplier at a measurement of a loss 1 % above its bound, at the run's end.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:
@@ -74,7 +76,7 @@ class MarginalValue(AlignmentPolicy):
 
     sharpness: Annotated[float, check_range, 0, 100, "at 8 a stream of no worth has next to no samples"] = 6.0
     rate: Annotated[float, check_range, 1e-6, 1, "1 takes each new mixture at once"] = 0.5
-    drift: Annotated[float, check_range, 0, 1, "0 averages all measurements alike"] = 0.02
+    drift: Annotated[float, check_range, 0, 1, "0 averages all measurements alike"] = 0.06
     interval_steps: AlignmentInterval = 0
     repeat_passes: Annotated[float, check_range, 1e-3, math.inf, "15 is measured for language models"] = REPEAT_PASSES
     tau: Annotated[float, check_range, 1e-9, 1e9, "a large one is the maximum, a small one the average"] = 3.0
@@ -88,7 +90,7 @@ class MarginalValue(AlignmentPolicy):
         return decision
 
     def _importance(self, losses: FloatArray) -> FloatArray:
-        return super()._importance(losses) + self._multipliers.take(losses)
+        return super()._importance(losses) + self._multipliers.take(losses, self._progress)
 
     def _weigh(self, worth: Worth, known: BoolArray, weights: FloatArray) -> FloatArray:
         self._follow(worth, known)
@@ -101,7 +103,7 @@ class MarginalValue(AlignmentPolicy):
     def _follow(self, worth: Worth, known: BoolArray) -> None:
         """Updates the estimates by a measurement."""
         worth = worth._replace(scores=discounted(worth.scores, self._num_passes, self.repeat_passes))
-        noise = 2.0 * float(worth.variance[known].mean())
+        noise = _NOISE * float(worth.variance[known].mean())
         is_new = known & np.isnan(self._scores)
         self._scores[is_new] = worth.scores[is_new]
         news = worth.scores[known] - self._scores[known]

@@ -86,7 +86,7 @@ class Safeguard(Wrapper):
         """Passes on the inner policy's decision, or the own weights once it has harmed; see `Policy.update`."""
         decision = super().update(observation)
         if observation.targets is not None and not self.has_stopped:
-            self._judge(observation.targets, self._decided, observation.step)
+            self._judge(observation.targets, self._decided, observation)
         self._decided = shares(np.asarray(decision.weights))
         lengths = observation.tokens_per_sample
         if not self.has_stopped:
@@ -108,9 +108,9 @@ class Safeguard(Wrapper):
         """`[num_streams]`: the importance of the streams that are targets, 0 for the others."""
         return np.where(self._target_of >= 0, importance[self._target_of], 0.0)
 
-    def _judge(self, targets: TargetStatistics, weights: FloatArray, step: int) -> None:
+    def _judge(self, targets: TargetStatistics, weights: FloatArray, observation: Observation) -> None:
         importance = self._objective.weights(targets.losses, _SHARPNESS)
-        self._importance = shares(importance + self._multipliers.take(targets.losses))
+        self._importance = shares(importance + self._multipliers.take(targets.losses, observation.progress))
         worth = targets.worth(self._importance)
         if worth.largest > 0.0:
             known = np.isfinite(worth.scores)
@@ -125,7 +125,9 @@ class Safeguard(Wrapper):
         reason = self._harm_by_worth() or self._harm_by_loss()
         if reason is not None:
             self.has_stopped = True
-            _logger.warning("Step %d: %s is stopped, and the streams' own weights return: %s.", step, self.name, reason)
+            _logger.warning(
+                "Step %d: %s is stopped, and the streams' own weights return: %s.", observation.step, self.name, reason
+            )
 
     def _harm_by_worth(self) -> str | None:
         """Says why the policy is to be stopped by the worth of its mixture; `None` if it is not."""

@@ -20,7 +20,8 @@ AlignmentInterval = Annotated[int, check_count, 0, "0 chooses the interval by it
 class AlignmentPolicy(PolicyWithOptions):
     """Decides after each measurement of the objective's targets, and keeps the weights in between.
 
-    `_num_passes` is how often each stream was passed over, `[num_streams]`; 0 where its size is unknown.
+    `_num_passes` is how often each stream was passed over, `[num_streams]`; 0 where its size is unknown. `_progress` is
+    the completed share of the run.
 
     A stream without a measurement keeps its share, and an absent one its own weight. None has a least share: streams
     without samples are measured all the same.
@@ -44,14 +45,14 @@ class AlignmentPolicy(PolicyWithOptions):
         """Starts from the streams' own weights; see `Policy.start`."""
         self._objective = mixture.objective or Objective(list(mixture.names))
         self._own = self._weights = mixture.weights
-        self._num_samples, self._num_passes = mixture.num_samples, np.zeros(len(mixture.names))
+        self._num_samples, self._num_passes, self._progress = mixture.num_samples, np.zeros(len(mixture.names)), 0.0
         return Decision(self._own)
 
     def update(self, observation: Observation) -> Decision:
         """Computes new weights after a measurement; see `Policy.update`."""
         active = observation.is_active & (self._own > 0.0)
         if observation.targets is not None:
-            self._num_passes = passes(observation.seen, self._num_samples)
+            self._num_passes, self._progress = passes(observation.seen, self._num_samples), observation.progress
             self._decide(observation.targets, active)
         return Decision(share_out(self._weights, self._own, active, 0.0, observation.tokens_per_sample))
 
