@@ -1,4 +1,8 @@
-"""What a run of `benchmarks.quality` is, and where its result is kept: a file that goes by all that matters."""
+"""What a run of `benchmarks.quality` is, and where its result is kept: by a digest of all that matters.
+
+A new result has a file of its own in a working folder. Those that count stand in `results/` too, a file a scenario
+with a line a run, so that the tables of the documentation can be printed from the repository.
+"""
 
 import ast
 import hashlib
@@ -6,7 +10,7 @@ import inspect
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
@@ -18,6 +22,7 @@ from benchmarks.quality.scenarios import Scenario
 from mixer.policies import Policy
 
 PROTOCOL = 3  # to be raised when results of earlier runs do not count any more
+_KEPT = Path(__file__).parent / "results"
 # Modules that measure what a policy needs and are likely to change with it.
 _MEASURED = {
     "alignment": ("mixer.trainer.observers.targets", "mixer.gradients.metric"),
@@ -72,19 +77,70 @@ class Run:
         plain: dict[str, Any] = json.loads(json.dumps({"protocol": PROTOCOL, **own}))
         return plain
 
-    def path(self, folder: Path) -> Path:
-        """Names the file of the result in the folder of all results."""
-        digest = hashlib.blake2b(json.dumps(self.key(), sort_keys=True).encode(), digest_size=6).hexdigest()
-        called = "".join(sign if sign.isalnum() else "-" for sign in self.name)
-        return folder / self.scenario.size / self.scenario.name / f"{called}-{self.seed}-{digest}.json"
+    @property
+    def digest(self) -> str:
+        """A digest of the key."""
+        return hashlib.blake2b(json.dumps(self.key(), sort_keys=True).encode(), digest_size=6).hexdigest()
 
-    def result(self, folder: Path) -> dict[str, Any] | None:
-        """Reads the result of an earlier run, `None` if there is none, from the folder of all results."""
+    def path(self, folder: Path) -> Path:
+        """Names the file of the result in the working folder."""
+        called = "".join(sign if sign.isalnum() else "-" for sign in self.name)
+        return _folder_of(self.scenario, folder) / f"{called}-{self.seed}-{self.digest}.json"
+
+    def result(self, folder: Path) -> Mapping[str, Any] | None:
+        """Reads the result of an earlier run, `None` if there is none, from the working folder or the repository."""
         path = self.path(folder)
-        if not path.is_file():
-            return None
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found if found["key"] == self.key() else None
+        if path.is_file():
+            found: dict[str, Any] = json.loads(path.read_text())
+            return found
+        return _kept(self.scenario).get(self.digest)
+
+    def write(self, folder: Path, result: Mapping[str, Any]) -> None:
+        """Writes the result to the working folder."""
+        own = {"class_name": self.class_name, "settings": self.settings, "seed": self.seed}
+        content = {"digest": self.digest, "name": self.name, **own, **result}
+        write_whole(self.path(folder), json.dumps(content, indent=2).encode())
+
+
+def results(scenario: Scenario, folder: Path) -> Iterable[Mapping[str, Any]]:
+    """Reads all results of a scenario, those of policies that were changed since too.
+
+    Args:
+        scenario: The scenario.
+        folder: The working folder.
+
+    Returns:
+        What `Run.write` wrote.
+    """
+    new = [json.loads(path.read_text()) for path in sorted(_folder_of(scenario, folder).glob("*.json"))]
+    return (_kept(scenario) | {result["digest"]: result for result in new}).values()
+
+
+def keep(scenario: Scenario, found: Iterable[Mapping[str, Any]]) -> None:
+    """Puts results into the repository, in place of those that stood there.
+
+    Args:
+        scenario: The scenario.
+        found: Its results.
+    """
+    lines = [json.dumps(own) for own in sorted(found, key=lambda own: (own["name"], own["seed"]))]
+    short = [json.dumps(json.loads(line, parse_float=lambda text: float(f"{float(text):.6g}"))) for line in lines]
+    write_whole(_file_of(scenario), "".join(f"{line}\n" for line in short).encode())
+
+
+@cache
+def _kept(scenario: Scenario) -> dict[str, Mapping[str, Any]]:
+    path = _file_of(scenario)
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return {result["digest"]: result for result in map(json.loads, lines)}
+
+
+def _file_of(scenario: Scenario) -> Path:
+    return _KEPT / scenario.size / f"{scenario.name}.jsonl"
+
+
+def _folder_of(scenario: Scenario, folder: Path) -> Path:
+    return folder / scenario.size / scenario.name
 
 
 def write_whole(path: Path, content: bytes) -> None:

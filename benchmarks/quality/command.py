@@ -1,7 +1,8 @@
 """Does adaptive mixing pay? Every policy against uniform mixing and the best of a grid of fixed mixtures.
 
 `python -m benchmarks quality --data-dir DIR [--scenario NAME ...] [--policy NAME ...]` runs what was not run before, in
-two processes of one thread, and prints Markdown. `--report` prints what there is.
+two processes of one thread, and prints Markdown. `--report` prints what there is. Results that were put into the
+repository, by `--keep`, are not run again.
 
 Scenarios are recipes (`benchmarks.quality.scenarios`); without a folder of data only those of built-in text are run.
 One rule sets the policies (`benchmarks.quality.policies`). Runs of a scenario have as many samples, the same optimizer
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import write_json
+from benchmarks.quality.cache import keep
 from benchmarks.quality.plan import ALL_OF_GRID, FIRST_SEED, clocks, collect, followers, planned, run_all
 from benchmarks.quality.policies import UNIFORM, competitors
 from benchmarks.quality.report import summarise
@@ -37,7 +39,9 @@ _QUICK = ("small_target", "bound")
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, help="folder of the data, for scenarios that read files")
-    parser.add_argument("--folder", type=Path, default=Path("runs/mixing_quality"), help="where results are kept")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("runs/mixing_quality"), help="working folder of new results"
+    )
     parser.add_argument(
         "--scenario", nargs="+", metavar="NAME", help=f"of {', '.join(SCENARIOS)}; default: all but tuning"
     )
@@ -47,10 +51,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--parallel", type=int, default=2, help="processes, of one thread each")
     parser.add_argument("--quick", action="store_true", help="few steps of few mixtures, for a test")
     parser.add_argument("--report", action="store_true", help="print what was run, and run nothing")
+    parser.add_argument("--keep", action="store_true", help="put the results that count into the repository")
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
     args = parser.parse_args(argv)
     if args.seeds < 1 or args.parallel < 1:
         parser.error(f"--seeds and --parallel must be 1 or more, got {args.seeds} and {args.parallel}.")
+    if args.keep and args.quick:
+        parser.error("--keep is for whole runs, --quick makes short ones: give one of them.")
     there = {"scenario": [*SCENARIOS], "policy": [*competitors(), ALL_OF_GRID]}
     for option, names in there.items():
         unknown = [name for name in getattr(args, option) or () if name not in names]
@@ -116,12 +123,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = _arguments(argv)
     small = [Scenario(name, "small", args.quick) for name in args.scenario]
     failed = _run(small, args, args.seeds) if "small" in args.model and not args.report else []
-    found = {"small": _summaries(small, args.folder, args.seeds)}
+    found, large = {"small": _summaries(small, args.folder, args.seeds)}, list[Scenario]()
     if "llama" in args.model:
         large, num_seeds = _larger(found["small"], args), min(args.seeds, _SEEDS_OF_LARGE)
         if not args.report:
             failed += _run(large, args, num_seeds)
         found["llama"] = _summaries(large, args.folder, num_seeds)
+    for own in [*small, *large] if args.keep else ():
+        keep(own, (run for runs in collect(own, args.folder).values() for run in runs.values()))
     for size in args.model:
         if found[size]:
             print(report({"small": "Small models", "llama": "A Llama of a million parameters"}[size], found[size]))

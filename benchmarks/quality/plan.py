@@ -1,6 +1,5 @@
 """Which runs `benchmarks.quality` consists of, how they are run, and what there is of their results."""
 
-import json
 import multiprocessing
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import rotated
-from benchmarks.quality.cache import Run
+from benchmarks.quality.cache import Run, results
 from benchmarks.quality.grid import grid
 from benchmarks.quality.policies import UNIFORM, Entry, competitors, settings_of
 from benchmarks.quality.report import CLOCK, GRID, NEAR, Judge, Results
@@ -101,9 +100,9 @@ def followers(scenario: Scenario, seeds: Sequence[int], folder: Path) -> list[Ru
     Returns:
         The runs; none before the grid was run.
     """
-    results = collect(scenario, folder)
-    names = Judge(scenario.objective).best(results, _grid_seeds(scenario), _NUM_BEST)
-    weights = {name: next(iter(results[name].values()))["key"]["settings"]["weights"] for name in names}
+    found = collect(scenario, folder)
+    names = Judge(scenario.objective).best(found, _grid_seeds(scenario), _NUM_BEST)
+    weights = {name: next(iter(found[name].values()))["settings"]["weights"] for name in names}
     return [_fixed(scenario, name, weights[name], seed) for seed in seeds for name in names]
 
 
@@ -145,15 +144,14 @@ def collect(scenario: Scenario, folder: Path) -> Results:
         Results by competitor and seed.
     """
     entries, found = competitors(scenario.size), dict[str, dict[int, Mapping[str, Any]]]()
-    for path in sorted((folder / scenario.size / scenario.name).glob("*.json")):
-        result = json.loads(path.read_text())
-        name, key = result["name"], result["key"]
+    for result in results(scenario, folder):
+        name, seed = result["name"], result["seed"]
         if name.startswith((GRID, NEAR, CLOCK)):
-            run = Run(scenario, name, key["class_name"], key["settings"], key["seed"])
+            run = Run(scenario, name, result["class_name"], result["settings"], seed)
         elif name in entries:
-            run = _run(scenario, name, entries[name], key["seed"])
+            run = _run(scenario, name, entries[name], seed)
         else:
             continue
-        if key == run.key():
-            found.setdefault(name, {})[key["seed"]] = result
+        if result["digest"] == run.digest:
+            found.setdefault(name, {})[seed] = result
     return found

@@ -1,7 +1,6 @@
 """One run of `benchmarks.quality`: a scenario under a policy, how well it goes and what it takes."""
 
 import io
-import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -87,15 +86,18 @@ def run_once(run: Run, folder: Path, data_dir: Path | None, session: str = "") -
         data_dir: Folder of the data, for scenarios that need one.
         session: When the benchmark was called: times of one session are compared.
     """
-    if run.result(folder) is not None:
-        return
+    if run.result(folder) is None:
+        _run(run, folder, data_dir, session)
+
+
+def _run(run: Run, folder: Path, data_dir: Path | None, session: str) -> None:
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     torch.set_num_threads(1)
     parts = run.scenario.read(data_dir)
     needs_reference = REFERENCE_LOSSES in run.settings.values()
     num_samples = run.scenario.num_steps * int(run.scenario.content["batch_size"])
     policy = None if needs_reference else make(run.class_name, run.settings, num_samples)
-    reference: dict[str, Any] = {}
+    reference: Mapping[str, Any] = {}
     options = {}
     if policy is None or "excess_loss" in policy.needs:
         reference, trained = _reference(run, folder, data_dir, session)
@@ -109,17 +111,15 @@ def run_once(run: Run, folder: Path, data_dir: Path | None, session: str = "") -
         weights = io.BytesIO()
         torch.save(model.state_dict(), weights)
         write_whole(run.path(folder).with_suffix(".pt"), weights.getvalue())
-    content = {"key": run.key(), "name": run.name, "session": session, **measured}
-    write_whole(run.path(folder), json.dumps(content, indent=2).encode())
+    run.write(folder, {"session": session, **measured})
 
 
-def _reference(run: Run, folder: Path, data_dir: Path | None, session: str) -> tuple[dict[str, Any], nn.Module]:
+def _reference(run: Run, folder: Path, data_dir: Path | None, session: str) -> tuple[Mapping[str, Any], nn.Module]:
     """The model that uniform mixing comes to with the same seed and budget, and its result."""
     uniform = Run(run.scenario, UNIFORM, "Uniform", {}, run.seed)
     weights = uniform.path(folder).with_suffix(".pt")
-    if not weights.is_file() or uniform.result(folder) is None:
-        uniform.path(folder).unlink(missing_ok=True)  # results of uniform mixing come with the model, or not at all
-        run_once(uniform, folder, data_dir, session)
+    if not weights.is_file():  # the repository has results, but no models
+        _run(uniform, folder, data_dir, session)
     result = uniform.result(folder)
     assert result is not None
     model = run.scenario.new_model(run.seed)

@@ -45,8 +45,10 @@ class MarginalValue(AlignmentPolicy):
     differences that noise does not explain, after James and Stein: without evidence nothing moves.
 
     *Repeated rows.* A gradient at this moment does not show that rows which were seen before teach less each time. So a
-    positive score falls with the passes over its stream, by `e^(−r/R)` for r passes after the first: the decay of the
-    worth of repeated tokens in Muennighoff et al. (2023, arXiv:2305.16264), who fit R = 15 for language models.
+    positive score falls by `e^(−r/R)` for r passes over its stream after the first, in the whole run at the pace so
+    far: the decay of the worth of repeated tokens in Muennighoff et al. (2023, arXiv:2305.16264), who fit R = 15 for
+    language models. To go by the whole run keeps the share the same throughout, which is better than much of a small
+    stream first and little later.
 
     *Bounds.* A set with a bound has a multiplier, added to `a`, that grows while its loss is above the bound, relative
     to it, and falls while it is below (dual ascent); the more so the further the run is, as losses that a high learning

@@ -10,10 +10,10 @@ from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.objective import Objective, TargetStatistics
 from mixer.policies.shared.multipliers import Multipliers
 from mixer.policies.shared.ranges import check_count, check_range
-from mixer.policies.shared.repeated import REPEAT_PASSES, discounted, passes
+from mixer.policies.shared.repeated import REPEAT_PASSES, passes, planned
 from mixer.policies.shared.shares import share_out, shares
 from mixer.policies.shared.wrapper import Wrapper
-from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.arrays import BoolArray, FloatArray
 
 _LEAST_KEPT = 3  # fewer measurements have no spread
 _HUGE = 1e100
@@ -40,8 +40,9 @@ class Safeguard(Wrapper):
     A stream that is a target itself is what the objective is about, and the mixture of such streams by importance gives
     an unbiased gradient of it, which no measurement has to find: so `target_share` of a batch is drawn by importance as
     far as the targets are streams, and the policy divides the rest. Where the objective is the average of all streams,
-    that part is the whole batch: nothing else is asked. It falls with the passes over a stream, by `e^(−r/R)` for r
-    passes after the first. A bound adds its multiplier to the importance of its stream; for both see `MarginalValue`.
+    that part is the whole batch: nothing else is asked. The part of a stream that the run would pass over more than
+    once is smaller, and the same throughout: see `planned`. A bound adds its multiplier to the importance of its
+    stream; see `MarginalValue`.
 
     Args:
         policy: The inner policy.
@@ -80,7 +81,7 @@ class Safeguard(Wrapper):
         self._num_judged, self._num_averages, self.has_stopped = 0, 0, False
         decision = super().start(mixture)
         self._decided = shares(np.asarray(decision.weights))
-        return self._anchored(decision, np.zeros(len(self._own)), mixture.is_active, None)
+        return self._anchored(decision, 0.0, mixture.is_active, None)
 
     def update(self, observation: Observation) -> Decision:
         """Passes on the inner policy's decision, or the own weights once it has harmed; see `Policy.update`."""
@@ -90,15 +91,23 @@ class Safeguard(Wrapper):
         self._decided = shares(np.asarray(decision.weights))
         lengths = observation.tokens_per_sample
         if not self.has_stopped:
-            return self._anchored(decision, observation.seen, observation.is_active, lengths)
+            num_samples = observation.seen.sum() / observation.progress if observation.progress > 0.0 else 0.0
+            return self._anchored(decision, num_samples, observation.is_active, lengths)
         return Decision(share_out(self._own, self._own, observation.is_active & (self._own > 0.0), 0.0, lengths))
 
     def _anchored(
-        self, decision: Decision, seen: FloatArray | Int64Array, active: BoolArray, lengths: FloatArray | None
+        self, decision: Decision, num_samples: float, active: BoolArray, lengths: FloatArray | None
     ) -> Decision:
-        """Draws a part of the batch by the importance of the streams that are targets."""
-        importance = np.where(active & (self._own > 0.0), self._of_streams(self._importance), 0.0)
-        anchor = self._share * discounted(importance, passes(seen, self._num_samples), REPEAT_PASSES)
+        """Draws a part of the batch by the importance of the streams that are targets.
+
+        Args:
+            decision: The inner policy's.
+            num_samples: Samples of the whole run, 0 if unknown.
+            active: bool `[num_streams]`.
+            lengths: `[num_streams]`: tokens per sample, for shares of tokens.
+        """
+        anchor = self._share * np.where(active & (self._own > 0.0), self._of_streams(self._importance), 0.0)
+        anchor *= planned(passes(anchor * num_samples, self._num_samples), REPEAT_PASSES)
         if not anchor.any():
             return decision
         weights = anchor + max(0.0, 1.0 - anchor.sum()) * shares(np.asarray(decision.weights))

@@ -20,8 +20,8 @@ AlignmentInterval = Annotated[int, check_count, 0, "0 chooses the interval by it
 class AlignmentPolicy(PolicyWithOptions):
     """Decides after each measurement of the objective's targets, and keeps the weights in between.
 
-    `_num_passes` is how often each stream was passed over, `[num_streams]`; 0 where its size is unknown. `_progress` is
-    the completed share of the run.
+    `_num_passes` is how often each stream is passed over in the whole run at the pace so far, `[num_streams]`; 0 where
+    its size is unknown. `_progress` is the completed share of the run.
 
     A stream without a measurement keeps its share, and an absent one its own weight. None has a least share: streams
     without samples are measured all the same.
@@ -52,7 +52,8 @@ class AlignmentPolicy(PolicyWithOptions):
         """Computes new weights after a measurement; see `Policy.update`."""
         active = observation.is_active & (self._own > 0.0)
         if observation.targets is not None:
-            self._num_passes, self._progress = passes(observation.seen, self._num_samples), observation.progress
+            self._progress = observation.progress
+            self._num_passes = passes(observation.seen / (self._progress or 1.0), self._num_samples)
             self._decide(observation.targets, active)
         return Decision(share_out(self._weights, self._own, active, 0.0, observation.tokens_per_sample))
 

@@ -29,3 +29,18 @@ def discounted(scores: FloatArray, num_passes: FloatArray, repeat_passes: float)
     factors = np.exp(-np.maximum(num_passes - 1.0, 0.0) / repeat_passes)
     found: FloatArray = np.where(scores > 0.0, scores * factors, scores)
     return found
+
+
+def planned(wanted: FloatArray, repeat_passes: float) -> FloatArray:
+    """Returns the shares of wanted passes to plan for, the same at every step of a run.
+
+    If each pass after the first one lowered a stream's share by `exp(−1 / repeat_passes)`, from `w` passes over the run
+    `1 + R log(1 + (w − 1) / R)` would be left, most of them early. The same passes spread evenly teach more.
+
+    Args:
+        wanted: `[num_streams]`: passes over the whole run.
+        repeat_passes: `R`: passes in which the worth falls to 1/e.
+    """
+    left = np.minimum(wanted, 1.0) + repeat_passes * np.log1p(np.maximum(wanted - 1.0, 0.0) / repeat_passes)
+    found: FloatArray = left / np.where(wanted > 0.0, wanted, 1.0)
+    return np.where(wanted > 0.0, found, 1.0)

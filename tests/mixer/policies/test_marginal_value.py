@@ -8,7 +8,7 @@ from mixer.policies import DGA, GRAPE, DoGE, LossChange, MarginalValue, Observat
 from mixer.policies.marginal_value import pooled, trust_in
 from mixer.policies.objective import Objective, TargetStatistics
 from mixer.policies.shared.multipliers import Multipliers
-from mixer.policies.shared.repeated import discounted
+from mixer.policies.shared.repeated import discounted, planned
 from tests.mixer.policies.observed import NAN, Told, mixture, observe
 
 EVEN = (1.0, 1.0, 1.0)
@@ -169,6 +169,17 @@ def test_repeated_rows_are_worth_less_each_time() -> None:
     np.testing.assert_allclose(found, [1.0, 0.5 / np.e, -0.5, NAN])
     seen = measurement([1.0, 1.0, 0.0], seen=np.array([3000, 10, 10]))  # of 100 samples each
     assert decided(MarginalValue(), seen)[0] < decided(MarginalValue(), seen)[1]
+    # The passes of the whole run count: at a tenth of it, ten times those so far.
+    early = replace(seen, seen=seen.seen // 10, progress=0.1)
+    np.testing.assert_allclose(decided(MarginalValue(), early), decided(MarginalValue(), seen))
+
+
+def test_planned_passes_are_those_that_discounts_on_the_way_would_leave() -> None:
+    wanted, passes, steps = np.array([0.0, 0.5, 1.0, 4.0, 60.0]), np.zeros(5), 100_000
+    for _ in range(steps):
+        passes += wanted * discounted(np.ones(5), passes, 15.0) / steps
+    np.testing.assert_allclose(planned(wanted, 15.0) * wanted, passes, rtol=1e-3)
+    assert planned(np.zeros(1), 15.0) == 1.0
 
 
 def test_streams_that_are_targets_have_their_part_by_importance() -> None:
@@ -182,9 +193,9 @@ def test_streams_that_are_targets_have_their_part_by_importance() -> None:
         start = replace(mixture(EVEN), objective=objective, num_samples=sizes)
         rest = 1.0 - np.sum(anchor)
         np.testing.assert_allclose(policy.start(start).weights, np.array(anchor) + rest / 3.0)
-        # Stream 0 was passed over 16 times: its part is e⁻¹ of what it was.
-        seen = observe(counts=[8] * 3, seen=[1600, 0, 0])
-        part = np.array(anchor) * [np.exp(-1.0), 1.0, 1.0]
+        # A run of 3,000 samples would pass 16.875 times over stream 0 and 5.625 times over stream 1, or 11.25 and 0.
+        seen = observe(counts=[8] * 3, seen=np.array([600, 500, 400]), progress=0.5)
+        part = np.array([own and (1.0 + 15.0 * np.log(1.0 + (30.0 * own - 1.0) / 15.0)) / 30.0 for own in anchor])
         np.testing.assert_allclose(policy.update(seen).weights, part + (1.0 - part.sum()) / 3.0)
 
 

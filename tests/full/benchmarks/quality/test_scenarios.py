@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from benchmarks.made_up_data import make_data
-from benchmarks.quality.cache import Run, write_whole
+from benchmarks.quality.cache import Run, _kept, keep
 from benchmarks.quality.command import main
 from benchmarks.quality.data import blocks, garbled, joined, slice_of
 from benchmarks.quality.grid import grid
@@ -137,10 +137,27 @@ def test_the_best_of_the_grid_are_run_on_the_seeds_of_the_policies(data_dir: Pat
     assert not {run.seed for run in own} & set(seeds)
     assert followers(QUICK, seeds, tmp_path) == []  # none is known yet
     for run, loss in zip(own, (4.0, 1.0, 3.0, 2.0), strict=False):
-        kept = {"key": run.key(), "name": run.name, "validation": {"reviews": {"loss": loss}}}
-        write_whole(run.path(tmp_path), json.dumps(kept).encode())
+        run.write(tmp_path, {"validation": {"reviews": {"loss": loss}}})
     best = [own[number] for number in (1, 3, 2)]
     assert followers(QUICK, seeds, tmp_path) == [replace(run, seed=seed) for seed in seeds for run in best]
+
+
+def test_results_that_were_put_into_the_repository_are_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.quality.cache._KEPT", tmp_path / "kept")
+    UNIFORM_RUN.write(tmp_path, {"test": {"reviews": {"loss": 2.123456789}}})
+    replace(UNIFORM_RUN, settings={"old": 1}).write(tmp_path, {})  # of a policy that was changed since
+    keep(QUICK, collect(QUICK, tmp_path)[UNIFORM].values())
+    _kept.cache_clear()
+    (line,) = (tmp_path / "kept" / "small" / "outside.jsonl").read_text().splitlines()
+    result = UNIFORM_RUN.result(tmp_path / "empty")
+    assert result == json.loads(line)
+    assert result is not None
+    assert result["test"] == {"reviews": {"loss": 2.12346}}
+    assert collect(QUICK, tmp_path / "empty") == {UNIFORM: {FIRST_SEED: result}}
+    assert run_all([UNIFORM_RUN], tmp_path / "empty", None, 1) == []
+    _kept.cache_clear()
 
 
 # ---- Competitors ----
