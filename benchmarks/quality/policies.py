@@ -50,7 +50,6 @@ _ENTRIES: dict[str, Entry] = {
     "TargetLoss": Entry("TargetLoss", {"target_losses": REFERENCE_LOSSES}),
     "SkillIt": Entry("SkillIt", {"window": 3}),
     "DoGE, scale-free": Entry("DoGE", {"scale_free": True}),
-    "ObjectiveDescent, ratio 100": Entry("ObjectiveDescent", {"max_ratio": 100}),
 }
 
 
@@ -106,7 +105,7 @@ def settings_of(entry: Entry, scenario: Scenario) -> dict[str, Any]:
 
 
 def _by_objective(class_name: str, parameters: Mapping[str, inspect.Parameter], scenario: Scenario) -> dict[str, Any]:
-    """Targets and kind, where they differ from an average of all streams and a policy can be told of them."""
+    """Targets, where they differ from an average of all streams and a policy can be told of them."""
     objective = scenario.objective
     importance = scenario.importance
     found: dict[str, Any] = {}
@@ -115,8 +114,6 @@ def _by_objective(class_name: str, parameters: Mapping[str, inspect.Parameter], 
         found["targets"] = "objective"
     elif "targets" in parameters and any(importance) and differs:
         found["targets"] = objective.importance
-    if "objective" in parameters and objective.kind == "worst":
-        found["objective"] = objective.kind
     return found
 
 

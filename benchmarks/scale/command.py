@@ -80,7 +80,7 @@ def large(found: dict[str, list[Term]]) -> list[list[str]]:
         rows.append(["ledger", row * steps, "a row a step and stream"])
     gram = _PROBE_COPIES * _GRAM_BYTES * streams**2
     rows.append(["a measurement of gradients, on each rank and in the ledger", gram, "K x K products and their errors"])
-    state = at.get(("ObjectiveDescent, state", STREAMS, "bytes"))
+    state = at.get(("RegularizedBalance, state", STREAMS, "bytes"))
     if state is not None:
         rows.append(["state of a policy that remembers K x K products, in a checkpoint", state, "JSON"])
     state = at.get(("state in a checkpoint", STREAMS, "bytes"))

@@ -16,7 +16,7 @@ from mixer.policies.gradient_statistics import GradientStatistics
 _BY_STREAM, _BY_PAIR = (100, 1_000, 10_000), (30, 100, 300)
 _MOST_SECONDS = 0.3  # of a decision: no larger size is tried after it
 _NUM_WARM_UPS = 4
-_BY_GRADIENT = ("PiKE", "BalancedPiKE", "DoGE", "GRAPE", "RegularizedBalance", "GradNorm", "ObjectiveDescent")
+_BY_GRADIENT = ("PiKE", "BalancedPiKE", "DoGE", "GRAPE", "RegularizedBalance", "GradNorm")
 _PLAIN = ("ODM", "GroupDRO", "DoReMi", "DWA", "FAMO", "SkillIt")
 
 

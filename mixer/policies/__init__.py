@@ -20,7 +20,6 @@ from mixer.policies.hold import Hold
 from mixer.policies.loss_change import LossChange
 from mixer.policies.marginal_value import MarginalValue
 from mixer.policies.objective import Objective, TargetStatistics
-from mixer.policies.objective_descent import ObjectiveDescent
 from mixer.policies.odm import ODM
 from mixer.policies.op_mix import OPMix
 from mixer.policies.pike import PiKE
@@ -64,7 +63,6 @@ __all__ = [
     "Mixture",
     "OPMix",
     "Objective",
-    "ObjectiveDescent",
     "Observation",
     "PiKE",
     "Policy",

@@ -42,7 +42,7 @@ PLUG_IN_GROUP = "adaptive_mixer.policies"
 # In the order of the listing.
 _NAMES = (
     "Uniform Proportional Temperature UniMax Fixed Scheduled LossChange ODM ADO GroupDRO DoReMi TargetLoss PiKE "
-    "BalancedPiKE CoBa DWA FAMO SkillIt Aioli DoGE GRAPE RegularizedBalance GradNorm ObjectiveDescent DGA "
+    "BalancedPiKE CoBa DWA FAMO SkillIt Aioli DoGE GRAPE RegularizedBalance GradNorm DGA "
     "OPMix MarginalValue Function Floor Smoothed WarmUp Hold TrustRegion Safeguard"
 )
 

@@ -24,7 +24,6 @@ from benchmarks.quality.multi_task.tables import PUBLISHED, SEPARATELY, accuraci
 MIXTURES: Mapping[str, tuple[str | None, Mapping[str, Any]]] = {
     "proportional": (None, {}),
     "Uniform": ("Uniform", {}),
-    "ObjectiveDescent": ("ObjectiveDescent", {}),
     "GroupDRO": ("GroupDRO", {}),
 }
 _SEARCH_SEED = 101

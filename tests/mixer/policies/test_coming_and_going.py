@@ -19,7 +19,7 @@ BATCH_SIZE, NUM_STEPS = 24, 30
 
 # Others mix by what they are given, by losses alone, or give each stream a least share whatever its own weight.
 BY_OWN_WEIGHTS = {"ADO", "Aioli", "CoBa", "DWA", "DoGE", "FAMO", "Fixed, own weights", "GRAPE", "GradNorm"}
-BY_OWN_WEIGHTS |= {"BalancedPiKE", "ObjectiveDescent", "PiKE", "RegularizedBalance", "SkillIt"}
+BY_OWN_WEIGHTS |= {"BalancedPiKE", "PiKE", "RegularizedBalance", "SkillIt"}
 # What a factor on a loss is relative to: the streams' own weights, or each stream alike.
 FACTORS_BY_OWN = {"CoBa, loss", "DWA, loss", "FAMO, loss", "GroupDRO", "DoReMi"}
 FACTORS_ALIKE = {"GradNorm", "BalancedPiKE, conceptual"}

@@ -41,8 +41,6 @@ OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "GradNorm": {"acts_on": ("both",), "rate": (0.0,), "alpha": (-1.0,)},
     "GroupDRO": {"step_size": (-1.0, INF), "smoothing": (1.1,), "acts_on": ("both",)},
     "ODM": {"form": ("both",), "decay": (1.0,), "num_warmup_steps": (-1,)},
-    "ObjectiveDescent": {"objective": ("best",), "criterion": ("greedy",), "loss": ("test",), "max_ratio": (0.5,)}
-    | {"evidence": (-1.0, 101.0), "step_sharpness": (0.0,), "tau": (0.0,), "evidence_decay": (1.0,)},
     "PiKE": {"interval_steps": (0, 2.5), "mode": ("both",), "bound": ("tight",), "noise_rate": (NAN, INF)}
     | {"max_log_change": (-0.1,), "step_sharpness": (0.0,), "conflict": (0.6,), "alignment": (-0.1,)}
     | {"min_samples": (-1,), "decay": (1.0,)},
@@ -101,7 +99,7 @@ STREAMS: list[tuple[str, dict[str, Any], str]] = [
     ("TargetLoss", {"target_losses": {"a": 1.0, "x": 1.0}}, r"TargetLoss: .*missing: \['b'\], unknown: \['x'\]"),
     *[
         (make, {"targets": ["a", "c"]}, r"targets must be names of streams, \['a', 'b'\]; unknown: \['c'\]")
-        for make in ("DoGE", "GRAPE", "RegularizedBalance", "ObjectiveDescent")
+        for make in ("DoGE", "GRAPE", "RegularizedBalance")
     ],
     ("DoGE", {"targets": {"a": -1.0}}, r"'a' has -1\.0"),
     ("SkillIt", {"graph": [[1.0]]}, r"expected a graph of shape \[2, 2\] .* got \[1, 1\]"),

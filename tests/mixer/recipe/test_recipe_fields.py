@@ -139,7 +139,7 @@ def _written(name: str, **arguments: Any) -> str:
 
 
 WRONG_CLASSES = [
-    ("mixing", _written("ObjectiveDescent", objective="best"), r"^mixing\.objective: Expected .*'worst'.*: best$"),
+    ("mixing", _written("GroupDRO", acts_on="both"), r"^mixing\.acts_on: Expected .*'sampling'.*: both$"),
     ("mixing", "{class_path: Uniform, init_args: {unit: words}}", r"^mixing\.unit: Expected .*'tokens'.*: words$"),
     ("mixing", _written("Uniform", telepathy=1), "^mixing: Option 'telepathy' is not accepted$"),
     ("mixing", _written("Floor", policy={"class_path": "Uniform", "init_args": {"unit": "w"}}), r"^mixing\.policy\.u"),

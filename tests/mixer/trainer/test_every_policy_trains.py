@@ -30,7 +30,6 @@ MAKERS: dict[str, Callable[[], Policy]] = {
     "GRAPE": lambda: mixer.GRAPE(interval_steps=1),
     "RegularizedBalance": lambda: mixer.RegularizedBalance(interval_steps=1),
     "GradNorm": lambda: mixer.GradNorm(interval_steps=1, acts_on="sampling"),
-    "ObjectiveDescent": lambda: mixer.ObjectiveDescent("worst", interval_steps=1, evidence=0.0, loss="excess"),
     "Safeguard": lambda: mixer.Safeguard(mixer.DWA(0.1, 1)),
     "Function": lambda: mixer.Function(lambda step, weights: [1 + step, 1, 1]),
     "Floor": lambda: mixer.Floor(mixer.DoReMi(acts_on="sampling"), 0.1),
@@ -63,7 +62,7 @@ def train(folder: Path, name: str, **changes: Any) -> tuple[MixingTrainer, list[
     return trainer, seen, decisions
 
 
-AGGREGATED = ["DoGE", "DoReMi", "FAMO", "GradNorm", "GroupDRO", "ObjectiveDescent"]
+AGGREGATED = ["DoGE", "DoReMi", "FAMO", "GradNorm", "GroupDRO"]
 BESIDE = [pytest.param(name, "pcgrad", marks=pytest.mark.full if name != "DoGE" else ()) for name in AGGREGATED]
 
 
