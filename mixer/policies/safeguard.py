@@ -39,10 +39,10 @@ class Safeguard(Wrapper):
 
     A stream that is a target itself is what the objective is about, and the mixture of such streams by importance gives
     an unbiased gradient of it, which no measurement has to find: so `target_share` of a batch is drawn by importance as
-    far as the targets are streams, and the policy divides the rest. Where the objective is the average of all streams,
-    that part is the whole batch: nothing else is asked. The part of a stream that the run would pass over more than
-    once is smaller, and the same throughout: see `planned`. A bound adds its multiplier to the importance of its
-    stream; see `MarginalValue`.
+    far as the targets are streams, and the policy divides the rest. Where the objective is the average or the worst of
+    all streams, that part is the whole batch: nothing else is asked. The part of a stream that the run would pass over
+    more than once is smaller, and the same throughout: see `planned`. A bound adds its multiplier to the importance of
+    its stream; see `MarginalValue`.
 
     Args:
         policy: The inner policy.
@@ -75,7 +75,7 @@ class Safeguard(Wrapper):
         self._target_of = np.array([names.index(name) if name in names else -1 for name in mixture.names])
         self._importance = self._objective.weights(np.full(len(names), np.nan), _SHARPNESS)
         self._multipliers, importance = Multipliers(self._objective), self._of_streams(self._importance)
-        is_all = self._objective.kind == "average" and not self._objective.bounds and (importance > 0.0).all()
+        is_all = not self._objective.bounds and (importance > 0.0).all()
         self._share = 1.0 if is_all and self.target_share > 0.0 else self.target_share
         self._losses, self._lowest, self._squares = np.zeros(0), _HUGE, 0.0
         self._num_judged, self._num_averages, self.has_stopped = 0, 0, False

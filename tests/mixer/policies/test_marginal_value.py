@@ -207,11 +207,12 @@ def test_the_part_by_importance_follows_the_worst_target() -> None:
     assert policy.update(observe(counts=[8] * 3)).weights.tolist() == weights.tolist()
 
 
-def test_the_average_of_all_streams_is_sampled_by_importance() -> None:
+def test_an_objective_of_all_streams_is_sampled_by_importance() -> None:
     told, three = Told([0.1, 0.1, 0.8]), {"a": 2.0, "b": 1.0, "c": 1.0}
     for objective, expected in (
         (Objective(three), [0.5, 0.25, 0.25]),
-        (Objective(three, kind="worst"), [0.4, 0.2125, 0.3875]),
+        (Objective(three, kind="worst"), [0.5, 0.25, 0.25]),
+        (Objective(three, bounds={"a": 1.05}), [0.4, 0.2125, 0.3875]),
         (Objective({"a": 1.0, "b": 1.0}), [0.4, 0.4, 0.2]),
         (Objective({"a": 1.0, "b": 1.0, "outside": 2.0}), [0.25, 0.25, 0.5]),
     ):
