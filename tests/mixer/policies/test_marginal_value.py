@@ -203,7 +203,7 @@ def test_the_part_by_importance_follows_the_worst_target() -> None:
     policy = Safeguard(Uniform(), target_share=1.0)
     policy.start(replace(mixture(EVEN), objective=Objective({"a": 1.0, "b": 1.0}, kind="worst")))
     weights = policy.update(measurement([[1.0] * 3, [1.0] * 3], losses=(1.0, 2.0))).weights
-    np.testing.assert_allclose(weights, [1 / (1 + np.exp(3.0)), 1 / (1 + np.exp(-3.0)), 0.0], atol=1e-12)
+    np.testing.assert_allclose(weights, [1 / (1 + np.exp(6.0)), 1 / (1 + np.exp(-6.0)), 0.0], atol=1e-12)
     assert policy.update(observe(counts=[8] * 3)).weights.tolist() == weights.tolist()
 
 
