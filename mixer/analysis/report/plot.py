@@ -118,6 +118,7 @@ def panel(title: str, lines: Sequence[go.Scatter | go.Heatmap], last_epoch: floa
             "hovermode": "x unified",
             "xaxis": {
                 **axis,
+                "automargin": False,
                 "title": {"text": "epoch", "standoff": 8},
                 "tickangle": 0,  # turned by itself, as the margins move, they would move again
                 "range": [0, (last_epoch or 1.0) * 1.02],
