@@ -39,7 +39,7 @@ COMMANDS = {
         10,
         (*_QUICK, "--streams", "3", "--threads", "1"),
     ),
-    "targets": Command("speed.targets", "What do measurements of an objective's targets cost?", 8, _QUICK),
+    "targets": Command("speed.targets", "What do measurements of an objective's targets cost?", 16, _QUICK),
     "report": Command("speed.report", "How long does `mixer report` take on long runs?", 1, _QUICK),
     "quality": Command(
         "quality.command",
