@@ -148,6 +148,9 @@ def test_results_that_were_put_into_the_repository_are_not_run_again(
     monkeypatch.setattr("benchmarks.quality.cache._KEPT", tmp_path / "kept")
     UNIFORM_RUN.write(tmp_path, {"test": {"reviews": {"loss": 2.123456789}}})
     replace(UNIFORM_RUN, settings={"old": 1}).write(tmp_path, {})  # of a policy that was changed since
+    clock = replace(UNIFORM_RUN, name=f"{CLOCK}now")  # the same run but for its name
+    clock.write(tmp_path, {})
+    assert collect(QUICK, tmp_path).keys() == {UNIFORM, clock.name}
     keep(QUICK, collect(QUICK, tmp_path)[UNIFORM].values())
     _kept.cache_clear()
     (line,) = (tmp_path / "kept" / "small" / "outside.jsonl").read_text().splitlines()
