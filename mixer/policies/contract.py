@@ -163,7 +163,8 @@ class Policy(KeepsArguments, HasState, ABC):
     samples of each stream that a batch should have, `plans_probes` for a policy that tries mixtures to measure their
     effect (most wrappers refuse it), `own_cost` for its cost besides the observations, in words, and for
     `"alignment"`: `alignment_metric` (gradients are compared in the metric of the optimizer, or plain) and
-    `alignment_interval_steps` (steps between regular measurements; 0 chooses the interval by its cost). For
+    `alignment_interval_steps` (steps between regular measurements; 0 chooses the interval by its cost) and
+    `joins_targets` (the gradient of the whole objective will do where it is an average without bounds). For
     `"branches"`, `branch_plan` says when and how. `holds_bounds` is for a policy that acts on the objective's bounds.
 
     Args:
@@ -183,6 +184,7 @@ class Policy(KeepsArguments, HasState, ABC):
     own_cost: str = ""
     alignment_metric: Literal["optimizer", "plain"] = "optimizer"
     alignment_interval_steps: int = 0
+    joins_targets: bool = False
     branch_plan: BranchPlan = BranchPlan()
     holds_bounds: bool = False
 

@@ -241,8 +241,8 @@ class TargetStatistics:
         alignment: `[num_targets, num_streams]`: products `<g_j, D g_k>` of the gradients of the targets' and the
             streams' mean losses, with the diagonal D of the optimizer's own metric. To first order, a step on a sample
             of stream k lowers the loss of target j by this times the learning rate. NaN for a stream without samples of
-            its own.
-        error: `[num_targets, num_streams]`: standard errors by the differences between a stream's rows.
+            its own. `[1, num_streams]` for a policy that joins targets: the products with the objective's gradient.
+        error: Of the same shape: standard errors by the differences between a stream's rows.
         metric: The optimizer's metric: `"adam"`, `"rmsprop"`, or `"plain"` with `D = 1`.
     """
 
@@ -257,6 +257,7 @@ class TargetStatistics:
         Args:
             importance: `[num_targets]`: weights of the targets' losses.
         """
+        importance = importance if len(self.alignment) == len(importance) else np.ones(1)
         with np.errstate(over="ignore", invalid="ignore"):
             used = importance > 0.0  # what is not asked for may have no measurement
             scores = importance[used] @ self.alignment[used]

@@ -65,6 +65,7 @@ class Safeguard(Wrapper):
         check_range("threshold", threshold, 0, 100, "3 standard errors are usual")
         check_count("num_kept", num_kept, _LEAST_KEPT, "6 measurements are usual")
         self.target_share, self.threshold, self.num_kept = target_share, threshold, num_kept
+        self.joins_targets = policy.joins_targets or "alignment" not in policy.needs
         self.needs, self.holds_bounds = self.needs | {"alignment"}, True
 
     def start(self, mixture: Mixture) -> Decision:

@@ -15,11 +15,15 @@ def measured(folder: Path) -> list[Any]:
     """What is seen of targets, and the mixture that follows."""
     args, policy = {"max_steps": 8, "per_device_train_batch_size": 2}, Aligned()
     train(folder / "watched", policy, args=args)
+    joined = Aligned()
+    joined.joins_targets = True
+    train(folder / "joined", joined, args=args)
     moved = train(folder / "moved", MarginalValue(rate=1.0), args=args)
     branching = Branching()
     train(folder / "branched", branching, args=args)
     branched = [o.branches.losses.ravel() for o in branching.seen if o.branches is not None]
-    numbers = [[o.targets.losses, o.targets.alignment, o.targets.error] for o in policy.seen if o.targets is not None]
+    found = [o.targets for own in (policy, joined) for o in own.seen if o.targets is not None]
+    numbers = [[one.losses, one.alignment, one.error] for one in found]
     seen = np.concatenate([np.ravel(value) for one in numbers for value in one])
     return [seen, list(moved.mixing.weights.values()), np.concatenate(branched)]
 

@@ -33,6 +33,7 @@ class AlignmentPolicy(PolicyWithOptions):
     _remembered: ClassVar[tuple[str, ...]] = ("_weights",)
 
     needs = frozenset({"alignment"})
+    joins_targets = True
 
     interval_steps = 0
     tau = 3.0

@@ -50,7 +50,8 @@ class TargetProbe(StepHook):
     Rows of streams are some that are still to come, others in each measurement. So a stream without samples in the
     mixture is measured too, and one that repeats its rows is measured on rows that it repeats. A target's
     gradient is averaged over ranks, and sums over rows are added up. While it measures, it takes the memory of three
-    copies of the trained parameters, for any number of targets.
+    copies of the trained parameters, for any number of targets. The average of several targets without bounds is
+    measured at once, along its own gradient, where the policy is content with that.
 
     Losses of an objective with bounds or of the worst target are those of the same up to 64 rows each time, others
     those of the measurement's rows; with bounds, the first ones follow step 1. Measurements follow steps 2, 4, 8, 16
@@ -80,7 +81,10 @@ class TargetProbe(StepHook):
         self._targets, self._run, self._runs, self._rank, self._world_size = targets, run, runs, rank, world_size
         self._are_measured: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in run.streams])
         self._objective, self._is_plain = objective, policy.alignment_metric == "plain"
-        work = len(targets) * (1.0 + _FORWARDS * int(self._are_measured.sum()))
+        is_joined = policy.joins_targets and objective.kind == "average" and not objective.bounds
+        unknown = np.full(len(targets), np.nan)
+        self._directions = objective.weights(unknown, 1.0)[None] if is_joined else np.eye(len(targets))
+        work = np.count_nonzero(self._directions) + len(self._directions) * _FORWARDS * int(self._are_measured.sum())
         self._rows_per_step = _SHARE * run.mixing.initial_batch_size / work
         self.interval_steps = policy.alignment_interval_steps or math.ceil(_MOST_ROWS / self._rows_per_step)
         self._early = [0]
@@ -139,25 +143,25 @@ class TargetProbe(StepHook):
         return TargetStatistics(np.array(losses), unknown, unknown)
 
     def _measure(self, step: int) -> TargetStatistics:
-        losses, sums = [], []
+        losses, sums = np.full(len(self._targets), np.nan), []
         with self._runs.own_gradients(training=False) as parameters:
             metric = None if self._is_plain else OptimizerMetric(self._runs.optimizer)
             self._warn_of_few_bits(parameters)
             micros = self._stream_rows(step)
-            for target in self._targets:
-                loss, gradient = self._gradient(target, parameters, step)
+            for weights in self._directions:
+                gradient = self._gradient(weights, parameters, step, losses)
+                loss = float(weights @ np.where(weights > 0.0, losses, 0.0))
                 direction = [None if part is None else part.clone() for part in gradient]
                 if metric is not None:
                     metric.scale(parameters, direction)
-                losses.append(loss)
                 fall = float(product(direction, gradient))
                 length = _FALL * abs(loss) / fall if fall > 0.0 and math.isfinite(loss) else 0.0
                 sums.append(self._differences(micros, parameters, direction, length))
         name = "plain" if metric is None else metric.name(parameters)
         self._warn_of_plain(name)
-        own = torch.stack(sums)  # [num_targets, 5, num_streams]
+        own = torch.stack(sums)  # [num_directions, 5, num_streams]
         alignment, error = _means_and_errors(self._run.rank_sync.add_up(own).cpu().numpy())
-        return TargetStatistics(np.array(losses), alignment, error, name)
+        return TargetStatistics(losses, alignment, error, name)
 
     def _warn_of_plain(self, name: str) -> None:
         optimizer = type(self._runs.optimizer).__name__
@@ -187,20 +191,26 @@ class TargetProbe(StepHook):
     # ---- Targets ----
 
     def _gradient(
-        self, target: TargetRows, parameters: Sequence[nn.Parameter], step: int
-    ) -> tuple[float, list[Tensor | None]]:
-        """Returns a target's mean loss and its gradient, over all ranks."""
-        micro = self._runs.on_all_ranks(partial(target.micro_batch, self._positions(0, step), step))
-        own_items = int(self._runs.items(micro).sum())
-        num_items = int(self._run.rank_sync.total(np.array([own_items]))[0])
-        weight = own_items / max(num_items, 1)
-        loss = self._runs.on_all_ranks(partial(self._runs.backward, micro, weight))
+        self, weights: FloatArray, parameters: Sequence[nn.Parameter], step: int, losses: FloatArray
+    ) -> list[Tensor | None]:
+        """Returns the gradient of the weighted losses of targets over all ranks, and fills in these losses."""
+        for index in np.flatnonzero(weights).tolist():
+            losses[index] = self._backward(self._targets[index], float(weights[index]), step)
         self._runs.average_own()
-        total = float(self._run.rank_sync.add_up(torch.tensor([loss * weight], dtype=torch.float64)))
         gradients = [parameter.grad for parameter in parameters]
         for parameter in parameters:
             parameter.grad = None
-        return total if num_items else math.nan, gradients
+        return gradients
+
+    def _backward(self, target: TargetRows, weight: float, step: int) -> float:
+        """Adds a target's gradient to this rank's, and returns the target's mean loss over all ranks."""
+        micro = self._runs.on_all_ranks(partial(target.micro_batch, self._positions(0, step), step))
+        own_items = int(self._runs.items(micro).sum())
+        num_items = int(self._run.rank_sync.total(np.array([own_items]))[0])
+        share = own_items / max(num_items, 1)
+        loss = self._runs.on_all_ranks(partial(self._runs.backward, micro, weight * share))
+        total = float(self._run.rank_sync.add_up(torch.tensor([loss * share], dtype=torch.float64)))
+        return total if num_items else math.nan
 
     # ---- Streams ----
 
@@ -263,10 +273,10 @@ def _means_and_errors(sums: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Returns means per item and their standard errors, those of a ratio of sums over rows.
 
     Args:
-        sums: `[num_targets, 5, num_streams]`: see `TargetProbe._differences`, over all ranks.
+        sums: `[num_directions, 5, num_streams]`: see `TargetProbe._differences`, over all ranks.
 
     Returns:
-        `[num_targets, num_streams]` each; NaN for a stream without rows.
+        `[num_directions, num_streams]` each; NaN for a stream without rows.
     """
     d, n, dd, dn, nn_ = sums.transpose(1, 0, 2)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -34,7 +34,9 @@ def train(folder: Path, policy: Any, optim: str = "adamw_torch", **changes: Any)
     return trainer
 
 
-def by_autograd(trainer: MixingTrainer, seen: TargetStatistics, probe: TargetProbe, step: int) -> np.ndarray:
+def by_autograd(
+    trainer: MixingTrainer, seen: TargetStatistics, probe: TargetProbe, step: int, directions: Any
+) -> np.ndarray:
     """The same products by whole gradients of the same rows."""
     model, metric = trainer.model, OptimizerMetric(trainer.optimizer)
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -43,9 +45,10 @@ def by_autograd(trainer: MixingTrainer, seen: TargetStatistics, probe: TargetPro
         loss = trainer.side_runs.mean_loss(micro)
         return list(torch.autograd.grad(loss, parameters))
 
-    found = np.zeros((len(probe._targets), len(trainer.streams)))
-    for j, target in enumerate(probe._targets):
-        whole = gradient(target.micro_batch(probe._positions(0, step), step))
+    found = np.zeros((len(directions), len(trainer.streams)))
+    for j, weights in enumerate(directions):
+        parts = [gradient(target.micro_batch(probe._positions(0, step), step)) for target in probe._targets]
+        whole = [sum(w * p for w, p in zip(weights, own, strict=True)) for own in zip(*parts, strict=True)]
         if seen.metric != "plain":
             metric.scale(parameters, whole)
         for k, start in enumerate(trainer.mixing.seen.tolist()):
@@ -57,11 +60,16 @@ def by_autograd(trainer: MixingTrainer, seen: TargetStatistics, probe: TargetPro
 
 
 @pytest.mark.parametrize(
-    ("optim", "metric", "name"),
-    [("adamw_torch", "optimizer", "adam"), ("sgd", "optimizer", "plain"), ("adamw_torch", "plain", "plain")],
+    ("optim", "metric", "name", "weights"),
+    [
+        ("adamw_torch", "optimizer", "adam", np.eye(2)),
+        ("sgd", "optimizer", "plain", np.eye(2)),
+        ("adamw_torch", "plain", "plain", np.eye(2)),
+        ("adamw_torch", "optimizer", "adam", [[0.75, 0.25]]),  # one gradient for both
+    ],
 )
 def test_alignment_is_that_of_whole_gradients(
-    tmp_path: Path, optim: str, metric: str, name: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, optim: str, metric: str, name: str, weights: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, measure = [], TargetProbe._measure
     monkeypatch.setattr("mixer.trainer.observers.targets._FALL", 1e-4)  # the limit of a short step
@@ -70,12 +78,13 @@ def test_alignment_is_that_of_whole_gradients(
         before = weights_of(trainer.model)
         found = measure(probe, step)
         assert all(torch.equal(one, other) for one, other in zip(before, weights_of(trainer.model), strict=True))
-        expected.append(by_autograd(trainer, found, probe, step))
+        expected.append(by_autograd(trainer, found, probe, step, weights))
         return found
 
     monkeypatch.setattr(TargetProbe, "_measure", both)
     policy = Aligned(metric)
-    options = {"eval_dataset": OUTSIDE, "objective": ["outside", "a"], "model": Tagger()}
+    policy.joins_targets = len(weights) == 1
+    options = {"eval_dataset": OUTSIDE, "objective": {"outside": 3, "a": 1}, "model": Tagger()}
     args = {"max_steps": 6, "optim": optim, "learning_rate": 0.01, "per_device_train_batch_size": 5}
     trainer = build(tmp_path, policy, args=args, **options)
     trainer.train()
@@ -86,6 +95,7 @@ def test_alignment_is_that_of_whole_gradients(
     for one, products in zip(measured, expected, strict=True):
         assert one.metric == name
         np.testing.assert_allclose(one.alignment, products, rtol=1e-5, atol=1e-9)
+        assert np.isfinite(one.losses).all()
         assert (one.error > 0).all()
 
 
