@@ -10,16 +10,16 @@ import inspect
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality.policies import classes
+from benchmarks.quality.policies import AUTO, classes
 from benchmarks.quality.scenarios import Scenario
-from mixer.policies import Policy
+from mixer.policies import Policy, as_policy
 
 PROTOCOL = 3  # to be raised when results of earlier runs do not count any more
 _KEPT = Path(__file__).parent / "results"
@@ -30,6 +30,22 @@ _MEASURED = {
 }
 
 
+def modules_of(class_name: str) -> list[str]:
+    """Lists the modules whose code a policy's results depend on most.
+
+    Args:
+        class_name: The class, among the built-in policies, or `"auto"`.
+
+    Returns:
+        Names of the modules of its class, of those above it and inside it, and of what measures targets for it.
+    """
+    kinds = [type(policy) for policy in _nested(as_policy(AUTO))] if class_name == AUTO else [classes()[class_name]]
+    above = {owner for kind in kinds for owner in kind.__mro__}
+    names = {owner.__module__ for owner in above if issubclass(owner, Policy)} - {Policy.__module__}
+    needs = {need for kind in kinds for need in kind.needs}
+    return sorted(names | {name for need, measured in _MEASURED.items() if need in needs for name in measured})
+
+
 @cache
 def code_of(class_name: str) -> str:
     """Gives a digest of a policy's code, so that results of a policy that was changed since do not count.
@@ -38,17 +54,20 @@ def code_of(class_name: str) -> str:
         class_name: The class, among the built-in policies, or `"auto"`.
 
     Returns:
-        A digest of the modules of its class, of those above it, and of what measures targets for it, without comments
-        and docstrings. What they call is left out: who changes that has to raise `PROTOCOL`.
+        A digest of its modules, without comments and docstrings. What they call is left out: who changes that has to
+        raise `PROTOCOL`.
     """
-    own = classes()[class_name]
-    names = {owner.__module__ for owner in own.__mro__ if issubclass(owner, Policy) and owner is not Policy}
-    names |= {name for need, measured in _MEASURED.items() if need in own.needs for name in measured}
-    trees = [ast.parse(inspect.getsource(import_module(name))) for name in sorted(names)]
+    trees = [ast.parse(inspect.getsource(import_module(name))) for name in modules_of(class_name)]
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             node.body[0] = ast.Pass()
     return hashlib.blake2b("".join(map(ast.dump, trees)).encode(), digest_size=6).hexdigest()
+
+
+def _nested(policy: Policy | None) -> Iterator[Policy]:
+    while policy is not None:
+        yield policy
+        policy = getattr(policy, "policy", None)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from benchmarks.made_up_data import make_data
-from benchmarks.quality.cache import Run, _kept, keep
+from benchmarks.quality.cache import Run, _kept, keep, modules_of
 from benchmarks.quality.command import main
 from benchmarks.quality.data import blocks, garbled, joined, slice_of
 from benchmarks.quality.grid import grid
@@ -164,6 +164,13 @@ def test_results_that_were_put_into_the_repository_are_not_run_again(
 
 
 # ---- Competitors ----
+
+
+def test_a_result_of_auto_depends_on_the_policy_inside_and_on_what_measures_for_it() -> None:
+    modules = modules_of("auto")
+    assert {"mixer.policies.safeguard", "mixer.policies.marginal_value"} < set(modules)
+    assert "mixer.trainer.observers.targets" in modules
+    assert modules_of("Uniform") == ["mixer.policies.shared.static", "mixer.policies.uniform"]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
