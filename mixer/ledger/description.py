@@ -10,7 +10,10 @@ from mixer.mixture.stream import Stream
 from mixer.utils.recorded_arguments import as_data
 
 # Mixture settings of a stream that are plain data.
-_STREAM_FIELDS = ("weight", "max_epochs", "shuffle", "enters_at", "leaves_at", "groups", "head", "loss_weight")
+_STREAM_FIELDS = (
+    *("weight", "max_epochs", "max_samples", "max_tokens", "shuffle", "enters_at", "leaves_at"),
+    *("groups", "head", "loss_weight"),
+)
 
 
 def describe_run(

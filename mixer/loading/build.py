@@ -1,18 +1,19 @@
 """Builds the parts of a mixture from the training arguments."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from transformers import TrainingArguments
 
 from mixer.loading.preprocessing import preprocessed
+from mixer.mixture.amounts import Amounts, amounts_of, budget_of, check_amounts
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing, Planner
 from mixer.mixture.resolve import resolve_batch_size, resolve_epoch_size
-from mixer.mixture.stream import Stream, total_max_samples
+from mixer.mixture.stream import Stream, total_samples
 from mixer.policies.contract import Policy
 from mixer.policies.fixed import Fixed
 from mixer.policies.objective import Objective
@@ -71,14 +72,15 @@ def assemble(
     size = BatchSize(options.schedule, default, args.world_size)
     if args.train_sampling_strategy == "sequential":
         streams = [replace(stream, shuffle=False) for stream in streams]
-    budget = resolve_budget(args, options.budget)
+    budget = resolve_budget(args, options.budget, streams)
+    check_amounts(streams, budget, size.initial if size.is_constant else None)
     can_drop = not any(stream.is_iterable for stream in streams)
     clock = Clock(
         batch_size=size.initial,
         epoch_size=resolve_epoch_size(budget, streams, size.initial, options.epoch_size),
         budget=budget,
         drop_unit=pass_size if args.dataloader_drop_last and can_drop else 0,
-        max_samples=total_max_samples(streams),
+        max_samples=total_samples(streams),
         pass_size=pass_size,
         num_warmup_steps=int(args.warmup_steps) if args.warmup_steps >= 1 else 0,
         tokens_per_sample=1.0 if budget.tokens is None else guess_tokens(streams),
@@ -88,7 +90,9 @@ def assemble(
 
 
 def resolve_policy(mixing: Any, streams: Sequence[Stream]) -> Policy:
-    """Returns `mixing` as a policy (see `as_policy`), else the streams' own weights, else shares proportional to size.
+    """Returns `mixing` as a policy (see `as_policy`).
+
+    Without it, the streams' own weights count, else their amounts if all have one, else their sizes.
 
     Raises:
         ValueError: If no policy has this name, or it requires arguments.
@@ -96,33 +100,50 @@ def resolve_policy(mixing: Any, streams: Sequence[Stream]) -> Policy:
     """
     if mixing is not None:
         return as_policy(mixing)
-    has_weights = bool(streams) and streams[0].weight is not None
-    return Fixed() if has_weights else Proportional()
+    if streams and streams[0].weight is not None:
+        return Fixed()
+    amounts = None if any(stream.is_memory for stream in streams) else amounts_of(streams)
+    return Proportional() if amounts is None else Fixed(amounts.by_stream, unit=amounts.unit)
 
 
-def resolve_budget(args: TrainingArguments, budget: Budget | None) -> Budget:
+def resolve_budget(args: TrainingArguments, budget: Budget | None, streams: Sequence[Stream] = ()) -> Budget:
     """Returns the budget of a run.
 
     Args:
         args: Training arguments.
         budget: The user's budget, or `None`.
+        streams: Streams.
 
     Returns:
-        The budget limited by `max_steps`, or `max_steps` or `num_train_epochs` as the Trainer interprets them.
+        The budget limited by `max_steps`, or `max_steps`, all amounts of the streams together, or `num_train_epochs` as
+        the Trainer interprets it.
 
     Raises:
-        ValueError: If nothing limits the run.
+        ValueError: If nothing limits the run, or both amounts of all streams and a number of epochs.
         TypeError: If `budget` is not a `Budget`.
     """
     steps = args.max_steps if args.max_steps > 0 else None
     if budget is None:
         if steps is None and not args.num_train_epochs > 0:
             raise ValueError(f"num_train_epochs must be above 0 if max_steps is not set, got {args.num_train_epochs}.")
+        amounts = amounts_of(streams)
+        if steps is None and amounts is not None:
+            _check_epochs(args, amounts)
+            return budget_of(amounts)
         return Budget(epochs=args.num_train_epochs) if steps is None else Budget(steps=steps)
     if not isinstance(budget, Budget):
         raise TypeError(f"budget must be a Budget, such as Budget(tokens=2_000_000_000), got {budget!r}.")
     limits = [limit for limit in (budget.steps, steps) if limit is not None]
     return replace(budget, steps=min(limits, default=None))
+
+
+def _check_epochs(args: TrainingArguments, amounts: Amounts) -> None:
+    default = next(option.default for option in fields(args) if option.name == "num_train_epochs")
+    if args.num_train_epochs != default:
+        raise ValueError(
+            f"num_train_epochs={args.num_train_epochs:g} and the amounts of the streams, {amounts.total:,} "
+            f"{amounts.unit} together, both say how long the run is. Leave one of them out."
+        )
 
 
 def guess_tokens(streams: Sequence[Stream]) -> float:

@@ -18,13 +18,14 @@ from mixer.loading.standalone_options import (
     resolve_size,
     resolve_streams,
 )
+from mixer.mixture.amounts import amounts_of, budget_of, check_amounts
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.resolve import resolve_epoch_size
-from mixer.mixture.stream import combine, total_max_samples
+from mixer.mixture.stream import combine, total_samples
 from mixer.policies.contract import Policy, Weights
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import Int64Array
@@ -97,11 +98,15 @@ class Standalone:
         """Returns a clock that counts samples from the start: even a constant size may be set by hand at any time."""
         if budget is not None and not isinstance(budget, Budget):
             raise TypeError(f"budget must be a Budget, such as Budget(epochs=3), got {budget!r}.")
-        max_samples = total_max_samples(self.streams)
-        if budget is None:
+        max_samples = total_samples(self.streams)
+        amounts = amounts_of(self.streams)
+        if budget is None and amounts is not None:
+            budget = budget_of(amounts)
+        elif budget is None:
             budget = _ENDLESS
             if max_samples is None:
                 check_no_progress(self.streams, size.schedule, policy)
+        check_amounts(self.streams, budget, None)
         num_samples = resolve_epoch_size(budget, self.streams, size.value, epoch_size)
         if self._drop_last and num_samples < size.value:
             raise ValueError(

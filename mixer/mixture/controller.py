@@ -304,8 +304,11 @@ class Mixing:
             f"batch_size={self.schedule.name}": "tokens" in self.schedule.needs,
         }
         user = next((user for user, counts_tokens in users.items() if counts_tokens), None)
+        lacking = [self.planner.streams[number] for number in np.flatnonzero(has_samples & (tokens == 0))]
+        if user is None and any(stream.max_tokens is not None for stream in lacking):
+            user, lacking = "max_tokens", [stream for stream in lacking if stream.max_tokens is not None]
         if user is not None:
-            names = [self.names[number] for number in np.flatnonzero(has_samples & (tokens == 0))]
+            names = [stream.name for stream in lacking]
             raise ValueError(f"{user} needs token counts, but samples of {names} have no tokens and no mask.")
 
     def observe(
@@ -349,6 +352,7 @@ class Mixing:
         if self.schedule.unit == "epochs":
             self.drop_rest()
         self.num_tokens += tokens
+        self.planner.count_tokens(self.num_tokens)
         if skipped is not None:
             self.skipped += skipped
         if not self._batch_size.is_constant:
@@ -452,6 +456,7 @@ class Mixing:
         self.clock.resize(self._batch_size.value)
         self.num_tokens = self._counts(state["num_tokens"], streams, "the tokens of a stream")
         self.skipped = self._counts(state["skipped"], streams, "the skipped samples of a stream")
+        self.planner.count_tokens(self.num_tokens)
         self._weights.num_observed = self.clock.step
         if policy == self.policy.name and streams == list(self.names):
             self._weights.load_state_dict(weights, self.clock.step, allow_inexact)

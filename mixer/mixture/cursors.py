@@ -29,6 +29,7 @@ class IterableCursor:
 
     def __init__(self, stream: Stream):
         self._max_passes = None if stream.max_epochs is None else int(stream.max_epochs)
+        self._end = stream.end
         self.position = self.passes = self.pass_start = self.longest_pass = 0
         self.undelivered = 0
         self.left: int | None = None
@@ -45,8 +46,11 @@ class IterableCursor:
 
     @property
     def available(self) -> int | None:
-        """Rows left, or `None` until the end of the last pass is known."""
-        return self.left
+        """Rows left, or `None` without a limit until the end of the last pass is known."""
+        if self._end is None:
+            return self.left
+        to_end = max(0, self._end - self.position)
+        return to_end if self.left is None else min(self.left, to_end)
 
     @property
     def num_unique(self) -> int:
@@ -137,13 +141,13 @@ class ShuffledCursor:
         self.length, self.key, self.shuffle = stream.num_samples, stream.order_key(run_seed), stream.shuffle
         self._content = stream.content
         self._block = PermutationBlock(Permutation(self.length, self.key, self.shuffle))
-        self._end = stream.max_samples
+        self._end = stream.end
         self._position = 0
 
     @property
     def available(self) -> int | None:
-        """Samples left until `max_epochs`, or `None`."""
-        return None if self._end is None else max(0, self._end - self._position)  # max_epochs may have been reduced
+        """Samples left until the stream's end, or `None`."""
+        return None if self._end is None else max(0, self._end - self._position)  # it may have been set earlier
 
     def advance(self, count: int) -> int:
         """Reserves the next positions; see `Cursor.advance`."""

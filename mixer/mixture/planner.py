@@ -62,8 +62,11 @@ class Planner:
         self._are_memories = np.array([stream.is_memory for stream in streams])
         self._enters = np.array([stream.enters_at for stream in streams])
         self._leaves = np.array([stream.leaves_at for stream in streams])
+        self._most_tokens = np.array([np.inf if stream.max_tokens is None else stream.max_tokens for stream in streams])
+        self._left_by_tokens = np.full(len(self.streams), np.inf)
         self._always_active = not self._enters.any() and bool((self._leaves == 1.0).all())
-        self._unlimited = not (groupings or self._has_rows) and all(cursor.available is None for cursor in self.cursors)
+        is_limited = bool(groupings) or self._has_rows or bool(np.isfinite(self._most_tokens).any())
+        self._unlimited = not is_limited and all(cursor.available is None for cursor in self.cursors)
         self._endlessly = np.full(len(self.streams), np.inf)
         _check_presence(self.streams)
 
@@ -101,6 +104,19 @@ class Planner:
         """
         return (self._available(progress) > 0) & self._groups.have_left(self.seen)
 
+    def count_tokens(self, num_tokens: Int64Array) -> None:
+        """Finds how many samples the streams' `max_tokens` leave, at their mean length so far.
+
+        Args:
+            num_tokens: int64 `[num_streams]`: tokens so far.
+        """
+        if not np.isfinite(self._most_tokens).any():
+            return
+        lengths = np.divide(num_tokens, self.seen, out=np.zeros(len(num_tokens)), where=self.seen > 0)
+        left = np.maximum(self._most_tokens - num_tokens, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self._left_by_tokens = np.where(lengths > 0.0, np.ceil(left / lengths), np.inf)
+
     def weigh_losses(self, factors: FloatArray | None) -> FloatArray | None:
         """Combines a policy's loss weights with the streams' own, `[num_streams]`; `None` stands for no weights."""
         own = self._loss_weights
@@ -110,7 +126,8 @@ class Planner:
         """`[num_streams]`: available samples of each stream, without group limits."""
         available = self._endlessly
         if not self._unlimited:
-            available = np.array([np.inf if d.available is None else float(d.available) for d in self.cursors])
+            own = [np.inf if cursor.available is None else float(cursor.available) for cursor in self.cursors]
+            available = np.minimum(own, self._left_by_tokens)
         if self._always_active:
             return available
         present = (self._enters <= progress) & ((progress < self._leaves) | (self._leaves == 1.0))
@@ -136,6 +153,7 @@ class Planner:
             counts += self._additional_counts(additional * int(counts.sum()), available - counts)
         starts = [cursor.advance(count) for cursor, count in zip(self.cursors, counts.tolist(), strict=True)]
         self.seen += counts
+        self._left_by_tokens = np.maximum(self._left_by_tokens - counts, 0.0)
         return counts, np.array(starts, dtype=np.int64)
 
     @property

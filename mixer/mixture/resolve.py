@@ -9,7 +9,7 @@ from transformers.utils import logging
 
 from mixer.mixture.clock import Budget
 from mixer.mixture.learning_rate import check_scheduler
-from mixer.mixture.stream import Stream, is_dataset
+from mixer.mixture.stream import Stream, is_dataset, total_samples
 from mixer.policies.contract import Mixture, Policy
 from mixer.policies.objective import Objective
 from mixer.schedules.base import Schedule
@@ -94,11 +94,11 @@ def resolve_epoch_size(budget: Budget, streams: Sequence[Stream], batch_size: in
     if known:
         return known
     by_steps = None if budget.steps is None else budget.steps * batch_size
-    limits = [limit for limit in (budget.samples, by_steps) if limit is not None]
+    limits = [limit for limit in (budget.samples, by_steps, total_samples(streams)) if limit is not None]
     if not limits:
         raise ValueError(
             "All streams are iterable, so the length of an epoch is unknown: set max_steps in the training arguments, "
-            "a budget in samples, or epoch_size, in samples."
+            "a budget in samples, epoch_size, or max_samples of each stream."
         )
     return min(limits)
 

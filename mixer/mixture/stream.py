@@ -49,6 +49,11 @@ class Stream:
         on_sample_error: Treatment of samples that cannot be loaded, in place of the trainer's `on_sample_error`.
         content: Identity of the samples: a saved run resumes only with the same text. `None` compares the number of
             samples; no effect on an iterable dataset.
+        max_samples: Samples over the whole run after which the stream leaves the mixture; `None` for no limit. Samples
+            are repeated if the dataset has fewer. If all streams have an amount and none a weight, the amounts are
+            spread evenly over the run, which without a budget or `max_steps` lasts until they are reached.
+        max_tokens: Tokens over the whole run after which it leaves: in the step that reaches them, as far as the mean
+            length of its samples tells.
 
     A stream with its own collator, labels, loss or head has separate micro-batches. If losses or heads differ, their
     terms are of different kinds (a sentence here, a token there), so streams count by samples instead of terms: the
@@ -77,6 +82,8 @@ class Stream:
     loss_weight: float = 1.0
     content: str | None = None
     on_sample_error: OnSampleError | None = None
+    max_samples: int | None = None
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         self._check_name()
@@ -85,6 +92,7 @@ class Stream:
         self._check_dataset()
         self._check_types()
         self._check_values()
+        self._check_amounts()
         self._check_epochs()
 
     def _error(self, message: str, kind: type[Exception] = ValueError) -> Exception:
@@ -147,6 +155,21 @@ class Stream:
                 f"got {self.enters_at} and {self.leaves_at}."
             )
 
+    def _check_amounts(self) -> None:
+        for name in ("max_samples", "max_tokens"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise self._error(f"{name} must be a whole number, got {value!r}.", TypeError)
+            if value < 1:
+                raise self._error(f"{name} must be 1 or more, got {value}. Use None for no limit.")
+            if self.is_memory:
+                raise self._error(
+                    f"{name} is for data that are trained on, not for a memory. Set the amount of replay by the "
+                    "policy, such as ReplayRatio(0.1)."
+                )
+
     def _check_epochs(self) -> None:
         epochs = self.max_epochs
         if epochs is None:
@@ -161,7 +184,7 @@ class Stream:
             is_valid = is_valid and float(epochs).is_integer()
         else:
             needs = f"must leave at least one of its {self.num_samples} samples"
-            is_valid = math.isfinite(epochs) and bool(self.max_samples)
+            is_valid = math.isfinite(epochs) and bool(self.end)
         if not is_valid:
             raise self._error(f"max_epochs {needs}, got {epochs}. Use None to repeat it without end.")
 
@@ -181,11 +204,17 @@ class Stream:
         return 0 if self.is_iterable or self.is_memory else len(self.dataset)
 
     @property
-    def max_samples(self) -> int | None:
-        """Samples after which the stream is exhausted, or `None`."""
-        if self.max_epochs is None or self.is_iterable:
-            return None
-        return max(0, round(self.max_epochs * self.num_samples))
+    def end(self) -> int | None:
+        """Samples after which the stream is exhausted, or `None`; an iterable one may end before."""
+        has_passes = self.max_epochs is not None and not self.is_iterable
+        by_epochs = max(0, round((self.max_epochs or 0.0) * self.num_samples)) if has_passes else None
+        limits = [limit for limit in (by_epochs, self.max_samples) if limit is not None]
+        return min(limits, default=None)
+
+    @property
+    def has_amount(self) -> bool:
+        """Whether it has an absolute amount."""
+        return self.max_samples is not None or self.max_tokens is not None
 
     def order_key(self, run_seed: int) -> int:
         """Returns the key of the stream's permutation, identical on every rank and in every run with this seed.
@@ -286,9 +315,9 @@ def combine(streams: Sequence[Stream], parts: Sequence[Any], epoch_size: int | N
     return lasting[0] if len(lasting) == 1 else ConcatDataset(lasting)
 
 
-def total_max_samples(streams: Sequence[Stream]) -> int | None:
-    """Returns the samples after which all streams are exhausted, or `None` if a stream has no end."""
-    ends = [stream.max_samples for stream in streams]
+def total_samples(streams: Sequence[Stream]) -> int | None:
+    """Returns the samples after which all streams are exhausted, or `None` if a stream has no end in samples."""
+    ends = [stream.end for stream in streams]
     return None if None in ends else sum(end or 0 for end in ends)
 
 

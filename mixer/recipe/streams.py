@@ -108,6 +108,8 @@ class StreamRecipe:
         rows_share: Share of the rows to train on, spread evenly: a short run then repeats a stream as a long one does.
         weight: See `Stream`, as for all that follow.
         max_epochs: See `Stream`.
+        max_samples: See `Stream`.
+        max_tokens: See `Stream`.
         shuffle: See `Stream`.
         seed: See `Stream`.
         enters_at: See `Stream`.
@@ -129,6 +131,8 @@ class StreamRecipe:
     rows_share: float = 1.0
     weight: float | None = None
     max_epochs: float | None = None
+    max_samples: int | None = None
+    max_tokens: int | None = None
     shuffle: bool = True
     seed: int | None = None
     enters_at: float = 0.0

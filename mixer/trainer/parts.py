@@ -161,7 +161,7 @@ def check_options(
     """
     args, schedule, policy = trainer.args, options.mixture.schedule, options.policy
     check_arguments(trainer, streams, schedule, options.max_tokens)
-    check_budget(args, resolve_budget(args, options.mixture.budget))
+    check_budget(args, resolve_budget(args, options.mixture.budget, streams))
     check_needs(policy, streams, args, trainer.eval_dataset, options.mixture.objective)
     check_schedule(schedule, trainer.lr_scheduler)
     check_gradient_noise(trainer, schedule)
@@ -233,7 +233,7 @@ def _observers(
 
 def _check_engine(trainer: Trainer, run: Run, methods: Sequence[Method], probes: bool, has_heads: bool) -> None:
     options, schedule = run.options, run.options.mixture.schedule
-    budget = resolve_budget(trainer.args, options.mixture.budget)
+    budget = resolve_budget(trainer.args, options.mixture.budget, run.streams)
     request = EngineRequest(
         policy=options.policy,
         schedule=schedule,

@@ -50,7 +50,7 @@ def preview(
         weights: Initial weights, by stream.
         decoder: Decodes the samples.
     """
-    table = _table("stream", "samples", "for evaluation", "tokens a sample", "weight", "max_epochs", title="Streams")
+    table = _table("stream", "samples", "for evaluation", "tokens a sample", "weight", "at most", title="Streams")
     samples = []
     for stream in streams:
         dataset = readable(stream)
@@ -61,7 +61,7 @@ def preview(
             _size(evaluation[stream.name]) if stream.name in evaluation else "none",
             _mean_length(Measures(dataset, 1 if stream.is_iterable else _MOST_PREVIEWED, 0, Limits(decoder.task))),
             f"{weights[stream.name]:.3f}",
-            "no limit" if stream.max_epochs is None else f"{stream.max_epochs:g}",
+            _limits(stream),
         )
         text = Text("none yet") if first is None else marked(decoder.decode(first))
         samples.append(Text.assemble(f"\n{printable(stream.name)}, first sample: ", text))
@@ -73,6 +73,12 @@ def marked(example: str) -> Text:
     text = Text(printable(example))
     text.highlight_regex("⟦.*?⟧", "bold green")
     return text
+
+
+def _limits(stream: Stream) -> str:
+    limits = {"epochs": stream.max_epochs, "samples": stream.max_samples, "tokens": stream.max_tokens}
+    given = [f"{limit:,.12g} {unit}" for unit, limit in limits.items() if limit]
+    return listed(given) if given else "no limit"
 
 
 def _size(dataset: Any) -> str:

@@ -74,8 +74,8 @@ class Run:
     @property
     def caps(self) -> dict[str, float]:
         """Caps on passes by stream, without streams that have none."""
-        caps = {row["name"]: row.get("max_epochs") for row in self.description.get("streams", [])}
-        return {name: float(cap) for name, cap in caps.items() if cap is not None}
+        caps = {row["name"]: _most_passes(row) for row in self.description.get("streams", [])}
+        return {name: cap for name, cap in caps.items() if cap is not None}
 
     def is_wanted(self, name: str) -> bool:
         """Whether the run is for this stream or evaluation set: for all of them without a declared objective."""
@@ -86,6 +86,12 @@ class Run:
         """Names of the streams that are replay buffers, which exist to be repeated."""
         described = {row["name"] for row in self.description.get("streams", []) if row.get("kind") == "memory"}
         return described | set(self.memories)
+
+
+def _most_passes(row: dict[str, Any]) -> float | None:
+    size, samples = row.get("num_samples"), row.get("max_samples")
+    limits = [row.get("max_epochs"), samples / size if samples and size else None]
+    return min((float(limit) for limit in limits if limit is not None), default=None)
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:

@@ -66,7 +66,7 @@ class Parts:
         groupings = tuple(recipe.groupings)
         self.options = MixtureOptions(*sizes, groupings, recipe.drawing, seed, recipe.eval_weights, objective)
         policy = copy.copy(resolve_policy(recipe.mixing, streams))
-        check_budget(args, resolve_budget(args, recipe.budget))
+        check_budget(args, resolve_budget(args, recipe.budget, streams))
         check_needs(policy, streams, args, self.evaluated, objective)
         check_schedule(schedule, None)
         planner, clock, size = assemble(args, streams, self.options)

@@ -59,7 +59,8 @@ class PlannedRun:
         self._parts, self._source = parts, source
         mixing = self._mixing = parts.mixing
         is_needed = mixing.policy.unit == "tokens" or mixing.clock.budget.tokens is not None
-        self._tokens = PlannedTokens(parts.streams, mixing.planner, is_needed or "tokens" in mixing.schedule.needs)
+        is_needed |= "tokens" in mixing.schedule.needs or any(one.max_tokens is not None for one in parts.streams)
+        self._tokens = PlannedTokens(parts.streams, mixing.planner, is_needed)
         self._rate_factor = learning_rate_of(parts.args, mixing.clock.planned_steps).at
         self._rows: list[Row] = []
         self._evaluation_steps: list[int] = []

@@ -85,12 +85,12 @@ class TestExhaustion:
     ) -> None:
         streams = make_streams(*lengths, max_epochs=epochs)
         planner = Planner(streams, seed=1, drawing=drawing)
-        given_so_far, whole = 0, sum(stream.max_samples for stream in streams)
+        given_so_far, whole = 0, sum(stream.end for stream in streams)
         while given_so_far < whole:
             counts = draw(planner, np.arange(1, len(lengths) + 1), total, given_so_far)
             assert sum(counts) == min(total, whole - given_so_far)
             given_so_far += sum(counts)
-        assert planner.seen.tolist() == [stream.max_samples for stream in streams]
+        assert planner.seen.tolist() == [stream.end for stream in streams]
 
     @pytest.mark.parametrize("total", [1, 7, 50])
     @pytest.mark.parametrize("weights", [[2, 1, 1], [5, 0, 1], [0.1, 7, 2]])

@@ -80,12 +80,12 @@ class TestStream:
     def test_nobody_knows_how_long_an_iterable_data_set_is(self) -> None:
         for dataset in (Endless(), datasets.Dataset.from_dict({"x": [1, 2]}).to_iterable_dataset()):
             stream = Stream("a", dataset, max_epochs=2)
-            assert (stream.is_iterable, stream.num_samples, stream.max_samples) == (True, 0, None)
+            assert (stream.is_iterable, stream.num_samples, stream.end) == (True, 0, None)
 
     @pytest.mark.parametrize(("max_epochs", "expected"), [(1, 10), (2.5, 25), (0.1, 1), (1.04, 10), (None, None)])
     def test_max_epochs_in_samples(self, max_epochs: float | None, expected: int | None) -> None:
         stream = Stream("a", TEN, max_epochs=max_epochs)
-        assert (stream.num_samples, stream.max_samples) == (10, expected)
+        assert (stream.num_samples, stream.end) == (10, expected)
 
 
 class TestOrderKey:
