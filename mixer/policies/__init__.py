@@ -22,6 +22,7 @@ from mixer.policies.marginal_value import MarginalValue
 from mixer.policies.objective import Objective, TargetStatistics
 from mixer.policies.odm import ODM
 from mixer.policies.op_mix import OPMix
+from mixer.policies.overfit_guard import OverfitGuard
 from mixer.policies.pike import PiKE
 from mixer.policies.proportional import Proportional
 from mixer.policies.registry import as_policy, policy_classes
@@ -64,6 +65,7 @@ __all__ = [
     "OPMix",
     "Objective",
     "Observation",
+    "OverfitGuard",
     "PiKE",
     "Policy",
     "Proportional",

@@ -33,7 +33,7 @@ _IN_WORDS = {
     "evaluation_loss": "the evaluations",
     "excess_loss": "a forward of the reference model each step",
     "loss_after": "a second forward each step",
-    "alignment": "a few rows of each stream and target every so often, about 4 % of the run's work",
+    "alignment": "a few rows of each stream and target every so often, about 3 % of the run's work",
     "branches": "short trainings on each stream, and losses of their mixtures",
     "update_norm": "a copy of the trained weights, read and written each step",
 }
@@ -43,7 +43,7 @@ PLUG_IN_GROUP = "adaptive_mixer.policies"
 _NAMES = (
     "Uniform Proportional Temperature UniMax Fixed Scheduled LossChange ODM ADO GroupDRO DoReMi TargetLoss PiKE "
     "BalancedPiKE CoBa DWA FAMO SkillIt Aioli DoGE GRAPE RegularizedBalance GradNorm DGA "
-    "OPMix MarginalValue Function Floor Smoothed WarmUp Hold TrustRegion Safeguard"
+    "OPMix MarginalValue Function Floor Smoothed WarmUp Hold TrustRegion Safeguard OverfitGuard"
 )
 
 

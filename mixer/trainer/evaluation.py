@@ -18,6 +18,7 @@ from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.resolve import check_metrics
 from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_task
 from mixer.models.labels import find_lack_of_labels
+from mixer.trainer.best_of_each import save_best_of_each
 from mixer.trainer.streams_that_differ import StreamDifferences, tried
 from mixer.utils.attributes import attributes_held
 
@@ -251,6 +252,9 @@ class StreamEvaluation:
         if trainer.is_in_train:
             run.mixing.observe_evaluation(losses)
             run.ledger.record_evaluation(trainer.state.global_step, losses, by_set)
+            if run.options.saves_best_of_each:
+                found = {name: {**by_set.get(name, {}), "loss": loss} for name, loss in losses.items()}
+                save_best_of_each(trainer, run.options.mixture.objective, found, prefix)
 
     def _warn_of_metric(
         self, objective: Objective, losses: Mapping[str, float], by_set: Mapping[str, Mapping[str, float]]

@@ -25,6 +25,7 @@ from mixer.mixture.resolve import (
 )
 from mixer.mixture.stream import Stream, describe
 from mixer.models.trl import keeps_metrics
+from mixer.trainer.best_of_each import check_best_of_each
 from mixer.trainer.checkpointing.resume import Resuming
 from mixer.trainer.checkpointing.save import Checkpointing, HeldArguments
 from mixer.trainer.checks import check_arguments, check_budget
@@ -167,6 +168,8 @@ def check_options(
     check_gradient_noise(trainer, schedule)
     check_evaluation_names(trainer.eval_dataset)
     check_best_metric(trainer, evaluation.has_metrics, options.mixture.objective)
+    if options.saves_best_of_each:
+        check_best_of_each(trainer)
     check_conflict(trainer, schedule, methods)
 
 

@@ -88,6 +88,8 @@ class MixingMixin(Trainer):
             evaluation sets, the name of one, several names, or their importance by name. A part of each target's
             evaluation set then steers the mixture, and the rest judges it.
         targets: Data sets that steer, by name of their target, in place of a part of the evaluation set.
+        save_best_of_each: Whether to save the weights in `output_dir/best/NAME` at each evaluation in which the set of
+            that name is better than ever before, by its loss or by the metric of the objective.
         **kwargs: Further arguments of the Trainer class.
 
     Raises:
@@ -136,6 +138,7 @@ class MixingMixin(Trainer):
         eval_weights: Mapping[str, float] | None = None,
         objective: Objective | str | Sequence[str] | Mapping[str, float] | None = None,
         targets: Mapping[str, Any] | None = None,
+        save_best_of_each: bool = False,
         **kwargs: Any,
     ):
         check_nonfinite(nonfinite)
@@ -169,6 +172,7 @@ class MixingMixin(Trainer):
             allow_inexact=allow_inexact,
             handles_signals=handle_signals,
             steering=steering,
+            saves_best_of_each=save_best_of_each,
         )
         if streams:
             self._built = Parts(self, streams, options, self._evaluation, self._rules)

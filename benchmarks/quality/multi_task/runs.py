@@ -14,13 +14,15 @@ from transformers.utils import logging
 
 from benchmarks.common import QUIET
 from benchmarks.quality.cache import write_whole
-from benchmarks.quality.multi_task.data import Texts, cut_padding, number
+from benchmarks.quality.multi_task.data import Texts, cut, cut_padding, number
 from benchmarks.quality.multi_task.encoder import ConvolutionConfig, ConvolutionEncoder
 from benchmarks.quality.sentences import NUM_CLASSES, Sentences, accuracy
 from mixer import Budget, Head, MixingTrainer, MultiTaskModel
+from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
 
-PROTOCOL = 2  # to be raised when results of earlier runs do not count any more
+NUM_EVALUATIONS = 24  # of a run whose policy follows evaluations
+PROTOCOL = 3  # to be raised when results of earlier runs do not count any more
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,10 @@ class Run:
     Args:
         tasks: The tasks of the model.
         policy: Class of the policy; `None` mixes in proportion to size.
-        arguments: Arguments of the policy, plain data.
+        arguments: Arguments of the policy, plain data; `[class, arguments]` stands for a policy inside.
         setting: How it is trained.
         seed: Seed of the parts, the weights and the order of the samples.
+        is_cut: Whether the tasks have sizes of 100 : 1.
     """
 
     tasks: tuple[str, ...]
@@ -73,6 +76,7 @@ class Run:
     arguments: Mapping[str, Any]
     setting: Setting
     seed: int
+    is_cut: bool = False
 
     def path(self, folder: Path, texts: Texts) -> Path:
         """Names the file of the result.
@@ -99,7 +103,7 @@ def result_of(run: Run, read: Callable[[int], Texts], folder: Path) -> dict[str,
         folder: Where results are kept.
 
     Returns:
-        Accuracies by task of the `validation` and `test` parts, `steps`, `samples` trained on by task and `seconds`.
+        Accuracy and loss by task of the `validation` and `test` parts, `steps`, `samples` trained on by task and `seconds`.
     """
     texts = read(run.seed)
     path = run.path(folder, texts)
@@ -107,6 +111,20 @@ def result_of(run: Run, read: Callable[[int], Texts], folder: Path) -> dict[str,
         write_whole(path, json.dumps(_train(run, texts), indent=2).encode())
     found: dict[str, Any] = json.loads(path.read_text())
     return found
+
+
+def new_policy(name: str, arguments: Mapping[str, Any]) -> Policy:
+    """Builds a policy.
+
+    Args:
+        name: Its class.
+        arguments: Its arguments, as in `Run`.
+
+    Returns:
+        The policy.
+    """
+    given = {key: new_policy(*value) if isinstance(value, list) else value for key, value in arguments.items()}
+    return built_in_policies()[name](**given)
 
 
 def new_model(num_words: int, tasks: tuple[str, ...], setting: Setting) -> MultiTaskModel:
@@ -127,16 +145,17 @@ def new_model(num_words: int, tasks: tuple[str, ...], setting: Setting) -> Multi
 
 def _train(run: Run, texts: Texts) -> dict[str, Any]:
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    parts = number(texts, run.tasks, run.setting.length)
+    parts = number(cut(texts, run.seed) if run.is_cut else texts, run.tasks, run.setting.length)
     num_words = 1 + max(int(own["train"].input_ids.max()) for own in parts.values())
     set_seed(run.seed)
-    policy = None if run.policy is None else built_in_policies()[run.policy](**run.arguments)
+    policy = None if run.policy is None else new_policy(run.policy, run.arguments)
     with tempfile.TemporaryDirectory() as output:
         trainer = MixingTrainer(
             new_model(num_words, run.tasks, run.setting),
-            _arguments(output, run),
+            _arguments(output, run, policy is not None and "evaluation_loss" in policy.needs),
             cut_padding,
             {task: own["train"] for task, own in parts.items()},
+            {task: own["validation"] for task, own in parts.items()},
             mixing=policy,
             batch_size=run.setting.batch,
             budget=Budget(epochs=run.setting.num_epochs),
@@ -151,11 +170,11 @@ def _train(run: Run, texts: Texts) -> dict[str, Any]:
             "steps": trainer.state.global_step,
             "samples": {task: int(samples[task]) for task in run.tasks},
             "seconds": seconds,
-            **{part: _accuracies(trainer, parts, part) for part in ("validation", "test")},
+            **{part: _metrics(trainer, parts, part) for part in ("validation", "test")},
         }
 
 
-def _arguments(folder: str, run: Run) -> TrainingArguments:
+def _arguments(folder: str, run: Run, evaluates: bool) -> TrainingArguments:
     return TrainingArguments(
         folder,
         per_device_train_batch_size=run.setting.batch,
@@ -164,10 +183,14 @@ def _arguments(folder: str, run: Run) -> TrainingArguments:
         lr_scheduler_type="linear",
         warmup_steps=0.05,
         seed=run.seed,
+        eval_strategy="steps" if evaluates else "no",
+        eval_steps=1.0 / NUM_EVALUATIONS,
         **QUIET,
     )
 
 
-def _accuracies(trainer: MixingTrainer, parts: Mapping[str, Mapping[str, Sentences]], part: str) -> dict[str, float]:
+def _metrics(
+    trainer: MixingTrainer, parts: Mapping[str, Mapping[str, Sentences]], part: str
+) -> dict[str, dict[str, float]]:
     metrics = trainer.evaluate({task: own[part] for task, own in parts.items()})
-    return {task: metrics[f"eval_{task}_accuracy"] for task in parts}
+    return {task: {name: metrics[f"eval_{task}_{name}"] for name in ("accuracy", "loss")} for task in parts}

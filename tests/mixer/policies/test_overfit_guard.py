@@ -1,0 +1,136 @@
+"""Less of the streams that a model learns by heart."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mixer import Fixed, GroupDRO, MixingTrainer, OverfitGuard, Uniform
+from tests.helpers import Tokens, arguments, build_model
+from tests.mixer.policies.observed import mixture, observe
+
+NAN = float("nan")
+
+
+def course(guard: OverfitGuard, trained: list[list[float]], evaluated: list[list[float]]) -> list[list[float]]:
+    """Weights after each evaluation; a step with training losses comes before it."""
+    guard.start(mixture([1.0] * len(trained[0])))
+    found = []
+    for number, (own, held_out) in enumerate(zip(trained, evaluated, strict=True), start=1):
+        decision = guard.update(observe(number, own, progress=number / len(trained), evaluation_losses=held_out))
+        found.append((decision.weights / decision.weights.sum()).round(6).tolist())
+    return found
+
+
+def test_a_stream_that_is_learned_by_heart_loses_share_and_gets_it_back(caplog: pytest.LogCaptureFixture) -> None:
+    trained = [[1.0, 1.0], [0.8, 0.9], [0.6, 0.8], [0.5, 0.8], [0.6, 0.8], [1.1, 0.8], [1.0, 0.8]]
+    evaluated = [[1.0, 1.0], [1.1, 0.9], [1.2, 0.9], [1.2, 0.9], [1.15, 0.9], [1.2, 0.9], [0.9, 0.9]]
+    expected = [0.5, 1 / 3, 0.2, 1 / 9, 1 / 9, 0.2, 1 / 3]
+    found = course(OverfitGuard(Uniform()), trained, evaluated)
+    np.testing.assert_allclose([own[0] for own in found], expected, atol=1e-6)
+    assert caplog.text.count("a overfits: its evaluation loss rose from 1 to 1.1 while its training loss fell") == 1
+
+
+def test_it_waits_as_told_and_leaves_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
+    trained = [[1.0, 1.0], [0.5, 1.0], [0.4, 1.0], [NAN, 1.0], [NAN, 1.0]]
+    evaluated = [[1.0, 1.0], [1.1, 1.0], [1.2, 1.0], [1.3, 1.0], [1.4, 1.0]]
+    found = course(OverfitGuard(Uniform(), "leave", patience=2, returns_at=1.0), trained, evaluated)
+    assert [own[0] for own in found] == [0.5, 0.5, 0.0, 0.0, 0.5]
+    assert "a overfits: its evaluation loss rose from 1 to 1.2" in caplog.text
+    assert "It leaves the mixture." in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("trained", "evaluated"),
+    [
+        ([1.0, 1.1, 1.2], [1.0, 1.1, 1.2]),  # it is forgotten, but has all its share
+        ([1.0, 0.5, 0.4], [1.0, 1.005, 1.009]),  # within the least rise
+        ([1.0, 0.5, 0.4], [1.0, NAN, NAN]),
+        ([NAN, NAN, NAN], [1.0, 1.1, 1.2]),  # it was never trained on
+        ([-1.0, -1.1, -1.2], [-1.0, -1.1, -1.2]),
+    ],
+)
+def test_what_is_no_overfitting_changes_nothing(trained: list[float], evaluated: list[float]) -> None:
+    both = [[[one, 1.0] for one in own] for own in (trained, evaluated)]
+    assert course(OverfitGuard(Uniform()), *both) == [[0.5, 0.5]] * 3
+
+
+def test_shares_stay_a_policys_own_where_all_overfit_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    trained, evaluated = [[1.0, 1.0], [0.5, 0.5]], [[1.0, 1.0], [1.5, 1.5]]
+    for action in ("reduce", "leave"):
+        assert course(OverfitGuard(Fixed([0.25, 0.75]), action), trained, evaluated)[-1] == [0.25, 0.75]
+    assert caplog.text.count("All streams overfit, which shares cannot change") == 2
+
+
+def test_it_needs_evaluations_and_explains_itself() -> None:
+    guard = OverfitGuard(GroupDRO())
+    assert guard.needs == {"loss", "evaluation_loss"}
+    assert guard.name == "OverfitGuard(GroupDRO)"
+    course(guard, [[1.0, 1.0], [0.5, 1.0]], [[1.0, 1.0], [1.5, 1.0]])
+    terms = guard.explain()
+    assert np.asarray(terms["factor"]).tolist() == [0.5, 1.0]
+    other = OverfitGuard(GroupDRO())
+    other.start(mixture([1.0, 1.0]))
+    other.load_state_dict(json.loads(json.dumps(guard.state_dict())))
+    assert other.state_dict() == guard.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"action": "stop"}, "action must be 'reduce' or 'leave', got 'stop'"),
+        ({"patience": 0}, "patience must be"),
+        ({"min_rise": -0.1}, "min_rise must be"),
+        ({"least": 2}, "least must be"),
+        ({"returns_at": 1.5}, "returns_at must be"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OverfitGuard(Uniform(), **options)
+
+
+def test_a_small_stream_of_a_run_loses_share_and_the_best_weights_of_each_are_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind, rates = "sequence-classification", {"optim": "adamw_torch", "learning_rate": 0.01}
+    args = arguments(tmp_path, max_steps=40, eval_strategy="steps", eval_steps=5, **rates)
+    sets = {"small": Tokens(16, 7, kind), "large": Tokens(32, 8, kind)}
+    trainer = MixingTrainer(
+        build_model("bert-classifier"),
+        args,
+        train_dataset={"small": Tokens(4, 1, kind), "large": Tokens(400, 2, kind)},
+        eval_dataset=sets,
+        mixing=OverfitGuard(Uniform()),
+        save_best_of_each=True,
+    )
+    trainer.train()
+    assert "small overfits" in caplog.text
+    weights = trainer.ledger.to_pandas().query("stream == 'small'")["weight"].tolist()
+    assert weights[0] == 0.5
+    assert weights[-1] < 0.4
+    for name, rows in sets.items():
+        note = json.loads((tmp_path / "best" / name / "best.json").read_text())
+        losses = {e["step"]: e[f"eval_{name}_loss"] for e in trainer.state.log_history if f"eval_{name}_loss" in e}
+        assert note == {"set": name, "metric": "loss", "value": min(losses.values()), "step": note["step"]}
+        assert losses[note["step"]] == min(losses.values())
+        best = type(trainer.model).from_pretrained(tmp_path / "best" / name)
+        other = MixingTrainer(best, args, eval_dataset=rows)
+        assert other.evaluate()["eval_loss"] == pytest.approx(note["value"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"eval_dataset": Tokens(4, 1)}, "eval_dataset is not a dict"), ({"eval_dataset": {"a": Tokens(4, 1)}}, "eval_strategy='no'")],
+)
+def test_best_weights_of_each_need_evaluations_by_name(tmp_path: Path, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=f"save_best_of_each=True saves weights when .*{reason}"):
+        MixingTrainer(
+            build_model("llama"),
+            arguments(tmp_path, eval_strategy="epoch" if "dict" in reason else "no"),
+            train_dataset={"a": Tokens(8, 1), "b": Tokens(8, 2)},
+            save_best_of_each=True,
+            **options,
+        )
