@@ -31,7 +31,8 @@ def describe_run(
     Returns:
         JSON-compatible data: streams (see `stream_table`), mixing and batch_size (as in recipes), budget, epoch_size,
         initial_batch_size, planned_steps (at the initial batch size), drawing, groupings, data_seed, world_size,
-        methods, eval_weights (`None` for the plain mean), objective, version.
+        methods, eval_weights (`None` for the plain mean), loss_units (`None` where losses are not compared, or as they
+        are), objective, version.
     """
     clock = mixing.clock
     return {
@@ -49,6 +50,7 @@ def describe_run(
         "world_size": world_size,
         "methods": list(methods),
         "eval_weights": as_data(options.eval_weights),
+        "loss_units": None if mixing.loss_units is None else mixing.loss_units.state_dict()["units"],
         "objective": None if options.objective is None else options.objective.describe(),
     }
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Clock
+from mixer.mixture.loss_units import LossUnits
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import describe
@@ -25,6 +26,7 @@ from mixer.utils.files import newer_version
 from mixer.utils.validation import MOST_COUNT, refusing_damage, whole_number
 
 FORMAT_VERSION = 2
+_LOSSES = ("losses", "evaluation_losses", "excess_losses", "losses_after")
 
 
 class Mixing:
@@ -36,6 +38,7 @@ class Mixing:
         clock: Clock of the run.
         size: Batch-size control; `None` keeps the clock's batch size.
         objective: What the run is to lower, for the policy; `None` if the user declared nothing.
+        loss_units: Units in which the policy sees losses; `None` shows them as they are.
 
     Raises:
         ValueError: If the policy's first decision does not match the streams.
@@ -48,8 +51,9 @@ class Mixing:
         clock: Clock,
         size: BatchSize | None = None,
         objective: Objective | None = None,
+        loss_units: LossUnits | None = None,
     ):
-        self.policy = policy
+        self.policy, self.loss_units = policy, loss_units
         self._mixture = replace(describe(planner.streams), objective=objective)
         self.names = self._mixture.names
         self._weights = MixtureWeights(policy, self._mixture, planner.active(0.0))
@@ -73,6 +77,8 @@ class Mixing:
 
     def _begin(self, planner: Planner, clock: Clock) -> None:
         self.planner, self.clock = planner, clock
+        if self.loss_units is not None:
+            self.loss_units.start()
         self.num_tokens: Int64Array = np.zeros(len(self.names), dtype=np.int64)
         self.skipped: Int64Array = np.zeros(len(self.names), dtype=np.int64)
         clock.resize(self._batch_size.value)
@@ -382,13 +388,16 @@ class Mixing:
             self._weights.num_observed = self.clock.step
             return
         lengths = self._weights.tokens_per_sample(self.seen, self.num_tokens)
+        measured["evaluation_losses"] = self._weights.take_evaluation_losses()
+        if self.loss_units is not None:
+            self.loss_units.take(measured["losses"])
+            measured |= {name: self.loss_units.measure(measured[name]) for name in _LOSSES}
         observation = Observation(
             step=self.clock.step,
             progress=self.clock.progress,
             weights=plan.policy_weights,
             counts=plan.counts,
             seen=self.seen.copy(),
-            evaluation_losses=self._weights.take_evaluation_losses(),
             shares=plan.weights if lengths is None else plan.weights * lengths / (plan.weights @ lengths),
             batch_size=plan.batch_size,
             active=self.planner.active(self.clock.progress),
@@ -426,6 +435,7 @@ class Mixing:
             "weights": self._weights.state_dict(),
             "num_tokens": self.num_tokens.tolist(),
             "skipped": self.skipped.tolist(),
+            **({} if self.loss_units is None else {"loss_units": self.loss_units.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
@@ -458,6 +468,8 @@ class Mixing:
         self.skipped = self._counts(state["skipped"], streams, "the skipped samples of a stream")
         self.planner.count_tokens(self.num_tokens)
         self._weights.num_observed = self.clock.step
+        if self.loss_units is not None and "loss_units" in state and streams == list(self.names):
+            self.loss_units.load_state_dict(state["loss_units"])
         if policy == self.policy.name and streams == list(self.names):
             self._weights.load_state_dict(weights, self.clock.step, allow_inexact)
 

@@ -56,6 +56,7 @@ class ADO(PolicyWithOptions):
     _remembered = ("_history", "_credit", "_mean", "_amounts")
 
     needs = frozenset({"loss"})
+    compares_losses = True
     own_cost = "fits on the CPU"
 
     form: Literal["paper", "code"] = "paper"

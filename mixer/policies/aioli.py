@@ -59,6 +59,7 @@ class Aioli(PolicyWithOptions):
     _remembered = ("_weights", "_num_steps", "_is_warm_up", "_course", "_base")
 
     needs = frozenset({"loss"})
+    compares_losses = True
     own_cost = "some of the steps are probes"
     plans_probes = True
 

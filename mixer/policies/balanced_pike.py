@@ -58,6 +58,7 @@ class BalancedPiKE(PiKE):
     _remembered = ("_losses",)
 
     needs = frozenset({"gradient_variance", "loss"})
+    compares_losses = True
 
     def __init__(
         self,

@@ -165,7 +165,9 @@ class Policy(KeepsArguments, HasState, ABC):
     `"alignment"`: `alignment_metric` (gradients are compared in the metric of the optimizer, or plain) and
     `alignment_interval_steps` (steps between regular measurements; 0 chooses the interval by its cost) and
     `joins_targets` (the gradient of the whole objective will do where it is an average without bounds). For
-    `"branches"`, `branch_plan` says when and how. `holds_bounds` is for a policy that acts on the objective's bounds.
+    `"branches"`, `branch_plan` says when and how. `holds_bounds` is for a policy that acts on the objective's bounds,
+    `compares_losses` for one that compares losses between streams: it sees them in the units that the trainer's option
+    `loss_units` names.
 
     Args:
         unit: Whether the weights are shares of samples or of tokens.
@@ -187,6 +189,7 @@ class Policy(KeepsArguments, HasState, ABC):
     joins_targets: bool = False
     branch_plan: BranchPlan = BranchPlan()
     holds_bounds: bool = False
+    compares_losses: bool = False
 
     def __init__(self, *, unit: Unit = "samples"):
         if unit not in ("samples", "tokens"):

@@ -41,6 +41,7 @@ class DoReMi(GroupDRO):
     _remembered = ("_averaged", "_num_steps")
 
     needs = frozenset({"excess_loss"})
+    compares_losses = False  # excess losses are made to be compared
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
 from mixer.policies.shared.decisions import ActsOn, decide
+from mixer.policies.shared.dominant import DominantStream
 from mixer.policies.shared.exponentiated import ExponentiatedWeights
 from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.stream_average import StreamAverage
@@ -49,6 +50,7 @@ class GroupDRO(PolicyWithOptions):
     _remembered = ("_alpha", "_last_losses")
 
     needs = frozenset({"loss"})
+    compares_losses = True
     own_cost = "micro-batches of one stream each"
 
     step_size: Annotated[float, check_range, 0, np.inf, "0 keeps the weights"] = 0.01
@@ -59,6 +61,7 @@ class GroupDRO(PolicyWithOptions):
         super().__post_init__()
         self._alpha = ExponentiatedWeights()
         self._last_losses = StreamAverage(0.0)  # keeps the last value
+        self._dominant = DominantStream(self.name)
 
     def start(self, mixture: Mixture) -> Decision:
         """Discards all losses and starts with even `α`; see `Policy.start`."""
@@ -66,11 +69,13 @@ class GroupDRO(PolicyWithOptions):
         self._own, takes_part = mixture.weights, mixture.weights > 0.0
         self._alpha.start(takes_part / takes_part.sum())
         self._last_losses.start(num_streams)
+        self._dominant.start(mixture.names)
         return self._decide(mixture.is_active)
 
     def update(self, observation: Observation) -> Decision:
         """Updates `α` by the new losses; see `Policy.update`."""
         losses, active = self._losses(observation), observation.is_active
+        self._dominant.take(observation, self._alpha.shares(active))
         if np.isfinite(losses).any():
             self._last_losses.take(losses)
             values = np.where(active, self._last_losses.values, np.nan)

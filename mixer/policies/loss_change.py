@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
+from mixer.policies.shared.dominant import DominantStream
 from mixer.policies.shared.ranges import check_count, check_decay, check_range, check_temperature
 from mixer.policies.shared.shares import resolve_least, softmax
 from mixer.utils.arrays import FloatArray
@@ -41,6 +42,7 @@ class LossChange(PolicyWithOptions):
     _remembered = ("_fast", "_slow", "_num_observations")
 
     needs = frozenset({"loss"})
+    compares_losses = True
 
     temperature: Annotated[
         float, check_temperature, "a low one selects only the fastest stream, a high one is uniform"
@@ -58,6 +60,7 @@ class LossChange(PolicyWithOptions):
                 f"fast_decay must be below slow_decay, got {self.fast_decay} and {self.slow_decay}; 0.9 and 0.98 "
                 "average over about 10 and 50 observations."
             )
+        self._dominant = DominantStream(self.name)
         if self.loss == "evaluation":
             self.needs = frozenset({"evaluation_loss"})
 
@@ -66,12 +69,14 @@ class LossChange(PolicyWithOptions):
         num_streams = len(mixture.names)
         self._least = resolve_least(self.floor, _USUAL_FLOOR, num_streams, "LossChange", "floor")
         self._initial = mixture.weights
+        self._dominant.start(mixture.names)
         self._fast, self._slow = np.zeros(num_streams), np.zeros(num_streams)
         self._num_observations = np.zeros(num_streams, dtype=np.int64)
         return Decision(self._initial)
 
     def update(self, observation: Observation) -> Decision:
         """Updates the averages and computes new weights; see `Policy.update`."""
+        self._dominant.take(observation, observation.weights)
         losses = observation.losses if self.loss == "train" else observation.evaluation_losses
         if losses is not None:
             self._take(losses)

@@ -47,6 +47,7 @@ class ODM(PolicyWithOptions):
     _remembered = ("_rewards",)
 
     needs = frozenset({"loss"})
+    compares_losses = True
 
     form: Literal["paper", "code"] = "paper"
     decay: float = 0.9

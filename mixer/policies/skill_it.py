@@ -44,6 +44,7 @@ class SkillIt(PolicyWithOptions):
     _remembered = ("_history",)
 
     needs = frozenset({"evaluation_loss"})
+    compares_losses = True
 
     graph: SkillGraph | None = None
     learning_rate: Annotated[float, check_range, 0, 1e6, "the public scripts try 0.1 to 0.8, 0 keeps the weights"] = 0.2

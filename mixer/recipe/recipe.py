@@ -69,6 +69,7 @@ class Recipe:
         evaluation: Evaluation sets that are no streams, by name, written like streams: their validation split, or all
             their rows.
         targets: Rows that steer, by the name of a target, in place of a part of its evaluation set; written likewise.
+        loss_units: In what a policy compares the streams' losses: `initial`, `entropy`, `none`, or losses by stream.
         save_best_of_each: Whether to save the best weights of each evaluation set in `output_dir/best/NAME`.
         tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one. It tokenizes the
             streams' rows and pads batches.
@@ -96,6 +97,7 @@ class Recipe:
     objective: Objective | dict[str, float] | list[str] | str | None = None
     evaluation: dict[str, StreamRecipe] = field(default_factory=dict)
     targets: dict[str, StreamRecipe] = field(default_factory=dict)
+    loss_units: dict[str, float] | str | None = None
     save_best_of_each: bool = False
     tokenizer: str | Factory | None = None
 

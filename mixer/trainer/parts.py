@@ -13,7 +13,9 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.ledger.trackers.reporting import Reporting
 from mixer.loading.build import assemble, resolve_budget
+from mixer.loading.loss_units import new_loss_units
 from mixer.mixture.controller import Mixing
+from mixer.mixture.loss_units import LossUnits
 from mixer.mixture.resolve import (
     check_evaluation_names,
     check_gradient_noise,
@@ -85,7 +87,8 @@ class Parts:
         self.losses = StreamLosses(trainer, streams, step, needs)
         self.loading = StreamLoading(trainer, streams, options, rank_sync, rules)
         self.differences = StreamDifferences(trainer, streams, self.loading, self.losses, needs, rules)
-        mixing = _new_mixing(args, streams, options)
+        units = new_loss_units(options.loss_units, options.policy, streams, self.differences.has_heads)
+        mixing = _new_mixing(args, streams, options, units)
         ledger = Ledger(Path(str(args.output_dir)) / "ledger", is_writer=trainer.is_world_process_zero())
         recorder = new_recorder(trainer, options, mixing, ledger)
         self.run = run = Run(streams, options, mixing, rank_sync, ledger, recorder, needs, step)
@@ -173,10 +176,12 @@ def check_options(
     check_conflict(trainer, schedule, methods)
 
 
-def _new_mixing(args: TrainingArguments, streams: Sequence[Stream], options: Options) -> Mixing:
+def _new_mixing(
+    args: TrainingArguments, streams: Sequence[Stream], options: Options, units: LossUnits | None
+) -> Mixing:
     planner, clock, size = assemble(args, streams, options.mixture, None)
     check_samples(options.policy, len(streams), size.value)
-    mixing = Mixing(planner, options.policy, clock, size, options.mixture.objective)
+    mixing = Mixing(planner, options.policy, clock, size, options.mixture.objective, units)
     check_own_weights(options.policy, describe(streams), mixing.weights)
     return mixing
 

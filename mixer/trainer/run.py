@@ -115,6 +115,7 @@ class Options:
         allow_inexact: Whether a resumed run may differ from the uninterrupted one.
         handles_signals: Whether a signal saves and ends the run.
         steering: The objective with the rows that steer, or `None`.
+        loss_units: In what a policy compares the streams' losses, or `None` for the default.
         saves_best_of_each: Whether the best weights of each evaluation set are saved.
     """
 
@@ -130,6 +131,7 @@ class Options:
     allow_inexact: bool
     handles_signals: bool
     steering: Steering | None = None
+    loss_units: str | Mapping[str, float] | None = None
     saves_best_of_each: bool = False
 
 

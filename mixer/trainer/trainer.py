@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -88,6 +88,10 @@ class MixingMixin(Trainer):
             evaluation sets, the name of one, several names, or their importance by name. A part of each target's
             evaluation set then steers the mixture, and the rest judges it.
         targets: Data sets that steer, by name of their target, in place of a part of the evaluation set.
+        loss_units: In what policies that compare losses between streams see them: `"initial"` divides each stream's by
+            its first training loss, `"entropy"` by the entropy of its class labels, losses by stream (such as those of
+            a reference model) by these; `"none"` leaves them as they are. `None` is `"entropy"` where streams have
+            heads or numbers of classes that differ (`"initial"` if one has no classes), else `"none"`.
         save_best_of_each: Whether to save the weights in `output_dir/best/NAME` at each evaluation in which the set of
             that name is better than ever before, by its loss or by the metric of the objective.
         **kwargs: Further arguments of the Trainer class.
@@ -138,6 +142,7 @@ class MixingMixin(Trainer):
         eval_weights: Mapping[str, float] | None = None,
         objective: Objective | str | Sequence[str] | Mapping[str, float] | None = None,
         targets: Mapping[str, Any] | None = None,
+        loss_units: Literal["initial", "entropy", "none"] | Mapping[str, float] | None = None,
         save_best_of_each: bool = False,
         **kwargs: Any,
     ):
@@ -172,6 +177,7 @@ class MixingMixin(Trainer):
             allow_inexact=allow_inexact,
             handles_signals=handle_signals,
             steering=steering,
+            loss_units=loss_units,
             saves_best_of_each=save_best_of_each,
         )
         if streams:

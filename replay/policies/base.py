@@ -57,7 +57,7 @@ class ReplayPolicy(Policy):
         self.additional = additional
         self.needs = type(self).needs | self.policy.needs
         self.interval_steps, self.min_samples = self.policy.interval_steps, self.policy.min_samples
-        self.plans_probes = self.policy.plans_probes
+        self.plans_probes, self.compares_losses = self.policy.plans_probes, self.policy.compares_losses
 
     @property
     def name(self) -> str:

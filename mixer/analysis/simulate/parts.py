@@ -11,6 +11,7 @@ from transformers import TrainingArguments, get_scheduler, set_seed
 
 from mixer.ledger.evaluated_losses import check_eval_weights
 from mixer.loading.build import MixtureOptions, assemble, resolve_budget, resolve_policy
+from mixer.loading.loss_units import new_loss_units
 from mixer.mixture.clock import Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.learning_rate import LearningRate
@@ -71,7 +72,9 @@ class Parts:
         check_schedule(schedule, None)
         planner, clock, size = assemble(args, streams, self.options)
         check_samples(policy, len(streams), size.value)
-        self.mixing = Mixing(planner, policy, clock, size, objective)
+        has_heads = len({stream.head for stream in streams}) > 1
+        units = new_loss_units(recipe.loss_units, policy, streams, has_heads)
+        self.mixing = Mixing(planner, policy, clock, size, objective, units)
         check_own_weights(policy, describe(streams), self.mixing.weights)
         memories = [stream for stream in streams if stream.is_memory]
         self.followers = [one.dataset.follow(one.name, streams, lambda: self.mixing.planner) for one in memories]

@@ -41,7 +41,7 @@ class Wrapper(Policy):
         self.needs, self.plans_probes = policy.needs, policy.plans_probes
         self.interval_steps, self.min_samples = policy.interval_steps, policy.min_samples
         self.alignment_metric, self.alignment_interval_steps = policy.alignment_metric, policy.alignment_interval_steps
-        self.joins_targets = policy.joins_targets
+        self.joins_targets, self.compares_losses = policy.joins_targets, policy.compares_losses
         self.branch_plan, self.holds_bounds = policy.branch_plan, policy.holds_bounds
 
     @property

@@ -123,7 +123,10 @@ def test_a_small_stream_of_a_run_loses_share_and_the_best_weights_of_each_are_ke
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"eval_dataset": Tokens(4, 1)}, "eval_dataset is not a dict"), ({"eval_dataset": {"a": Tokens(4, 1)}}, "eval_strategy='no'")],
+    [
+        ({"eval_dataset": Tokens(4, 1)}, "eval_dataset is not a dict"),
+        ({"eval_dataset": {"a": Tokens(4, 1)}}, "eval_strategy='no'"),
+    ],
 )
 def test_best_weights_of_each_need_evaluations_by_name(tmp_path: Path, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=f"save_best_of_each=True saves weights when .*{reason}"):

@@ -1,0 +1,91 @@
+"""Units of the streams' losses, in which policies compare them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mixer.mixture.state import check_form
+from mixer.policies.contract import in_order
+from mixer.utils.arrays import FloatArray
+from mixer.utils.saved_state import to_plain
+from mixer.utils.validation import finite_numbers
+
+KINDS = ("initial", "entropy", "none")
+_LEAST = 1e-6  # a unit; less is no loss that others could be compared with
+
+
+class LossUnits:
+    """Divides each stream's losses by its unit before a policy sees them.
+
+    A loss of six classes is not one of two: of a model that knows nothing the first is log 6, the second log 2.
+
+    Args:
+        units: `[num_streams]`: the units; `None` for each stream's first training loss.
+    """
+
+    def __init__(self, num_streams: int, units: FloatArray | None = None):
+        self._waits = units is None
+        self.units: FloatArray = np.full(num_streams, np.nan) if units is None else units
+
+    def start(self) -> None:
+        """Forgets first losses, for a new run."""
+        if self._waits:
+            self.units = np.full(len(self.units), np.nan)
+
+    def take(self, losses: FloatArray) -> None:
+        """Takes first training losses as units.
+
+        Args:
+            losses: `[num_streams]`: losses of a step, NaN if there is none.
+        """
+        if self._waits:
+            is_first = np.isnan(self.units) & (np.abs(losses) > _LEAST)
+            self.units = np.where(is_first, np.abs(losses), self.units)
+
+    def measure(self, losses: FloatArray | None) -> FloatArray | None:
+        """Expresses losses in the streams' units, `[num_streams]`; NaN for a stream without a unit yet."""
+        return None if losses is None else losses / self.units
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the units as plain data."""
+        return {"units": to_plain(self.units)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores first losses; other units are those of the present run.
+
+        Args:
+            state: Result of `state_dict`.
+
+        Raises:
+            ValueError: If it does not fit the streams.
+        """
+        check_form(state, self.state_dict(), "the units of losses")
+        if self._waits:
+            saved = state["units"]
+            units = finite_numbers([1.0 if one is None else one for one in saved], "the units", len(self.units))
+            self.units = np.where([one is None for one in saved], np.nan, units)
+
+
+def check_loss_units(given: Any, names: Sequence[str]) -> None:
+    """Refuses an option `loss_units` that is none.
+
+    Args:
+        given: The option.
+        names: Names of the streams.
+
+    Raises:
+        ValueError: If it is another word, or does not give each stream a positive number.
+        TypeError: If it is neither a word nor a mapping.
+    """
+    if given is None or (isinstance(given, str) and given in KINDS):
+        return
+    if isinstance(given, str):
+        raise ValueError(f"loss_units must be 'initial', 'entropy', 'none' or losses by stream, got {given!r}.")
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"loss_units must be 'initial', 'entropy', 'none' or losses by stream, got a {type(given).__name__}."
+        )
+    for name, value in zip(names, in_order(given, names, "loss_units"), strict=True):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _LEAST < value < np.inf:
+            raise ValueError(f"loss_units: the unit of {name!r} must be a loss above 0, got {value!r}.")
