@@ -7,11 +7,14 @@ from typing import Literal
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms
+from mixer.policies.shared.decisions import mean_factor, with_mean_factor
 from mixer.policies.shared.ranges import check_count, check_range
+from mixer.policies.shared.shares import shares
 from mixer.policies.shared.wrapper import Wrapper
 from mixer.utils.arrays import BoolArray, FloatArray
 
 _LEAST_FALL = 0.01  # of the training loss
+_HUGE = 1e100  # with which one can still calculate
 _logger = logging.getLogger(__name__)
 
 
@@ -83,7 +86,7 @@ class OverfitGuard(Wrapper):
         """Takes share from streams that overfit; see `Policy.update`."""
         decision = super().update(observation)
         known = np.isfinite(observation.losses)
-        self._sums[known] += observation.losses[known]
+        self._sums[known] += np.clip(observation.losses[known], -_HUGE, _HUGE)
         self._counts[known] += 1.0
         if observation.evaluation_losses is not None:
             self._judge(observation)
@@ -92,8 +95,8 @@ class OverfitGuard(Wrapper):
         return self._applied(decision, observation.is_active)
 
     def _judge(self, observation: Observation) -> None:
-        evaluated = observation.evaluation_losses
-        assert evaluated is not None, "it is called after an evaluation"  # noqa: S101
+        assert observation.evaluation_losses is not None, "it is called after an evaluation"  # noqa: S101
+        evaluated = np.clip(observation.evaluation_losses, -_HUGE, _HUGE)
         with np.errstate(invalid="ignore"):
             trained = self._sums / self._counts
             is_best = np.isfinite(evaluated) & ~(evaluated >= self._best)
@@ -128,9 +131,10 @@ class OverfitGuard(Wrapper):
 
     def _applied(self, decision: Decision, active: BoolArray) -> Decision:
         weights = np.asarray(decision.weights) * self._factors
-        if not weights[active].any():  # all that is left has left the mixture
+        if (self._factors == 1.0).all() or not weights[active].any():  # or all that is left has left the mixture
             return decision
-        return replace(decision, weights=weights)
+        # The scale of the loss stays the inner policy's.
+        return with_mean_factor(replace(decision, weights=shares(weights)), mean_factor(decision, active), active)
 
     def explain(self) -> Terms:
         """Returns the factors on the shares, and the losses that they go by; see `Policy.explain`."""

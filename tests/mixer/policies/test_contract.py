@@ -16,6 +16,7 @@ from mixer.policies import (
     Hold,
     Mixture,
     Observation,
+    OverfitGuard,
     Policy,
     Safeguard,
     Smoothed,
@@ -103,6 +104,8 @@ MAKERS |= {
     "Hold(Floor(Smoothed(WarmUp)))": lambda **unit: Hold(Floor(Smoothed(WarmUp(adaptive(**unit), 2)), 0.2), 2),
     "TrustRegion": lambda **unit: TrustRegion(adaptive(**unit), 0.1),
     "Safeguard": lambda **unit: Safeguard(adaptive(**unit), 0.5, 0.5, 3),
+    "OverfitGuard": lambda **unit: OverfitGuard(adaptive(**unit), "reduce", 1, 0.0),
+    "OverfitGuard, leave": lambda **unit: OverfitGuard(adaptive(**unit), "leave", 1, 0.1, 0.1, 0.5),
     "TrustRegion, both": lambda **unit: TrustRegion(MAKERS["FAMO, loss"](**unit), 0.2, 0.02, 0.1),
 }
 
