@@ -4,6 +4,8 @@
 one for all tasks under several ways of mixing, and compares them seed by seed. All are trained by `MixingTrainer`; the
 encoder, the rule for its vocabulary and the samples trained on are the same. `--search` prints validation accuracies of
 the settings that were tried. Results of runs are kept, so that a benchmark that was interrupted goes on.
+
+`--cut` cuts the training parts to sizes of 100 : 1 and asks which mixture is best for tasks of so different sizes.
 """
 
 import argparse
@@ -18,13 +20,24 @@ import torch
 
 from benchmarks.common import show, write_json
 from benchmarks.quality.multi_task.data import TASKS, Texts, read_texts
-from benchmarks.quality.multi_task.runs import GRID, JOINT, QUICK, SEPARATE, Run, Setting, result_of
+from benchmarks.quality.multi_task.runs import GRID, JOINT, NUM_SAMPLES, QUICK, SEPARATE, Run, Setting, result_of
 from benchmarks.quality.multi_task.tables import PUBLISHED, SEPARATELY, accuracies, show_all
 
 MIXTURES: Mapping[str, tuple[str | None, Mapping[str, Any]]] = {
     "proportional": (None, {}),
     "Uniform": ("Uniform", {}),
     "GroupDRO": ("GroupDRO", {}),
+}
+# For tasks of 100 : 1. Proportional mixing to the power 0.5 is Temperature(2).
+CUT_MIXTURES: Mapping[str, tuple[str | None, Mapping[str, Any]]] = {
+    "proportional": (None, {}),
+    "Uniform": ("Uniform", {}),
+    "Temperature(2)": ("Temperature", {"temperature": 2.0}),
+    "UniMax, 15 passes": ("UniMax", {"budget": NUM_SAMPLES, "max_epochs": 15}),
+    "LossChange": ("LossChange", {}),
+    "GroupDRO": ("GroupDRO", {}),
+    "OverfitGuard(Uniform)": ("OverfitGuard", {"policy": ["Uniform", {}]}),
+    "OverfitGuard(Temperature(2))": ("OverfitGuard", {"policy": ["Temperature", {"temperature": 2.0}]}),
 }
 _SEARCH_SEED = 101
 
@@ -36,20 +49,21 @@ def _read_once(folder: Path, keeps_overlap: bool, seed: int) -> Texts:
     return read_texts(folder, seed, keeps_overlap)
 
 
-def runs_of(name: str, setting: Setting, seed: int) -> list[Run]:
+def runs_of(name: str, setting: Setting, seed: int, is_cut: bool = False) -> list[Run]:
     """Lists what a row of the table takes on one seed.
 
     Args:
         name: Of the row: `SEPARATELY`, or a way of mixing.
         setting: How models are trained.
         seed: The seed.
+        is_cut: Whether the tasks have sizes of 100 : 1.
 
     Returns:
         One run a task, or one for all.
     """
     if name == SEPARATELY:
-        return [Run((task,), None, {}, setting, seed) for task in TASKS]
-    return [Run(TASKS, *MIXTURES[name], setting, seed)]
+        return [Run((task,), None, {}, setting, seed, is_cut) for task in TASKS]
+    return [Run(TASKS, *(CUT_MIXTURES if is_cut else MIXTURES)[name], setting, seed, is_cut)]
 
 
 def run_all(runs: Sequence[Run], read: Reader, folder: Path, parallel: int) -> list[dict[str, Any]]:
@@ -107,9 +121,9 @@ def _search(read: Reader, args: argparse.Namespace) -> dict[str, Any]:
 
 def _compare(read: Reader, args: argparse.Namespace) -> dict[str, Any]:
     separate, joint = (QUICK, QUICK) if args.quick else (SEPARATE, JOINT)
-    settings = {SEPARATELY: separate, **dict.fromkeys(args.mixture or MIXTURES, joint)}
+    settings = {SEPARATELY: separate, **dict.fromkeys(args.mixture or (CUT_MIXTURES if args.cut else MIXTURES), joint)}
     seeds = range(1, args.seeds + 1)
-    planned = {name: [runs_of(name, setting, seed) for seed in seeds] for name, setting in settings.items()}
+    planned = {name: [runs_of(name, setting, seed, args.cut) for seed in seeds] for name, setting in settings.items()}
     run_all([run for own in planned.values() for runs in own for run in runs], read, args.folder, args.parallel)
     results = {name: [joined(run_all(runs, read, args.folder, 1)) for runs in own] for name, own in planned.items()}
     show_all(results)
@@ -137,8 +151,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds, from 1 on")
     parser.add_argument("--parallel", type=int, default=1, help="processes, of one thread each")
-    parser.add_argument("--mixture", action="append", choices=list(MIXTURES), help="these alone; default: all")
+    names = list(dict.fromkeys([*MIXTURES, *CUT_MIXTURES]))
+    parser.add_argument("--mixture", action="append", choices=names, help="these alone; default: all")
+    parser.add_argument("--cut", action="store_true", help="tasks of 100 : 1 in size")
     parser.add_argument("--keep-overlap", action="store_true", help="MR and SST-2 keep training sentences of SUBJ")
     parser.add_argument("--search", action="store_true", help="validation accuracies of the grid, one seed")
     parser.add_argument("--quick", action="store_true", help="a tiny model and few steps, for a test")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    unknown = [name for name in args.mixture or () if name not in (CUT_MIXTURES if args.cut else MIXTURES)]
+    if unknown:
+        parser.error(f"--mixture: {unknown} are run {'without' if args.cut else 'with'} --cut.")
+    return args

@@ -21,6 +21,7 @@ from mixer import Budget, Head, MixingTrainer, MultiTaskModel
 from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
 
+NUM_SAMPLES = "the run's samples"  # in arguments, replaced when a policy is made
 NUM_EVALUATIONS = 24  # of a run whose policy follows evaluations
 PROTOCOL = 3  # to be raised when results of earlier runs do not count any more
 
@@ -103,7 +104,8 @@ def result_of(run: Run, read: Callable[[int], Texts], folder: Path) -> dict[str,
         folder: Where results are kept.
 
     Returns:
-        Accuracy and loss by task of the `validation` and `test` parts, `steps`, `samples` trained on by task and `seconds`.
+        Accuracy and loss by task of the `validation` and `test` parts, `steps`, `samples` trained on by task and
+        `seconds`.
     """
     texts = read(run.seed)
     path = run.path(folder, texts)
@@ -113,18 +115,22 @@ def result_of(run: Run, read: Callable[[int], Texts], folder: Path) -> dict[str,
     return found
 
 
-def new_policy(name: str, arguments: Mapping[str, Any]) -> Policy:
+def new_policy(name: str, arguments: Mapping[str, Any], num_samples: int) -> Policy:
     """Builds a policy.
 
     Args:
         name: Its class.
         arguments: Its arguments, as in `Run`.
+        num_samples: Samples of the run, for an argument that names them.
 
     Returns:
         The policy.
     """
-    given = {key: new_policy(*value) if isinstance(value, list) else value for key, value in arguments.items()}
-    return built_in_policies()[name](**given)
+    given = {key: num_samples if value == NUM_SAMPLES else value for key, value in arguments.items()}
+    given = {k: new_policy(v[0], v[1], num_samples) if isinstance(v, list) else v for k, v in given.items()}
+    kind: Any = built_in_policies()[name]
+    policy: Policy = kind(**given)
+    return policy
 
 
 def new_model(num_words: int, tasks: tuple[str, ...], setting: Setting) -> MultiTaskModel:
@@ -146,9 +152,10 @@ def new_model(num_words: int, tasks: tuple[str, ...], setting: Setting) -> Multi
 def _train(run: Run, texts: Texts) -> dict[str, Any]:
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     parts = number(cut(texts, run.seed) if run.is_cut else texts, run.tasks, run.setting.length)
-    num_words = 1 + max(int(own["train"].input_ids.max()) for own in parts.values())
+    num_words = 1 + max(int(part.input_ids.max()) for own in parts.values() for part in own.values())
     set_seed(run.seed)
-    policy = None if run.policy is None else new_policy(run.policy, run.arguments)
+    num_samples = round(run.setting.num_epochs * sum(len(own["train"]) for own in parts.values()))
+    policy = None if run.policy is None else new_policy(run.policy, run.arguments, num_samples)
     with tempfile.TemporaryDirectory() as output:
         trainer = MixingTrainer(
             new_model(num_words, run.tasks, run.setting),

@@ -27,7 +27,11 @@ def accuracies(results: Sequence[Mapping[str, Any]], part: str) -> dict[str, Flo
     Returns:
         Per cent by task and their `average`, `[num_seeds]` each.
     """
-    found = {task: np.array([100 * one[part][task] for one in results]) for task in TASKS}
+    return {name: 100 * values for name, values in _by_task(results, part, "accuracy").items()}
+
+
+def _by_task(results: Sequence[Mapping[str, Any]], part: str, metric: str) -> dict[str, FloatArray]:
+    found = {task: np.array([one[part][task][metric] for one in results]) for task in TASKS}
     return {**found, "average": np.mean(list(found.values()), axis=0)}
 
 
@@ -67,6 +71,9 @@ def show_all(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         results: Of each row, one a seed.
     """
     _show_accuracies({name: accuracies(own, "test") for name, own in results.items()})
+    losses = {name: _by_task(own, "test", "loss") for name, own in results.items()}
+    rows = [[name, *(_text(own[task], 2) for task in (*TASKS, "average"))] for name, own in losses.items()]
+    show("Test loss, mean ± standard deviation over the seeds", ["", *TASKS, "average"], rows)
     for part in ("test", "validation"):
         _show_differences({name: accuracies(own, part) for name, own in results.items()}, part)
     rows = [
@@ -97,5 +104,6 @@ def _show_differences(found: Mapping[str, Accuracies], part: str) -> None:
     show(f"{part.capitalize()} part: less {SEPARATELY}, by seed, with 95 % intervals", ["", "difference", ""], rows)
 
 
-def _text(values: FloatArray) -> str:
-    return f"{values.mean():.1f}" + (f" ± {values.std(ddof=1):.1f}" if len(values) > 1 else "")
+def _text(values: FloatArray, places: int = 1) -> str:
+    spread = f" ± {values.std(ddof=1):.{places}f}" if len(values) > 1 else ""
+    return f"{values.mean():.{places}f}{spread}"
