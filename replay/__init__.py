@@ -3,7 +3,7 @@
 from replay.buffer import ReplayBuffer
 from replay.feeding.features import extract_features
 from replay.methods import AGEM, DER, DERPlusPlus
-from replay.policies import ForgettingAware, ReplayRatio, Spaced
+from replay.policies import ForgettingAware, ReplayBound, ReplayRatio, Spaced
 from replay.retrieval import MIR
 from replay.storage import InMemory, OnDisk, References
 
@@ -16,6 +16,7 @@ __all__ = [
     "InMemory",
     "OnDisk",
     "References",
+    "ReplayBound",
     "ReplayBuffer",
     "ReplayRatio",
     "Spaced",

@@ -22,6 +22,7 @@ OBSERVABLE = frozenset(
     {
         "loss",
         "evaluation_loss",
+        "first_evaluation",
         "excess_loss",
         "loss_after",
         "gradient",
@@ -147,6 +148,11 @@ def check_needs(
         )
     if args.eval_strategy == "no":
         raise ValueError(f"Policy {name} needs evaluation losses: set eval_strategy to 'steps' or 'epoch'.")
+    if "first_evaluation" in policy.needs and not args.eval_on_start:
+        raise ValueError(
+            f"Policy {name} compares losses with those before the first step: set eval_on_start=True in the training "
+            f"arguments."
+        )
 
 
 def _check_measured(policy: Policy, streams: Sequence[Stream], args: TrainingArguments) -> None:

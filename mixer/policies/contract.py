@@ -152,7 +152,8 @@ class Policy(KeepsArguments, HasState, ABC):
     """Base class of mixing policies.
 
     A policy knows no model, trainer, file or global random state, only K numbers at a time. A subclass lists its
-    observations in `needs`: `"loss"` (training losses), `"evaluation_loss"`, `"gradient"` (per-stream gradients after
+    observations in `needs`: `"loss"` (training losses), `"evaluation_loss"`, `"first_evaluation"` (one before the first
+    step), `"gradient"` (per-stream gradients after
     every `interval_steps` steps), `"gradient_variance"` (the same with their variance, at a higher cost),
     `"excess_loss"` (training losses above those of the trainer's reference model), `"loss_after"` (training losses once
     more after each optimizer step), `"update_norm"` (length of each step in parameter space), `"alignment"` (how well

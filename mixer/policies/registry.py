@@ -23,7 +23,7 @@ from mixer.utils.registry import choose, refuse_class
 STEP_WITH_GRADIENTS = 1.05
 STEP_WITH_VARIANCES = 1.11
 # Read from the step that runs anyway, or known without it.
-_FREE = frozenset({"loss", "gradient_norm", "learning_rate", "tokens"})
+_FREE = frozenset({"loss", "first_evaluation", "gradient_norm", "learning_rate", "tokens"})
 _MEASURED = {
     "gradient": STEP_WITH_GRADIENTS,
     "gradient_variance": STEP_WITH_VARIANCES,

@@ -3,6 +3,7 @@
 from replay.policies.base import Replay, ReplayPolicy
 from replay.policies.forgetting_aware import ForgettingAware
 from replay.policies.ratios import Constant, OfSeen, OverProgress, Ratio, as_ratio
+from replay.policies.replay_bound import ReplayBound
 from replay.policies.replay_ratio import ReplayRatio
 from replay.policies.spaced import Spaced
 
@@ -13,6 +14,7 @@ __all__ = [
     "OverProgress",
     "Ratio",
     "Replay",
+    "ReplayBound",
     "ReplayPolicy",
     "ReplayRatio",
     "Spaced",

@@ -1,7 +1,7 @@
 """The interface of a replay policy: the replay ratio, around a policy for the other streams."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -86,11 +86,19 @@ class ReplayPolicy(Policy):
             How much is replayed.
         """
 
+    def replayed(self, mixture: Mixture) -> Sequence[int]:
+        """Gives the indices of what is replayed: the replay buffers, unless a subclass says otherwise.
+
+        Args:
+            mixture: All streams of the run.
+        """
+        return mixture.memories
+
     def start(self, mixture: Mixture) -> Decision:
         """Parts memories and other streams and starts the inner policy on these; see `Policy.start`."""
-        names = mixture.names
-        self.memories = np.array(mixture.memories, dtype=np.int64)
-        self.others = np.array([k for k in range(len(names)) if k not in mixture.memories], dtype=np.int64)
+        names, replayed = mixture.names, self.replayed(mixture)
+        self.memories = np.array(replayed, dtype=np.int64)
+        self.others = np.array([k for k in range(len(names)) if k not in replayed], dtype=np.int64)
         if not len(self.memories):
             raise ValueError(
                 f"{type(self).__name__}: none of the streams {list(names)} is a ReplayBuffer, so there is nothing to "
@@ -98,7 +106,7 @@ class ReplayPolicy(Policy):
             )
         if not len(self.others):
             raise ValueError(
-                f"{type(self).__name__}: all streams, {list(names)}, are replay buffers; add one with new samples."
+                f"{type(self).__name__}: all streams, {list(names)}, are replayed; add one with new samples."
             )
         others = part_of_mixture(mixture, self.others.tolist())
         if self._has_default:

@@ -1,0 +1,162 @@
+"""As much replay as keeps old losses within a bound."""
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mixer.policies import Mixture, Observation, Policy
+from mixer.policies.shared.ranges import check_range
+from mixer.utils.arrays import FloatArray
+from replay.policies.base import Replay, ReplayPolicy
+
+_RATE = 75.0  # change of a logarithm of odds, over the run, by a loss that is its whole first value above the bound
+_MOST_CHANGE = 20.0  # of it, over the run
+_FALL = 0.125  # of the fall at the present pace: what is left of a run whose learning rate decays
+_NUM_KEPT = 4  # evaluations that give the pace
+_NUM_AT_LIMIT = 3  # evaluations at a limit before the log says so
+_logger = logging.getLogger(__name__)
+
+
+class ReplayBound(ReplayPolicy):
+    """Chooses the replay ratio so that the loss of old domains ends at most `max_rise` above what it was.
+
+    Ours. How much to replay depends on how far the new domain is from the old: 1 % to 50 % in the literature (Ibrahim
+    et al. 2024, arXiv:2403.08763, 5 % for a weak shift, 25 % for a strong one). At a constant ratio the old loss
+    rises soon to a level that falls about linearly with the logarithm of the odds `ρ / (1 − ρ)`. So each old stream has
+    odds of its own against everything new, and after each evaluation, with `e` the relative rise of its loss above the
+    first one and `Δp` the progress of the run since the last evaluation,
+
+        log odds ← log odds + 75 Δp (e − max_rise),
+
+    at most 20 Δp at once. A loss that a re-warmed learning rate has lifted falls again as the rate decays: while a loss
+    falls, an eighth of what it would fall by to the end at its present pace is taken off `e`. So early evaluations
+    move the ratio little, and the run ends at the bound.
+
+    It needs evaluation sets of the old streams' names, an evaluation before the first step (`eval_on_start=True`), and
+    about twenty in the run. A replay buffer or a plain stream can be old.
+
+    Args:
+        max_rise: Largest rise of each old stream's evaluation loss, relative to the first one; 0.05 is 5 %.
+        old: Names of the old streams; `None` takes the replay buffers.
+        first_ratio: `ρ` of all old streams together at the start.
+        minimum: Least `ρ`.
+        maximum: Largest `ρ`.
+        policy: The policy of the other streams; see `ReplayPolicy`.
+        additional: Whether replayed samples are added to the batch size instead of being a part of it.
+
+    Raises:
+        ValueError: If a value is outside its range; at the start of the run if an old stream is unknown, or there is no
+            other one.
+    """
+
+    _remembered = ("_logs", "_first", "_progresses", "_rises", "_num_at_limit", "_has_warned")
+
+    needs = frozenset({"evaluation_loss", "first_evaluation"})
+
+    def __init__(
+        self,
+        max_rise: float = 0.05,
+        old: Sequence[str] | None = None,
+        first_ratio: float = 0.1,
+        minimum: float = 0.005,
+        maximum: float = 0.9,
+        policy: Policy | str | dict[str, float] | None = None,
+        *,
+        additional: bool = False,
+    ):
+        super().__init__(policy, additional=additional)
+        check_range("max_rise", max_rise, 0, 10, "0.05 lets the loss rise by 5 %")
+        if isinstance(old, str) or (old is not None and not old):
+            raise ValueError(f"old must be a list of names of streams, or None for the replay buffers, got {old!r}.")
+        if not 0.0 < minimum <= first_ratio <= maximum < 1.0:
+            raise ValueError(
+                f"0 < minimum <= first_ratio <= maximum < 1 must hold, got {minimum}, {first_ratio} and {maximum}: "
+                "they are parts of the whole mix that are replayed."
+            )
+        self.max_rise, self.old, self.first_ratio = max_rise, None if old is None else list(old), first_ratio
+        self.minimum, self.maximum = minimum, maximum
+
+    def replayed(self, mixture: Mixture) -> Sequence[int]:
+        """Gives the old streams; see `ReplayPolicy.replayed`."""
+        if self.old is None:
+            return mixture.memories
+        unknown = [name for name in self.old if name not in mixture.names]
+        if unknown:
+            raise ValueError(f"ReplayBound: old names {unknown}, which are none of the streams {list(mixture.names)}.")
+        return [number for number, name in enumerate(mixture.names) if name in self.old]
+
+    def start_replay(self, mixture: Mixture) -> Replay:
+        """Forgets all losses; see `ReplayPolicy.start_replay`."""
+        self._names = [mixture.names[k] for k in self.memories]
+        self._logs = np.full(len(self._names), math.log(_odds(self.first_ratio) / len(self._names)))
+        self._first = np.full(len(self._names), np.nan)
+        self._progresses, self._rises = np.zeros(0), np.zeros((0, len(self._names)))
+        self._num_at_limit, self._has_warned = 0, False
+        return self._decided()
+
+    def update_replay(self, observation: Observation) -> Replay:
+        """Moves the odds after an evaluation; see `ReplayPolicy.update_replay`."""
+        if observation.evaluation_losses is not None:
+            self._take(observation.evaluation_losses[self.memories], observation)
+        return self._decided()
+
+    def _take(self, losses: FloatArray, observation: Observation) -> None:
+        is_first = np.isnan(self._first) & np.isfinite(losses)
+        self._first = np.where(is_first, losses, self._first)
+        rises = np.clip((losses - self._first) / np.maximum(np.abs(self._first), 1e-12), -1e6, 1e6)
+        last = self._progresses[-1] if len(self._progresses) else 0.0
+        passed = observation.progress - last
+        self._progresses = np.append(self._progresses, observation.progress)[-_NUM_KEPT:]
+        self._rises = np.vstack([self._rises, rises])[-_NUM_KEPT:]
+        change = _RATE * (self._expected(rises, observation.progress) - self.max_rise)
+        change = np.where(np.isfinite(change) & ~is_first, change, 0.0)
+        self._logs = self._logs + passed * np.clip(change, -_MOST_CHANGE, _MOST_CHANGE)
+        self._limit(rises, observation.step)
+
+    def _expected(self, rises: FloatArray, progress: float) -> FloatArray:
+        """`[num_old]`: the rises, less a part of what they would fall by to the end at their present pace."""
+        passed = progress - self._progresses[0]
+        if not passed > 0.0:
+            return rises
+        pace = np.minimum((rises - self._rises[0]) / passed, 0.0)
+        expected: FloatArray = rises + _FALL * pace * (1.0 - progress)
+        return expected
+
+    def _limit(self, rises: FloatArray, step: int) -> None:
+        """Keeps the odds within their limits, and says if a limit stands in the way."""
+        total = float(np.exp(np.minimum(self._logs, 50.0)).sum())
+        least, most = _odds(self.minimum), _odds(self.maximum)
+        self._logs = self._logs + math.log(min(max(total, least), most) / total)
+        is_kept_down = total > most and bool((rises > self.max_rise).any())
+        self._num_at_limit = self._num_at_limit + 1 if is_kept_down else 0
+        if self._num_at_limit >= _NUM_AT_LIMIT and not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "Step %d: ReplayBound replays its maximum, %g of all samples, but the losses of %s are %s above the "
+                "first ones and may rise by %g %%. Allow more (max_rise, maximum), or lower the learning rate.",
+                *(step, self.maximum, self._names, [f"{100 * rise:.1f} %" for rise in rises], 100 * self.max_rise),
+            )
+
+    def _decided(self) -> Replay:
+        odds = np.exp(self._logs)
+        total = float(odds.sum())
+        return Replay(total / (1.0 + total), odds / total)
+
+    def explain(self) -> Any:
+        """Returns the odds, the first losses and the last rises of the old streams; see `Policy.explain`."""
+        rises = self._rises[-1] if len(self._rises) else np.full(len(self._first), np.nan)
+        found = {"odds": np.exp(self._logs), "first loss": self._first, "rise": rises}
+        size = len(self.memories) + len(self.others)
+        return {name: self._of_all(values, size) for name, values in found.items()}
+
+    def _of_all(self, values: FloatArray, size: int) -> FloatArray:
+        joined = np.full(size, np.nan)
+        joined[self.memories] = values
+        return joined
+
+
+def _odds(ratio: float) -> float:
+    return ratio / (1.0 - ratio)
