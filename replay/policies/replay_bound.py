@@ -81,6 +81,11 @@ class ReplayBound(ReplayPolicy):
 
     def replayed(self, mixture: Mixture) -> Sequence[int]:
         """Gives the old streams; see `ReplayPolicy.replayed`."""
+        if self.old is None and not mixture.memories:
+            raise ValueError(
+                f"ReplayBound: none of the streams {list(mixture.names)} is a ReplayBuffer: name the old ones, "
+                f"old=[...], or add a buffer."
+            )
         if self.old is None:
             return mixture.memories
         unknown = [name for name in self.old if name not in mixture.names]

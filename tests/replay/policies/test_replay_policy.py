@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mixer.policies import Decision, Floor, LossChange, Mixture, Observation, PiKE, Policy, Scheduled, Smoothed
 from mixer.policies.shared.part import part_of_mixture
-from replay.policies import ForgettingAware, ReplayPolicy, ReplayRatio, Spaced
+from replay.policies import ForgettingAware, ReplayBound, ReplayPolicy, ReplayRatio, Spaced
 from tests.replay.policies.updates import MEMORIES, MIXED, OTHERS, random_step, shown
 
 Maker = Callable[..., ReplayPolicy]
@@ -21,6 +21,7 @@ MAKERS: dict[str, Maker] = {
     "samples": lambda policy=None, **options: ReplayRatio("samples", policy, shares={"early": 3, "late": 1}, **options),
     "ForgettingAware": lambda policy=None, **options: ForgettingAware(policy=policy, smoothing=0.5, **options),
     "Spaced": lambda policy=None, **options: Spaced(0.4, 3, 1.5, 2, policy, **options),
+    "ReplayBound": lambda policy=None, **options: ReplayBound(0.1, policy=policy, **options),
 }
 INNER: dict[str, Callable[[], Policy]] = {
     "LossChange": lambda: LossChange(num_warmup_observations=2),
@@ -59,7 +60,9 @@ def test_the_mix_is_one_whatever_is_observed(make: Maker, additional: bool, rows
         shares = np.where(np.isin(range(5), MEMORIES), 0.0, weights) if empty else weights
         seen = [0 if empty and k in MEMORIES else step for k in range(5)]
         fields = {"weights": weights, "shares": shares / shares.sum(), "seen": seen}
-        decisions.append(policy.update(shown(5, step, **fields, losses=row, update_norm=row[0])))
+        decisions.append(
+            policy.update(shown(5, step, **fields, losses=row, evaluation_losses=np.array(row), update_norm=row[0]))
+        )
     weights, more = tables(decisions)
     assert np.isfinite([weights, more]).all()
     assert min(weights.min(), more.min()) >= 0.0
@@ -124,7 +127,7 @@ def test_without_an_inner_policy_weights_or_sizes_rule() -> None:
     [
         ({"a": 1, "b": 2, "c": 1, "early": 1}, MIXED, r"Fixed: weights must name each of the streams \['a', 'b', 'c'"),
         (None, part_of_mixture(MIXED, OTHERS), r"none of the streams \['a', 'b', 'c'\] is a ReplayBuffer"),
-        (None, part_of_mixture(MIXED, MEMORIES), r"all streams, \['early', 'late'\], are replay buffers"),
+        (None, part_of_mixture(MIXED, MEMORIES), r"all streams, \['early', 'late'\], are replayed"),
         (None, replace(MIXED, weights=np.array([0.5, 0, 0.5, 0, 0])), r"the weights of \['a', 'b', 'c'\] are all 0"),
     ],
 )
