@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.get_logger(__name__)
 _LEAST_ROWS, _MOST_ROWS = 4, 64  # of each stream and target in a measurement
 _ALWAYS = (2, 4, 8, 16, 32)  # steps that a measurement follows, whatever it costs: the mixture matters most then
-_SHARE, _EARLY_SHARE = 0.03, 0.06  # of a run's work that measurements take
+_SHARE, _EARLY_SHARE = 0.03, 0.08  # of a run's work that measurements take
 _EARLY_STEPS = 256  # a mixture matters most while the model learns most
 _FORWARDS = 2 / 3  # work of two forwards in that of a forward and a backward
 _LOSS_ROWS = 64  # of each target, whose losses are compared over time
@@ -55,7 +55,7 @@ class TargetProbe(StepHook):
 
     Losses of an objective with bounds or of the worst target are those of the same up to 64 rows each time, others
     those of the measurement's rows; with bounds, the first ones follow step 1. Measurements follow steps 2, 4, 8, 16
-    and 32, then grow apart by √2 or more. Each takes as many rows as 3 % of the work since the last one pays for (6 %
+    and 32, then grow apart by √2 or more. Each takes as many rows as 3 % of the work since the last one pays for (8 %
     of the first 256 steps), 4 to 64 of each stream and target; in the end, measurements of 64 are regular.
 
     Args:
