@@ -1,7 +1,7 @@
 """Reads the ledger of a run for a report."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ _TIMINGS = ["step", "hits", "misses", "load_seconds", "train_seconds", "probe_se
 
 # Name of the minor of very many streams, drawn as one; see `mixer.analysis.report.grouping`.
 OTHERS = "other streams"
+_GUARD = "OverfitGuard"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Run:
         memories: By replay stream, entries of the buffer: step, source, entries.
         memory_classes: By replay stream, entries of the buffer with known classes: step, label, entries.
         objective: The declared objective, or `None`.
+        held_back: By stream that `OverfitGuard` took share from, the least factor on its share and the step of it.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Run:
     memories: dict[str, pd.DataFrame]
     memory_classes: dict[str, pd.DataFrame]
     objective: Objective | None = None
+    held_back: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     @property
     def caps(self) -> dict[str, float]:
@@ -171,7 +174,25 @@ def read_run(folder: Path, name: str) -> Run:
         by_stream(ledger.read("memories"), clock),
         by_stream(ledger.read("memory_classes"), clock),
         recorded_objective(folder, note),
+        _held_back(ledger, read_description(folder)),
     )
+
+
+def _held_back(ledger: Ledger, description: dict[str, Any]) -> dict[str, tuple[float, int]]:
+    """Least factor of `OverfitGuard` on each stream's share, and the step after which it came."""
+    names = [row["name"] for row in description.get("streams", [])]
+    if _GUARD not in str(description.get("mixing")):
+        return {}
+    rows = ledger.decisions()
+    rows = rows[(rows["rule"] == _GUARD) & (rows["term"] == "factor")]
+    table: dict[int, Any] = dict(zip(rows["step"].tolist(), rows["values"], strict=True))
+    found = {}
+    for place, name in enumerate(names):
+        factors = {step: float(values[place]) for step, values in table.items() if len(values) == len(names)}
+        if factors and min(factors.values()) < 1.0:
+            step = min(factors, key=factors.__getitem__)
+            found[name] = factors[step], step
+    return found
 
 
 def _ended_in_words(note: dict[str, Any]) -> str:

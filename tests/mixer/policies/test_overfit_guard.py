@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from mixer import Fixed, GroupDRO, MixingTrainer, OverfitGuard, Uniform
+from mixer.analysis.report.findings import findings_of
+from mixer.analysis.report.run import read_run
 from tests.helpers import Tokens, arguments, build_model
 from tests.mixer.policies.observed import mixture, observe
 
@@ -111,6 +113,8 @@ def test_a_small_stream_of_a_run_loses_share_and_the_best_weights_of_each_are_ke
     weights = trainer.ledger.to_pandas().query("stream == 'small'")["weight"].tolist()
     assert weights[0] == 0.5
     assert weights[-1] < 0.4
+    finding = next(finding for finding in findings_of([read_run(tmp_path, "run")]) if finding.kind == "held back")
+    assert "small (down to 0." in finding.text
     for name, rows in sets.items():
         note = json.loads((tmp_path / "best" / name / "best.json").read_text())
         losses = {e["step"]: e[f"eval_{name}_loss"] for e in trainer.state.log_history if f"eval_{name}_loss" in e}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from mixer.analysis.report.findings.changed import changed
 from mixer.analysis.report.findings.finding import Finding, Messages, combined
-from mixer.analysis.report.findings.learning import getting_worse, no_longer_learning, overfitting
+from mixer.analysis.report.findings.learning import getting_worse, held_back, no_longer_learning, overfitting
 from mixer.analysis.report.findings.rules import (
     in_conflict,
     loading_bound,
@@ -24,6 +24,7 @@ _RULES: tuple[tuple[str, str, Callable[[Run], Messages]], ...] = (
     ("starved", "Far too few samples of a stream were used: ", starved),
     ("over-repeated", "Repeated too often: ", over_repeated),
     ("overfitting", "The validation loss rises while the training loss falls: ", overfitting),
+    ("held back", "The policy took share from what overfits: ", held_back),
     ("getting worse", "The validation loss rises: ", getting_worse),
     ("no longer learning", "A loss has stopped falling: ", no_longer_learning),
     ("in conflict", "Gradients pull against each other: ", in_conflict),

@@ -27,6 +27,14 @@ def overfitting(run: Run) -> Messages:
     return {(name,): text for name, (text, falls) in _risen(run).items() if falls}
 
 
+def held_back(run: Run) -> Messages:
+    """Finds streams from which `OverfitGuard` has taken share."""
+    return {
+        (name,): f"{name} (down to {factor:.2g} of its share, at step {step:,})"
+        for name, (factor, step) in run.held_back.items()
+    }
+
+
 def getting_worse(run: Run) -> Messages:
     """Finds evaluation sets with a rising loss, but no falling training loss."""
     return {(name,): text for name, (text, falls) in _risen(run).items() if not falls}
