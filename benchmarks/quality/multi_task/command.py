@@ -39,6 +39,8 @@ CUT_MIXTURES: Mapping[str, tuple[str | None, Mapping[str, Any]]] = {
     "OverfitGuard(Uniform)": ("OverfitGuard", {"policy": ["Uniform", {}]}),
     "OverfitGuard(Temperature(2))": ("OverfitGuard", {"policy": ["Temperature", {"temperature": 2.0}]}),
 }
+BEST = ", best weights of each"
+_WITH_BEST = ("Temperature(2)", "OverfitGuard(Temperature(2))")  # of the cut tasks
 _SEARCH_SEED = 101
 
 Reader = Callable[[int], Texts]
@@ -63,7 +65,8 @@ def runs_of(name: str, setting: Setting, seed: int, is_cut: bool = False) -> lis
     """
     if name == SEPARATELY:
         return [Run((task,), None, {}, setting, seed, is_cut) for task in TASKS]
-    return [Run(TASKS, *(CUT_MIXTURES if is_cut else MIXTURES)[name], setting, seed, is_cut)]
+    mixture, keeps_best = name.removesuffix(BEST), name.endswith(BEST)
+    return [Run(TASKS, *(CUT_MIXTURES if is_cut else MIXTURES)[mixture], setting, seed, is_cut, keeps_best)]
 
 
 def run_all(runs: Sequence[Run], read: Reader, folder: Path, parallel: int) -> list[dict[str, Any]]:
@@ -121,7 +124,8 @@ def _search(read: Reader, args: argparse.Namespace) -> dict[str, Any]:
 
 def _compare(read: Reader, args: argparse.Namespace) -> dict[str, Any]:
     separate, joint = (QUICK, QUICK) if args.quick else (SEPARATE, JOINT)
-    settings = {SEPARATELY: separate, **dict.fromkeys(args.mixture or (CUT_MIXTURES if args.cut else MIXTURES), joint)}
+    names = args.mixture or ([*CUT_MIXTURES, *(f"{name}{BEST}" for name in _WITH_BEST)] if args.cut else [*MIXTURES])
+    settings = {SEPARATELY: separate, **dict.fromkeys(names, joint)}
     seeds = range(1, args.seeds + 1)
     planned = {name: [runs_of(name, setting, seed, args.cut) for seed in seeds] for name, setting in settings.items()}
     run_all([run for own in planned.values() for runs in own for run in runs], read, args.folder, args.parallel)

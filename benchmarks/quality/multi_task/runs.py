@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
 from transformers import PrinterCallback, TrainingArguments, set_seed
 from transformers.utils import logging
 
@@ -17,9 +18,10 @@ from benchmarks.quality.cache import write_whole
 from benchmarks.quality.multi_task.data import Texts, cut, cut_padding, number
 from benchmarks.quality.multi_task.encoder import ConvolutionConfig, ConvolutionEncoder
 from benchmarks.quality.sentences import NUM_CLASSES, Sentences, accuracy
-from mixer import Budget, Head, MixingTrainer, MultiTaskModel
+from mixer import Budget, Head, MixingTrainer, MultiTaskModel, Objective
 from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
+from mixer.trainer.best_of_each import folder_of
 
 NUM_SAMPLES = "the run's samples"  # in arguments, replaced when a policy is made
 NUM_EVALUATIONS = 24  # of a run whose policy follows evaluations
@@ -70,6 +72,7 @@ class Run:
         setting: How it is trained.
         seed: Seed of the parts, the weights and the order of the samples.
         is_cut: Whether the tasks have sizes of 100 : 1.
+        keeps_best: Whether each task is judged by the weights that are best for it on its validation part.
     """
 
     tasks: tuple[str, ...]
@@ -78,6 +81,7 @@ class Run:
     setting: Setting
     seed: int
     is_cut: bool = False
+    keeps_best: bool = False
 
     def path(self, folder: Path, texts: Texts) -> Path:
         """Names the file of the result.
@@ -159,7 +163,7 @@ def _train(run: Run, texts: Texts) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as output:
         trainer = MixingTrainer(
             new_model(num_words, run.tasks, run.setting),
-            _arguments(output, run, policy is not None and "evaluation_loss" in policy.needs),
+            _arguments(output, run, run.keeps_best or (policy is not None and "evaluation_loss" in policy.needs)),
             cut_padding,
             {task: own["train"] for task, own in parts.items()},
             {task: own["validation"] for task, own in parts.items()},
@@ -167,6 +171,7 @@ def _train(run: Run, texts: Texts) -> dict[str, Any]:
             batch_size=run.setting.batch,
             budget=Budget(epochs=run.setting.num_epochs),
             compute_metrics=accuracy,
+            **(_best_of_each(parts) if run.keeps_best else {}),
         )
         trainer.remove_callback(PrinterCallback)
         started = time.perf_counter()
@@ -177,7 +182,7 @@ def _train(run: Run, texts: Texts) -> dict[str, Any]:
             "steps": trainer.state.global_step,
             "samples": {task: int(samples[task]) for task in run.tasks},
             "seconds": seconds,
-            **{part: _metrics(trainer, parts, part) for part in ("validation", "test")},
+            **{part: _metrics(trainer, parts, part, run.keeps_best) for part in ("validation", "test")},
         }
 
 
@@ -196,8 +201,24 @@ def _arguments(folder: str, run: Run, evaluates: bool) -> TrainingArguments:
     )
 
 
+def _best_of_each(parts: Mapping[str, Mapping[str, Sentences]]) -> dict[str, Any]:
+    """Options that keep the weights of the best accuracy of each task."""
+    validation = {task: own["validation"] for task, own in parts.items()}
+    objective = Objective([*parts], metric="accuracy", greater_is_better=True)
+    return {"save_best_of_each": True, "objective": objective, "targets": validation}
+
+
 def _metrics(
-    trainer: MixingTrainer, parts: Mapping[str, Mapping[str, Sentences]], part: str
+    trainer: MixingTrainer, parts: Mapping[str, Mapping[str, Sentences]], part: str, keeps_best: bool
 ) -> dict[str, dict[str, float]]:
-    metrics = trainer.evaluate({task: own[part] for task, own in parts.items()})
-    return {task: {name: metrics[f"eval_{task}_{name}"] for name in ("accuracy", "loss")} for task in parts}
+    if not keeps_best:
+        metrics = trainer.evaluate({task: own[part] for task, own in parts.items()})
+        return {task: {name: metrics[f"eval_{task}_{name}"] for name in ("accuracy", "loss")} for task in parts}
+    found, model = {}, trainer.model
+    assert model is not None
+    for task, own in parts.items():
+        folder = folder_of(str(trainer.args.output_dir), task)
+        model.load_state_dict(load_file(folder / "model.safetensors"))
+        metrics = trainer.evaluate({task: own[part]})
+        found[task] = {name: metrics[f"eval_{task}_{name}"] for name in ("accuracy", "loss")}
+    return found
