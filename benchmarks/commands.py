@@ -66,7 +66,7 @@ COMMANDS = {
         None,
         ("--protocol", "clinc150", "--method", "er-ring", "--buffer", "6", *_ONCE, "--data-dir", DATA),
     ),
-    "replay_bound": Command("continual.replay_bound", "How much to replay for a bound on the old loss?", 6, _QUICK),
+    "replay_bound": Command("continual.replay_bound", "How much to replay for a bound on the old loss?", 10, _QUICK),
     "replay": Command(
         "continual.replay.command",
         "What does replay cost, and what is it good for?",
