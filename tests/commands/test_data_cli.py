@@ -99,7 +99,7 @@ def test_the_written_recipe_is_the_same_and_can_be_read_again(folder: Path, caps
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines()]
     rows = {row[0]: row[1:] for row in cells if row}
     assert rows["chat"] == ["16", "4", "30.0", "0.500", "no limit"]
-    assert rows["sums"] == ["16", "4", "8.9", "0.250", "1"]
+    assert rows["sums"] == ["16", "4", "8.9", "0.250", "1 epoch"]
     assert rows["text"] == ["not known", "none", "32.0 (of the first)", "0.250", "no limit"]
 
 

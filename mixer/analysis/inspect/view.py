@@ -76,8 +76,8 @@ def marked(example: str) -> Text:
 
 
 def _limits(stream: Stream) -> str:
-    limits = {"epochs": stream.max_epochs, "samples": stream.max_samples, "tokens": stream.max_tokens}
-    given = [f"{limit:,.12g} {unit}" for unit, limit in limits.items() if limit]
+    limits = {"epoch": stream.max_epochs, "sample": stream.max_samples, "token": stream.max_tokens}
+    given = [f"{limit:,.12g} {unit}{'' if limit == 1 else 's'}" for unit, limit in limits.items() if limit]
     return listed(given) if given else "no limit"
 
 
