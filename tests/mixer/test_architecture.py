@@ -158,6 +158,7 @@ SHARED = {
 # What some rules cannot do without brings lines with it, that are read once for several of them or apart from the rule.
 BRINGS = {
     "mixer.policies.shared.stream_average": 400,  # a rule on gradients: the smoothing of what it divides by
+    "mixer.policies.shared.dominant": 90,  # a rule that may give all to one stream: the warning of that
     "mixer.policies.shared.mixing_law": 150,  # a rule that predicts losses of mixtures: the law and its fit
     "mixer.policies.shared.scaling_law": 260,  # a rule that extrapolates losses: their history, and the fit
     "mixer.policies.shared.probe_round": 190,  # a rule that plans probes of its own: their sweeps, and what they tell

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mixer import GroupDRO, LossChange
+from mixer.policies import GroupDRO, LossChange
 from mixer.policies.shared.dominant import DominantStream
 from tests.mixer.policies.observed import mixture, observe
 

@@ -1,16 +1,12 @@
 """Less of the streams that a model learns by heart."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mixer import Fixed, GroupDRO, MixingTrainer, OverfitGuard, Uniform
-from mixer.analysis.report.findings import findings_of
-from mixer.analysis.report.run import read_run
-from tests.helpers import Tokens, arguments, build_model
+from mixer.policies import Fixed, GroupDRO, OverfitGuard, Uniform
 from tests.mixer.policies.observed import mixture, observe
 
 NAN = float("nan")
@@ -92,52 +88,3 @@ def test_it_needs_evaluations_and_explains_itself() -> None:
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         OverfitGuard(Uniform(), **options)
-
-
-def test_a_small_stream_of_a_run_loses_share_and_the_best_weights_of_each_are_kept(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    kind, rates = "sequence-classification", {"optim": "adamw_torch", "learning_rate": 0.01}
-    args = arguments(tmp_path, max_steps=40, eval_strategy="steps", eval_steps=5, **rates)
-    sets = {"small": Tokens(16, 7, kind), "large": Tokens(32, 8, kind)}
-    trainer = MixingTrainer(
-        build_model("bert-classifier"),
-        args,
-        train_dataset={"small": Tokens(4, 1, kind), "large": Tokens(400, 2, kind)},
-        eval_dataset=sets,
-        mixing=OverfitGuard(Uniform()),
-        save_best_of_each=True,
-    )
-    trainer.train()
-    assert "small overfits" in caplog.text
-    weights = trainer.ledger.to_pandas().query("stream == 'small'")["weight"].tolist()
-    assert weights[0] == 0.5
-    assert weights[-1] < 0.4
-    finding = next(finding for finding in findings_of([read_run(tmp_path, "run")]) if finding.kind == "held back")
-    assert "small (down to 0." in finding.text
-    for name, rows in sets.items():
-        note = json.loads((tmp_path / "best" / name / "best.json").read_text())
-        losses = {e["step"]: e[f"eval_{name}_loss"] for e in trainer.state.log_history if f"eval_{name}_loss" in e}
-        assert note == {"set": name, "metric": "loss", "value": min(losses.values()), "step": note["step"]}
-        assert losses[note["step"]] == min(losses.values())
-        best = type(trainer.model).from_pretrained(tmp_path / "best" / name)
-        other = MixingTrainer(best, args, eval_dataset=rows)
-        assert other.evaluate()["eval_loss"] == pytest.approx(note["value"], rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"eval_dataset": Tokens(4, 1)}, "eval_dataset is not a dict"),
-        ({"eval_dataset": {"a": Tokens(4, 1)}}, "eval_strategy='no'"),
-    ],
-)
-def test_best_weights_of_each_need_evaluations_by_name(tmp_path: Path, options: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValueError, match=f"save_best_of_each=True saves weights when .*{reason}"):
-        MixingTrainer(
-            build_model("llama"),
-            arguments(tmp_path, eval_strategy="epoch" if "dict" in reason else "no"),
-            train_dataset={"a": Tokens(8, 1), "b": Tokens(8, 2)},
-            save_best_of_each=True,
-            **options,
-        )

@@ -31,6 +31,7 @@ MAKERS: dict[str, Callable[[], Policy]] = {
     "RegularizedBalance": lambda: mixer.RegularizedBalance(interval_steps=1),
     "GradNorm": lambda: mixer.GradNorm(interval_steps=1, acts_on="sampling"),
     "Safeguard": lambda: mixer.Safeguard(mixer.DWA(0.1, 1)),
+    "OverfitGuard": lambda: mixer.OverfitGuard(mixer.DWA(0.1, 1)),
     "Function": lambda: mixer.Function(lambda step, weights: [1 + step, 1, 1]),
     "Floor": lambda: mixer.Floor(mixer.DoReMi(acts_on="sampling"), 0.1),
     "Smoothed": lambda: mixer.Smoothed(mixer.FAMO()),
