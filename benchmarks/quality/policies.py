@@ -30,7 +30,8 @@ UNIFORM, AUTO = "Uniform", "auto"
 # In settings, replaced when a policy is made: validation losses by stream, and samples of the run.
 REFERENCE_LOSSES, NUM_SAMPLES = "the reference's validation losses", "the run's samples"
 # The grid stands for `Fixed`, users write `Scheduled` and `Function`, the others are wrappers.
-_NO_COMPETITORS = {"Fixed", "Scheduled", "Function", "Floor", "Smoothed", "WarmUp", "Hold", "TrustRegion", "Safeguard"}
+_WRAPPERS = {"Floor", "Smoothed", "WarmUp", "Hold", "TrustRegion", "Safeguard", "OverfitGuard"}
+_NO_COMPETITORS = {"Fixed", "Scheduled", "Function"} | _WRAPPERS
 _WITH_OWN_ROWS = {"DoGE", "GRAPE"}  # targets may be others than streams, as published
 _OF_LLAMA = (UNIFORM, AUTO, "MarginalValue", "OPMix", "DGA", "DoGE", "GRAPE")
 

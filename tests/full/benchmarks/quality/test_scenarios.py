@@ -179,6 +179,7 @@ def test_every_policy_can_be_made_and_knows_the_targets(name: str) -> None:
     for entry in entries.values():
         make(entry.class_name, settings_of(entry, scenario), 1_000, dict.fromkeys(scenario.streams, 1.0))
     wrappers = {"Fixed", "Scheduled", "Function", "Floor", "Smoothed", "WarmUp", "Hold", "TrustRegion", "Safeguard"}
+    wrappers |= {"OverfitGuard"}
     assert {entry.class_name for entry in entries.values()} | wrappers >= set(built_in_policies())
     targets = settings_of(entries["DoGE"], scenario).get("targets")
     assert targets == {"small_target": "objective", "outside": "objective", "texts": None}.get(name, targets)
