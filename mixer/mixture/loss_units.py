@@ -21,6 +21,7 @@ class LossUnits:
     A loss of six classes is not one of two: of a model that knows nothing the first is log 6, the second log 2.
 
     Args:
+        num_streams: Number of streams.
         units: `[num_streams]`: the units; `None` for each stream's first training loss.
     """
 

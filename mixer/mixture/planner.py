@@ -65,7 +65,8 @@ class Planner:
         self._most_tokens = np.array([np.inf if stream.max_tokens is None else stream.max_tokens for stream in streams])
         self._left_by_tokens = np.full(len(self.streams), np.inf)
         self._always_active = not self._enters.any() and bool((self._leaves == 1.0).all())
-        is_limited = bool(groupings) or self._has_rows or bool(np.isfinite(self._most_tokens).any())
+        self._counts_tokens = bool(np.isfinite(self._most_tokens).any())
+        is_limited = bool(groupings) or self._has_rows or self._counts_tokens
         self._unlimited = not is_limited and all(cursor.available is None for cursor in self.cursors)
         self._endlessly = np.full(len(self.streams), np.inf)
         _check_presence(self.streams)
@@ -110,7 +111,7 @@ class Planner:
         Args:
             num_tokens: int64 `[num_streams]`: tokens so far.
         """
-        if not np.isfinite(self._most_tokens).any():
+        if not self._counts_tokens:
             return
         lengths = np.divide(num_tokens, self.seen, out=np.zeros(len(num_tokens)), where=self.seen > 0)
         left = np.maximum(self._most_tokens - num_tokens, 0.0)
@@ -153,7 +154,8 @@ class Planner:
             counts += self._additional_counts(additional * int(counts.sum()), available - counts)
         starts = [cursor.advance(count) for cursor, count in zip(self.cursors, counts.tolist(), strict=True)]
         self.seen += counts
-        self._left_by_tokens = np.maximum(self._left_by_tokens - counts, 0.0)
+        if self._counts_tokens:
+            self._left_by_tokens = np.maximum(self._left_by_tokens - counts, 0.0)
         return counts, np.array(starts, dtype=np.int64)
 
     @property

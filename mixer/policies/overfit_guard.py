@@ -10,11 +10,11 @@ from mixer.policies.contract import Decision, Mixture, Observation, Policy, Term
 from mixer.policies.shared.decisions import mean_factor, with_mean_factor
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import shares
+from mixer.policies.shared.slopes import LARGEST
 from mixer.policies.shared.wrapper import Wrapper
 from mixer.utils.arrays import BoolArray, FloatArray
 
 _LEAST_FALL = 0.01  # of the training loss
-_HUGE = 1e100  # with which one can still calculate
 _logger = logging.getLogger(__name__)
 
 
@@ -86,7 +86,7 @@ class OverfitGuard(Wrapper):
         """Takes share from streams that overfit; see `Policy.update`."""
         decision = super().update(observation)
         known = np.isfinite(observation.losses)
-        self._sums[known] += np.clip(observation.losses[known], -_HUGE, _HUGE)
+        self._sums[known] += np.clip(observation.losses[known], -LARGEST, LARGEST)
         self._counts[known] += 1.0
         if observation.evaluation_losses is not None:
             self._judge(observation)
@@ -96,7 +96,7 @@ class OverfitGuard(Wrapper):
 
     def _judge(self, observation: Observation) -> None:
         assert observation.evaluation_losses is not None, "it is called after an evaluation"  # noqa: S101
-        evaluated = np.clip(observation.evaluation_losses, -_HUGE, _HUGE)
+        evaluated = np.clip(observation.evaluation_losses, -LARGEST, LARGEST)
         with np.errstate(invalid="ignore"):
             trained = self._sums / self._counts
             is_best = np.isfinite(evaluated) & ~(evaluated >= self._best)

@@ -153,12 +153,12 @@ def read_run(folder: Path, name: str) -> Run:
     streams = by_stream(rows.rename_columns([_PASSES.get(name, name) for name in _STREAMS]), clock)
     if not streams:
         raise ValueError(f"The ledger of {folder} has no steps yet: if the run is in progress, try again later.")
-    note = read_note(folder)
+    note, description = read_note(folder), read_description(folder)
     start = pd.DataFrame({"step": [0], "epoch": [0.0], "samples": [0]})  # an evaluation may come before any step
     from_start = pd.concat([start, clock[["step", "epoch", "samples"]]])
     return Run(
         name,
-        read_description(folder),
+        description,
         _ended_in_words(note),
         clock,
         on_clock(_read_timings(ledger), clock),
@@ -174,7 +174,7 @@ def read_run(folder: Path, name: str) -> Run:
         by_stream(ledger.read("memories"), clock),
         by_stream(ledger.read("memory_classes"), clock),
         recorded_objective(folder, note),
-        _held_back(ledger, read_description(folder)),
+        _held_back(ledger, description),
     )
 
 

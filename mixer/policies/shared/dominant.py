@@ -5,12 +5,12 @@ import logging
 import numpy as np
 
 from mixer.policies.contract import Observation
+from mixer.policies.shared.slopes import LARGEST
 from mixer.utils.arrays import FloatArray
 
 _MOST = 0.6  # a share
 _NUM_OBSERVATIONS = 100  # whose losses are compared, half with half
 _LEAST_FALL = 0.005  # of the loss
-_HUGE = 1e100  # with which one can still calculate
 _NUM_RISES = 2  # of the evaluation loss, in a row
 _logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class DominantStream:
             self._follow(stream)
         if stream < 0:
             return
-        if np.isfinite(loss := float(np.clip(observation.losses[stream], -_HUGE, _HUGE))):
+        if np.isfinite(loss := float(np.clip(observation.losses[stream], -LARGEST, LARGEST))):
             self._losses.append(loss)
             self._since_evaluation.append(loss)
         reason = self._does_not_fall() or self._falls_in_training_only(observation.evaluation_losses)
