@@ -61,7 +61,7 @@ _LLAMA = {
 # What a size changes in a recipe: its model and arguments of the training.
 _SIZES: dict[Size, tuple[dict[str, Any], dict[str, Any]]] = {
     "small": ({}, {}),
-    "llama": ({"config": _LLAMA}, {"learning_rate": 3e-3, "max_steps": 240}),
+    "llama": ({"config": _LLAMA}, {"learning_rate": 3e-3, "max_steps": 240, "adam_beta2": 0.95}),
 }
 _QUICK_STEPS, _QUICK_BATCH = 12, 24
 
