@@ -90,8 +90,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "growing, kept": {"memory": "reservoir", "optimizer": "kept", "head": "growing", "scenario": "class", **ADAM},
     "masked, payloads": {"memory": "disk", "optimizer": "kept", "methods": der, "scenario": "task", "num_labels": 6},
 }
-OWN = ("batch_size", "eval_dataset", "optimizer", "score", "scores_before", "curve_steps", "head", "second_draw")
-OWN += ("methods", "mixing")
+OWN = (
     "batch_size",
     "eval_dataset",
     "optimizer",
