@@ -101,14 +101,16 @@ class Method(StepHook):
     is saved after each task too.
 
     A subclass sets `adds_term` if it returns a `term`, `one_stream_each` if micro-batches must contain one stream each,
-    `needs_samples` if steps must keep their samples, and `takes_gradients` if each rank must have whole gradients of
-    its own, as with DDP.
+    `needs_samples` if steps must keep their samples, `takes_gradients` if each rank must have whole gradients of its
+    own, as with DDP, and `adds_parameters` if `begin_task` adds parameters, which an optimizer kept from the task before
+    would not train.
     """
 
     adds_term: bool = False
     one_stream_each: bool = False
     needs_samples: bool = False
     takes_gradients: bool = False
+    adds_parameters: bool = False
     attached_to: RunContext | None = None  # set by the trainer
 
     def __init_subclass__(cls, **options: Any):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from safetensors.torch import load_model, save_model
 from torch import nn
 from transformers import TrainingArguments, set_seed
 
@@ -18,9 +17,10 @@ from mixer.trainer.checkpointing.files import step_of
 from mixer.trainer.checkpointing.lock import FolderLock
 from replay import ReplayBuffer
 from replay.storage.sources import fingerprint
-from tasks.continual.continual_checks import Optimizer, check_evaluation, check_types, check_values
+from tasks.continual.continual_checks import Optimizer, check_evaluation, check_kept, check_types, check_values
 from tasks.continual.ends import Ends, read_pace
 from tasks.continual.kept_optimizer import KeptOptimizer
+from tasks.continual.model_file import ModelFile
 from tasks.continual.rehearsal import Methods, Rehearsal
 from tasks.heads import HeadKind, as_head
 from tasks.metrics.learning_curve import LearningCurve
@@ -93,6 +93,7 @@ class ContinualRun:
         check_values(args, optimizer, curve_steps, options)
         self.model, self.sequence, self.args, self.memory = model, sequence, args, memory
         self.rehearsal = Rehearsal(memory, second_draw, mixing, methods, sequence)
+        check_kept(optimizer, self.rehearsal.adds_parameters)
         check_evaluation(self.rehearsal.needs, options.get("eval_dataset"), sequence)
         self.head = as_head(head, sequence, args.seed)
         self.head.check(model, args, options, self.rehearsal.keeps_logits)
@@ -100,6 +101,7 @@ class ContinualRun:
         self._batch_size, self._keeps_optimizer, self._scores_before = batch_size, optimizer == "kept", scores_before
         self._curve_steps, self._trainer_class, self._options = curve_steps, trainer_class, options
         self.scores, self._optimizer = self._new_scores(), KeptOptimizer(self.head)
+        self._model_file = ModelFile(model)
         self._ends = Ends(self.folder, sequence.names, self._description, self._settings)
         self._num_done: int | None = None  # until it has begun
         self._pace = pd.DataFrame()
@@ -278,7 +280,7 @@ class ContinualRun:
     def _take_up(self, num_done: int) -> None:
         end = self._ends.end_of(num_done)
         self.head.begin(self.model, max(num_done - 1, 0))
-        load_model(self.model, end / "model.safetensors")
+        self._model_file.load(end)
         self.rehearsal.load(end, self.sequence.tasks[:num_done])
         if self._keeps_optimizer and num_done:
             self._optimizer.load(end)
@@ -293,7 +295,7 @@ class ContinualRun:
             write_metrics(self.scores, self._pace, self.folder)
 
     def _write_end(self, end: Path) -> None:
-        save_model(self.model, str(end / "model.safetensors"))
+        self._model_file.save(end)
         self._optimizer.save(end)
         self.rehearsal.save(end)
 

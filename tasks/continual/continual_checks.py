@@ -37,6 +37,15 @@ def check_evaluation(needs: frozenset[str], eval_dataset: Any, sequence: TaskSeq
         )
 
 
+def check_kept(optimizer: Optimizer, adds_parameters: bool) -> None:
+    """Raises a `ValueError` if methods add parameters that an optimizer kept from the task before would not train."""
+    if optimizer == "kept" and adds_parameters:
+        raise ValueError(
+            "optimizer='kept' goes on with the parameters of the task before, but a method adds new ones for each "
+            "task. Say optimizer='fresh'."
+        )
+
+
 def check_values(args: TrainingArguments, optimizer: Any, curve_steps: Any, options: Mapping[str, Any]) -> None:
     """Raises a `ValueError` for a value that a continual run does not support."""
     if optimizer not in ("fresh", "kept"):

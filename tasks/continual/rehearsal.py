@@ -87,6 +87,11 @@ class Rehearsal:
         """Whether a method stores logits with the samples."""
         return any(isinstance(method, DER) for method in self.new_methods())
 
+    @property
+    def adds_parameters(self) -> bool:
+        """Whether a method adds parameters when a task begins."""
+        return any(method.adds_parameters for method in self.new_methods())
+
     def new_streams(self) -> list[Stream]:
         """Returns the streams of the memories for a task's trainer."""
         return [] if self._memories is None else self._memories.new_streams()

@@ -44,6 +44,7 @@ ROOMS = {
         "task",
         "heads sequences",
         "score metrics",
+        "methods",
         "report",
         "continual",
         "recipe",
