@@ -245,6 +245,16 @@ class Memory:
         self._remove(slots)
         return len(slots)
 
+    def clear(self) -> None:
+        """Removes all entries, whose samples may come back; all ranks must make the same call, between runs."""
+        slots = np.arange(len(self))
+        self._drop_rows(slots)
+        for slot in slots[::-1].tolist():
+            self._entries.remove(slot)
+        self.num_offered = 0
+        self.selection.start(self.capacity, self.key or 0)
+        self.retrieval.start(self.capacity, self.key or 0)
+
     # ---- State ----
 
     @property

@@ -15,6 +15,7 @@ from mixer.utils.files import folder_name, read_json, write_json
 from replay import DER, ReplayBuffer, ReplayRatio
 from replay.policies import Past, ReplayPolicy
 from tasks.continual.memories import OneMemory, TaskMemories
+from tasks.methods import PseudoSamples
 from tasks.task import Task, TaskSequence
 
 _METHODS, _POLICY_FILE = "methods", "policy.json"
@@ -141,7 +142,8 @@ class Rehearsal:
         self._warn_if_unused(number)
         if self._replay is not None:
             self._lasting = self._replay.lasting_state()
-        if self._memories is not None:
+        writes_samples = any(isinstance(method, PseudoSamples) for method in self._present_methods)
+        if self._memories is not None and not writes_samples:
             self._memories.take_in(trainer, self._sequence[number])
 
     def _told(self, trainer: MixingTrainer, number: int) -> Iterator[tuple[Method, TaskContext, nn.Module]]:

@@ -73,6 +73,7 @@ MEMORIES: dict[str | None, Callable[[Path], ReplayBuffer | None]] = {
     None: lambda _: None,
     "reservoir": lambda _: ReplayBuffer(13),
     "herding": lambda _: ReplayBuffer(12, "Herding", is_online=False),
+    "by hand": lambda _: ReplayBuffer(6, is_online=False),
     "disk": lambda folder: ReplayBuffer(13, storage=OnDisk(folder / "rows", rows_per_segment=4)),
 }
 ADAM = {"optim": "adamw_torch", "learning_rate": 0.01}

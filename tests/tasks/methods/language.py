@@ -17,24 +17,25 @@ NUM_TOKENS = 12
 
 
 class Counting(Dataset[dict[str, torch.Tensor]]):
-    """Rows that count up by a step of their task; the labels leave out the first two tokens, the prompt."""
+    """Rows that begin with token 1 and count up by a step of their task; the prompt is what has no label."""
 
-    def __init__(self, step: int, num_samples: int = 16):
-        ids = (torch.arange(num_samples)[:, None] + step * torch.arange(6)) % (NUM_TOKENS - 2) + 2
-        self.ids = ids
+    def __init__(self, step: int, num_samples: int = 16, prompt_length: int = 3):
+        ids = (torch.arange(num_samples)[:, None] + step * torch.arange(5)) % (NUM_TOKENS - 2) + 2
+        self.ids, self.prompt_length = torch.cat([torch.ones_like(ids[:, :1]), ids], dim=1), prompt_length
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         ids = self.ids[index]
-        labels = torch.where(torch.arange(6) < 2, -100, ids)
+        labels = torch.where(torch.arange(6) < self.prompt_length, -100, ids)
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
 
 
 @cache
-def counting() -> TaskSequence:
-    tasks = [Task(f"by_{step}", Counting(step), Counting(step, 4)) for step in (1, 2, 3)]
+def counting(prompt_length: int = 3) -> TaskSequence:
+    sizes = {"prompt_length": prompt_length}
+    tasks = [Task(f"by_{step}", Counting(step, **sizes), Counting(step, 4, **sizes)) for step in (1, 2, 3)]
     return TaskSequence(tuple(tasks), "domain")
 
 
@@ -56,4 +57,5 @@ def adapted(seed: int = 0, **changes: Any) -> Any:
 def run_of(folder: Path, model: Any, methods: Any, instants: Instants | None = None, **changes: Any) -> Any:
     """A run over the three tasks, four steps each."""
     options = {"optim": "adamw_torch", "learning_rate": 0.01, "save_steps": 2, "score": "loss", **changes}
-    return build(folder, "none, fresh", instants, model=model, sequence=counting(), methods=methods, **options)
+    tasks = counting(options.pop("prompt_length", 3))
+    return build(folder, "none, fresh", instants, model=model, sequence=tasks, methods=methods, **options)

@@ -8,14 +8,18 @@ from typing import Any
 import pytest
 import torch
 
-from tasks.methods import OLoRA
+from tasks.methods import Merging, OLoRA, PseudoSamples, SelfDistillation
 from tests.helpers import weights_of
 from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
-from tests.tasks.methods.language import adapted, run_of
+from tests.tasks.methods.language import adapted, llama, run_of
 
 RUNS: dict[str, tuple[Callable[[int], Any], Callable[[], list[Any]], dict[str, Any]]] = {
     "o-lora": (adapted, lambda: [OLoRA(weight=2.0)], {}),
     "adapter": (adapted, list, {"optimizer": "kept"}),
+    "average": (adapted, lambda: [Merging()], {}),
+    "ties": (llama, lambda: [Merging("ties", start="initial", density=0.5)], {}),
+    "self-distillation": (llama, lambda: [SelfDistillation(rate=0.2)], {}),
+    "pseudo-samples": (llama, lambda: [PseudoSamples()], {"memory": "by hand", "prompt_length": 0}),
 }
 
 

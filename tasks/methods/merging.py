@@ -1,0 +1,170 @@
+"""Merging: after each task the model becomes a combination of the models of all tasks so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from mixer.policies.shared.ranges import check_range
+from mixer.trainer.method import Method
+
+if TYPE_CHECKING:
+    from mixer.trainer.method import TaskContext
+
+Rule = Literal["average", "ties", "magmax"]
+Start = Literal["merged", "last", "initial"]
+_FILE, _INITIAL, _TASK = "merging.safetensors", "initial", "task_{}"
+
+
+class Merging(Method):
+    """Merges the models of all tasks so far at the end of each task; the merged one is evaluated and saved.
+
+    With `τ_i` the trained parameters after task i minus those before the first task, `θ_0`, the model becomes
+    `θ_0 + λ rule(τ_0 ... τ_t)`:
+
+    - `"average"`: the mean (Ilharco et al. 2022, "Editing Models with Task Arithmetic", arXiv:2212.04089, section 3.2);
+    - `"ties"`: trim, elect signs, average those that agree (Yadav et al. 2023, "TIES-Merging", arXiv:2306.01708,
+      algorithm 1);
+    - `"magmax"`: the entry of the largest magnitude (Marczak et al. 2024, "MagMax", arXiv:2407.06322, equation 2).
+
+    What is merged are the trained parameters: all of them, or those of adapters, whose matrices are then merged each
+    for itself, as by PEFT's `add_weighted_adapter`. Buffers, such as running statistics, stay those of the last task.
+    One copy of these parameters per task is kept in memory and at the end of each task; pass the method in a list, so
+    that it lasts.
+
+    Args:
+        rule: How task vectors are combined.
+        start: Where the next task begins: `"merged"`, the `"last"` task's own model as in MagMax, or the `"initial"`
+            model as in TIES.
+        density: For `"ties"`: the share of entries of a task vector, of the largest magnitude, that is kept.
+        scale: `λ`.
+
+    Raises:
+        ValueError: If a value is outside its range; when a task begins or ends, if trained parameters are not those of
+            earlier tasks.
+
+    Example:
+        >>> run = ContinualRun(model, sequence, args, methods=[Merging("ties")])  # doctest: +SKIP
+    """
+
+    def __init__(self, rule: Rule = "average", start: Start = "merged", density: float = 0.2, scale: float = 1.0):
+        if rule not in _RULES:
+            raise ValueError(f"rule must be one of {list(_RULES)}, got {rule!r}.")
+        if start not in ("merged", "last", "initial"):
+            raise ValueError(f"start must be 'merged', 'last' or 'initial', got {start!r}.")
+        check_range("density", density, 0.0, 1.0, "0.2 is usual, and 1 keeps all entries")
+        check_range("scale", scale, 0.0, float("inf"), "1 is usual")
+        self.rule, self.start, self.density, self.scale = rule, start, float(density), float(scale)
+        self._merge = partial(ties, density=self.density) if rule == "ties" else _RULES[rule]
+        self._initial: Tensor | None = None
+        self._vectors: list[Tensor] = []
+        self._is_in_task = False
+
+    def begin_task(self, task: TaskContext, model: nn.Module) -> None:
+        """Sets the model from which the task begins; see `Method.begin_task`."""
+        self._is_in_task = True
+        if task.number == 0:
+            self._initial, self._vectors = _flat(model), []
+        initial = self._initial_of(model)
+        if len(self._vectors) < task.number:
+            raise ValueError(
+                f"Merging knows {len(self._vectors)} of {task.number} earlier tasks: pass the same one for all tasks, in "
+                "a list, ContinualRun(methods=[Merging()]), instead of a function that makes new ones."
+            )
+        del self._vectors[task.number :]
+        if task.number and self.start != "merged":
+            _set(model, initial + self._vectors[-1] if self.start == "last" else initial)
+
+    def end_task(self, task: TaskContext, model: nn.Module) -> None:
+        """Merges the model with those of earlier tasks; see `Method.end_task`."""
+        self._is_in_task = False
+        initial = self._initial_of(model)
+        self._vectors.append(_flat(model) - initial)
+        _set(model, initial + self.scale * self._merge(torch.stack(self._vectors)))
+
+    def _initial_of(self, model: nn.Module) -> Tensor:
+        size = sum(one.numel() for one in _trained(model))
+        if self._initial is None or len(self._initial) != size:
+            found = 0 if self._initial is None else len(self._initial)
+            raise ValueError(
+                f"Merging adds up parameters of tasks, but {found} were trained at first and {size} are now. Train the "
+                "same ones in each task: head='whole', and no method that adds parameters."
+            )
+        return self._initial
+
+    def prepare(self, model: nn.Module) -> None:
+        """Refuses a run that is no continual one; see `Method.prepare`."""
+        if self._initial is None:
+            raise ValueError("Merging acts at the end of tasks: pass it to ContinualRun(methods=[Merging()]).")
+
+    def save(self, folder: Path) -> None:
+        """Writes the model before the first task, and the task vectors, at the end of a task; see `Method.save`."""
+        if self._initial is not None and not self._is_in_task:
+            folder.mkdir(parents=True, exist_ok=True)
+            vectors = {_TASK.format(number): vector for number, vector in enumerate(self._vectors)}
+            save_file({_INITIAL: self._initial, **vectors}, folder / _FILE)
+
+    def load(self, folder: Path, allow_inexact: bool = False) -> None:
+        """Reads them; see `Method.load`."""
+        if (folder / _FILE).exists():
+            tensors = load_file(folder / _FILE)
+            self._initial = tensors[_INITIAL]
+            self._vectors = [tensors[_TASK.format(number)] for number in range(len(tensors) - 1)]
+
+
+def average(vectors: Tensor) -> Tensor:
+    """Returns the mean of task vectors `[num_tasks, num_parameters]`."""
+    return vectors.mean(dim=0)
+
+
+def ties(vectors: Tensor, density: float) -> Tensor:
+    """Trims task vectors, elects a sign for each parameter, and averages the entries of that sign.
+
+    Args:
+        vectors: `[num_tasks, num_parameters]`.
+        density: The share of each vector's entries that is kept, those of the largest magnitude.
+
+    Returns:
+        `[num_parameters]`.
+
+    Example:
+        >>> ties(torch.tensor([[4.0, -1.0, 0.1], [-1.0, -3.0, 0.2]]), density=0.7).tolist()
+        [4.0, -2.0, 0.0]
+    """
+    num_kept = round(density * vectors.shape[1])
+    kept = torch.zeros_like(vectors, dtype=torch.bool)
+    kept.scatter_(1, vectors.abs().topk(num_kept, dim=1).indices, value=True)
+    trimmed = vectors.where(kept, 0.0)
+    agrees = trimmed.sign() == trimmed.sum(dim=0).sign()
+    agrees &= trimmed != 0
+    return trimmed.where(agrees, 0.0).sum(dim=0) / agrees.sum(dim=0).clamp(min=1)
+
+
+def magmax(vectors: Tensor) -> Tensor:
+    """Returns the entry of the largest magnitude of task vectors `[num_tasks, num_parameters]`, for each parameter."""
+    return vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True))[0]
+
+
+_RULES: dict[str, Callable[..., Tensor]] = {"average": average, "ties": ties, "magmax": magmax}
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _flat(model: nn.Module) -> Tensor:
+    """Returns the trained parameters as one vector on the CPU."""
+    return torch.cat([one.detach().to("cpu", torch.float32).flatten() for one in _trained(model)])
+
+
+@torch.no_grad()
+def _set(model: nn.Module, vector: Tensor) -> None:
+    parameters = _trained(model)
+    for parameter, values in zip(parameters, vector.split([one.numel() for one in parameters]), strict=True):
+        parameter.copy_(values.view_as(parameter))
