@@ -75,7 +75,8 @@ class ContinualRecipe:
         memory: The buffer: `replay.ReplayBuffer` and its arguments; `None` trains without.
         second_draw: Name of a stream that draws from it once more; see `ContinualRun`.
         mixing: How much of it is replayed; `None` replays as many samples on top as there are new ones.
-        methods: What else takes part in steps: classes with their arguments, such as `replay.DER`.
+        methods: What else takes part in steps or at the ends of tasks: classes with their arguments, such as
+            `replay.DER` or `tasks.methods.OLoRA`; they last for all tasks.
         batch_size: New samples of a step over all ranks.
         optimizer: Whether each task begins with a `fresh` optimizer or goes on with the one `kept`.
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
@@ -109,14 +110,14 @@ class ContinualRecipe:
         """
         sequence = self._tasks()
         set_seed(self.training.seed)
-        memory, methods = self.memory, self.methods
+        memory = self.memory
         return ContinualRun(
             self.model.make(),
             sequence,
             self.training,
             memory=None if memory is None else _made("memory", memory, ReplayBuffer, "no ReplayBuffer."),
             mixing=None if self.mixing is None else as_policy(self.mixing),
-            methods=(lambda: copy.deepcopy(methods)) if methods else None,
+            methods=copy.deepcopy(self.methods) or None,
             **{option: getattr(self, option) for option in _RUN_OPTIONS},
         )
 

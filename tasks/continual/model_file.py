@@ -105,8 +105,7 @@ def _load_adapter(model: PeftModel, folder: Path, name: str) -> None:
         if different := sorted(key for key in own if saved.get(key) != own[key]):
             changes = "; ".join(f"{key} {saved.get(key)} -> {own[key]}" for key in different)
             raise ValueError(f"model: its adapter {name!r} has other settings than that of the run: {changes}.")
-    device = str(next(model.parameters()).device)
-    model.load_adapter(str(path), name, is_trainable=True, torch_device=device)
+    model.load_adapter(str(path), name, is_trainable=True, torch_device="cpu")
 
 
 def _settings(config: PeftConfig) -> dict[str, Any]:

@@ -71,12 +71,12 @@ class Merging(Method):
         self._is_in_task = True
         if task.number == 0:
             self._initial, self._vectors = _flat(model), []
-        initial = self._initial_of(model)
         if len(self._vectors) < task.number:
             raise ValueError(
                 f"Merging knows {len(self._vectors)} of {task.number} earlier tasks: pass the same one for all tasks, in "
                 "a list, ContinualRun(methods=[Merging()]), instead of a function that makes new ones."
             )
+        initial = self._initial_of(model)
         del self._vectors[task.number :]
         if task.number and self.start != "merged":
             _set(model, initial + self._vectors[-1] if self.start == "last" else initial)

@@ -180,7 +180,7 @@ class SelfDistillation(Method):
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         """Reads the teacher; see `Method.load`."""
         if (folder / _FILE).exists():
-            self._teacher = load_file(folder / _FILE, device=str(self._run.device))
+            self._teacher = {name: one.to(self._run.device) for name, one in load_file(folder / _FILE).items()}
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
         """Drops the teacher; see `Method.end_task`."""

@@ -5,13 +5,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from peft import PeftModel
+from transformers import TrainerCallback
 
+from replay import ReplayBuffer
+from tasks.continual.continual import ContinualRun
 from tasks.methods import Merging, OLoRA, PseudoSamples, SelfDistillation
-from tests.helpers import weights_of
+from tasks.methods.merging import average, magmax, ties
+from tasks.methods.o_lora import overlap
+from tasks.methods.self_distillation import mean_divergences
+from tests.helpers import arguments, weights_of
 from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
-from tests.tasks.methods.language import adapted, llama, run_of
+from tests.tasks.methods.language import NUM_TOKENS, adapted, counting, llama, run_of
 
 RUNS: dict[str, tuple[Callable[[int], Any], Callable[[], list[Any]], dict[str, Any]]] = {
     "o-lora": (adapted, lambda: [OLoRA(weight=2.0)], {}),
@@ -51,3 +59,162 @@ def test_a_run_killed_in_a_task_ends_as_one_that_was_not(name: str, whole: Any, 
     run.run(resume=True)
     assert weights_of(run.model).tolist() == weights_of(expected.model).tolist()
     assert run.scores.scores.tolist() == expected.scores.scores.tolist()
+
+
+# ---- Formulas ----
+
+
+def test_a_merged_model_is_what_the_formula_says() -> None:
+    vectors = torch.tensor([[3.0, -1.0, 0.5, 0.0], [-1.0, -2.0, 4.0, 0.1], [-1.5, 0.2, -1.0, 5.0]])
+    torch.testing.assert_close(average(vectors), vectors.sum(dim=0) / 3)
+    assert magmax(vectors).tolist() == [3.0, -2.0, 4.0, 5.0]
+    # Of each row the two largest are kept: [3, -1, 0, 0], [0, -2, 4, 0] and [-1.5, 0, 0, 5].
+    assert ties(vectors, density=0.5).tolist() == [3.0, -1.5, 4.0, 5.0]
+    assert ties(vectors[:1], density=1.0).tolist() == vectors[0].tolist()
+
+
+def test_adapters_overlap_by_the_squares_of_all_products_of_their_rows() -> None:
+    generator = torch.Generator().manual_seed(0)
+    own, other = (torch.randn(rank, 5, generator=generator) for rank in (2, 3))
+    by_hand = sum(float(a @ b) ** 2 for a in own for b in other)
+    assert float(overlap(own, other)) == pytest.approx(by_hand, rel=1e-5)
+    orthogonal = torch.linalg.qr(torch.randn(5, 5, generator=generator))[0]
+    assert float(overlap(orthogonal[:2], orthogonal[2:])) == pytest.approx(0.0, abs=1e-10)
+
+
+def test_the_divergence_is_that_of_the_student_from_the_teacher_over_what_was_written() -> None:
+    student, teacher = torch.tensor([0.5, 0.5]), torch.tensor([0.9, 0.1])
+    expected = 0.5 * np.log(0.5 / 0.9) + 0.5 * np.log(0.5 / 0.1)
+    logs = torch.stack([student, teacher]).log()  # of two tokens, of which the second one does not count
+    written = torch.tensor([[1, -1]])
+    found = mean_divergences(logs[:1].expand(2, 2)[None], logs[[1, 1]][None], written)
+    assert found.tolist() == pytest.approx([expected])
+    assert mean_divergences(logs[None], logs[None], torch.tensor([[0, 1]])).tolist() == [0.0]
+
+
+# ---- What runs do ----
+
+
+def test_the_adapters_of_earlier_tasks_stay_as_they_were_and_all_are_active(whole: Any) -> None:
+    run, _ = whole("o-lora")
+    model, end = run.model, "end/adapters"
+    assert model.active_adapters == ["default", "task_1", "task_2"]
+    assert {name.split(".")[-2] for name, one in model.named_parameters() if one.requires_grad} == {"task_2"}
+    for number, adapter in enumerate(model.active_adapters):
+        own = {name: one for name, one in model.named_parameters() if f".{adapter}." in name}
+        assert any(one.abs().sum() > 0 for name, one in own.items() if "lora_B" in name)
+        folder = run.folder / f"0{number + 1}-by_{number + 1}" / end
+        after = PeftModel.from_pretrained(llama(), folder if adapter == "default" else folder / adapter)
+        for name, one in after.named_parameters():
+            if "lora" in name:
+                assert torch.equal(one, own[name.replace("default", adapter)])
+
+
+def test_the_term_of_o_lora_is_its_weight_times_the_overlaps_whatever_the_micro_batches(tmp_path: Path) -> None:
+    expected: list[float] = []
+    logged: list[float] = []
+
+    class Seen(OLoRA):
+        def begin_step(self, model: Any, batch: Any) -> None:
+            expected.append(self.weight * sum(float(overlap(own.detach(), other)) for own, other in self._pairs))
+
+    class Logged(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:
+            logged.extend([logs["term/Seen"]] if "term/Seen" in logs else [])
+
+    size = {"per_device_train_batch_size": 2, "batch_size": 5, "logging_steps": 1, "max_steps": 1}
+    run_of(tmp_path, adapted(), [Seen(0.7)], callbacks=[Logged()], scores_before=False, **size).run()
+    assert logged == pytest.approx(expected, rel=1e-5)
+    assert expected[0] == 0.0
+    assert 0.0 < expected[1] < expected[2]
+
+
+def test_only_adapters_are_saved_and_a_run_of_another_model_is_refused(whole: Any, tmp_path: Path) -> None:
+    run, _ = whole("o-lora")
+    sizes = {path: path.stat().st_size for path in run.folder.rglob("end/**/*.safetensors")}
+    assert {path.name for path in sizes} == {"adapter_model.safetensors"}
+    num_trained = sum(one.numel() for name, one in run.model.named_parameters() if ".task_2." in name)
+    assert max(sizes.values()) < 4 * num_trained + 8000
+    for model, match in (
+        (adapted(), None),
+        (adapted(lora_alpha=8), "its adapter 'default' has other settings than that of the run: lora_alpha 4 -> 8"),
+        (llama(), "trained a model with adapters, but model has no adapters"),
+    ):
+        again = run_of(tmp_path, model, [] if match else [OLoRA()])
+        if match is None:
+            again._model_file.load(run.folder / "03-by_3" / "end")
+            assert weights_of(model).tolist() == weights_of(run.model).tolist()
+            assert model.active_adapters == run.model.active_adapters
+        else:
+            with pytest.raises(ValueError, match=match):
+                again._model_file.load(run.folder / "03-by_3" / "end")
+    other = adapted()
+    with torch.no_grad():
+        other.get_base_model().lm_head.weight.mul_(1.01)
+    with pytest.raises(ValueError, match="below the adapters are not those of the run"):
+        run_of(tmp_path, other, [OLoRA()])._model_file.load(run.folder / "03-by_3" / "end")
+
+
+def test_the_average_is_that_of_the_models_of_all_tasks(whole: Any) -> None:
+    run, _ = whole("average")
+    (method,) = run.rehearsal.new_methods()
+    trained = torch.cat([one.detach().flatten() for one in run.model.parameters() if one.requires_grad])
+    torch.testing.assert_close(trained, method._initial + torch.stack(method._vectors).mean(dim=0))
+    assert len(method._vectors) == 3
+
+
+def test_the_memory_holds_only_what_the_model_wrote(whole: Any, tmp_path: Path) -> None:
+    run, _ = whole("pseudo-samples")
+    written = [run.memory[slot] for slot in range(len(run.memory))]
+    assert run.memory.num_samples_by_source["written before by_3"] == len(written) == run.memory.capacity
+    for sample in written:
+        assert sample["input_ids"][0] == 1
+        assert ((sample["input_ids"] >= 0) & (sample["input_ids"] < NUM_TOKENS)).all()
+        counts = sample["labels"] != -100
+        assert torch.equal(sample["labels"][counts], sample["input_ids"][counts])
+        assert torch.equal(counts.long(), sample["attention_mask"])
+
+
+def test_a_student_that_is_its_own_teacher_without_the_answer_learns_nothing(tmp_path: Path) -> None:
+    model = llama()
+    before = weights_of(model)
+    method = SelfDistillation(rate=0.0, context=lambda prompt, answer: prompt)
+    run = run_of(tmp_path, model, [method], optim="sgd", max_steps=2, scores_before=False, save_strategy="no")
+    run.run()
+    torch.testing.assert_close(weights_of(model), before, rtol=0, atol=1e-6)
+
+
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+    (llama, {"methods": [OLoRA()]}, "model must have a LoRA adapter, got a LlamaForCausalLM"),
+    (adapted, {"methods": [OLoRA()], "optimizer": "kept"}, "Say optimizer='fresh'"),
+    (lambda: adapted(modules_to_save=["lm_head"]), {"methods": [OLoRA()]}, "only one can have modules_to_save"),
+    (lambda: adapted(init_lora_weights=False), {"methods": [OLoRA()]}, "init_lora_weights=False does"),
+    (llama, {"methods": lambda: [Merging()]}, "knows 0 of 1 earlier tasks: pass the same one"),
+    (llama, {"methods": [PseudoSamples()]}, "there is no stream 'memory'"),
+    (llama, {"methods": [PseudoSamples()], "memory": ReplayBuffer(6)}, r"Give ReplayBuffer\(6, is_online=False\)"),
+    (llama, {"methods": [PseudoSamples()], "memory": ReplayBuffer(6, is_online=False)}, "Set labels to input_ids"),
+    (
+        llama,
+        {"methods": [PseudoSamples(start=5)], "memory": ReplayBuffer(6, is_online=False)},
+        "must begin with the start token 5, but the first one of task 'by_1' begins with 1",
+    ),
+    (
+        llama,
+        {"methods": [SelfDistillation()], "sequence": counting(0)},
+        "a sample has no prompt before its first label",
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "options", "match"), REFUSED)
+def test_what_does_not_fit_is_refused(model: Any, options: dict[str, Any], match: str, tmp_path: Path) -> None:
+    args = arguments(tmp_path / "run", max_steps=1, save_strategy="no", use_cpu=True)
+    with pytest.raises(ValueError, match=match):
+        ContinualRun(model(), **{"sequence": counting(), "args": args, "scores_before": False, **options}).run()
+
+
+def test_parameters_that_belong_to_no_adapter_are_refused(tmp_path: Path) -> None:
+    model = adapted()
+    model.get_base_model().lm_head.weight.requires_grad_(True)
+    with pytest.raises(ValueError, match=r"lm_head.*belong to no adapter.*modules_to_save"):
+        run_of(tmp_path, model, [])
