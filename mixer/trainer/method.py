@@ -102,8 +102,7 @@ class Method(StepHook):
 
     A subclass sets `adds_term` if it returns a `term`, `one_stream_each` if micro-batches must contain one stream each,
     `needs_samples` if steps must keep their samples, `takes_gradients` if each rank must have whole gradients of its
-    own, as with DDP, and `adds_parameters` if `begin_task` adds parameters, which an optimizer kept from the task before
-    would not train.
+    own, as with DDP, and `adds_parameters` if `begin_task` adds parameters, so that each task needs a new optimizer.
     """
 
     adds_term: bool = False

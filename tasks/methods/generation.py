@@ -47,7 +47,7 @@ def sample(
     from transformers import GenerationConfig
 
     model: Any = runs.model
-    config = GenerationConfig(
+    config = GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=True,
         max_new_tokens=max_new_tokens,
         eos_token_id=_ends_of(model) or None,

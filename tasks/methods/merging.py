@@ -73,8 +73,8 @@ class Merging(Method):
             self._initial, self._vectors = _flat(model), []
         if len(self._vectors) < task.number:
             raise ValueError(
-                f"Merging knows {len(self._vectors)} of {task.number} earlier tasks: pass the same one for all tasks, in "
-                "a list, ContinualRun(methods=[Merging()]), instead of a function that makes new ones."
+                f"Merging knows {len(self._vectors)} of {task.number} earlier tasks: pass the same one for all tasks, "
+                "in a list, ContinualRun(methods=[Merging()]), instead of a function that makes new ones."
             )
         initial = self._initial_of(model)
         del self._vectors[task.number :]
@@ -166,5 +166,6 @@ def _flat(model: nn.Module) -> Tensor:
 @torch.no_grad()
 def _set(model: nn.Module, vector: Tensor) -> None:
     parameters = _trained(model)
-    for parameter, values in zip(parameters, vector.split([one.numel() for one in parameters]), strict=True):
+    parts = torch.split(vector, [one.numel() for one in parameters])
+    for parameter, values in zip(parameters, parts, strict=True):
         parameter.copy_(values.view_as(parameter))

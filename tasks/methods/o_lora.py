@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ class OLoRA(Method):
     3.2: with `A_i` the `[r, num_inputs]` matrices of task i, task t adds `λ Σ_{i<t} Σ_{j,k} (A_i A_tᵀ)[j, k]²` to the
     loss. Adapters of earlier tasks are frozen and stay active, so that no task number is needed to predict.
 
-    The model is that of `get_peft_model(model, LoraConfig(...))`: its adapter is that of the first task, and adapters of
+    The model is that of `get_peft_model(model, LoraConfig(...))`: its adapter is that of the first task, and those of
     later tasks, `task_1`, `task_2` ..., have the same configuration. A step costs a little more with each task; merge
     them with PEFT's `merge_and_unload` when the run is over.
 
@@ -85,9 +85,7 @@ class OLoRA(Method):
         activate(model, list(model.peft_config), {name for name, _ in model.named_parameters() if own.search(name)})
         earlier = [_a_matrices(model, name) for name in model.peft_config if name != self._adapter]
         self._pairs = [
-            (matrix, others[place])
-            for place, matrix in _a_matrices(model, self._adapter).items()
-            for others in earlier
+            (matrix, others[place]) for place, matrix in _a_matrices(model, self._adapter).items() for others in earlier
         ]
 
     def prepare(self, model: nn.Module) -> None:
@@ -133,7 +131,7 @@ def _checked(model: nn.Module) -> PeftModel:
             f"OLoRA: model must have a LoRA adapter, got a {type(model).__name__}. Give get_peft_model(model, "
             "LoraConfig(...))."
         )
-    config = model.peft_config[next(iter(model.peft_config))]
+    config: Any = model.peft_config[next(iter(model.peft_config))]
     if config.peft_type != "LORA":
         raise ValueError(f"OLoRA: the adapter must be of LoRA, but is of {config.peft_type}. Use LoraConfig.")
     if config.modules_to_save:

@@ -79,7 +79,7 @@ class PseudoSamples(Method):
     def _start_of(self, model: Any) -> int:
         start = model.config.bos_token_id if self.start is None else self.start
         if start is None:
-            raise ValueError("PseudoSamples: the model has no bos_token_id: name the token that samples begin with, start=")
+            raise ValueError("PseudoSamples: the model has no bos_token_id: name the first token of samples, start=.")
         return int(start)
 
     def _written(self, start: int, length: int, key: tuple[int, ...]) -> NDArray[np.int64]:
@@ -135,8 +135,8 @@ def _check_sample(sample: Any, start: int, task: str) -> None:
     mask = torch.as_tensor(sample.get("attention_mask", torch.ones_like(ids))).bool()
     if int(ids[0]) != start:
         raise ValueError(
-            f"PseudoSamples: samples must begin with the start token {start}, but the first one of task {task!r} begins "
-            f"with {int(ids[0])}. Put it in front of all samples, or name another one, start=."
+            f"PseudoSamples: samples must begin with the start token {start}, but the first one of task {task!r} "
+            f"begins with {int(ids[0])}. Put it in front of all samples, or name another one, start=."
         )
     if labels.shape != ids.shape or (labels != ids)[1:][mask[1:]].any():
         raise ValueError(
