@@ -7,6 +7,7 @@ import pytest
 import torch
 from jsonargparse import ArgumentParser
 
+from tasks.continual import ContinualRun
 from tasks.recipe import ContinualRecipe
 from tasks.sequences import joined, text_domains
 
@@ -38,19 +39,31 @@ def test_what_there_is_not() -> None:
             text_domains(**{**SMALL, **options})  # type: ignore[arg-type]
 
 
-@pytest.mark.full
-def test_the_recipe_learns_each_domain_and_keeps_some_of_all(tmp_path: Path) -> None:
+def run_of(recipe: Path, folder: Path, *arguments: str) -> ContinualRun:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--recipe", action="config")
     parser.add_class_arguments(ContinualRecipe)
-    options = ["--training.output_dir", str(tmp_path), "--training.logging_steps", "5"]
-    given = ["--recipe", str(RECIPE), *options, "--sequence.arguments", str(SMALL), "--memory.arguments.capacity", "30"]
+    options = ["--training.output_dir", str(folder), "--training.logging_steps", "5"]
+    given = ["--recipe", str(recipe), *options, "--sequence.arguments", str(SMALL), *arguments]
     config = parser.instantiate(parser.parse_args(given))
     config.pop("recipe")
-    run = ContinualRecipe(**config.as_dict()).build()
+    return ContinualRecipe(**config.as_dict()).build()
+
+
+@pytest.mark.full
+def test_the_recipe_learns_each_domain_and_keeps_some_of_all(tmp_path: Path) -> None:
+    run = run_of(RECIPE, tmp_path, "--memory.arguments.capacity", "30")
     run._score = lambda trainer, task: trainer.evaluate(task.evaluation)["eval_loss"]
     losses = run.run().scores
     assert (losses[1:].max(axis=0) < losses[0]).all()
     assert losses[0].min() > 5.0 > losses[3].max()
     assert len(run.memory) == 30
     assert run.memory.sources.names == ("python", "cpp", "english")
+
+
+@pytest.mark.full
+def test_the_recipe_of_adapters_learns_with_an_adapter_for_each_domain(tmp_path: Path) -> None:
+    run: Any = run_of(RECIPE.with_name("continual_lora.yaml"), tmp_path)
+    losses = run.run().scores
+    assert (np.diag(losses[1:]) < losses[0]).all()
+    assert list(run.model.peft_config) == ["default", "task_1", "task_2"]
