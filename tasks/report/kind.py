@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from mixer.analysis.report.contents import points_per_line
 from mixer.analysis.report.kinds import Report, ReportKind
@@ -82,13 +83,17 @@ def metric_rows(matrices: Sequence[ScoreMatrix]) -> list[tuple[str, list[str]]]:
         rows.append((title, [_cell(column.get(name, np.nan)) for column in columns]))
     held_out = [matrix.held_out().ffill() for matrix in matrices]
     for name in dict.fromkeys(name for table in held_out for name in table.columns):
-        cells = [f"{_cell(table[name].iloc[0])} → {_cell(table[name].iloc[-1])}" for table in held_out if name in table]
-        rows.append((f"{matrices[0].metric.capitalize()} on {name} (no task), first → last", cells))
+        title = f"{matrices[0].metric.capitalize()} on {name} (no task), first → last"
+        rows.append((title, [_ends(table[name]) if name in table else "-" for table in held_out]))
     return rows
 
 
 def _cell(value: float) -> str:
     return "not known" if np.isnan(value) else f"{value:.3f}"
+
+
+def _ends(scores: "pd.Series[float]") -> str:
+    return f"{_cell(scores.iloc[0])} → {_cell(scores.iloc[-1])}"
 
 
 def cost_rows(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
