@@ -1,6 +1,7 @@
 """Domains of text as tasks, and the recipe that learns them one after the other."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
