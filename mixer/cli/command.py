@@ -1,5 +1,7 @@
 """What a command of the command line is, and how commands with a recipe are made."""
 
+import re
+from argparse import Action
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
@@ -7,6 +9,7 @@ from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
+from mixer.cli.help_groups import group_options
 from mixer.recipe.fields import check_written_classes
 
 # Exit status of a command that is done, with findings that `--strict` does not allow.
@@ -17,7 +20,10 @@ _Recipe = TypeVar("_Recipe")
 
 
 class HelpFormatter(DefaultHelpFormatter):
-    """Keeps an example on one line, ready to copy."""
+    """Keeps an example on one line, ready to copy, and lists no classes, which have commands of their own."""
+
+    def _get_help_string(self, action: Action) -> str:
+        return re.sub(r", known subclasses: [^)]*", "", super()._get_help_string(action))
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if text.startswith(_EXAMPLE):
@@ -84,6 +90,7 @@ def recipe_command(
     own = [parser.add_argument(option, **arguments).dest for option, arguments in options.items()]
     add_json(parser)
     parser.add_class_arguments(recipe_class)
+    group_options(parser, recipe_class)
 
     def split(config: Namespace) -> int | None:
         options: Any = {option: config.pop(option) for option in (*own, "json")}

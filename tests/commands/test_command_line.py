@@ -136,6 +136,17 @@ def test_the_help_lists_all_commands_and_an_unknown_one_has_a_suggestion(
     assert "Did you mean 'train'?" in refused("trian", "recipe.yaml")
 
 
+def test_the_help_of_training_begins_with_what_is_used_most_and_loses_no_option(commands: dict[str, Command]) -> None:
+    first, *others = (group for group in commands["train"].parser._action_groups if group._group_actions)
+    names = [option for action in first._group_actions for option in action.option_strings[:1]]
+    assert names[:3] == ["--training.output_dir", "--resume", "--mixing"]
+    assert len(names) == 10
+    options = [action for group in (first, *others) for action in group._group_actions]
+    assert sorted(map(id, options)) == sorted(map(id, commands["train"].parser._actions))
+    assert {"Evaluation", "Trainer: Optimizer"} <= {group.title for group in others}
+    assert all(action.help for action in options)
+
+
 def test_commands_and_options_are_completed_in_bash_and_other_shells(
     tmp_path: Path, commands: dict[str, Command], printed: Runs
 ) -> None:
