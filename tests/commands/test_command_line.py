@@ -75,7 +75,19 @@ def test_runs_are_compared_as_json(tmp_path: Path, printed: Runs) -> None:
     assert (first["run"], first["steps"]) == (str(tmp_path / "a"), 6)
     assert [stream["stream"] for stream in second["streams"]] == ["math", "law"]
     figures = {"first_loss": 9.0, "last_loss": 3.0, "samples": 42, "coverage": pytest.approx(42 / 500), "weight": 0.5}
-    assert first["streams"][0] == {"stream": "math", **figures}
+    of_training = {"first_train_loss": 10.0, "last_train_loss": pytest.approx(10 / 6)}
+    assert first["streams"][0] == {"stream": "math", **figures, **of_training}
+
+
+def test_runs_without_evaluations_are_compared_by_their_losses_of_training(tmp_path: Path, printed: Runs) -> None:
+    write_run(tmp_path, num_steps=20)
+    assert "Validation loss" in printed("compare", tmp_path)
+    shutil.rmtree(tmp_path / "ledger" / "evaluations")
+    table = printed("compare", tmp_path)
+    assert "Training loss" in table
+    # Two steps are a tenth, with 2 and 4 items of losses 10 and 5, and 38 and 40 items of losses 10/19 and 10/20.
+    assert re.search(r"math +│ +6\.667 → 0\.513", table)
+    assert re.search(r"average +│ +7\.167 → 1\.013", table)
 
 
 def test_a_command_may_have_a_status_and_one_that_fails_has_its_traceback(
