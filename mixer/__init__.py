@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from mixer.policies.gradient_statistics import GradientStatistics
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer
     from mixer.trainer.gradient_aggregation import GradientAggregation
+    from mixer.trainer.hooks import ForwardResult
+    from mixer.trainer.method import Method, RunContext, TaskContext
     from mixer.trainer.observers.gradient_options import Probing
     from mixer.trainer.sft import MixingSFTTrainer as MixingSFTTrainer
     from mixer.trainer.trainer import MixingMixin, MixingTrainer
@@ -86,6 +88,7 @@ __all__ = [
     "DoReMi",
     "Fixed",
     "Floor",
+    "ForwardResult",
     "Function",
     "GradNorm",
     "GradientAggregation",
@@ -98,6 +101,7 @@ __all__ = [
     "Ledger",
     "LossChange",
     "MarginalValue",
+    "Method",
     "Mixing",
     "MixingDataLoader",
     "MixingMixin",
@@ -116,6 +120,7 @@ __all__ = [
     "Probing",
     "Proportional",
     "RegularizedBalance",
+    "RunContext",
     "Safeguard",
     "Scheduled",
     "SkillIt",
@@ -123,6 +128,7 @@ __all__ = [
     "StaticPolicy",
     "Stream",
     "TargetLoss",
+    "TaskContext",
     "Temperature",
     "TrustRegion",
     "UniMax",
@@ -152,6 +158,8 @@ if not TYPE_CHECKING:
             "mixer.schedules": ["schedules"],
             "mixer.trainer.adaptive_batch_size": ["AdaptiveBatchSizeTrainer"],
             "mixer.trainer.gradient_aggregation": ["GradientAggregation"],
+            "mixer.trainer.hooks": ["ForwardResult"],
+            "mixer.trainer.method": ["Method", "RunContext", "TaskContext"],
             "mixer.trainer.observers.gradient_options": ["Probing"],
             "mixer.trainer.sft": ["MixingSFTTrainer"],
             "mixer.trainer.trainer": ["MixingMixin", "MixingTrainer"],

@@ -1,6 +1,7 @@
 """A continual run: one Trainer run per task, and an evaluation of all tasks after each."""
 
 import copy
+import gc
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from mixer.trainer.checkpointing.files import step_of
 from mixer.trainer.checkpointing.lock import FolderLock
 from replay import ReplayBuffer
 from replay.storage.sources import fingerprint
-from tasks.continual.continual_checks import Optimizer, check_types, check_values
+from tasks.continual.continual_checks import Optimizer, check_evaluation, check_types, check_values
 from tasks.continual.ends import Ends, read_pace
 from tasks.continual.kept_optimizer import KeptOptimizer
 from tasks.continual.rehearsal import Methods, Rehearsal
@@ -50,8 +51,9 @@ class ContinualRun:
             for a task-incremental sequence, else the whole one.
         memory: A buffer, which becomes the stream `"memory"`; `None` trains without a memory.
         second_draw: Name of a second stream that draws from the memory, for `DERPlusPlus(second=...)`; `None` for none.
-        mixing: The replay policy; `None` replays as many samples on top as there are new ones, per draw, as in the
-            published protocols.
+        mixing: The replay policy, which goes on from task to task; `None` replays as many samples on top as there are
+            new ones, per draw, as in the published protocols. `ForgettingAware` and `ReplayBound` get a memory for
+            each task, of equal parts of the capacity, filled at the end of its task.
         methods: Methods, such as `DER("memory")`: a function without arguments creates new ones for each task; those of
             a list last for all tasks and keep their state.
         batch_size: New samples per step over all ranks; `None` uses the training arguments.
@@ -91,7 +93,8 @@ class ContinualRun:
         check_types(model, sequence, args, memory, methods, trainer_class)
         check_values(args, optimizer, curve_steps, options)
         self.model, self.sequence, self.args, self.memory = model, sequence, args, memory
-        self.rehearsal = Rehearsal(memory, second_draw, mixing, methods, sequence.names)
+        self.rehearsal = Rehearsal(memory, second_draw, mixing, methods, sequence)
+        check_evaluation(self.rehearsal.needs, options.get("eval_dataset"), sequence)
         self.head = as_head(head, sequence, args.seed)
         self.head.check(model, args, options, self.rehearsal.keeps_logits)
         self.score, self.folder = as_score(score, sequence), Path(str(args.output_dir))
@@ -181,6 +184,9 @@ class ContinualRun:
             ValueError: As `begin`; or if no task can be evaluated before the first one.
         """
         rank_sync = self._new_agreement()
+        freezes = gc.get_freeze_count() == 0
+        if freezes:
+            gc.freeze()  # accelerate collects garbage in each `train`, over all objects that are not frozen
         try:
             begun = self.begin(resume) if self._num_done is None else self._num_done
             self.hold_output()  # where an error ended it before, others were let in
@@ -191,6 +197,8 @@ class ContinualRun:
             self._num_done = None
         finally:
             self.release_output()
+            if freezes:
+                gc.unfreeze()
         return self.scores
 
     def _new_agreement(self) -> RankSync:
@@ -210,11 +218,12 @@ class ContinualRun:
         checkpoint = trainer.newest_checkpoint() if resume else None
         self.scores.truncate(number, None if checkpoint is None else step_of(Path(checkpoint)))
         set_seed(self.args.seed + number)  # whatever was drawn before, by evaluation or by an earlier process
+        self.rehearsal.begin_task(trainer, number)
         with self.head.training():
             trainer.train(resume_from_checkpoint=checkpoint)
         if self._keeps_optimizer:
             self._optimizer.take(trainer)
-        self.rehearsal.remember(trainer, self.sequence[number])
+        self.rehearsal.end_task(trainer, number)
         self._record(trainer, number + 1)
 
     def _new_trainer(self, number: int) -> MixingTrainer:
@@ -224,10 +233,8 @@ class ContinualRun:
             model=self.model,
             args=args,
             train_dataset=[Stream(task.name, task.train), *self.rehearsal.new_streams()],
-            mixing=self.rehearsal.new_mixing(),
-            methods=self.rehearsal.new_methods(),
             batch_size=self._batch_size,
-            **self._options,
+            **{**self._options, **self.rehearsal.trainer_options(number, self._options.get("eval_dataset"))},
         )
 
     def _record_before(self, trainer: MixingTrainer) -> None:

@@ -26,6 +26,17 @@ def check_types(model: Any, sequence: Any, args: Any, memory: Any, methods: Any,
         raise TypeError(f"trainer_class must be MixingTrainer or a class derived from it, got {trainer_class!r}.")
 
 
+def check_evaluation(needs: frozenset[str], eval_dataset: Any, sequence: TaskSequence) -> None:
+    """Raises a `ValueError` if the policy follows evaluations of earlier tasks that the trainer does not make."""
+    there = eval_dataset.keys() if isinstance(eval_dataset, Mapping) else ()
+    missing = [name for name in sequence.names[:-1] if name not in there]
+    if "evaluation_loss" in needs and missing:
+        raise ValueError(
+            f"mixing follows evaluation losses of earlier tasks: give held-out samples of {missing}, by name, as "
+            "eval_dataset={NAME: data set}; the tasks' own evaluation sets are only for scores."
+        )
+
+
 def check_values(args: TrainingArguments, optimizer: Any, curve_steps: Any, options: Mapping[str, Any]) -> None:
     """Raises a `ValueError` for a value that a continual run does not support."""
     if optimizer not in ("fresh", "kept"):

@@ -17,9 +17,9 @@ from mixer.ledger.ledger import Ledger
 from mixer.loading.step import StepBatch
 from mixer.trainer.checkpointing.lock import LOCK_FILE
 from mixer.trainer.hooks import ForwardResult
-from mixer.trainer.method import Method
+from mixer.trainer.method import Method, TaskContext
 from mixer.utils.files import read_json, write_json
-from replay import DERPlusPlus, ReplayBuffer, ReplayRatio
+from replay import DERPlusPlus, ForgettingAware, ReplayBound, ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk
 from tasks.continual.continual import ContinualRun
 from tasks.continual.ends import read_pace
@@ -90,7 +90,18 @@ RUNS: dict[str, dict[str, Any]] = {
     "growing, kept": {"memory": "reservoir", "optimizer": "kept", "head": "growing", "scenario": "class", **ADAM},
     "masked, payloads": {"memory": "disk", "optimizer": "kept", "methods": der, "scenario": "task", "num_labels": 6},
 }
-OWN = ("optimizer", "score", "scores_before", "curve_steps", "head", "second_draw", "methods", "mixing")
+OWN = (
+    "batch_size",
+    "eval_dataset",
+    "optimizer",
+    "score",
+    "scores_before",
+    "curve_steps",
+    "head",
+    "second_draw",
+    "methods",
+    "mixing",
+)
 
 
 @cache
@@ -140,7 +151,8 @@ def build(folder: Path, name: str = "reservoir, fresh", instants: Instants | Non
     defaults = {"max_steps": -1, "num_train_epochs": 1, "save_strategy": "steps", "save_steps": 4}
     defaults |= {"lr_scheduler_type": "linear", "per_device_train_batch_size": 4, "logging_steps": 5}
     args, recorder = arguments(folder / "run", **{**defaults, **options}), Recorder(instants)
-    run = ContinualRun(model, tasks, args, memory=memory, batch_size=4, callbacks=[recorder, *callbacks], **own)
+    own.setdefault("batch_size", 4)
+    run = ContinualRun(model, tasks, args, memory=memory, callbacks=[recorder, *callbacks], **own)
     run.recorder = recorder  # type: ignore[attr-defined]
     score_of, save_end = run._score_of, run._save_end
 
@@ -382,6 +394,36 @@ def test_methods_of_a_list_last_and_those_of_a_function_are_new_for_each_task(wh
         assert losses.scores[3, number] == pytest.approx(expected.item(), abs=1e-6)
 
 
+class Told(Method):
+    """Records what it is told of tasks, and the weights then."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Any] = []
+
+    def begin_task(self, task: TaskContext, model: nn.Module) -> None:
+        self.tasks.append(("begin", task.number, task.name, task.classes, task.seen, weights_of(model).tolist()))
+
+    def end_task(self, task: TaskContext, model: nn.Module) -> None:
+        self.tasks.append(("end", task.number, task.name, task.classes, task.seen, weights_of(model).tolist()))
+
+
+def test_methods_are_told_of_tasks_and_of_the_model_before_them_after_a_kill_too(tmp_path: Path) -> None:
+    whole, resumed = Told(), Told()
+    changes = {"scenario": "class", "max_steps": 3, "save_steps": 1, "num_labels": 6}
+    build(tmp_path / "whole", "reservoir, fresh", instants := Instants(), methods=[whole], **changes).run()
+    assert [entry[:5] for entry in whole.tasks] == [
+        (when, number, f"task_{number + 1}", (2 * number, 2 * number + 1), tuple(range(2 * number + 2)))
+        for number in range(3)
+        for when in ("begin", "end")
+    ]
+    in_second = [number for number, name in enumerate(instants.names) if name == "step 3"][1]
+    with pytest.raises(Killed):
+        build(tmp_path, instants=Instants(in_second), methods=[Told()], **changes).run()
+    assert (tmp_path / "run" / "02-task_2" / "checkpoint-2").exists()
+    build(tmp_path, methods=[resumed], model_seed=7, **changes).run(resume=True)
+    assert resumed.tasks == whole.tasks[2:]
+
+
 def test_an_evaluation_that_fails_for_one_task_keeps_the_run_and_the_matrix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,7 +455,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"memory": ReplayBuffer(3), "mixing": {"task_1": 1.0}}, "mixing must be a policy that fits every task"),
     ({"curve_steps": -1}, "curve_steps must be a whole number, 0 or more"),
     ({"optimizers": NO_OPTIMIZER}, "optimizers are made for each task"),
-    ({"sequence": TaskSequence((Task("memory", data(), data()),), "domain")}, r"A task is called 'memory'.*rename it"),
+    (
+        {"memory": ReplayBuffer(3), "sequence": TaskSequence((Task("memory", data(), data()),), "domain")},
+        r"A task is called 'memory'.*rename it",
+    ),
+    ({"memory": ReplayBuffer(3), "mixing": ReplayBound()}, r"give held-out samples of \['task_1', 'task_2'\]"),
+    ({"memory": ReplayBuffer(2), "mixing": ForgettingAware()}, "2 places for 3 tasks"),
+    ({"memory": ReplayBuffer(9, "LossAware"), "mixing": ForgettingAware()}, r"selection=LossAware has no \['loss'\]"),
     ({"sequence": classes_in_turn("class")}, "the model has 3 outputs, but the tasks have classes up to 5: set its"),
     (
         {"sequence": classes_in_turn("class"), "head": "growing", "memory": ReplayBuffer(3), "methods": der()},
