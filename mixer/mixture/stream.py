@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -189,12 +190,12 @@ class Stream:
         if not is_valid:
             raise self._error(f"max_epochs {needs}, got {epochs}. Use None to repeat it without end.")
 
-    @property
+    @cached_property
     def is_iterable(self) -> bool:
         """Whether the dataset is iterable only."""
         return is_iterable(self.dataset)
 
-    @property
+    @cached_property
     def is_memory(self) -> bool:
         """Whether the dataset is a replay buffer, which grows and forgets during the run."""
         return isinstance(self.dataset, GrowingDataset)
