@@ -135,7 +135,6 @@ class ContinualRecipe:
                 name: call_by_name(f"held_out.{name}.factory", made.factory, made.arguments)
                 for name, made in self.held_out.items()
             },
-            score=self.score,
             **{option: getattr(self, option) for option in _RUN_OPTIONS},
         )
 
