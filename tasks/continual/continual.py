@@ -19,7 +19,13 @@ from mixer.trainer.checkpointing.files import step_of
 from mixer.trainer.checkpointing.lock import FolderLock
 from replay import ReplayBuffer
 from replay.storage.sources import fingerprint
-from tasks.continual.continual_checks import Optimizer, check_evaluation, check_kept, check_types, check_values
+from tasks.continual.continual_checks import (
+    Optimizer,
+    check_added_parameters,
+    check_evaluation,
+    check_types,
+    check_values,
+)
 from tasks.continual.cost import write_cost
 from tasks.continual.ends import Ends, read_pace, remove_run
 from tasks.continual.kept_optimizer import KeptOptimizer
@@ -101,7 +107,8 @@ class ContinualRun:
         check_values(args, optimizer, curve_steps, score_steps, options)
         self.model, self.sequence, self.args, self.memory = model, sequence, args, memory
         self.rehearsal = Rehearsal(memory, second_draw, mixing, methods, sequence)
-        check_kept(optimizer, self.rehearsal.adds_parameters)
+        if self.rehearsal.adds_parameters:
+            check_added_parameters(args, optimizer)
         check_evaluation(self.rehearsal.needs, options.get("eval_dataset"), sequence)
         self.head = as_head(head, sequence, args.seed)
         self.head.check(model, args, options, self.rehearsal.keeps_logits)

@@ -37,9 +37,13 @@ def check_evaluation(needs: frozenset[str], eval_dataset: Any, sequence: TaskSeq
         )
 
 
-def check_kept(optimizer: Optimizer, adds_parameters: bool) -> None:
-    """Raises a `ValueError` if methods add parameters that an optimizer kept from the task before would not train."""
-    if optimizer == "kept" and adds_parameters:
+def check_added_parameters(args: TrainingArguments, optimizer: Optimizer) -> None:
+    """Raises a `ValueError` for what does not go with methods that add parameters when a task begins."""
+    if args.load_best_model_at_end:
+        raise ValueError(
+            "load_best_model_at_end=True restores one adapter, but a method adds one for each task. Leave it out."
+        )
+    if optimizer == "kept":
         raise ValueError(
             "optimizer='kept' goes on with the parameters of the task before, but a method adds new ones for each "
             "task. Say optimizer='fresh'."

@@ -28,10 +28,10 @@ class Merging(Method):
     With `τ_i` the trained parameters after task i minus those before the first task, `θ_0`, the model becomes
     `θ_0 + λ rule(τ_0 ... τ_t)`:
 
-    - `"average"`: the mean (Ilharco et al. 2022, "Editing Models with Task Arithmetic", arXiv:2212.04089, section 3.2);
+    - `"average"`: the mean (Ilharco et al. 2022, "Editing Models with Task Arithmetic", arXiv:2212.04089);
     - `"ties"`: trim, elect signs, average those that agree (Yadav et al. 2023, "TIES-Merging", arXiv:2306.01708,
       algorithm 1);
-    - `"magmax"`: the entry of the largest magnitude (Marczak et al. 2024, "MagMax", arXiv:2407.06322, equation 2).
+    - `"magmax"`: the entry of the largest magnitude (Marczak et al. 2024, "MagMax", arXiv:2407.06322).
 
     What is merged are the trained parameters: all of them, or those of adapters, whose matrices are then merged each
     for itself, as by PEFT's `add_weighted_adapter`. Buffers, such as running statistics, stay those of the last task.

@@ -27,9 +27,9 @@ _STARTS_AT_ZERO = (True, "gaussian")  # of `init_lora_weights`: B = 0, and the m
 class OLoRA(Method):
     """Trains a new LoRA adapter for each task, and keeps it orthogonal to those of earlier tasks.
 
-    Wang et al. 2023, "Orthogonal Subspace Learning for Language Model Continual Learning", arXiv:2310.14152, section
-    3.2: with `A_i` the `[r, num_inputs]` matrices of task i, task t adds `λ Σ_{i<t} Σ_{j,k} (A_i A_tᵀ)[j, k]²` to the
-    loss. Adapters of earlier tasks are frozen and stay active, so that no task number is needed to predict.
+    Wang et al. 2023, "Orthogonal Subspace Learning for Language Model Continual Learning", arXiv:2310.14152: with
+    `A_i` the `[r, num_inputs]` matrices of task i, task t adds `λ Σ_{i<t} Σ_{j,k} (A_i A_tᵀ)[j, k]²` to the loss.
+    Adapters of earlier tasks are frozen and stay active, so that no task number is needed to predict.
 
     The model is that of `get_peft_model(model, LoraConfig(...))`: its adapter is that of the first task, and those of
     later tasks, `task_1`, `task_2` ..., have the same configuration. A step costs a little more with each task; merge

@@ -69,8 +69,8 @@ class PseudoSamples(Method):
         """Fills the memory with what the model writes; see `Method.begin_task`."""
         start, first = self._start_of(model), task.dataset[0]
         _check_sample(first, start, task.name)
-        self._buffer.clear()
         if task.number:
+            self._buffer.clear()
             length = self.max_length or len(first["input_ids"])
             rows = self._written(start, length, (self._run.seed, task.number))
             samples = PseudoRows(rows, padding_of(model), has_mask="attention_mask" in first)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from transformers import TrainerCallback
 
 from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun
+from tasks.continual.continual_checks import check_added_parameters
 from tasks.methods import Merging, OLoRA, PseudoSamples, SelfDistillation
 from tasks.methods.merging import average, magmax, ties
 from tasks.methods.o_lora import overlap
@@ -211,6 +213,12 @@ def test_what_does_not_fit_is_refused(model: Any, options: dict[str, Any], match
     args = arguments(tmp_path / "run", max_steps=1, save_strategy="no", use_cpu=True)
     with pytest.raises(ValueError, match=match):
         ContinualRun(model(), **{"sequence": counting(), "args": args, "scores_before": False, **options}).run()
+
+
+def test_the_best_checkpoint_cannot_be_restored_where_tasks_add_adapters() -> None:
+    args: Any = SimpleNamespace(load_best_model_at_end=True)
+    with pytest.raises(ValueError, match="load_best_model_at_end=True restores one adapter"):
+        check_added_parameters(args, "fresh")
 
 
 def test_parameters_that_belong_to_no_adapter_are_refused(tmp_path: Path) -> None:
