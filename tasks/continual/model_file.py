@@ -92,7 +92,7 @@ class ModelFile:
             model.delete_adapter(name)
         for name in state["adapters"]:
             _load_adapter(model, folder / _ADAPTERS, name)
-        activate(model, state["active"], set(state["trained"]))
+        activate(model, state["active"], [model.get_parameter(name) for name in state["trained"]])
 
 
 def _load_adapter(model: PeftModel, folder: Path, name: str) -> None:

@@ -1,15 +1,21 @@
-"""Adapters of PEFT: which a model has, and which of them are active and trained."""
+"""Adapters of PEFT: which a model has, which of them are active and trained, and a new one for each task."""
 
 from __future__ import annotations
 
+import copy
+import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from torch import nn
 
+from mixer.utils.random_state import seeded
+
 if TYPE_CHECKING:
     from peft import PeftModel
+
+_STARTS_AT_ZERO = (True, "gaussian")  # of `init_lora_weights`: B = 0, and the model below stays as it is
 
 
 def is_adapted(model: nn.Module) -> TypeGuard[PeftModel]:
@@ -17,17 +23,79 @@ def is_adapted(model: nn.Module) -> TypeGuard[PeftModel]:
     return "peft" in sys.modules and isinstance(model, sys.modules["peft"].PeftModel)
 
 
-def activate(model: PeftModel, names: Sequence[str], trained: Collection[str]) -> None:
+def activate(model: PeftModel, names: Sequence[str], trained: Iterable[nn.Parameter]) -> None:
     """Makes adapters active, all others inactive.
 
     Args:
         model: The model.
         names: The active adapters; their outputs add up.
-        trained: Names of the parameters that are trained; all others are frozen.
+        trained: The parameters that are trained; all others are frozen.
     """
     model.set_adapter(names[-1])
     if len(names) > 1:
         tuner: Any = model.base_model
         tuner.set_adapter(list(names))
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in trained)
+    own = {id(parameter) for parameter in trained}
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in own)
+
+
+def matrices_of(model: nn.Module, adapter: str, kind: str) -> dict[str, nn.Parameter]:
+    """Returns the matrices of an adapter by their names, without that of the adapter.
+
+    Args:
+        model: The model.
+        adapter: Name of the adapter.
+        kind: `"A"`, `"B"`, or `"."` for all.
+    """
+    own = re.compile(rf"(\.lora_(?:embedding_)?{kind})\.{re.escape(adapter)}(?=\.|$)")
+    return {own.sub(r"\1", name): one for name, one in model.named_parameters() if own.search(name)}
+
+
+def adapter_of_task(model: PeftModel, number: int, seed: int) -> str:
+    """Returns the name of the adapter of a task: the model's first one for the first task, else one like it.
+
+    Args:
+        model: The model; the adapter is added if it is missing.
+        number: Number of the task.
+        seed: Seed of a new adapter.
+    """
+    first = next(iter(model.peft_config))
+    name = f"task_{number}" if number else first
+    if name not in model.peft_config:
+        config = copy.deepcopy(model.peft_config[first])
+        config.inference_mode = False
+        with seeded(seed, number):
+            model.add_adapter(name, config)
+    return name
+
+
+def check_adapter_per_task(model: nn.Module, asked_by: str) -> None:
+    """Refuses models that cannot have a LoRA adapter for each task, active together.
+
+    Args:
+        model: The model.
+        asked_by: The method, for the error.
+
+    Raises:
+        ValueError: If they cannot.
+    """
+    if not is_adapted(model):
+        raise ValueError(
+            f"{asked_by}: model must have a LoRA adapter, got a {type(model).__name__}. Give get_peft_model(model, "
+            "LoraConfig(...))."
+        )
+    config: Any = model.peft_config[next(iter(model.peft_config))]
+    if config.peft_type != "LORA":
+        raise ValueError(f"{asked_by}: the adapter must be of LoRA, but is of {config.peft_type}. Use LoraConfig.")
+    if config.modules_to_save:
+        raise ValueError(
+            f"{asked_by}: all adapters are active, but only one can have "
+            f"modules_to_save={sorted(config.modules_to_save)}. Leave it out of LoraConfig, as with "
+            "task_type='CAUSAL_LM': classes are then words that the model writes."
+        )
+    if config.init_lora_weights not in _STARTS_AT_ZERO:
+        raise ValueError(
+            f"{asked_by}: a new adapter must not change the model, but init_lora_weights={config.init_lora_weights!r} "
+            "does. Leave it out of LoraConfig, or say 'gaussian'."
+        )

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import copy
-import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from mixer.policies.shared.ranges import check_range
 from mixer.trainer.method import Method, RunContext, TaskContext
-from mixer.utils.random_state import seeded
-from tasks.methods.adapters import activate, is_adapted
+from tasks.methods.adapters import activate, adapter_of_task, check_adapter_per_task, is_adapted, matrices_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from peft import PeftModel
-
     from mixer.trainer.hooks import ForwardResult
-
-_STARTS_AT_ZERO = (True, "gaussian")  # of `init_lora_weights`: B = 0, and the model below stays as it is
 
 
 class OLoRA(Method):
@@ -39,8 +32,8 @@ class OLoRA(Method):
         weight: `λ`, 0 or more; the paper uses 0.5 to 5.
 
     Raises:
-        ValueError: If `weight` is negative; when a task begins, if the model has no LoRA adapter, or one that cannot be
-            active with others.
+        ValueError: If `weight` is negative; when the trainer is made, if the model has no LoRA adapter, or one that
+            cannot be active with others.
 
     Example:
         >>> model = get_peft_model(model, LoraConfig(r=8, task_type="CAUSAL_LM"))  # doctest: +SKIP
@@ -53,45 +46,36 @@ class OLoRA(Method):
     def __init__(self, weight: float = 0.5):
         check_range("weight", weight, 0.0, float("inf"), "0.5 to 5 are usual, and 0 leaves adapters as they come")
         self.weight = float(weight)
-        self._model: PeftModel | None = None
-        self._adapter = ""
+        self._adapter: str | None = None
 
     def attach(self, run: RunContext) -> None:
         """Refuses models that cannot have an adapter for each task; see `Method.attach`."""
-        self._run, self._model = run, None
-        _checked(run.runs.model)
+        self._run, self._adapter = run, None
+        check_adapter_per_task(run.runs.model, self.name)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Adds the adapter of the task and freezes earlier ones; see `Method.begin_task`."""
-        self._model = model = _checked(model)
-        first = next(iter(model.peft_config))
-        self._adapter = f"task_{task.number}" if task.number else first
-        if self._adapter not in model.peft_config:
-            config = copy.deepcopy(model.peft_config[first])
-            config.inference_mode = False
-            with seeded(self._run.seed, task.number):
-                model.add_adapter(self._adapter, config)
+        assert is_adapted(model), "it was checked"  # noqa: S101
+        self._adapter = adapter_of_task(model, task.number, self._run.seed)
         self._activate()
 
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         """Makes all adapters active, of which the Trainer leaves one when it resumes; see `Method.load`."""
-        if self._model is not None:
+        if self._adapter is not None:
             self._activate()
 
     def _activate(self) -> None:
-        model = self._model
-        assert model is not None, "a task has begun"  # noqa: S101
-        own = re.compile(rf"\.{re.escape(self._adapter)}(\.|$)")
-        activate(model, list(model.peft_config), {name for name, _ in model.named_parameters() if own.search(name)})
-        earlier = [_a_matrices(model, name) for name in model.peft_config if name != self._adapter]
-        self._pairs = [
-            (matrix, others[place]) for place, matrix in _a_matrices(model, self._adapter).items() for others in earlier
-        ]
+        model, adapter = self._run.runs.model, self._adapter
+        assert is_adapted(model) and adapter is not None, "a task has begun"  # noqa: S101, PT018
+        activate(model, list(model.peft_config), matrices_of(model, adapter, ".").values())
+        earlier = [matrices_of(model, name, "A") for name in model.peft_config if name != adapter]
+        own = matrices_of(model, adapter, "A")
+        self._pairs = [(matrix, others[place]) for place, matrix in own.items() for others in earlier]
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a run that is no continual one; see `Method.prepare`."""
-        if self._model is None:
-            raise ValueError("OLoRA adds an adapter for each task: pass it to ContinualRun(methods=[OLoRA()]).")
+        if self._adapter is None:
+            raise ValueError(f"{self.name} adds an adapter for each task: pass it to ContinualRun(methods=[...]).")
 
     def term(self, trained: ForwardResult) -> Tensor | None:
         """Returns this micro-batch's share of the term; see `Method.term`."""
@@ -115,34 +99,3 @@ def overlap(matrix: Tensor, other: Tensor) -> Tensor:
         9.0
     """
     return (matrix.flatten(1) @ other.flatten(1).T).square().sum()
-
-
-def _a_matrices(model: nn.Module, adapter: str) -> dict[str, nn.Parameter]:
-    """Returns the A matrices of an adapter by their place in the model."""
-    own = re.compile(rf"\.lora_(embedding_)?A\.{re.escape(adapter)}(\.|$)")
-    return {own.sub(".", name): one for name, one in model.named_parameters() if own.search(name)}
-
-
-def _checked(model: nn.Module) -> PeftModel:
-    """Returns the model, if each task can have an adapter of its own."""
-    way_out = "Give get_peft_model(model, LoraConfig(...)) a configuration without"
-    if not is_adapted(model):
-        raise ValueError(
-            f"OLoRA: model must have a LoRA adapter, got a {type(model).__name__}. Give get_peft_model(model, "
-            "LoraConfig(...))."
-        )
-    config: Any = model.peft_config[next(iter(model.peft_config))]
-    if config.peft_type != "LORA":
-        raise ValueError(f"OLoRA: the adapter must be of LoRA, but is of {config.peft_type}. Use LoraConfig.")
-    if config.modules_to_save:
-        raise ValueError(
-            f"OLoRA: all adapters are active, but only one can have modules_to_save={sorted(config.modules_to_save)}. "
-            f"{way_out} modules_to_save, such as for task_type='CAUSAL_LM': classes are then words that the model "
-            "writes."
-        )
-    if config.init_lora_weights not in _STARTS_AT_ZERO:
-        raise ValueError(
-            f"OLoRA: a new adapter must not change the model, but init_lora_weights={config.init_lora_weights!r} does. "
-            f"{way_out} it, or with 'gaussian'."
-        )
-    return model

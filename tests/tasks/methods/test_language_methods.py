@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun
 from tasks.continual.continual_checks import check_added_parameters
-from tasks.methods import Merging, OLoRA, PseudoSamples, SelfDistillation
+from tasks.methods import InfLoRA, Merging, OLoRA, PseudoSamples, SelfDistillation
+from tasks.methods.adapters import matrices_of
+from tasks.methods.inf_lora import directions, extended, without
 from tasks.methods.merging import average, magmax, ties
 from tasks.methods.o_lora import overlap
 from tasks.methods.self_distillation import mean_divergences
@@ -25,6 +28,7 @@ from tests.tasks.methods.language import NUM_TOKENS, adapted, counting, llama, r
 
 RUNS: dict[str, tuple[Callable[[int], Any], Callable[[], list[Any]], dict[str, Any]]] = {
     "o-lora": (adapted, lambda: [OLoRA(weight=2.0)], {}),
+    "inf-lora": (adapted, lambda: [InfLoRA(threshold=0.9, num_samples=12)], {}),
     "adapter": (adapted, list, {"optimizer": "kept"}),
     "average": (adapted, lambda: [Merging()], {}),
     "ties": (llama, lambda: [Merging("ties", start="initial", density=0.5)], {}),
@@ -94,7 +98,31 @@ def test_the_divergence_is_that_of_the_student_from_the_teacher_over_what_was_wr
     assert mean_divergences(logs[None], logs[None], torch.tensor([[0, 1]])).tolist() == [0.0]
 
 
+def test_a_basis_takes_in_the_fewest_directions_that_reach_the_threshold() -> None:
+    axes = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(1)))[0]
+    first = axes @ torch.diag(torch.tensor([6.0, 3.0, 1.0, 0.0])) @ axes.T
+    for threshold, count in ((0.5, 1), (0.55, 1), (0.7, 2), (0.95, 3)):
+        assert extended(None, first, threshold).shape == (4, count)
+    basis = extended(None, first, 0.9)
+    torch.testing.assert_close(basis @ basis.T, axes[:, :2] @ axes[:, :2].T, rtol=0, atol=1e-5)
+    second = axes @ torch.diag(torch.tensor([8.0, 0.0, 0.0, 2.0])) @ axes.T  # 0.8 of it is there already
+    assert extended(basis, second, 0.7).shape == (4, 2)
+    grown = extended(basis, second, 0.9)
+    torch.testing.assert_close(grown[:, 2:] @ grown[:, 2:].T, axes[:, 3:] @ axes[:, 3:].T, rtol=0, atol=1e-5)
+    free = directions(without(second, basis), 1)[0]
+    torch.testing.assert_close((basis.T @ free).abs().max(), torch.tensor(0.0), rtol=0, atol=1e-5)
+
+
 # ---- What runs do ----
+
+
+def test_a_new_adapter_has_no_part_in_what_earlier_tasks_give_a_layer(whole: Any) -> None:
+    run, _ = whole("inf-lora")
+    (method,) = run.rehearsal.new_methods()
+    for place, matrix in matrices_of(run.model, "task_2", "A").items():
+        basis = load_file(next(run.folder.glob("02-*/end/methods/*/inputs.safetensors")))[place]
+        assert float((matrix.detach() @ basis).abs().max()) < 1e-5
+        assert method._bases[place].shape[1] >= basis.shape[1] > 0
 
 
 def test_the_adapters_of_earlier_tasks_stay_as_they_were_and_all_are_active(whole: Any) -> None:
