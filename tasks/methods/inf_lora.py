@@ -62,13 +62,12 @@ class InfLoRA(Method):
         self._run, self._adapter = run, None
         model = run.runs.model
         check_adapter_per_task(model, self.name)
-        others = [
-            n for n, one in model.named_parameters() if "lora_embedding" in n or ("lora_A" in n and one.dim() > 2)
-        ]
+        others = [name for name, one in model.named_parameters() if "lora_A" in name and one.dim() > 2]
+        others += [name for name, _ in model.named_parameters() if "lora_embedding" in name]
         if others:
             raise ValueError(
-                f"{self.name} projects inputs of linear layers, but there is an adapter on {others[0]}. Leave it out of "
-                "target_modules."
+                f"{self.name} projects inputs of linear layers, but there is an adapter on {others[0]}. Leave that "
+                "layer out of target_modules."
             )
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
@@ -81,6 +80,11 @@ class InfLoRA(Method):
             )
         self._adapter = adapter_of_task(model, task.number, self._run.seed)
         self._activate(model)
+        if any(bool(one.any()) for one in matrices_of(model, self._adapter, "B").values()):
+            raise ValueError(
+                f"{self.name} chooses A of a new adapter, but {self._adapter!r} is trained already. Merge it into the "
+                "model, merge_and_unload(), and add a new one."
+            )
         squares = self._squares(model, task)
         with torch.no_grad():
             for place, matrix in matrices_of(model, self._adapter, "A").items():

@@ -14,7 +14,7 @@ from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
 from tests.ranks.warm import Results, launched, some
 from tests.tasks.methods.test_language_methods import RUNS, build_named
 
-FEW = ("o-lora", "pseudo-samples", "self-distillation")
+FEW = ("inf-lora", "o-lora", "pseudo-samples", "self-distillation")
 
 
 def build_here(folder: Path, name: str, instants: Instants | None = None, seed: int = 0) -> Any:

@@ -219,6 +219,8 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (adapted, {"methods": [OLoRA()], "optimizer": "kept"}, "Say optimizer='fresh'"),
     (lambda: adapted(modules_to_save=["lm_head"]), {"methods": [OLoRA()]}, "only one can have modules_to_save"),
     (lambda: adapted(init_lora_weights=False), {"methods": [OLoRA()]}, "init_lora_weights=False does"),
+    (lambda: adapted(target_modules=["embed_tokens"]), {"methods": [InfLoRA()]}, "Leave that layer out of target_"),
+    (adapted, {"methods": lambda: [InfLoRA()]}, "knows the inputs of 0 of 1 earlier tasks"),
     (llama, {"methods": lambda: [Merging()]}, "knows 0 of 1 earlier tasks: pass the same one"),
     (llama, {"methods": [PseudoSamples()]}, "there is no stream 'memory'"),
     (llama, {"methods": [PseudoSamples()], "memory": ReplayBuffer(6)}, r"Give ReplayBuffer\(6, is_online=False\)"),
