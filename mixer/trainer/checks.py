@@ -4,7 +4,7 @@ import inspect
 import itertools
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from accelerate import Accelerator
 from transformers import Seq2SeqTrainer, Trainer, TrainingArguments
@@ -153,14 +153,19 @@ def _check_workers(args: TrainingArguments) -> None:
         raise ValueError("dataloader_persistent_workers=True needs workers: set dataloader_num_workers above 0.")
 
 
-def check_nonfinite(nonfinite: object) -> None:
-    """Refuses an unknown reaction to a loss that is not finite.
+def check_choice(option: str, value: object, choices: Any) -> None:
+    """Refuses a value of an option that is none of its choices.
+
+    Args:
+        option: Name of the option.
+        value: Its value.
+        choices: Its choices, a `Literal`.
 
     Raises:
-        ValueError: With the known ones.
+        ValueError: With the choices.
     """
-    if nonfinite not in ("warn", "skip", "raise"):
-        raise ValueError(f"nonfinite must be 'warn', 'skip' or 'raise', got {nonfinite!r}.")
+    if value not in get_args(choices):
+        raise ValueError(f"{option} must be one of {', '.join(map(repr, get_args(choices)))}, got {value!r}.")
 
 
 def check_class(trainer_class: type[Trainer], mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
 
 from mixer.ledger.ledger import Ledger
+from mixer.ledger.progress.log_text import LoggingStyle
 from mixer.loading.build import MixtureOptions, resolve_policy
 from mixer.loading.loader import MixingLoader
 from mixer.mixture.bad_samples import OnSampleError
@@ -22,7 +23,7 @@ from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective, as_objective
 from mixer.schedules.base import Schedule
 from mixer.schedules.registry import as_schedule
-from mixer.trainer.checks import check_class, check_nonfinite
+from mixer.trainer.checks import check_choice, check_class
 from mixer.trainer.evaluation import StreamEvaluation, check_sets
 from mixer.trainer.failures import made_among_others
 from mixer.trainer.loading import LoadingRules, data_seed
@@ -94,6 +95,8 @@ class MixingMixin(Trainer):
             heads or numbers of classes that differ (`"initial"` if one has no classes), else `"none"`.
         save_best_of_each: Whether to save the weights in `output_dir/best/NAME` at each evaluation in which the set of
             that name is better than ever before, by its loss or by the metric of the objective.
+        logging_style: How log entries are printed: a `"line"` each, with a table of streams at evaluations, or the
+            Trainer's `"dict"`. Callbacks, trackers and `state.log_history` get the same entries either way.
         **kwargs: Further arguments of the Trainer class.
 
     Raises:
@@ -144,9 +147,11 @@ class MixingMixin(Trainer):
         targets: Mapping[str, Any] | None = None,
         loss_units: Literal["initial", "entropy", "none"] | Mapping[str, float] | None = None,
         save_best_of_each: bool = False,
+        logging_style: LoggingStyle = "line",
         **kwargs: Any,
     ):
-        check_nonfinite(nonfinite)
+        check_choice("nonfinite", nonfinite, NonFinite)
+        check_choice("logging_style", logging_style, LoggingStyle)
         check_max_tokens(max_tokens_per_micro_batch)
         takes_names = check_class(type(self), MixingMixin, args, positional)
         streams = [] if train_dataset is None else as_streams(train_dataset)
@@ -179,6 +184,7 @@ class MixingMixin(Trainer):
             steering=steering,
             loss_units=loss_units,
             saves_best_of_each=save_best_of_each,
+            logging_style=logging_style,
         )
         if streams:
             self._built = Parts(self, streams, options, self._evaluation, self._rules)

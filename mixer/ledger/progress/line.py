@@ -4,12 +4,12 @@ import math
 import time
 from collections.abc import Callable
 from math import isnan
-from typing import TYPE_CHECKING
+from typing import Any
 
+from transformers import TrainerCallback
+
+from mixer.mixture.controller import Mixing
 from mixer.utils.text import clock_text, duration_text
-
-if TYPE_CHECKING:  # commands that only read import nothing that trains
-    from mixer.mixture.controller import Mixing
 
 _LEAST_MEMORY_SECONDS = 30.0
 _SHARE_REMEMBERED = 0.1
@@ -62,6 +62,11 @@ class RemainingTime:
             self._now, self._paused_at = now, self._progress
 
     @property
+    def trained_seconds(self) -> float:
+        """Total seconds of training, without pauses."""
+        return self._trained
+
+    @property
     def seconds(self) -> float | None:
         """Remaining seconds; `None` while the speed is unknown."""
         left = 1.0 - self._progress
@@ -74,28 +79,43 @@ class RemainingTime:
         return left * (self._took / self._done + pauses)
 
 
-class ProgressLine:
-    """Progress text with the remaining time.
+class ProgressLine(TrainerCallback):
+    """Progress text with the remaining time, which it estimates from the steps and pauses of the run.
 
     Args:
         mixing: Returns the controller of the current run.
     """
 
-    def __init__(self, mixing: Callable[[], "Mixing"]):
+    def __init__(self, mixing: Callable[[], Mixing]):
         self._mixing = mixing
-        self._remaining = RemainingTime()
+        self.remaining = RemainingTime()
+        self._counted: tuple[int, float] | None = None  # samples and seconds of training at the last look at the speed
 
-    def begin(self) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Starts or resumes a run."""
-        self._remaining = RemainingTime()
+        self.remaining, self._counted = RemainingTime(), None
 
-    def advance(self) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Records a step."""
-        self._remaining.advance(self.share, time.monotonic())
+        self.remaining.advance(self.share, time.monotonic())
+        if self._counted is None:
+            self._counted = self._mixing().clock.num_samples, 0.0
 
-    def pause(self) -> None:
-        """Records the end of an evaluation or a checkpoint."""
-        self._remaining.pause(time.monotonic())
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Counts the time of an evaluation as a pause."""
+        self.remaining.pause(time.monotonic())
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Counts the time of a checkpoint as a pause."""
+        self.remaining.pause(time.monotonic())
+
+    def samples_per_second(self) -> float | None:
+        """Returns the speed since the last call, pauses left out; `None` while it is unknown."""
+        now = self._mixing().clock.num_samples, self.remaining.trained_seconds
+        before, self._counted = self._counted, now
+        if before is None or now[1] <= before[1]:
+            return None
+        return (now[0] - before[0]) / (now[1] - before[1])
 
     @property
     def share(self) -> float:
@@ -108,11 +128,11 @@ class ProgressLine:
         clock = mixing.clock
         done = {"epochs": clock.epoch, "samples": clock.num_samples, "tokens": clock.num_tokens, "steps": clock.step}
         budget = {name: value for name, value in vars(clock.budget).items() if value is not None}
-        times = f"{elapsed}<{duration_text(self._remaining.seconds)}"
+        times = f"{elapsed}<{duration_text(self.remaining.seconds)}"
         return f"{clock_text(done, budget)} [{times}] batch {clock.batch_size:,}, {coverage_text(mixing)}"
 
 
-def coverage_text(mixing: "Mixing") -> str:
+def coverage_text(mixing: Mixing) -> str:
     """Returns the streams' coverage in percent, or rows if their number is unknown; the range for many streams."""
     if len(mixing.names) <= _MAX_NAMES:
         seen = zip(mixing.coverage.items(), mixing.seen.tolist(), strict=True)
