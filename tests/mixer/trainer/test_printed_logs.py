@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import PrinterCallback, Trainer, TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 
 from mixer.ledger.progress.bar import MixturePrinter
 from mixer.ledger.progress.line import ProgressLine
 from mixer.ledger.progress.log_text import LogText
-from tests.helpers import Tokens, arguments, build_model, three_streams
+from tests.helpers import Tokens, three_streams
 from tests.mixer.trainer.runs import make, train
 
 _TIMES = ("runtime", "per_second")
@@ -49,32 +49,31 @@ def test_a_run_prints_lines_and_tables_and_keeps_the_entries_of_the_trainers_sty
     assert sum(int(row[2]) for row in table[3:]) == 5 * 8 + 5  # the last batch of an epoch is smaller
 
 
-def test_with_one_data_set_only_the_text_differs_from_the_trainer(
+class _Keep(TrainerCallback):
+    """Keeps the names of all entries that callbacks get."""
+
+    def __init__(self) -> None:
+        self.kept: list[list[str]] = []
+
+    def on_log(self, *_: Any, logs: Any = None, **__: Any) -> None:
+        self.kept.append(sorted(logs))
+
+
+def test_with_one_data_set_too_callbacks_get_what_they_get_with_the_trainers_style(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen: dict[str, list[Any]] = {}
-
-    class Keep(TrainerCallback):
-        def __init__(self, kept: list[Any]):
-            self.kept = kept
-
-        def on_log(self, *_: Any, logs: Any = None, **__: Any) -> None:
-            self.kept.append(sorted(logs))
-
-    for name, kind in {"plain": Trainer, "ours": None}.items():
-        seen[name] = []
-        if kind is None:
-            trainer: Any = make(tmp_path / name, train_dataset=Tokens(20, 1))
-        else:
-            trainer = kind(build_model("llama"), arguments(tmp_path / name), train_dataset=Tokens(20, 1))
-        trainer.add_callback(Keep(seen[name]))
+    callbacks = {"line": _Keep(), "dict": _Keep()}
+    for style, callback in callbacks.items():
+        trainer = make(tmp_path / style, train_dataset=Tokens(20, 1), logging_style=style)
+        trainer.add_callback(callback)
         trainer.train()
-    assert seen["ours"] == seen["plain"]
-    printed = capsys.readouterr().out.splitlines()
-    assert [line.startswith("step ") for line in printed[-4:]] == [True, True, True, False]
-    assert printed[-1].startswith("trained on 20 samples in ")
-    trainer.remove_callback(PrinterCallback)  # ours too
-    assert not any(isinstance(one, MixturePrinter) for one in trainer.callback_handler.callbacks)
+        printed = capsys.readouterr().out.splitlines()
+        if style == "line":
+            assert [line.startswith("step ") for line in printed] == [True, True, True, False]
+            assert printed[-1].startswith("trained on 20 samples in ")
+            trainer.remove_callback(PrinterCallback)  # ours too
+            assert not any(isinstance(one, MixturePrinter) for one in trainer.callback_handler.callbacks)
+    assert callbacks["line"].kept == callbacks["dict"].kept
 
 
 def test_entries_of_others_stand_on_the_line_and_many_streams_are_cut_short() -> None:
