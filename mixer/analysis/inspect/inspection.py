@@ -175,7 +175,7 @@ def _objective(trainer: MixingMixin) -> InspectedObjective | None:
 def _limits(trainer: MixingMixin, task: str) -> list[Limits]:
     """Returns the inputs and labels that the model can take, by stream."""
     model: Any = trainer.model
-    config = getattr(model.encoder if isinstance(model, MultiTaskModel) else model, "config", None)
+    config: Any = getattr(model.encoder if isinstance(model, MultiTaskModel) else model, "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config  # a user's own model has none
     vocabulary, positions = (getattr(config, name, None) for name in ("vocab_size", "max_position_embeddings"))
     end = getattr(trainer.processing_class, "eos_token_id", None) if task == "causal-lm" else None

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
 from transformers.models.auto import modeling_auto
 
 from mixer.analysis.inspect.findings import Finding, findings_of
@@ -50,7 +49,7 @@ def inspect_trainer(trainer: MixingMixin, num_samples: int = 50_000, seed: int =
     return findings
 
 
-def task_of(model: nn.Module) -> str:
+def task_of(model: Any) -> str:
     """Returns the task of a model by its class, as recipes name it; `"encoder"` for a model of another kind."""
     inner = inner_model(model)
     if getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
