@@ -87,13 +87,13 @@ def _mixed(run: Run, objective: Objective | None) -> list[str]:
     total = sum(sizes.values())
     targets = [name for name in (() if objective is None else objective.names) if name in shares]
     named = targets if targets and len(targets) < len(shares) else list(shares)
-    words = {name: f"{shares[name]:.0%} are {name}'s" for name in named}
+    words = {name: f"{name} gave {shares[name]:.0%}" for name in named}
     if len(sizes) == len(shares) and total:
         words = {name: f"{text} ({sizes[name] / total:.0%} of the data)" for name, text in words.items()}
     kept = sorted(words, key=lambda name: -shares[name])
     kept = kept if len(kept) <= 4 else [*kept[:3], kept[-1]]
     least = ", the least" if len(named) > 4 else ""
-    return [f"Of the samples, {listed([words[name] for name in kept])}{least}."]
+    return [f"Of the samples {listed([words[name] for name in kept])}{least}."]
 
 
 def _sizes(run: Run) -> Mapping[str, float]:

@@ -176,8 +176,8 @@ def difference_cells(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     cells: list[list[str]] = []
     before, num_streams = None, table["stream"].nunique()
     if num_streams > _MOST_STREAMS:
-        largest = table["difference"].abs().groupby(table["stream"]).max().nlargest(_MOST_STREAMS, keep="all")
-        table = table[table["stream"].isin(largest.index[:_MOST_STREAMS])]
+        largest = table["difference"].abs().groupby(table["stream"]).max().fillna(0.0).nlargest(_MOST_STREAMS)
+        table = table[table["stream"].isin(largest.index)]
     for (name, kind), rows in table.groupby(["stream", "measure"], sort=False):
         form, signed = ("{:.1%}", "{:+.1%}") if kind == "share of samples" else ("{:.3f}", "{:+.3f}")
         texts = []

@@ -31,7 +31,7 @@ def learning_rate(runs: Sequence[Run], most_points: int) -> Plot:
     titles = {"learning_rate": "Learning rate"}
     if any((run.clock["learning_rate_factor"] != 1.0).any() for run in runs):
         titles["learning_rate_factor"] = "Factor from the batch size, a part of it"
-    caption = "The learning rate of each step, which follows the data and not the number of steps."
+    caption = "The learning rate of each step."
     panels = _of_clock(runs, titles, most_points)
     return Plot("Learning rate", caption, panels, colours_of([run.name for run in runs]))
 
