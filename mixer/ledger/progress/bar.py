@@ -9,7 +9,8 @@ from tqdm.auto import tqdm  # type: ignore[import-untyped]
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import has_length
 
-from mixer.ledger.progress.line import ProgressLine, coverage_text
+from mixer.ledger.progress.callback import ProgressLine
+from mixer.ledger.progress.line import coverage_text
 from mixer.ledger.progress.log_text import LoggingStyle, LogText
 from mixer.mixture.controller import Mixing
 

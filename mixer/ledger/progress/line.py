@@ -1,15 +1,11 @@
-"""Text beside a progress bar: data clock, remaining time, coverage."""
+"""The remaining time of a run, and the coverage of its streams in words."""
 
 import math
-import time
-from collections.abc import Callable
 from math import isnan
-from typing import Any
+from typing import TYPE_CHECKING
 
-from transformers import TrainerCallback
-
-from mixer.mixture.controller import Mixing
-from mixer.utils.text import clock_text, duration_text
+if TYPE_CHECKING:  # commands that only read import nothing that trains
+    from mixer.mixture.controller import Mixing
 
 _LEAST_MEMORY_SECONDS = 30.0
 _SHARE_REMEMBERED = 0.1
@@ -79,60 +75,7 @@ class RemainingTime:
         return left * (self._took / self._done + pauses)
 
 
-class ProgressLine(TrainerCallback):
-    """Progress text with the remaining time, which it estimates from the steps and pauses of the run.
-
-    Args:
-        mixing: Returns the controller of the current run.
-    """
-
-    def __init__(self, mixing: Callable[[], Mixing]):
-        self._mixing = mixing
-        self.remaining = RemainingTime()
-        self._counted: tuple[int, float] | None = None  # samples and seconds of training at the last look at the speed
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Starts or resumes a run."""
-        self.remaining, self._counted = RemainingTime(), None
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Records a step."""
-        self.remaining.advance(self.share, time.monotonic())
-        if self._counted is None:
-            self._counted = self._mixing().clock.num_samples, 0.0
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Counts the time of an evaluation as a pause."""
-        self.remaining.pause(time.monotonic())
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Counts the time of a checkpoint as a pause."""
-        self.remaining.pause(time.monotonic())
-
-    def samples_per_second(self) -> float | None:
-        """Returns the speed since the last call, pauses left out; `None` while it is unknown."""
-        now = self._mixing().clock.num_samples, self.remaining.trained_seconds
-        before, self._counted = self._counted, now
-        if before is None or now[1] <= before[1]:
-            return None
-        return (now[0] - before[0]) / (now[1] - before[1])
-
-    @property
-    def share(self) -> float:
-        """Completed fraction of the run."""
-        return self._mixing().clock.progress
-
-    def text(self, elapsed: str) -> str:
-        """Returns the text: clock, times, batch size and coverage; `elapsed` is the formatted elapsed time."""
-        mixing = self._mixing()
-        clock = mixing.clock
-        done = {"epochs": clock.epoch, "samples": clock.num_samples, "tokens": clock.num_tokens, "steps": clock.step}
-        budget = {name: value for name, value in vars(clock.budget).items() if value is not None}
-        times = f"{elapsed}<{duration_text(self.remaining.seconds)}"
-        return f"{clock_text(done, budget)} [{times}] batch {clock.batch_size:,}, {coverage_text(mixing)}"
-
-
-def coverage_text(mixing: Mixing) -> str:
+def coverage_text(mixing: "Mixing") -> str:
     """Returns the streams' coverage in percent, or rows if their number is unknown; the range for many streams."""
     if len(mixing.names) <= _MAX_NAMES:
         seen = zip(mixing.coverage.items(), mixing.seen.tolist(), strict=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Real
 from typing import Any, Literal
 
-from mixer.ledger.progress.line import ProgressLine
+from mixer.ledger.progress.callback import ProgressLine
 from mixer.mixture.controller import Mixing
 from mixer.utils.text import clock_text, duration, duration_text, printable, short_number, shortened
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers.utils.notebook import NotebookProgressCallback, NotebookTrainingTracker
 
-from mixer.ledger.progress.line import ProgressLine
+from mixer.ledger.progress.callback import ProgressLine
 from mixer.utils.text import duration_text
 
 

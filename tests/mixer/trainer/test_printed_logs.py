@@ -10,7 +10,7 @@ import pytest
 from transformers import PrinterCallback, TrainerCallback
 
 from mixer.ledger.progress.bar import MixturePrinter
-from mixer.ledger.progress.line import ProgressLine
+from mixer.ledger.progress.callback import ProgressLine
 from mixer.ledger.progress.log_text import LogText
 from tests.helpers import Tokens, three_streams
 from tests.mixer.trainer.runs import make, train
