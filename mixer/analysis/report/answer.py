@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from mixer.analysis.report.comparing import compare, configurations, differences, unequal, verdict
+from mixer.analysis.report.comparing import compare, configurations, differences, unequal, unknown, verdict
 from mixer.analysis.report.judging import Measure, mean_of_sets, measure_of, objective_value, shares_of
 from mixer.analysis.report.run import Run, share_of_time
 from mixer.policies.objective import Objective
@@ -52,7 +52,7 @@ def answer(runs: Sequence[Run]) -> Answer:
 def _of_one(run: Run, objective: Objective | None, measure: Measure | None) -> list[str]:
     """Says what the mixture did for the objective, what measuring cost, and which streams were repeated or left."""
     return [
-        *(_course(run, objective, measure) if measure else ["The run was not evaluated."]),
+        *(_course(run, objective, measure) if measure else [unknown([run])]),
         *_mixed(run, objective),
         *_passed(run),
         f"Measuring for the mixture took {share_of_time(run, 'probe_seconds'):.0%} of the time of steps, loading "

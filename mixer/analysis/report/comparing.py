@@ -64,7 +64,7 @@ def _of(one: Configuration, measure: Measure) -> Measured:
 def verdict(found: Sequence[Configuration], measure: Measure | None) -> list[str]:
     """Says which configuration is best, and whether seeds alone may make its lead."""
     if measure is None:
-        return ["No run was evaluated, so none can be called better: training losses depend on the mixture."]
+        return [f"{unknown([run for one in found for run in one.runs])} Training losses depend on the mixture."]
     results = {one.name: _of(one, measure) for one in found}
     results = {name: result for name, result in results.items() if result.num_runs}
     ranked = sorted(results, key=lambda name: results[name].mean, reverse=measure.greater_is_better)
@@ -75,6 +75,15 @@ def verdict(found: Sequence[Configuration], measure: Measure | None) -> list[str
     direction = "greater" if measure.greater_is_better else "lower"
     lead = _lead(ranked[0], ranked[1], results[ranked[0]], results[ranked[1]])
     return [lead, f"{subject} ended at {listed(ends)}; {direction} is better."]
+
+
+def unknown(runs: Sequence[Run]) -> str:
+    """Says why runs cannot be judged."""
+    if not any(run.evaluations for run in runs):
+        return f"{'The run was' if len(runs) == 1 else 'The runs were'} not evaluated."
+    return (
+        "The last evaluation cannot be judged: a loss was not finite, or a target of the objective was not evaluated."
+    )
 
 
 def _lead(name: str, other_name: str, best: Measured, other: Measured) -> str:

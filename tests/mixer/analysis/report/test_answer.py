@@ -63,7 +63,7 @@ def test_runs_of_the_same_seed_are_not_taken_for_seeds_and_unequal_lengths_are_s
         in answer([runs[0], shorter]).sentences
     )
     blind = [replace(run, evaluations={}) for run in runs]
-    assert answer(blind).sentences[0].startswith("No run was evaluated")
+    assert answer(blind).sentences[0].startswith("The runs were not evaluated.")
     assert "training loss" in set(answer(blind).differences["measure"])
 
 
@@ -97,6 +97,8 @@ def test_one_run_says_what_the_mixture_did_and_which_bounds_it_broke() -> None:
 
 
 @pytest.mark.parametrize("objective", [None, Objective(["unknown"])])
-def test_a_run_without_evaluations_says_so(objective: Objective | None) -> None:
-    run = replace(ended("run", objective), evaluations={})
-    assert answer([run]).sentences[0] == "The run was not evaluated."
+def test_what_cannot_be_judged_says_so(objective: Objective | None) -> None:
+    run = ended("run", objective, math=float("nan"))
+    assert answer([run]).sentences[0].startswith("The last evaluation cannot be judged")
+    assert answer([run, replace(run, name="other")]).sentences[0].startswith("The last evaluation cannot be judged")
+    assert answer([replace(run, evaluations={})]).sentences[0] == "The run was not evaluated."
