@@ -22,9 +22,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     Returns:
         The same.
     """
-    for section in config.nav:
-        if "API reference" in section:
-            section["API reference"] = reference.navigation(_PACKAGES)
+    (pages,) = (section["Reference"] for section in config.nav if "Reference" in section)
+    (api,) = (page for page in pages if "API" in page)
+    api["API"] = reference.navigation(_PACKAGES)
     return config
 
 

@@ -96,16 +96,13 @@ def notebook_of(cells: list[Cell]) -> str:
     Returns:
         The notebook's JSON, in version 4.5 of the format.
     """
-    return json.dumps(
-        {
-            "cells": [_notebook_cell(number, cell) for number, cell in enumerate(cells)],
-            "metadata": {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}},
-            "nbformat": 4,
-            "nbformat_minor": 5,
-        },
-        indent=1,
-        ensure_ascii=False,
-    )
+    content = {
+        "cells": [_notebook_cell(number, cell) for number, cell in enumerate(cells)],
+        "metadata": {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def _notebook_cell(number: int, cell: Cell) -> dict[str, object]:
@@ -116,13 +113,32 @@ def _notebook_cell(number: int, cell: Cell) -> dict[str, object]:
     return {"cell_type": "code", "execution_count": None, "outputs": [stream] if cell.output else [], **shared}
 
 
+def cells_of_notebook(notebook: str) -> list[Cell]:
+    """Reads the cells of a notebook.
+
+    Args:
+        notebook: The notebook's JSON.
+
+    Returns:
+        Its cells, in order.
+    """
+    return [
+        Cell(
+            "".join(cell["source"]),
+            cell["cell_type"] == "code",
+            "".join(text for output in cell.get("outputs", []) for text in output["text"]),
+        )
+        for cell in json.loads(notebook)["cells"]
+    ]
+
+
 def main() -> None:
     """Runs every tutorial and writes its page and its notebook."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     for path in sorted(FOLDER.glob("*.md")):
         cells = list(run(cells_of(path.read_text(encoding="utf-8"))))
         path.write_text(page_of(cells), encoding="utf-8")
-        path.with_suffix(".ipynb").write_text(notebook_of(cells) + "\n", encoding="utf-8")
+        path.with_suffix(".ipynb").write_text(notebook_of(cells), encoding="utf-8")
 
 
 if __name__ == "__main__":
