@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 import mixer
 import replay
 import tasks
-from docs.site import notebooks, pictures
+from docs.site import notebooks, pictures, tables
 from mixer.cli.entry import main
 from mixer.ledger.summary import summarise
 from mixer.policies.registry import built_in_policies
@@ -173,6 +173,28 @@ def test_a_notebook_runs_from_top_to_bottom_and_prints_what_its_page_shows(page:
             [float(text.replace(",", "")) for text in number.findall(one.output)] for one in (cell, shown)
         )
         assert found == pytest.approx(expected, rel=0.25, abs=0.15)
+
+
+def test_a_table_names_the_column_of_each_cell() -> None:
+    table = "<table><thead><tr><th>a</th><th><code>b</code></th></tr></thead><tr><td>1</td><td>2</td></tr></table>"
+    named = tables.with_named_cells(f"<p>before</p>{table}")
+    assert named.count("data-column") == 2
+    assert '<td data-column="b">2</td>' in named
+
+
+@pytest.mark.full
+def test_the_demo_runs_as_make_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = subprocess.run(
+        ["/usr/bin/env", "make", "-n", "demo"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    commands = re.findall(r"(?m)^.*?(?:-m |/)mixer ((?:train|compare|report) .+)$", made)
+    assert [command.split()[0] for command in commands] == ["train", "train", "train", "compare", "report"]
+    monkeypatch.chdir(tmp_path)
+    short = ["--training.max_steps", "2", "--training.eval_on_start", "false", "--batch_size", "8"]
+    for command in commands:
+        words = command.replace("recipes/", f"{ROOT}/recipes/").split()
+        main(words + short * (words[0] == "train"))
+    assert (tmp_path / "runs" / "demo" / "report.html").exists()
 
 
 @pytest.mark.full
