@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from mixer.models.multi_task import MultiTaskConfig, MultiTaskModel
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer
     from mixer.trainer.gradient_aggregation import GradientAggregation
+    from mixer.trainer.hooks import ForwardResult
+    from mixer.trainer.method import Method, RunContext, TaskContext
     from mixer.trainer.observers.gradient_options import Probing
     from mixer.trainer.sft import MixingSFTTrainer as MixingSFTTrainer
     from mixer.trainer.trainer import MixingMixin, MixingTrainer
@@ -80,6 +82,8 @@ else:
             "mixer.models.heads": ["Head"],
             "mixer.models.multi_task": ["MultiTaskConfig", "MultiTaskModel"],
             "mixer.gradients.probe": ["GradientProbe"],
+            "mixer.trainer.hooks": ["ForwardResult"],
+            "mixer.trainer.method": ["Method", "RunContext", "TaskContext"],
             "mixer.trainer.observers.gradient_options": ["Probing"],
             "mixer.trainer.variants": ["MixingSeq2SeqTrainer"],
             "mixer.trainer.sft": ["MixingSFTTrainer"],
@@ -106,6 +110,7 @@ __all__ = [
     "DoReMi",
     "Fixed",
     "Floor",
+    "ForwardResult",
     "Function",
     "GradNorm",
     "GradientAggregation",
@@ -118,6 +123,7 @@ __all__ = [
     "Ledger",
     "LossChange",
     "MarginalValue",
+    "Method",
     "Mixing",
     "MixingDataLoader",
     "MixingMixin",
@@ -136,6 +142,7 @@ __all__ = [
     "Probing",
     "Proportional",
     "RegularizedBalance",
+    "RunContext",
     "Safeguard",
     "Scheduled",
     "SkillIt",
@@ -143,6 +150,7 @@ __all__ = [
     "StaticPolicy",
     "Stream",
     "TargetLoss",
+    "TaskContext",
     "Temperature",
     "TrustRegion",
     "UniMax",

@@ -1,5 +1,6 @@
 """The replay buffer: a growing and forgetting data set that is a stream of the mixture."""
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -223,6 +224,22 @@ class ReplayBuffer(Memory):
     def stand_in(self) -> "ReplayBuffer":
         """Returns a buffer of the same size and streams that only stores references; see `mixer.analysis.simulate`."""
         return ReplayBuffer(self.capacity, streams=self.stream_names, is_online=self.is_online)
+
+    def empty_copy(self, capacity: int, seed: int) -> "ReplayBuffer":
+        """Returns an empty buffer with the same options that only `remember` fills.
+
+        Args:
+            capacity: Largest number of its entries.
+            seed: Its random key.
+
+        Raises:
+            ValueError: If its contents are on disk, in a folder that two buffers cannot share.
+        """
+        if self.storage.working_folder is not None:
+            raise ValueError("storage: copies of a buffer cannot share a folder; use References() or InMemory().")
+        selection, storage, retrieval = (copy.deepcopy(r) for r in (self.selection, self.storage, self.retrieval))
+        options: dict[str, Any] = {"selection": selection, "storage": storage, "retrieval": retrieval}
+        return ReplayBuffer(capacity, **options, is_online=False, label_column=self.label_column, seed=seed)
 
     def as_method(self, name: str) -> Method:
         """Returns the method that fills the buffer during a run; see `mixer.mixture.cursor.GrowingDataset`."""

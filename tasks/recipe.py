@@ -20,7 +20,16 @@ from tasks.heads import HeadKind
 from tasks.task import TaskSequence
 
 # Fields that are passed on to the run.
-_RUN_OPTIONS = ("head", "second_draw", "batch_size", "optimizer", "scores_before", "curve_steps", "score")
+_RUN_OPTIONS = (
+    "head",
+    "second_draw",
+    "batch_size",
+    "optimizer",
+    "scores_before",
+    "curve_steps",
+    "score",
+    "score_steps",
+)
 _TWO_DATA_SETS = "not two data sets: for training and for evaluation."
 
 
@@ -81,6 +90,8 @@ class ContinualRecipe:
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
         curve_steps: After how many of its first steps each task is scored, for the area under the learning curves.
         score: What a task is scored by; `None` takes the accuracy where all tasks have classes, else the loss.
+        score_steps: Number of steps after which the tasks seen so far are scored, again and again.
+        held_out: Functions that give evaluation sets that are no task, by name.
     """
 
     model: ClassifierRecipe
@@ -97,6 +108,8 @@ class ContinualRecipe:
     scores_before: bool = True
     curve_steps: int | None = None
     score: Literal["accuracy", "loss"] | None = None
+    score_steps: int | None = None
+    held_out: dict[str, Factory] = field(default_factory=dict)
 
     def build(self) -> ContinualRun:
         """Builds the tasks, the model, the memory and the run.
@@ -117,6 +130,11 @@ class ContinualRecipe:
             memory=None if memory is None else _made("memory", memory, ReplayBuffer, "no ReplayBuffer."),
             mixing=None if self.mixing is None else as_policy(self.mixing),
             methods=(lambda: copy.deepcopy(methods)) if methods else None,
+            held_out={
+                name: call_by_name(f"held_out.{name}.factory", made.factory, made.arguments)
+                for name, made in self.held_out.items()
+            },
+            score=self.score,
             **{option: getattr(self, option) for option in _RUN_OPTIONS},
         )
 

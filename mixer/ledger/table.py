@@ -98,7 +98,7 @@ class Table:
 
     def seal(self) -> None:
         """Converts the tail to a Parquet part."""
-        self.close()
+        self.close(is_synced=False)  # the part is
         self._num_tail_rows = 0
         for tail in self._tails():
             number = table_files.number_of(tail)
@@ -109,11 +109,12 @@ class Table:
         for sealed in table_files.files_of(self.folder, "tail-*.arrow"):  # left by a crash between sealing and removal
             sealed.unlink()
 
-    def close(self) -> None:
+    def close(self, is_synced: bool = True) -> None:
         """Flushes, syncs and closes the file; appending reopens it."""
         self.flush()
         if self._writer is not None:
-            os.fsync(self._file.fileno())
+            if is_synced:
+                os.fsync(self._file.fileno())
             self._writer.close()
             self._file.close()
             self._writer = self._file = None

@@ -43,6 +43,7 @@ class StreamLosses:
         self.normalizations: dict[int, LossNormalization] = {}  # by stream if losses differ, else under 0
         self._reader: RowLossReader | None = None
         self._shifts_labels: bool | None = None
+        self._unwrapped: tuple[Any, nn.Module] | None = None  # the model of the Trainer, and what is in it
 
     # ---- The model, and who computes a loss ----
 
@@ -56,9 +57,11 @@ class StreamLosses:
     @property
     def unwrapped_model(self) -> nn.Module:
         """The model, not wrapped for distributed training."""
-        trainer = self._trainer
-        model: nn.Module = trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_torch_compile=False)
-        return model
+        wrapped = self._trainer.model_wrapped
+        if self._unwrapped is None or self._unwrapped[0] is not wrapped:  # accelerate takes milliseconds for it
+            own = self._trainer.accelerator.unwrap_model(wrapped, keep_torch_compile=False)
+            self._unwrapped = wrapped, own
+        return self._unwrapped[1]
 
     @property
     def sum_dtype(self) -> torch.dtype:

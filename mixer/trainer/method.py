@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mixer.mixture.cursor import GrowingDataset
 from mixer.trainer.hooks import ForwardResult, StepHook
@@ -71,10 +71,34 @@ class RunContext:
         return names.index(name)
 
 
+@dataclass(frozen=True)
+class TaskContext:
+    """A task of a continual run, as its methods see it.
+
+    Args:
+        number: Its number, from 0.
+        num_tasks: Number of tasks in the run.
+        name: Its name, which its stream has too.
+        dataset: Its training data, map-style.
+        classes: Its classes, ascending; `None` where samples have none.
+        seen: All classes up to this task, ascending; empty where samples have none.
+    """
+
+    number: int
+    num_tasks: int
+    name: str
+    dataset: Any
+    classes: tuple[int, ...] | None
+    seen: tuple[int, ...]
+
+
 class Method(StepHook):
     """A hook with a name: it may add a term to the loss, log, and save a state of its own.
 
     Everything it computes must be the same on every rank, except for what depends on a rank's own samples.
+
+    In a continual run it is told where tasks begin and end. Passed in a list it lasts for all tasks, and what it saves
+    is saved after each task too.
 
     A subclass sets `adds_term` if it returns a `term`, `one_stream_each` if micro-batches must contain one stream each,
     `needs_samples` if steps must keep their samples, and `takes_gradients` if each rank must have whole gradients of
@@ -86,6 +110,15 @@ class Method(StepHook):
     needs_samples: bool = False
     takes_gradients: bool = False
     attached_to: RunContext | None = None  # set by the trainer
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        for name, value in vars(cls).items():
+            _check_hook(cls, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _check_hook(type(self), name, value)
+        super().__setattr__(name, value)
 
     @property
     def name(self) -> str:
@@ -102,6 +135,22 @@ class Method(StepHook):
 
         Raises:
             ValueError: If it cannot take part in the run.
+        """
+
+    def begin_task(self, task: TaskContext, model: nn.Module) -> None:
+        """Called before the first step of a task of a continual run, on all ranks, after `attach`.
+
+        Args:
+            task: The task.
+            model: The model as the task before left it, also where a run resumes in the middle of this task.
+        """
+
+    def end_task(self, task: TaskContext, model: nn.Module) -> None:
+        """Called after the last step of a task of a continual run, on all ranks, before it is scored and saved.
+
+        Args:
+            task: The task.
+            model: The model, which it may change.
         """
 
     def retrieve(self, batch: StepBatch) -> bool:
@@ -199,6 +248,20 @@ class Method(StepHook):
         Raises:
             ValueError: If it does not fit.
         """
+
+
+_HOOKS = frozenset(
+    name for kind in (StepHook, Method) for name, value in vars(kind).items() if callable(value) and name[0] != "_"
+)
+
+
+def _check_hook(kind: type, name: str, value: object) -> None:
+    """Refuses data under the name of a hook, which would fail when the hook is called."""
+    if name in _HOOKS and not (callable(value) or isinstance(value, (staticmethod, classmethod))):
+        raise TypeError(
+            f"{kind.__name__}.{name} is a hook, which the trainer calls, but is set to a {type(value).__name__}. Give "
+            f"that attribute another name, such as _{name}."
+        )
 
 
 def as_methods(methods: object) -> tuple[Method, ...]:

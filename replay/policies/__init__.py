@@ -1,6 +1,6 @@
 """Replay policies: how much to replay, with another policy for the remaining streams."""
 
-from replay.policies.base import Replay, ReplayPolicy
+from replay.policies.base import Past, Replay, ReplayPolicy
 from replay.policies.forgetting_aware import ForgettingAware
 from replay.policies.ratios import Constant, OfSeen, OverProgress, Ratio, as_ratio
 from replay.policies.replay_bound import ReplayBound
@@ -12,6 +12,7 @@ __all__ = [
     "ForgettingAware",
     "OfSeen",
     "OverProgress",
+    "Past",
     "Ratio",
     "Replay",
     "ReplayBound",

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,20 @@ class Replay(NamedTuple):
 
     ratio: float
     shares: FloatArray
+
+
+class Past(NamedTuple):
+    """What came before a run that continues earlier ones, as a task of a continual run does.
+
+    Attributes:
+        num_samples: Sizes of the streams of the earlier runs, by name.
+        sources: By name of a memory that holds one earlier stream: the name of that stream.
+        state: The policy's own `lasting_state` at the end of the last run.
+    """
+
+    num_samples: Mapping[str, int]
+    sources: Mapping[str, str]
+    state: Mapping[str, Any]
 
 
 class ReplayPolicy(Policy):
@@ -48,6 +62,8 @@ class ReplayPolicy(Policy):
     """
 
     _remembered: ClassVar[tuple[str, ...]] = ("policy",)
+    needs_memory_per_task: ClassVar[bool] = False  # in a continual run
+    past: Past | None = None  # in a run that continues others
 
     def __init__(self, policy: Policy | str | Mapping[str, float] | None = None, *, additional: bool = False):
         self._has_default = policy is None
@@ -94,12 +110,16 @@ class ReplayPolicy(Policy):
         """
         return mixture.memories
 
+    def lasting_state(self) -> dict[str, Any]:
+        """Returns what the policy of the next run, `Past.state`, goes on with, as JSON-compatible data."""
+        return {}
+
     def start(self, mixture: Mixture) -> Decision:
         """Parts memories and other streams and starts the inner policy on these; see `Policy.start`."""
         names, replayed = mixture.names, self.replayed(mixture)
         self.memories = np.array(replayed, dtype=np.int64)
         self.others = np.array([k for k in range(len(names)) if k not in replayed], dtype=np.int64)
-        if not len(self.memories):
+        if not len(self.memories) and self.past is None:
             raise ValueError(
                 f"{type(self).__name__}: none of the streams {list(names)} is a ReplayBuffer, so there is nothing to "
                 "replay; add one to the streams, or mix by the inner policy alone."

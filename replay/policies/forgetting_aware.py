@@ -1,12 +1,14 @@
 """Replay in proportion to the rise of the losses of the memories."""
 
+from typing import Any
+
 import numpy as np
 
 from mixer.policies import Mixture, Observation, Policy
 from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import FloatArray
-from replay.policies.base import Replay, ReplayPolicy
+from replay.policies.base import Past, Replay, ReplayPolicy
 
 _ROUNDING = 1e-9
 
@@ -24,8 +26,9 @@ class ForgettingAware(ReplayPolicy):
     (no forward is spent on it), the relative form, in which T has no unit, and that `ρ` follows it too.
 
     It tells memories apart, so it is for a memory a task: the loss of one for all tasks also rises as harder samples
-    come into it. For the first `1 / (1 - s)` losses of a memory the reference follows the average, so that a lucky
-    first batch is not taken for what was once known.
+    come into it. For the first `1 / (1 - s)` losses of a stream the reference follows the average, so that a lucky
+    first batch is not taken for what was once known. In a continual run each earlier task has its own memory, and the
+    reference of a memory begins with the loss that its task ended with.
 
     Args:
         minimum: Least `ρ`, above 0: what is never replayed shows no loss.
@@ -40,7 +43,8 @@ class ForgettingAware(ReplayPolicy):
             run if the mixture has no replay buffer.
     """
 
-    _remembered = ("_average", "_lowest", "_num_losses")
+    _remembered = ("_average", "_lowest", "_num_losses")  # of all streams: an earlier task's go to its memory
+    needs_memory_per_task = True
 
     needs = frozenset({"loss"})
 
@@ -66,15 +70,35 @@ class ForgettingAware(ReplayPolicy):
         self._average = StreamAverage(smoothing, "smoothing")
 
     def start_replay(self, mixture: Mixture) -> Replay:
-        """Forgets all losses and replays the least, in equal shares; see `ReplayPolicy.start_replay`."""
-        self._average.start(len(self.memories))
-        self._lowest = np.zeros(len(self.memories))
-        self._num_losses = np.zeros(len(self.memories), dtype=np.int64)
+        """Forgets all losses but those of earlier runs, and replays the least; see `ReplayPolicy.start_replay`."""
+        self._names = mixture.names
+        self._average.start(len(self._names))
+        self._lowest = np.zeros(len(self._names))
+        self._num_losses = np.zeros(len(self._names), dtype=np.int64)
+        if self.past is not None:
+            self._take_up(self.past)
         return self._weigh()
 
+    def _take_up(self, past: Past) -> None:
+        for place, name in enumerate(self._names):
+            known = past.state.get(name) or past.state.get(past.sources.get(name, ""))
+            if known is not None:
+                self._average.set(place, known["loss"], known["num_losses"])
+                self._lowest[place], self._num_losses[place] = known["lowest"], known["num_losses"]
+
+    def lasting_state(self) -> dict[str, Any]:
+        """Returns the losses of all streams, those of earlier runs too; see `ReplayPolicy.lasting_state`."""
+        rows = zip(self._names, self._smoothed, self._lowest, self._num_losses, strict=True)
+        own = {
+            name: {"loss": float(loss), "lowest": float(lowest), "num_losses": int(count)}
+            for name, loss, lowest, count in rows
+            if count
+        }
+        return own if self.past is None else {**self.past.state, **own}
+
     def update_replay(self, observation: Observation) -> Replay:
-        """Takes the memories' losses into the averages and weighs anew; see `ReplayPolicy.update_replay`."""
-        losses = observation.losses[self.memories]
+        """Takes the losses into the averages and weighs anew; see `ReplayPolicy.update_replay`."""
+        losses = observation.losses
         self._average.take(losses)
         self._num_losses += np.isfinite(losses)
         is_young = self._num_losses * (1.0 - self._average.decay) <= 1.0 + _ROUNDING
@@ -85,11 +109,12 @@ class ForgettingAware(ReplayPolicy):
     @property
     def forgotten(self) -> FloatArray:
         """`[num_memories]`: `f_m`, in [0, 1]; 0 for a memory of which too little was seen."""
-        scale = np.maximum(np.abs(self._smoothed), np.abs(self._lowest))
+        smoothed, lowest = self._smoothed[self.memories], self._lowest[self.memories]
+        scale = np.maximum(np.abs(smoothed), np.abs(lowest))
         scale[scale == 0.0] = 1.0
         # Scaled first, as the difference of large losses could overflow.
-        lowest = self._lowest / scale
-        rise = np.maximum(0.0, self._smoothed / scale - lowest)
+        lowest = lowest / scale
+        rise = np.maximum(0.0, smoothed / scale - lowest)
         forgotten: FloatArray = np.divide(rise, rise + np.abs(lowest), out=np.zeros(len(rise)), where=rise > 0.0)
         return forgotten
 
@@ -99,5 +124,7 @@ class ForgettingAware(ReplayPolicy):
 
     def _weigh(self) -> Replay:
         forgotten = self.forgotten
+        if not len(forgotten):
+            return Replay(0.0, forgotten)
         shares = np.exp((forgotten - forgotten.max()) / self.temperature)
         return Replay(self.minimum + (self.maximum - self.minimum) * float(forgotten.mean()), shares / shares.sum())

@@ -1,12 +1,15 @@
 """Rules for the replay ratio: constant, over the run, or by the amount of data seen."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
 from mixer.policies import Mixture, Observation
 from mixer.utils.arrays import FloatArray
+
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class Ratio:
@@ -21,8 +24,8 @@ class Ratio:
         """Returns `ρ`, in [0, 1), at a progress in [0, 1]."""
         raise NotImplementedError
 
-    def start(self, mixture: Mixture) -> float:
-        """Returns `ρ` for the first step."""
+    def start(self, mixture: Mixture, earlier: Mapping[str, int] = _NOTHING) -> float:
+        """Returns `ρ` for the first step; `earlier` has the sizes of the streams of earlier runs, by name."""
         return self.at(0.0)
 
     def update(self, observation: Observation) -> float:
@@ -83,7 +86,8 @@ class OfSeen(Ratio):
     S are the streams (but for memories) that have given a sample so far, C those of them that were there in the last
     step. By `"tasks"`, `N_k = 1`: the T-th task in turn gets `1/T` and memory `1 - 1/T`. By `"samples"`, `N_k` is the
     size of the data set: each old sample has the same part in the mix as each new one. Both are 0 during the first
-    task, and where no stream is there any more they go on as if the smallest were.
+    task, and where no stream is there any more they go on as if the smallest were. In a continual run S includes the
+    earlier tasks.
 
     Args:
         by: What is counted.
@@ -100,8 +104,8 @@ class OfSeen(Ratio):
             )
         self.by = by
 
-    def start(self, mixture: Mixture) -> float:
-        """Gives 0, as nothing is old yet; see `Ratio.start`."""
+    def start(self, mixture: Mixture, earlier: Mapping[str, int] = _NOTHING) -> float:
+        """Counts what earlier runs saw; see `Ratio.start`."""
         is_memory = np.isin(np.arange(len(mixture.names)), mixture.memories)
         sizes = mixture.num_samples.astype(np.float64)
         unknown = [mixture.names[k] for k in np.flatnonzero((sizes == 0) & ~is_memory)]
@@ -111,7 +115,9 @@ class OfSeen(Ratio):
                 "Use ratio='tasks', or a number."
             )
         self._sizes: FloatArray = np.where(is_memory, 0.0, sizes if self.by == "samples" else 1.0)
-        return 0.0
+        self._earlier = float(sum(earlier.values()) if self.by == "samples" else len(earlier))
+        now = float(self._sizes[mixture.is_active].sum())
+        return self._old(now, now) if self._earlier and now else 0.0
 
     def update(self, observation: Observation) -> float:
         """Counts what was seen and what is there; see `Ratio.update`."""
@@ -120,7 +126,10 @@ class OfSeen(Ratio):
         if not sizes.any():
             return 0.0
         now = float(sizes[shares > 0.0].sum()) or float(sizes[sizes > 0.0].min())
-        return 1.0 - now / float(sizes.sum())
+        return self._old(now, float(sizes.sum()))
+
+    def _old(self, now: float, seen: float) -> float:
+        return 1.0 - now / (self._earlier + seen)
 
 
 def as_ratio(ratio: float | str | Callable[[float], float] | Sequence[tuple[float, float]] | Ratio) -> Ratio:

@@ -36,7 +36,8 @@ class ReplayBound(ReplayPolicy):
     move the ratio little, and the run ends at the bound.
 
     It needs evaluation sets of the old streams' names, an evaluation before the first step (`eval_on_start=True`), and
-    about twenty in the run. A replay buffer or a plain stream can be old.
+    about twenty in the run. A replay buffer or a plain stream can be old. In a continual run each earlier task has its
+    own memory, and the loss is bounded by that at the end of its task.
 
     Args:
         max_rise: Largest rise of each old stream's evaluation loss, relative to the first one; 0.05 is 5 %.
@@ -55,6 +56,7 @@ class ReplayBound(ReplayPolicy):
     _remembered = ("_logs", "_first", "_progresses", "_rises", "_num_at_limit", "_has_warned")
 
     needs = frozenset({"evaluation_loss", "first_evaluation"})
+    needs_memory_per_task = True
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class ReplayBound(ReplayPolicy):
 
     def replayed(self, mixture: Mixture) -> Sequence[int]:
         """Gives the old streams; see `ReplayPolicy.replayed`."""
-        if self.old is None and not mixture.memories:
+        if self.old is None and not mixture.memories and self.past is None:
             raise ValueError(
                 f"ReplayBound: none of the streams {list(mixture.names)} is a ReplayBuffer: name the old ones, "
                 f"old=[...], or add a buffer."
@@ -96,20 +98,28 @@ class ReplayBound(ReplayPolicy):
     def start_replay(self, mixture: Mixture) -> Replay:
         """Forgets all losses; see `ReplayPolicy.start_replay`."""
         self._names = [mixture.names[k] for k in self.memories]
-        self._logs = np.full(len(self._names), math.log(_odds(self.first_ratio) / len(self._names)))
-        self._first = np.full(len(self._names), np.nan)
+        first_odds = math.log(_odds(self.first_ratio) / max(len(self._names), 1))
+        known = {} if self.past is None else self.past.state
+        self._logs = np.array([known.get(name, {}).get("log_odds", first_odds) for name in self._names])
+        self._first = np.array([known.get(name, {}).get("first", np.nan) for name in self._names])
         self._progresses, self._rises = np.zeros(0), np.zeros((0, len(self._names)))
         self._num_at_limit, self._has_warned = 0, False
         return self._decided()
 
     def update_replay(self, observation: Observation) -> Replay:
         """Moves the odds after an evaluation; see `ReplayPolicy.update_replay`."""
-        if observation.evaluation_losses is not None:
+        if observation.evaluation_losses is not None and len(self.memories):
             self._take(observation.evaluation_losses[self.memories], observation)
         return self._decided()
 
+    def lasting_state(self) -> dict[str, Any]:
+        """Returns the odds and first losses, those of earlier runs too; see `ReplayPolicy.lasting_state`."""
+        rows = zip(self._names, self._logs, self._first, strict=True)
+        own = {n: {"log_odds": float(odds), "first": float(first)} for n, odds, first in rows if np.isfinite(first)}
+        return own if self.past is None else {**self.past.state, **own}
+
     def _take(self, losses: FloatArray, observation: Observation) -> None:
-        is_first = np.isnan(self._first) & np.isfinite(losses)
+        is_first = ~np.isfinite(self._first) & np.isfinite(losses)
         self._first = np.where(is_first, losses, self._first)
         rises = np.clip((losses - self._first) / np.maximum(np.abs(self._first), 1e-12), -1e6, 1e6)
         last = self._progresses[-1] if len(self._progresses) else 0.0

@@ -56,8 +56,9 @@ class ReplayRatio(ReplayPolicy):
         """Gives the first ratio; see `ReplayPolicy.start_replay`."""
         names = [mixture.names[k] for k in mixture.memories]
         shares = np.ones(len(names)) if self.shares is None else weights_array(self.shares, names, "ReplayRatio.shares")
-        self._shares = shares / shares.sum()
-        return Replay(self.ratio.start(mixture), self._shares)
+        self._shares = shares / max(shares.sum(), 1e-300)
+        earlier = {} if self.past is None else self.past.num_samples
+        return Replay(self.ratio.start(mixture, earlier), self._shares)
 
     def update_replay(self, observation: Observation) -> Replay:
         """Gives the present ratio; see `ReplayPolicy.update_replay`."""

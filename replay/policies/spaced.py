@@ -1,6 +1,7 @@
 """Replay in bursts at growing intervals, measured by the distance that the model has moved."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -65,8 +66,10 @@ class Spaced(ReplayPolicy):
 
     def start_replay(self, mixture: Mixture) -> Replay:
         """Forgets all time; there is no replay at first; see `ReplayPolicy.start_replay`."""
-        self._equal = np.full(len(self.memories), 1.0 / len(self.memories))
-        self._num_measured, self._first_interval = 0, 0.0
+        self._equal = np.full(len(self.memories), 1.0 / max(len(self.memories), 1))
+        known = {} if self.past is None else self.past.state
+        self._num_measured = int(known.get("num_measured", 0))
+        self._first_interval = float(known.get("first_interval", 0.0))
         self._elapsed, self._factor = 0.0, 1.0
         self._num_tasks, self._num_left = 0, 0
         return Replay(0.0, self._equal)
@@ -85,6 +88,10 @@ class Spaced(ReplayPolicy):
             self._num_left, self._elapsed = self.burst_steps, 0.0
             self._factor = min(self._factor * self.growth, _HUGE)
         return Replay(self.ratio if self._num_left > 0 else 0.0, self._equal)
+
+    def lasting_state(self) -> dict[str, Any]:
+        """Returns the unit of time, which the first steps of the first run set; see `ReplayPolicy.lasting_state`."""
+        return {"num_measured": self._num_measured, "first_interval": self._first_interval}
 
     @property
     def _is_due(self) -> bool:

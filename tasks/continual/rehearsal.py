@@ -1,31 +1,37 @@
-"""The memory of a continual run, with its streams and policy, and methods."""
+"""How the past takes part in a continual run: memories, the replay policy, and methods."""
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers.utils import logging
 
 from mixer import MixingTrainer, Stream
 from mixer.policies import Policy
-from mixer.trainer.method import Method, as_methods
-from mixer.utils.files import folder_name
-from replay import DER, ReplayBuffer, ReplayRatio, extract_features
-from tasks.task import Task
+from mixer.trainer.method import Method, TaskContext, as_methods
+from mixer.utils.files import folder_name, read_json, write_json
+from replay import DER, ReplayBuffer, ReplayRatio
+from replay.policies import Past, ReplayPolicy
+from tasks.continual.memories import OneMemory, TaskMemories
+from tasks.task import Task, TaskSequence
 
-MEMORY = "memory"
-_METHODS = "methods"
+_METHODS, _POLICY_FILE = "methods", "policy.json"
+logger = logging.get_logger(__name__)
 
 Methods = Sequence[Method] | Callable[[], Sequence[Method]]
 
 
 class Rehearsal:
-    """The memory of a continual run and how it takes part, and methods, with a memory or without one.
+    """The memories of a continual run, the policy that replays them, and methods, with a memory or without one.
 
     Args:
         memory: The buffer, or `None`.
         second_draw: Name of a stream that draws from it once more, or `None`.
         mixing: How much is replayed; `None` for as many samples on top as there are new ones, in each draw.
         methods: What else takes part, or gives it anew for each task.
-        task_names: Names of the tasks, whose streams they are too.
+        sequence: The tasks.
 
     Raises:
         ValueError: If there is no memory but something for it, or two streams would have the same name.
@@ -38,32 +44,39 @@ class Rehearsal:
         second_draw: str | None,
         mixing: Policy | None,
         methods: Methods | None,
-        task_names: Sequence[str],
+        sequence: TaskSequence,
     ):
-        if memory is None and (mixing is not None or second_draw is not None):
-            raise ValueError(
-                "mixing and second_draw say how a memory is replayed, but memory is None: give a ReplayBuffer, or "
-                "leave them out."
-            )
-        if mixing is not None and not isinstance(mixing, Policy):
-            raise TypeError(
-                "mixing must be a policy that fits every task, whose streams have other names, such as "
-                f"ReplayRatio(0.5), got a {type(mixing).__name__}."
-            )
-        if MEMORY in task_names:
-            raise ValueError(f"A task is called {MEMORY!r}, which is the name of the memory's stream; rename it.")
-        if second_draw in (MEMORY, *task_names):
-            raise ValueError(f"second_draw must be a name that no other stream has, got {second_draw!r}.")
-        self.memory, self._second_draw, self._mixing = memory, second_draw, mixing
-        self._methods, self._task_names = methods, tuple(task_names)
+        _check(memory, second_draw, mixing)
+        self._memory, self._second_draw, self._mixing = memory, second_draw, mixing
+        self._methods, self._sequence = methods, sequence
+        self.needs: frozenset[str] = frozenset() if mixing is None else mixing.needs
+        self._memories = self._new_memories()
+        self._replay: ReplayPolicy | None = None  # of the present task
+        self._present_methods: list[Method] = []
+        self._lasting: dict[str, Any] = {}  # what replay policies of earlier tasks left
+        self._num_drawn: list[int] = []  # of the present buffers, before the task
         first, second = self.new_methods(), self.new_methods()
         # What is the same for every task goes on from one to the next with what it remembers.
-        self._lasting = [method for method in first if any(method is other for other in second)]
+        self._lasting_methods = [method for method in first if any(method is other for other in second)]
+
+    def _new_memories(self) -> OneMemory | TaskMemories | None:
+        if self._memory is None:
+            return None
+        replay, names = _replay_policy(self._mixing), self._sequence.names
+        if replay is None or not replay.needs_memory_per_task:
+            return OneMemory(self._memory, self._second_draw, names)
+        if self._second_draw is not None:
+            raise ValueError(
+                f"second_draw: {type(replay).__name__} has a memory for each task, and a second draw is of one for all."
+                " Leave it out, or take ReplayRatio."
+            )
+        return TaskMemories(self._memory, names)
 
     def refuse_earlier_tasks(self) -> None:
         """Raises a `ValueError` if a new run's memory already holds samples of its own tasks."""
-        names = self.memory.sources.names if self.memory is not None and self.memory.num_offered else ()
-        if known := [name for name in self._task_names if name in names]:
+        memory = self._memory
+        names = memory.sources.names if memory is not None and memory.num_offered else ()
+        if known := [name for name in self._sequence.names if name in names]:
             raise ValueError(
                 f"memory holds samples of the tasks {known} before the first of them is trained on, as after another "
                 "run. Give each run a new ReplayBuffer."
@@ -75,45 +88,110 @@ class Rehearsal:
         return any(isinstance(method, DER) for method in self.new_methods())
 
     def new_streams(self) -> list[Stream]:
-        """Returns the streams of the memory for a task's trainer."""
-        if self.memory is None:
-            return []
-        again = [] if self._second_draw is None else [Stream(self._second_draw, self.memory.second_draw())]
-        return [Stream(MEMORY, self.memory), *again]
+        """Returns the streams of the memories for a task's trainer."""
+        return [] if self._memories is None else self._memories.new_streams()
 
-    def new_mixing(self) -> Policy | None:
-        """Returns the policy of a task's trainer; `None` without a memory."""
-        if self._mixing is not None or self.memory is None:
-            return copy.deepcopy(self._mixing)
-        return ReplayRatio(1 / 2 if self._second_draw is None else 2 / 3, additional=True)
+    def trainer_options(self, number: int, eval_dataset: Any) -> dict[str, Any]:
+        """Returns the policy, the methods and the evaluation sets of a task's trainer.
+
+        Args:
+            number: Number of the task.
+            eval_dataset: The user's; sets of earlier tasks get the names of their memories.
+        """
+        self._present_methods = self.new_methods()
+        if isinstance(eval_dataset, Mapping) and self._memories is not None:
+            streams = {task: stream for stream, task in self._memories.sources.items()}
+            eval_dataset = {streams.get(name, name): dataset for name, dataset in eval_dataset.items()}
+        mixing = self._new_mixing(number)
+        return {"mixing": mixing, "methods": self._present_methods, "eval_dataset": eval_dataset}
+
+    def _new_mixing(self, number: int) -> Policy | None:
+        """Returns the policy, which goes on from earlier tasks; `None` without a memory."""
+        if self._memories is None:
+            return None
+        on_top = ReplayRatio(1 / 2 if self._second_draw is None else 2 / 3, additional=True)
+        mixing = on_top if self._mixing is None else copy.deepcopy(self._mixing)
+        self._replay = _replay_policy(mixing)
+        if self._replay is not None:
+            sizes = {task.name: len(task.train) for task in self._sequence.tasks[:number]}
+            self._replay.past = Past(sizes, self._memories.sources, self._lasting)
+        self._num_drawn = [buffer.num_drawn for buffer in self._memories.buffers]
+        return mixing
 
     def new_methods(self) -> list[Method]:
-        """Returns the methods for a task's trainer."""
+        """Returns the methods as a task's trainer gets them."""
         return list(as_methods(self._methods() if callable(self._methods) else self._methods or ()))
 
-    def remember(self, trainer: MixingTrainer, task: Task) -> None:
-        """Offers a whole task to a memory that is filled at the end of tasks, with features if it needs them."""
-        if self.memory is not None and not self.memory.is_online:
-            needs = self.memory.selection.needs
-            features = extract_features(trainer, task.train) if "features" in needs else None
-            self.memory.remember(task.name, task.train, features=features)
-            trainer.note_memories()
-            trainer.ledger.finish()
+    # ---- The ends of a task ----
+
+    def begin_task(self, trainer: MixingTrainer, number: int) -> None:
+        """Tells the methods of a trainer which task begins."""
+        for method, task, model in self._told(trainer, number):
+            method.begin_task(task, model)
+
+    def end_task(self, trainer: MixingTrainer, number: int) -> None:
+        """Tells the methods that a task ended, and lets the memories take it in."""
+        for method, task, model in self._told(trainer, number):
+            method.end_task(task, model)
+        self._warn_if_unused(number)
+        if self._replay is not None:
+            self._lasting = self._replay.lasting_state()
+        if self._memories is not None:
+            self._memories.take_in(trainer, self._sequence[number])
+
+    def _told(self, trainer: MixingTrainer, number: int) -> Iterator[tuple[Method, TaskContext, nn.Module]]:
+        task, sequence = self._sequence[number], self._sequence
+        labelled = any(known.classes is not None for known in sequence.tasks[: number + 1])
+        seen = sequence.classes_seen(number) if labelled else ()
+        context = TaskContext(number, len(sequence), task.name, task.train, task.classes, seen)
+        for method in self._present_methods:
+            yield method, context, trainer.side_runs.model
+
+    def _warn_if_unused(self, number: int) -> None:
+        buffers = [] if self._memories is None else self._memories.buffers
+        drawn = [buffer.num_drawn - before for buffer, before in zip(buffers, self._num_drawn, strict=True)]
+        held = sum(map(len, buffers))
+        if number and held and not any(drawn):
+            logger.warning(
+                "Task %r drew nothing from the memory, which holds %d samples: mixing=%s gave it no share. Give it "
+                "one, such as ReplayRatio(0.5).",
+                *(self._sequence[number].name, held, type(self._mixing).__name__),
+            )
+
+    # ---- State ----
 
     def save(self, folder: Path) -> None:
-        """Writes the memory, and the state of methods that last for all tasks."""
-        if self.memory is not None:
-            self.memory.save(folder / MEMORY)
-        for method in self._lasting:
+        """Writes the memories, what the policy goes on with, and the state of methods that last for all tasks."""
+        if self._memories is not None:
+            self._memories.save(folder)
+            write_json(folder / _POLICY_FILE, self._lasting)
+        for method in self._lasting_methods:
             method.save(folder / _METHODS / folder_name(method.name))
 
     def load(self, folder: Path, done: Iterable[Task]) -> None:
-        """Reads the memory and methods; `done` are the tasks trained on before."""
-        for method in self._lasting:
+        """Reads all that `save` wrote; `done` are the tasks trained on before."""
+        for method in self._lasting_methods:
             method.load(folder / _METHODS / folder_name(method.name))
-        if self.memory is None:
-            return
-        self.memory.load(folder / MEMORY)
-        for task in done:  # tells the buffer where it reads
-            if task.name in self.memory.sources.names:
-                self.memory.remember(task.name, task.train, [])
+        if self._memories is not None:
+            self._memories.load(folder, done)
+            self._lasting = read_json(folder / _POLICY_FILE)
+
+
+def _check(memory: ReplayBuffer | None, second_draw: str | None, mixing: Policy | None) -> None:
+    if memory is None and (mixing is not None or second_draw is not None):
+        raise ValueError(
+            "mixing and second_draw say how a memory is replayed, but memory is None: give a ReplayBuffer, or leave "
+            "them out."
+        )
+    if mixing is not None and not isinstance(mixing, Policy):
+        raise TypeError(
+            "mixing must be a policy that fits every task, whose streams have other names, such as ReplayRatio(0.5), "
+            f"got a {type(mixing).__name__}."
+        )
+
+
+def _replay_policy(mixing: Policy | None) -> ReplayPolicy | None:
+    """Finds the replay policy, which other policies may wrap."""
+    while mixing is not None and not isinstance(mixing, ReplayPolicy):
+        mixing = getattr(mixing, "policy", None)
+    return mixing

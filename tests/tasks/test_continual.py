@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -17,9 +18,9 @@ from mixer.ledger.ledger import Ledger
 from mixer.loading.step import StepBatch
 from mixer.trainer.checkpointing.lock import LOCK_FILE
 from mixer.trainer.hooks import ForwardResult
-from mixer.trainer.method import Method
+from mixer.trainer.method import Method, TaskContext
 from mixer.utils.files import read_json, write_json
-from replay import DERPlusPlus, ReplayBuffer, ReplayRatio
+from replay import DERPlusPlus, ForgettingAware, ReplayBound, ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk
 from tasks.continual.continual import ContinualRun
 from tasks.continual.ends import read_pace
@@ -90,7 +91,20 @@ RUNS: dict[str, dict[str, Any]] = {
     "growing, kept": {"memory": "reservoir", "optimizer": "kept", "head": "growing", "scenario": "class", **ADAM},
     "masked, payloads": {"memory": "disk", "optimizer": "kept", "methods": der, "scenario": "task", "num_labels": 6},
 }
-OWN = ("optimizer", "score", "scores_before", "curve_steps", "head", "second_draw", "methods", "mixing")
+OWN = (
+    "batch_size",
+    "eval_dataset",
+    "optimizer",
+    "score",
+    "scores_before",
+    "score_steps",
+    "held_out",
+    "curve_steps",
+    "head",
+    "second_draw",
+    "methods",
+    "mixing",
+)
 
 
 @cache
@@ -140,9 +154,10 @@ def build(folder: Path, name: str = "reservoir, fresh", instants: Instants | Non
     defaults = {"max_steps": -1, "num_train_epochs": 1, "save_strategy": "steps", "save_steps": 4}
     defaults |= {"lr_scheduler_type": "linear", "per_device_train_batch_size": 4, "logging_steps": 5}
     args, recorder = arguments(folder / "run", **{**defaults, **options}), Recorder(instants)
-    run = ContinualRun(model, tasks, args, memory=memory, batch_size=4, callbacks=[recorder, *callbacks], **own)
+    own.setdefault("batch_size", 4)
+    run = ContinualRun(model, tasks, args, memory=memory, callbacks=[recorder, *callbacks], **own)
     run.recorder = recorder  # type: ignore[attr-defined]
-    score_of, save_end = run._score_of, run._save_end
+    score_of, save_end = run.scoring.of_task, run._save_end
 
     def passing_score(trainer: Any, task: Task, when: str) -> Any:
         instants.pass_by(f"score {task.name}")
@@ -153,7 +168,7 @@ def build(folder: Path, name: str = "reservoir, fresh", instants: Instants | Non
         save_end(num_done)
         instants.pass_by(f"after end {num_done}")
 
-    run._score_of, run._save_end = passing_score, passing_save  # type: ignore[method-assign]
+    run.scoring.of_task, run._save_end = passing_score, passing_save  # type: ignore[method-assign]
     return run
 
 
@@ -382,6 +397,72 @@ def test_methods_of_a_list_last_and_those_of_a_function_are_new_for_each_task(wh
         assert losses.scores[3, number] == pytest.approx(expected.item(), abs=1e-6)
 
 
+def test_scores_of_every_few_steps_and_of_held_out_sets_stand_beside_the_matrix_and_change_nothing(
+    whole: Whole, tmp_path: Path
+) -> None:
+    _, end, _ = whole("reservoir, fresh")
+    changes = {"score_steps": 4, "held_out": {"general": data(9)}}
+    run = build(tmp_path / "whole", instants=(instants := Instants()), **changes)
+    matrix = run.run()
+    assert end_of(run) == end
+    course = matrix.course.to_pandas()
+    assert [*course.index] == [(task, step) for task in (1, 2, 3) for step in (0, 4, 8)]
+    assert course.notna().sum(axis=1).tolist() == [1] * 3 + [2] * 3 + [3] * 3  # the tasks seen so far
+    assert course["task_1"][2, 0] == matrix.scores[1, 0]
+    assert matrix.held_out()["general"].notna().all()
+    shown = str(matrix)
+    assert all(name in shown for name in ("before", "after task_3", "general"))
+    in_second = [number for number, name in enumerate(instants.names) if name == "step 6"][1]
+    with pytest.raises(Killed):
+        build(tmp_path, instants=Instants(in_second), **changes).run()
+    resumed = build(tmp_path, model_seed=7, **changes)
+    resumed.run(resume=True)
+    pd.testing.assert_frame_equal(resumed.scores.course.to_pandas(), course)
+    pd.testing.assert_frame_equal(ScoreMatrix.from_file(resumed.folder / "scores.json").held_out(), matrix.held_out())
+
+
+def test_a_run_is_overwritten_when_asked_and_else_refused(whole: Whole, tmp_path: Path) -> None:
+    _, end, _ = whole("none, fresh")
+    build(tmp_path, "none, fresh", max_steps=1).run()
+    with pytest.raises(ValueError, match="overwrite=True"):
+        build(tmp_path, "none, fresh").run()
+    with pytest.raises(ValueError, match="set one of them"):
+        build(tmp_path, "none, fresh").run(resume=True, overwrite=True)
+    run = build(tmp_path, "none, fresh")
+    run.run(overwrite=True)
+    assert end_of(run) == end
+
+
+class Told(Method):
+    """Records what it is told of tasks, and the weights then."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Any] = []
+
+    def begin_task(self, task: TaskContext, model: nn.Module) -> None:
+        self.tasks.append(("begin", task.number, task.name, task.classes, task.seen, weights_of(model).tolist()))
+
+    def end_task(self, task: TaskContext, model: nn.Module) -> None:
+        self.tasks.append(("end", task.number, task.name, task.classes, task.seen, weights_of(model).tolist()))
+
+
+def test_methods_are_told_of_tasks_and_of_the_model_before_them_after_a_kill_too(tmp_path: Path) -> None:
+    whole, resumed = Told(), Told()
+    changes = {"scenario": "class", "max_steps": 3, "save_steps": 1, "num_labels": 6}
+    build(tmp_path / "whole", "reservoir, fresh", instants := Instants(), methods=[whole], **changes).run()
+    assert [entry[:5] for entry in whole.tasks] == [
+        (when, number, f"task_{number + 1}", (2 * number, 2 * number + 1), tuple(range(2 * number + 2)))
+        for number in range(3)
+        for when in ("begin", "end")
+    ]
+    in_second = [number for number, name in enumerate(instants.names) if name == "step 3"][1]
+    with pytest.raises(Killed):
+        build(tmp_path, instants=Instants(in_second), methods=[Told()], **changes).run()
+    assert (tmp_path / "run" / "02-task_2" / "checkpoint-2").exists()
+    build(tmp_path, methods=[resumed], model_seed=7, **changes).run(resume=True)
+    assert resumed.tasks == whole.tasks[2:]
+
+
 def test_an_evaluation_that_fails_for_one_task_keeps_the_run_and_the_matrix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -411,9 +492,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"second_draw": "again"}, "memory is None: give a ReplayBuffer"),
     ({"memory": ReplayBuffer(3), "second_draw": "task_2"}, "a name that no other stream has, got 'task_2'"),
     ({"memory": ReplayBuffer(3), "mixing": {"task_1": 1.0}}, "mixing must be a policy that fits every task"),
+    ({"score_steps": 0}, "score_steps must be a number of steps, 1 or more"),
+    ({"held_out": {"task_1": data()}}, r"held_out has the names of tasks, \['task_1'\]"),
     ({"curve_steps": -1}, "curve_steps must be a whole number, 0 or more"),
     ({"optimizers": NO_OPTIMIZER}, "optimizers are made for each task"),
-    ({"sequence": TaskSequence((Task("memory", data(), data()),), "domain")}, r"A task is called 'memory'.*rename it"),
+    (
+        {"memory": ReplayBuffer(3), "sequence": TaskSequence((Task("memory", data(), data()),), "domain")},
+        r"A task is called 'memory'.*rename it",
+    ),
+    ({"memory": ReplayBuffer(3), "mixing": ReplayBound()}, r"give held-out samples of \['task_1', 'task_2'\]"),
+    ({"memory": ReplayBuffer(2), "mixing": ForgettingAware()}, "2 places for 3 tasks"),
+    ({"memory": ReplayBuffer(9, "LossAware"), "mixing": ForgettingAware()}, r"selection=LossAware has no \['loss'\]"),
     ({"sequence": classes_in_turn("class")}, "the model has 3 outputs, but the tasks have classes up to 5: set its"),
     (
         {"sequence": classes_in_turn("class"), "head": "growing", "memory": ReplayBuffer(3), "methods": der()},

@@ -173,3 +173,11 @@ def test_state_and_means_of_terms_go_with_checkpoints(tmp_path: Path) -> None:
     assert runs.logged(trainer, "term/Entropy") == runs.logged(whole, "term/Entropy")
     trainer.train()
     assert len(runs.logged(trainer, "term/Entropy")) == 2
+
+
+@pytest.mark.parametrize("value", [[1, 2], 0.5, None])
+def test_data_under_the_name_of_a_hook_is_refused_where_it_is_set(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"Entropy.classes is a hook.*such as _classes"):
+        Entropy(0.5).classes = value
+    with pytest.raises(TypeError, match=r"Bad.save is a hook"):
+        type("Bad", (Method,), {"save": value})

@@ -1,0 +1,134 @@
+"""Replay policies go on from task to task in a continual run, also where it is resumed in the middle of one."""
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mixer.ledger.ledger import Ledger
+from mixer.policies import Policy, Smoothed
+from replay import ForgettingAware, ReplayBound, ReplayRatio, Spaced
+from tasks.sources import Arrays
+from tasks.task import Task, TaskSequence
+from tests.helpers import weights_of
+from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
+from tests.tasks.test_continual import build
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "tasks": lambda: ReplayRatio("tasks"),
+    "samples": lambda: ReplayRatio("samples"),
+    "course": lambda: ReplayRatio([(0.0, 0.25), (1.0, 0.75)]),
+    "Spaced": lambda: Spaced(0.5, first_interval_steps=7, growth=1.0, burst_steps=2),
+    "ForgettingAware": lambda: ForgettingAware(smoothing=0.5),
+    "ReplayBound": lambda: ReplayBound(0.05),
+}
+SIZES = (40, 20, 20, 80)
+STEPS = 5
+
+
+@cache
+def sequence() -> TaskSequence:
+    random = np.random.default_rng(0)
+
+    def task(number: int, size: int) -> Task:
+        # Labels contradict those of the task before, so that what is learnt is forgotten.
+        inputs = random.normal(size=(size, 6)).astype(np.float32)
+        data = Arrays(inputs, ((inputs[:, 0] > 0) ^ (number % 2)).astype(np.int64))
+        return Task(f"task_{number + 1}", data, data, classes=(0, 1))
+
+    return TaskSequence(tuple(task(number, size) for number, size in enumerate(SIZES)), "domain")
+
+
+def run_of(folder: Path, name: str, instants: Instants | None = None) -> Any:
+    changes: dict[str, Any] = {"mixing": POLICIES[name](), "memory": "reservoir", "sequence": sequence()}
+    if name == "ReplayBound":
+        changes |= {"eval_dataset": {task.name: task.evaluation for task in sequence()}}
+        changes |= {"eval_on_start": True, "eval_strategy": "steps", "eval_steps": 1}
+    changes |= {"batch_size": 16, "num_labels": 2, "max_steps": STEPS, "save_steps": 2, "learning_rate": 0.3}
+    return build(folder, "reservoir, fresh", instants, scores_before=False, **changes)
+
+
+def counts(run: Any) -> list[pd.DataFrame]:
+    """Samples `[steps, streams]` of each task."""
+    ledgers = [Ledger(run.folder / f"{number:02}-task_{number}" / "ledger").to_pandas() for number in (1, 2, 3, 4)]
+    return [ledger.pivot_table(index="step", columns="stream", values="count", aggfunc="sum") for ledger in ledgers]
+
+
+def replayed(table: pd.DataFrame) -> pd.Series:
+    """Share of replayed samples by step."""
+    memories = [name for name in table.columns if name.startswith("memory")]
+    return table[memories].sum(axis=1) / table.sum(axis=1)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, list[str]]]:
+    @cache
+    def finished(name: str) -> tuple[Any, list[str]]:
+        run = run_of(tmp_path_factory.mktemp("whole"), name, instants := Instants())
+        run.run()
+        return run, instants.names
+
+    return finished
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_run_resumed_in_the_middle_of_a_task_ends_as_one_that_was_not(name: str, whole: Any, tmp_path: Path) -> None:
+    expected, instants = whole(name)
+    third = [number for number, instant in enumerate(instants) if instant == "step 3"][2]
+    with pytest.raises(Killed):
+        run_of(tmp_path, name, Instants(third)).run()
+    run = run_of(tmp_path, name)
+    run.run(resume=True)
+    assert weights_of(run.model).tolist() == weights_of(expected.model).tolist()
+    for found, own in zip(counts(run), counts(expected), strict=True):
+        pd.testing.assert_frame_equal(found, own)
+
+
+@pytest.mark.parametrize(
+    ("name", "shares"),
+    [("tasks", [0, 1 / 2, 2 / 3, 3 / 4]), ("samples", [0, 40 / 60, 60 / 80, 80 / 160])],
+)
+def test_what_is_old_counts_all_earlier_tasks(name: str, shares: list[float], whole: Any) -> None:
+    run, _ = whole(name)
+    np.testing.assert_allclose([replayed(table).mean() for table in counts(run)], shares, atol=0.05)
+
+
+def test_the_unit_of_model_time_is_that_of_the_first_steps_of_the_run(whole: Any) -> None:
+    run, _ = whole("Spaced")
+    bursts = [int((replayed(table) > 0).sum()) for table in counts(run)]
+    assert bursts[:2] == [0, 0]  # 7 steps of 5 a task set it, and a task begins the interval anew
+    assert run.rehearsal._lasting["num_measured"] == 7
+
+
+def test_each_task_has_a_memory_whose_loss_is_compared_with_that_at_the_end_of_its_task(whole: Any) -> None:
+    run, _ = whole("ForgettingAware")
+    last = counts(run)[3]
+    assert {*last.columns} == {"task_4", *(f"memory of task_{number}" for number in (1, 2, 3))}
+    known = run.rehearsal._lasting
+    assert known["memory of task_1"]["lowest"] <= known["task_1"]["lowest"]
+    assert replayed(counts(run)[1]).iloc[-1] > 0.1  # well above the floor of 0.05: what task 2 contradicts is forgotten
+
+
+def test_bounds_of_earlier_tasks_are_those_of_their_own_end(whole: Any) -> None:
+    run, _ = whole("ReplayBound")
+    at_start = {}
+    for number in (2, 3, 4):
+        table = Ledger(run.folder / f"{number:02}-task_{number}" / "ledger").evaluations()
+        name = f"memory of task_{number - 1}"
+        at_start[name] = float(table[(table.stream == name) & (table.step == 0)].loss.iloc[0])
+    known = {name: state["first"] for name, state in run.rehearsal._lasting.items()}
+    assert known == pytest.approx(at_start)
+
+
+def test_a_memory_that_was_never_drawn_from_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("transformers").propagate = True
+    mixing = Smoothed(ReplayRatio(0.0))
+    changes = {"mixing": mixing, "sequence": sequence(), "num_labels": 2, "max_steps": 1}
+    build(tmp_path, "reservoir, fresh", scores_before=False, **changes).run()
+    said = [record.getMessage() for record in caplog.records if "drew nothing" in record.getMessage()]
+    assert [text.split("'")[1] for text in said] == ["task_2", "task_3", "task_4"]
