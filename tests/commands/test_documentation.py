@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from packaging.version import Version
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
@@ -22,6 +23,8 @@ from docs.site import notebooks, pictures, tables
 from mixer.cli.entry import main
 from mixer.ledger.summary import summarise
 from mixer.policies.registry import built_in_policies
+from mixer.recipe.fields import check_fields
+from mixer.recipe.recipe import Recipe
 from tasks.text_domains import random_text
 from tests.commands.recipes import LLAMA, QUIET, ROOT
 
@@ -121,6 +124,15 @@ def test_pages_import_and_call_what_there_is() -> None:
                 if unknown and not open_ended:
                     wrong.append(f"{page.name}: {called.__name__} takes no {sorted(unknown)}")
     assert wrong == []
+
+
+def test_recipes_that_stand_alone_have_fields_that_there_are() -> None:
+    blocks = [
+        block for page in PAGES for block in re.findall(r"```yaml\n(# mixer train.+?)```", page.read_text(), re.DOTALL)
+    ]
+    assert blocks
+    for block in blocks:
+        check_fields(Recipe, yaml.safe_load(block))
 
 
 def test_the_first_snippet_trains(tmp_path: Path) -> None:
