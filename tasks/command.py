@@ -9,9 +9,9 @@ import pandas as pd
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from mixer.cli.command import Command, build_recipe, recipe_command
+from mixer.cli.command import Command, add_json, build_recipe, recipe_command
 from mixer.distributed.launch import build_together
-from mixer.utils.console import add_json, console, only_json, print_json
+from mixer.utils.console import console, only_json, print_json
 from mixer.utils.files import write_text
 from tasks.continual.continual import ContinualRun
 from tasks.continual.ends import RUN_STATE_FILE, checkpoints_in, read_pace, remove_run
@@ -23,11 +23,10 @@ from tasks.report.results import PAGE_FILE, write_page
 
 
 def continual() -> Command:
-    """Returns the command that trains on a sequence of tasks."""
+    """Train on a sequence of tasks from a recipe."""
     return recipe_command(
         ContinualRecipe,
         _train,
-        "train on a sequence of tasks from a recipe",
         description="Trains on a sequence of tasks from a recipe and evaluates all tasks after each. Any field can be "
         "overridden: --training.learning_rate 1e-3.",
         usage="[--resume auto|must|never] [--json]",
@@ -44,7 +43,7 @@ def continual() -> Command:
 
 
 def continual_compare() -> Command:
-    """Returns the command that compares continual runs."""
+    """Compare continual runs."""
     parser = ArgumentParser(
         description="Compares the metrics and scores of continual runs; mixer report also shows their training."
     )
@@ -54,7 +53,7 @@ def continual_compare() -> Command:
     )
     add_json(parser)
     example = "mixer continual-compare runs/continual/without-memory runs/continual/memory"
-    return Command(parser, _compare, "compare continual runs", example=example)
+    return Command(parser, _compare, example=example)
 
 
 def _train(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:

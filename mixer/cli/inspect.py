@@ -21,11 +21,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def inspect() -> Command:
-    """Returns the command `mixer inspect`."""
+    """Show a recipe's data and the problems in them."""
     return recipe_command(
         Recipe,
         _inspect,
-        "show a recipe's data and the problems in them",
         description="Shows a recipe's data as training will see them: sizes, lengths, truncation, examples, the first "
         "step, duplicates, and problems. No model weights are loaded. Every field can be overridden: "
         "--streams.NAME.weight 2.",
