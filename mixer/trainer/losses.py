@@ -194,7 +194,8 @@ class StreamLosses:
         rows, normalization = self.reader.row_losses(), self.normalization_of(micro.first_stream)
         if rows is None or not normalization.has_row_means:
             return rows
-        return rows / self.labels_per_row(batch_mapping(micro.inputs)).to(rows.device).clamp(min=1)
+        labels = self.labels_per_row(batch_mapping(micro.inputs))
+        return rows / labels.to(rows.device, non_blocking=True).clamp(min=1)
 
     # ---- The reader of row losses ----
 
@@ -240,6 +241,7 @@ class StreamLosses:
             keeps_output,
             self._needs.item_losses,
             weighs_by_probability=getattr(args, "loss_type", None) == "dft",
+            trusts_labels=not self.is_users,
         )
 
 
