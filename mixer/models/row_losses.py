@@ -234,7 +234,9 @@ class RowLossReader:
         self.item_losses = terms if self._keeps_items else None
 
     def _from_logits(self, logits: Tensor, labels: Tensor, kwargs: Mapping[str, Any]) -> Tensor | None:
-        known = self._labels if self._trusts_labels and isinstance(self._labels, Tensor) else labels
+        known, own = labels, self._labels
+        if self._trusts_labels and isinstance(own, Tensor) and own.shape == labels.shape:
+            known = own
         labels = labels.to(logits.device, non_blocking=True)
         if labels.is_floating_point() or logits.shape[-1] == 1:
             return self._float_label_losses(logits, labels, kwargs.get(TASK))
