@@ -41,6 +41,8 @@ COMMANDS = {
         (*_QUICK, "--streams", "3", "--threads", "1"),
     ),
     "targets": Command("speed.targets", "What do measurements of an objective's targets cost?", 16, _QUICK),
+    "growing": Command("speed.growing", "What does it save to let forwards grow with the batch?", None, _QUICK),
+    "gpu": Command("speed.gpu", "What do a step, measuring, loading and memory cost on GPUs?", None, None),
     "report": Command("speed.report", "How long does `mixer report` take on long runs?", 1, _QUICK),
     "quality": Command(
         "quality.command",

@@ -98,12 +98,15 @@ def take_turns(
     Returns:
         Milliseconds a step of each round, by name.
     """
-    is_on_gpu = any(trainer.args.device.type == "cuda" for trainer in trainers.values())
-    synchronise = torch.cuda.synchronize if is_on_gpu else lambda: None
-    turns = {
-        name: Turns(trainer, lambda: torch.set_num_threads(num_threads), synchronise)
-        for name, trainer in trainers.items()
-    }
+    device = next(iter(trainers.values())).args.device
+    synchronise = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
+    def prepare() -> None:
+        torch.set_num_threads(num_threads)
+        if device.type == "cuda":  # each thread has a current device of its own
+            torch.cuda.set_device(device)
+
+    turns = {name: Turns(trainer, prepare, synchronise) for name, trainer in trainers.items()}
     for name in trainers:
         turns[name].take(lead_steps[name])
     times: dict[str, list[float]] = {name: [] for name in trainers}

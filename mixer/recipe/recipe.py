@@ -52,6 +52,8 @@ class Recipe:
         epoch_size: Samples per epoch of the mixture.
         groupings: Groups of streams.
         drawing: How weights become sample counts: `exact` shares, or drawn at random (`multinomial`).
+        max_samples_per_micro_batch: Sample limit of a micro-batch, for batches that grow; `null` stands for
+            `per_device_train_batch_size`.
         max_tokens_per_micro_batch: Token limit of a micro-batch, in place of a number of samples.
         probe: How and how often to measure the streams' gradients.
         reference_model: A trained model for a policy that needs one, with the head of `model.task`: a folder, or a
@@ -87,6 +89,7 @@ class Recipe:
     epoch_size: int | None = None
     groupings: list[Grouping] = field(default_factory=list)
     drawing: Drawing = "exact"
+    max_samples_per_micro_batch: int | None = None
     max_tokens_per_micro_batch: int | None = None
     probe: Probing | None = None
     reference_model: str | None = None

@@ -87,13 +87,16 @@ def check_one_pass(
         )
 
 
-def check_arguments(trainer: Trainer, streams: Sequence[Stream], schedule: Schedule, max_tokens: int | None) -> None:
+def check_arguments(
+    trainer: Trainer, streams: Sequence[Stream], schedule: Schedule, cap: int, max_tokens: int | None
+) -> None:
     """Refuses training arguments that mixing cannot honour; `REFUSED` lists them with the reasons.
 
     Args:
         trainer: The trainer, after the construction of its parent class.
         streams: The streams.
         schedule: The batch-size schedule.
+        cap: Maximum number of samples in a micro-batch.
         max_tokens: Maximum number of tokens in a micro-batch, or `None`.
 
     Raises:
@@ -108,7 +111,7 @@ def check_arguments(trainer: Trainer, streams: Sequence[Stream], schedule: Sched
             f"script), or accelerate launch."
         )
     total, _ = resolve_batch_size(args, schedule.initial)
-    may_split_first = max_tokens is not None or total > args.train_batch_size * args.world_size
+    may_split_first = max_tokens is not None or total > cap * args.world_size
     config: Any = args.accelerator_config
     is_sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
     syncs_each = trainer.accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False)

@@ -37,15 +37,16 @@ class LoadingRules:
 
     Args:
         trainer: The trainer.
+        max_samples: Maximum samples of a micro-batch; `None` for that of the training arguments.
     """
 
-    def __init__(self, trainer: Trainer):
-        self._trainer = trainer
+    def __init__(self, trainer: Trainer, max_samples: int | None = None):
+        self._trainer, self._max_samples = trainer, max_samples
 
     @property
     def most_samples(self) -> int:
         """Maximum samples of a micro-batch, until memory runs out."""
-        return train_batch_size(self._trainer)
+        return train_batch_size(self._trainer) if self._max_samples is None else self._max_samples
 
     @property
     def removes_columns(self) -> bool:
@@ -61,6 +62,8 @@ class LoadingRules:
         Returns:
             A text in which `{}` stands for the number of samples.
         """
+        if self._max_samples is not None:
+            return "max_samples_per_micro_batch={}; the total stays"
         return f"per_device_train_batch_size={{}}, with batch_size={sizes} to keep the total"
 
 
@@ -174,6 +177,7 @@ class StreamLoading:
             worker_init_fn=partial(seed_worker, num_workers=workers, rank=args.process_index),
             multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
             limit_seconds=_SHARE_OF_TIMEOUT * args.ddp_timeout,
+            job_size=train_batch_size(self._trainer),
         )
 
     def new_feed(self, mixing: Mixing, rows_from: Path | None = None, allow_inexact: bool = False) -> Feed | None:

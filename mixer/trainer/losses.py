@@ -85,6 +85,10 @@ class StreamLosses:
         """Whether the user computes the loss, not the model or a known trainer."""
         return self._trainer.compute_loss_func is not None or not _is_known(type(self._trainer).compute_loss)
 
+    def _is_librarys(self, method: str) -> bool:
+        """Whether a method is that of a known trainer, which leaves labels as they are."""
+        return getattr(type(self._trainer), method).__module__.partition(".")[0] in ("transformers", "trl", "mixer")
+
     def is_users_for(self, stream_id: int) -> bool:
         """Whether the user computes the loss of a stream, not the model."""
         return self.is_users or self._streams[stream_id].compute_loss_func is not None
@@ -194,7 +198,8 @@ class StreamLosses:
         rows, normalization = self.reader.row_losses(), self.normalization_of(micro.first_stream)
         if rows is None or not normalization.has_row_means:
             return rows
-        return rows / self.labels_per_row(batch_mapping(micro.inputs)).to(rows.device).clamp(min=1)
+        labels = self.labels_per_row(batch_mapping(micro.inputs))
+        return rows / labels.to(rows.device, non_blocking=True).clamp(min=1)
 
     # ---- The reader of row losses ----
 
@@ -240,6 +245,7 @@ class StreamLosses:
             keeps_output,
             self._needs.item_losses,
             weighs_by_probability=getattr(args, "loss_type", None) == "dft",
+            trusts_labels=not self.is_users and all(map(self._is_librarys, ("training_step", "_prepare_inputs"))),
         )
 
 

@@ -180,7 +180,7 @@ class MicroBatchTraining:
             per_item: Weight of an item in that loss.
         """
         losses, rows, first = self._losses, self.last_rows, micro.first_stream
-        ids = torch.from_numpy(micro.stream_ids).to(sums.device)
+        ids = torch.from_numpy(micro.stream_ids).to(sums.device, non_blocking=True)
         is_single = bool((micro.stream_ids == first).all())
         are_rows = losses.normalization_of(first).rows_known and rows is not None and len(rows) == len(ids)
         if are_rows and rows is not None and not (is_single and losses.is_users_for(first)):

@@ -18,7 +18,7 @@ from mixer.mixture.clock import Budget
 from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing
-from mixer.mixture.resolve import check_max_tokens
+from mixer.mixture.resolve import check_micro_batch
 from mixer.mixture.stream import Stream, as_streams, skipping_of
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective, as_objective
@@ -55,12 +55,17 @@ class MixingMixin(Trainer):
             `None` uses the streams' own weights, or mixes in proportion to size if they have none.
         batch_size: Samples per step over all ranks: a number, a schedule, its name, or `f(step, batch_size) ->
             batch_size`. `None` uses `per_device_train_batch_size` × `gradient_accumulation_steps` × ranks.
-            Micro-batches hold at most `per_device_train_batch_size` samples, whatever the batch size.
+            Micro-batches hold at most `per_device_train_batch_size` samples, whatever the batch size, unless
+            `max_samples_per_micro_batch` is set.
         budget: Length of the run in epochs, samples, tokens or steps, instead of `num_train_epochs`; `max_steps` still
             ends a run. `None` uses these two as the Trainer does.
         epoch_size: Samples in an epoch of the mixture; `None` uses the sum over all streams.
         groupings: Groups of streams with weights and caps of their own.
         drawing: `"exact"` gives every stream its share to the sample, `"multinomial"` draws the counts at random.
+        max_samples_per_micro_batch: Maximum number of samples in one forward on a rank, which grows with the batch size
+            up to it; a rank with more samples in a step runs several, with the same gradient. `None` uses
+            `per_device_train_batch_size`. If so many do not fit into memory, `auto_find_batch_size=True` halves the
+            number, and checkpoints hold what it has found.
         max_tokens_per_micro_batch: Maximum number of tokens in a micro-batch, padding included, instead of
             `per_device_train_batch_size` samples. Works best with `train_sampling_strategy="group_by_length"`, which
             puts samples of similar length of a step into the same micro-batch.
@@ -132,6 +137,7 @@ class MixingMixin(Trainer):
         epoch_size: int | None = None,
         groupings: Sequence[Grouping] = (),
         drawing: Drawing = "exact",
+        max_samples_per_micro_batch: int | None = None,
         max_tokens_per_micro_batch: int | None = None,
         probe: Probing | None = None,
         reference_model: nn.Module | None = None,
@@ -153,14 +159,14 @@ class MixingMixin(Trainer):
     ):
         check_choice("nonfinite", nonfinite, NonFinite)
         check_choice("logging_style", logging_style, LoggingStyle)
-        check_max_tokens(max_tokens_per_micro_batch)
+        check_micro_batch(max_samples_per_micro_batch, max_tokens_per_micro_batch)
         takes_names = check_class(type(self), MixingMixin, args, positional)
         streams = [] if train_dataset is None else as_streams(train_dataset)
         by_set = compute_metrics if isinstance(compute_metrics, Mapping) else None
         if compute_metrics is not None and by_set is None:
             kwargs["compute_metrics"] = compute_metrics
         self._preparation = StreamPreparation(self, streams, _length_of_epoch(streams, epoch_size, budget))
-        self._rules, self._evaluation = self._new_rules(), StreamEvaluation(self, by_set)
+        self._rules, self._evaluation = self._new_rules(max_samples_per_micro_batch), StreamEvaluation(self, by_set)
         stand_in = self._preparation.stand_in(prepares=hasattr(super(), "_prepare_dataset"))
         if positional or not takes_names:
             super().__init__(model, args, data_collator, stand_in, *positional, **kwargs)
@@ -435,9 +441,9 @@ class MixingMixin(Trainer):
 
     # ---- What a drop-in class may decide otherwise ----
 
-    def _new_rules(self) -> LoadingRules:
+    def _new_rules(self, max_samples: int | None) -> LoadingRules:
         """Makes the rules of loading, before the parent class is constructed."""
-        return LoadingRules(self)
+        return LoadingRules(self, max_samples)
 
     # ---- The Trainer's private methods: see `seam.py` for the reasons ----
 
