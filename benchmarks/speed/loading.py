@@ -83,6 +83,7 @@ class MixingSource:
             default_data_collator,
             micro_batches=MicroBatchOptions(batch_size),
             stack_columns=dict,
+            stacks_lists=True,
             workers=WorkerOptions(num_workers, PREFETCH_FACTOR, persistent_workers=True),
         )
         self._losses = np.ones(len(datasets))

@@ -17,6 +17,7 @@ from transformers import (
 )
 from transformers.trainer_utils import RemoveColumnsCollator
 
+from mixer.loading.arrow import ArrowRows
 from mixer.loading.transport import Columns
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
@@ -98,6 +99,8 @@ class StreamReader:
         self._lengths = [_length(dataset) for dataset in datasets]
         self._reads_batches = [hasattr(type(dataset), "__getitems__") for dataset in datasets]
         self.has_columns = all(isinstance(dataset, ColumnReader) for dataset in datasets)
+        self._arrow = [ArrowRows.of(dataset) for dataset in datasets]
+        self.is_arrow = all(rows is not None for rows in self._arrow)
         declared = list(are_random or [None] * len(datasets))
         self._is_plain = [
             _is_plain(dataset) if is_random is None else not is_random
@@ -161,6 +164,17 @@ class StreamReader:
             names = [self._names[part.stream_id] for part in share]
             raise SampleError(f"The columns of the streams {names} cannot be stacked: {error}") from error
 
+    def stack(self, share: Sequence[StreamShare], allows_lists: bool) -> Columns | None:
+        """Reads rows of Arrow data sets by column, as the default collator stacks them; see `ArrowRows.stack`."""
+        parts = []
+        for part in share:
+            rows = self._arrow[part.stream_id]
+            views = None if rows is None else rows.views(part.indices)
+            if rows is None or views is None:
+                return None
+            parts.append((rows, views))
+        return parts[0][0].stack(parts, allows_lists) if parts else None
+
     def _read_stream_columns(self, part: StreamShare) -> Columns:
         self.place[:] = part.stream_id, -1
         try:
@@ -187,7 +201,10 @@ class StreamReader:
         dataset, indices, place = self._datasets[part.stream_id], part.indices.tolist(), self.place
         place[:] = part.stream_id, -1
         samples: list[Any] = []
-        if self._reads_batches[part.stream_id]:
+        arrow = self._arrow[part.stream_id]
+        if arrow is not None and (views := arrow.views(part.indices)) is not None:
+            samples = arrow.samples(views)
+        elif self._reads_batches[part.stream_id]:
             samples = dataset.__getitems__(indices)
         else:
             for index in indices:
