@@ -107,8 +107,8 @@ class StreamReader:
             for dataset, is_random in zip(datasets, declared, strict=True)
         ]
         self._draws = [is_random is True for is_random in declared]
-        # Stream and index of the current sample, -1 for several at once; workers keep them in shared memory.
-        self.place: Int64Array = np.full(2, -1)
+        # Stream and index of the current sample, -1 for several at once; in the shared memory of a worker, else `None`.
+        self.place: Int64Array | None = None
 
     def describe(self, share: Sequence[StreamShare]) -> str:
         """Returns the stream names and dataset indices of a share as text."""
@@ -176,7 +176,7 @@ class StreamReader:
         return parts[0][0].stack(parts, allows_lists) if parts else None
 
     def _read_stream_columns(self, part: StreamShare) -> Columns:
-        self.place[:] = part.stream_id, -1
+        self._note(part.stream_id, -1)
         try:
             columns: Columns = self._datasets[part.stream_id].read_columns(part.indices)
         except Exception as error:  # any error of a user's dataset is passed on with its sample
@@ -198,24 +198,28 @@ class StreamReader:
             raise self._error(stream_id, f"one of the samples {part.indices.tolist()}", error) from error
 
     def _read_at_once(self, part: StreamShare) -> Sequence[Any]:
-        dataset, indices, place = self._datasets[part.stream_id], part.indices.tolist(), self.place
-        place[:] = part.stream_id, -1
-        samples: list[Any] = []
-        arrow = self._arrow[part.stream_id]
+        dataset, indices, arrow = self._datasets[part.stream_id], part.indices.tolist(), self._arrow[part.stream_id]
+        self._note(part.stream_id, -1)
         if arrow is not None and (views := arrow.views(part.indices)) is not None:
             samples = arrow.samples(views)
         elif self._reads_batches[part.stream_id]:
             samples = dataset.__getitems__(indices)
+        elif self.place is None:
+            samples = [dataset[index] for index in indices]
         else:
-            for index in indices:
-                place[1] = index
-                samples.append(dataset[index])
+            samples = [dataset[self._note(part.stream_id, index)] for index in indices]
         if len(samples) != len(indices):
             counts = f"{len(samples)} samples for {len(indices)} indices"
             raise SampleError(f"Stream {self._names[part.stream_id]!r}: __getitems__ returned {counts}.")
-        if any(sample is None for sample in samples):
+        if type(None) in map(type, samples):
             raise ValueError("a sample is None")
         return samples
+
+    def _note(self, stream_id: int, index: int) -> int:
+        """Notes where this worker is; returns the index."""
+        if self.place is not None:
+            self.place[:] = stream_id, index
+        return index
 
     def _read_again(self, part: StreamShare) -> list[Any]:
         """Reads samples one by one after a failure, which names the one that fails."""
@@ -238,7 +242,7 @@ class StreamReader:
         return samples
 
     def _read_sample(self, stream_id: int, index: int) -> Any:
-        self.place[:] = stream_id, index
+        self._note(stream_id, index)
         try:
             sample = self._datasets[stream_id][index]
         except Exception as error:  # any error of a user's dataset is passed on with its sample

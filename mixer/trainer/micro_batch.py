@@ -100,7 +100,7 @@ class MicroBatchTraining:
             return torch.zeros_like(loss)
         loss = self._add_losses(sums, micro, loss / (self._divisor / counting), counting * world_size / total)
         self.last_loss = loss
-        sums[-1] += loss * (total / self._run.step.num_items) / world_size
+        sums[-1].add_(loss * (total / self._run.step.num_items) / world_size)
         return loss
 
     @contextlib.contextmanager
@@ -147,7 +147,8 @@ class MicroBatchTraining:
 
         def weighted(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
             is_first, self._has_gone_backward = not self._has_gone_backward, True
-            loss = loss / (self._divisor / self._factor if self._factor else float("inf"))
+            divisor = self._divisor / self._factor if self._factor else float("inf")
+            loss = loss if divisor == 1.0 else loss / divisor
             return backward(loss if add_terms is None or not is_first else add_terms(loss), *args, **kwargs)
 
         with MethodReplaced(accelerator, "backward", weighted):
