@@ -44,7 +44,7 @@ class StepResult:
 
     @functools.cached_property
     def _means(self) -> FloatArray:
-        sums = self.loss_sums[:-1].cpu().numpy().astype(np.float64)
+        sums = self.loss_sums[:-1].cpu().numpy().astype(np.float64, copy=False)
         items = self.contents.items
         means: FloatArray = np.divide(sums, items, out=np.full(len(sums), np.nan), where=items > 0)
         return means

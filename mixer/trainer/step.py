@@ -263,8 +263,9 @@ class StepRunner:
 
     def _decide(self, result: StepResult, observed: dict[str, Any]) -> None:
         run = self._run
-        is_seen = np.isfinite(result.losses) if "loss" in run.options.policy.needs else False
-        losses = np.where(is_seen, result.losses, np.nan)
+        losses = np.full(len(run.streams), np.nan)
+        if "loss" in run.options.policy.needs:  # else they may stay on a GPU
+            losses = np.where(np.isfinite(result.losses), result.losses, np.nan)
         skipped = result.contents.skipped
         try:
             run.mixing.observe(
