@@ -32,6 +32,7 @@ class Command:
 COMMANDS = {
     "overhead": Command("speed.overhead", "What does a step cost over one of the Trainer?", 6, _QUICK),
     "start": Command("speed.start", "What do imports, a constructor and its first step cost?", 1, _QUICK),
+    "step": Command("speed.step", "Where do the microseconds of a tiny model's step go?", 5, _QUICK),
     "planning": Command("speed.planning", "How fast are plans, batches and the first batch of all?", 3, _QUICK),
     "data_path": Command("speed.data_path", "What do loading ahead, resuming and grouping by length give?", 5, _QUICK),
     "probe": Command(

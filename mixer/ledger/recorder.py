@@ -162,12 +162,12 @@ class Recorder(HasState):
             gradient_norm: Norm of its gradient before clipping, on any device; `None` if it was not measured.
             update_norm: Distance by which it moved the parameters; NaN if it was not measured.
         """
-        mixing = self._mixing
+        mixing, epochs = self._mixing, self._mixing.stream_epochs
         state: dict[str, NDArray[Any]] = {
             "seen": mixing.seen.copy(),
-            "unique": mixing.unique.copy(),
-            "coverage": np.minimum(1.0, mixing.stream_epochs),
-            "epoch": mixing.stream_epochs,
+            "unique": mixing.unique,
+            "coverage": np.minimum(1.0, epochs),
+            "epoch": epochs,
             "undelivered": mixing.planner.undelivered,
             "skipped": mixing.skipped.copy(),
             "owed": mixing.planner.deficit,
@@ -290,14 +290,15 @@ class Recorder(HasState):
         self, result: StepResult, state: dict[str, NDArray[Any]], place: dict[str, float], norm: float | None
     ) -> None:
         plan, contents, losses = result.plan, result.contents, result.losses
-        for stream_id in result.bad_streams() if self._ledger.is_writer else ():
+        finite = np.isfinite(losses)
+        are_finite = finite[contents.items > 0].all()
+        for stream_id in result.bad_streams() if self._ledger.is_writer and not are_finite else ():
             logger.warning(
                 "Step %d: the loss of stream %r is not finite (%s); the policy does not see it.",
                 plan.step,
                 self._mixing.names[stream_id],
                 losses[stream_id],
             )
-        finite = np.isfinite(losses)
         columns = {
             "weight": plan.weights,
             "count": plan.counts,
@@ -314,8 +315,8 @@ class Recorder(HasState):
         self._counts += plan.counts
         mean = float(result.sums[-1])
         self._ledger.record_clock(**place, loss=mean, gradient_norm=math.nan if norm is None else norm)
-        if finite[contents.items > 0].all() and np.isfinite(mean):
+        if are_finite and np.isfinite(mean):
             self._num_steps += 1
             self._total += mean
             counted = sums if result.item_factors is None else sums * result.item_factors
-            self._other += mean - float(counted.sum()) / max(int(contents.items.sum()), 1)
+            self._other += mean - float(counted.sum()) / max(contents.num_items, 1)

@@ -120,6 +120,7 @@ class StreamLoading:
             world_size=args.world_size,
             micro_batches=self._micro_batch_options(),
             stack_columns=self.model_columns if trainer.data_collator is default_data_collator else None,
+            stacks_lists=True,
             seed=self.seed,
             workers=self._worker_options(),
             pin_memory=args.dataloader_pin_memory and args.device.type not in ("cpu", "mps"),
@@ -210,7 +211,7 @@ class StreamLoading:
         inputs = {name: values for name, values in columns.items() if name in known}
         if "label" in inputs:
             label = inputs.pop("label")
-            inputs["labels"] = label.float() if label.is_floating_point() else label.long()
+            inputs = {"labels": label.float() if label.is_floating_point() else label.long(), **inputs}
         elif "label_ids" in inputs:
             inputs["labels"] = inputs.pop("label_ids")
         return inputs

@@ -188,7 +188,8 @@ class StreamLosses:
 
     def num_first_labels(self, micro: MicroBatch, per_row: Tensor) -> int:
         """Counts the labels that the Trainer counts although they are no loss terms."""
-        if self.differ or self.normalization_of(0).counts_rows:
+        counts_alike = loss_shifts_labels(self._trainer) == self.shifts_labels
+        if counts_alike or self.differ or self.normalization_of(0).counts_rows:
             return 0
         counted = items_per_row(batch_mapping(micro.inputs), loss_shifts_labels(self._trainer))
         return int(counted.sum()) - int(per_row.sum())

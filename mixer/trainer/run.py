@@ -61,7 +61,7 @@ class PresentStep:
     @property
     def num_items(self) -> int:
         """Items over all ranks; at least 1, because it is a divisor."""
-        return max(int(self.counts.items.sum()), 1)
+        return max(self.counts.num_items, 1)
 
 
 _NONE: Int64Array = np.zeros(0, dtype=np.int64)

@@ -270,7 +270,7 @@ class StepRunner:
     def _decide(self, result: StepResult, observed: dict[str, Any]) -> None:
         run = self._run
         losses = np.full(len(run.streams), np.nan)
-        if "loss" in run.options.policy.needs:
+        if "loss" in run.options.policy.needs:  # else they may stay on a GPU
             losses = np.where(np.isfinite(result.losses), result.losses, np.nan)
         skipped = result.contents.skipped
         try:
