@@ -19,7 +19,8 @@ from tasks.metrics.metrics import all_metrics, title_of
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.recipe import ContinualRecipe
 from tasks.report.matrices import read_matrices
-from tasks.report.results import PAGE_FILE, write_page
+from tasks.report.results import write_page
+from tasks.task_folders import PAGE_FILE
 
 
 def continual() -> Command:

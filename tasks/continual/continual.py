@@ -34,9 +34,10 @@ from tasks.continual.rehearsal import Methods, Rehearsal
 from tasks.continual.scoring import Scoring
 from tasks.heads import HeadKind, as_head
 from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
-from tasks.report.results import PAGE_FILE, write_metrics, write_page
+from tasks.report.results import write_metrics, write_page
 from tasks.score import Score, as_score
 from tasks.task import TaskSequence
+from tasks.task_folders import PAGE_FILE
 
 # Training arguments that may change when a run resumes.
 _SETTINGS = ("learning_rate", "num_train_epochs", "max_steps", "weight_decay", "per_device_train_batch_size", "seed")

@@ -14,8 +14,7 @@ from mixer.trainer.checkpointing.files import STATE_FILE, begin_writing, complet
 from mixer.utils.files import read_json, write_json
 from tasks.continual.cost import COLUMNS, read_cost
 from tasks.metrics.score_matrix import SCORES_FILE
-from tasks.report.results import METRICS_FILE, PAGE_FILE
-from tasks.task_folders import folder_of_task
+from tasks.task_folders import METRICS_FILE, PAGE_FILE, folder_of_task
 
 logger = logging.get_logger(__name__)
 

@@ -17,8 +17,8 @@ from tasks.metrics.metrics import all_metrics, title_of
 from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
 from tasks.report.matrices import check_same_metric, read_matrices
 from tasks.report.plots import score_plots, task_names
-from tasks.report.results import METRICS_FILE
 from tasks.report.training import joined_run, training_plots, training_rows
+from tasks.task_folders import METRICS_FILE
 
 
 def continual_run() -> ReportKind:
