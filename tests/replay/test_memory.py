@@ -214,3 +214,14 @@ def test_a_growing_memory_is_drawn_within_a_sample_of_its_share(total: int, rati
             assert -1.0 < owed < 1.0 + 1e-9
         assert (starts[1] + counts[1]) == buffer.num_drawn
         buffer.remember("a", DATA, range(step * 3, step * 3 + 3))
+
+
+@pytest.mark.parametrize("storage", ["references", "memory"])
+def test_a_cleared_buffer_keeps_the_same_samples_as_a_new_one(storage: str) -> None:
+    new, used = (ReplayBuffer(3, storage=storage, seed=4) for _ in range(2))
+    used.remember("numbers", list("12345"))
+    used.clear()
+    assert len(used) == 0
+    for buffer in (new, used):
+        buffer.remember("letters", list("abcdefgh"))
+    assert [used[slot] for slot in range(3)] == [new[slot] for slot in range(3)]
