@@ -9,7 +9,7 @@ from tasks.metrics.score_matrix import ScoreMatrix
 if TYPE_CHECKING:
     from tasks.continual.continual import ContinualRun
     from tasks.mlp import MLPConfig, MLPForImageClassification
-    from tasks.score import Score
+    from tasks.score import Score, generated
     from tasks.task import Task, TaskSequence
     from tasks.text_domains import ByteBlocks, cpp_headers, english_docstrings, python_source
 else:
@@ -18,7 +18,7 @@ else:
         {
             "tasks.continual.continual": ["ContinualRun"],
             "tasks.mlp": ["MLPConfig", "MLPForImageClassification"],
-            "tasks.score": ["Score"],
+            "tasks.score": ["Score", "generated"],
             "tasks.task": ["Task", "TaskSequence"],
             "tasks.text_domains": ["ByteBlocks", "cpp_headers", "english_docstrings", "python_source"],
         },
@@ -38,5 +38,6 @@ __all__ = [
     "cpp_headers",
     "english_docstrings",
     "explain",
+    "generated",
     "python_source",
 ]

@@ -1,4 +1,8 @@
-"""Tasks whose classes overlap: blurry-M (Bang et al. 2021), i-Blurry (Koh et al. 2022), Si-Blurry (Moon et al. 2023)."""
+"""Tasks whose classes overlap.
+
+blurry-M (Bang et al. 2021, arXiv:2103.17230), i-Blurry (Koh et al. 2022, arXiv:2110.10031), Si-Blurry (Moon et al.
+2023, arXiv:2308.09303).
+"""
 
 from collections.abc import Sequence
 from itertools import zip_longest

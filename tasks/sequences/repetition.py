@@ -63,9 +63,10 @@ def _slots(num_classes: int, num_tasks: int, per_task: int, generator: np.random
         # A class with as many slots left as there are tasks is in all of them; there are never too many of these.
         due = np.flatnonzero(left == num_tasks - number)
         others = np.flatnonzero((left > 0) & (left < num_tasks - number))
-        weights = left[others] / max(left[others].sum(), 1)
-        drawn = generator.choice(others, per_task - len(due), replace=False, p=weights) if per_task > len(due) else []
-        chosen = np.concatenate([due, drawn]).astype(np.int64)
+        chosen = due
+        if per_task > len(due):
+            shares = left[others] / left[others].sum()
+            chosen = np.concatenate([due, generator.choice(others, per_task - len(due), replace=False, p=shares)])
         present[chosen, number], left[chosen] = True, left[chosen] - 1
     return present
 
