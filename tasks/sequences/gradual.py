@@ -10,6 +10,7 @@ import torch
 
 from mixer.policies.shared.ranges import check_range
 from mixer.utils.arrays import Int64Array
+from tasks.sequences.by_class import by_class
 from tasks.sequences.data_sets import pick
 from tasks.sequences.derived import joined
 from tasks.sequences.parts import check_between, check_seed
@@ -60,6 +61,28 @@ def gradual(sequence: TaskSequence, num_parts: int, width: float, seed: int) -> 
         ),
         "free",
     )
+
+
+def gradual_by_class(
+    train: Any, evaluation: Any, num_parts: int, width: float, seed: int, classes_per_task: int = 1
+) -> TaskSequence:
+    """Turns classes into a stream that shifts from each to the next; see `gradual`.
+
+    Args:
+        train: A labelled data set.
+        evaluation: Another, of the same classes.
+        num_parts: Number of parts.
+        width: Standard deviation of a task's Gaussian, in tasks.
+        seed: Seed of the order of samples; classes go by their numbers.
+        classes_per_task: Number of classes that come together.
+
+    Returns:
+        The sequence, boundary-free.
+
+    Raises:
+        ValueError: As `by_class` and `gradual`.
+    """
+    return gradual(by_class(train, evaluation, classes_per_task), num_parts, width, seed)
 
 
 def _stream(sizes: list[int], width: float, generator: np.random.Generator) -> Int64Array:
