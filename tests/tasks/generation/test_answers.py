@@ -1,4 +1,4 @@
-"""Generated answers: those of the model one prompt at a time, with nothing of it changed; on ranks see `tests/ranks`."""
+"""Generated answers are those of the model one prompt at a time, and change nothing of it; see also `tests/ranks`."""
 
 from pathlib import Path
 from typing import Any
