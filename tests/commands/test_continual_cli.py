@@ -78,7 +78,7 @@ def test_the_recipe_of_intents_learns_from_text(tmp_path: Path, printed: Runs, r
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("protocol", "num_tasks", "least"),
-    [("online", 5, 0.35), ("repetition", 10, 0.45), ("blurry", 5, 0.3), ("gradual", 10, 0.3)],
+    [("online", 5, 0.35), ("repetition", 10, 0.45), ("blurry", 5, 0.3), ("gradual", 20, 0.3)],
 )
 def test_recipes_of_protocols_learn_in_one_pass(
     protocol: str, num_tasks: int, least: float, tmp_path: Path, printed: Runs
