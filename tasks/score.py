@@ -178,7 +178,8 @@ def generated(
         name = _name(score if by_task is None else by_task[task.name])
         return score_texts(named[name], name, *generate_answers(trainer, task.evaluation, max_new_tokens, batch_size))
 
-    return Score(measure, " or ".join(named).replace("_", " "), higher_is_better)
+    metric = next(iter(named)).replace("_", " ") if len(named) == 1 else "answer score"
+    return Score(measure, metric, higher_is_better)
 
 
 def _name(score: Any) -> str:

@@ -99,7 +99,7 @@ def test_each_task_has_its_score(tmp_path: Path) -> None:
         return {"num_texts": len(predictions), "other": 0.0}
 
     score = generated({"first": "exact_match", "second": num_texts}, max_new_tokens=2)
-    assert (score.metric, score.higher_is_better) == ("exact match or num texts", True)
+    assert (score.metric, score.higher_is_better) == ("answer score", True)
     assert (score.measure(trainer, first), score.measure(trainer, second)) == (0.0, 7.0)
     with pytest.raises(ValueError, match=r"none for task 'third', only for \['first', 'second'\]"):
         score.measure(trainer, third)
