@@ -31,6 +31,8 @@ class Command:
 
 COMMANDS = {
     "overhead": Command("speed.overhead", "What does a step cost over one of the Trainer?", 6, _QUICK),
+    "start": Command("speed.start", "What do imports, a constructor and its first step cost?", 1, _QUICK),
+    "step": Command("speed.step", "Where do the microseconds of a tiny model's step go?", 5, _QUICK),
     "planning": Command("speed.planning", "How fast are plans, batches and the first batch of all?", 3, _QUICK),
     "data_path": Command("speed.data_path", "What do loading ahead, resuming and grouping by length give?", 5, _QUICK),
     "probe": Command(
@@ -40,6 +42,8 @@ COMMANDS = {
         (*_QUICK, "--streams", "3", "--threads", "1"),
     ),
     "targets": Command("speed.targets", "What do measurements of an objective's targets cost?", 16, _QUICK),
+    "growing": Command("speed.growing", "What does it save to let forwards grow with the batch?", None, _QUICK),
+    "gpu": Command("speed.gpu", "What do a step, measuring, loading and memory cost on GPUs?", None, None),
     "report": Command("speed.report", "How long does `mixer report` take on long runs?", 1, _QUICK),
     "quality": Command(
         "quality.command",

@@ -18,9 +18,17 @@ class Turns(TrainerCallback):
         trainer: The trainer; it runs in a thread of its own, and only while it has its turn.
         prepare: Called at the start of that thread.
         synchronise: Waits until the device has done its work.
+        clock: Gives seconds; called in that thread.
     """
 
-    def __init__(self, trainer: Trainer, prepare: Callable[[], None], synchronise: Callable[[], None]):
+    def __init__(
+        self,
+        trainer: Trainer,
+        prepare: Callable[[], None],
+        synchronise: Callable[[], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        self._clock = clock
         self._prepare, self._synchronise, self._train = prepare, synchronise, trainer.train
         self._go, self._done = threading.Semaphore(0), threading.Semaphore(0)
         self._left, self._is_last = 0, False
@@ -58,13 +66,13 @@ class Turns(TrainerCallback):
         self._left -= 1
         if self._left == 0:
             self._synchronise()
-            self._seconds = time.perf_counter() - self._started
+            self._seconds = self._clock() - self._started
             self._done.release()
             self._wait()
 
     def _wait(self) -> None:
         self._go.acquire()
-        self._started = time.perf_counter()
+        self._started = self._clock()
 
     def _hand_over(self) -> None:
         self._go.release()
@@ -84,7 +92,12 @@ class Turns(TrainerCallback):
 
 
 def take_turns(
-    trainers: Mapping[str, Trainer], lead_steps: Mapping[str, int], num_rounds: int, block: int, num_threads: int
+    trainers: Mapping[str, Trainer],
+    lead_steps: Mapping[str, int],
+    num_rounds: int,
+    block: int,
+    num_threads: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Has all trainers do their steps, a block each in every round.
 
@@ -94,16 +107,20 @@ def take_turns(
         num_rounds: Number of rounds.
         block: Steps of a turn.
         num_threads: torch's threads.
+        clock: Gives seconds; called in the thread of a trainer.
 
     Returns:
         Milliseconds a step of each round, by name.
     """
-    is_on_gpu = any(trainer.args.device.type == "cuda" for trainer in trainers.values())
-    synchronise = torch.cuda.synchronize if is_on_gpu else lambda: None
-    turns = {
-        name: Turns(trainer, lambda: torch.set_num_threads(num_threads), synchronise)
-        for name, trainer in trainers.items()
-    }
+    device = next(iter(trainers.values())).args.device
+    synchronise = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
+    def prepare() -> None:
+        torch.set_num_threads(num_threads)
+        if device.type == "cuda":  # each thread has a current device of its own
+            torch.cuda.set_device(device)
+
+    turns = {name: Turns(trainer, prepare, synchronise, clock) for name, trainer in trainers.items()}
     for name in trainers:
         turns[name].take(lead_steps[name])
     times: dict[str, list[float]] = {name: [] for name in trainers}

@@ -2,65 +2,65 @@
 
 from typing import TYPE_CHECKING
 
-import mixer.schedules as schedules
-from mixer.ledger.ledger import Ledger
-from mixer.mixture.clock import Budget
-from mixer.mixture.permutation import Order
-from mixer.policies import (
-    ADO,
-    DGA,
-    DWA,
-    FAMO,
-    GRAPE,
-    ODM,
-    Aioli,
-    BalancedPiKE,
-    CoBa,
-    Decision,
-    DoGE,
-    DoReMi,
-    Fixed,
-    Floor,
-    Function,
-    GradNorm,
-    GroupDRO,
-    Hold,
-    LossChange,
-    MarginalValue,
-    Mixture,
-    Objective,
-    Observation,
-    OPMix,
-    OverfitGuard,
-    PiKE,
-    Policy,
-    Proportional,
-    RegularizedBalance,
-    Safeguard,
-    Scheduled,
-    SkillIt,
-    Smoothed,
-    StaticPolicy,
-    TargetLoss,
-    Temperature,
-    TrustRegion,
-    Uniform,
-    UniMax,
-    WarmUp,
-    Wrapper,
-)
-from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
+    import mixer.schedules as schedules
     from mixer.gradients.probe import GradientProbe
+    from mixer.ledger.ledger import Ledger
     from mixer.loading.batch_sampler import AdaptiveBatchSampler
     from mixer.loading.dataloader import MixingDataLoader
+    from mixer.mixture.clock import Budget
     from mixer.mixture.controller import Mixing
     from mixer.mixture.groups import Grouping
+    from mixer.mixture.permutation import Order
     from mixer.mixture.stream import Stream
     from mixer.models.heads import Head
     from mixer.models.multi_task import MultiTaskConfig, MultiTaskModel
+    from mixer.policies import (
+        ADO,
+        DGA,
+        DWA,
+        FAMO,
+        GRAPE,
+        ODM,
+        Aioli,
+        BalancedPiKE,
+        CoBa,
+        Decision,
+        DoGE,
+        DoReMi,
+        Fixed,
+        Floor,
+        Function,
+        GradNorm,
+        GroupDRO,
+        Hold,
+        LossChange,
+        MarginalValue,
+        Mixture,
+        Objective,
+        Observation,
+        OPMix,
+        OverfitGuard,
+        PiKE,
+        Policy,
+        Proportional,
+        RegularizedBalance,
+        Safeguard,
+        Scheduled,
+        SkillIt,
+        Smoothed,
+        StaticPolicy,
+        TargetLoss,
+        Temperature,
+        TrustRegion,
+        Uniform,
+        UniMax,
+        WarmUp,
+        Wrapper,
+    )
+    from mixer.policies.gradient_statistics import GradientStatistics
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer
     from mixer.trainer.gradient_aggregation import GradientAggregation
     from mixer.trainer.hooks import ForwardResult
@@ -69,28 +69,6 @@ if TYPE_CHECKING:
     from mixer.trainer.sft import MixingSFTTrainer as MixingSFTTrainer
     from mixer.trainer.trainer import MixingMixin, MixingTrainer
     from mixer.trainer.variants import MixingSeq2SeqTrainer
-else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "mixer.trainer.adaptive_batch_size": ["AdaptiveBatchSizeTrainer"],
-            "mixer.loading.batch_sampler": ["AdaptiveBatchSampler"],
-            "mixer.mixture.controller": ["Mixing"],
-            "mixer.loading.dataloader": ["MixingDataLoader"],
-            "mixer.trainer.gradient_aggregation": ["GradientAggregation"],
-            "mixer.mixture.groups": ["Grouping"],
-            "mixer.models.heads": ["Head"],
-            "mixer.models.multi_task": ["MultiTaskConfig", "MultiTaskModel"],
-            "mixer.gradients.probe": ["GradientProbe"],
-            "mixer.trainer.hooks": ["ForwardResult"],
-            "mixer.trainer.method": ["Method", "RunContext", "TaskContext"],
-            "mixer.trainer.observers.gradient_options": ["Probing"],
-            "mixer.trainer.variants": ["MixingSeq2SeqTrainer"],
-            "mixer.trainer.sft": ["MixingSFTTrainer"],
-            "mixer.mixture.stream": ["Stream"],
-            "mixer.trainer.trainer": ["MixingMixin", "MixingTrainer"],
-        },
-    )
 
 __all__ = [
     "ADO",
@@ -159,3 +137,32 @@ __all__ = [
     "Wrapper",
     "schedules",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "mixer.policies": __all__,  # but for those below
+            "mixer.gradients.probe": ["GradientProbe"],
+            "mixer.ledger.ledger": ["Ledger"],
+            "mixer.loading.batch_sampler": ["AdaptiveBatchSampler"],
+            "mixer.loading.dataloader": ["MixingDataLoader"],
+            "mixer.mixture.clock": ["Budget"],
+            "mixer.mixture.controller": ["Mixing"],
+            "mixer.mixture.groups": ["Grouping"],
+            "mixer.mixture.permutation": ["Order"],
+            "mixer.mixture.stream": ["Stream"],
+            "mixer.models.heads": ["Head"],
+            "mixer.models.multi_task": ["MultiTaskConfig", "MultiTaskModel"],
+            "mixer.policies.gradient_statistics": ["GradientStatistics"],
+            "mixer.schedules": ["schedules"],
+            "mixer.trainer.adaptive_batch_size": ["AdaptiveBatchSizeTrainer"],
+            "mixer.trainer.gradient_aggregation": ["GradientAggregation"],
+            "mixer.trainer.hooks": ["ForwardResult"],
+            "mixer.trainer.method": ["Method", "RunContext", "TaskContext"],
+            "mixer.trainer.observers.gradient_options": ["Probing"],
+            "mixer.trainer.sft": ["MixingSFTTrainer"],
+            "mixer.trainer.trainer": ["MixingMixin", "MixingTrainer"],
+            "mixer.trainer.variants": ["MixingSeq2SeqTrainer"],
+        },
+    )

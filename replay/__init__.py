@@ -1,11 +1,28 @@
 """Experience replay: buffers that are streams of a mixture, with selection, storage, retrieval and replay policies."""
 
-from replay.buffer import ReplayBuffer
-from replay.feeding.features import extract_features
-from replay.methods import AGEM, DER, DERPlusPlus
-from replay.policies import ForgettingAware, ReplayBound, ReplayRatio, Spaced
-from replay.retrieval import MIR
-from replay.storage import InMemory, OnDisk, References
+from typing import TYPE_CHECKING
+
+from mixer.utils.lazy_imports import lazy_names
+
+if TYPE_CHECKING:
+    from replay.buffer import ReplayBuffer
+    from replay.feeding.features import extract_features
+    from replay.methods import AGEM, DER, DERPlusPlus
+    from replay.policies import ForgettingAware, ReplayBound, ReplayRatio, Spaced
+    from replay.retrieval import MIR
+    from replay.storage import InMemory, OnDisk, References
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "replay.buffer": ["ReplayBuffer"],
+            "replay.feeding.features": ["extract_features"],
+            "replay.methods": ["AGEM", "DER", "DERPlusPlus"],
+            "replay.policies": ["ForgettingAware", "ReplayBound", "ReplayRatio", "Spaced"],
+            "replay.retrieval": ["MIR"],
+            "replay.storage": ["InMemory", "OnDisk", "References"],
+        },
+    )
 
 __all__ = [
     "AGEM",

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from mixer.utils.lazy_imports import lazy_names
-from tasks.metrics.metrics import Metric, all_metrics, explain
-from tasks.metrics.score_matrix import ScoreMatrix
 
 if TYPE_CHECKING:
     from tasks.continual.continual import ContinualRun
+    from tasks.metrics.metrics import Metric, all_metrics, explain
+    from tasks.metrics.score_matrix import ScoreMatrix
     from tasks.mlp import MLPConfig, MLPForImageClassification
     from tasks.score import Score, generated
     from tasks.task import Task, TaskSequence
@@ -17,6 +17,8 @@ else:
         __name__,
         {
             "tasks.continual.continual": ["ContinualRun"],
+            "tasks.metrics.metrics": ["Metric", "all_metrics", "explain"],
+            "tasks.metrics.score_matrix": ["ScoreMatrix"],
             "tasks.mlp": ["MLPConfig", "MLPForImageClassification"],
             "tasks.score": ["Score", "generated"],
             "tasks.task": ["Task", "TaskSequence"],

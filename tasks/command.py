@@ -1,6 +1,5 @@
 """The commands `mixer continual RECIPE.yaml` and `mixer continual-compare RUN ...`."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,25 +9,25 @@ import pandas as pd
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from mixer.cli.command import Command, build_recipe, recipe_command
+from mixer.cli.command import Command, add_json, build_recipe, recipe_command
 from mixer.distributed.launch import build_together
-from mixer.utils.console import add_json, console, only_json, print_json
+from mixer.utils.console import console, only_json, print_json
 from mixer.utils.files import write_text
 from tasks.continual.continual import ContinualRun
-from tasks.continual.ends import RUN_STATE_FILE, read_pace
+from tasks.continual.ends import RUN_STATE_FILE, checkpoints_in, read_pace, remove_run
 from tasks.metrics.metrics import all_metrics, title_of
-from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
+from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.recipe import ContinualRecipe
 from tasks.report.matrices import read_matrices
-from tasks.report.results import METRICS_FILE, PAGE_FILE, write_page
+from tasks.report.results import write_page
+from tasks.task_folders import PAGE_FILE
 
 
 def continual() -> Command:
-    """Returns the command that trains on a sequence of tasks."""
+    """Train on a sequence of tasks from a recipe."""
     return recipe_command(
         ContinualRecipe,
         _train,
-        "train on a sequence of tasks from a recipe",
         description="Trains on a sequence of tasks from a recipe and evaluates all tasks after each. Any field can be "
         "overridden: --training.learning_rate 1e-3.",
         usage="[--resume auto|must|never] [--json]",
@@ -45,7 +44,7 @@ def continual() -> Command:
 
 
 def continual_compare() -> Command:
-    """Returns the command that compares continual runs."""
+    """Compare continual runs."""
     parser = ArgumentParser(
         description="Compares the metrics and scores of continual runs; mixer report also shows their training."
     )
@@ -55,7 +54,7 @@ def continual_compare() -> Command:
     )
     add_json(parser)
     example = "mixer continual-compare runs/continual/without-memory runs/continual/memory"
-    return Command(parser, _compare, "compare continual runs", example=example)
+    return Command(parser, _compare, example=example)
 
 
 def _train(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
@@ -90,8 +89,7 @@ def _train_run(run: ContinualRun, resume: str | None, recipe: str) -> ScoreMatri
 
 def _settle(folder: Path, resume: str | None) -> None:
     """Refuses states that `--resume` does not allow, and removes the old run for a new start."""
-    checkpoints = [*folder.glob("[0-9]*-*/checkpoint-*"), *folder.glob("[0-9]*-*/end")]
-    is_active = (folder / RUN_STATE_FILE).exists() or bool(checkpoints)
+    is_active = (folder / RUN_STATE_FILE).exists() or bool(checkpoints_in(folder))
     if resume is None and is_active:
         raise ValueError(
             f"training.output_dir: {folder} holds a continual run already: resume it (--resume auto), start a new "
@@ -100,11 +98,7 @@ def _settle(folder: Path, resume: str | None) -> None:
     if resume == "must" and not is_active:
         raise ValueError(f"--resume must: there is no continual run in training.output_dir {folder} to resume.")
     if resume == "never":
-        # The state goes first: what is left of a run is then none.
-        for name in (RUN_STATE_FILE, SCORES_FILE, METRICS_FILE, PAGE_FILE):
-            (folder / name).unlink(missing_ok=True)
-        for checkpoint in checkpoints:
-            shutil.rmtree(checkpoint)
+        remove_run(folder)
 
 
 def _compare(config: Namespace) -> None:
@@ -151,8 +145,8 @@ def _metrics_table(matrices: Mapping[str, ScoreMatrix]) -> Table:
     table = Table("", *matrices, title="Metrics")
     columns: list[Mapping[str, Any]] = [all_metrics(matrix, matrix.last_task) for matrix in matrices.values()]
     metric = next(iter(matrices.values())).metric
-    for name in columns[0]:
-        table.add_row(title_of(name, metric), *(_written(column[name]) for column in columns))
+    for name in dict.fromkeys(name for column in columns for name in column):
+        table.add_row(title_of(name, metric), *(_written(column.get(name, np.nan)) for column in columns))
     return table
 
 

@@ -25,7 +25,7 @@ from tasks.task import TaskSequence
 ScoreName = Literal["accuracy", "loss", "exact_match", "first_word_match", "token_f1", "rouge_l", "edit_similarity"]
 
 # Fields that are passed on to the run.
-_RUN_OPTIONS = ("head", "second_draw", "batch_size", "optimizer", "scores_before", "curve_steps")
+_RUN_OPTIONS = ("head", "second_draw", "batch_size", "optimizer", "scores_before", "curve_steps", "score_steps")
 _TWO_DATA_SETS = "not two data sets: for training and for evaluation."
 
 
@@ -89,6 +89,8 @@ class ContinualRecipe:
         curve_steps: After how many of its first steps each task is scored, for the area under the learning curves.
         score: What a task is scored by: a name, or `tasks.generated` and its arguments; `None` takes the accuracy where
             all tasks have classes, else the loss.
+        score_steps: Number of steps after which the tasks seen so far are scored, again and again.
+        held_out: Functions that give evaluation sets that are no task, by name.
     """
 
     model: ClassifierRecipe
@@ -106,6 +108,8 @@ class ContinualRecipe:
     scores_before: bool = True
     curve_steps: int | None = None
     score: ScoreName | Factory | None = None
+    score_steps: int | None = None
+    held_out: dict[str, Factory] = field(default_factory=dict)
 
     def build(self) -> ContinualRun:
         """Builds the tasks, the model, the memory and the run.
@@ -129,6 +133,10 @@ class ContinualRecipe:
             mixing=None if self.mixing is None else as_policy(self.mixing),
             methods=(lambda: copy.deepcopy(methods)) if methods else None,
             score=_made("score", score, Score, "no Score.") if isinstance(score, Factory) else score,
+            held_out={
+                name: call_by_name(f"held_out.{name}.factory", made.factory, made.arguments)
+                for name, made in self.held_out.items()
+            },
             **{option: getattr(self, option) for option in _RUN_OPTIONS},
             processing_class=tokenizer,
             data_collator=collator,

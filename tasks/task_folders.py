@@ -1,8 +1,10 @@
-"""Folders of the tasks of a continual run."""
+"""Folders of the tasks of a continual run, and names of its files."""
 
 from pathlib import Path
 
 from mixer.utils.files import folder_name
+
+METRICS_FILE, PAGE_FILE = "metrics.json", "scores.html"
 
 
 def folder_of_task(folder: Path, number: int, name: str) -> Path:

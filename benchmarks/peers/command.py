@@ -21,6 +21,7 @@ from transformers.utils import logging
 from benchmarks.common import hardware, write_json
 from benchmarks.peers import contests
 from benchmarks.peers.contestants import CONTINUAL, GRAMIAN, MIXING
+from benchmarks.peers.continual_work import PROTOCOLS
 from benchmarks.peers.tables import COLUMNS, OURS, Row, markdown, trial_rows
 
 Part = tuple[Callable[[argparse.Namespace], dict[str, Any]], Callable[[dict[str, Any]], list[Row]]]
@@ -90,7 +91,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="of `mixing`")
     parser.add_argument("--steps", type=int, default=300, help="steps of a run of `mixing`")
     parser.add_argument("--seeds", type=int, default=3, help="rounds of `continual` and `gramian`")
-    parser.add_argument("--protocols", nargs="+", choices=["split", "permuted"], default=["split", "permuted"])
+    parser.add_argument("--protocols", nargs="+", choices=[*PROTOCOLS], default=[*PROTOCOLS])
     parser.add_argument("--tasks", type=int, default=20, help="of permuted MNIST")
     parser.add_argument("--samples-per-task", type=int, default=10_000, help="of permuted MNIST")
     parser.add_argument("--gramian-steps", type=int, default=15, help="turns in each round of `gramian`")

@@ -120,7 +120,9 @@ def mixing_batches(datasets: Sequence[Any], batch_size: int, collator: Collator)
         Batches without end.
     """
     mixing = new_mixing(datasets, SHARES, batch_size)
-    loader = MixingLoader(mixing, datasets, collator, micro_batches=MicroBatchOptions(batch_size), stack_columns=dict)
+    loader = MixingLoader(
+        mixing, datasets, collator, micro_batches=MicroBatchOptions(batch_size), stack_columns=dict, stacks_lists=True
+    )
     losses = np.ones(len(datasets))
     while (batch := loader.next_batch()) is not None:
         yield batch.micro_batches[0].inputs

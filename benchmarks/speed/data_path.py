@@ -21,8 +21,12 @@ from benchmarks.speed.resuming import memory, resume, state_sizes
 from benchmarks.speed.staleness import staleness
 
 _WORKERS = (0, 2)
-# Kind of sample, samples of a batch.
-_LOADS = (("tokens", 32), ("tokens", 256), ("slow", 16))
+# Kind of sample, samples of a batch, numbers of workers.
+_LOADS = (
+    *((kind, size, (0,)) for kind in ("lists", "arrow", "arrow, torch") for size in (32, 256)),
+    *(("tokens", size, _WORKERS) for size in (32, 256)),
+    ("slow", 16, _WORKERS),
+)
 # Streams, samples of a step.
 _MIXTURES = ((3, 32), (10, 64))
 # Deviation of a step of the weights' logits, steps between two steps.
@@ -32,9 +36,9 @@ _LARGE = (1000, 65_536, 5, 1024)
 
 def _loading(args: argparse.Namespace) -> Any:
     results = []
-    for kind, batch_size in _LOADS:
-        for num_workers in _WORKERS:
-            is_fast = kind == "tokens"
+    for kind, batch_size, workers in _LOADS:
+        for num_workers in workers[:1] if args.loading else workers:
+            is_fast = kind != "slow"
             rounds, seconds = (args.rounds, 0.4) if is_fast else (max(2, args.rounds // 4), 1.6)
             if args.quick:
                 seconds = 0.1 if is_fast else 0.3
@@ -134,6 +138,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=100_000, help="samples of each of the three streams loaded from")
     parser.add_argument("--rounds", type=int, default=24, help="of loading tokens; a quarter of slow samples")
     parser.add_argument("--steps", type=int, default=300, help="of predictions; steps of padding")
+    parser.add_argument("--loading", action="store_true", help="loading without workers, and nothing else")
     args = parser.parse_args(argv)
     if args.quick:
         args.samples, args.rounds, args.steps = 5_000, 2, 20
@@ -147,6 +152,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     lags = {str(num_workers): staleness(num_workers) for num_workers in _WORKERS}
     loaded = _loading(args)
     _show_loading(loaded, lags)
+    if args.loading:
+        write_json(args.json, {"arguments": vars(args), "staleness": lags, "loading": loaded})
+        return
     beside = training(16, 2, max(2, args.rounds // 4), 0.3 if args.quick else 1.6)
     _show_training(beside)
     predicted = [

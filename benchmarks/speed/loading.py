@@ -2,10 +2,11 @@
 
 import gc
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from accelerate import Accelerator
 from torch.utils.data import ConcatDataset, DataLoader, Sampler
 from transformers import default_data_collator
@@ -19,6 +20,7 @@ from benchmarks.speed.competitors import (
     LazyRows,
     Rows,
     Sample,
+    arrow_datasets,
     make_rows,
     new_mixing,
 )
@@ -28,6 +30,7 @@ from mixer.loading.workers import WorkerOptions
 from mixer.mixture.plan import Plan
 
 OURS, BY_COLUMNS, THEIRS = "mixer", "mixer, by columns", "DataLoader"
+Clock = Callable[[], float]
 PREFETCH_FACTOR = 2
 # Batches beside those that workers may have loaded while others had their turn.
 _MARGIN = 2
@@ -83,6 +86,7 @@ class MixingSource:
             default_data_collator,
             micro_batches=MicroBatchOptions(batch_size),
             stack_columns=dict,
+            stacks_lists=True,
             workers=WorkerOptions(num_workers, PREFETCH_FACTOR, persistent_workers=True),
         )
         self._losses = np.ones(len(datasets))
@@ -145,7 +149,11 @@ class PreparedSource:
 
 
 def rates(
-    sources: Mapping[str, Source], rounds: int, seconds: float, step_seconds: float = 0.0
+    sources: Mapping[str, Source],
+    rounds: int,
+    seconds: float,
+    step_seconds: float = 0.0,
+    clock: Clock = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Has competitors draw batches in turns, with something else to do between two of them.
 
@@ -154,36 +162,37 @@ def rates(
         rounds: Number of turns each.
         seconds: About how long a turn is.
         step_seconds: How long a training step takes.
+        clock: Gives seconds; that of the thread's processor where it alone works.
 
     Returns:
         By name the samples a second of each turn.
     """
     measured: dict[str, list[float]] = {name: [] for name in sources}
     gc.collect()  # no old loader may be collected in a worker, whose copy of it would end those of others
-    num_batches = {name: _batches_of_a_turn(source, seconds, step_seconds) for name, source in sources.items()}
+    num_batches = {name: _batches_of_a_turn(source, seconds, step_seconds, clock) for name, source in sources.items()}
     for number in range(rounds):
         for name in rotated(list(sources), number):
-            measured[name].append(_rate(sources[name], num_batches[name], step_seconds))
+            measured[name].append(_rate(sources[name], num_batches[name], step_seconds, clock))
     for source in sources.values():
         source.stop()
     return measured
 
 
-def _batches_of_a_turn(source: Source, seconds: float, step_seconds: float) -> int:
-    _rate(source, 2, step_seconds)  # starts the workers
-    count, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds / 2:
+def _batches_of_a_turn(source: Source, seconds: float, step_seconds: float, clock: Clock) -> int:
+    _rate(source, 2, step_seconds, clock)  # starts the workers
+    count, start = 0, clock()
+    while clock() - start < seconds / 2:
         _draw(source, 2, step_seconds)
         count += 2
     return max(2 * count, 4)  # even: two workers deliver in pairs
 
 
-def _rate(source: Source, num_batches: int, step_seconds: float) -> float:
+def _rate(source: Source, num_batches: int, step_seconds: float, clock: Clock) -> float:
     # What was loaded while the others had their turns comes for nothing.
     _draw(source, source.num_ready + _MARGIN, step_seconds)
-    start = time.perf_counter()
+    start = clock()
     num_samples = _draw(source, num_batches, step_seconds)
-    return num_samples / (time.perf_counter() - start)
+    return num_samples / (clock() - start)
 
 
 def _draw(source: Source, num_batches: int, step_seconds: float) -> int:
@@ -199,7 +208,8 @@ def throughput(kind: str, batch_size: int, num_workers: int, rounds: int, second
     """Compares ours with the DataLoader, both with the same workers.
 
     Args:
-        kind: `"tokens"`, rows in memory, or `"slow"`, samples that cost 5 ms each.
+        kind: `"tokens"`, rows in memory; `"lists"`, lists of such samples; `"arrow"` and `"arrow, torch"`, data sets of
+            Hugging Face, for the DataLoader one with all rows; or `"slow"`, samples that cost 5 ms each.
         batch_size: Samples of a batch.
         num_workers: Number of processes that load.
         rounds: Number of turns each.
@@ -209,25 +219,37 @@ def throughput(kind: str, batch_size: int, num_workers: int, rounds: int, second
     Returns:
         `ksamples_per_second`: the spread of each competitor; `ratio`: ours over the DataLoader, for both ways of ours.
     """
-    sources: dict[str, Source] = {}
-    if kind == "tokens":
-        rows = make_rows(len(SHARES), num_samples)
-        samples, columns = [Rows(tokens) for tokens in rows], [ColumnRows(tokens) for tokens in rows]
-        sources[BY_COLUMNS] = MixingSource(columns, batch_size, num_workers)
-    else:
-        samples = _slow_rows(num_samples)
-    sources = {
-        OURS: MixingSource(samples, batch_size, num_workers),
-        **sources,
-        THEIRS: PreparedSource(samples, batch_size, num_workers),
+    by_name = _data_sets(kind, num_samples)
+    theirs = by_name.pop(THEIRS, by_name[OURS])
+    sources: dict[str, Source] = {
+        **{name: MixingSource(own, batch_size, num_workers) for name, own in by_name.items()},
+        THEIRS: PreparedSource(theirs, batch_size, num_workers),
     }
-    measured = rates(sources, rounds, seconds)
+    works_alone = num_workers == 0 and kind != "slow"
+    measured = rates(sources, rounds, seconds, clock=time.thread_time if works_alone else time.perf_counter)
     return {
         "kind": kind,
         "batch_size": batch_size,
         "num_workers": num_workers,
         "ksamples_per_second": {name: spread(np.array(values) / 1e3) for name, values in measured.items()},
         "ratio": {name: paired_ratio(values, measured[THEIRS]) for name, values in measured.items() if name != THEIRS},
+    }
+
+
+def _data_sets(kind: str, num_samples: int) -> dict[str, Sequence[Any]]:
+    """Makes the data sets of each competitor; the DataLoader's are ours where it has none."""
+    if kind == "slow":
+        return {OURS: _slow_rows(num_samples)}
+    rows = make_rows(len(SHARES), num_samples)
+    if kind == "tokens":
+        return {OURS: [Rows(tokens) for tokens in rows], BY_COLUMNS: [ColumnRows(tokens) for tokens in rows]}
+    if kind == "lists":
+        return {OURS: [[{"input_ids": row, "labels": row} for row in tokens] for tokens in rows]}
+    how = "torch" if kind == "arrow, torch" else None
+    together = arrow_datasets([torch.cat(rows)])
+    return {
+        OURS: [data.with_format(how) for data in arrow_datasets(rows)],
+        THEIRS: [data.with_format(how) for data in together],
     }
 
 

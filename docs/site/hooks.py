@@ -4,6 +4,7 @@ import re
 
 import reference
 import repository
+import tables
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import Files
@@ -22,9 +23,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     Returns:
         The same.
     """
-    for section in config.nav:
-        if "API reference" in section:
-            section["API reference"] = reference.navigation(_PACKAGES)
+    (pages,) = (section["Reference"] for section in config.nav if "Reference" in section)
+    (api,) = (page for page in pages if "API" in page)
+    api["API"] = reference.navigation(_PACKAGES)
     return config
 
 
@@ -41,6 +42,21 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     repository.add_pages(files, config)
     reference.add_pages(_PACKAGES, files, config)
     return files
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Names the columns of tables in their cells.
+
+    Args:
+        html: The page's content.
+        page: Where it is in the site.
+        config: The site's configuration.
+        files: The site's files.
+
+    Returns:
+        The content.
+    """
+    return tables.with_named_cells(html)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

@@ -1,28 +1,29 @@
-"""The commands of the command line, plug-ins of other packages included."""
+"""What a command of the command line is, and how commands with a recipe are made."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from argparse import Action
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
+from mixer.cli.help_groups import group_options
 from mixer.recipe.fields import check_written_classes
-from mixer.utils.console import add_json
-from mixer.utils.entry_points import load_plug_ins, made_by
 
 # Exit status of a command that is done, with findings that `--strict` does not allow.
 FOUND = 3
-
-PLUG_IN_GROUP = "adaptive_mixer.commands"
 
 _EXAMPLE = "Example:\n  "
 _Recipe = TypeVar("_Recipe")
 
 
 class HelpFormatter(DefaultHelpFormatter):
-    """Keeps an example on one line, ready to copy."""
+    """Keeps an example on one line, ready to copy, and lists no classes, which have commands of their own."""
+
+    def _get_help_string(self, action: Action) -> str:
+        return re.sub(r", known subclasses: [^)]*", "", super()._get_help_string(action))
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if text.startswith(_EXAMPLE):
@@ -36,13 +37,13 @@ class Command:
     """A command of the command line: `mixer NAME ...`.
 
     Other packages add commands by entry points of the group `adaptive_mixer.commands`: `name =
-    "package.module:function"`. The function takes no arguments and returns a `Command`.
+    "package.module:function"`. The function takes no arguments and returns a `Command`. `mixer --help` shows the first
+    line of its docstring, which is read without an import of the module.
 
     Args:
         parser: The command's arguments.
         run: Runs the command. A `ValueError` refuses the input and ends the process with status 2. It may return an
             exit status, such as `FOUND`.
-        summary: A few words for `mixer --help`.
         recipe_class: The dataclass of the recipe whose path is the first argument; the parser has its fields and an
             option `--recipe`. `None` for a command without a recipe.
         example: An example for the command's help.
@@ -50,29 +51,23 @@ class Command:
 
     parser: ArgumentParser
     run: Callable[[Namespace], int | None]
-    summary: str
     recipe_class: type | None = None
     example: str = ""
 
     def __post_init__(self) -> None:
+        self.parser.formatter_class = HelpFormatter
         if self.example:
             self.parser.epilog = f"{_EXAMPLE}{self.example}"
 
 
-def plugged_in_commands(taken: Sequence[str]) -> dict[str, Command]:
-    """Loads the commands of other packages by name; warns of each that cannot be loaded.
-
-    Args:
-        taken: Names that are reserved.
-    """
-    load = partial(made_by, kind="command", expected=Command)
-    return load_plug_ins(PLUG_IN_GROUP, "command", load, taken, stacklevel=2)
+def add_json(parser: ArgumentParser) -> None:
+    """Adds the option `--json` to a command's parser."""
+    parser.add_argument("--json", action="store_true", help="Print one JSON document, and nothing else, on stdout.")
 
 
 def recipe_command(
     recipe_class: type,
     run: Callable[[ArgumentParser, Namespace, Namespace], int | None],
-    summary: str,
     description: str,
     usage: str,
     example: str,
@@ -83,7 +78,6 @@ def recipe_command(
     Args:
         recipe_class: The recipe's dataclass.
         run: Runs the command with its parser, the recipe's fields, and its other options with `json`.
-        summary: See `Command`.
         description: Description for the command's help.
         usage: Usage after `mixer NAME RECIPE.yaml`, without `[--FIELD VALUE ...]`.
         example: See `Command`.
@@ -96,12 +90,13 @@ def recipe_command(
     own = [parser.add_argument(option, **arguments).dest for option, arguments in options.items()]
     add_json(parser)
     parser.add_class_arguments(recipe_class)
+    group_options(parser, recipe_class)
 
     def split(config: Namespace) -> int | None:
         options: Any = {option: config.pop(option) for option in (*own, "json")}
         return run(parser, config, Namespace(options))  # type: ignore[no-untyped-call]
 
-    return Command(parser, split, summary, recipe_class, example)
+    return Command(parser, split, recipe_class, example)
 
 
 def build_recipe(

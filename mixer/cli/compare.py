@@ -4,18 +4,18 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from mixer.cli.command import Command
+from mixer.cli.command import Command, add_json
 from mixer.ledger.summary import comparison, summarise
-from mixer.utils.console import add_json, show
+from mixer.utils.console import show
 
 
 def compare() -> Command:
-    """Creates the command `mixer compare`."""
+    """Compare runs side by side."""
     parser = ArgumentParser(description="Compares runs side by side, finished or not.")
     parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
     add_json(parser)
     example = "mixer compare runs/demo/adaptive runs/demo/uniform"
-    return Command(parser, _compare, "compare runs side by side", example=example)
+    return Command(parser, _compare, example=example)
 
 
 def _compare(config: Namespace) -> None:

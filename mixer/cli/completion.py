@@ -8,6 +8,7 @@ import shtab
 from jsonargparse import ArgumentParser, Namespace
 
 from mixer.cli.command import Command
+from mixer.cli.registry import all_commands, summaries
 from mixer.policies import policy_classes
 from mixer.schedules import schedule_classes
 
@@ -18,15 +19,19 @@ _PATHS = ("recipe", "run", "runs", "output", "losses", "pictures", "tables", "tr
 
 
 def completion() -> Command:
-    """Creates the command `mixer completion`. `mixer.cli.entry` prints the script: it alone knows all commands."""
+    """Complete commands in a shell."""
     description = "Prints a script that lets a shell complete commands, options and their choices."
     parser = ArgumentParser(description=description)
     parser.add_argument("shell", choices=SHELLS, help="The shell.")
     example = "mixer completion bash > ~/.local/share/bash-completion/completions/mixer"
-    return Command(parser, _refuse, "complete commands in a shell", example=example)
+    return Command(parser, _complete, example=example)
 
 
-def completion_script(commands: Mapping[str, Command], shell: str) -> str:
+def _complete(config: Namespace) -> None:
+    print(_script(all_commands(), summaries(), config.shell))  # noqa: T201
+
+
+def _script(commands: Mapping[str, Command], summaries: Mapping[str, str], shell: str) -> str:
     """Writes the completion script of a shell.
 
     jsonargparse can write one too, but looks into every class that every option accepts: gigabytes and minutes for the
@@ -34,12 +39,13 @@ def completion_script(commands: Mapping[str, Command], shell: str) -> str:
 
     Args:
         commands: All commands, by name.
+        summaries: A line on each.
         shell: One of `SHELLS`.
     """
     parser = argparse.ArgumentParser(prog="mixer")
     subparsers = parser.add_subparsers(dest="command")
     for name, command in commands.items():
-        own = subparsers.add_parser(name, help=command.summary, add_help=False)
+        own = subparsers.add_parser(name, help=summaries.get(name), add_help=False)
         for action in command.parser._actions:  # noqa: SLF001 argparse has no public list
             _add(own, action)
         if command.recipe_class is not None:
@@ -66,7 +72,3 @@ def _add(parser: argparse.ArgumentParser, action: Any) -> None:
     added = parser.add_argument(*(action.option_strings or [action.dest]), **options)
     if action.dest in _PATHS:
         added.complete = shtab.FILE  # type: ignore[attr-defined]
-
-
-def _refuse(config: Namespace) -> None:
-    raise NotImplementedError("The command line prints completions.")

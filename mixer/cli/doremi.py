@@ -51,11 +51,10 @@ class ProxyModel:
 
 
 def doremi() -> Command:
-    """Returns the command `mixer doremi`."""
+    """Find mixture weights by DoReMi."""
     return recipe_command(
         Recipe,
         _run,
-        "find mixture weights by DoReMi",
         description=_DESCRIPTION,
         usage="[--train] [--reference_mixing MIXING] [--proxy_model.FIELD VALUE ...] [--json]",
         example=f"mixer doremi recipes/demo.yaml --mixing {POLICY} --training.output_dir runs/doremi",

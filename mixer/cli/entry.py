@@ -6,31 +6,23 @@ for a SIGTERM (128 + the number of the signal). A run that trains is saved first
 With statuses other than 0 and 3, stdout has no JSON.
 """
 
-import importlib
+import argparse
 import os
 import sys
-from argparse import ArgumentError
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
+from importlib.metadata import version
 from typing import NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
 
-from mixer.cli.command import Command, HelpFormatter, plugged_in_commands
-from mixer.cli.completion import completion_script
+from mixer.cli.registry import command_names, load_command, summaries
 from mixer.distributed.ending import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
-from mixer.policies import policy_classes
 from mixer.recipe.fields import check_recipe, explained
-from mixer.utils.text import printable
+from mixer.utils.text import did_you_mean, printable
 
 INTERRUPTED = 130
-
-# Each is a function of the module of its name, but for the lists.
-_COMMANDS = (
-    *("train", "inspect", "policies", "schedules", "compare", "report", "watch"),
-    *("doremi", "fit", "headroom", "simulate", "explain", "completion"),
-)
-_MODULES = {"policies": "listings", "schedules": "listings"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -58,73 +50,61 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(words: list[str]) -> int | None:
+    words = words or ["--help"]
+    name, *rest = words
+    if name.startswith("-"):
+        _overview().parse_args(words)
+    names = command_names()
+    if name not in names:
+        _refuse("mixer", f"there is no command {name!r}.{did_you_mean(name, names)} mixer --help lists all commands.")
     import_early()
-    name = words[0] if words else None
-    commands = _commands(name)
-    parser = _parser(commands)
-    recipe_class = commands[name].recipe_class if name in commands else None
-    config = parser.parse_args(words) if recipe_class is None else _parsed(parser, words, commands, recipe_class)
-    name = config.command
-    if name == "completion":
-        print(completion_script(commands, config.completion.shell))  # noqa: T201
-        return None
+    title = f"mixer {name}"
     try:
-        status = commands[name].run(config[name])
+        command = load_command(name)
+        command.parser.prog, recipe_class = title, command.recipe_class
+        parse = command.parser.parse_args if recipe_class is None else partial(_parsed, command.parser, recipe_class)
+        status = command.run(parse(rest))
         end_together()
     except BrokenPipeError:  # an OSError, but not wrong input
         raise
     except (ValueError, TypeError, OSError) as error:
-        _refuse(name, str(error))
+        _refuse(title, str(error))
     return status
 
 
-def _commands(name: str | None) -> dict[str, Command]:
-    """Creates the commands; one of our own alone if it is named, since all of them take long to import."""
-    if name in _COMMANDS and name != "completion":
-        return {name: _made(name)}
-    return {**{own: _made(own) for own in _COMMANDS}, **plugged_in_commands(_COMMANDS)}
-
-
-def _made(name: str) -> Command:
-    module = importlib.import_module(f"mixer.cli.{_MODULES.get(name, name)}")
-    command: Command = getattr(module, name)()
-    return command
-
-
-def _parser(made: Mapping[str, Command]) -> ArgumentParser:
-    if any(command.recipe_class for command in made.values()):
-        policy_classes()  # imports policies of other packages: the parser knows imported classes by name
-    parser = ArgumentParser(
+def _overview() -> argparse.ArgumentParser:
+    """Makes the parser of what comes without a command; its help lists the commands."""
+    parser = argparse.ArgumentParser(
         prog="mixer",
         description="Trains one model on a mixture of data streams, and analyses the runs.",
         epilog="mixer COMMAND --help lists the options of a command, with an example.",
         allow_abbrev=False,
-        formatter_class=HelpFormatter,  # of all commands
     )
-    commands = parser.add_subcommands(dest="command")
-    for name, command in made.items():
-        commands.add_subcommand(name, command.parser, help=command.summary)
-        command.parser.prog = f"mixer {name}"  # not "mixer [options] ...": there are no such options
+    parser.add_argument("--version", action="version", version=f"mixer {version('adaptive-mixer')}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, summary in summaries().items():
+        commands.add_parser(name, help=summary)
     return parser
 
 
-def _parsed(parser: ArgumentParser, words: list[str], commands: Mapping[str, Command], recipe_class: type) -> Namespace:
-    """Parses a command with a recipe; ends the process with one line if a field is wrong."""
-    name, command = words[0], commands[words[0]].parser
-    if len(words) > 1 and not words[1].startswith("-"):
-        words = [name, "--recipe", *words[1:]]
-    try:
-        recipe = check_recipe(recipe_class, words[1:], command._option_string_actions)  # noqa: SLF001 argparse
-    except (ValueError, OSError) as error:
-        _refuse(name, str(error))
-    parser.exit_on_error = command.exit_on_error = False
+def _parsed(parser: ArgumentParser, recipe_class: type, words: list[str]) -> Namespace:
+    """Parses a command with a recipe.
+
+    Raises:
+        ValueError: If a field is wrong; names it.
+        OSError: If the recipe cannot be read.
+    """
+    if words and not words[0].startswith("-"):
+        words = ["--recipe", *words]
+    recipe = check_recipe(recipe_class, words, parser._option_string_actions)  # noqa: SLF001 argparse
+    parser.exit_on_error = False
     try:
         return parser.parse_args(words)
-    except ArgumentError as error:
-        _refuse(name, explained(error, recipe_class, recipe).replace(f" {name}.", " "))
+    except argparse.ArgumentError as error:
+        raise ValueError(explained(error, recipe_class, recipe)) from None
 
 
-def _refuse(command: str, problem: str) -> NoReturn:
+def _refuse(title: str, problem: str) -> NoReturn:
     lines = (printable(line) for line in problem.split("\n"))  # names from files may not be printable
-    print(f"mixer {command}: " + "\n".join(lines), file=sys.stderr)  # noqa: T201
+    print(f"{title}: " + "\n".join(lines), file=sys.stderr)  # noqa: T201
     sys.exit(2)

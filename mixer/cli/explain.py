@@ -4,13 +4,13 @@ from jsonargparse import ArgumentParser, Namespace
 
 from mixer.analysis.explain.explanation import explain as explain_step
 from mixer.analysis.explain.screen import as_json, screen
-from mixer.cli.command import Command
+from mixer.cli.command import Command, add_json
 from mixer.ledger.recorded_run import RecordedRun
-from mixer.utils.console import add_json, show
+from mixer.utils.console import show
 
 
 def explain() -> Command:
-    """Gives the command that explains a step."""
+    """Explain the mixture of a step."""
     parser = ArgumentParser(
         description="Explains the mixture of a step by the run's ledger: the losses of the step before, the terms of "
         "the policy's decision, the changes that wrappers made, the active streams, how counts came of shares, and the "
@@ -27,4 +27,4 @@ def explain() -> Command:
         explanation = explain_step(config.run, config.step)
         show(lambda: as_json(explanation), lambda: screen(explanation), config.json)
 
-    return Command(parser, run, "explain the mixture of a step", example="mixer explain runs/demo/adaptive --step 120")
+    return Command(parser, run, example="mixer explain runs/demo/adaptive --step 120")

@@ -11,9 +11,9 @@ from mixer.analysis.fit.fitted import FittedMixture, error_table, share_table, s
 from mixer.analysis.fit.mixture import AUTO, fit_mixture
 from mixer.analysis.fit.regressors import REGRESSORS
 from mixer.analysis.fit.runs import RecordedRuns
-from mixer.cli.command import Command
+from mixer.cli.command import Command, add_json
 from mixer.recipe.files import mixing_of
-from mixer.utils.console import add_json, console, print_json
+from mixer.utils.console import console, print_json
 from mixer.utils.files import write_json
 
 _FIGURES = (
@@ -23,7 +23,7 @@ _FIGURES = (
 
 
 def fit() -> Command:
-    """Gives the command that fits the losses of runs to their mixtures."""
+    """Find the best fixed mixture by a fit to finished runs."""
     parser = ArgumentParser(
         description="Finds the best fixed mixture by a fit to finished runs of other mixtures: data mixture as "
         "regression, after RegMix (arXiv 2407.01492), with the exponential law of Data Mixing Laws (arXiv 2403.16952).",
@@ -51,7 +51,7 @@ def fit() -> Command:
     add("--output", type=str, metavar="PATH", help="Where to write the mixture (JSON).")
     add_json(parser)
     example = "mixer fit runs/a runs/b runs/c runs/d --objective worst --output weights.json"
-    return Command(parser, _run, "find the best fixed mixture by a fit to finished runs", example=example)
+    return Command(parser, _run, example=example)
 
 
 def _run(config: Namespace) -> None:

@@ -25,11 +25,10 @@ _SHARE = "Length of each run, as a share of the recipe's. Streams are cut likewi
 
 
 def headroom() -> Command:
-    """Returns the command `mixer headroom`."""
+    """Say whether another mixture would lower the objective."""
     return recipe_command(
         Recipe,
         _run,
-        "say whether another mixture would lower the objective",
         description="Trains the recipe for a short while on a handful of fixed mixtures (the streams' own weights, "
         "more of each stream, and the best by a fit to these, on another seed), and says whether there is anything to "
         "gain. Results are kept in OUTPUT/headroom; OUTPUT is training.output_dir.",

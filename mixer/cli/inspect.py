@@ -6,7 +6,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from mixer.analysis.inspect.findings import findings_of
-from mixer.analysis.inspect.inspection import Inspection
+from mixer.analysis.inspect.inspection import inspect_recipe
 from mixer.analysis.inspect.view import view_of
 from mixer.cli.command import FOUND, Command, build_recipe, recipe_command
 from mixer.recipe.recipe import Recipe
@@ -21,11 +21,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def inspect() -> Command:
-    """Returns the command `mixer inspect`."""
+    """Show a recipe's data and the problems in them."""
     return recipe_command(
         Recipe,
         _inspect,
-        "show a recipe's data and the problems in them",
         description="Shows a recipe's data as training will see them: sizes, lengths, truncation, examples, the first "
         "step, duplicates, and problems. No model weights are loaded. Every field can be overridden: "
         "--streams.NAME.weight 2.",
@@ -45,7 +44,7 @@ def _inspect(parser: ArgumentParser, config: Namespace, own: Namespace) -> int:
         recipe = build_recipe(Recipe, parser, config)
         if recipe.training.world_size > 1:
             raise ValueError("mixer inspect runs in one process: start it without torchrun or accelerate launch.")
-        inspection = Inspection(recipe, own.num_samples, own.seed)
+        inspection = inspect_recipe(recipe, own.num_samples, own.seed)
     findings = findings_of(inspection)
     content = {**vars(inspection), "warnings": findings}
     show(lambda: content, lambda: view_of(inspection, findings), own.json)

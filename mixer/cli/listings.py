@@ -6,22 +6,22 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from mixer.cli.command import Command
+from mixer.cli.command import Command, add_json
 from mixer.policies import Policy, Wrapper, policy_classes
 from mixer.policies.registry import cost_of
 from mixer.schedules import Schedule, schedule_classes
-from mixer.utils.console import add_json, show
+from mixer.utils.console import show
 
 _Classes = Mapping[str, type[Policy] | type[Schedule]]
 
 
 def policies() -> Command:
-    """Creates the command `mixer policies`."""
+    """List the mixing policies."""
     return _listing("Mixing policies", "mixer policies", policy_classes)
 
 
 def schedules() -> Command:
-    """Creates the command `mixer schedules`."""
+    """List the batch-size schedules."""
     return _listing("Batch-size schedules", "mixer schedules", schedule_classes)
 
 
@@ -38,7 +38,7 @@ def _listing(title: str, example: str, classes: Callable[[], _Classes]) -> Comma
             table.add_row(row["name"], needs, row["costs"], row["summary"])
         show(lambda: rows, lambda: table, config.json)
 
-    return Command(parser, run, f"list the {kind}", example=f"{example} --json")
+    return Command(parser, run, example=f"{example} --json")
 
 
 def _row(name: str, rule: type[Policy] | type[Schedule]) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from mixer.cli.command import Command
+from mixer.cli.command import Command, add_json
 from mixer.ledger.folder import open_ledger
-from mixer.utils.console import add_json, print_json
+from mixer.utils.console import print_json
 
 
 def report() -> Command:
-    """Gives the command that writes the page about runs."""
+    """Write a page with plots of runs."""
     parser = ArgumentParser(description="Writes one page on finished or running runs: findings, tables and plots.")
     add = parser.add_argument
     add("runs", nargs="+", type=str, help="Output folders of runs.")
@@ -21,7 +21,7 @@ def report() -> Command:
     add("--table_format", type=str, default="csv", metavar="{csv,parquet}", help="Default: csv.")
     add_json(parser)
     example = "mixer report runs/demo/adaptive runs/demo/uniform"
-    return Command(parser, _report, "write a page with plots of runs", example=example)
+    return Command(parser, _report, example=example)
 
 
 def _report(config: Namespace) -> None:

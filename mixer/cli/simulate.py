@@ -26,11 +26,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def simulate() -> Command:
-    """Gives the command that plans a run."""
+    """Plan a run without a model."""
     return recipe_command(
         Recipe,
         _simulate,
-        "plan a run without a model",
         description="Plans the whole run of a recipe without a model. Every field can be overridden: --batch_size 64.",
         usage="[--num_ranks N] [--losses RUN] [--every SHARE] [--output FOLDER] [--json]",
         example="mixer simulate recipes/demo.yaml --mixing Proportional --num_ranks 2",

@@ -25,11 +25,10 @@ _DRY_RUN = "Build everything and show the streams with a sample of each; do not 
 
 
 def train() -> Command:
-    """Creates the command `mixer train`."""
+    """Train by a recipe."""
     return recipe_command(
         Recipe,
         _run,
-        "train by a recipe",
         description="Trains by a recipe. Override any field by an option: --training.learning_rate 1e-3.",
         usage="[--dry_run] [--resume auto|must|never|PATH]",
         example="mixer train recipes/demo.yaml --mixing Uniform --training.output_dir runs/uniform",

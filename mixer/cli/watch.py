@@ -9,16 +9,16 @@ from rich.live import Live
 
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import as_document, view
-from mixer.cli.command import Command
+from mixer.cli.command import Command, add_json
 from mixer.ledger.folder import newest_run, open_ledger
 from mixer.ledger.ledger import Ledger
-from mixer.utils.console import add_json, console, print_json
+from mixer.utils.console import console, print_json
 
 _ROWS_WITHOUT_TERMINAL = 200
 
 
 def watch() -> Command:
-    """Returns the command `mixer watch`."""
+    """Show a run while it trains."""
     parser = ArgumentParser(
         description="Shows a run on the terminal until it ends, or until Ctrl-C (status 130). If the output is not a "
         "terminal, the run is shown once."
@@ -29,7 +29,7 @@ def watch() -> Command:
     parser.add_argument("--once", action="store_true", help="Show the run once and exit.")
     parser.add_argument("--wait", action="store_true", help="Wait for a run that has not started.")
     add_json(parser)
-    return Command(parser, _watch, "show a run while it trains", example="mixer watch runs/demo/adaptive")
+    return Command(parser, _watch, example="mixer watch runs/demo/adaptive")
 
 
 def _watch(config: Namespace) -> None:

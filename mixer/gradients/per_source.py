@@ -10,6 +10,7 @@ from mixer.distributed.collectives import RankSync
 from mixer.distributed.gradient_sync import add_up
 from mixer.gradients.probe.rows import at_least_float32
 from mixer.utils.arrays import FloatArray
+from mixer.utils.device import to_host
 
 
 class StreamGradients:
@@ -74,10 +75,8 @@ class StreamGradients:
         rows = list(self._rows.values())
         lower = np.tril_indices(len(rows))
         products = [product(rows[one], rows[other]) for one, other in zip(*lower, strict=True)]
-        device = next((product.device for product in products if product.device.type != "cpu"), torch.device("cpu"))
-        flat = torch.stack([product.to(device) for product in products]).cpu().double().numpy()
         gramian = np.zeros((len(rows), len(rows)))
-        gramian[lower] = gramian.T[lower] = flat
+        gramian[lower] = gramian.T[lower] = to_host(products)
         return gramian
 
     def combine(self, weights: FloatArray) -> None:

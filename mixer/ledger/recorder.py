@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, SupportsFloat
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 from transformers.utils import logging
 
 from mixer.gradients.records import gradient_entries
 from mixer.ledger.decisions import Level, copied, is_same, levels_of, rows_of_batch_size, rows_of_weights
 from mixer.ledger.ledger import Ledger
-from mixer.loading.result import StepResult
+from mixer.loading.result import StepResult, read_together
 from mixer.mixture.controller import Mixing
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.saved_state import HasState
@@ -108,7 +108,7 @@ class ConflictLog:
 
 
 # A step with losses and norm that may still be on a GPU: its result, the run's state and place after it, and the norm.
-_Waiting = tuple[StepResult, dict[str, NDArray[Any]], dict[str, float], SupportsFloat | None]
+_Waiting = tuple[StepResult, dict[str, NDArray[Any]], dict[str, float], Tensor | float | None]
 
 
 class Recorder(HasState):
@@ -125,7 +125,7 @@ class Recorder(HasState):
     def __init__(self, mixing: Mixing, ledger: Ledger, reads_at_once: bool):
         self._mixing = mixing
         self._ledger = ledger
-        self._reads_at_once = reads_at_once
+        self.reads_at_once = reads_at_once
         self._batch_size, self._factor = 0, 1.0
         self._waiting: list[_Waiting] = []
         self._decision, self._scheduled = copied(mixing.decision), mixing.scheduled_batch_size
@@ -151,7 +151,7 @@ class Recorder(HasState):
         self,
         result: StepResult,
         compared: Mapping[str, FloatArray] | None = None,
-        gradient_norm: SupportsFloat | None = None,
+        gradient_norm: Tensor | float | None = None,
         update_norm: float = math.nan,
     ) -> None:
         """Records a step, after the controller has observed it.
@@ -162,12 +162,12 @@ class Recorder(HasState):
             gradient_norm: Norm of its gradient before clipping, on any device; `None` if it was not measured.
             update_norm: Distance by which it moved the parameters; NaN if it was not measured.
         """
-        mixing = self._mixing
+        mixing, epochs = self._mixing, self._mixing.stream_epochs
         state: dict[str, NDArray[Any]] = {
             "seen": mixing.seen.copy(),
-            "unique": mixing.unique.copy(),
-            "coverage": np.minimum(1.0, mixing.stream_epochs),
-            "epoch": mixing.stream_epochs,
+            "unique": mixing.unique,
+            "coverage": np.minimum(1.0, epochs),
+            "epoch": epochs,
             "undelivered": mixing.planner.undelivered,
             "skipped": mixing.skipped.copy(),
             "owed": mixing.planner.deficit,
@@ -187,18 +187,17 @@ class Recorder(HasState):
             "learning_rate_factor": result.learning_rate_factor,
             "update_norm": update_norm,
         }
-        if isinstance(gradient_norm, DTensor):  # of FSDP: brought together now, while all ranks are here
-            gradient_norm = gradient_norm.full_tensor()
         self._waiting.append((result, state, place, gradient_norm))
         self._record_decisions(plan.step)
         self._record_measured(result, compared or {})
-        if self._reads_at_once or len(self._waiting) >= _MAX_WAITING:
+        if self.reads_at_once or len(self._waiting) >= _MAX_WAITING:
             self.settle()
 
     def settle(self) -> None:
-        """Writes all steps that wait for their losses."""
-        for waiting in self._waiting:
-            self._settle_one(waiting)
+        """Writes all steps that wait for their losses, which are read from the device together."""
+        results, states, places, norms = map(list, zip(*self._waiting, strict=True)) if self._waiting else ([],) * 4
+        for step in zip(results, states, places, read_together(results, norms), strict=True):
+            self._settle_one(*step)
         self._waiting.clear()
 
     def log_entries(self) -> dict[str, float]:
@@ -287,17 +286,19 @@ class Recorder(HasState):
         for column, values in compared.items():
             self._compared.setdefault(column, StreamMeans(len(names))).add(values, result.contents.items)
 
-    def _settle_one(self, waiting: _Waiting) -> None:
-        result, state, place, gradient_norm = waiting
+    def _settle_one(
+        self, result: StepResult, state: dict[str, NDArray[Any]], place: dict[str, float], norm: float | None
+    ) -> None:
         plan, contents, losses = result.plan, result.contents, result.losses
-        for stream_id in result.bad_streams() if self._ledger.is_writer else ():
+        finite = np.isfinite(losses)
+        are_finite = finite[contents.items > 0].all()
+        for stream_id in result.bad_streams() if self._ledger.is_writer and not are_finite else ():
             logger.warning(
                 "Step %d: the loss of stream %r is not finite (%s); the policy does not see it.",
                 plan.step,
                 self._mixing.names[stream_id],
                 losses[stream_id],
             )
-        finite = np.isfinite(losses)
         columns = {
             "weight": plan.weights,
             "count": plan.counts,
@@ -312,11 +313,10 @@ class Recorder(HasState):
         sums = self._losses.add(losses, contents.items)
         self._weights = plan.weights
         self._counts += plan.counts
-        mean = float(result.loss_sums[-1])
-        norm = math.nan if gradient_norm is None else float(gradient_norm)
-        self._ledger.record_clock(**place, loss=mean, gradient_norm=norm)
-        if finite[contents.items > 0].all() and np.isfinite(mean):
+        mean = float(result.sums[-1])
+        self._ledger.record_clock(**place, loss=mean, gradient_norm=math.nan if norm is None else norm)
+        if are_finite and np.isfinite(mean):
             self._num_steps += 1
             self._total += mean
             counted = sums if result.item_factors is None else sums * result.item_factors
-            self._other += mean - float(counted.sum()) / max(int(contents.items.sum()), 1)
+            self._other += mean - float(counted.sum()) / max(contents.num_items, 1)

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -14,6 +15,7 @@ from mixer.ledger.evaluated_losses import mean_loss, recorded_objective, recorde
 from mixer.ledger.folder import open_ledger, read_note
 from mixer.policies.objective import Objective
 
+_PART = 0.1  # of the steps, for losses of training
 _MOST_WHOLE = 2  # runs side by side on a screen, with all their columns
 
 
@@ -24,7 +26,8 @@ class RunSummary:
     Args:
         name: Name of the run's folder.
         streams: One row per stream or other evaluation set, indexed by name: `first_loss` and `last_loss` of
-            evaluations, `samples`, `coverage`, `weight` (mean).
+            evaluations, `samples`, `coverage`, `weight` (mean), `first_train_loss` and `last_train_loss` (means over
+            the first and the last tenth of the steps).
         steps: Number of steps.
         evaluated: Names of evaluated sets; others, such as memories, have no loss.
         metrics: Results of `compute_metrics`, one row per set and metric: `stream`, `metric`, `first`, `last`.
@@ -103,7 +106,7 @@ def summarise(run: Path) -> RunSummary:
     summary = summary.astype({"samples": "Int64"}).reindex(list(dict.fromkeys([*summary.index, *evaluated])))
     # First and last entries, even if they are NaN.
     losses = _first_and_last(evaluations, ["stream"], "loss").add_suffix("_loss")
-    summary = losses.reindex(summary.index).join(summary)
+    summary = losses.reindex(summary.index).join(summary).join(_training_losses(rows))
     note = read_note(run)
     weights, objective = recorded_weights(run, note), recorded_objective(run, note)
     metrics = _first_and_last(ledger.metrics(), ["stream", "metric"], "value").reset_index()
@@ -119,11 +122,16 @@ def comparison(summaries: Sequence[RunSummary]) -> RenderableType:
 def comparison_table(summaries: Sequence[RunSummary]) -> Table:
     """Returns a table of losses and samples: the objective first, then streams, average (`eval_loss`) and worst.
 
-    Of more than two runs it shows the last losses and the samples alone.
+    Of more than two runs it shows the last losses and the samples alone. If no run was evaluated, it shows the losses
+    of training.
     """
+    title = "Validation loss and samples by stream"
+    if not any(summary.evaluated for summary in summaries):
+        title = "Training loss (mean over the first and the last tenth of the steps) and samples by stream"
+        summaries = [_of_training(summary) for summary in summaries]
     is_short = len(summaries) > _MOST_WHOLE
     width = 2 if is_short else 4
-    table = Table(title="Validation loss and samples by stream")
+    table = Table(title=title)
     table.add_column("stream", justify="left")
     for summary in summaries:
         table.add_column(f"{summary.name}\n{'loss' if is_short else 'loss first → last'}", justify="right")
@@ -146,6 +154,15 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
     table.add_row("average", *averages)
     table.add_row("worst", *worst)
     return table
+
+
+def _of_training(summary: RunSummary) -> RunSummary:
+    """Puts the losses of training in the place of those of evaluations."""
+    streams = summary.streams.assign(
+        first_loss=summary.streams["first_train_loss"], last_loss=summary.streams["last_train_loss"]
+    )
+    trained = frozenset(streams.index[streams["last_loss"].notna()])
+    return replace(summary, streams=streams, evaluated=trained, eval_weights=None, objective=None)
 
 
 def _objective_cells(summaries: Sequence[RunSummary], width: int) -> list[str]:
@@ -177,6 +194,19 @@ def metrics_table(summaries: Sequence[RunSummary]) -> Table:
 def _first_and_last(rows: pd.DataFrame, keys: list[str], column: str) -> pd.DataFrame:
     first, last = (rows.drop_duplicates(keys, keep=kept).set_index(keys)[column] for kept in ("first", "last"))
     return pd.DataFrame({"first": first, "last": last.reindex(first.index)})
+
+
+def _training_losses(rows: pd.DataFrame) -> pd.DataFrame:
+    """Averages each stream's loss over the items of the first and of the last tenth of the steps."""
+    rows = rows[rows["items"] > 0]
+    steps = rows["step"].unique()
+    tenth = max(1, round(_PART * len(steps)))
+    losses = {}
+    for name, part in {"first": steps[:tenth], "last": steps[-tenth:]}.items():
+        by_stream = rows[rows["step"].isin(part)].groupby("stream")
+        means = {stream: np.average(own["loss"], weights=own["items"]) for stream, own in by_stream}
+        losses[f"{name}_train_loss"] = pd.Series(means, dtype=np.float64)
+    return pd.DataFrame(losses)
 
 
 def _over_sets(summary: RunSummary, course: tuple[float, float], is_short: bool) -> str:

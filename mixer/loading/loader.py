@@ -41,6 +41,7 @@ class MixingLoader:
         micro_batches: Micro-batch options.
         stack_columns: Collates columns in place of the collator, where samples are loaded by column; `None` always
             loads individual samples.
+        stacks_lists: Whether that makes the collator's tensors of Python's numbers and lists, too.
         seed: Seed of the run: samples and collators that draw random numbers draw the same ones in every run, with any
             number of workers.
         workers: Worker options.
@@ -60,6 +61,7 @@ class MixingLoader:
         world_size: int = 1,
         micro_batches: MicroBatchOptions | None = None,
         stack_columns: Callable[[Columns], Any] | None = None,
+        stacks_lists: bool = False,
         seed: int = 0,
         workers: WorkerOptions | None = None,
         pin_memory: bool = False,
@@ -79,6 +81,7 @@ class MixingLoader:
         self._skipping = skipping or Skipping()
         self._reader = StreamReader(mixing.names, datasets, keys, are_random, self._skipping.stream_ids)
         self._reads_columns = stack_columns is not None and self._reader.has_columns
+        self._stacks_arrow = stack_columns is not None and self._reader.is_arrow
         self._in_place = {number for number, dataset in enumerate(datasets) if getattr(dataset, "is_in_place", False)}
         self._feed, self.keeps_samples = feed, keeps_samples
         self._collation = Collation(collator, stack_columns, seed, rank, pin_memory, specifics or {}, mixing.names)
@@ -91,6 +94,8 @@ class MixingLoader:
         # Whether loading involves collectives, which no rank may omit.
         self.is_talkative = feed is not None or options.max_tokens is not None
         self._workers = workers or WorkerOptions()
+        # Others see samples, or put them beside samples that are lists.
+        self._stacks_lists = stacks_lists and feed is None and not specifics and not self._workers.num_workers
         self._prefetcher: Prefetcher | None = None
         if self._workers.num_workers:
             job_size = self._workers.job_size or options.max_samples
@@ -258,7 +263,8 @@ class MixingLoader:
             except SampleError:
                 if not self._skipping:
                     raise
-        return Samples(None, self._reader.read(share))
+        columns = self._reader.stack(share, self._stacks_lists) if self._stacks_arrow else None
+        return Samples(None, self._reader.read(share)) if columns is None else Samples(columns)
 
     def read_samples(self, share: Sequence[StreamShare]) -> list[Any]:
         """Loads individual samples in this process, skipping none; see `StreamReader.read`."""

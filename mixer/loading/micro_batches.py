@@ -50,9 +50,10 @@ def split_evenly(
         most_on_a_rank: Maximum samples per rank, given the total and the number of ranks.
     """
     alone = [] if are_alone is None else np.flatnonzero(are_alone).tolist()
-    parts = [(number, int(counts[number]), int(own_counts[number])) for number in alone]
-    num_mixed = int(counts.sum()) - sum(count for _, count, _ in parts)
-    parts.append((-1, num_mixed, int(own_counts.sum()) - sum(own for _, _, own in parts)))
+    all_counts, all_own = counts.tolist(), own_counts.tolist()
+    parts = [(number, all_counts[number], all_own[number]) for number in alone]
+    num_mixed = sum(all_counts) - sum(count for _, count, _ in parts)
+    parts.append((-1, num_mixed, sum(all_own) - sum(own for _, _, own in parts)))
     slices: list[MicroBatchSlice] = []
     start = 0
     for stream_id, count, own in parts:

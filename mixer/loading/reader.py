@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import datasets
-import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset, default_collate
 from transformers import (
@@ -17,6 +16,7 @@ from transformers import (
 )
 from transformers.trainer_utils import RemoveColumnsCollator
 
+from mixer.loading.arrow import ArrowRows
 from mixer.loading.transport import Columns
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
@@ -98,14 +98,16 @@ class StreamReader:
         self._lengths = [_length(dataset) for dataset in datasets]
         self._reads_batches = [hasattr(type(dataset), "__getitems__") for dataset in datasets]
         self.has_columns = all(isinstance(dataset, ColumnReader) for dataset in datasets)
+        self._arrow = [ArrowRows.of(dataset) for dataset in datasets]
+        self.is_arrow = all(rows is not None for rows in self._arrow)
         declared = list(are_random or [None] * len(datasets))
         self._is_plain = [
             _is_plain(dataset) if is_random is None else not is_random
             for dataset, is_random in zip(datasets, declared, strict=True)
         ]
         self._draws = [is_random is True for is_random in declared]
-        # Stream and index of the current sample, -1 for several at once; workers keep them in shared memory.
-        self.place: Int64Array = np.full(2, -1)
+        # Stream and index of the current sample, -1 for several at once; in the shared memory of a worker, else `None`.
+        self.place: Int64Array | None = None
 
     def describe(self, share: Sequence[StreamShare]) -> str:
         """Returns the stream names and dataset indices of a share as text."""
@@ -161,8 +163,19 @@ class StreamReader:
             names = [self._names[part.stream_id] for part in share]
             raise SampleError(f"The columns of the streams {names} cannot be stacked: {error}") from error
 
+    def stack(self, share: Sequence[StreamShare], allows_lists: bool) -> Columns | None:
+        """Reads rows of Arrow data sets by column, as the default collator stacks them; see `ArrowRows.stack`."""
+        parts = []
+        for part in share:
+            rows = self._arrow[part.stream_id]
+            views = None if rows is None else rows.views(part.indices)
+            if rows is None or views is None:
+                return None
+            parts.append((rows, views))
+        return parts[0][0].stack(parts, allows_lists) if parts else None
+
     def _read_stream_columns(self, part: StreamShare) -> Columns:
-        self.place[:] = part.stream_id, -1
+        self._note(part.stream_id, -1)
         try:
             columns: Columns = self._datasets[part.stream_id].read_columns(part.indices)
         except Exception as error:  # any error of a user's dataset is passed on with its sample
@@ -184,21 +197,28 @@ class StreamReader:
             raise self._error(stream_id, f"one of the samples {part.indices.tolist()}", error) from error
 
     def _read_at_once(self, part: StreamShare) -> Sequence[Any]:
-        dataset, indices, place = self._datasets[part.stream_id], part.indices.tolist(), self.place
-        place[:] = part.stream_id, -1
-        samples: list[Any] = []
-        if self._reads_batches[part.stream_id]:
+        dataset, indices, arrow = self._datasets[part.stream_id], part.indices.tolist(), self._arrow[part.stream_id]
+        self._note(part.stream_id, -1)
+        if arrow is not None and (views := arrow.views(part.indices)) is not None:
+            samples = arrow.samples(views)
+        elif self._reads_batches[part.stream_id]:
             samples = dataset.__getitems__(indices)
+        elif self.place is None:
+            samples = [dataset[index] for index in indices]
         else:
-            for index in indices:
-                place[1] = index
-                samples.append(dataset[index])
+            samples = [dataset[self._note(part.stream_id, index)] for index in indices]
         if len(samples) != len(indices):
             counts = f"{len(samples)} samples for {len(indices)} indices"
             raise SampleError(f"Stream {self._names[part.stream_id]!r}: __getitems__ returned {counts}.")
-        if any(sample is None for sample in samples):
+        if type(None) in map(type, samples):
             raise ValueError("a sample is None")
         return samples
+
+    def _note(self, stream_id: int, index: int) -> int:
+        """Notes where this worker is; returns the index."""
+        if self.place is not None:
+            self.place[:] = stream_id, index
+        return index
 
     def _read_again(self, part: StreamShare) -> list[Any]:
         """Reads samples one by one after a failure, which names the one that fails."""
@@ -221,7 +241,7 @@ class StreamReader:
         return samples
 
     def _read_sample(self, stream_id: int, index: int) -> Any:
-        self.place[:] = stream_id, index
+        self._note(stream_id, index)
         try:
             sample = self._datasets[stream_id][index]
         except Exception as error:  # any error of a user's dataset is passed on with its sample

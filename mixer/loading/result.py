@@ -1,15 +1,17 @@
 """The result of a step: its counts, losses and measurements, before the policy decides on the next one."""
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
+from torch import Tensor
 
 from mixer.loading.step import StepCounts
 from mixer.mixture.plan import Plan
 from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.device import to_host
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class StepResult:
 
     plan: Plan
     contents: StepCounts
-    loss_sums: torch.Tensor
+    loss_sums: Tensor
     learning_rate: float
     learning_rate_factor: float
     gradients: GradientStatistics | None = None
@@ -38,14 +40,18 @@ class StepResult:
     measured: BoolArray | None = None
 
     @functools.cached_property
+    def sums(self) -> FloatArray:
+        """`[num_streams + 1]`: `loss_sums`, read from the device on first use, for which the host waits."""
+        return to_host([self.loss_sums])[0]
+
+    @functools.cached_property
     def losses(self) -> FloatArray:
-        """`[num_streams]`: mean losses, read from the device on first use; NaN without items or measurement."""
+        """`[num_streams]`: mean losses; NaN without items or measurement."""
         return self._means if self.measured is None else np.where(self.measured, self._means, np.nan)
 
     @functools.cached_property
     def _means(self) -> FloatArray:
-        sums = self.loss_sums[:-1].cpu().numpy().astype(np.float64)
-        items = self.contents.items
+        sums, items = self.sums[:-1], self.contents.items
         means: FloatArray = np.divide(sums, items, out=np.full(len(sums), np.nan), where=items > 0)
         return means
 
@@ -54,3 +60,21 @@ class StepResult:
         loss_weights = self.plan.loss_weights
         counts = self.contents.items > 0 if loss_weights is None else (self.contents.items > 0) & (loss_weights != 0)
         return np.flatnonzero(counts & ~np.isfinite(self._means))  # of streams that are not measured: 0, or not finite
+
+
+def read_together(results: Sequence[StepResult], numbers: Sequence[Tensor | float | None]) -> list[float | None]:
+    """Reads what steps left on the device, so that the host waits for it once.
+
+    Args:
+        results: The steps; afterwards their `sums` are known.
+        numbers: Scalars to read with them.
+
+    Returns:
+        The scalars as Python's numbers.
+    """
+    unread = [result for result in results if "sums" not in vars(result)]
+    scalars = [number for number in numbers if isinstance(number, Tensor)]
+    values = iter(to_host([*(result.loss_sums for result in unread), *scalars]))
+    for result in unread:
+        vars(result)["sums"] = next(values)
+    return [float(next(values)) if isinstance(number, Tensor) else number for number in numbers]

@@ -1,5 +1,6 @@
 """One optimizer step's batch on a rank, and the check that all ranks planned the same step."""
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +48,12 @@ class StepCounts:
     @property
     def is_even(self) -> bool:
         """Whether all rows have equally many items: only then is n Σ xᵢ² = (Σ xᵢ)² (Cauchy-Schwarz)."""
-        return self.num_rows * self.squared_items == int(self.items.sum()) ** 2
+        return self.num_rows * self.squared_items == self.num_items**2
+
+    @functools.cached_property
+    def num_items(self) -> int:
+        """Loss terms of all streams."""
+        return int(self.items.sum())
 
 
 class DisagreementError(RuntimeError):

@@ -103,6 +103,8 @@ class Planner:
             bool `[num_streams]`: false for streams that have not entered, have left, or are exhausted, and for those of
             an exhausted group.
         """
+        if self._always_active and self._unlimited:
+            return np.ones(len(self.streams), dtype=np.bool_)
         return (self._available(progress) > 0) & self._groups.have_left(self.seen)
 
     def count_tokens(self, num_tokens: Int64Array) -> None:

@@ -35,14 +35,19 @@ OBSERVABLE = frozenset(
 OBSERVABLE_BY_SCHEDULE = frozenset({"loss", "gradient_norm", "learning_rate", "tokens", "gradient_noise"})
 
 
-def check_max_tokens(max_tokens: int | None) -> None:
-    """Raises a `ValueError` or `TypeError` unless the token limit is a positive integer or `None`."""
-    if max_tokens is None:
-        return
-    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int):
-        raise TypeError(f"max_tokens_per_micro_batch must be a whole number of tokens, got {max_tokens!r}.")
-    if max_tokens < 1:
-        raise ValueError(f"max_tokens_per_micro_batch must be at least 1 token, got {max_tokens}.")
+def check_micro_batch(max_samples: int | None, max_tokens: int | None) -> None:
+    """Raises a `ValueError` or `TypeError` unless one limit of a micro-batch is a positive integer, or none is set."""
+    for unit, limit in (("sample", max_samples), ("token", max_tokens)):
+        name = f"max_{unit}s_per_micro_batch"
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+            raise TypeError(f"{name} must be a whole number of {unit}s, got {limit!r}.")
+        if limit is not None and limit < 1:
+            raise ValueError(f"{name} must be at least 1 {unit}, got {limit}.")
+    if max_samples is not None and max_tokens is not None:
+        raise ValueError(
+            f"max_samples_per_micro_batch={max_samples} and max_tokens_per_micro_batch={max_tokens} both limit "
+            "micro-batches: set one of them."
+        )
 
 
 def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple[int, int]:

@@ -2,19 +2,21 @@
 
 import hashlib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-import datasets
 import numpy as np
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from mixer.mixture.bad_samples import OnSampleError, Skipping, check_choice
 from mixer.mixture.cursor import GrowingDataset
 from mixer.policies.contract import Mixture
 from mixer.utils.arrays import Int64Array
 
+# Libraries of datasets, which take seconds to import.
+_LIBRARIES = ("torch.utils.data", "datasets")
 _SPLIT_NAMES = frozenset({"train", "validation", "valid", "val", "dev", "eval", "test"})
 
 
@@ -188,12 +190,12 @@ class Stream:
         if not is_valid:
             raise self._error(f"max_epochs {needs}, got {epochs}. Use None to repeat it without end.")
 
-    @property
+    @cached_property
     def is_iterable(self) -> bool:
         """Whether the dataset is iterable only."""
         return is_iterable(self.dataset)
 
-    @property
+    @cached_property
     def is_memory(self) -> bool:
         """Whether the dataset is a replay buffer, which grows and forgets during the run."""
         return isinstance(self.dataset, GrowingDataset)
@@ -232,7 +234,7 @@ class Stream:
 def is_iterable(dataset: Any) -> bool:
     """Whether a dataset is iterable only, so that it cannot be indexed."""
     has_rows_only = hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
-    return isinstance(dataset, (IterableDataset, datasets.IterableDataset)) or has_rows_only
+    return has_rows_only or any(_is_of(dataset, library, "IterableDataset") for library in _LIBRARIES)
 
 
 def selected(dataset: Any, indices: Int64Array) -> Any:
@@ -242,7 +244,11 @@ def selected(dataset: Any, indices: Int64Array) -> Any:
         dataset: The dataset.
         indices: int64 `[num_rows]`.
     """
-    return dataset.select(indices) if hasattr(dataset, "select") else Subset(dataset, indices.tolist())
+    if hasattr(dataset, "select"):
+        return dataset.select(indices)
+    from torch.utils.data import Subset
+
+    return Subset(dataset, indices.tolist())
 
 
 def as_streams(train_dataset: Any, called: str = "train_dataset") -> list[Stream]:
@@ -278,7 +284,7 @@ def as_streams(train_dataset: Any, called: str = "train_dataset") -> list[Stream
     return streams
 
 
-class StreamsDataset(Dataset[Any]):
+class StreamsDataset:
     """Placeholder for all streams where a single dataset is required and some cannot be indexed.
 
     Args:
@@ -312,7 +318,11 @@ def combine(streams: Sequence[Stream], parts: Sequence[Any], epoch_size: int | N
         known = sum(stream.num_samples for stream in streams)
         return StreamsDataset(parts, epoch_size or known or None)
     lasting = [part for stream, part in zip(streams, parts, strict=True) if not stream.is_memory]
-    return lasting[0] if len(lasting) == 1 else ConcatDataset(lasting)
+    if len(lasting) == 1:
+        return lasting[0]
+    from torch.utils.data import ConcatDataset
+
+    return ConcatDataset(lasting)
 
 
 def total_samples(streams: Sequence[Stream]) -> int | None:
@@ -373,7 +383,14 @@ def skipping_of(streams: Sequence[Stream], on_sample_error: str, max_skipped_sha
 
 def is_dataset(value: Any) -> bool:
     """Whether a value is a dataset or a `Stream`, as opposed to a single sample."""
-    return isinstance(value, (Dataset, datasets.Dataset, datasets.IterableDataset, Stream))
+    of_library = any(_is_of(value, library, "Dataset", "IterableDataset") for library in _LIBRARIES)
+    return of_library or isinstance(value, Stream)
+
+
+def _is_of(value: Any, library: str, *names: str) -> bool:
+    """Whether a value is of a library's classes, without an import of the library: if nobody did, it is not."""
+    module = sys.modules.get(library)
+    return module is not None and isinstance(value, tuple(getattr(module, name) for name in names))
 
 
 def _check_streams(streams: Sequence[Stream], called: str) -> None:

@@ -101,6 +101,8 @@ class RowLossReader:
         keeps_items: Whether to keep `item_losses` until the next forward.
         weighs_by_probability: Whether to multiply each item's loss by its probability, as dynamic fine-tuning does.
             Only used for models that return log-probabilities in place of logits.
+        trusts_labels: Whether the labels of a micro-batch are those of its forward. Then those that count are found on
+            the CPU, where no one waits for them.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class RowLossReader:
         keeps_output: bool = False,
         keeps_items: bool = False,
         weighs_by_probability: bool = False,
+        trusts_labels: bool = False,
     ):
         self.output: Any = None
         # `[num_rows, num_places]`: the loss of each item, 0 for ignored labels; `None` if they are unknown.
@@ -121,6 +124,7 @@ class RowLossReader:
         self._shifts_labels = shifts_labels
         self._label_smoothing = label_smoothing
         self._weighs_by_probability = weighs_by_probability
+        self._trusts_labels = trusts_labels
         self._row_losses: Tensor | None = None
         self.terms: list[Tensor] = []
         self._labels: Any = None
@@ -213,7 +217,7 @@ class RowLossReader:
         logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
         if isinstance(logits, Tensor):
             with torch.no_grad():
-                self._row_losses = self._from_logits(logits.detach(), labels.to(logits.device), kwargs)
+                self._row_losses = self._from_logits(logits.detach(), labels, kwargs)
 
     def _hear_log_probs(self, log_probs: Tensor, labels: Tensor) -> None:
         """Reads the log-probabilities of TRL's fused head: `[num_rows, num_places - 1]`, 0 for ignored labels."""
@@ -230,14 +234,18 @@ class RowLossReader:
         self.item_losses = terms if self._keeps_items else None
 
     def _from_logits(self, logits: Tensor, labels: Tensor, kwargs: Mapping[str, Any]) -> Tensor | None:
+        known, own = labels, self._labels
+        if self._trusts_labels and isinstance(own, Tensor) and own.shape == labels.shape:
+            known = own
+        labels = labels.to(logits.device, non_blocking=True)
         if labels.is_floating_point() or logits.shape[-1] == 1:
             return self._float_label_losses(logits, labels, kwargs.get(TASK))
         if logits.dim() != labels.dim() + 1 or logits.shape[:-1] != labels.shape:
             return None
         if self._shifts_labels:
-            logits, labels = logits[:, :-1], labels[:, 1:]
+            logits, labels, known = logits[:, :-1], labels[:, 1:], known[:, 1:]
         flat = labels.reshape(-1)
-        counted = flat.ne(_IGNORED).nonzero().squeeze(-1)
+        counted = known.reshape(-1).ne(_IGNORED).nonzero().squeeze(-1).to(logits.device, non_blocking=True)
         terms = F.cross_entropy(
             _at_least_float(logits.reshape(-1, logits.shape[-1])[counted]),
             # A loss of the user's own may take other labels than classes; that these terms are not its own shows.

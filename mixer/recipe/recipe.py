@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from transformers import AutoTokenizer, TrainingArguments, set_seed
 
 from mixer.distributed.collectives import RankSync, RemoteError
+from mixer.ledger.progress.log_text import LoggingStyle
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.clock import Budget
 from mixer.mixture.groups import Grouping
@@ -51,6 +52,8 @@ class Recipe:
         epoch_size: Samples per epoch of the mixture.
         groupings: Groups of streams.
         drawing: How weights become sample counts: `exact` shares, or drawn at random (`multinomial`).
+        max_samples_per_micro_batch: Sample limit of a micro-batch, for batches that grow; `null` stands for
+            `per_device_train_batch_size`.
         max_tokens_per_micro_batch: Token limit of a micro-batch, in place of a number of samples.
         probe: How and how often to measure the streams' gradients.
         reference_model: A trained model for a policy that needs one, with the head of `model.task`: a folder, or a
@@ -71,6 +74,8 @@ class Recipe:
         targets: Rows that steer, by the name of a target, in place of a part of its evaluation set; written likewise.
         loss_units: In what a policy compares the streams' losses: `initial`, `entropy`, `none`, or losses by stream.
         save_best_of_each: Whether to save the best weights of each evaluation set in `output_dir/best/NAME`.
+        logging_style: How log entries are printed: a `line` each, with a table of streams at evaluations, or the
+            Trainer's `dict`.
         tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one. It tokenizes the
             streams' rows and pads batches.
     """
@@ -84,6 +89,7 @@ class Recipe:
     epoch_size: int | None = None
     groupings: list[Grouping] = field(default_factory=list)
     drawing: Drawing = "exact"
+    max_samples_per_micro_batch: int | None = None
     max_tokens_per_micro_batch: int | None = None
     probe: Probing | None = None
     reference_model: str | None = None
@@ -99,6 +105,7 @@ class Recipe:
     targets: dict[str, StreamRecipe] = field(default_factory=dict)
     loss_units: dict[str, float] | str | None = None
     save_best_of_each: bool = False
+    logging_style: LoggingStyle = "line"
     tokenizer: str | Factory | None = None
 
     def build(self, model_field: str = "model") -> MixingTrainer:

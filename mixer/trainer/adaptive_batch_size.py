@@ -10,7 +10,6 @@ from mixer.mixture.controller import Mixing
 from mixer.models.inputs import parameters_of_forward
 from mixer.schedules.base import BatchDecision, Schedule
 from mixer.schedules.function import Function
-from mixer.schedules.limits import check_whole
 from mixer.trainer.loading import LoadingRules, goes_by_first
 from mixer.trainer.trainer import MixingTrainer
 
@@ -83,17 +82,17 @@ class ExtensionRules(LoadingRules):
 
     Args:
         trainer: The trainer.
-        max_samples: Maximum samples of a micro-batch, or `None`.
+        max_samples: Maximum samples of a micro-batch; `None` for 64, or that of the training arguments if it is more.
     """
 
     def __init__(self, trainer: MixingTrainer, max_samples: int | None):
-        super().__init__(trainer)
-        self._mixing_trainer, self._max_samples = trainer, max_samples
+        super().__init__(trainer, max_samples)
+        self._mixing_trainer = trainer
 
     @property
     def most_samples(self) -> int:
         """Maximum samples of a micro-batch; see `LoadingRules`."""
-        return max(_MOST_AT_ONCE, super().most_samples) if self._max_samples is None else self._max_samples
+        return super().most_samples if self._max_samples else max(_MOST_AT_ONCE, super().most_samples)
 
     @property
     def removes_columns(self) -> bool:
@@ -129,10 +128,8 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
             returns the batch size of the next step, in samples per device.
         callbacks: As for the Trainer.
         *positional: Further arguments of `MixingTrainer`: the model, the training arguments, ...
-        max_samples_per_micro_batch: Maximum number of samples in one forward and backward on a rank; a rank with more
-            samples in a step runs several, with the same gradient. `None` uses 64, or `per_device_train_batch_size` if
-            that is larger. If these do not fit into memory, `auto_find_batch_size=True` finds a smaller number.
-        **kwargs: Further arguments of `MixingTrainer`, except `batch_size`.
+        **kwargs: Further arguments of `MixingTrainer`, except `batch_size`; `max_samples_per_micro_batch=None` stands
+            for 64, or `per_device_train_batch_size` if that is larger.
 
     Raises:
         TypeError: If `batch_size_scheduler` is not callable, `callbacks` is no list, or `batch_size` is passed.
@@ -150,7 +147,6 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
         batch_size_scheduler: Callable[[int, int], int],
         callbacks: list[TrainerCallback] | None = None,
         *positional: Any,
-        max_samples_per_micro_batch: int | None = None,
         **kwargs: Any,
     ):
         if "batch_size" in kwargs:
@@ -160,9 +156,6 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
                 f"callbacks, the second argument, must be a list, got {type(callbacks).__name__}. Pass the model by "
                 f"name: model=..."
             )
-        if max_samples_per_micro_batch is not None:
-            check_whole("max_samples_per_micro_batch", max_samples_per_micro_batch)
-        self._max_samples = max_samples_per_micro_batch
         options: dict[str, Any] = dict(**dict(zip(("model", "args"), positional, strict=False)), **kwargs)
         args = options.pop("args", None)
         args = TrainingArguments("tmp_trainer") if args is None else args  # the Trainer's own default
@@ -171,8 +164,8 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
         if self._built is not None:  # right behind the one that closes steps
             self.callback_handler.callbacks.insert(1, CoverageCallback(self.mixing))
 
-    def _new_rules(self) -> ExtensionRules:
-        return ExtensionRules(self, self._max_samples)
+    def _new_rules(self, max_samples: int | None) -> ExtensionRules:
+        return ExtensionRules(self, max_samples)
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Removes arguments that the model's forward does not take; see `Trainer.compute_loss`."""

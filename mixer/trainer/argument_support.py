@@ -59,7 +59,7 @@ DIFFERENCES = {
     "logging_nan_inf_filter": "Filters the loss of a whole step, not of a micro-batch. "
     '`nonfinite="warn" | "skip" | "raise"` decides what happens to the step.',
     "disable_tqdm": "The progress bar follows the data clock and shows coverage per stream. Without a terminal there "
-    "is no bar.",
+    "is no bar. Log entries are printed as [a line each](watching.md#the-printed-log).",
     "report_to": "TensorBoard, Weights & Biases, MLflow and Trackio show streams in [groups](watching.md#trackers).",
     "eval_on_start": "Not repeated when a run resumes from a checkpoint.",
     "metric_for_best_model": 'With a dict of evaluation sets, `"loss"` is their mean (weighted by `eval_weights` if '

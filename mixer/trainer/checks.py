@@ -4,7 +4,7 @@ import inspect
 import itertools
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from accelerate import Accelerator
 from transformers import Seq2SeqTrainer, Trainer, TrainingArguments
@@ -87,13 +87,16 @@ def check_one_pass(
         )
 
 
-def check_arguments(trainer: Trainer, streams: Sequence[Stream], schedule: Schedule, max_tokens: int | None) -> None:
+def check_arguments(
+    trainer: Trainer, streams: Sequence[Stream], schedule: Schedule, cap: int, max_tokens: int | None
+) -> None:
     """Refuses training arguments that mixing cannot honour; `REFUSED` lists them with the reasons.
 
     Args:
         trainer: The trainer, after the construction of its parent class.
         streams: The streams.
         schedule: The batch-size schedule.
+        cap: Maximum number of samples in a micro-batch.
         max_tokens: Maximum number of tokens in a micro-batch, or `None`.
 
     Raises:
@@ -108,7 +111,7 @@ def check_arguments(trainer: Trainer, streams: Sequence[Stream], schedule: Sched
             f"script), or accelerate launch."
         )
     total, _ = resolve_batch_size(args, schedule.initial)
-    may_split_first = max_tokens is not None or total > args.train_batch_size * args.world_size
+    may_split_first = max_tokens is not None or total > cap * args.world_size
     config: Any = args.accelerator_config
     is_sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
     syncs_each = trainer.accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False)
@@ -153,14 +156,19 @@ def _check_workers(args: TrainingArguments) -> None:
         raise ValueError("dataloader_persistent_workers=True needs workers: set dataloader_num_workers above 0.")
 
 
-def check_nonfinite(nonfinite: object) -> None:
-    """Refuses an unknown reaction to a loss that is not finite.
+def check_choice(option: str, value: object, choices: Any) -> None:
+    """Refuses a value of an option that is none of its choices.
+
+    Args:
+        option: Name of the option.
+        value: Its value.
+        choices: Its choices, a `Literal`.
 
     Raises:
-        ValueError: With the known ones.
+        ValueError: With the choices.
     """
-    if nonfinite not in ("warn", "skip", "raise"):
-        raise ValueError(f"nonfinite must be 'warn', 'skip' or 'raise', got {nonfinite!r}.")
+    if value not in get_args(choices):
+        raise ValueError(f"{option} must be one of {', '.join(map(repr, get_args(choices)))}, got {value!r}.")
 
 
 def check_class(trainer_class: type[Trainer], mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 from transformers import Trainer
 from transformers.utils import logging
 
@@ -112,13 +111,14 @@ class StepConfirmation:
         for micro in batch.micro_batches:
             with self._losses.naming_streams(micro):
                 per_row = self._losses.items_per_row(micro)
-            micro_items.append(0 if micro.is_padding else int(per_row.sum()))
+            numbers = per_row.cpu().numpy()
+            micro_items.append(0 if micro.is_padding else int(numbers.sum()))
             if not micro.is_padding:
-                items += _by_stream(per_row, micro, num_streams)
-                tokens += _by_stream(tokens_per_row(micro.inputs), micro, num_streams)
+                items += _by_stream(numbers, micro, num_streams)
+                tokens += _by_stream(tokens_per_row(micro.inputs).cpu().numpy(), micro, num_streams)
                 num_first += self._losses.num_first_labels(micro, per_row)
-                num_rows += len(per_row)
-                squared_items += int(per_row.square().sum())
+                num_rows += len(numbers)
+                squared_items += int(numbers @ numbers)
         skipped = np.bincount([stream_id for stream_id, _ in batch.broken], minlength=num_streams)
         num_larger = int(self._is_larger(batch))
         return StepCounts(items, tokens, num_larger, num_first, skipped, self._signals(), num_rows, squared_items)
@@ -153,8 +153,8 @@ def explained(error: Exception | None, trainer: Trainer) -> Exception | None:
     return write_error("A file of the run", error, Path(str(trainer.args.output_dir)))
 
 
-def _by_stream(per_row: Tensor, micro: MicroBatch, num_streams: int) -> Int64Array:
-    ids, numbers = micro.stream_ids, per_row.cpu().numpy()
+def _by_stream(numbers: Int64Array, micro: MicroBatch, num_streams: int) -> Int64Array:
+    ids = micro.stream_ids
     if len(numbers) != len(ids):  # packed rows of one stream, or the run will separate streams
         ids, numbers = ids[:1], numbers.sum(keepdims=True)
     return np.bincount(ids, weights=numbers, minlength=num_streams).astype(np.int64)

@@ -37,15 +37,16 @@ class LoadingRules:
 
     Args:
         trainer: The trainer.
+        max_samples: Maximum samples of a micro-batch; `None` for that of the training arguments.
     """
 
-    def __init__(self, trainer: Trainer):
-        self._trainer = trainer
+    def __init__(self, trainer: Trainer, max_samples: int | None = None):
+        self._trainer, self._max_samples = trainer, max_samples
 
     @property
     def most_samples(self) -> int:
         """Maximum samples of a micro-batch, until memory runs out."""
-        return train_batch_size(self._trainer)
+        return train_batch_size(self._trainer) if self._max_samples is None else self._max_samples
 
     @property
     def removes_columns(self) -> bool:
@@ -61,6 +62,8 @@ class LoadingRules:
         Returns:
             A text in which `{}` stands for the number of samples.
         """
+        if self._max_samples is not None:
+            return "max_samples_per_micro_batch={}; the total stays"
         return f"per_device_train_batch_size={{}}, with batch_size={sizes} to keep the total"
 
 
@@ -117,6 +120,7 @@ class StreamLoading:
             world_size=args.world_size,
             micro_batches=self._micro_batch_options(),
             stack_columns=self.model_columns if trainer.data_collator is default_data_collator else None,
+            stacks_lists=True,
             seed=self.seed,
             workers=self._worker_options(),
             pin_memory=args.dataloader_pin_memory and args.device.type not in ("cpu", "mps"),
@@ -174,6 +178,7 @@ class StreamLoading:
             worker_init_fn=partial(seed_worker, num_workers=workers, rank=args.process_index),
             multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
             limit_seconds=_SHARE_OF_TIMEOUT * args.ddp_timeout,
+            job_size=train_batch_size(self._trainer),
         )
 
     def new_feed(self, mixing: Mixing, rows_from: Path | None = None, allow_inexact: bool = False) -> Feed | None:
@@ -206,7 +211,7 @@ class StreamLoading:
         inputs = {name: values for name, values in columns.items() if name in known}
         if "label" in inputs:
             label = inputs.pop("label")
-            inputs["labels"] = label.float() if label.is_floating_point() else label.long()
+            inputs = {"labels": label.float() if label.is_floating_point() else label.long(), **inputs}
         elif "label_ids" in inputs:
             inputs["labels"] = inputs.pop("label_ids")
         return inputs

@@ -85,6 +85,10 @@ class StreamLosses:
         """Whether the user computes the loss, not the model or a known trainer."""
         return self._trainer.compute_loss_func is not None or not _is_known(type(self._trainer).compute_loss)
 
+    def _is_librarys(self, method: str) -> bool:
+        """Whether a method is that of a known trainer, which leaves labels as they are."""
+        return getattr(type(self._trainer), method).__module__.partition(".")[0] in ("transformers", "trl", "mixer")
+
     def is_users_for(self, stream_id: int) -> bool:
         """Whether the user computes the loss of a stream, not the model."""
         return self.is_users or self._streams[stream_id].compute_loss_func is not None
@@ -184,7 +188,8 @@ class StreamLosses:
 
     def num_first_labels(self, micro: MicroBatch, per_row: Tensor) -> int:
         """Counts the labels that the Trainer counts although they are no loss terms."""
-        if self.differ or self.normalization_of(0).counts_rows:
+        counts_alike = loss_shifts_labels(self._trainer) == self.shifts_labels
+        if counts_alike or self.differ or self.normalization_of(0).counts_rows:
             return 0
         counted = items_per_row(batch_mapping(micro.inputs), loss_shifts_labels(self._trainer))
         return int(counted.sum()) - int(per_row.sum())
@@ -194,7 +199,8 @@ class StreamLosses:
         rows, normalization = self.reader.row_losses(), self.normalization_of(micro.first_stream)
         if rows is None or not normalization.has_row_means:
             return rows
-        return rows / self.labels_per_row(batch_mapping(micro.inputs)).to(rows.device).clamp(min=1)
+        labels = self.labels_per_row(batch_mapping(micro.inputs))
+        return rows / labels.to(rows.device, non_blocking=True).clamp(min=1)
 
     # ---- The reader of row losses ----
 
@@ -240,6 +246,7 @@ class StreamLosses:
             keeps_output,
             self._needs.item_losses,
             weighs_by_probability=getattr(args, "loss_type", None) == "dft",
+            trusts_labels=not self.is_users and all(map(self._is_librarys, ("training_step", "_prepare_inputs"))),
         )
 
 

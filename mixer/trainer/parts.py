@@ -80,8 +80,8 @@ class Parts:
         evaluation: StreamEvaluation,
         rules: LoadingRules,
     ):
-        check_options(trainer, streams, options, evaluation)
-        self.trainer, self._evaluation = trainer, evaluation
+        check_options(trainer, streams, options, evaluation, rules.most_samples)
+        self.trainer, self._evaluation, self._rules = trainer, evaluation, rules
         args, step, needs = trainer.args, PresentStep(), StepNeeds()
         rank_sync = RankSync(args.world_size, args.ddp_timeout_delta)
         self.losses = StreamLosses(trainer, streams, step, needs)
@@ -93,7 +93,7 @@ class Parts:
         recorder = new_recorder(trainer, options, mixing, ledger)
         self.run = run = Run(streams, options, mixing, rank_sync, ledger, recorder, needs, step)
         self.side_runs = SideRuns(trainer, run, self.losses, self.loading)
-        self.probe = _new_probe(run, self.side_runs, self.losses, trainer)
+        self.probe = _new_probe(run, self.side_runs, self.losses, trainer, rules.most_samples)
         observers = _observers(trainer, run, self.side_runs, self.losses, self.probe)
         run.hooks = (*observers, *self._target_probes(options, streams))
         self.methods = MethodList(trainer, run, self.side_runs, self.losses.sum_dtype)
@@ -141,7 +141,8 @@ class Parts:
 
     def _check_again(self) -> None:
         """Checks the options of a trial."""
-        check_options(self.trainer, self.run.streams, self.run.options, self._evaluation, self.methods.all)
+        cap = self._rules.most_samples
+        check_options(self.trainer, self.run.streams, self.run.options, self._evaluation, cap, self.methods.all)
 
 
 def check_options(
@@ -149,6 +150,7 @@ def check_options(
     streams: Sequence[Stream],
     options: Options,
     evaluation: StreamEvaluation,
+    cap: int,
     methods: Sequence[Method] = (),
 ) -> None:
     """Refuses options that do not go together, of the constructor or of a trial.
@@ -158,13 +160,14 @@ def check_options(
         streams: The streams.
         options: Its options.
         evaluation: Its evaluations.
+        cap: Maximum samples of a micro-batch.
         methods: The methods of the run, once they are attached.
 
     Raises:
         ValueError: With the option, the reason and the alternatives.
     """
     args, schedule, policy = trainer.args, options.mixture.schedule, options.policy
-    check_arguments(trainer, streams, schedule, options.max_tokens)
+    check_arguments(trainer, streams, schedule, cap, options.max_tokens)
     check_budget(args, resolve_budget(args, options.mixture.budget, streams))
     check_needs(policy, streams, args, trainer.eval_dataset, options.mixture.objective)
     check_schedule(schedule, trainer.lr_scheduler)
@@ -199,13 +202,13 @@ def new_recorder(trainer: Trainer, options: Options, mixing: Mixing, ledger: Led
     return Recorder(mixing, ledger, reads_at_once=trainer.args.device.type == "cpu" or "loss" in needs)
 
 
-def _new_probe(run: Run, runs: SideRuns, losses: StreamLosses, trainer: Trainer) -> RunProbe | None:
+def _new_probe(run: Run, runs: SideRuns, losses: StreamLosses, trainer: Trainer, cap: int) -> RunProbe | None:
     """Makes the hook that measures the streams' gradients, if anyone needs them."""
     args, options = trainer.args, run.options
     schedule, policy = options.mixture.schedule, options.policy
     if (resolved := resolve_probing(options.probe, policy, schedule, args.world_size)) is None:
         return None
-    check_exact(resolved[0], args, run.mixing.size, options.max_tokens, policy, list(run.streams))
+    check_exact(resolved[0], args, run.mixing.size, cap, options.max_tokens, policy, list(run.streams))
     if resolved[0].needs_one_micro_batch and run.needs.one_stream_each and len(run.streams) > 1:
         raise exact_refusal("streams that differ have micro-batches of their own")
     probe = RunProbe(*resolved, [stream.name for stream in run.streams], args.world_size, args.seed, runs)

@@ -15,6 +15,7 @@ from mixer.loading.step import StepCounts
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
     from mixer.ledger.ledger import Ledger
+    from mixer.ledger.progress.log_text import LoggingStyle
     from mixer.ledger.recorder import Recorder
     from mixer.loading.build import MixtureOptions
     from mixer.loading.iterable.feed import Feed
@@ -60,7 +61,7 @@ class PresentStep:
     @property
     def num_items(self) -> int:
         """Items over all ranks; at least 1, because it is a divisor."""
-        return max(int(self.counts.items.sum()), 1)
+        return max(self.counts.num_items, 1)
 
 
 _NONE: Int64Array = np.zeros(0, dtype=np.int64)
@@ -117,6 +118,7 @@ class Options:
         steering: The objective with the rows that steer, or `None`.
         loss_units: In what a policy compares the streams' losses, or `None` for the default.
         saves_best_of_each: Whether the best weights of each evaluation set are saved.
+        logging_style: How log entries are printed.
     """
 
     policy: Policy
@@ -133,6 +135,7 @@ class Options:
     steering: Steering | None = None
     loss_units: str | Mapping[str, float] | None = None
     saves_best_of_each: bool = False
+    logging_style: LoggingStyle = "line"
 
 
 @dataclass

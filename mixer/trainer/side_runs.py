@@ -185,7 +185,7 @@ class SideRuns:
     def _loss(self, micro: MicroBatch, model: nn.Module, num_items: int | None) -> Any:
         trainer, first = self._trainer, micro.first_stream
         inputs = self.prepared(micro.inputs)
-        count = None if num_items is None else torch.tensor(num_items, device=trainer.args.device)
+        count = None if num_items is None else torch.full((), num_items, device=trainer.args.device)
         with metrics_restored(trainer), trainer.compute_loss_context_manager(), self._losses.function_of(first):
             return trainer.compute_loss(model, inputs, num_items_in_batch=count)
 
@@ -209,7 +209,7 @@ class SideRuns:
         """Computes the sum of each sample's loss terms, `[num_rows]`; `None` if rows cannot be separated."""
         mean, rows = self.mean_and_row_losses(micro)
         if rows is None and len(micro.stream_ids) == 1:
-            rows = mean.reshape(1) * self.items(micro).to(mean.device)
+            rows = mean.reshape(1) * self.items(micro).to(mean.device, non_blocking=True)
         return None if rows is None else rows.detach().double()
 
     @contextlib.contextmanager
@@ -241,7 +241,7 @@ class SideRuns:
                     continue
                 if rows is None or len(rows) != len(micro.stream_ids):
                     raise ValueError("The loss of this model cannot be separated by row, so rows have no losses.")
-                losses.append((micro, rows / self.items(micro).to(rows.device).clamp(min=1)))
+                losses.append((micro, rows / self.items(micro).to(rows.device, non_blocking=True).clamp(min=1)))
         return losses
 
     def gradient(self, batch: StepBatch, num_items: int) -> list[Tensor | None]:

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import Trainer
 from transformers.utils import logging
 
-from mixer.loading.result import StepResult
+from mixer.loading.result import StepResult, read_together
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.loss_trials import LossTrials
@@ -106,7 +107,7 @@ class StepRunner:
         self._load_counts = dict(zip(("hits", "misses"), self._run.present_loader.hits_and_misses, strict=True))
         batch = self._methods.retrieved(self._trials.learned(batch), self._confirmation.reloaded)
         self._train_started = time.perf_counter()
-        return [batch], torch.tensor(self._losses.num_items_told, device=device)
+        return [batch], torch.full((), self._losses.num_items_told, device=device)
 
     # ---- Forward and backward ----
 
@@ -138,7 +139,7 @@ class StepRunner:
         sums = torch.zeros(len(self._run.streams) + 1, dtype=self._losses.sum_dtype, device=args.device)
         loss = torch.zeros((), device=args.device)
         if not is_synchronised:  # the step may have been split again, with other numbers of items
-            num_items = torch.tensor(self._losses.num_items_told, device=args.device)
+            num_items = torch.full((), self._losses.num_items_told, device=args.device)
         gradient_state = accelerator.gradient_state
         always = gradient_state.plugin_kwargs.get("sync_each_batch", False)
         self._begin_step(model, batch)
@@ -248,7 +249,12 @@ class StepRunner:
             )
         self._finished = None
         self._methods.close_step()
-        observed = self._observed_by_schedule(result)
+        norm = run.gradient_norm
+        if isinstance(norm, DTensor):  # of FSDP: brought together now, while all ranks are here
+            norm = norm.full_tensor()
+        if run.recorder.reads_at_once:  # all that is decided on in one wait for the device
+            [norm] = read_together([result], [norm])
+        observed = self._observed_by_schedule(result, norm)
         for hook in run.hooks:
             observed |= hook.observe(result)  # uses collectives, so errors are not deferred
         after = sum(hook.seconds_after for hook in run.hooks)
@@ -256,15 +262,16 @@ class StepRunner:
         run.ledger.record_timings(**{**self._times, **own})
         compared = compared_in(observed)
         self._decide(result, observed)
-        run.recorder.record(result, compared, run.gradient_norm, observed.get("update_norm", math.nan))
+        run.recorder.record(result, compared, norm, observed.get("update_norm", math.nan))
         if run.learning_rate is not None:
             run.learning_rate.moved()
             run.set_learning_rate()
 
     def _decide(self, result: StepResult, observed: dict[str, Any]) -> None:
         run = self._run
-        is_seen = np.isfinite(result.losses) if "loss" in run.options.policy.needs else False
-        losses = np.where(is_seen, result.losses, np.nan)
+        losses = np.full(len(run.streams), np.nan)
+        if "loss" in run.options.policy.needs:  # else they may stay on a GPU
+            losses = np.where(np.isfinite(result.losses), result.losses, np.nan)
         skipped = result.contents.skipped
         try:
             run.mixing.observe(
@@ -274,12 +281,12 @@ class StepRunner:
             # Raised on all ranks when they confirm the next step; raised here, it would leave the others waiting.
             run.policy_error = error
 
-    def _observed_by_schedule(self, result: StepResult) -> dict[str, Any]:
+    def _observed_by_schedule(self, result: StepResult, norm: Tensor | float | None) -> dict[str, Any]:
         """Measures only what the batch-size schedule needs: reading from a GPU waits for it."""
-        needs, norm, rate = self._run.options.mixture.schedule.needs, self._run.gradient_norm, self._run.learning_rate
+        needs, rate = self._run.options.mixture.schedule.needs, self._run.learning_rate
         observed: dict[str, Any] = {}
         if "loss" in needs:
-            observed["loss"] = float(result.loss_sums[-1])
+            observed["loss"] = float(result.sums[-1])
         if "gradient_norm" in needs and norm is not None:
             observed["gradient_norm"] = float(norm)
         if "learning_rate" in needs and rate is not None:

@@ -1,6 +1,7 @@
 """The Trainer on a mixture of streams."""
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
 
 from mixer.ledger.ledger import Ledger
+from mixer.ledger.progress.log_text import LoggingStyle
 from mixer.loading.build import MixtureOptions, resolve_policy
 from mixer.loading.loader import MixingLoader
 from mixer.mixture.bad_samples import OnSampleError
@@ -16,13 +18,13 @@ from mixer.mixture.clock import Budget
 from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing
-from mixer.mixture.resolve import check_max_tokens
+from mixer.mixture.resolve import check_micro_batch
 from mixer.mixture.stream import Stream, as_streams, skipping_of
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective, as_objective
 from mixer.schedules.base import Schedule
 from mixer.schedules.registry import as_schedule
-from mixer.trainer.checks import check_class, check_nonfinite
+from mixer.trainer.checks import check_choice, check_class
 from mixer.trainer.evaluation import StreamEvaluation, check_sets
 from mixer.trainer.failures import made_among_others
 from mixer.trainer.loading import LoadingRules, data_seed
@@ -53,12 +55,17 @@ class MixingMixin(Trainer):
             `None` uses the streams' own weights, or mixes in proportion to size if they have none.
         batch_size: Samples per step over all ranks: a number, a schedule, its name, or `f(step, batch_size) ->
             batch_size`. `None` uses `per_device_train_batch_size` × `gradient_accumulation_steps` × ranks.
-            Micro-batches hold at most `per_device_train_batch_size` samples, whatever the batch size.
+            Micro-batches hold at most `per_device_train_batch_size` samples, whatever the batch size, unless
+            `max_samples_per_micro_batch` is set.
         budget: Length of the run in epochs, samples, tokens or steps, instead of `num_train_epochs`; `max_steps` still
             ends a run. `None` uses these two as the Trainer does.
         epoch_size: Samples in an epoch of the mixture; `None` uses the sum over all streams.
         groupings: Groups of streams with weights and caps of their own.
         drawing: `"exact"` gives every stream its share to the sample, `"multinomial"` draws the counts at random.
+        max_samples_per_micro_batch: Maximum number of samples in one forward on a rank, which grows with the batch size
+            up to it; a rank with more samples in a step runs several, with the same gradient. `None` uses
+            `per_device_train_batch_size`. If so many do not fit into memory, `auto_find_batch_size=True` halves the
+            number, and checkpoints hold what it has found.
         max_tokens_per_micro_batch: Maximum number of tokens in a micro-batch, padding included, instead of
             `per_device_train_batch_size` samples. Works best with `train_sampling_strategy="group_by_length"`, which
             puts samples of similar length of a step into the same micro-batch.
@@ -94,6 +101,8 @@ class MixingMixin(Trainer):
             heads or numbers of classes that differ (`"initial"` if one has no classes), else `"none"`.
         save_best_of_each: Whether to save the weights in `output_dir/best/NAME` at each evaluation in which the set of
             that name is better than ever before, by its loss or by the metric of the objective.
+        logging_style: How log entries are printed: a `"line"` each, with a table of streams at evaluations, or the
+            Trainer's `"dict"`. Callbacks, trackers and `state.log_history` get the same entries either way.
         **kwargs: Further arguments of the Trainer class.
 
     Raises:
@@ -128,6 +137,7 @@ class MixingMixin(Trainer):
         epoch_size: int | None = None,
         groupings: Sequence[Grouping] = (),
         drawing: Drawing = "exact",
+        max_samples_per_micro_batch: int | None = None,
         max_tokens_per_micro_batch: int | None = None,
         probe: Probing | None = None,
         reference_model: nn.Module | None = None,
@@ -144,17 +154,19 @@ class MixingMixin(Trainer):
         targets: Mapping[str, Any] | None = None,
         loss_units: Literal["initial", "entropy", "none"] | Mapping[str, float] | None = None,
         save_best_of_each: bool = False,
+        logging_style: LoggingStyle = "line",
         **kwargs: Any,
     ):
-        check_nonfinite(nonfinite)
-        check_max_tokens(max_tokens_per_micro_batch)
+        check_choice("nonfinite", nonfinite, NonFinite)
+        check_choice("logging_style", logging_style, LoggingStyle)
+        check_micro_batch(max_samples_per_micro_batch, max_tokens_per_micro_batch)
         takes_names = check_class(type(self), MixingMixin, args, positional)
         streams = [] if train_dataset is None else as_streams(train_dataset)
         by_set = compute_metrics if isinstance(compute_metrics, Mapping) else None
         if compute_metrics is not None and by_set is None:
             kwargs["compute_metrics"] = compute_metrics
         self._preparation = StreamPreparation(self, streams, _length_of_epoch(streams, epoch_size, budget))
-        self._rules, self._evaluation = self._new_rules(), StreamEvaluation(self, by_set)
+        self._rules, self._evaluation = self._new_rules(max_samples_per_micro_batch), StreamEvaluation(self, by_set)
         stand_in = self._preparation.stand_in(prepares=hasattr(super(), "_prepare_dataset"))
         if positional or not takes_names:
             super().__init__(model, args, data_collator, stand_in, *positional, **kwargs)
@@ -179,6 +191,7 @@ class MixingMixin(Trainer):
             steering=steering,
             loss_units=loss_units,
             saves_best_of_each=save_best_of_each,
+            logging_style=logging_style,
         )
         if streams:
             self._built = Parts(self, streams, options, self._evaluation, self._rules)
@@ -227,6 +240,24 @@ class MixingMixin(Trainer):
     def describe_run(self) -> dict[str, Any]:
         """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""
         return self._parts.describe()
+
+    def inspect(self, num_samples: int = 50_000, seed: int = 0) -> list[Any]:
+        """Prints what training will see of the streams, and the problems in them, as `mixer inspect` does of a recipe.
+
+        Args:
+            num_samples: Maximum number of samples to read of each stream, and of its evaluation set.
+            seed: Seed for drawing these samples and the examples.
+
+        Returns:
+            The problems: each has `kind`, `streams`, `figure` and `sentence`; empty if there are none.
+
+        Raises:
+            ValueError: If the trainer has no training data, an option is out of its range, or there are several ranks.
+        """
+        self._check_train_dataset()
+        study = importlib.import_module("mixer.analysis.inspect.of_trainer")  # a room above this one
+        findings: list[Any] = study.inspect_trainer(self, num_samples, seed)
+        return findings
 
     def note_memories(self) -> None:
         """Records in the ledger how many samples each method remembers."""
@@ -410,9 +441,9 @@ class MixingMixin(Trainer):
 
     # ---- What a drop-in class may decide otherwise ----
 
-    def _new_rules(self) -> LoadingRules:
+    def _new_rules(self, max_samples: int | None) -> LoadingRules:
         """Makes the rules of loading, before the parent class is constructed."""
-        return LoadingRules(self)
+        return LoadingRules(self, max_samples)
 
     # ---- The Trainer's private methods: see `seam.py` for the reasons ----
 

@@ -1,7 +1,7 @@
 """A training run from its beginning to its end, whatever ends it."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -175,9 +175,13 @@ class Training:
     def _add_callbacks(self) -> None:
         """Adds the callback that closes steps, before all others, and connects bars and trackers."""
         callbacks = self._trainer.callback_handler.callbacks
-        take_bars(callbacks, lambda: self._run.mixing)
+        take_bars(callbacks, lambda: self._run.mixing, self._run.options.logging_style, self._evaluation_sets)
         self._parts.reporting.hook()
         callbacks.insert(0, self.callback())
+
+    def _evaluation_sets(self) -> Collection[str]:
+        sets: Any = self._trainer.eval_dataset
+        return sets if isinstance(sets, dict) else ()
 
     def callback(self) -> MixingCallback:
         """Makes the callback that prepares the parts, and closes steps and epochs."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jsonargparse import ArgumentParser
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
@@ -39,11 +38,6 @@ def console() -> Console:
     """
     width = None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
     return _Screen(width=width, markup=False, emoji=False)
-
-
-def add_json(parser: ArgumentParser) -> None:
-    """Adds the option `--json` to a command's parser."""
-    parser.add_argument("--json", action="store_true", help="Print one JSON document, and nothing else, on stdout.")
 
 
 def print_json(content: Any) -> None:

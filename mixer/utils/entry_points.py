@@ -1,8 +1,11 @@
 """Plug-ins of other packages, by entry points."""
 
+import ast
 import warnings
 from collections.abc import Callable, Collection
+from importlib.abc import InspectLoader
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import TypeVar
 
 _PlugIn = TypeVar("_PlugIn")
@@ -32,12 +35,34 @@ def load_plug_ins(
         try:
             name, plug_in = load(entry, {*taken, *loaded})
         except Exception as error:  # a broken package must not break runs that do not use it
-            package = "an unknown package" if entry.dist is None else entry.dist.name
-            reason = f"{type(error).__name__}: {error}"
-            warnings.warn(f"{kind} {entry.name} of {package} is skipped ({reason}).", stacklevel=stacklevel + 1)
+            warnings.warn(_failure(entry, kind, "is skipped", error), stacklevel=stacklevel + 1)
         else:
             loaded[name] = plug_in
     return loaded
+
+
+def load_plug_in(group: str, kind: str, name: str, expected: type[_PlugIn]) -> _PlugIn:
+    """Loads the plug-in of a name, whose entry point is a factory without arguments.
+
+    Args:
+        group: Group of entry points.
+        kind: Kind of plug-in, for errors.
+        name: Name of the entry point, which exists.
+        expected: Required class.
+
+    Raises:
+        ValueError: If it cannot be loaded; names the package and the cause.
+    """
+    entry = next(entry for entry in entry_points(group=group) if entry.name == name)
+    try:
+        return made_by(entry, (), kind, expected)[1]
+    except Exception as error:
+        raise ValueError(_failure(entry, kind, "cannot be loaded", error)) from error
+
+
+def plug_in_names(group: str) -> list[str]:
+    """Lists the names of a group's entry points, without importing anything."""
+    return [entry.name for entry in entry_points(group=group)]
 
 
 def made_by(entry: EntryPoint, taken: Collection[str], kind: str, expected: type[_PlugIn]) -> tuple[str, _PlugIn]:
@@ -56,10 +81,44 @@ def made_by(entry: EntryPoint, taken: Collection[str], kind: str, expected: type
         ValueError: If the name is already used.
         TypeError: If the plug-in has another class.
     """
-    if entry.name in taken:
-        raise ValueError(f"a {kind} {entry.name} exists already; rename it")
+    _check_name(entry, taken, kind)
     made = entry.load()()
     if not isinstance(made, expected):
         name = f"{expected.__module__}.{expected.__name__}"
         raise TypeError(f"{entry.value} returns a {type(made).__name__}, not a {name}")
     return entry.name, made
+
+
+def summarised(entry: EntryPoint, taken: Collection[str], kind: str) -> tuple[str, str]:
+    """Reads what a factory makes from the first line of its docstring, without importing its module.
+
+    Args:
+        entry: Entry point of a function.
+        taken: Names already used.
+        kind: Kind of plug-in, for errors.
+
+    Returns:
+        Name, and the line without its full stop: empty if the source does not have it.
+
+    Raises:
+        ValueError: If the name is already used.
+        ModuleNotFoundError: If there is no such module.
+    """
+    _check_name(entry, taken, kind)
+    spec = find_spec(entry.module)  # imports the packages above the module
+    if spec is None:
+        raise ModuleNotFoundError(f"No module named {entry.module!r}")
+    source = spec.loader.get_source(entry.module) if isinstance(spec.loader, InspectLoader) else None
+    functions = (node for node in ast.parse(source or "").body if isinstance(node, ast.FunctionDef))
+    docstrings = (ast.get_docstring(function) for function in functions if function.name == entry.attr)
+    return entry.name, (next(docstrings, None) or "").partition("\n")[0].removesuffix(".")
+
+
+def _check_name(entry: EntryPoint, taken: Collection[str], kind: str) -> None:
+    if entry.name in taken:
+        raise ValueError(f"a {kind} {entry.name} exists already; rename it")
+
+
+def _failure(entry: EntryPoint, kind: str, outcome: str, error: Exception) -> str:
+    package = "an unknown package" if entry.dist is None else entry.dist.name
+    return f"{kind} {entry.name} of {package} {outcome} ({type(error).__name__}: {error})."

@@ -13,14 +13,15 @@ def lazy_names(
 
     Args:
         package: Name of the package.
-        modules: The names, by module.
+        modules: The names, by module; the last module that has a name counts. A module may be named itself.
     """
     module_of = {name: module for module, names in modules.items() for name in names}
 
     def find(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(module_of[name]), name)
+        module = importlib.import_module(module_of[name])
+        return module if module.__name__ == f"{package}.{name}" else getattr(module, name)
 
     def list_names() -> list[str]:
         content = vars(sys.modules[package])

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import hashlib
 import random
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import torch
 
 # Bytes of a Mersenne Twister's state in memory: 624 words and the place among them.
 _TWISTER_BYTES = 4 * 624 + 4
+_PYTHON: Any = random.getstate.__self__  # type: ignore[attr-defined]  # Python's global generator
 
 
 @dataclass(frozen=True)
@@ -24,19 +26,21 @@ class RandomState:
         python: Python's state.
         numpy: NumPy's state.
         torch: Torch's state.
+        python_memory: Python's state as raw memory, `None` for an unusual interpreter.
         numpy_memory: NumPy's state as raw memory, `None` for an unusual generator.
     """
 
     python: Any
     numpy: Any
     torch: torch.Tensor
+    python_memory: bytes | None
     numpy_memory: bytes | None
 
     @classmethod
     def capture(cls) -> "RandomState":
         """Captures the current state."""
-        memory = _numpy_memory()
-        return cls(random.getstate(), _numpy_state(memory), torch.get_rng_state(), memory)
+        own, numpy_memory = _python_memory(), _numpy_memory()
+        return cls(_python_state(own), _numpy_state(numpy_memory), torch.get_rng_state(), own, numpy_memory)
 
     def restore(self) -> None:
         """Restores the captured state."""
@@ -47,10 +51,15 @@ class RandomState:
     def is_current(self) -> bool:
         """Whether all three generators are still in the captured state."""
         return (
-            self._is_current_in_numpy()
+            self._is_current_in_python()
+            and self._is_current_in_numpy()
             and torch.get_rng_state().numpy().tobytes() == self.torch.numpy().tobytes()
-            and random.getstate() == self.python
         )
+
+    def _is_current_in_python(self) -> bool:
+        if self.python_memory is not None:
+            return _python_memory() == self.python_memory and _PYTHON.gauss_next == self.python[2]
+        return bool(random.getstate() == self.python)
 
     def _is_current_in_numpy(self) -> bool:
         if self.numpy_memory is not None and not self.numpy[3]:
@@ -59,14 +68,33 @@ class RandomState:
         return now[2:] == self.numpy[2:] and np.array_equal(now[1], self.numpy[1])
 
 
-class _LastNumpyState(threading.local):
-    """NumPy state read last; reading it takes a hundred times as long as comparing memory."""
+class _LastStates(threading.local):
+    """States read last, and the memory that they were in; reading one takes ten times as long as comparing memory."""
 
-    memory: bytes | None = None
-    state: Any = None
+    python_memory: bytes | None = None
+    numpy_memory: bytes | None = None
+    python: Any = None
+    numpy: Any = None
 
 
-_last = _LastNumpyState()
+_last = _LastStates()
+
+
+def _place_in_memory() -> int | None:
+    """Returns the address of Python's generator state if it is where CPython keeps it: behind the object's head."""
+    if sys.implementation.name != "cpython":
+        return None
+    place = id(_PYTHON) + object.__basicsize__
+    *words, number = random.getstate()[1]
+    found = np.frombuffer(ctypes.string_at(place, _TWISTER_BYTES), dtype=np.uint32)
+    return place if found.tolist() == [number, *words] else None
+
+
+_PYTHON_PLACE = _place_in_memory()
+
+
+def _python_memory() -> bytes | None:
+    return None if _PYTHON_PLACE is None else ctypes.string_at(_PYTHON_PLACE, _TWISTER_BYTES)
 
 
 def _numpy_memory() -> bytes | None:
@@ -76,15 +104,22 @@ def _numpy_memory() -> bytes | None:
     return ctypes.string_at(generator.ctypes.state_address, _TWISTER_BYTES)
 
 
+def _python_state(memory: bytes | None) -> Any:
+    """Reads Python's state, or reuses the last one if nothing was drawn since; the cached normal number is beside."""
+    if memory is None or memory != _last.python_memory or _PYTHON.gauss_next != _last.python[2]:
+        _last.python_memory, _last.python = memory, random.getstate()
+    return _last.python
+
+
 def _numpy_state(memory: bytes | None) -> Any:
     """Reads NumPy's state, or reuses the last one if nothing can have been drawn since.
 
     A cached normal number is not in the generator's memory, but it appears only by drawing: if there was none and the
     memory is unchanged, there is none.
     """
-    if memory is None or memory != _last.memory or _last.state[3]:
-        _last.memory, _last.state = memory, np.random.get_state()  # noqa: NPY002
-    return _last.state
+    if memory is None or memory != _last.numpy_memory or _last.numpy[3]:
+        _last.numpy_memory, _last.numpy = memory, np.random.get_state()  # noqa: NPY002
+    return _last.numpy
 
 
 def seed_generators(*key: int) -> None:

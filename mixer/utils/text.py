@@ -5,9 +5,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from tqdm import tqdm  # type: ignore[import-untyped]
-
 _SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 
 
@@ -51,7 +48,11 @@ def clock_text(done: Mapping[str, float], budget: Mapping[str, float]) -> str:
 
 def duration_text(seconds: float | None) -> str:
     """Formats seconds as `MM:SS` or `H:MM:SS`; `?` if unknown or infinite."""
-    return str(tqdm.format_interval(seconds)) if seconds is not None and math.isfinite(seconds) else "?"
+    if seconds is None or not math.isfinite(seconds):
+        return "?"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
 
 
 def short_number(number: float) -> str:
@@ -130,7 +131,7 @@ def between(values: Mapping[str, float], write: Callable[[float], str]) -> str:
 
 def known(values: Mapping[str, float]) -> dict[str, float]:
     """Returns the values that are not NaN."""
-    return {name: value for name, value in values.items() if not np.isnan(value)}
+    return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
 def rule_in_words(rule: Any) -> str:

@@ -8,14 +8,13 @@ from replay.selection.class_balanced import ClassBalanced
 from replay.selection.gradient_diversity import GradientDiversity
 from replay.selection.herding import Herding
 from replay.selection.k_center import KCenter
-from replay.selection.keyed_reservoir import KeyedReservoir, merge_keyed
 from replay.selection.loss_aware import LossAware
 from replay.selection.reservoir import Reservoir
 from replay.selection.ring import Ring
 from replay.selection.shared.exemplars import Exemplars
 from replay.selection.surprise import Surprise
 
-_SELECTIONS = (Reservoir, KeyedReservoir, Ring, ClassBalanced, Surprise, LossAware, GradientDiversity, Herding, KCenter)
+_SELECTIONS = (Reservoir, Ring, ClassBalanced, Surprise, LossAware, GradientDiversity, Herding, KCenter)
 
 __all__ = [
     "ClassBalanced",
@@ -23,7 +22,6 @@ __all__ = [
     "GradientDiversity",
     "Herding",
     "KCenter",
-    "KeyedReservoir",
     "LossAware",
     "Offers",
     "Reservoir",
@@ -31,7 +29,6 @@ __all__ = [
     "Selection",
     "Surprise",
     "as_selection",
-    "merge_keyed",
     "selection_classes",
 ]
 

@@ -19,7 +19,7 @@ class Reservoir(Selection):
 
     After `remove` the next samples that are accepted, still with probability `C/(n + 1)`, take the free slots and
     push nothing out. With `r` entries removed, samples from before and after then differ in their probability by a
-    factor of about `1 + r/C`, and not at all among themselves; `KeyedReservoir` keeps it even.
+    factor of about `1 + r/C`, and not at all among themselves.
     """
 
     def start(self, capacity: int, key: int) -> None:

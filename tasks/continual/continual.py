@@ -2,6 +2,7 @@
 
 import copy
 import gc
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,17 @@ from mixer.trainer.checkpointing.lock import FolderLock
 from replay import ReplayBuffer
 from replay.storage.sources import fingerprint
 from tasks.continual.continual_checks import Optimizer, check_evaluation, check_types, check_values
-from tasks.continual.ends import Ends, read_pace
+from tasks.continual.cost import write_cost
+from tasks.continual.ends import Ends, read_pace, remove_run
 from tasks.continual.kept_optimizer import KeptOptimizer
 from tasks.continual.rehearsal import Methods, Rehearsal
+from tasks.continual.scoring import Scoring
 from tasks.heads import HeadKind, as_head
-from tasks.metrics.learning_curve import LearningCurve
 from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
-from tasks.report.results import PAGE_FILE, write_metrics, write_page
-from tasks.score import Score, as_score, score_of
-from tasks.task import Task, TaskSequence
+from tasks.report.results import write_metrics, write_page
+from tasks.score import Score, as_score
+from tasks.task import TaskSequence
+from tasks.task_folders import PAGE_FILE
 
 # Training arguments that may change when a run resumes.
 _SETTINGS = ("learning_rate", "num_train_epochs", "max_steps", "weight_decay", "per_device_train_batch_size", "seed")
@@ -63,6 +66,9 @@ class ContinualRun:
             learning curves (10 in the paper); `None` for no curves.
         score: `"accuracy"`, among the task's own classes in a task-incremental sequence, `"loss"`, or your own `Score`;
             `None` uses the accuracy if all tasks have classes, else the loss.
+        score_steps: Number of steps after which the tasks seen so far are scored, again and again, for the anytime
+            accuracy and the stability gap; `None` scores at the ends of tasks only.
+        held_out: Evaluation sets that are no task, by name, scored with the tasks: what the model could do before.
         trainer_class: The trainer.
         **options: Further arguments of the trainer.
 
@@ -87,26 +93,37 @@ class ContinualRun:
         scores_before: bool = True,
         curve_steps: int | None = None,
         score: Score | str | None = None,
+        score_steps: int | None = None,
+        held_out: Mapping[str, Any] | None = None,
         trainer_class: type[MixingTrainer] = MixingTrainer,
         **options: Any,
     ):
         check_types(model, sequence, args, memory, methods, trainer_class)
-        check_values(args, optimizer, curve_steps, options)
+        check_values(args, optimizer, curve_steps, score_steps, options)
         self.model, self.sequence, self.args, self.memory = model, sequence, args, memory
         self.rehearsal = Rehearsal(memory, second_draw, mixing, methods, sequence)
         check_evaluation(self.rehearsal.needs, options.get("eval_dataset"), sequence)
         self.head = as_head(head, sequence, args.seed)
         self.head.check(model, args, options, self.rehearsal.keeps_logits)
-        self.score, self.folder = as_score(score, sequence), Path(str(args.output_dir))
-        self._batch_size, self._keeps_optimizer, self._scores_before = batch_size, optimizer == "kept", scores_before
-        self._curve_steps, self._trainer_class, self._options = curve_steps, trainer_class, options
-        self.scores, self._optimizer = self._new_scores(), KeptOptimizer(self.head)
+        self.scoring = Scoring(as_score(score, sequence), sequence, held_out, curve_steps, score_steps)
+        self.folder, self._batch_size, self._keeps_optimizer = (
+            Path(str(args.output_dir)),
+            batch_size,
+            optimizer == "kept",
+        )
+        self._scores_before, self._trainer_class, self._options = scores_before, trainer_class, options
+        self._curve_steps, self._score_steps, self._optimizer = curve_steps, score_steps, KeptOptimizer(self.head)
         self._ends = Ends(self.folder, sequence.names, self._description, self._settings)
         self._num_done: int | None = None  # until it has begun
         self._pace = pd.DataFrame()
         self._lock, self._is_held = FolderLock(self.folder), False
         self._goes_on = False
         self._first_trainer: MixingTrainer | None = None
+
+    @property
+    def scores(self) -> ScoreMatrix:
+        """The scores so far."""
+        return self.scoring.matrix
 
     def check(self) -> None:
         """Creates the trainer of the first task, so that wrong arguments raise before anything is written."""
@@ -131,24 +148,30 @@ class ContinualRun:
         self._lock.release()
         self._is_held = False
 
-    def begin(self, resume: bool = False) -> int:
+    def begin(self, resume: bool = False, overwrite: bool = False) -> int:
         """Resumes the run in the output folder, or starts one; `run` calls it if needed.
 
         The folder stays locked until `run` ends or `release_output` is called.
 
         Args:
             resume: Whether to resume a run in the output folder, if there is one.
+            overwrite: Whether to remove the state of a run in the output folder, and start anew.
 
         Returns:
             The number of finished tasks.
 
         Raises:
-            ValueError: If there is a run and `resume` is false, or it is a different one.
+            ValueError: If there is a run and neither `resume` nor `overwrite` is set, or it is a different one; or if
+                both are set.
         """
+        if resume and overwrite:
+            raise ValueError("resume goes on with the run that is there and overwrite removes it: set one of them.")
         if self._first_trainer is None:
             self.check()
         self.hold_output()
         try:
+            if overwrite:
+                self._new_agreement().run_on_all(partial(remove_run, self.folder, self.args.process_index == 0))
             return self._begin(resume)
         except BaseException:
             self.release_output()
@@ -162,20 +185,21 @@ class ContinualRun:
         path = self.folder / SCORES_FILE
         if self._goes_on:
             self._first_trainer = None  # it knows nothing of what is there
-            self.scores = rank_sync.run_on_all(partial(ScoreMatrix.from_file, path))
+            self.scoring.matrix = rank_sync.run_on_all(partial(ScoreMatrix.from_file, path))
             rank_sync.run_on_all(partial(self._take_up, found))
         else:
-            self.scores = self._new_scores()
+            self.scoring.matrix = self.scoring.new_matrix()
             rank_sync.run_on_all(partial(self._save_end, 0))
         self.scores.path = path if writes else None
         self.scores.write()
         return self._num_done
 
-    def run(self, resume: bool = False) -> ScoreMatrix:
+    def run(self, resume: bool = False, overwrite: bool = False) -> ScoreMatrix:
         """Trains on all tasks.
 
         Args:
             resume: Whether to resume a run in the output folder, if there is one; see `begin`.
+            overwrite: Whether to remove the state of a run in the output folder; see `begin`.
 
         Returns:
             The scores.
@@ -188,7 +212,7 @@ class ContinualRun:
         if freezes:
             gc.freeze()  # accelerate collects garbage in each `train`, over all objects that are not frozen
         try:
-            begun = self.begin(resume) if self._num_done is None else self._num_done
+            begun = self.begin(resume, overwrite) if self._num_done is None else self._num_done
             self.hold_output()  # where an error ended it before, others were let in
             for number in range(begun, len(self.sequence)):
                 self._train_task(number, self._goes_on and number == begun)
@@ -211,10 +235,10 @@ class ContinualRun:
         trainer, self._first_trainer = self._first_trainer or self._new_trainer(number), None
         if self._keeps_optimizer and number:
             self._optimizer.give(trainer)
-        if self._curve_steps is not None:
-            trainer.add_callback(LearningCurve(self._curve_steps, partial(self._record_curve, trainer, number)))
+        for callback in self.scoring.callbacks(trainer, number):
+            trainer.add_callback(callback)
         if number == 0 and self._scores_before and 0 not in self.scores.recorded:
-            self._record_before(trainer)
+            self.scoring.record_before(trainer)
         checkpoint = trainer.newest_checkpoint() if resume else None
         self.scores.truncate(number, None if checkpoint is None else step_of(Path(checkpoint)))
         set_seed(self.args.seed + number)  # whatever was drawn before, by evaluation or by an earlier process
@@ -224,7 +248,7 @@ class ContinualRun:
         if self._keeps_optimizer:
             self._optimizer.take(trainer)
         self.rehearsal.end_task(trainer, number)
-        self._record(trainer, number + 1)
+        self.scoring.record(trainer, number + 1)
 
     def _new_trainer(self, number: int) -> MixingTrainer:
         args, task = copy.copy(self.args), self.sequence[number]
@@ -237,31 +261,7 @@ class ContinualRun:
             **{**self._options, **self.rehearsal.trainer_options(number, self._options.get("eval_dataset"))},
         )
 
-    def _record_before(self, trainer: MixingTrainer) -> None:
-        self._record(trainer, 0)
-        if len(reasons := {name: why for (_, name), why in self.scores.failures.items()}) == len(self.sequence):
-            raise ValueError(
-                f"score: no task could be scored before the first, so that nothing would come of the run: {reasons}. "
-                "Give a score that fits the model and the samples, Score(function, metric=...)."
-            )
-
-    def _record(self, trainer: MixingTrainer, after: int) -> None:
-        scored = {task.name: self._score_of(trainer, task, f"after {after} tasks") for task in self.sequence}
-        failures = {name: why for name, (_, why) in scored.items() if why is not None}
-        self.scores.record(after, {name: score for name, (score, _) in scored.items()}, failures)
-
-    def _record_curve(self, trainer: MixingTrainer, number: int, num_steps: int) -> None:
-        score, _ = self._score_of(trainer, self.sequence[number], f"after {num_steps} of its steps")
-        self.scores.record_batch(number + 1, num_steps, score)
-
-    def _score_of(self, trainer: MixingTrainer, task: Task, when: str) -> tuple[float, str | None]:
-        return score_of(self.score, trainer, task, when)
-
     # ---- State ----
-
-    def _new_scores(self) -> ScoreMatrix:
-        beta = 10 if self._curve_steps is None else self._curve_steps
-        return ScoreMatrix(self.sequence.names, self.score.higher_is_better, self.score.metric, beta)
 
     @property
     def _description(self) -> dict[str, Any]:
@@ -272,7 +272,7 @@ class ContinualRun:
             "optimizer": "kept" if self._keeps_optimizer else "fresh",
             "has_memory": self.memory is not None,
             "head": self.head.kind,
-            "score": self.score.metric,
+            "score": self.scoring.score.metric,
         }
 
     @property
@@ -302,6 +302,7 @@ class ContinualRun:
         save_model(self.model, str(end / "model.safetensors"))
         self._optimizer.save(end)
         self.rehearsal.save(end)
+        write_cost(self.model, end)
 
     def _show(self) -> None:
         if self.args.process_index == 0:

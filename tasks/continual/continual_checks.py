@@ -37,7 +37,9 @@ def check_evaluation(needs: frozenset[str], eval_dataset: Any, sequence: TaskSeq
         )
 
 
-def check_values(args: TrainingArguments, optimizer: Any, curve_steps: Any, options: Mapping[str, Any]) -> None:
+def check_values(
+    args: TrainingArguments, optimizer: Any, curve_steps: Any, score_steps: Any, options: Mapping[str, Any]
+) -> None:
     """Raises a `ValueError` for a value that a continual run does not support."""
     if optimizer not in ("fresh", "kept"):
         raise ValueError(f"optimizer must be 'fresh' or 'kept', got {optimizer!r}.")
@@ -47,3 +49,5 @@ def check_values(args: TrainingArguments, optimizer: Any, curve_steps: Any, opti
         raise ValueError("ContinualRun saves whole models from one process: leave out fsdp and deepspeed, or use DDP.")
     if curve_steps is not None and not (type(curve_steps) is int and curve_steps >= 0):
         raise ValueError(f"curve_steps must be a whole number, 0 or more, or None for no curves, got {curve_steps!r}.")
+    if score_steps is not None and not (type(score_steps) is int and score_steps >= 1):
+        raise ValueError(f"score_steps must be a number of steps, 1 or more, or None for never, got {score_steps!r}.")

@@ -1,5 +1,6 @@
 """Folders of a continual run: the training folder of each task, the state at its end, and its speed."""
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from transformers.utils import logging
 from mixer.ledger.ledger import Ledger
 from mixer.trainer.checkpointing.files import STATE_FILE, begin_writing, complete, find_problem
 from mixer.utils.files import read_json, write_json
-from tasks.task_folders import folder_of_task
+from tasks.continual.cost import COLUMNS, read_cost
+from tasks.metrics.score_matrix import SCORES_FILE
+from tasks.task_folders import METRICS_FILE, PAGE_FILE, folder_of_task
 
 logger = logging.get_logger(__name__)
 
@@ -60,7 +63,10 @@ class Ends:
         if not path.exists():
             return -1
         if not resume:
-            raise ValueError(f"{self.folder} holds a continual run already: resume it (resume=True) or move it.")
+            raise ValueError(
+                f"{self.folder} holds a continual run already: resume it (resume=True), remove its state "
+                "(overwrite=True), or use another folder."
+            )
         state = read_json(path)
         for name, own in self._description.items():
             if state.get(name) != own:
@@ -89,6 +95,27 @@ class Ends:
         write_json(self.folder / RUN_STATE_FILE, state)
 
 
+def remove_run(folder: Path, writes: bool = True) -> None:
+    """Removes the state and scores of a run, so that a new one can begin in its folder.
+
+    Args:
+        folder: The run's folder.
+        writes: Whether this rank does it.
+    """
+    if not writes:
+        return
+    # The state goes first: what is left of a run is then none.
+    for name in (RUN_STATE_FILE, SCORES_FILE, METRICS_FILE, PAGE_FILE):
+        (folder / name).unlink(missing_ok=True)
+    for checkpoint in checkpoints_in(folder):
+        shutil.rmtree(checkpoint)
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Lists the checkpoints of tasks and the states at their ends."""
+    return [*folder.glob("[0-9]*-*/checkpoint-*"), *folder.glob("[0-9]*-*/end")]
+
+
 def read_pace(folder: str | Path, task_names: Sequence[str], first: int = 0) -> pd.DataFrame:
     """Reads from the ledgers how long the tasks of a run took, evaluation left out.
 
@@ -101,7 +128,8 @@ def read_pace(folder: str | Path, task_names: Sequence[str], first: int = 0) -> 
         One row a task that was trained (the index `task`): `num_samples` (those of memory too), `seconds` (of loading
         and training, on the main rank; of a run that was killed and went on, what counts in the end), and
         `samples_per_second`, the samples of all ranks over the seconds of a step, as the median over the steps,
-        so that the first ones, which warm up, do not rule it.
+        so that the first ones, which warm up, do not rule it; `parameters`, those that are trained, the bytes of the
+        state on disk and the most memory so far, of the accelerator or the process.
     """
     rows = {}
     for number, name in enumerate(task_names[first:], start=first):
@@ -109,6 +137,8 @@ def read_pace(folder: str | Path, task_names: Sequence[str], first: int = 0) -> 
         batches = Ledger(ledger_folder).timings() if ledger_folder.exists() else pd.DataFrame()
         if len(batches):
             samples, seconds = batches["total"], batches["load_seconds"] + batches["train_seconds"]
-            rows[name] = [int(samples.sum()), float(seconds.sum()), float(np.median(samples / seconds))]
-    columns = ["num_samples", "seconds", "samples_per_second"]
+            cost = read_cost(folder_of_task(Path(folder), number, name) / "end")
+            pace = [int(samples.sum()), float(seconds.sum()), float(np.median(samples / seconds))]
+            rows[name] = [*pace, *(cost.get(column) for column in COLUMNS)]
+    columns = ["num_samples", "seconds", "samples_per_second", *COLUMNS]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("task")

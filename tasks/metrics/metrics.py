@@ -25,8 +25,14 @@ def average_accuracy(scores: FloatArray, after: int | None = None) -> float:
     return _mean(_first_tasks(scores, after)[-1])
 
 
+def average_incremental_accuracy(scores: FloatArray, after: int | None = None) -> float:
+    """(1/T) Σ_k (1/k) Σ_{j≤k} R[k, j]: the mean over tasks of ACC after each (Rebuffi et al. 2017, 4)."""
+    first = _first_tasks(scores, after)[1:]
+    return _mean(np.array([row[: number + 1].mean() for number, row in enumerate(first)]))
+
+
 def learning_accuracy(scores: FloatArray, after: int | None = None) -> float:
-    """LA = (1/T) Σ_j R[j, j]: the mean score on a task right after learning it (Riemer et al. 2019)."""
+    """LA = (1/T) Σ_j R[j, j]: the mean score on a task right after learning it, plasticity (Riemer et al. 2019)."""
     return _mean(np.diagonal(_first_tasks(scores, after)[1:]))
 
 
@@ -115,6 +121,9 @@ class Metric:
 
 METRICS: dict[str, Metric] = {
     "average_accuracy": Metric(average_accuracy, "(1/T) Σ_j R[T, j]", f"{GEM}, equation 2"),
+    "average_incremental_accuracy": Metric(
+        average_incremental_accuracy, "(1/T) Σ_k (1/k) Σ_{j≤k} R[k, j]", "Rebuffi et al. 2017 (1611.07725), section 4"
+    ),
     "learning_accuracy": Metric(learning_accuracy, "(1/T) Σ_j R[j, j]", "Riemer et al. 2019 (1810.11910)"),
     "backward_transfer": Metric(
         backward_transfer, "1/(T-1) Σ_{j<T} (R[T, j] - R[j, j])", f"{GEM}, equation 3", is_difference=True
@@ -136,6 +145,7 @@ METRICS: dict[str, Metric] = {
     ),
     "learning_curve_area": Metric(learning_curve_area, "1/(β+1) Σ_{i≤β} Z_i", A_GEM, is_of_curves=True),
 }
+OF_COURSE = ("average_anytime_accuracy", "stability_gap")  # from the scores of every few steps, if there are any
 
 
 def all_metrics(matrix: ScoreMatrix, after: int | None = None, beta: int | None = None) -> dict[str, float]:
@@ -147,14 +157,22 @@ def all_metrics(matrix: ScoreMatrix, after: int | None = None, beta: int | None 
         beta: Last number of batches for the area under the learning curves; `None` uses that of the matrix.
 
     Returns:
-        Metrics by name, as in `METRICS`; NaN if `explain` has a reason.
+        Metrics by name, as in `METRICS`, and those `OF_COURSE` if there is a course; NaN if `explain` has a reason.
 
     Raises:
         ValueError: If there is no such task or number of batches.
     """
     beta = matrix.beta if beta is None else beta
     with np.errstate(invalid="ignore"):  # the difference of two infinite losses is NaN, and explained as such
-        return {name: metric.measure(metric.table(matrix, beta), after) for name, metric in METRICS.items()}
+        found = {name: metric.measure(metric.table(matrix, beta), after) for name, metric in METRICS.items()}
+        return found | (_of_course(matrix, after) if len(matrix.course) else {})
+
+
+def _of_course(matrix: ScoreMatrix, after: int | None) -> dict[str, float]:
+    last = _last_task(matrix.num_tasks, after)
+    at_end = dict(zip(matrix.task_names, np.diagonal(matrix.scores[1:]).tolist(), strict=True))
+    values = matrix.course.average_anytime(last), matrix.course.stability_gap(last, at_end)
+    return dict(zip(OF_COURSE, values, strict=True))
 
 
 def title_of(name: str, metric: str) -> str:
@@ -170,7 +188,9 @@ def explain(matrix: ScoreMatrix, after: int | None = None, beta: int | None = No
     """
     beta, reasons = matrix.beta if beta is None else beta, {}
     for name, value in all_metrics(matrix, after, beta).items():
-        if np.isnan(value):
+        if np.isnan(value) and name in OF_COURSE:
+            reasons[name] = "an evaluation failed, or no later task was scored"
+        elif np.isnan(value):
             reasons[name] = _reason(matrix, METRICS[name], METRICS[name].table(matrix, beta), after)
     return reasons
 

@@ -11,6 +11,7 @@ import pandas as pd
 from mixer.utils.arrays import FloatArray
 from mixer.utils.files import newer_version, write_json
 from mixer.utils.validation import DAMAGE, load_json
+from tasks.metrics.course import Course
 
 FORMAT_VERSION = 1
 SCORES_FILE = "scores.json"
@@ -22,7 +23,8 @@ class ScoreMatrix:
     """R [num_tasks + 1, num_tasks]: R[i, j] is the score on task j after training on task i, both from 1.
 
     Row 0 holds the scores b_j of the model before the first task; in arrays, column j - 1 is task j. Beside it stand
-    the learning curves: the score on a task after the first batches of its own training.
+    the learning curves, the score on a task after the first batches of its own training; scores while tasks are learnt
+    (`course`); and scores on held-out sets that are no task, at the same times as R, which enter no metric.
 
     Args:
         task_names: Names of the tasks in the order of training.
@@ -31,6 +33,7 @@ class ScoreMatrix:
         beta: Last number of batches that learning curves go to; 10 is the paper's.
         path: JSON file that is written anew, whole or not at all, at each change; `None` keeps all in memory, as on
             ranks that do not write.
+        held_out: Names of the held-out sets.
 
     Raises:
         ValueError: If there is no task, or two have the same name.
@@ -43,8 +46,11 @@ class ScoreMatrix:
         metric: str = "accuracy",
         beta: int = 10,
         path: str | Path | None = None,
+        held_out: Sequence[str] = (),
     ):
-        self.task_names = tuple(task_names)
+        self.task_names, self.held_out_names = tuple(task_names), tuple(held_out)
+        if clash := [name for name in held_out if name in self.task_names]:
+            raise ValueError(f"held_out has the names of tasks, {clash}: give those sets other names.")
         are_names = all(isinstance(name, str) and _is_text(name) for name in self.task_names)
         are_distinct = len(set(self.task_names)) == len(self.task_names)
         if isinstance(task_names, str) or not self.task_names or not (are_names and are_distinct):
@@ -54,6 +60,13 @@ class ScoreMatrix:
         self.failures: dict[tuple[int, str], str] = {}
         self._rows: dict[int, list[float]] = {}
         self._curves: dict[tuple[int, int], float] = {}  # by task and number of batches
+        self._held_out: dict[int, dict[str, float]] = {}  # by row
+        self.course = Course(self.task_names, higher_is_better)
+
+    def __str__(self) -> str:
+        table = pd.concat([self.to_pandas(), self.held_out()], axis=1).loc[self.recorded]
+        table.index = pd.Index(["before", *(f"after {name}" for name in self.task_names)]).take(self.recorded)
+        return f"{self.metric} on each task\n{table.round(4).to_string(na_rep='-')}"
 
     @classmethod
     def from_file(cls, path: str | Path) -> "ScoreMatrix":
@@ -72,10 +85,17 @@ class ScoreMatrix:
             content = load_json(Path(path))
             if content["format"] != FORMAT_VERSION:
                 raise ValueError(newer_version("it", content["format"], FORMAT_VERSION))
-            matrix = cls(content["tasks"], content["higher_is_better"], content["metric"], content["beta"])
+            held_out = content.get("held_out", {})
+            names = [*next(iter(held_out.values()), {})]
+            matrix = cls(
+                content["tasks"], content["higher_is_better"], content["metric"], content["beta"], held_out=names
+            )
             for after, row in content["scores"].items():
                 scores = dict(zip(matrix.task_names, map(float, row), strict=True))
                 matrix.record(int(after), scores, content["failures"].get(after, {}))
+            for after, scores in held_out.items():
+                matrix._held_out[int(after)] = {name: float(score) for name, score in scores.items()}
+            matrix.course.load_state(content.get("course", {}))
             for task, curve in content["curves"].items():
                 for num_batches, score in curve.items():
                     matrix.record_batch(int(task), int(num_batches), float(score))
@@ -146,6 +166,23 @@ class ScoreMatrix:
         self._curves[task, num_batches] = _number(self.task_names[task - 1], score)
         self.write()
 
+    def record_held_out(self, after: int, scores: Mapping[str, float]) -> None:
+        """Sets the scores on the held-out sets in a row; NaN where an evaluation failed."""
+        _check_within("after", after, 0, self.num_tasks)
+        self._held_out[after] = {name: _number(name, scores.get(name, float("nan"))) for name in self.held_out_names}
+        self.write()
+
+    def held_out(self) -> pd.DataFrame:
+        """Returns the scores on the held-out sets: rows as those of `to_pandas`, one column per set."""
+        index = pd.RangeIndex(self.num_tasks + 1, name="after")
+        return pd.DataFrame.from_dict(self._held_out, orient="index", columns=[*self.held_out_names]).reindex(index)
+
+    def record_step(self, task: int, step: int, scores: Mapping[str, float]) -> None:
+        """Sets the scores on the tasks seen so far after a step of a task; see `Course.record`."""
+        _check_within("task", task, 1, self.num_tasks)
+        self.course.record(task, step, scores)
+        self.write()
+
     def learning_curves(self, beta: int) -> FloatArray:
         """Gives the beginnings of the learning curves.
 
@@ -177,6 +214,8 @@ class ScoreMatrix:
         last = (after + 1, -1 if num_batches is None else num_batches)
         self._rows = {row: scores for row, scores in self._rows.items() if row <= after}
         self._curves = {place: score for place, score in self._curves.items() if place <= last}
+        self._held_out = {row: scores for row, scores in self._held_out.items() if row <= after}
+        self.course.truncate(last)
         self.failures = {key: why for key, why in self.failures.items() if key[0] <= after}
         self.write()
 
@@ -202,6 +241,10 @@ class ScoreMatrix:
             "scores": {after: [_encoded(score) for score in row] for after, row in self._rows.items()},
             "failures": _nested(self.failures),
             "curves": _nested({place: _encoded(score) for place, score in self._curves.items()}),
+            "held_out": {
+                row: {name: _encoded(score) for name, score in scores.items()} for row, scores in self._held_out.items()
+            },
+            "course": self.course.state(),
         }
         write_json(self.path, content)
 

@@ -1,21 +1,24 @@
 """Continual runs as a kind of report, and the page of scores that a run writes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from mixer.analysis.report.contents import points_per_line
 from mixer.analysis.report.kinds import Report, ReportKind
 from mixer.analysis.report.page import write_page
 from mixer.analysis.report.run import Run
 from mixer.analysis.report.tables import differing_streams
+from mixer.utils.files import read_json
 from mixer.utils.text import listed
 from tasks.metrics.metrics import all_metrics, title_of
 from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
 from tasks.report.matrices import check_same_metric, read_matrices
 from tasks.report.plots import score_plots, task_names
 from tasks.report.training import joined_run, training_plots, training_rows
+from tasks.task_folders import METRICS_FILE
 
 
 def continual_run() -> ReportKind:
@@ -46,7 +49,7 @@ def contents(folders: Sequence[Path]) -> Report:
         plots += training_plots(runs, task_names(matrices), points_per_line(runs))
     missing = [name for name, run in zip(matrices, found, strict=True) if run is None]
     notes = [f"No step recorded yet: {listed(missing)}." if missing else "", differing_streams(runs)]
-    rows = [*metric_rows(list(matrices.values())), *training_rows(found)]
+    rows = [*metric_rows(list(matrices.values())), *training_rows(found), *cost_rows(folders)]
     return Report(list(matrices), rows, plots, " ".join(filter(None, notes)))
 
 
@@ -75,7 +78,31 @@ def metric_rows(matrices: Sequence[ScoreMatrix]) -> list[tuple[str, list[str]]]:
     columns = [all_metrics(matrix, matrix.last_task) for matrix in matrices]
     done = [f"{max([0, *matrix.recorded])} of {matrix.num_tasks}" for matrix in matrices]
     rows = [("Tasks done", done)]
-    for name in columns[0]:
+    for name in dict.fromkeys(name for column in columns for name in column):
         title = title_of(name, matrices[0].metric).capitalize()
-        rows.append((title, ["not known" if np.isnan(one[name]) else f"{one[name]:.3f}" for one in columns]))
+        rows.append((title, [_cell(column.get(name, np.nan)) for column in columns]))
+    held_out = [matrix.held_out().ffill() for matrix in matrices]
+    for name in dict.fromkeys(name for table in held_out for name in table.columns):
+        title = f"{matrices[0].metric.capitalize()} on {name} (no task), first → last"
+        rows.append((title, [_ends(table[name]) if name in table else "-" for table in held_out]))
     return rows
+
+
+def _cell(value: float) -> str:
+    return "not known" if np.isnan(value) else f"{value:.3f}"
+
+
+def _ends(scores: "pd.Series[float]") -> str:
+    return f"{_cell(scores.iloc[0])} → {_cell(scores.iloc[-1])}"
+
+
+def cost_rows(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
+    """Returns the rows about what the last finished task's state takes: a name, and a cell for each folder."""
+    paces = [read_json(path / METRICS_FILE)["pace"] if (path / METRICS_FILE).exists() else {} for path in folders]
+    costs: list[dict[str, int]] = [next(iter(reversed(pace.values())), {}) for pace in paces]
+    made: dict[str, Callable[[dict[str, int]], str]] = {
+        "Parameters (trained)": lambda cost: f"{cost['parameters']:,} ({cost['trainable_parameters']:,})",
+        "State on disk after the last task": lambda cost: f"{cost['disk_bytes'] / 1e6:,.1f} MB",
+        "Most memory": lambda cost: f"{cost['memory_bytes'] / 1e6:,.0f} MB",
+    }
+    return [(name, [cell(cost) if cost.get("parameters") else "-" for cost in costs]) for name, cell in made.items()]

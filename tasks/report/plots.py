@@ -21,7 +21,7 @@ _COLOURS = "Cividis"  # the same to those who do not tell red from green; its li
 
 def score_plots(matrices: Mapping[str, ScoreMatrix]) -> list[Plot]:
     """Plots scores; plots without content are left out."""
-    plots = [heat_maps(matrices), *forgetting_curves(matrices), learning_curves(matrices)]
+    plots = [heat_maps(matrices), *forgetting_curves(matrices), courses(matrices), learning_curves(matrices)]
     return [plot for plot in plots if plot.panels]
 
 
@@ -243,6 +243,32 @@ def _in_words(name: str, matrix: ScoreMatrix, values: FloatArray, what: str) -> 
     row = known(dict(zip(matrix.task_names, values[:last, last].tolist(), strict=False)))
     when = f"In {name}, after {matrix.task_names[last - 1]},"
     return f"{when} {what} is {between(row, '{:.2f}'.format)}." if row else f"{when} no score is known."
+
+
+def courses(matrices: Mapping[str, ScoreMatrix]) -> Plot:
+    """Plots the scores on tasks while later ones are learnt, a panel a run.
+
+    Args:
+        matrices: Matrices of the same metric, by name of the run.
+
+    Returns:
+        The plot: a line a task; without panels where scores were taken at the ends of tasks only.
+    """
+    values = {name: matrix.course.to_pandas().to_numpy().T for name, matrix in matrices.items() if len(matrix.course)}
+    metric = next(iter(matrices.values())).metric
+    caption = f"The {metric} on each task seen so far: whether a dip after a new task begins heals."
+    return _curves(matrices, "Scores while tasks are learnt", caption, values, _evaluations)
+
+
+def _evaluations(matrix: ScoreMatrix) -> dict[str, Any]:
+    tasks = [task for task, _ in matrix.course.to_pandas().index]
+    begins = {matrix.task_names[task - 1]: tasks.index(task) for task in dict.fromkeys(tasks)}
+    return {
+        "title": {"text": "evaluations, from the beginning of each task", "standoff": 8},
+        "tickvals": [*begins.values()],
+        "ticktext": [html.escape(_short(name)) for name in begins],
+        "range": [-0.3, len(tasks) - 0.7],
+    }
 
 
 def learning_curves(matrices: Mapping[str, ScoreMatrix]) -> Plot:

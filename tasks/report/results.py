@@ -10,9 +10,9 @@ from transformers.utils import logging
 from mixer.utils.files import write_json
 from tasks.metrics.metrics import all_metrics, explain
 from tasks.metrics.score_matrix import ScoreMatrix
+from tasks.task_folders import METRICS_FILE
 
 logger = logging.get_logger(__name__)
-METRICS_FILE, PAGE_FILE = "metrics.json", "scores.html"
 
 
 def write_metrics(matrix: ScoreMatrix, pace: pd.DataFrame, folder: Path) -> None:

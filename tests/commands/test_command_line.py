@@ -1,11 +1,12 @@
 """What all commands have in common: examples, JSON, statuses, imports, and completions in a shell."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import version
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,11 +15,11 @@ import pytest
 from mixer.cli import entry as cli
 from mixer.cli.command import Command
 from mixer.cli.entry import main
+from mixer.cli.registry import all_commands, command_names
 from mixer.distributed.signals import RunTerminated
 from tests.commands.recipes import Runs
 from tests.mixer.analysis.report.ledgers import write_run
 
-OTHERS = [entry.name for entry in entry_points(group="adaptive_mixer.commands")]
 BASH = shutil.which("bash") or "bash"
 # What a shell would call to complete the last of some words, line by line; it is empty where a space ends the line.
 COMPLETE = """
@@ -36,27 +37,34 @@ done
 READING = """
 import sys
 from mixer.cli.entry import main
+from mixer.cli.registry import all_commands, command_names
 for command in sys.argv[1:]:
     main(command.split())
 trains = {"accelerate", "datasets", "peft", "torch", "transformers"}
 print("imported:", *sorted(trains & set(sys.modules)))
 """
+# What each statement has imported of what takes long, in one process.
+STARTING = """
+import contextlib, io, sys
+slow = {"accelerate", "datasets", "numpy", "pandas", "rich", "torch", "transformers"}
+for statement in sys.argv[1:]:
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        exec(statement)
+    print(*sorted(slow & set(sys.modules)))
+"""
 
 
 @pytest.fixture(scope="module")
 def commands() -> dict[str, Command]:
-    made = cli._commands(None)
-    cli._parser(made)  # makes them commands of one line
-    return made
+    return all_commands()
 
 
-@pytest.mark.parametrize("name", [*cli._COMMANDS, *OTHERS])
+@pytest.mark.parametrize("name", command_names())
 def test_every_command_has_an_example_and_gives_json(name: str, commands: dict[str, Command]) -> None:
     command = commands[name]
     assert f"mixer {name}" in command.example
     words = f"Example: {command.example}".split()
     assert command.parser.format_help().split()[-len(words) :] == words
-    assert command.summary
     assert name == "completion" or "--json" in command.parser._option_string_actions  # which prints a script
 
 
@@ -67,15 +75,27 @@ def test_runs_are_compared_as_json(tmp_path: Path, printed: Runs) -> None:
     assert (first["run"], first["steps"]) == (str(tmp_path / "a"), 6)
     assert [stream["stream"] for stream in second["streams"]] == ["math", "law"]
     figures = {"first_loss": 9.0, "last_loss": 3.0, "samples": 42, "coverage": pytest.approx(42 / 500), "weight": 0.5}
-    assert first["streams"][0] == {"stream": "math", **figures}
+    of_training = {"first_train_loss": 10.0, "last_train_loss": pytest.approx(10 / 6)}
+    assert first["streams"][0] == {"stream": "math", **figures, **of_training}
+
+
+def test_runs_without_evaluations_are_compared_by_their_losses_of_training(tmp_path: Path, printed: Runs) -> None:
+    write_run(tmp_path, num_steps=20)
+    assert "Validation loss" in printed("compare", tmp_path)
+    shutil.rmtree(tmp_path / "ledger" / "evaluations")
+    table = printed("compare", tmp_path)
+    assert "Training loss" in table
+    # Two steps are a tenth, with 2 and 4 items of losses 10 and 5, and 38 and 40 items of losses 10/19 and 10/20.
+    assert re.search(r"math +│ +6\.667 → 0\.513", table)
+    assert re.search(r"average +│ +7\.167 → 1\.013", table)
 
 
 def test_a_command_may_have_a_status_and_one_that_fails_has_its_traceback(
     monkeypatch: pytest.MonkeyPatch, commands: dict[str, Command], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(does: object) -> None:
-        made = Command(commands["policies"].parser, does, "")  # type: ignore[arg-type]
-        monkeypatch.setattr(cli, "_made", lambda name: made)
+        made = Command(commands["policies"].parser, does)  # type: ignore[arg-type]
+        monkeypatch.setattr(cli, "load_command", lambda name: made)
         main(["policies"])
 
     for status in (None, 0):
@@ -98,6 +118,45 @@ def test_commands_that_read_import_nothing_that_trains_and_start_fast(tmp_path: 
     done = subprocess.run([sys.executable, "-c", READING, *reading], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "imported:"
+
+
+def test_nothing_is_imported_before_it_is_needed() -> None:
+    call = "from mixer.cli.entry import main; main({})"
+    imported = {
+        "import mixer, replay, tasks": "",
+        call.format(["--help"]): "",
+        "from mixer import PiKE, Objective, Stream, Grouping, Mixing, schedules; mixer.schedules.Ramp": "numpy",
+        "from mixer.policies import policy_classes; policy_classes()": "numpy",
+        "from mixer import Ledger; from tasks import ScoreMatrix": "numpy pandas",
+        call.format(["compare", "--help"]): "numpy pandas rich",
+    }
+    done = subprocess.run([sys.executable, "-c", STARTING, *imported], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == list(imported.values())
+
+
+def test_the_help_lists_all_commands_and_an_unknown_one_has_a_suggestion(
+    capsys: pytest.CaptureFixture[str], refused: Runs
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    listed = capsys.readouterr().out
+    for name in command_names():
+        assert re.search(rf"^ +{name}\s+[A-Z]", listed, re.MULTILINE)  # with what it does
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"mixer {version('adaptive-mixer')}\n"
+    assert "Did you mean 'train'?" in refused("trian", "recipe.yaml")
+
+
+def test_the_help_of_training_begins_with_what_is_used_most_and_loses_no_option(commands: dict[str, Command]) -> None:
+    first, *others = (group for group in commands["train"].parser._action_groups if group._group_actions)
+    names = [option for action in first._group_actions for option in action.option_strings[:1]]
+    assert names[:3] == ["--training.output_dir", "--resume", "--mixing"]
+    assert len(names) == 10
+    options = [action for group in (first, *others) for action in group._group_actions]
+    assert sorted(map(id, options)) == sorted(map(id, commands["train"].parser._actions))
+    assert {"Evaluation", "Trainer: Optimizer"} <= {group.title for group in others}
+    assert all(action.help for action in options)
 
 
 def test_commands_and_options_are_completed_in_bash_and_other_shells(

@@ -106,6 +106,7 @@ def make_loader(
     collator: Any = masking_collator,
     prefetch_factor: int = 2,
     stack_columns: Any = None,
+    stacks_lists: bool = False,
     **options: Any,
 ) -> MixingLoader:
     datasets = [Noisy(k, n) for k, n in enumerate((20, 11, 6))] if datasets is None else datasets
@@ -113,7 +114,7 @@ def make_loader(
     clock = Clock(batch_size, sum(map(len, datasets)), Budget(epochs=num_epochs))
     mixing = Mixing(Planner(streams, seed=0), policy or Uniform(), clock)
     workers = WorkerOptions(num_workers, prefetch_factor, **options)
-    options = {"seed": 3, "workers": workers, "stack_columns": stack_columns}
+    options = {"seed": 3, "workers": workers, "stack_columns": stack_columns, "stacks_lists": stacks_lists}
     return MixingLoader(mixing, datasets, collator, rank, world_size, MicroBatchOptions(micro_batch_size), **options)
 
 

@@ -209,7 +209,7 @@ def test_examples_in_docstrings_run() -> None:
     assert failed == []
 
 
-@pytest.mark.parametrize("name", ["mixer", "tasks"])
+@pytest.mark.parametrize("name", ["mixer", "replay", "tasks"])
 def test_names_that_are_imported_when_they_are_asked_for_are_all_there(name: str) -> None:
     package = importlib.import_module(name)
     assert set(package.__all__) <= set(dir(package))

@@ -121,7 +121,7 @@ def test_a_buffer_that_keeps_contents_takes_another_data_set_of_the_same_name(tm
 
 
 @pytest.mark.parametrize("retrieval", ["Uniform", "LeastRecent"])
-@pytest.mark.parametrize("selection", ["Reservoir", "KeyedReservoir", "Ring by task", "ClassBalanced", "Herding"])
+@pytest.mark.parametrize("selection", ["Reservoir", "Ring by task", "ClassBalanced", "Herding"])
 @settings(max_examples=25)
 @given(data=st.data())
 def test_whatever_is_forgotten_is_gone_and_does_not_come_back(selection: str, retrieval: str, data: Any) -> None:
@@ -221,7 +221,7 @@ def refused(buffer: ReplayBuffer, folder: Path, said: str) -> None:
     ("options", "message"),
     [
         ({"capacity": 9}, "saved with capacity=8 and has capacity=9 now"),
-        ({"selection": "KeyedReservoir"}, "selection='GradientDiversity' and has selection='KeyedReservoir' now"),
+        ({"selection": "Reservoir"}, "selection='GradientDiversity' and has selection='Reservoir' now"),
         ({"selection": GradientDiversity(num_compared=5)}, "the buffer was saved with selection_options"),
         ({"retrieval": "LeastRecent"}, "saved with retrieval='MIR' and has retrieval='LeastRecent' now"),
         ({"retrieval": MIR(candidates=8)}, "the buffer was saved with retrieval_options"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -96,6 +97,8 @@ OWN = (
     "optimizer",
     "score",
     "scores_before",
+    "score_steps",
+    "held_out",
     "curve_steps",
     "head",
     "second_draw",
@@ -154,7 +157,7 @@ def build(folder: Path, name: str = "reservoir, fresh", instants: Instants | Non
     own.setdefault("batch_size", 4)
     run = ContinualRun(model, tasks, args, memory=memory, callbacks=[recorder, *callbacks], **own)
     run.recorder = recorder  # type: ignore[attr-defined]
-    score_of, save_end = run._score_of, run._save_end
+    score_of, save_end = run.scoring.of_task, run._save_end
 
     def passing_score(trainer: Any, task: Task, when: str) -> Any:
         instants.pass_by(f"score {task.name}")
@@ -165,7 +168,7 @@ def build(folder: Path, name: str = "reservoir, fresh", instants: Instants | Non
         save_end(num_done)
         instants.pass_by(f"after end {num_done}")
 
-    run._score_of, run._save_end = passing_score, passing_save  # type: ignore[method-assign]
+    run.scoring.of_task, run._save_end = passing_score, passing_save  # type: ignore[method-assign]
     return run
 
 
@@ -394,6 +397,42 @@ def test_methods_of_a_list_last_and_those_of_a_function_are_new_for_each_task(wh
         assert losses.scores[3, number] == pytest.approx(expected.item(), abs=1e-6)
 
 
+def test_scores_of_every_few_steps_and_of_held_out_sets_stand_beside_the_matrix_and_change_nothing(
+    whole: Whole, tmp_path: Path
+) -> None:
+    _, end, _ = whole("reservoir, fresh")
+    changes = {"score_steps": 4, "held_out": {"general": data(9)}}
+    run = build(tmp_path / "whole", instants=(instants := Instants()), **changes)
+    matrix = run.run()
+    assert end_of(run) == end
+    course = matrix.course.to_pandas()
+    assert [*course.index] == [(task, step) for task in (1, 2, 3) for step in (0, 4, 8)]
+    assert course.notna().sum(axis=1).tolist() == [1] * 3 + [2] * 3 + [3] * 3  # the tasks seen so far
+    assert course["task_1"][2, 0] == matrix.scores[1, 0]
+    assert matrix.held_out()["general"].notna().all()
+    shown = str(matrix)
+    assert all(name in shown for name in ("before", "after task_3", "general"))
+    in_second = [number for number, name in enumerate(instants.names) if name == "step 6"][1]
+    with pytest.raises(Killed):
+        build(tmp_path, instants=Instants(in_second), **changes).run()
+    resumed = build(tmp_path, model_seed=7, **changes)
+    resumed.run(resume=True)
+    pd.testing.assert_frame_equal(resumed.scores.course.to_pandas(), course)
+    pd.testing.assert_frame_equal(ScoreMatrix.from_file(resumed.folder / "scores.json").held_out(), matrix.held_out())
+
+
+def test_a_run_is_overwritten_when_asked_and_else_refused(whole: Whole, tmp_path: Path) -> None:
+    _, end, _ = whole("none, fresh")
+    build(tmp_path, "none, fresh", max_steps=1).run()
+    with pytest.raises(ValueError, match="overwrite=True"):
+        build(tmp_path, "none, fresh").run()
+    with pytest.raises(ValueError, match="set one of them"):
+        build(tmp_path, "none, fresh").run(resume=True, overwrite=True)
+    run = build(tmp_path, "none, fresh")
+    run.run(overwrite=True)
+    assert end_of(run) == end
+
+
 class Told(Method):
     """Records what it is told of tasks, and the weights then."""
 
@@ -453,6 +492,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"second_draw": "again"}, "memory is None: give a ReplayBuffer"),
     ({"memory": ReplayBuffer(3), "second_draw": "task_2"}, "a name that no other stream has, got 'task_2'"),
     ({"memory": ReplayBuffer(3), "mixing": {"task_1": 1.0}}, "mixing must be a policy that fits every task"),
+    ({"score_steps": 0}, "score_steps must be a number of steps, 1 or more"),
+    ({"held_out": {"task_1": data()}}, r"held_out has the names of tasks, \['task_1'\]"),
     ({"curve_steps": -1}, "curve_steps must be a whole number, 0 or more"),
     ({"optimizers": NO_OPTIMIZER}, "optimizers are made for each task"),
     (

@@ -7,6 +7,7 @@ from tests.tasks.scores import CURVES, DIFFERENCES, NAMES, NAN, OF_SCORES, R, ma
 
 NEEDED = {  # rows from 0, before the first task; columns from 0
     "average_accuracy": {(3, 0), (3, 1), (3, 2)},
+    "average_incremental_accuracy": {(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)},
     "learning_accuracy": {(1, 0), (2, 1), (3, 2)},
     "backward_transfer": {(1, 0), (2, 1), (3, 0), (3, 1)},
     "forward_transfer": {(1, 1), (2, 2), (0, 1), (0, 2)},

@@ -17,6 +17,11 @@ def score_tables(draw: st.DrawFn, least_tasks: int = 2) -> np.ndarray:
 
 AFTER_1_2_3 = {
     "average_accuracy": (0.90, (0.95 + 0.80) / 2, (0.70 + 0.60 + 0.85) / 3),
+    "average_incremental_accuracy": (
+        0.90,
+        (0.90 + (0.95 + 0.80) / 2) / 2,
+        (0.90 + (0.95 + 0.80) / 2 + (0.70 + 0.60 + 0.85) / 3) / 3,
+    ),
     "learning_accuracy": (0.90, (0.90 + 0.80) / 2, (0.90 + 0.80 + 0.85) / 3),
     "backward_transfer": (NAN, 0.95 - 0.90, ((0.70 - 0.90) + (0.60 - 0.80)) / 2),
     "forward_transfer": (NAN, 0.25 - 0.20, ((0.25 - 0.20) + (0.40 - 0.30)) / 2),
@@ -55,6 +60,7 @@ def test_each_has_a_formula_and_a_source_named_to_the_equation() -> None:
     gem, walk = "Lopez-Paz and Ranzato 2017 (1706.08840)", "Chaudhry et al. 2018 (1801.10112)"
     assert {name: metric.source for name, metric in METRICS.items()} == {
         "average_accuracy": f"{gem}, equation 2",
+        "average_incremental_accuracy": "Rebuffi et al. 2017 (1611.07725), section 4",
         "learning_accuracy": "Riemer et al. 2019 (1810.11910)",
         "backward_transfer": f"{gem}, equation 3",
         "forward_transfer": f"{gem}, equation 4",
@@ -172,3 +178,17 @@ def test_there_must_be_such_a_task(after: int) -> None:
     ):
         with pytest.raises(ValueError, match=f"from 1 to 3, but is {after}"):
             measure(given_, after)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("is_loss", "gap"), [(False, (0.6 + 0.2) / 2), (True, (0.0 - 0.2) / 2)])
+def test_scores_of_every_few_steps_by_hand(is_loss: bool, gap: float) -> None:
+    matrix = matrix_of(R, not is_loss)
+    matrix.record_step(1, 2, {"a": 0.5})
+    matrix.record_step(2, 0, {"a": 0.9, "b": 0.2})
+    matrix.record_step(2, 2, {"a": 0.3, "b": 0.6})
+    matrix.record_step(3, 2, {"a": 0.7, "b": 0.6, "c": 0.8})
+    assert "stability_gap" not in all_metrics(matrix_of(R))
+    found = all_metrics(matrix)
+    assert found["average_anytime_accuracy"] == pytest.approx((0.5 + 0.55 + 0.45 + 0.7) / 4)
+    assert found["stability_gap"] == pytest.approx(gap)
+    assert all_metrics(matrix, 2)["average_anytime_accuracy"] == pytest.approx((0.5 + 0.55 + 0.45) / 3)

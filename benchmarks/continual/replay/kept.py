@@ -100,7 +100,6 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     capacity, num_samples, num_seeds = (5, 40, 300) if args.quick else (20, 200, 20_000)
     forms: dict[str, Callable[[int], Int64Array]] = {
         "Reservoir": lambda seed: kept_by_buffer("Reservoir", capacity, num_samples, seed),
-        "KeyedReservoir": lambda seed: kept_by_buffer("KeyedReservoir", capacity, num_samples, seed),
         BIASED: lambda seed: kept_by_biased(capacity, num_samples, seed),
     }
     figures = {name: evenness(keep, capacity, num_samples, num_seeds) for name, keep in forms.items()}

@@ -31,7 +31,7 @@ from benchmarks.common import show
 from benchmarks.continual.replay.subjects import BLOCK, STEP_SIZE, WARM, Setting, Subject
 from benchmarks.continual.replay.turns import MIDDLE, figures_of, in_turns, show_rates
 
-SELECTIONS = ("Reservoir", "KeyedReservoir", "Ring", "ClassBalanced", "Surprise", "LossAware", "GradientDiversity")
+SELECTIONS = ("Reservoir", "Ring", "ClassBalanced", "Surprise", "LossAware", "GradientDiversity")
 LEAST_RECENT = "Reservoir, LeastRecent"
 _SWEPT = np.ones(8 * 2**20)  # not zeros, which would all be one page
 

@@ -67,7 +67,7 @@ def _of_samples(one: InspectedStream) -> Iterator[tuple[str, float, str]]:
     if (number := training.beyond_positions) and training.lengths is not None:
         sentence = (
             f"{_of_all(number, one)} are longer than the model's {one.limits.positions:,} positions (the longest has "
-            f"{training.lengths.quantiles[1.0]:,} tokens): set the format's max_length."
+            f"{training.lengths.quantiles[1.0]:,} tokens): truncate them (max_length)."
         )
         yield "beyond_positions", number, sentence
 
@@ -172,7 +172,7 @@ def _of_the_run(inspection: Inspection) -> Iterator[Finding]:
     if batch.padding is not None and batch.padding > _MOST_PADDING:
         sentence = (
             f"{batch.padding:.0%} of the first step is padding: group samples by length "
-            "(training.train_sampling_strategy: group_by_length), limit max_tokens_per_micro_batch, or pack texts "
+            "(train_sampling_strategy: group_by_length), limit max_tokens_per_micro_batch, or pack texts "
             "(Text packs by default)."
         )
         yield Finding("padding", [], batch.padding, sentence)
@@ -181,7 +181,8 @@ def _of_the_run(inspection: Inspection) -> Iterator[Finding]:
     if inspection.evaluates and without:
         sentence = (
             f"{len(without)} of {count(len(streams), 'stream')} have no data for evaluation: "
-            f"{', '.join(map(repr, without))}. Set validation, or data.validation_split."
+            f"{', '.join(map(repr, without))}. Name them in eval_dataset; in a recipe, set validation or "
+            "data.validation_split."
         )
         yield Finding("no_evaluation", without, len(without), sentence)
 

@@ -1,4 +1,4 @@
-"""Inspects a recipe's data as training will see them."""
+"""Inspects the data of a run as training will see them."""
 
 import math
 import time
@@ -21,7 +21,7 @@ from mixer.policies.objective import Objective
 from mixer.recipe.data.formats.base import Format
 from mixer.recipe.recipe import Recipe
 from mixer.recipe.streams import BuiltStream
-from mixer.trainer.trainer import MixingTrainer
+from mixer.trainer.trainer import MixingMixin
 from mixer.utils.console import Result
 from mixer.utils.text import in_words, shortened
 
@@ -76,7 +76,7 @@ class InspectedStream(Result):
         examples: Some samples as text, by index.
     """
 
-    def __init__(self, trainer: MixingTrainer, one: BuiltStream, limits: Limits, num_samples: int, seed: int):
+    def __init__(self, trainer: MixingMixin, one: BuiltStream, limits: Limits, num_samples: int, seed: int):
         stream, tokenizer, dataset = one.stream, trainer.processing_class, readable(one.stream)
         evaluation, read = one.evaluation, (num_samples, seed, limits)
         self.name = stream.name
@@ -107,10 +107,12 @@ class InspectedObjective:
 
 
 class Inspection(Result):
-    """A recipe's data as training will see them: formatted, with the first step.
+    """The data of a run as training will see them: formatted, with the first step.
 
     Args:
-        recipe: The recipe. The weights of its model are neither created nor loaded.
+        trainer: The trainer of the run.
+        streams: Its streams by name, with their evaluation sets and formats.
+        task: The model's task.
         num_samples: Maximum number of samples to read of a stream, and of its data for evaluation.
         seed: Seed of their draw.
 
@@ -124,21 +126,19 @@ class Inspection(Result):
         seconds: Duration of reading and comparing them.
         batch: The first step.
         samples_read: Number of samples that were read.
-
-    Raises:
-        ValueError: If the recipe cannot be trained; the message names the field.
     """
 
-    def __init__(self, recipe: Recipe, num_samples: int, seed: int):
-        built = recipe.build_parts(has_weights=False)
-        trainer, task, started = built.trainer, recipe.model.task, time.perf_counter()
+    def __init__(
+        self, trainer: MixingMixin, streams: Mapping[str, BuiltStream], task: str, num_samples: int, seed: int
+    ):
+        started = time.perf_counter()
         self.task = task
         self.weight_unit = trainer.mixing.policy.unit
         self.evaluates = trainer.args.eval_strategy != "no"
         self.objective = _objective(trainer)
         self.streams, parts = [], list[Part]()
         for stream, limits in zip(trainer.streams, _limits(trainer, task), strict=True):
-            one = built.streams[stream.name]
+            one = streams[stream.name]
             self.streams.append(InspectedStream(trainer, one, limits, num_samples, seed))
             parts += _parts(one, self.streams[-1], num_samples, seed)
         self.overlaps = find_overlaps(parts)
@@ -149,7 +149,22 @@ class Inspection(Result):
         )
 
 
-def _objective(trainer: MixingTrainer) -> InspectedObjective | None:
+def inspect_recipe(recipe: Recipe, num_samples: int, seed: int) -> Inspection:
+    """Inspects the data of a recipe.
+
+    Args:
+        recipe: The recipe. The weights of its model are neither created nor loaded.
+        num_samples: See `Inspection`.
+        seed: See `Inspection`.
+
+    Raises:
+        ValueError: If the recipe cannot be trained; the message names the field.
+    """
+    built = recipe.build_parts(has_weights=False)
+    return Inspection(built.trainer, built.streams, recipe.model.task, num_samples, seed)
+
+
+def _objective(trainer: MixingMixin) -> InspectedObjective | None:
     content, sets = trainer.describe_run()["objective"], cast(Any, trainer.eval_dataset)
     if content is None or not isinstance(sets, Mapping):
         return None
@@ -157,10 +172,11 @@ def _objective(trainer: MixingTrainer) -> InspectedObjective | None:
     return InspectedObjective(objective.in_words, {name: len(sets[name]) for name in objective.names})
 
 
-def _limits(trainer: MixingTrainer, task: str) -> list[Limits]:
+def _limits(trainer: MixingMixin, task: str) -> list[Limits]:
     """Returns the inputs and labels that the model can take, by stream."""
     model: Any = trainer.model
-    config = (model.encoder if isinstance(model, MultiTaskModel) else model).config.get_text_config()
+    config: Any = getattr(model.encoder if isinstance(model, MultiTaskModel) else model, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config  # a user's own model has none
     vocabulary, positions = (getattr(config, name, None) for name in ("vocab_size", "max_position_embeddings"))
     end = getattr(trainer.processing_class, "eos_token_id", None) if task == "causal-lm" else None
     heads = tasks_of(model, trainer.streams)
@@ -188,12 +204,8 @@ def _parts(one: BuiltStream, inspected: InspectedStream, num_samples: int, seed:
     return parts
 
 
-def first_batch(trainer: MixingTrainer) -> Batch:
-    """Plans, loads and collates the first step.
-
-    Args:
-        trainer: The trainer. Its streams advance by this step.
-    """
+def first_batch(trainer: MixingMixin) -> Batch:
+    """Plans, loads and collates the first step; the run's streams stay where they are."""
     loader = trainer.get_train_dataloader()
     names = trainer.mixing.names
     try:

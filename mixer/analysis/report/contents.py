@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from mixer.analysis.report.answer import answer
 from mixer.analysis.report.findings import changed, findings_of
 from mixer.analysis.report.grouping import grouped, main_streams
-from mixer.analysis.report.headline import headline
 from mixer.analysis.report.kinds import Report, kind_of
 from mixer.analysis.report.plots import PLOTS
 from mixer.analysis.report.plots.losses import MOST_METRICS
@@ -43,7 +43,7 @@ def read_report(folders: Sequence[str | Path]) -> Report:
         runs,
         findings,
         {run.name: changed(run) for run in runs},
-        headline(runs),
+        answer(runs),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from mixer.analysis.report.answer import Answer
 from mixer.analysis.report.findings import Finding
 from mixer.analysis.report.plot import Plot
 from mixer.analysis.report.run import Run
@@ -30,7 +31,7 @@ class Report:
         runs: The trainers' runs; empty for runs of another kind.
         findings: Possible problems of the runs.
         changes: Changes over each run, by its name.
-        headline: Sentences on the objective.
+        answer: What the page says first.
     """
 
     names: Sequence[str]
@@ -40,14 +41,15 @@ class Report:
     runs: Sequence[Run] = ()
     findings: Sequence[Finding] = ()
     changes: Mapping[str, str] = field(default_factory=dict)
-    headline: Sequence[str] = ()
+    answer: Answer = field(default_factory=Answer)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Gives the contents as tables.
 
         Returns:
             By name: `summary` (a row per figure, a column per run) and, for runs of trainers, `findings` (run, kind,
-            streams, text) and `by_stream` (a row per run and stream; see `stream_figures`).
+            streams, text), `by_stream` (a row per run and stream; see `stream_figures`) and, for several, `comparison`
+            and `differences` (see `Answer`).
         """
         summary = pd.DataFrame([[name, *cells] for name, cells in self.summary], columns=["figure", *self.names])
         if not self.runs:
@@ -57,17 +59,23 @@ class Report:
             "summary": summary,
             "findings": pd.DataFrame(found, columns=["run", "kind", "streams", "text"]),
             "by_stream": pd.concat([stream_figures(run).assign(run=run.name) for run in self.runs]),
+            **{name: table for name, table in self._comparisons.items() if len(table)},
         }
+
+    @property
+    def _comparisons(self) -> dict[str, pd.DataFrame]:
+        return {"comparison": self.answer.comparison, "differences": self.answer.differences}
 
     def as_data(self) -> dict[str, Any]:
         """Gives the contents as plain data.
 
         Returns:
-            `headline`, `summary` and `changes` by run, `findings` (a list of run, kind, streams and text), `streams`
-            (see `stream_figures`) and `note`.
+            `answer` (sentences), `comparison` and `differences` (see `Answer`), `summary` and `changes` by run,
+            `findings` (a list of run, kind, streams and text), `streams` (see `stream_figures`) and `note`.
         """
         return {
-            "headline": list(self.headline),
+            "answer": list(self.answer.sentences),
+            **self._comparisons,
             "summary": {
                 run: {name: cells[place] for name, cells in self.summary} for place, run in enumerate(self.names)
             },

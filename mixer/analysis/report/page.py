@@ -9,6 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
+from mixer.analysis.report.comparing import comparison_cells, difference_cells
 from mixer.analysis.report.contents import read_report
 from mixer.analysis.report.kinds import Report
 from mixer.analysis.report.tables import stream_cells
@@ -59,6 +60,9 @@ def write_page(target: Path, report: Report) -> Path:
     figures = ",\n".join(panel.figure.to_json() for plot in report.plots for panel in plot.panels)
     page = templates.get_template("template.html").render(
         report=report,
+        comparison=comparison_cells(report.answer.comparison),
+        differences=difference_cells(report.answer.differences),
+        summary=(["Run", *report.names], [[name, *cells] for name, cells in report.summary]),
         tables={run.name: stream_cells(run) for run in report.runs},
         figures=f"[{figures}]".replace("<", "\\u003c"),  # a stream may be called </script>
         plotly=_packed_plotly(),

@@ -45,7 +45,7 @@ class Plot:
 
     Args:
         title: The heading.
-        caption: A description of the panels with their main figures, also for readers who cannot see them.
+        caption: What to see in the panels; figures stand in tables.
         panels: The panels.
         colours: The key: colours by name. A name shows and hides the lines of that legend group.
         columns: Greatest number of panels side by side.

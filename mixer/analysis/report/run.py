@@ -134,6 +134,12 @@ def last_epoch(runs: Sequence[Run]) -> float:
     return max(float(run.clock["epoch"].max()) for run in runs)
 
 
+def share_of_time(run: Run, column: str) -> float:
+    """Gives a column's share of the time of steps, without the first step, which includes warm-up."""
+    sums = run.timings.iloc[1:][["load_seconds", "train_seconds", "probe_seconds"]].sum()
+    return float(sums[column] / sums.sum()) if sums.sum() > 0 else 0.0
+
+
 def read_run(folder: Path, name: str) -> Run:
     """Reads a finished or running run.
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,22 +14,25 @@ import pyarrow.parquet as pq
 
 from mixer.analysis.report.clocked import not_finite_since
 from mixer.analysis.report.exporting import file_name, made_folder
+from mixer.analysis.report.plots.gradients import course_of
 from mixer.analysis.report.plots.losses import smoothed
 from mixer.analysis.report.run import Run, stream_names
 from mixer.ledger.evaluated_losses import mean_loss, worst_loss
 from mixer.ledger.ledger import Ledger
-from mixer.utils.text import duration, first_of, listed, rule_in_words
+from mixer.utils.text import between, duration, first_of, listed, rule_in_words
 
 _COLUMNS = (
     *("samples", "share", "first_weight", "last_weight", "coverage", "passes", "cap"),
     *("training_loss", "training_not_finite_since"),
     *("first_validation_loss", "last_validation_loss", "validation_not_finite_since"),
+    *("excess_loss", "gradient_norm", "gradient_noise_scale", "entries"),
 )
 _FORMATS = {"samples": "{:,.0f}", "share": "{:.1%}", "coverage": "{:.0%}", "passes": "{:.2f}", "cap": "{:g}"}
+_FORMATS |= {"gradient_norm": "{:.3g}", "gradient_noise_scale": "{:.3g}", "entries": "{:,.0f}"}
 _FORMATS |= dict.fromkeys(("training_not_finite_since", "validation_not_finite_since"), "step {:,.0f}")
+_SPAN = 20  # steps that the last excess loss is smoothed over
 # Whole numbers, also where some are not known.
-_COUNTS = ("samples", "training_not_finite_since", "validation_not_finite_since")
-_MEASURING = "Time in measuring gradients"
+_COUNTS = ("samples", "entries", "training_not_finite_since", "validation_not_finite_since")
 TABLE_FORMATS = ("csv", "parquet")
 # What spreadsheets take for the beginning of a formula.
 _FORMULA = r"^[=+\-@\t\r]"
@@ -43,13 +47,17 @@ def stream_figures(run: Run) -> pd.DataFrame:
     Returns:
         One row per stream or other evaluation set: stream, samples, share (of all samples), first_weight, last_weight,
         coverage, passes, cap, training_loss (the last, smoothed), training_not_finite_since (a step),
-        first_validation_loss, last_validation_loss, validation_not_finite_since, and for each metric of evaluations
+        first_validation_loss, last_validation_loss, validation_not_finite_since, excess_loss, gradient_norm and
+        gradient_noise_scale (the last, smoothed), entries (of a replay buffer), and for each metric of evaluations
         first_validation_METRIC and last_validation_METRIC; NaN if unknown.
     """
     total = sum(int(rows["count"].sum()) for rows in run.streams.values()) or 1
     names = dict.fromkeys([*run.streams, *run.evaluations, *run.metrics])
     metrics = {name: _of_metrics(rows) for name, rows in run.metrics.items()}
-    rows = [{"stream": name, **_of_losses(run, name, total), **metrics.get(name, {})} for name in names]
+    rows = [
+        {"stream": name, **_of_losses(run, name, total), **_of_measurements(run, name), **metrics.get(name, {})}
+        for name in names
+    ]
     measured = dict.fromkeys(column for own in metrics.values() for column in own)
     return pd.DataFrame(rows, columns=["stream", *_COLUMNS, *measured]).astype(dict.fromkeys(_COUNTS, "Int64"))
 
@@ -65,12 +73,18 @@ def stream_cells(run: Run) -> tuple[list[str], list[list[str]]]:
     """
     figures = stream_figures(run)
     columns = [column for column in figures.columns[1:] if figures[column].notna().any()]
-    written = {column: _FORMATS.get(column, "{:.3f}").format for column in columns}
-    cells = [
-        [str(row["stream"]), *("" if pd.isna(row[column]) else written[column](row[column]) for column in columns)]
-        for row in figures.to_dict("records")
-    ]
-    return ["stream", *(column.replace("_", " ") for column in columns)], cells
+    columns = [column for column in columns if not column.startswith("last_")]  # stands behind the first value
+    cells = [[str(row["stream"]), *(_written(row, column) for column in columns)] for row in figures.to_dict("records")]
+    heads = [column.removeprefix("first_").replace("_", " ").capitalize() for column in columns]
+    return ["Stream", *heads], cells
+
+
+def _written(row: Mapping[Any, Any], column: str) -> str:
+    """Formats a figure; one at the beginning of a run with that at its end."""
+    ends = dict.fromkeys(
+        [row[column], row.get(column.replace("first_", "last_", 1))] if "first_" in column else [row[column]]
+    )
+    return " → ".join(_FORMATS.get(column, "{:.3f}").format(value) for value in ends if not pd.isna(value))
 
 
 def _of_losses(run: Run, name: str, total: int) -> dict[str, float | None]:
@@ -88,6 +102,19 @@ def _of_losses(run: Run, name: str, total: int) -> dict[str, float | None]:
     return figures
 
 
+def _of_measurements(run: Run, name: str) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    if name in run.gradients:
+        smooth = course_of(run.gradients[name], "squared_norm", "variance")[1]
+        figures |= {"gradient_norm": smooth["norm"].iloc[-1], "gradient_noise_scale": smooth["noise"].iloc[-1]}
+    if name in run.comparisons and run.comparisons[name]["excess_loss"].notna().any():
+        figures["excess_loss"] = float(run.comparisons[name]["excess_loss"].dropna().ewm(span=_SPAN).mean().iloc[-1])
+    if name in run.memories:
+        rows = run.memories[name]
+        figures["entries"] = float(rows.loc[rows["step"] == rows["step"].max(), "entries"].sum())
+    return figures
+
+
 def _of_metrics(rows: pd.DataFrame) -> dict[str, float]:
     figures: dict[str, float] = {}
     for metric, own in rows.groupby("metric", sort=False)["value"]:
@@ -96,9 +123,9 @@ def _of_metrics(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def summary_rows(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """Gives the name of each row of the summary, and a cell per run."""
-    is_measured = any(run.timings["probe_seconds"].any() for run in runs)
-    return [(name, [cell(run) for run in runs]) for name, cell in _ROWS.items() if name != _MEASURING or is_measured]
+    """Gives the name of each row of the summary that any run has a cell for, and a cell per run."""
+    rows = [(name, [cell(run) for run in runs]) for name, cell in _ROWS.items()]
+    return [(name, cells) for name, cells in rows if any(cells)]
 
 
 def differing_streams(runs: Sequence[Run]) -> str:
@@ -135,7 +162,30 @@ def _validation(reduce: Callable[[Run, dict[str, float]], float]) -> Callable[[R
 
 
 def _seconds(column: str) -> Callable[[Run], str]:
-    return lambda run: duration(float(run.timings[column].sum()))
+    return lambda run: duration(float(run.timings[column].sum())) if run.timings[column].any() else ""
+
+
+def _factor(run: Run) -> str:
+    factors = run.clock["learning_rate_factor"]
+    return "" if (factors == 1.0).all() else f"{factors.min():.3g} to {factors.max():.3g}"
+
+
+def _gradient_norm(run: Run) -> str:
+    norms = run.clock["gradient_norm"].dropna()
+    return "" if norms.empty else f"{norms.iloc[0]:.3g} → {norms.iloc[-1]:.3g}"
+
+
+def _prefetched(run: Run) -> str:
+    hits, misses = int(run.timings["hits"].sum()), int(run.timings["misses"].sum())
+    return f"{hits / (hits + misses):.1%}" if hits + misses else ""
+
+
+def _cosine(run: Run) -> str:
+    if run.cosines is None:
+        return ""
+    names, means = run.cosines.names, run.cosines.mean
+    pairs = {f"{names[i]} and {names[j]}": float(means[i, j]) for i, j in np.argwhere(np.triu(run.cosines.counts, 1))}
+    return between(pairs, "{:.2f}".format)
 
 
 def _rule(field: str) -> Callable[[Run], str]:
@@ -152,11 +202,15 @@ _ROWS: dict[str, Callable[[Run], str]] = {
     "Epochs": lambda run: f"{run.clock['epoch'].iloc[-1]:.2f}",
     "Batch size, first → last": _batch_size,
     "Learning rate, peak → last": _learning_rate,
+    "Factor of the batch size on it": _factor,
+    "Gradient norm, first → last": _gradient_norm,
+    "Mean cosine of two streams' gradients": _cosine,
     "Validation loss, last, average": _validation(lambda run, losses: mean_loss(losses, run.eval_weights)),
     "Validation loss, last, worst": _validation(lambda _, losses: worst_loss(losses)),
     "Time in loading": _seconds("load_seconds"),
     "Time in training": _seconds("train_seconds"),
-    _MEASURING: _seconds("probe_seconds"),
+    "Time in measuring gradients": _seconds("probe_seconds"),
+    "Prefetched samples": _prefetched,
 }
 
 

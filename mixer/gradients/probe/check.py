@@ -10,6 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from mixer.gradients.probe.sketch import Projection, as_matrix
 from mixer.gradients.probe.sums import LinearSums, Taker, Target, projections_of
+from mixer.utils.device import to_host
 
 _TOLERANCE = 0.05  # half precision rounds pieces and the whole differently
 _SIZE = 8  # rows and columns of the compared projections
@@ -91,8 +92,8 @@ class PieceCheck:
         self.cancel()
         if sums is None:
             return list(self._incomplete)
-        compared = torch.stack([_compare(sums.kept[index]).cpu() for index in self._waiting])
-        for index, (distance, whole, parts) in zip(list(self._waiting), compared.tolist(), strict=True):
+        compared = to_host([_compare(sums.kept[index]) for index in self._waiting])
+        for index, (distance, whole, parts) in zip(list(self._waiting), compared, strict=True):
             if 0.0 < whole < float("inf"):
                 self._waiting.remove(index)
                 if not distance <= _TOLERANCE**2 * max(whole, parts):

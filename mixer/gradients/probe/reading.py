@@ -1,7 +1,7 @@
 """One micro-batch's gradients by stream, collected parameter by parameter during its backward pass."""
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mixer.gradients.probe.rows import Rows, at_least_float32
+from mixer.gradients.probe.rows import Rows, at_least_float32, distinct
 from mixer.gradients.probe.sums import Taker, products
 
 
@@ -104,6 +104,7 @@ class Lookups:
     """The uses of an embedding in one forward pass, and their gradients.
 
     Args:
+        table_size: Number of rows of the table.
         ids: int64 `[num_rows, length]` for each use: the looked-up rows.
         gradients: `[num_rows, length, width]` for each use with a gradient.
         head: `[num_present, num_unique, width]`: these rows of the streams' gradients of a tied head; `None` without
@@ -112,6 +113,7 @@ class Lookups:
             head.
     """
 
+    table_size: int
     ids: list[Tensor] = field(default_factory=list)
     gradients: dict[int, Tensor] = field(default_factory=dict)
     head: Tensor | None = None
@@ -151,7 +153,7 @@ class Lookups:
             wants_rows: Whether the norm of every sample's gradient is needed.
         """
         ids = torch.cat(self.ids, dim=1)
-        self.head = pieces[:, torch.unique(ids)]
+        self.head = pieces[:, distinct(ids, self.table_size)]
         if wants_rows:
             chosen = gradients.gather(2, ids[:, None, :].expand(-1, gradients.shape[1], -1))
             self.head_rows = torch.bmm(chosen.mT, inputs).to(pieces.dtype)
@@ -175,9 +177,9 @@ class Lookups:
         """Squared norms, float64 `[num_rows]`, plus twice the products with the head's gradient."""
         gradients, (unique, places) = self._gradients(), self._places()
         cells = torch.arange(rows.num_rows, device=places.device)[:, None] * len(unique) + places
-        keys, segments = torch.unique(cells, return_inverse=True)
+        keys = distinct(cells, cells.numel())
         by_cell = gradients.new_zeros(len(keys), gradients.shape[2])
-        by_cell.index_add_(0, segments.reshape(-1), gradients.flatten(0, 1))
+        by_cell.index_add_(0, torch.searchsorted(keys, cells).reshape(-1), gradients.flatten(0, 1))
         squares = torch.zeros(rows.num_rows, dtype=torch.float64, device=places.device)
         squares.index_add_(0, keys // len(unique), by_cell.double().square().sum(1))
         if self.head_rows is not None:
@@ -192,7 +194,7 @@ class Lookups:
 
     def _places(self) -> tuple[Tensor, Tensor]:
         """Rows of the table that any use looks up, and the position among them of each lookup with a gradient."""
-        unique = torch.unique(torch.cat(self.ids, dim=1))
+        unique = distinct(torch.cat(self.ids, dim=1), self.table_size)
         return unique, torch.searchsorted(unique, torch.cat([self.ids[use] for use in sorted(self.gradients)], dim=1))
 
     def clear(self) -> None:
@@ -226,7 +228,7 @@ class Reading:
         self._sums, self._squares = sums, squares
         self._stopwatch, self._workspace = stopwatch, workspace
         self._vectors: dict[int, Tensor] = {}
-        self.lookups: defaultdict[int, Lookups] = defaultdict(Lookups)
+        self.lookups: dict[int, Lookups] = {}
         self._postponed: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._num_uses: Counter[int] = Counter()
 

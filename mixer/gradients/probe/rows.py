@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mixer.utils.arrays import Int64Array
 
@@ -30,12 +31,11 @@ class Rows:
         present, local = np.unique(stream_ids, return_inverse=True)
         self.num_present = len(present)
         self.local: list[int] = local.tolist()
-        self.present = torch.from_numpy(present).to(device)
-        self.local_ids = torch.from_numpy(local).to(device)
-        self.stream_ids = torch.from_numpy(stream_ids).to(device)
         order = np.argsort(local, kind="stable")
-        is_sorted = bool((order[1:] > order[:-1]).all())
-        self._order = None if is_sorted else torch.from_numpy(order).to(device)
+        self.present, self.local_ids, self.stream_ids, self._order = (
+            torch.from_numpy(ids).to(device, non_blocking=True) for ids in (present, local, stream_ids, order)
+        )
+        self._is_sorted = bool((order[1:] > order[:-1]).all())
         self._sizes: list[int] = np.bincount(local).tolist()
         self.lengths: set[int] = set()
 
@@ -69,7 +69,7 @@ class Rows:
         Returns:
             For each present stream `[its rows · length, features]`; views, if the rows are in the order of the streams.
         """
-        if self._order is not None:
+        if not self._is_sorted:
             values = values.index_select(0, self._order)
         return torch.split(values.flatten(0, 1), [size * values.shape[1] for size in self._sizes])
 
@@ -89,3 +89,21 @@ class Rows:
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     """Returns the type for sums: that of the terms, or float32 if it is shorter."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def distinct(ids: Tensor, most: int) -> Tensor:
+    """Returns the distinct values in order; the host does not wait for a GPU, to which their number is unknown.
+
+    Args:
+        ids: int64, of any shape.
+        most: Largest number of distinct values.
+
+    Returns:
+        int64 `[num_distinct]`; on a GPU longer, with the last value repeated.
+    """
+    if ids.device.type == "cpu":
+        found: Tensor = torch.unique(ids)
+        return found
+    ordered = ids.flatten().sort().values
+    places = pad((ordered[1:] != ordered[:-1]).cumsum(0), (1, 0))
+    return ordered[-1:].repeat(min(most, len(ordered))).scatter_(0, places, ordered)

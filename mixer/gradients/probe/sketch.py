@@ -40,7 +40,7 @@ class Fold:
         """
         generator = torch.Generator().manual_seed((self._seed + 0x9E3779B97F4A7C15 * (number + 1)) % 2**63)
         sign = torch.randint(0, 2, (len(self.bucket),), generator=generator).mul_(2).sub_(1).to(self._dtype)
-        self.sign = sign.to(self.bucket.device)
+        self.sign = sign.to(self.bucket.device, non_blocking=True)
         with warnings.catch_warnings():  # that compressed rows are a beta feature of torch
             warnings.simplefilter("ignore", UserWarning)
             self._matrix = torch.sparse_csr_tensor(

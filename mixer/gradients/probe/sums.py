@@ -13,6 +13,7 @@ from mixer.gradients.probe.rows import Rows
 from mixer.gradients.probe.sketch import Projection
 from mixer.policies.gradient_statistics import GradientStatistics, signal_and_noise
 from mixer.utils.arrays import FloatArray
+from mixer.utils.device import to_host
 
 _BLOCK = 8192  # longer float32 vectors are multiplied in blocks, or products lose digits
 
@@ -113,7 +114,7 @@ class ExactSums:
 
     def products(self) -> Tensor:
         """Returns the products of the streams' gradients, float64 `[num_parameters, num_streams, num_streams]`."""
-        return self._products.cpu()
+        return self._products
 
 
 class LinearSums:
@@ -148,7 +149,9 @@ class LinearSums:
 
     def products(self) -> Tensor:
         """See `ExactSums.products`."""
-        return torch.stack([products(kept.flatten(1), kept.flatten(1)).cpu() for kept in self.kept])
+        device = self.kept[0].device
+        flat = [kept.flatten(1) for kept in self.kept]
+        return torch.stack([products(one, one).to(device, non_blocking=True) for one in flat])
 
 
 class Totals:
@@ -195,9 +198,9 @@ class Totals:
             device: Device of the collective.
         """
         add_up(self.sums.kept)
-        numbers = [torch.from_numpy(part).to(device) for part in (self.failures, self.counts)]
+        numbers = [torch.from_numpy(part).to(device, non_blocking=True) for part in (self.failures, self.counts)]
         add_up(numbers if self.squares is None else [*numbers, self.squares])
-        self.failures, self.counts = (part.cpu().numpy() for part in numbers)
+        self.failures, self.counts = to_host(numbers)
 
     def statistics(self, read: Sequence[int], loss_factors: FloatArray) -> GradientStatistics:
         """Computes the statistics.
@@ -213,11 +216,12 @@ class Totals:
         counts, items, num_squared = self.counts
         with np.errstate(all="ignore"):
             to_mean = items.sum() / items / loss_factors  # from the share of the whole loss to the stream's mean loss
-            products, scale = self.sums.products().numpy()[chosen], np.outer(to_mean, to_mean)
+            known = to_host([self.sums.products(), *([] if self.squares is None else [self.squares])])
+            products, scale = known[0][chosen], np.outer(to_mean, to_mean)
             gram = products.sum(0) * scale
             squared_norm, variance = np.full((2, len(counts)), np.nan)
             if self.squares is not None:
-                own = self.squares.cpu().numpy()[chosen].sum(0) * (to_mean * items) ** 2
+                own = known[1][chosen].sum(0) * (to_mean * items) ** 2
                 squared_norm, of_item = signal_and_noise(np.diagonal(gram) * items**2, own, items, num_squared)
                 variance = of_item * counts / items  # a sample is a mean over several items
             return GradientStatistics(

@@ -1,12 +1,8 @@
-"""Text beside a progress bar: data clock, remaining time, coverage."""
+"""The remaining time of a run, and the coverage of its streams in words."""
 
 import math
-import time
-from collections.abc import Callable
 from math import isnan
 from typing import TYPE_CHECKING
-
-from mixer.utils.text import clock_text, duration_text
 
 if TYPE_CHECKING:  # commands that only read import nothing that trains
     from mixer.mixture.controller import Mixing
@@ -62,6 +58,11 @@ class RemainingTime:
             self._now, self._paused_at = now, self._progress
 
     @property
+    def trained_seconds(self) -> float:
+        """Total seconds of training, without pauses."""
+        return self._trained
+
+    @property
     def seconds(self) -> float | None:
         """Remaining seconds; `None` while the speed is unknown."""
         left = 1.0 - self._progress
@@ -72,44 +73,6 @@ class RemainingTime:
         between = self._paused_at - self._start
         pauses = self._paused / between if between > 0.0 else 0.0
         return left * (self._took / self._done + pauses)
-
-
-class ProgressLine:
-    """Progress text with the remaining time.
-
-    Args:
-        mixing: Returns the controller of the current run.
-    """
-
-    def __init__(self, mixing: Callable[[], "Mixing"]):
-        self._mixing = mixing
-        self._remaining = RemainingTime()
-
-    def begin(self) -> None:
-        """Starts or resumes a run."""
-        self._remaining = RemainingTime()
-
-    def advance(self) -> None:
-        """Records a step."""
-        self._remaining.advance(self.share, time.monotonic())
-
-    def pause(self) -> None:
-        """Records the end of an evaluation or a checkpoint."""
-        self._remaining.pause(time.monotonic())
-
-    @property
-    def share(self) -> float:
-        """Completed fraction of the run."""
-        return self._mixing().clock.progress
-
-    def text(self, elapsed: str) -> str:
-        """Returns the text: clock, times, batch size and coverage; `elapsed` is the formatted elapsed time."""
-        mixing = self._mixing()
-        clock = mixing.clock
-        done = {"epochs": clock.epoch, "samples": clock.num_samples, "tokens": clock.num_tokens, "steps": clock.step}
-        budget = {name: value for name, value in vars(clock.budget).items() if value is not None}
-        times = f"{elapsed}<{duration_text(self._remaining.seconds)}"
-        return f"{clock_text(done, budget)} [{times}] batch {clock.batch_size:,}, {coverage_text(mixing)}"
 
 
 def coverage_text(mixing: "Mixing") -> str:

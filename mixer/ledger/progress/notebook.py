@@ -1,12 +1,10 @@
 """Progress bar in notebooks."""
 
-from collections.abc import Callable
 from typing import Any
 
 from transformers.utils.notebook import NotebookProgressCallback, NotebookTrainingTracker
 
-from mixer.ledger.progress.line import ProgressLine
-from mixer.mixture.controller import Mixing
+from mixer.ledger.progress.callback import ProgressLine
 from mixer.utils.text import duration_text
 
 
@@ -14,38 +12,27 @@ class NotebookMixtureProgress(NotebookProgressCallback):
     """The Trainer's notebook bar and table, with the bar based on the data clock.
 
     Args:
-        mixing: Returns the controller of the current run.
+        line: The progress text.
     """
 
     training_tracker: Any
 
-    def __init__(self, mixing: Callable[[], Mixing]):
+    def __init__(self, line: ProgressLine):
         super().__init__()  # type: ignore[no-untyped-call]
-        self._line = ProgressLine(mixing)
+        self._line = line
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Opens the bar."""
         super().on_train_begin(args, state, control, **kwargs)  # type: ignore[no-untyped-call]
-        self._line.begin()
         self.training_tracker = _Tracker(self._line, state.max_steps, self.training_tracker.inner_table[0])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Updates the bar, a few times a second."""
-        self._line.advance()
         # The tracker counts steps; this total makes their fraction that of the data clock.
         share = self._line.share
         self.training_tracker.total = state.global_step / share if share > 0 else state.max_steps
         self.training_tracker.update(state.global_step, force_update=self._force_next_update)
         self._force_next_update = False
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        """Adds a row to the table, and counts the time of the evaluation as a pause."""
-        super().on_evaluate(args, state, control, metrics=metrics, **kwargs)  # type: ignore[no-untyped-call]
-        self._line.pause()
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Counts the time of a checkpoint as a pause."""
-        self._line.pause()
 
 
 class _Tracker(NotebookTrainingTracker):

@@ -127,6 +127,7 @@ def check_exact(
     options: Probing,
     args: TrainingArguments,
     size: BatchSize,
+    cap: int,
     max_tokens: int | None,
     policy: Policy,
     streams: list[Stream],
@@ -137,6 +138,7 @@ def check_exact(
         options: Options of the probe.
         args: The training arguments.
         size: The batch size.
+        cap: Maximum samples of a micro-batch.
         max_tokens: Maximum tokens of a micro-batch, or `None`.
         policy: The policy.
         streams: The streams.
@@ -146,16 +148,16 @@ def check_exact(
     """
     if not options.needs_one_micro_batch:
         return
-    cap = args.train_batch_size
     largest = size.value if size.is_constant else size.schedule.limits.maximum
     weighed = [stream.name for stream in streams if stream.loss_weight != 1]
-    may_grow = f"batch_size={size.schedule.name} may grow beyond per_device_train_batch_size={cap}; set maximum={cap}"
+    name = "per_device_train_batch_size" if cap == args.train_batch_size else "max_samples_per_micro_batch"
+    may_grow = f"batch_size={size.schedule.name} may grow beyond {name}={cap}; set maximum={cap}"
     reasons = {
         f"there are {args.world_size} ranks": args.world_size > 1,
         "homogeneous=True makes at least one micro-batch per stream": options.homogeneous,
         "max_tokens_per_micro_batch splits a step by the lengths of its samples": max_tokens is not None,
         f"{may_grow} if the schedule has it": largest is None,
-        f"steps have up to {largest} samples and per_device_train_batch_size={cap}": (largest or 0) > cap,
+        f"steps have up to {largest} samples and {name}={cap}": (largest or 0) > cap,
         f"loss_weight of {weighed} needs micro-batches of one stream each": bool(weighed),
     }
     for reason in (reason for reason, applies in reasons.items() if applies):

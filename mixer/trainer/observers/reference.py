@@ -14,6 +14,7 @@ from mixer.distributed.gradient_sync import shards_of
 from mixer.models.loss_normalization import LARGEST_OTHER_SHARE
 from mixer.models.side_state import Snapshot
 from mixer.trainer.hooks import ForwardResult, StepHook
+from mixer.utils.device import to_host
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
@@ -191,7 +192,8 @@ class ExcessLoss(StepHook):
 
     def observe(self, result: StepResult) -> dict[str, Any]:
         """Returns the mean excess of each stream; waits for a GPU. See `StepHook.observe`."""
-        return {"excess_losses": _means(check_told_apart(self.sums), result.contents.items)}
+        sums = check_told_apart(to_host([self.sums])[0])
+        return {"excess_losses": _means(sums, result.contents.items)}
 
     def release(self) -> None:
         """Restores the reference model; see `StepHook.release`."""
@@ -208,7 +210,7 @@ class ExcessLoss(StepHook):
             loss_sum: A scalar: the sum that the items must have if they are the terms of the loss; `None` if that is
                 known.
         """
-        ids = torch.from_numpy(micro.stream_ids).to(self.sums.device)
+        ids = torch.from_numpy(micro.stream_ids).to(self.sums.device, non_blocking=True)
         is_one_stream = bool((micro.stream_ids == micro.stream_ids[0]).all())
         if items is None or not (is_one_stream or len(items) == len(ids)):
             self.sums[_OWN] += 1
@@ -223,7 +225,7 @@ class ExcessLoss(StepHook):
             return
         excess = excess_of(items, reference.to(self.sums)).sum(dim=1)
         if is_one_stream:
-            self.sums[ids[0]] += excess.sum()
+            self.sums[micro.first_stream] += excess.sum()
         else:
             self.sums.index_add_(0, ids, excess)
 
@@ -247,7 +249,7 @@ def excess_of(items: Tensor, reference: Tensor) -> Tensor:
     return torch.where(items.isfinite() & reference.isfinite(), excess, torch.nan)
 
 
-def check_told_apart(sums: Tensor) -> Tensor:
+def check_told_apart(sums: FloatArray) -> FloatArray:
     """Refuses sums over items that could not be separated; the same on all ranks once the sums are global.
 
     Args:
@@ -323,8 +325,9 @@ class LossesAfter(StepHook):
         """Returns each stream's loss on the samples of the step; waits for a GPU. See `StepHook.observe`."""
         items = result.contents.items
         sums = self._rank_sync.add_up(self.measure(len(items)))
-        # Without a step there is no loss after it.
-        return {"losses_after": np.full(len(items), np.nan) if self._was_skipped(result) else _means(sums, items)}
+        if self._was_skipped(result):
+            return {"losses_after": np.full(len(items), np.nan)}  # without a step there is no loss after it
+        return {"losses_after": _means(to_host([sums])[0], items)}
 
     def cancel(self) -> None:
         """Lets go of the step; see `StepHook.cancel`."""
@@ -350,7 +353,7 @@ class LossesAfter(StepHook):
 
 
 def _add(sums: Tensor, micro: MicroBatch, num_items: int, mean: Tensor, rows: Tensor | None) -> None:
-    ids = torch.from_numpy(micro.stream_ids).to(sums.device)
+    ids = torch.from_numpy(micro.stream_ids).to(sums.device, non_blocking=True)
     if rows is not None:
         sums.index_add_(0, ids, rows.to(sums))
         return
@@ -398,9 +401,8 @@ def compared_in(observed: Mapping[str, Any]) -> dict[str, FloatArray]:
     return {column: observed[name].copy() for column, name in _SEEN_AS.items() if name in observed}
 
 
-def _means(sums: Tensor, items: Int64Array) -> FloatArray:
+def _means(sums: FloatArray, items: Int64Array) -> FloatArray:
     """Returns means per item; NaN without items, or if not finite."""
-    values = sums.cpu().numpy().astype(np.float64)
-    means: FloatArray = np.divide(values, items, out=np.full(len(values), np.nan), where=items > 0)
+    means: FloatArray = np.divide(sums, items, out=np.full(len(sums), np.nan), where=items > 0)
     means[~np.isfinite(means)] = np.nan
     return means

@@ -111,7 +111,7 @@ def test_the_batch_size_ramps_up_over_tokens(world: Path, run_script: Run, capsy
     assert size.is_monotonic_increasing
     assert size[clock["tokens"].shift(fill_value=0) >= 20_000].eq(16).all()
     assert 40_000 <= clock["tokens"].iloc[-1] < 40_000 + 16 * 64
-    logged = re.findall(r"'loss': '([\d.]+)'", printed := capsys.readouterr().out)
+    logged = re.findall(r"loss ([\d.]+)  lr", printed := capsys.readouterr().out)
     assert float(logged[-1]) < float(logged[0]) - 0.5
     assert len(re.findall(r"(?m)^ +\d+ +\d+ +\d+ +[\d.]+$", printed)) >= 8
     AutoTokenizer.from_pretrained(world / "out")

@@ -21,7 +21,7 @@ from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.planner import Planner
-from mixer.mixture.resolve import check_max_tokens
+from mixer.mixture.resolve import check_micro_batch
 from tests.helpers import GradientRecorder, arguments, build_model
 from tests.mixer.loaders import quick_and_full
 
@@ -193,7 +193,7 @@ def test_samples_without_a_length_and_a_token_budget_that_is_none_are_refused() 
         lengths.measure([StreamShare(0, range(1), np.arange(1))], Loaded(Samples(None, [{"a": 1}])))
     for value in (0, True, 1.5):
         with pytest.raises((ValueError, TypeError), match="max_tokens_per_micro_batch must be"):
-            check_max_tokens(value)
+            check_micro_batch(None, value)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,10 @@ def test_what_is_trained_otherwise_is_named_in_order(
     assert differences(written(**saved), written(**now)) == expected
 
 
+def test_how_logs_are_printed_is_no_difference() -> None:
+    assert differences(written(), written() + "logging_style: dict\n") == []
+
+
 def test_a_policy_is_the_same_in_every_form() -> None:
     forms = ("DoReMi", {"class_path": "DoReMi"}, {"class_path": "mixer.DoReMi", "init_args": {"step_size": 1}})
     for form in forms:

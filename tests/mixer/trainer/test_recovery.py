@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import LlamaForCausalLM
 
-from mixer import MixingTrainer
+from mixer import MixingTrainer, schedules
 from mixer.loading.memory import MicroBatchCap, MicroBatchMemoryError
 from tests.helpers import GradientRecorder, Tokens, build_model, weights_of
 from tests.mixer.trainer import runs
@@ -103,6 +103,21 @@ def test_the_step_is_repeated_once_for_each_halving(tmp_path: Path, caplog: pyte
     assert warning.startswith("Step 1 ran out of memory on rank 0. It is repeated with at most 4 samples per micro-b")
     with pytest.raises(MicroBatchMemoryError, match=r"Step 1 ran out of memory on rank 0 with a single sample"):
         run(tmp_path, 0)
+
+
+def test_a_growing_batch_is_one_forward_until_memory_runs_out_and_the_found_size_is_kept(tmp_path: Path) -> None:
+    def growing(folder: Path, most_rows: int, resume: Path | None = None) -> list[int]:
+        model = build_model("llama")
+        seen = limit_memory(model, most_rows, "training")
+        options: dict[str, Any] = {"per_device_train_batch_size": 2, "save_strategy": "steps", "save_steps": 3}
+        batch_size = schedules.Function(lambda step, size: 2 ** (step + 1))  # 2, 4, 8, 16
+        sizes = {"max_samples_per_micro_batch": 100, "batch_size": batch_size, "auto_find_batch_size": True}
+        runs.train(folder, model, resume, max_steps=4, **sizes, **options)
+        return seen
+
+    assert growing(tmp_path / "a", 100) == [2, 4, 8, 16]
+    assert growing(tmp_path / "b", 6) == [2, 4, 8, 4, 4, *[4] * 4]
+    assert growing(tmp_path / "c", 100, tmp_path / "b" / "checkpoint-3") == [4] * 4
 
 
 def test_the_cap_is_saved_and_taken_up(tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ ALLOWED = {
     ("mixer/loading/transport.py", "pickle"): "samples on their way from this run's own workers, in memory",
     ("mixer/analysis/inspect/duplicates.py", "marshal"): "digests of samples by their bytes; loads nothing",
     ("tasks/sources/checks.py", "pickle"): "compares two samples by their bytes; loads nothing",
-    ("mixer/cli/entry.py", "import_module"): "from a table in the source",
     ("mixer/utils/lazy_imports.py", "import_module"): "from a table in the source",
     ("mixer/distributed/ending.py", "import_module"): "deepspeed alone",
     ("mixer/analysis/fit/regressors.py", "import_module"): "names in the source",

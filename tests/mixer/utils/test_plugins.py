@@ -1,11 +1,12 @@
 import math
 from collections.abc import Collection
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
 from mixer.utils import entry_points as plugins
-from mixer.utils.entry_points import load_plug_ins
+from mixer.utils.entry_points import load_plug_in, load_plug_ins, summarised
 
 
 def _load(entry: EntryPoint, taken: Collection[str]) -> tuple[str, object]:
@@ -35,3 +36,18 @@ def test_what_is_broken_or_of_a_taken_name_is_named_and_left_out(
     assert {warning.filename for warning in warned} == {__file__}
     in_ask = ask.__code__.co_firstlineno + 1
     assert {warning.lineno == in_ask for warning in warned} == {stacklevel == 1}
+
+
+def test_a_factory_is_summarised_without_its_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'raise ImportError("no strings")\ndef play() -> None:\n    """Play a tune.\n\n    Loud.\n    """\n'
+    (tmp_path / "unplayable.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    entries = {name: EntryPoint(name, f"unplayable:{name}", "some.group") for name in ("play", "pause")}
+    assert [summarised(entry, (), "thing") for entry in entries.values()] == [("play", "Play a tune"), ("pause", "")]
+    with pytest.raises(ValueError, match="a thing play exists already"):
+        summarised(entries["play"], ("play",), "thing")
+    with pytest.raises(ModuleNotFoundError, match="lost"):
+        summarised(EntryPoint("lost", "lost:lost", "some.group"), (), "thing")
+    monkeypatch.setattr(plugins, "entry_points", lambda group: entries.values())
+    with pytest.raises(ValueError, match=r"thing play of an unknown package cannot .* \(ImportError: no strings\)"):
+        load_plug_in("some.group", "thing", "play", object)

@@ -16,7 +16,6 @@ every_selection = pytest.mark.parametrize("name", ALL)
 TOTAL = 200
 CHOICES = {
     "Reservoir": [0, 1, 2, 3, 4, 1, -1, 0, -1, -1, 4, -1, -1, 1, -1, -1],
-    "KeyedReservoir": [0, 1, 2, 3, 4, 3, 2, -1, 3, 4, -1, 0, 0, -1, -1, -1],
     "Ring": [0, 1, 2, 3, 4, 1, 2, 1, 3, 0, 2, 0, 1, 0, 0, 0],
     "Ring by label": [0, 1, 2, 3, 4, 1, 2, 1, 3, 0, 2, 0, 1, 0, 0, 0],
     "Ring by task": [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0],

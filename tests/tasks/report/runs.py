@@ -41,6 +41,7 @@ def train(folder: Path, kind: str) -> Path:
         memory=memory,
         batch_size=4,
         curve_steps=2,
+        **({"score_steps": 1, "held_out": {"general": _data(2, 12)}} if kind == "reservoir" else {}),
     )
     run.run()
     if memory is not None:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from mixer.analysis.report.findings.finding import Messages
-from mixer.analysis.report.run import Run
+from mixer.analysis.report.run import Run, share_of_time
 from mixer.utils.text import listed
 
 # Up to four passes repeated text is worth nearly as much as new text (Muennighoff et al. 2023, arXiv:2305.16264).
@@ -135,7 +135,7 @@ def in_conflict(run: Run) -> Messages:
 
 def loading_bound(run: Run) -> Messages:
     """Finds that much of the time goes into loading."""
-    share = _share(run, "load_seconds")
+    share = share_of_time(run, "load_seconds")
     text = f"{share:.0%} of the time of steps went into loading: more workers (dataloader_num_workers) may help"
     return {(): text} if share > _GREATEST_LOADING else {}
 
@@ -152,12 +152,6 @@ def unforeseen(run: Run) -> Messages:
 
 def probing_bound(run: Run) -> Messages:
     """Finds that much of the time goes into measuring gradients."""
-    share = _share(run, "probe_seconds")
+    share = share_of_time(run, "probe_seconds")
     text = f"{share:.0%} of the time of steps went into measuring gradients: a longer interval would cost less"
     return {(): text} if share > _GREATEST_PROBING else {}
-
-
-def _share(run: Run, column: str) -> float:
-    """Gives a column's share of the time, without the first step, which includes warm-up."""
-    sums = run.timings.iloc[1:][["load_seconds", "train_seconds", "probe_seconds"]].sum()
-    return float(sums[column] / sums.sum()) if sums.sum() > 0 else 0.0

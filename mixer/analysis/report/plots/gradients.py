@@ -1,6 +1,6 @@
 """Norm and noise of gradients, of the mixture and by stream, and cosines between streams."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from mixer.analysis.report.measurements import Course, course_panels, log_axis, 
 from mixer.analysis.report.plot import GRID, Panel, Plot, colours_of, heat_map, label, panel
 from mixer.analysis.report.run import Run, last_epoch, stream_names
 from mixer.utils.arrays import FloatArray
-from mixer.utils.text import between, known, listed
 
 # More rows of a heat map are not readable; of more pairs the least and the greatest are what matters.
 _MOST_PAIRS, _MOST_STREAMS = 24, 40
@@ -34,9 +33,9 @@ def whole_gradient(runs: Sequence[Run], most_points: int) -> Plot:
         if courses:
             panels.append((title, column, courses))
     caption = (
-        "Norm of the gradient of each step, before clipping, and its noise scale (the batch size at which noise "
-        "equals signal), by epochs of data. Pale: every measurement; line: the same, smoothed. "
-        + " ".join(_mixture_in_words(run, courses) for run, courses in drawn.items())
+        "Norm of each step's gradient before clipping: spikes are unstable steps. Noise scale: the batch size at which "
+        "noise equals signal; where it lies far above the batch size, larger batches help. Pale: every measurement; "
+        "line: smoothed."
     )
     made = course_panels(panels, colours, last_epoch(runs), most_points, log_axis)
     return Plot("The whole gradient", caption, made, colours, columns=2)
@@ -49,13 +48,14 @@ def _of_mixture(run: Run) -> dict[str, Course]:
     if norms["norm"].notna().any():
         ends_with_the_last = norms["norm"].bfill().notna()  # none follows where the run went on without finite ones
         courses["norm"] = norms, smoothed(norms, ["norm"])[ends_with_the_last]
-    scales = _course(run.noise, "signal", "noise")
+    scales = course_of(run.noise, "signal", "noise")
     if scales[1]["noise"].notna().any():
         courses["noise"] = scales
     return courses
 
 
-def _course(rows: pd.DataFrame, signal: str, noise: str) -> Course:
+def course_of(rows: pd.DataFrame, signal: str, noise: str) -> Course:
+    """Gives norm and noise scale of measurements, raw and smoothed."""
     # Signal and noise are smoothed before one is divided by the other: outliers would rule a mean of ratios.
     raw, smooth = (_with_scale(part, signal, noise) for part in (rows, smoothed(rows, [signal, noise])))
     return raw, smooth
@@ -71,22 +71,13 @@ def _positive(values: pd.Series) -> pd.Series:
     return values.where((values > 0) & np.isfinite(values))
 
 
-def _mixture_in_words(run: str, courses: Mapping[str, Course]) -> str:
-    texts = {"norm": "the norm", "noise": "the noise scale"}
-    words = []
-    for column, (_, smooth) in courses.items():
-        course = smooth[column].dropna()
-        words.append(f"{texts[column]} (smoothed) goes from {course.iloc[0]:.3g} to {course.iloc[-1]:.3g}")
-    return f"In {run} {listed(words) if words else 'neither is known'}."
-
-
 def gradient_norms(runs: Sequence[Run], most_points: int) -> Plot:
     """Plots gradient norm and noise scale of each stream, two panels per run that measured them.
 
     Two lines per stream.
     """
     drawn = {
-        run.name: {name: _course(rows, "squared_norm", "variance") for name, rows in run.gradients.items()}
+        run.name: {name: course_of(rows, "squared_norm", "variance") for name, rows in run.gradients.items()}
         for run in runs
     }
     panels = [
@@ -96,25 +87,14 @@ def gradient_norms(runs: Sequence[Run], most_points: int) -> Plot:
         if courses
     ]
     caption = (
-        "Norm of the gradient of each stream's loss, and its noise scale (the number of samples at which noise equals "
-        "signal), by epochs of data. Pale: every measurement; line: the same, smoothed. Left out where noise "
-        "hides the gradient. " + " ".join(_streams_in_words(run, courses) for run, courses in drawn.items())
+        "The stream with the largest norm pulls the model most. Beyond its noise scale, more samples of a stream in a "
+        "step add little. Pale: every measurement; line: smoothed; left out where noise hides the gradient."
     )
     colours = colours_of(stream_names(runs))
     made = course_panels(panels, colours, last_epoch(runs), most_points, log_axis)
     having = {name for courses in drawn.values() for name, (raw, _) in courses.items() if raw["norm"].notna().any()}
     key = {name: colour for name, colour in colours.items() if name in having}
     return Plot("Gradient norms and noise by stream", caption, made, key, columns=2)
-
-
-def _streams_in_words(run: str, courses: Mapping[str, Course]) -> str:
-    if not courses:
-        return f"In {run} no gradients were measured."
-    words = []
-    for column, text in (("norm", "the last norm"), ("noise", "the last noise scale")):
-        last = known({name: float(smooth[column].iloc[-1]) for name, (_, smooth) in courses.items()})
-        words.append(f"{text} (smoothed) is {between(last, '{:.3g}'.format) if last else 'not known'}")
-    return f"In {run} {', '.join(words)}."
 
 
 def gradient_cosines(runs: Sequence[Run], _: int) -> Plot:
@@ -130,11 +110,9 @@ def gradient_cosines(runs: Sequence[Run], _: int) -> Plot:
             panels.append(_of_all(name, cosines))
     few = any(len(_pairs(cosines)) > _MOST_PAIRS for cosines in measured.values())
     caption = (
-        "Cosine of the angle between the gradients of two streams in the same step, averaged over stretches of the "
-        "run and, for more than two streams, over the whole of it: blue (above 0) where they agree, red (below 0) "
-        "where they conflict; noise pulls it towards 0. "
-        f"{'Only the pairs with the least and the greatest mean are drawn over the run. ' if few else ''}"
-        + " ".join(_cosines_in_words(run) for run in runs)
+        "Blue: the gradients of two streams agree, so that each helps the other. Red: they conflict. Noise pulls "
+        "cosines towards 0. Left: averaged over stretches of the run; right: over the whole run."
+        f"{' Only the pairs with the least and the greatest mean are drawn over the run.' if few else ''}"
     )
     return Plot("Cosines between streams' gradients", caption, panels, columns=2)
 
@@ -198,11 +176,3 @@ def _heat_map(cosines: Cosines, values: FloatArray, x: Any, cells: list[list[str
 def _names_axis(names: Sequence[str]) -> dict[str, Any]:
     ticks = {"tickvals": list(range(len(names))), "ticktext": [label(name) for name in names], "tickfont": {"size": 11}}
     return {**ticks, "autorange": "reversed", "gridcolor": GRID, "showgrid": False}
-
-
-def _cosines_in_words(run: Run) -> str:
-    if run.cosines is None:
-        return f"In {run.name} none was measured."
-    names, means = run.cosines.names, run.cosines.mean
-    known = {f"{names[i]} and {names[j]}": float(means[i, j]) for i, j in _pairs(run.cosines)}
-    return f"In {run.name} it is {between(known, '{:.2f}'.format)}, on average over the run."

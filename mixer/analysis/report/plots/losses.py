@@ -1,6 +1,6 @@
 """Losses and metrics of each stream."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -9,7 +9,6 @@ from mixer.analysis.report.clocked import last_in_words, thin
 from mixer.analysis.report.measurements import Course, axis_with_zero, course_panels
 from mixer.analysis.report.plot import Plot, colours_of, line, panel
 from mixer.analysis.report.run import Run, last_epoch, stream_names
-from mixer.utils.text import between
 
 # The smoothed line forgets over this part of a stream's steps: enough to see a trend through the noise.
 _SMOOTHED_PART = 0.05
@@ -29,8 +28,8 @@ def losses(runs: Sequence[Run], most_points: int) -> Plot:
         for name in names
     ]
     caption = (
-        "Loss by stream and epochs of data. Pale: every step's training loss; line: the same, smoothed; dotted with "
-        "marks: validation loss. " + " ".join(map(_losses_in_words, runs))
+        "Where validation rises while training falls, a stream is overfitted; where both lie flat, it is learned or "
+        "starved. Pale: every step's training loss; line: smoothed; dotted with marks: validation loss."
     )
     return Plot("Loss", caption, panels, colours)
 
@@ -74,17 +73,6 @@ def _lines(run: Run, stream: str, colour: str, most_points: int) -> list[go.Scat
     return lines
 
 
-def _losses_in_words(run: Run) -> str:
-    words = {
-        "training loss (smoothed)": training_in_words(run),
-        "validation loss": last_in_words(
-            run.evaluations, {name: rows["loss"] for name, rows in run.evaluations.items()}
-        ),
-    }
-    texts = [f"the last {kind} is {text}" for kind, text in words.items() if text]
-    return f"In {run.name} {', '.join(texts) or 'no loss is known'}."
-
-
 def training_in_words(run: Run) -> str:
     """Describes the last smoothed training losses; see `last_in_words`."""
     return last_in_words(run.streams, {name: smoothed(rows) for name, rows in run.streams.items()})
@@ -95,7 +83,7 @@ def metrics(runs: Sequence[Run], most_points: int) -> Plot:
     sets = dict.fromkeys([*stream_names(runs), *(name for run in runs for name in run.metrics)])
     colours = colours_of([name for name in sets if any(name in run.metrics for run in runs)])
     known = list(dict.fromkeys(name for run in runs for rows in run.metrics.values() for name in rows["metric"]))
-    panels, words = [], []
+    panels = []
     for metric in known[:MOST_METRICS]:
         for run in runs:
             own = {name: rows[rows["metric"] == metric] for name, rows in run.metrics.items()}
@@ -103,11 +91,11 @@ def metrics(runs: Sequence[Run], most_points: int) -> Plot:
             if own:
                 lines = [line(rows, "value", name, colours[name], mode="lines+markers") for name, rows in own.items()]
                 panels.append(panel(f"{run.name}: {metric}", lines, last_epoch(runs)))
-                last = between({name: float(rows["value"].iloc[-1]) for name, rows in own.items()}, "{:.3g}".format)
-                words.append(f"In {run.name} the last {metric} is {last}.")
-    if len(known) > MOST_METRICS:
-        words.append(f"{len(known) - MOST_METRICS} more metrics are in the table of all streams.")
-    caption = "Results of compute_metrics for each evaluation set, by epochs of data. " + " ".join(words)
+    more = len(known) - MOST_METRICS
+    caption = (
+        "Results of compute_metrics for each evaluation set: lines that part are sets that gain while others lose."
+        f"{f' The table of streams has {more} more metrics.' if more > 0 else ''}"
+    )
     return Plot("Metrics", caption, panels, colours)
 
 
@@ -125,9 +113,9 @@ def compared_losses(runs: Sequence[Run], most_points: int) -> Plot:
     ]
     colours = colours_of(stream_names(runs))
     caption = (
-        "Loss of each stream above that of the reference model on the same items (at least 0), and decrease of the "
-        "loss of a step's samples by that step, by epochs of data. Pale: every step; line: the same, smoothed. "
-        + " ".join(_comparisons_in_words(run, courses) for run, courses in drawn.items())
+        "Above the reference: how far a stream's loss lies above the reference model's on the same items, so how much "
+        "is left to learn. Fall by the step: how far a step lowers the loss of its own samples. Pale: every step; "
+        "line: smoothed."
     )
     made = course_panels(panels, colours, last_epoch(runs), most_points, axis_with_zero)
     return Plot("Losses compared", caption, made, colours, columns=2)
@@ -143,12 +131,3 @@ def _comparisons(run: Run) -> dict[str, dict[str, Course]]:
             if rows[column].notna().any():
                 courses[column][name] = rows, rows.assign(**{column: smoothed(rows, column)})
     return courses
-
-
-def _comparisons_in_words(run: str, courses: Mapping[str, Mapping[str, Course]]) -> str:
-    words = []
-    for column, text in (("excess_loss", "the last excess"), ("fall", "the last fall")):
-        last = {name: float(smooth[column].dropna().iloc[-1]) for name, (_, smooth) in courses[column].items()}
-        if last:
-            words.append(f"{text} (smoothed) is {between(last, '{:.3g}'.format)}")
-    return f"In {run} {', '.join(words) or 'losses were not compared'}."

@@ -10,7 +10,6 @@ import plotly.graph_objects as go
 from mixer.analysis.report.clocked import buckets, thin
 from mixer.analysis.report.plot import Panel, Plot, colours_of, heat_map, line, panel
 from mixer.analysis.report.run import Run, last_epoch, stream_names
-from mixer.utils.text import between, known, listed
 
 # Of more stretches than can be told apart, shares that go up and down by one sample are a fringe.
 _MOST_STRETCHES = 150
@@ -34,8 +33,8 @@ def mixture(runs: Sequence[Run], most_points: int) -> Plot:
             ]
             panels.append(panel(f"{run.name}: {title}", lines, end, range=[0, 1], tickformat=".0%"))
     caption = (
-        "The share of each stream by epochs of data: the requested weights, and the samples that were drawn. "
-        + " ".join(map(_shares_in_words, runs))
+        "Left: the weights that were requested; right: the samples that were drawn. Where the two differ, a stream "
+        "could not give what was asked for; a band that narrows to nothing is starved."
     )
     return Plot("Mixture", caption, panels, colours, columns=2)
 
@@ -63,14 +62,6 @@ def shares(run: Run, most_points: int) -> dict[str, pd.DataFrame]:
     return {name: ends.join(one) for name, one in parts.items()}
 
 
-def _shares_in_words(run: Run) -> str:
-    counts = {name: float(rows["count"].sum()) for name, rows in run.streams.items()}
-    total = sum(counts.values()) or 1.0
-    drawn = between({name: count / total for name, count in counts.items()}, "{:.1%}".format)
-    weights = between({name: float(rows["weight"].iloc[-1]) for name, rows in run.streams.items()}, "{:.3f}".format)
-    return f"In {run.name} a stream gave {drawn} of all samples; the last weights are {weights}."
-
-
 def coverage(runs: Sequence[Run], most_points: int) -> Plot:
     """Plots the passes over each stream of known length and its cap, one panel per run."""
     colours, end = colours_of(stream_names(runs)), last_epoch(runs)
@@ -85,9 +76,8 @@ def coverage(runs: Sequence[Run], most_points: int) -> Plot:
         lines += [_cap(cap, name, colours[name], end) for name, cap in _caps(run).items() if cap in caps]
         panels.append(panel(run.name, lines, end, **axis))
     caption = (
-        "Passes over each stream by epochs of the mixture; 1 is every sample once. "
-        f"{'Dotted: the passes after which a stream leaves the mixture. ' if caps else ''}"
-        + " ".join(map(_passes_in_words, runs))
+        "How often each stream was seen: above 1 its samples repeat, and from about 4 on they teach little that is new."
+        f"{' Dotted: the passes after which a stream leaves the mixture.' if caps else ''}"
     )
     return Plot("Passes over the streams", caption, panels, colours)
 
@@ -105,23 +95,6 @@ def _cap(cap: float, stream: str, colour: str, end: float) -> go.Scatter:
     return line(points, "cap", stream, colour, f"{stream}, cap", line={"dash": "dot", "width": 1}, hoverinfo="skip")
 
 
-def _passes_in_words(run: Run) -> str:
-    last = {name: rows.iloc[-1] for name, rows in run.streams.items()}
-    passes, covered = (known({name: float(row[key]) for name, row in last.items()}) for key in ("passes", "coverage"))
-    words = []
-    if passes:
-        least = min(covered, key=covered.__getitem__)
-        words.append(f"the passes are {between(passes, '{:.2f}'.format)}")
-        some = f"the least covered is {least}, {covered[least]:.1%} of its samples were seen"
-        words.append(some if covered[least] < 1.0 else "every sample was seen")
-    if caps := _caps(run):
-        words.append(f"the cap is {between(caps, '{:g}'.format)}")
-    unknown = [f"{row['seen']:,.0f} samples of {name}" for name, row in last.items() if name not in passes]
-    if unknown:
-        words.append(f"{listed(unknown)} were seen, whose length is not known")
-    return f"In {run.name} {'; '.join(words)}."
-
-
 def memory(runs: Sequence[Run], most_points: int) -> Plot:
     """Plots the entries of each replay buffer by source, stacked, one panel per buffer."""
     buffers = [(run.name, name, rows) for run in runs for name, rows in run.memories.items()]
@@ -131,8 +104,7 @@ def memory(runs: Sequence[Run], most_points: int) -> Plot:
         panel(f"{run}: {name}", _stacked(rows, colours, most_points), last_epoch(runs), rangemode="tozero")
         for run, name, rows in buffers
     ]
-    words = " ".join(_sources_in_words(*one) for one in buffers)
-    caption = f"Entries of each replay buffer by source stream, by epochs of data. {words}"
+    caption = "Entries of each replay buffer by the stream that they came from: a band that vanishes is forgotten."
     return Plot("Replay memory", caption, panels, {name: colours[name] for name in sources})
 
 
@@ -163,12 +135,6 @@ def _held(rows: pd.DataFrame, column: str, most: int) -> pd.DataFrame:
     return table.iloc[last][list(dict.fromkeys(rows[column]))]
 
 
-def _sources_in_words(run: str, name: str, rows: pd.DataFrame) -> str:
-    last = rows[rows["step"] == rows["step"].max()]
-    counts = dict(zip(last["source"], last["entries"].astype(float), strict=True))
-    return f"In {run}, {name} ends with {sum(counts.values()):,.0f} entries, {between(counts, '{:,.0f}'.format)}."
-
-
 def memory_classes(runs: Sequence[Run], most_points: int) -> Plot:
     """Plots the entries of each replay buffer by class as a heat map, one panel per buffer with known classes."""
     buffers = [(run.name, name, rows) for run in runs for name, rows in run.memory_classes.items()]
@@ -176,9 +142,8 @@ def memory_classes(runs: Sequence[Run], most_points: int) -> Plot:
     panels = [
         _of_classes(f"{run}: {name}", rows, last_epoch(runs), greatest, most_points) for run, name, rows in buffers
     ]
-    caption = "Entries of each buffer by class, a row each, by epochs of data; brighter is more, blank is none."
-    words = [_classes_in_words(*one) for one in buffers]
-    return Plot("Classes in the memory", " ".join([caption, *words]), panels, columns=2)
+    caption = "Entries of each buffer by class, a row each: brighter is more, blank is a class that cannot be replayed."
+    return Plot("Classes in the memory", caption, panels, columns=2)
 
 
 def _of_classes(title: str, rows: pd.DataFrame, end: float, greatest: int, most_points: int) -> Panel:
@@ -206,14 +171,3 @@ def _of_classes(title: str, rows: pd.DataFrame, end: float, greatest: int, most_
 
 def _called(label: int) -> str:
     return "unknown" if label == _UNKNOWN else str(label)
-
-
-def _classes_in_words(run: str, name: str, rows: pd.DataFrame) -> str:
-    last = rows[(rows["step"] == rows["step"].max()) & (rows["entries"] > 0)]
-    counts = {int(label): float(count) for label, count in zip(last["label"], last["entries"], strict=True)}
-    unknown = counts.pop(_UNKNOWN, 0.0)
-    words = [f"{unknown:,.0f} {'entry' if unknown == 1 else 'entries'} of unknown class"] if unknown else []
-    if counts:
-        each = between({f"class {label}": count for label, count in counts.items()}, "{:,.0f}".format)
-        words.insert(0, f"{len(counts):,} {'class' if len(counts) == 1 else 'classes'}, the entries of one are {each}")
-    return f"In {run}, {name} ends with {'; '.join(words) or 'no entries'}."

@@ -18,9 +18,11 @@ _SHOWN_QUANTILE, _HEADROOM = 0.98, 1.25
 
 def batch_size(runs: Sequence[Run], most_points: int) -> Plot:
     """Plots the requested batch size, one line per run."""
+    if all(run.clock["batch_size"].nunique() == 1 for run in runs):  # the summary says it
+        return Plot("Batch size", "It stays as it is.", [])
     # A point stands at the end of its step: the line is upright before it.
     panels = _of_clock(runs, {"batch_size": "Samples"}, most_points, line_shape="vh")
-    caption = "Samples of a step, over all ranks, by epochs of data. " + " ".join(map(_size_in_words, runs))
+    caption = "Samples of a step over all ranks, as the schedule asked for them."
     return Plot("Batch size", caption, panels, colours_of([run.name for run in runs]))
 
 
@@ -29,7 +31,7 @@ def learning_rate(runs: Sequence[Run], most_points: int) -> Plot:
     titles = {"learning_rate": "Learning rate"}
     if any((run.clock["learning_rate_factor"] != 1.0).any() for run in runs):
         titles["learning_rate_factor"] = "Factor from the batch size, a part of it"
-    caption = "The learning rate of each step, by epochs of data. " + " ".join(map(_rate_in_words, runs))
+    caption = "The learning rate of each step."
     panels = _of_clock(runs, titles, most_points)
     return Plot("Learning rate", caption, panels, colours_of([run.name for run in runs]))
 
@@ -46,25 +48,6 @@ def _of_clock(runs: Sequence[Run], titles: Mapping[str, str], most_points: int, 
         )
         for column, title in titles.items()
     ]
-
-
-def _size_in_words(run: Run) -> str:
-    sizes = run.clock["batch_size"]
-    first, last, least, greatest = sizes.iloc[0], sizes.iloc[-1], sizes.min(), sizes.max()
-    if least == greatest:
-        return f"In {run.name} it stays at {first:,}."
-    return f"In {run.name} it goes from {first:,} to {last:,} (least {least:,}, greatest {greatest:,})."
-
-
-def _rate_in_words(run: Run) -> str:
-    rates, factors = run.clock["learning_rate"].dropna(), run.clock["learning_rate_factor"]
-    if rates.empty:
-        return f"In {run.name} it is not known."
-    epoch = run.clock["epoch"].iloc[int(run.clock["learning_rate"].argmax())]
-    words = f"In {run.name} it peaks at {rates.max():.3g} in epoch {epoch:.2f}, and {rates.iloc[-1]:.3g} in the last"
-    if (factors == 1.0).all():
-        return f"{words} step; the batch size does not scale it."
-    return f"{words} step; the batch size multiplies it by {factors.min():.3g} to {factors.max():.3g}."
 
 
 def timings(runs: Sequence[Run], most_points: int) -> Plot:
@@ -85,17 +68,10 @@ def timings(runs: Sequence[Run], most_points: int) -> Plot:
         for name, rows in timed.items()
     ]
     caption = (
-        "Seconds of a step, of the main rank, by epochs of data, averaged where steps are many. A few slow ones "
-        "may go beyond the top. " + " ".join(map(_time_in_words, runs))
+        "Where the time of a step goes on the main rank: loading that does not vanish is waiting for data. A few slow "
+        "steps may go beyond the top."
     )
     return Plot("Time of a step", caption, panels, {_PARTS[column]: _COLOURS[column] for column in parts})
-
-
-def _time_in_words(run: Run) -> str:
-    sums = {title: float(run.timings[column].sum()) for column, title in _PARTS.items()}
-    total = sum(sums.values())
-    shares = ", ".join(f"{seconds / total:.1%} is {title}" for title, seconds in sums.items() if seconds)
-    return f"In {run.name} {shares or 'no time was recorded'}."
 
 
 def prefetch(runs: Sequence[Run], most_points: int) -> Plot:
@@ -108,19 +84,9 @@ def prefetch(runs: Sequence[Run], most_points: int) -> Plot:
             shares = rows.assign(share=rows["hits"] / (rows["hits"] + rows["misses"]))
             lines.append(line(shares, "share", run.name, colours[run.name]))
     panels = [panel("Hits", lines, last_epoch(runs), range=[0, 1.05], tickformat=".0%")] if lines else []
-    caption = (
-        "Share of the samples that workers had prefetched, by epochs of data; training waits for the others. "
-        + " ".join(map(_hits_in_words, runs))
-    )
+    caption = "Share of the samples that workers had prefetched; training waits for the others."
     return Plot("Prefetching", caption, panels, colours)
 
 
 def _with_workers(run: Run) -> pd.DataFrame:
     return run.timings[run.timings["hits"] + run.timings["misses"] > 0]
-
-
-def _hits_in_words(run: Run) -> str:
-    hits, misses = int(run.timings["hits"].sum()), int(run.timings["misses"].sum())
-    if not hits + misses:
-        return f"In {run.name} there were no workers."
-    return f"In {run.name} it is {hits / (hits + misses):.1%}: {misses:,} samples were not prefetched."

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer.gradients.probe.layers.captures import Capture, gives, run_with
-from mixer.gradients.probe.reading import Reading, is_in_backward
+from mixer.gradients.probe.reading import Lookups, Reading, is_in_backward
 from mixer.gradients.probe.rows import Rows
 
 
@@ -23,7 +23,11 @@ class EmbeddingCapture(Capture):
     def _foresee(self, inputs: Tensor | None, reading: Reading) -> None:
         ids = None if inputs is None else _by_row(inputs, reading.rows)
         if ids is not None and not is_in_backward():
-            reading.lookups[self.indices["weight"]].note(ids.flatten(1), is_repeated=False)
+            self._lookups(reading).note(ids.flatten(1), is_repeated=False)
+
+    def _lookups(self, reading: Reading) -> Lookups:
+        table: Any = self.module.weight
+        return reading.lookups.setdefault(self.indices["weight"], Lookups(len(table)))
 
     def _read(self, module: Any, inputs: Tensor, reading: Reading) -> Tensor | None:
         ids = _by_row(inputs, reading.rows)
@@ -35,7 +39,7 @@ class EmbeddingCapture(Capture):
         reading.rows.lengths.add(flat.shape[1])
         found: Tensor = nn.Embedding.forward(module, ids)
         if found.requires_grad:
-            take = reading.lookups[self.indices["weight"]].note(flat, is_in_backward())
+            take = self._lookups(reading).note(flat, is_in_backward())
 
             def take_gradient(gradient: Tensor) -> None:
                 rows = gradient.reshape(*flat.shape, -1)

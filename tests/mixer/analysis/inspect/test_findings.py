@@ -7,7 +7,7 @@ import pytest
 from transformers import TrainingArguments
 
 from mixer.analysis.inspect.findings import Finding, findings_of
-from mixer.analysis.inspect.inspection import Inspection, first_batch
+from mixer.analysis.inspect.inspection import Inspection, first_batch, inspect_recipe
 from mixer.analysis.inspect.view import view_of
 from mixer.cli.entry import main
 from mixer.models.heads import Head
@@ -21,7 +21,7 @@ Found = dict[tuple[str, ...], Finding]
 
 
 def look(folder: Path, streams: dict[str, Any], num_samples: int = 1000, **changes: Any) -> tuple[Inspection, Found]:
-    inspection = Inspection(recipe(folder, streams, **changes), num_samples, 0)
+    inspection = inspect_recipe(recipe(folder, streams, **changes), num_samples, 0)
     findings = findings_of(inspection)
     screen = console()
     with screen.capture():  # whatever it is, it can be written and shown
@@ -122,7 +122,7 @@ def test_what_a_run_refuses_is_refused_in_the_same_words_and_so_are_several_rank
 ) -> None:
     wrong = recipe(tmp_path, {"one": ("images", {"labels": [0, 7]}, {})}, model=CLASSIFIER)
     with pytest.raises(ValueError, match="it has the label 7, but the model's head has the 3 classes") as inspected:
-        Inspection(wrong, 10, 0)
+        inspect_recipe(wrong, 10, 0)
     with pytest.raises(ValueError, match="it has the label 7") as built:
         wrong.build()
     assert str(inspected.value) == str(built.value)

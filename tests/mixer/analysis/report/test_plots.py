@@ -31,25 +31,20 @@ def test_batch_sizes_are_a_line_a_run_over_the_data_clock(runs: list[Run]) -> No
     sizes = [4.0, 8.0, 12.0, 16.0, 20.0, 24.0]
     assert lines_of(plot) == [("first", EPOCHS, sizes), ("second", EPOCHS[:4], sizes[:4])]
     assert plot.panels[0].figure.data[0].customdata.tolist() == [4, 12, 24, 40, 60, 84]  # samples, under the pointer
-    assert "In first it goes from 4 to 24 (least 4, greatest 24)." in plot.caption
     assert list(plot.colours) == ["first", "second"]
     runs[0].clock["batch_size"] = 64
     runs[0].clock["samples"] *= 10**10
     plot = batch_size(runs, 100)
-    assert "In first it stays at 64." in plot.caption
     assert plot.panels[0].figure.data[0].customdata[-1] == 84e10  # beyond 32 bits
 
 
 def test_learning_rates_have_a_panel_for_the_factor_where_there_is_one(runs: list[Run]) -> None:
     plot = learning_rate(runs, 100)
     assert [panel.title for panel in plot.panels] == ["Learning rate"]
-    assert "In first it peaks at 0.0985 in epoch 0.04, and 0.0866 in the last step" in plot.caption
     runs[1].clock["learning_rate_factor"] = [1.0, 2.0, 2.0, 4.0]
     runs[0].clock["learning_rate"] = np.nan
     plot = learning_rate(runs, 100)
     assert lines_of(plot, 1)[1][2] == [1.0, 2.0, 2.0, 4.0]
-    assert "the batch size multiplies it by 1 to 4" in plot.caption
-    assert "In first it is not known." in plot.caption
 
 
 def test_losses_are_a_panel_a_stream_and_aligned_by_name(runs: list[Run]) -> None:
@@ -62,7 +57,6 @@ def test_losses_are_a_panel_a_stream_and_aligned_by_name(runs: list[Run]) -> Non
     raw, _, validation = lines_of(plot, 0)
     assert raw[2] == [10.0, 5.0, 3.3333, 2.5, 2.0, 1.6667]
     assert validation[1:] == ([0.0, 0.012, 0.04, 0.084], [9.0, 7.0, 5.0, 3.0])
-    assert "the last validation loss is between 3.000 (math) and 4.000 (code)" in plot.caption
 
 
 @pytest.mark.parametrize("most_points", [4, 100])
@@ -75,7 +69,6 @@ def test_the_mixture_is_a_row_a_run_and_shares_add_up_in_every_stretch(runs: lis
     assert first[1].name == second[0].name == "code"
     assert first[1].line.color == second[0].line.color == plot.colours["code"]
     assert {line.stackgroup for line in first} == {"shares"}
-    assert "In first a stream gave 50.0% (each) of all samples; the last weights are 0.500 (each)." in plot.caption
     runs[0].streams["code"] = runs[0].streams["code"].iloc[2:]  # a stream that came later
     by_stream = shares(runs[0], most_points)
     for column in ("weight", "share"):
@@ -89,14 +82,11 @@ def test_passes_are_a_panel_a_run_and_streams_without_a_length_are_named(tmp_pat
     assert [name for name, _, _ in lines_of(plot)] == ["math", "code"]
     assert lines_of(plot)[0][2][-1] == 0.126  # 42 of 333 samples
     assert plot.panels[0].figure.layout.yaxis.range == pytest.approx((0, 1.05 * 0.126))
-    assert "the least covered is math, 12.6% of its samples were seen" in plot.caption
-    assert "42 samples of web were seen, whose length is not known" in plot.caption
     run = made_run(tmp_path / "capped")
     run.description["streams"] = [{"name": "math", "max_epochs": 0.1}, {"name": "code", "max_epochs": 50}]
     plot = coverage([run], 100)
     assert lines_of(plot)[-1] == ("math, cap", [0.0, 0.084], [0.1, 0.1])
     assert len(lines_of(plot)) == 3
-    assert "the cap is between 0.1 (math) and 50 (code)" in plot.caption
     assert plot.panels[0].figure.layout.yaxis.range == pytest.approx((0, 1.05 * 0.1))
 
 
@@ -106,10 +96,8 @@ def test_times_are_stacked_by_what_they_went_into(runs: list[Run]) -> None:
     assert [name for name, _, _ in lines_of(plot)] == list(plot.colours) == ["training", "loading"]
     assert lines_of(plot, 1)[1][2] == [20.0] * 4
     assert [panel.figure.layout.yaxis.range for panel in plot.panels] == [(0, 50.0)] * 2
-    assert plot.caption.endswith("In second 50.0% is training, 50.0% is loading.")
     runs[0].timings["probe_seconds"] = 5.0
     assert list(timings(runs, 100).colours) == ["training", "loading", "measuring gradients"]
-    assert "19.6% is measuring gradients" in timings(runs, 100).caption
 
 
 def test_prefetching_is_averaged_by_samples(runs: list[Run]) -> None:
@@ -118,8 +106,6 @@ def test_prefetching_is_averaged_by_samples(runs: list[Run]) -> None:
     plot = of.prefetch(runs, 100)
     assert lines_of(plot) == [("first", EPOCHS[1:], [0.5, 0.75, 1.0, 1.0, 1.0])]
     assert lines_of(of.prefetch(runs, 4))[0][2][0] == pytest.approx(34 / 48, abs=1e-4)
-    assert "In first it is 80.6%: 14 samples were not prefetched." in plot.caption
-    assert plot.caption.endswith("In second there were no workers.")
     assert of.prefetch(runs[1:], 100).panels == []
 
 
@@ -131,7 +117,7 @@ def test_every_plot_draws_short_and_long_runs_with_no_more_points_than_it_may(
     for plot in PLOTS:
         drawn = plot([run], most)
         assert drawn.caption
-        assert drawn.panels
+        assert drawn.panels or plot is batch_size  # one size is no plot
         for panel in drawn.panels:
             assert panel.figure.data
             assert all(len(line.x) <= most for line in panel.figure.data)  # heat maps have 60 stretches
@@ -148,11 +134,9 @@ def test_the_memory_is_stacked_by_source_and_its_classes_are_a_row_each(tmp_path
     lines = {line.name: line for line in plot.panels[0].figure.data}
     assert (lines["math"].y.tolist(), lines["code"].y.tolist()) == ([4, 8, 12], [8, 6, 4])
     assert {line.stackgroup for line in lines.values()} == {"entries"}
-    assert plot.caption.endswith("In run, memory ends with 16 entries, between 4 (code) and 12 (math).")
     assert [line.y[-1] for line in memory([run], 2).panels[0].figure.data] == [12, 4]
     figure = by_class.panels[0].figure
     (trace,) = figure.data
     assert figure.layout.yaxis.ticktext == ("unknown", "3", "7")
     np.testing.assert_array_equal(trace.z, [[np.nan, np.nan, 1], [4, 2, np.nan], [np.nan, 2, 3]])
     assert trace.x.tolist() == [0.0, *run.clock["epoch"][[1, 3, 5]]]  # what a log entry says was held up to it
-    assert "memory ends with 1 class, the entries of one are 3 (class 7); 1 entry of unknown class." in by_class.caption

@@ -36,10 +36,12 @@ def test_the_main_figures(tmp_path: Path) -> None:
         "Epochs": ["0.08"],
         "Batch size, first → last": ["4 → 24"],
         "Learning rate, peak → last": ["0.0985 → 0.0866"],
+        "Gradient norm, first → last": ["1 → 0.408"],
         "Validation loss, last, average": ["3.500"],
         "Validation loss, last, worst": ["4.000"],
         "Time in loading": ["3.0 s"],
         "Time in training": ["2 min 0 s"],
+        "Prefetched samples": ["100.0%"],
     }
     floor = {"class_path": "Floor", "init_args": {"policy": {"class_path": "PiKE", "init_args": {}}}}
     (tmp_path / "ledger" / "ledger.json").write_text(json.dumps({"format": 1, "run": {"mixing": floor}}))

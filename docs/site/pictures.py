@@ -1,0 +1,223 @@
+"""Draws the diagrams and charts of the documentation as SVG. Run as `python -m docs.site.pictures`."""
+
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from textwrap import wrap
+
+import numpy as np
+
+from mixer.mixture.apportion import apportion
+from mixer.utils.arrays import FloatArray
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "pictures"
+BLUE, ORANGE, GREEN, GREY, INK = "#2c6fbb", "#d9772b", "#3a9a5c", "#9aa3ad", "#1d232a"
+MINUS = "\N{MINUS SIGN}"
+STREAMS = {"math": BLUE, "code": ORANGE, "chat": GREEN}
+Point = tuple[float, float]
+
+
+def _text(x: float, y: float, text: str, size: int = 15, anchor: str = "start", color: str = INK) -> str:
+    return f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{color}">{escape(text)}</text>'
+
+
+def _box(x: float, y: float, width: float, height: float, color: str, opacity: float = 1.0) -> str:
+    return (
+        f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="3" fill="{color}" '
+        f'fill-opacity="{opacity:g}"/>'
+    )
+
+
+def _line(points: Sequence[Point], color: str = GREY, width: float = 1.5, ends: str = "") -> str:
+    path = " ".join(f"{x:g},{y:g}" for x, y in points)
+    return f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="{width:g}"{ends}/>'
+
+
+def _arrow(*points: Point) -> str:
+    return _line(points, INK, 1.5, ' marker-end="url(#end)"')
+
+
+def _picture(title: str, width: int, height: int, parts: Iterable[str]) -> str:
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'role="img" font-family="system-ui, sans-serif">\n<title>{escape(title)}</title>\n'
+        '<defs><marker id="end" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        f'<path d="M0,0 L8,4 L0,8 z" fill="{INK}"/></marker></defs>\n'
+    )
+    card = f'<rect width="{width}" height="{height}" rx="8" fill="#ffffff"/>'
+    return head + "\n".join([card, *parts]) + "\n</svg>\n"
+
+
+# ---- What "auto" gains ----
+
+
+def _percent(cell: str) -> float | None:
+    found = re.match(r"\**([+-]?[\d.]+)", cell.strip().replace(MINUS, "-"))
+    return float(found.group(1)) if found else None
+
+
+def scenarios(page: str) -> list[tuple[str, float | None, float | None]]:
+    """Reads the scenarios with a declared objective.
+
+    Args:
+        page: The page on choosing a policy.
+
+    Returns:
+        Name, per cent under the best fixed mixture, and under "auto", over uniform mixing; `None` where there is none.
+    """
+    table = page.partition("| scenario |")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table]
+    return [(row[0], _percent(row[1]), _percent(row[2])) for row in rows]
+
+
+def _bar(zero: float, y: float, value: float | None, scale: float, least: float, color: str) -> list[str]:
+    if value is None:
+        return [_text(zero - 5, y + 10, "none found", 12, "end")]
+    length = scale * max(value, least)
+    label = f"{value:+.1f}".replace("-", MINUS) if value else "0"
+    label = label if value >= least else f"{label}, cut off"
+    end = (
+        _text(zero + length - 5, y + 10, label, 12, "end")
+        if value <= 0
+        else _text(zero + length + 5, y + 10, label, 12)
+    )
+    return [_box(min(zero, zero + length), y, abs(length), 11, color), end]
+
+
+def gains(page: str) -> str:
+    """Draws the objective's loss over uniform mixing's, by scenario.
+
+    Args:
+        page: The page on choosing a policy.
+
+    Returns:
+        The picture.
+    """
+    rows, zero, scale, least = scenarios(page), 500, 20, -9.0
+    parts = [
+        _text(16, 28, "Loss of the objective over uniform mixing's, in per cent: less is better", 15),
+        *(_box(16, 40, 12, 12, BLUE), _text(34, 51, 'mixing="auto", one run', 13)),
+        *(_box(200, 40, 12, 12, GREY), _text(218, 51, "the best of 16 fixed mixtures", 13)),
+        _line([(zero, 62), (zero, 66 + 36 * len(rows))], INK),
+    ]
+    for number, (name, fixed, auto) in enumerate(rows):
+        top = 70 + 36 * number
+        lines = wrap(name, 34)
+        parts += [_text(16, top + 17 + 15 * at - 7 * (len(lines) - 1), line, 13) for at, line in enumerate(lines)]
+        for y, value, color in ((top, auto, BLUE), (top + 13, fixed, GREY)):
+            parts += _bar(zero, y, value, scale, least, color)
+    return _picture("Loss of the objective over uniform mixing's, by scenario", 560, 76 + 36 * len(rows), parts)
+
+
+# ---- Concepts ----
+
+
+def step() -> str:
+    """Draws the way of a step from streams to the policy and back."""
+    parts, counts = [], {"math": 4, "code": 2, "chat": 2}
+    for number, (name, color) in enumerate(STREAMS.items()):
+        x = 24 + 76 * number
+        parts += [_text(x + 26, 32, name, 14, "middle", color)]
+        parts += [_box(x, 42 + 11 * row, 52, 8, color, 0.25 if row < 7 - counts[name] else 1) for row in range(7)]
+        parts.append(_arrow((x + 26, 122), (x + 26, 146)))
+    batch = [color for name, color in STREAMS.items() for _ in range(counts[name])]
+    parts += [_box(34 + 25 * place, 152, 20, 20, color) for place, color in enumerate(batch)]
+    parts.append(_text(130, 194, "one step: 4 + 2 + 2 samples", 13, "middle"))
+    parts += [_arrow((238, 162), (280, 120)), _arrow((238, 162), (280, 204))]
+    for rank, y in ((0, 100), (1, 184)):
+        parts.append(_text(286, y - 6, f"rank {rank}: micro-batches", 13))
+        parts += [_box(286 + 25 * place, y, 20, 20, color) for place, color in enumerate(batch[rank::2])]
+        parts.append(_arrow((392, y + 10), (424, y + 10)))
+    parts += [_text(430, 114, "forward,", 13), _text(430, 132, "backward", 13)]
+    parts += [_text(430, 190, "one gradient,", 13), _text(430, 208, "loss by stream", 13)]
+    parts += [_arrow((474, 220), (474, 262), (368, 262)), _box(232, 242, 132, 40, INK, 0.08)]
+    parts += [_text(298, 267, "mixing policy", 15, "middle"), _arrow((232, 262), (12, 262), (12, 80), (22, 80))]
+    parts.append(_text(20, 280, "weights of the next step", 13))
+    return _picture("One step: streams, batch, ranks, losses, policy", 560, 300, parts)
+
+
+def _axes(x: float, y: float, width: float, height: float, title: str, below: str) -> list[str]:
+    return [
+        _text(x, y - 12, title, 14),
+        _line([(x, y), (x, y + height), (x + width, y + height)], INK),
+        _text(x + width, y + height + 18, below, 12, "end"),
+    ]
+
+
+def counts() -> str:
+    """Draws how far the samples of a stream are off its share: counted, and drawn at random."""
+    weights, batch, steps = np.array([0.5, 0.3, 0.2]), 16, 300
+    planned = _apportioned(weights, batch, steps)
+    drawn = np.cumsum(np.random.default_rng(0).multinomial(batch, weights, steps)[:, 0])
+    asked = weights[0] * batch * np.arange(1, steps + 1)
+    parts = _axes(50, 50, 480, 180, "Samples of a stream, less its share of all", f"step {steps}")
+    most = float(np.abs(drawn - asked).max())
+    for values, color in ((drawn - asked, GREY), (planned - asked, BLUE)):
+        heights = 140 - 85 * values / most
+        parts.append(_line([(50 + 480 * at / steps, float(y)) for at, y in enumerate(heights, 1)], color, 2))
+    parts += [
+        _text(44, 144, "0", 12, "end"),
+        _text(44, 60, f"+{most:.0f}", 12, "end"),
+        _text(44, 229, f"{MINUS}{most:.0f}", 12, "end"),
+    ]
+    parts += [
+        _text(525, 162, "counted: within one sample", 13, "end", BLUE),
+        _text(300, 66, "drawn at random", 13, "end"),
+    ]
+    return _picture("Samples of a stream less its share: counted, and drawn at random", 560, 260, parts)
+
+
+def _apportioned(weights: FloatArray, batch: int, steps: int) -> FloatArray:
+    """Counts the samples of the first stream so far, step by step."""
+    totals, deficit, total = np.zeros(steps), np.zeros(len(weights)), 0
+    for number in range(steps):
+        step_counts, deficit = apportion(weights, batch, deficit)
+        total += int(step_counts[0])
+        totals[number] = total
+    return totals
+
+
+def coverage() -> str:
+    """Draws how much of a stream is seen: in its own order, and drawn with replacement."""
+    drawn = np.arange(0, 201) / 100
+    parts = _axes(60, 50, 470, 180, "Coverage of a stream", "passes: samples drawn over samples there are")
+    for values, color in ((1 - np.exp(-drawn), GREY), (np.minimum(drawn, 1), BLUE)):
+        points = zip(60 + 235 * drawn, 230 - 160 * values, strict=True)
+        parts.append(_line([(float(x), float(y)) for x, y in points], color, 2.5))
+    parts += [_text(54, 74, "100 %", 12, "end"), _text(291, 224, "1", 12, "end"), _text(528, 224, "2", 12, "end")]
+    parts += [_text(304, 62, "own order: all, each once a pass", 13, "start", BLUE)]
+    parts += [_text(304, 170, "with replacement:", 13), _text(304, 188, "63 % after one pass", 13)]
+    return _picture("Coverage of a stream over passes", 560, 262, parts)
+
+
+def replay() -> str:
+    """Draws the shares of a run that replays an old stream."""
+    parts = _axes(50, 50, 480, 180, "Shares of the samples", "progress of the run")
+    parts += [_box(50, 52, 239, 177, BLUE, 0.8), _box(291, 70, 239, 159, ORANGE, 0.8), _box(291, 52, 239, 16, GREEN)]
+    parts += [_text(170, 146, "old", 16, "middle", "#ffffff"), _text(410, 156, "new", 16, "middle", "#ffffff")]
+    parts += [_text(410, 65, "memory: a tenth", 12, "middle", "#ffffff"), _text(290, 246, "0.5", 12, "middle")]
+    parts += [_text(44, 62, "100 %", 12, "end")]
+    return _picture("Shares of an old stream, a new one, and a memory of the old", 560, 262, parts)
+
+
+def pictures() -> dict[str, str]:
+    """Draws all pictures.
+
+    Returns:
+        Each, by the name of its file.
+    """
+    page = (ROOT / "docs" / "choosing_a_policy.md").read_text(encoding="utf-8")
+    return {
+        "gains.svg": gains(page),
+        "step.svg": step(),
+        "counts.svg": counts(),
+        "coverage.svg": coverage(),
+        "replay.svg": replay(),
+    }
+
+
+if __name__ == "__main__":
+    for name, picture in pictures().items():
+        (FOLDER / name).write_text(picture, encoding="utf-8")

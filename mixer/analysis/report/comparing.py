@@ -1,0 +1,220 @@
+"""Compares runs: which is better, by how much beside the spread between seeds, and in which streams."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from mixer.analysis.report.judging import Measure, Measured, over_seeds, shares_of
+from mixer.analysis.report.plots.losses import smoothed
+from mixer.analysis.report.run import Run, stream_names
+from mixer.policies.objective import Objective
+from mixer.utils.text import listed
+
+# What another seed changes in the description of a run.
+_OF_A_SEED = ("data_seed", "loss_units", "version", "world_size")
+_SEED_IN_NAME = re.compile(r"[-_./ ]*(seed)?[-_ ]*\d+$")
+_MOST_STREAMS = 12  # in the table of differences on the page
+# Quantiles of Student's t for an interval of 95 %, by degrees of freedom from 1 on.
+_T_95, _T_95_LARGE = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23), 2.1
+
+
+class Configuration(NamedTuple):
+    """Runs that differ in their seed alone, and their common name."""
+
+    name: str
+    runs: list[Run]
+
+
+def configurations(runs: Sequence[Run]) -> list[Configuration]:
+    """Groups runs that differ in their seed alone, in order of first appearance."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        own = {name: value for name, value in run.description.items() if name not in _OF_A_SEED}
+        rate = run.clock["learning_rate"].max()
+        groups.setdefault(f"{own}{rate}" if own and _seed(run) is not None else run.name, []).append(run)
+    found = []
+    for members in groups.values():
+        is_repeated = len({_seed(run) for run in members}) == len(members)  # else something else differs, unrecorded
+        found += [members] if is_repeated else [[run] for run in members]
+    names = [_common_name(members) for members in found]
+    return [
+        Configuration(name if names.count(name) == 1 else members[0].name, members)
+        for name, members in zip(names, found, strict=True)
+    ]
+
+
+def _seed(run: Run) -> Any:
+    return run.description.get("data_seed")
+
+
+def _common_name(runs: Sequence[Run]) -> str:
+    """Returns the name of a run, or that of several without the number of the seed, if that is the same."""
+    names = {_SEED_IN_NAME.sub("", run.name) for run in runs}
+    return names.pop() if len(runs) > 1 and len(names) == 1 and "" not in names else runs[0].name
+
+
+def _of(one: Configuration, measure: Measure) -> Measured:
+    return over_seeds([measure.values.get(run.name, math.nan) for run in one.runs])
+
+
+def verdict(found: Sequence[Configuration], measure: Measure | None) -> list[str]:
+    """Says which configuration is best, and whether seeds alone may make its lead."""
+    if measure is None:
+        return [f"{unknown([run for one in found for run in one.runs])} Training losses depend on the mixture."]
+    results = {one.name: _of(one, measure) for one in found}
+    results = {name: result for name, result in results.items() if result.num_runs}
+    ranked = sorted(results, key=lambda name: results[name].mean, reverse=measure.greater_is_better)
+    ends = [f"{results[name].text()} in {name}{_seeds(results[name])}" for name in ranked]
+    subject = f"{measure.words[0].upper()}{measure.words[1:]}"
+    if len(ranked) == 1:
+        return [f"{subject} ended at {ends[0]}."]
+    direction = "greater" if measure.greater_is_better else "lower"
+    lead = _lead(ranked[0], ranked[1], results[ranked[0]], results[ranked[1]])
+    return [lead, f"{subject} ended at {listed(ends)}; {direction} is better."]
+
+
+def unknown(runs: Sequence[Run]) -> str:
+    """Says why runs cannot be judged."""
+    if not any(run.evaluations for run in runs):
+        return f"{'The run was' if len(runs) == 1 else 'The runs were'} not evaluated."
+    return (
+        "The last evaluation cannot be judged: a loss was not finite, or a target of the objective was not evaluated."
+    )
+
+
+def _lead(name: str, other_name: str, best: Measured, other: Measured) -> str:
+    """Judges a lead by a t-test, in which seeds make the same spread for both."""
+    lead, num_spare = abs(other.mean - best.mean), best.num_runs + other.num_runs - 2
+    share = f" ({lead / abs(other.mean):.1%})" if other.mean else ""
+    if lead == 0.0:
+        return f"{name} and {other_name} end alike."
+    if not num_spare:
+        return (
+            f"{name} ends {lead:.3f}{share} better than {other_name}, by one seed each. Another seed moves the result "
+            "too, often by a per cent or more: repeat both with other seeds to be sure."
+        )
+    squares = sum((one.num_runs - 1) * one.spread**2 for one in (best, other) if one.num_runs > 1)
+    error = math.sqrt(squares / num_spare * (1 / best.num_runs + 1 / other.num_runs))
+    bound = error * (_T_95[num_spare - 1] if num_spare <= len(_T_95) else _T_95_LARGE)
+    if lead > bound:
+        return f"{name} is better than {other_name} by {lead:.3f} ± {bound:.3f}{share}, at 95 % over seeds."
+    return f"{name} leads {other_name} by {lead:.3f}{share}, but seeds alone may do {bound:.3f} (95 %): add seeds."
+
+
+def _seeds(result: Measured) -> str:
+    return f" ({result.num_runs} seeds)" if result.num_runs > 1 else ""
+
+
+def unequal(found: Sequence[Configuration]) -> list[str]:
+    """Warns that runs did not see the same amount of data."""
+    samples = {one.name: over_seeds([float(run.clock["samples"].iloc[-1]) for run in one.runs]).mean for one in found}
+    if max(samples.values()) <= 1.02 * min(samples.values()):
+        return []
+    amounts = listed([f"{count:,.0f} samples in {name}" for name, count in samples.items()])
+    return [f"They were not trained alike: {amounts}."]
+
+
+def compare(found: Sequence[Configuration], measure: Measure | None) -> pd.DataFrame:
+    """Tabulates the measure by configuration, the best first; see `Answer`."""
+    if measure is None:
+        return pd.DataFrame()
+    results = {one.name: _of(one, measure) for one in found}
+    base = results[found[0].name].mean
+    rows = [
+        {
+            "run": one.name,
+            "runs": len(one.runs),
+            "value": results[one.name].mean,
+            "spread": results[one.name].spread,
+            "difference": results[one.name].mean - base,
+            "change": results[one.name].mean / base - 1.0 if base else math.nan,
+            "samples": int(np.mean([run.clock["samples"].iloc[-1] for run in one.runs])),
+        }
+        for one in found
+    ]
+    return pd.DataFrame(rows).sort_values("value", ascending=not measure.greater_is_better, kind="stable")
+
+
+def differences(found: Sequence[Configuration], objective: Objective | None) -> pd.DataFrame:
+    """Tabulates the last values of each stream by configuration, the objective's targets first; see `Answer`."""
+    runs = [run for one in found for run in one.runs]
+    names = list(dict.fromkeys([*stream_names(runs), *(name for run in runs for name in run.evaluations)]))
+    targets = () if objective is None else objective.names
+    rows = []
+    measures = {run.name: {name: _measures(run, name) for name in names} for run in runs}
+    for name in sorted(names, key=lambda name: name not in targets):
+        kinds = dict.fromkeys(kind for run in runs for kind in measures[run.name][name])
+        for kind in kinds:
+            results = [over_seeds([measures[run.name][name].get(kind, math.nan) for run in one.runs]) for one in found]
+            rows += [
+                {"stream": name, "measure": kind, "run": one.name, "value": result.mean, "spread": result.spread}
+                | {"difference": result.mean - results[0].mean}
+                for one, result in zip(found, results, strict=True)
+            ]
+    return pd.DataFrame(rows)
+
+
+def _measures(run: Run, name: str) -> dict[str, float]:
+    """Returns the last values of a stream: validation loss and metrics, else the training loss; and its share."""
+    values: dict[str, float] = {}
+    if name in run.evaluations:
+        values["validation loss"] = float(run.evaluations[name]["loss"].iloc[-1])
+    elif name in run.streams:
+        values["training loss"] = float(smoothed(run.streams[name]).iloc[-1])
+    for metric, own in run.metrics[name].groupby("metric", sort=False) if name in run.metrics else ():
+        values[str(metric)] = float(own["value"].iloc[-1])
+    return values | ({"share of samples": shares_of(run)[name]} if name in run.streams else {})
+
+
+def difference_cells(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Formats the differences: a row per stream and measure, a column per configuration.
+
+    Args:
+        table: The differences; see `Answer`.
+
+    Returns:
+        Heads and cells; a configuration after the first has its difference from the first behind its value.
+    """
+    if table.empty:
+        return [], []
+    runs = list(dict.fromkeys(table["run"]))
+    cells: list[list[str]] = []
+    before, num_streams = None, table["stream"].nunique()
+    if num_streams > _MOST_STREAMS:
+        largest = table["difference"].abs().groupby(table["stream"]).max().fillna(0.0).nlargest(_MOST_STREAMS)
+        table = table[table["stream"].isin(largest.index)]
+    for (name, kind), rows in table.groupby(["stream", "measure"], sort=False):
+        form, signed = ("{:.1%}", "{:+.1%}") if kind == "share of samples" else ("{:.3f}", "{:+.3f}")
+        texts = []
+        for place, row in enumerate(rows.to_dict("records")):
+            known = not math.isnan(row["value"])
+            text = Measured(row["value"], row["spread"], 1).text(form) if known else ""
+            differs = place > 0 and not math.isnan(row["difference"])
+            texts.append(f"{text} ({signed.format(row['difference'])})" if differs else text)
+        cells.append(["" if name == before else str(name), str(kind), *texts])
+        before = name
+    if num_streams > _MOST_STREAMS:
+        cells.append([f"{num_streams - _MOST_STREAMS} more, with smaller differences", *[""] * (1 + len(runs))])
+    return ["Stream", "Measure", *runs], cells
+
+
+def comparison_cells(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Formats the comparison, the best configuration first; see `Answer`."""
+    if table.empty:
+        return [], []
+    cells = [
+        [
+            str(row["run"]),
+            f"{row['runs']}",
+            Measured(row["value"], row["spread"], 1).text(),
+            f"{row['difference']:+.3f} ({row['change']:+.1%})" if row["difference"] else "",
+            f"{row['samples']:,}",
+        ]
+        for row in table.to_dict("records")
+    ]
+    first = next((row[0] for row in cells if not row[3]), cells[0][0])
+    return ["Best first", "Seeds", "Last value", f"Against {first}", "Samples"], cells

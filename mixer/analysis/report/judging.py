@@ -1,0 +1,89 @@
+"""The measure that runs are judged by, and its spread over seeds."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mixer.analysis.report.run import Run
+from mixer.ledger.evaluated_losses import mean_loss
+from mixer.policies.objective import Objective
+
+
+class Measured(NamedTuple):
+    """A measure over the runs of a configuration.
+
+    Args:
+        mean: Its mean.
+        spread: Its standard deviation between seeds; NaN for one run.
+        num_runs: Number of runs.
+    """
+
+    mean: float
+    spread: float
+    num_runs: int
+
+    def text(self, form: str = "{:.3f}") -> str:
+        """Formats mean and spread."""
+        return form.format(self.mean) + ("" if math.isnan(self.spread) else f" ± {form.format(self.spread)}")
+
+
+class Measure(NamedTuple):
+    """The measure that runs are judged by."""
+
+    words: str
+    values: dict[str, float]
+    greater_is_better: bool = False
+
+
+def over_seeds(values: Sequence[float]) -> Measured:
+    """Averages values of runs; NaN does not count."""
+    known = np.array([value for value in values if not math.isnan(value)])
+    if not len(known):
+        return Measured(math.nan, math.nan, 0)
+    return Measured(float(known.mean()), float(known.std(ddof=1)) if len(known) > 1 else math.nan, len(known))
+
+
+def measure_of(runs: Sequence[Run], objective: Objective | None) -> Measure | None:
+    """Chooses the measure: the declared objective, else the mean validation loss of the sets that all runs have."""
+    if objective is not None:
+        values = {run.name: objective_value(run, objective, -1) for run in runs}
+        words, greater = f"the objective, {objective.in_words},", objective.greater_is_better
+    else:
+        sets = [name for name in runs[0].evaluations if all(name in run.evaluations for run in runs)]
+        values = {run.name: mean_of_sets(run, sets, -1) for run in runs}
+        words, greater = f"the validation loss{', the mean of all sets,' if len(sets) > 1 else ''}", False
+    values = {name: value for name, value in values.items() if not math.isnan(value)}
+    return Measure(words, values, greater) if values else None
+
+
+def mean_of_sets(run: Run, sets: Sequence[str], place: int) -> float:
+    """Averages the validation losses of some sets at an evaluation: 0 for the first, −1 for the last."""
+    return mean_loss({name: float(run.evaluations[name]["loss"].iloc[place]) for name in sets}, run.eval_weights)
+
+
+def objective_value(run: Run, objective: Objective, place: int) -> float:
+    """Computes an objective at an evaluation of a run.
+
+    Args:
+        run: The run.
+        objective: The objective, its own or another run's.
+        place: 0 for the first evaluation, −1 for the last.
+
+    Returns:
+        The value; NaN if a target was not evaluated.
+    """
+    losses = {name: float(rows["loss"].iloc[place]) for name, rows in run.evaluations.items()}
+    metrics = {
+        name: {str(metric): float(own["value"].iloc[place]) for metric, own in rows.groupby("metric")}
+        for name, rows in run.metrics.items()
+    }
+    return objective.evaluated(losses, metrics)
+
+
+def shares_of(run: Run) -> dict[str, float]:
+    """Returns the share of all samples by stream."""
+    counts = {name: int(rows["count"].sum()) for name, rows in run.streams.items()}
+    total = sum(counts.values()) or 1
+    return {name: count / total for name, count in counts.items()}

@@ -1,0 +1,47 @@
+"""The commands by name, those of other packages included; a command is imported when it is called."""
+
+from functools import partial
+from importlib.metadata import EntryPoint
+
+from mixer.cli.command import Command
+from mixer.utils.entry_points import load_plug_in, load_plug_ins, made_by, plug_in_names, summarised
+
+PLUG_IN_GROUP = "adaptive_mixer.commands"
+# In the order of `mixer --help`. Each is a function of the module of its name, but for the lists.
+_NAMES = (
+    *("train", "inspect", "policies", "schedules", "compare", "report", "watch"),
+    *("doremi", "fit", "headroom", "simulate", "explain", "completion"),
+)
+_MODULES = {"policies": "listings", "schedules": "listings"}
+_OWN = {name: EntryPoint(name, f"mixer.cli.{_MODULES.get(name, name)}:{name}", PLUG_IN_GROUP) for name in _NAMES}
+
+
+def command_names() -> list[str]:
+    """Lists the names of all commands."""
+    return list(dict.fromkeys([*_OWN, *plug_in_names(PLUG_IN_GROUP)]))
+
+
+def summaries() -> dict[str, str]:
+    """Returns a line on each command by name, without importing the commands; warns of those that are not there."""
+    load = partial(summarised, kind="command")
+    own = dict(load(entry, ()) for entry in _OWN.values())
+    return {**own, **load_plug_ins(PLUG_IN_GROUP, "command", load, _OWN, stacklevel=2)}
+
+
+def load_command(name: str) -> Command:
+    """Imports a command.
+
+    Args:
+        name: One of `command_names()`.
+
+    Raises:
+        ValueError: If a command of another package cannot be loaded.
+    """
+    command: Command = _OWN[name].load()() if name in _OWN else load_plug_in(PLUG_IN_GROUP, "command", name, Command)
+    return command
+
+
+def all_commands() -> dict[str, Command]:
+    """Imports all commands; warns of those of other packages that cannot be loaded."""
+    load = partial(made_by, kind="command", expected=Command)
+    return {**{name: load_command(name) for name in _OWN}, **load_plug_ins(PLUG_IN_GROUP, "command", load, _OWN)}

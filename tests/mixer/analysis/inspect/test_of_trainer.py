@@ -1,0 +1,46 @@
+"""`trainer.inspect()`, for a script without a recipe."""
+
+from pathlib import Path
+
+import pytest
+
+from mixer import MixingTrainer
+from mixer.analysis.inspect.of_trainer import task_of
+from tests.helpers import arguments, build_model
+from tests.mixer.analysis.inspect.sources import leaking, plain
+
+
+def _trainer(folder: Path) -> MixingTrainer:
+    parts = leaking()
+    options = arguments(folder, eval_strategy="steps", eval_steps=2, max_steps=2)
+    data = {"a": plain(), "b": parts["train"]}
+    return MixingTrainer(build_model("llama"), options, train_dataset=data, eval_dataset={"b": parts["validation"]})
+
+
+def test_a_script_gets_the_findings_of_the_command_and_trains_on_as_if_it_had_not_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, plain_run = _trainer(tmp_path / "asked"), _trainer(tmp_path / "plain")
+    found = {(one.kind, *one.streams): one.figure for one in asked.inspect()}
+    assert found == {
+        ("repeated_samples", "b"): 4 / 40,
+        ("validation_in_training", "b"): 5 / 10,
+        ("shared_samples", "a", "b"): 3 / 40,
+        ("no_evaluation", "a"): 1,
+    }
+    screen = capsys.readouterr().out
+    for words in ("first step", "8 samples in 1 micro-batch", "4 warnings", "5 of 10 samples (50.0%) of 'b'"):
+        assert words in screen
+    assert list((tmp_path / "asked").iterdir()) == []
+    losses = []
+    for trainer in (asked, plain_run):
+        trainer.train()
+        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    assert losses[0] == losses[1]
+
+
+def test_the_task_is_that_of_the_models_class(tmp_path: Path) -> None:
+    names = {"llama": "causal-lm", "bert-masked-lm": "masked-lm", "bert-tokens": "token-classification"}
+    assert {name: task_of(build_model(name)) for name in names} == names
+    with pytest.raises(ValueError, match="num_samples must be at least 1, got 0"):
+        _trainer(tmp_path).inspect(num_samples=0)

@@ -1,0 +1,102 @@
+"""What is printed of log entries while a run trains."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import PrinterCallback, TrainerCallback
+
+from mixer.ledger.progress.bar import MixturePrinter
+from mixer.ledger.progress.callback import ProgressLine
+from mixer.ledger.progress.log_text import LogText
+from tests.helpers import Tokens, three_streams
+from tests.mixer.trainer.runs import make, train
+
+_TIMES = ("runtime", "per_second")
+
+
+def _run(folder: Path, capsys: pytest.CaptureFixture[str], **changes: Any) -> tuple[str, list[dict[str, Any]]]:
+    """What a run of six steps with an evaluation after three prints, and what it keeps, without times."""
+    options = {"eval_strategy": "steps", "eval_steps": 3, "eval_dataset": three_streams(), "objective": "worst"}
+    trainer = train(folder, max_steps=6, **options | changes)
+    history = [
+        {key: value for key, value in entry.items() if not key.endswith(_TIMES)} for entry in trainer.state.log_history
+    ]
+    return capsys.readouterr().out, history
+
+
+def test_a_run_prints_lines_and_tables_and_keeps_the_entries_of_the_trainers_style(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines, kept = _run(tmp_path / "line", capsys)
+    dicts, kept_by_dicts = _run(tmp_path / "dict", capsys, logging_style="dict")
+    assert kept == kept_by_dicts
+    assert dicts.count("{'loss': '") == 6
+    steps = [line for line in lines.splitlines() if "  lr " in line]
+    assert len(steps) == 6
+    assert steps[0].startswith("step 1/6  loss 4.")
+    assert re.fullmatch(
+        r"step 6/6  loss [\d.]+  objective [\d.]+  lr 1.67e-02  [\d,.]+ samples/s  00:00 left", steps[5]
+    )
+    last = next(entry for entry in reversed(kept) if "eval_objective" in entry)["eval_objective"]
+    assert "step 6/6  evaluation: loss " in lines
+    assert f"objective {last:.3f}" in lines
+    table = re.findall(r"(?m)^  (\w)\s+(\d+)%  [\d.]+\s+(\d+)\s+[\d.]+$", lines)
+    assert [row[0] for row in table] == [*"abc", *"abc"]
+    assert sum(int(row[2]) for row in table[3:]) == 5 * 8 + 5  # the last batch of an epoch is smaller
+
+
+class _Keep(TrainerCallback):
+    """Keeps the names of all entries that callbacks get."""
+
+    def __init__(self) -> None:
+        self.kept: list[list[str]] = []
+
+    def on_log(self, *_: Any, logs: Any = None, **__: Any) -> None:
+        self.kept.append(sorted(logs))
+
+
+def test_with_one_data_set_too_callbacks_get_what_they_get_with_the_trainers_style(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    callbacks = {"line": _Keep(), "dict": _Keep()}
+    for style, callback in callbacks.items():
+        trainer = make(tmp_path / style, train_dataset=Tokens(20, 1), logging_style=style)
+        trainer.add_callback(callback)
+        trainer.train()
+        printed = capsys.readouterr().out.splitlines()
+        if style == "line":
+            assert [line.startswith("step ") for line in printed] == [True, True, True, False]
+            assert printed[-1].startswith("trained on 20 samples in ")
+            trainer.remove_callback(PrinterCallback)  # ours too
+            assert not any(isinstance(one, MixturePrinter) for one in trainer.callback_handler.callbacks)
+    assert callbacks["line"].kept == callbacks["dict"].kept
+
+
+def test_entries_of_others_stand_on_the_line_and_many_streams_are_cut_short() -> None:
+    names = [f"s{number}" for number in range(40)]
+    clock = SimpleNamespace(counts_steps=True, num_samples=80, progress=0.5)
+    mixing: Any = SimpleNamespace(names=names, seen=np.arange(40), clock=clock)
+    text = LogText(lambda: mixing, ProgressLine(lambda: mixing), lambda: ())
+    state = SimpleNamespace(global_step=5, max_steps=10)
+    logs = {
+        "loss": 2.0,
+        "loss/s1": 2.5,
+        "count/s1": 4,
+        "rewards/margins": 0.25,
+        "num_tokens": 51_200.0,
+        "grad_norm": 1.0,
+    }
+    assert text.of(logs, state) == "step  5/10  loss 2.000  rewards/margins 0.250  num tokens 51,200"
+    assert text.of({"aux_loss": 0.01}, state) == "step  5/10  aux loss 0.01"
+    rows = text.of({"eval_loss": 1.0}, state).splitlines()
+    assert rows[-1] == "  and 28 more"
+    assert len(rows) == 1 + 1 + 12 + 1
+
+
+def test_an_unknown_style_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="logging_style must be one of 'line', 'dict', got 'json'"):
+        make(tmp_path, logging_style="json")

@@ -1,0 +1,146 @@
+"""How often a step waits for the device, counted on a stand-in for one, beside a step of the Trainer."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import Trainer, TrainerCallback
+
+from mixer import FAMO, LossChange, PiKE, Probing, Stream, Uniform
+from tests.helpers import MODEL_DATA, Tokens, arguments, build_model, three_streams
+from tests.mixer.stand_in import DEVICE, StandIn
+from tests.mixer.trainer.runs import make
+
+_OPTIONS: dict[str, Any] = {"max_steps": 5, "logging_steps": 4, "optim": "adamw_torch", "max_grad_norm": 1.0}
+_ON_DEVICE = {"use_cpu": False, "dataloader_pin_memory": False}
+
+
+class _Counter(TrainerCallback):
+    """Notes how often the host had waited at the end of each step."""
+
+    def __init__(self, stand_in: StandIn):
+        self._stand_in, self.totals = stand_in, [0]
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.totals.append(self._stand_in.waits.total())
+
+
+def _waits(trainer: Trainer, stand_in: StandIn) -> tuple[list[int], int]:
+    """How often steps 3 and 4 wait, behind the trials of how a loss is normalised; and step 5, with a log entry."""
+    assert trainer.args.device == DEVICE
+    counter = _Counter(stand_in)
+    trainer.add_callback(counter)
+    trainer.train()
+    third, fourth, with_log = np.diff(counter.totals)[2:].tolist()
+    return [third, fourth], with_log
+
+
+def _waits_of_ours(folder: Path, **changes: Any) -> tuple[list[int], int]:
+    with StandIn() as stand_in:
+        return _waits(make(folder, **{**_OPTIONS, **_ON_DEVICE, **changes}), stand_in)
+
+
+def _waits_of_the_trainer(folder: Path, model: str = "llama", **options: Any) -> tuple[list[int], int]:
+    with StandIn() as stand_in:
+        args = arguments(folder, **{**_OPTIONS, **_ON_DEVICE, **options})
+        return _waits(Trainer(build_model(model), args, train_dataset=Tokens(128, 1, MODEL_DATA[model])), stand_in)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
+    return _waits_of_the_trainer(tmp_path_factory.mktemp("plain"))[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"train_dataset": Tokens(64, 1)},
+        {"model": "bert-tokens"},  # it has no loss function that shows the rows' losses
+        pytest.param({"label_smoothing_factor": 0.1}, marks=pytest.mark.full),
+        pytest.param({"auto_find_batch_size": True}, marks=pytest.mark.full),
+    ],
+    ids=["one", "bert", "smoothed", "repeatable"],
+)
+def test_a_plain_step_waits_as_often_as_the_trainers_and_a_log_entry_once_more(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    of_both = {name: value for name, value in options.items() if name != "train_dataset"}
+    steps, with_log = _waits_of_the_trainer(tmp_path / "plain", **of_both)
+    assert _waits_of_ours(tmp_path / "own", mixing=Uniform(), **options) == (steps, with_log + 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mixing": LossChange()},
+        {"mixing": PiKE(interval_steps=1)},
+        pytest.param(
+            {"mixing": PiKE(interval_steps=1), "probe": Probing(mode="sketch", sketch_size=4)}, marks=pytest.mark.full
+        ),
+    ],
+    ids=["losses", "gradients", "sketches"],
+)
+def test_a_decision_waits_once(tmp_path: Path, plain: list[int], options: dict[str, Any]) -> None:
+    assert _waits_of_ours(tmp_path, **options)[0] == [count + 1 for count in plain]
+
+
+@pytest.mark.parametrize("options", [{"loss_weight": 2.0}, pytest.param({}, marks=pytest.mark.full)])
+def test_several_forwards_wait_no_more_than_as_many_of_the_trainers(tmp_path: Path, options: dict[str, Any]) -> None:
+    forwards = 3 if options else 2
+    streams = [Stream(name, rows, **options) for name, rows in three_streams().items()]
+    own = _waits_of_ours(tmp_path / "own", mixing=Uniform() if options else FAMO(), train_dataset=streams)[0]
+    plain = _waits_of_the_trainer(tmp_path / "plain", gradient_accumulation_steps=forwards)[0]
+    assert all(one <= other for one, other in zip(own, plain, strict=True))
+
+
+def test_batches_are_pinned_and_copied_without_waiting(tmp_path: Path, plain: list[int]) -> None:
+    pins = {"dataloader_pin_memory": True, "accelerator_config": {"non_blocking": True}}
+    with StandIn() as stand_in:
+        trainer = make(tmp_path, **{**_OPTIONS, **_ON_DEVICE, **pins, "mixing": Uniform()})
+        steps, _ = _waits(trainer, stand_in)
+    num_inputs = len(trainer.streams[0].dataset[0])
+    assert steps == [count - num_inputs for count in plain]
+    assert stand_in.num_pinned >= num_inputs * _OPTIONS["max_steps"]
+
+
+def test_a_run_computes_on_the_stand_in_what_it_computes_on_the_cpu(tmp_path: Path) -> None:
+    weights, measured = [], []
+    for name, options in {"cpu": {}, "device": _ON_DEVICE}.items():
+        with StandIn() if options else contextlib.nullcontext():
+            mixing = PiKE(interval_steps=1)
+            trainer = make(tmp_path / name, mixing=mixing, per_device_train_batch_size=12, **options)
+            trainer.train()
+            weights.append([parameter.detach().cpu() for parameter in trainer.model.parameters()])
+            measured.append(trainer.ledger.gradients().select_dtypes("number").to_numpy())
+    torch.testing.assert_close(*weights)
+    assert measured[0].size
+    np.testing.assert_allclose(*measured, rtol=1e-3, atol=1e-6)
+
+
+def test_the_stand_in_counts_what_makes_the_host_wait() -> None:
+    with StandIn() as stand_in:
+        values = torch.arange(4.0).to(DEVICE)
+        assert (values * 2 + torch.ones(4, device=DEVICE)).tolist() == [1.0, 3.0, 5.0, 7.0]
+        assert stand_in.waits == {"_to_copy to": 1, "_to_copy from": 1}
+        for work in (
+            lambda: values[0].item(),
+            lambda: bool(values[1] > 0),
+            lambda: float(values[1]),
+            lambda: values[values > 1],
+            lambda: values.nonzero(),
+            lambda: values.unique(),
+            lambda: values.cpu(),
+            lambda: values.copy_(torch.ones(4)),
+            lambda: torch.tensor(1.0, device=DEVICE),
+        ):
+            before = stand_in.waits.total()
+            work()
+            assert stand_in.waits.total() == before + 1
+        before = stand_in.waits.total()
+        values.index_add_(0, torch.tensor([1]).to(DEVICE, non_blocking=True), torch.full((1,), 2.0, device=DEVICE))
+        assert stand_in.waits.total() == before
+        with pytest.raises(AssertionError, match="another on the CPU"):
+            values.add_(torch.ones(4))
