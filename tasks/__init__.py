@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tasks.metrics.metrics import Metric, all_metrics, explain
     from tasks.metrics.score_matrix import ScoreMatrix
     from tasks.mlp import MLPConfig, MLPForImageClassification
-    from tasks.score import Score
+    from tasks.score import Score, generated
     from tasks.task import Task, TaskSequence
     from tasks.text_domains import ByteBlocks, cpp_headers, english_docstrings, python_source
 else:
@@ -20,7 +20,7 @@ else:
             "tasks.metrics.metrics": ["Metric", "all_metrics", "explain"],
             "tasks.metrics.score_matrix": ["ScoreMatrix"],
             "tasks.mlp": ["MLPConfig", "MLPForImageClassification"],
-            "tasks.score": ["Score"],
+            "tasks.score": ["Score", "generated"],
             "tasks.task": ["Task", "TaskSequence"],
             "tasks.text_domains": ["ByteBlocks", "cpp_headers", "english_docstrings", "python_source"],
         },
@@ -40,5 +40,6 @@ __all__ = [
     "cpp_headers",
     "english_docstrings",
     "explain",
+    "generated",
     "python_source",
 ]

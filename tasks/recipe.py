@@ -9,27 +9,23 @@ from transformers import TrainingArguments, set_seed
 
 from mixer.policies import Policy
 from mixer.policies.registry import as_policy
+from mixer.recipe.data.collators import collator_for
 from mixer.recipe.model import ModelRecipe
 from mixer.recipe.model import Task as HeadTask
+from mixer.recipe.recipe import load_tokenizer
 from mixer.recipe.streams import Factory, call_by_name
 from mixer.trainer.method import Method
 from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun
 from tasks.continual.continual_checks import Optimizer
 from tasks.heads import HeadKind
+from tasks.score import Score
 from tasks.task import TaskSequence
 
+ScoreName = Literal["accuracy", "loss", "exact_match", "first_word_match", "token_f1", "rouge_l", "edit_similarity"]
+
 # Fields that are passed on to the run.
-_RUN_OPTIONS = (
-    "head",
-    "second_draw",
-    "batch_size",
-    "optimizer",
-    "scores_before",
-    "curve_steps",
-    "score",
-    "score_steps",
-)
+_RUN_OPTIONS = ("head", "second_draw", "batch_size", "optimizer", "scores_before", "curve_steps", "score_steps")
 _TWO_DATA_SETS = "not two data sets: for training and for evaluation."
 
 
@@ -80,6 +76,8 @@ class ContinualRecipe:
         training: Arguments of the Trainer, for each task.
         source: The function that gives the data, for training and for evaluation, such as `tasks.sources.digits`;
             `None` where the sequence's function needs none.
+        tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one: of the run, and where
+            there is no source the sequence's function is called with it.
         head: What becomes of the output layer: `whole`, `growing` or `masked`; see `ContinualRun`.
         memory: The buffer: `replay.ReplayBuffer` and its arguments; `None` trains without.
         second_draw: Name of a stream that draws from it once more; see `ContinualRun`.
@@ -90,7 +88,8 @@ class ContinualRecipe:
         optimizer: Whether each task begins with a `fresh` optimizer or goes on with the one `kept`.
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
         curve_steps: After how many of its first steps each task is scored, for the area under the learning curves.
-        score: What a task is scored by; `None` takes the accuracy where all tasks have classes, else the loss.
+        score: What a task is scored by: a name, or `tasks.generated` and its arguments; `None` takes the accuracy where
+            all tasks have classes, else the loss.
         score_steps: Number of steps after which the tasks seen so far are scored, again and again.
         held_out: Functions that give evaluation sets that are no task, by name.
     """
@@ -99,6 +98,7 @@ class ContinualRecipe:
     sequence: Factory
     training: TrainingArguments
     source: Factory | None = None
+    tokenizer: str | Factory | None = None
     head: HeadKind | None = None
     memory: Factory | None = None
     second_draw: str | None = None
@@ -108,7 +108,7 @@ class ContinualRecipe:
     optimizer: Optimizer = "fresh"
     scores_before: bool = True
     curve_steps: int | None = None
-    score: Literal["accuracy", "loss"] | None = None
+    score: ScoreName | Factory | None = None
     score_steps: int | None = None
     held_out: dict[str, Factory] = field(default_factory=dict)
 
@@ -121,9 +121,11 @@ class ContinualRecipe:
         Raises:
             ValueError: If a part cannot be built; the field is named.
         """
-        sequence = self._tasks()
+        tokenizer = load_tokenizer(self.tokenizer, self.model.task, pads=True)
+        sequence = self._tasks(tokenizer)
         set_seed(self.training.seed)
-        memory = self.memory
+        memory, score = self.memory, self.score
+        collator = None if tokenizer is None else collator_for(self.model.task, tokenizer)
         return ContinualRun(
             self.model.make(),
             sequence,
@@ -131,15 +133,18 @@ class ContinualRecipe:
             memory=None if memory is None else _made("memory", memory, ReplayBuffer, "no ReplayBuffer."),
             mixing=None if self.mixing is None else as_policy(self.mixing),
             methods=copy.deepcopy(self.methods) or None,
+            score=_made("score", score, Score, "no Score.") if isinstance(score, Factory) else score,
             held_out={
                 name: call_by_name(f"held_out.{name}.factory", made.factory, made.arguments)
                 for name, made in self.held_out.items()
             },
             **{option: getattr(self, option) for option in _RUN_OPTIONS},
+            processing_class=tokenizer,
+            data_collator=collator,
         )
 
-    def _tasks(self) -> TaskSequence:
-        data: tuple[Any, ...] = ()
+    def _tasks(self, tokenizer: Any) -> TaskSequence:
+        data: tuple[Any, ...] = () if tokenizer is None else (tokenizer,)
         if self.source is not None:
             data = _made("source", self.source, tuple, _TWO_DATA_SETS)
             if len(data) != 2:

@@ -19,6 +19,7 @@ from mixer.distributed.collectives import RemoteError
 from mixer.loading.reader import ColumnReader
 from mixer.loading.step import MicroBatch
 from mixer.models.side_state import evaluating
+from tasks.generation import TEXT_SCORES, TextScore, generate_answers, score_texts
 from tasks.task import Task, TaskSequence
 
 Inputs = Mapping[str, Any]
@@ -145,12 +146,61 @@ class Score:
             raise TypeError(f"Score.measure must be a function of a trainer and a task, got {self.measure!r}.")
 
 
+def generated(
+    score: TextScore | str | Mapping[str, TextScore | str],
+    max_new_tokens: int = 64,
+    batch_size: int = 16,
+    higher_is_better: bool = True,
+) -> Score:
+    """Makes a score of the answers that the model generates to the prompts of a task; see `generate_answers`.
+
+    Args:
+        score: `"exact_match"`, `"first_word_match"`, `"token_f1"`, `"rouge_l"`, `"edit_similarity"`, or a function of
+            `predictions` and `references` that gives a number or a dict with one, such as those of `evaluate`; or
+            the score of each task, by its name.
+        max_new_tokens: Most tokens of an answer.
+        batch_size: Prompts per batch.
+        higher_is_better: Whether a higher score is better.
+
+    Raises:
+        ValueError: If a name is unknown.
+
+    Example:
+        >>> generated("exact_match", max_new_tokens=8).metric
+        'exact match'
+    """
+    by_task = score if isinstance(score, Mapping) else None
+    named = {_name(own): _text_score(own) for own in (by_task.values() if by_task is not None else [score])}
+
+    def measure(trainer: MixingTrainer, task: Task) -> float:
+        if by_task is not None and task.name not in by_task:
+            raise ValueError(f"score: there is none for task {task.name!r}, only for {sorted(by_task)}: name one.")
+        name = _name(score if by_task is None else by_task[task.name])
+        return score_texts(named[name], name, *generate_answers(trainer, task.evaluation, max_new_tokens, batch_size))
+
+    metric = next(iter(named)).replace("_", " ") if len(named) == 1 else "answer score"
+    return Score(measure, metric, higher_is_better)
+
+
+def _name(score: Any) -> str:
+    return score if isinstance(score, str) else str(getattr(score, "__name__", type(score).__name__))
+
+
+def _text_score(score: Any) -> TextScore:
+    if isinstance(score, str) and score not in TEXT_SCORES:
+        raise ValueError(f"score must be one of {sorted(TEXT_SCORES)} or a function, got {score!r}.")
+    if not isinstance(score, str) and not callable(score):
+        raise TypeError(f"score must be a function of predictions and references, or a name, got {score!r}.")
+    return TEXT_SCORES[score] if isinstance(score, str) else score
+
+
 def as_score(score: Score | str | None, sequence: TaskSequence) -> Score:
     """Converts a user's score.
 
     Args:
         score: A score; `"accuracy"`, among a task's own classes in a task-incremental sequence; `"loss"`, the mean per
-            item; or `None` for the accuracy if all tasks have classes, else the loss.
+            item; the name of a score of generated answers, see `generated`; or `None` for the accuracy if all tasks
+            have classes, else the loss.
         sequence: The tasks.
 
     Raises:
@@ -170,7 +220,11 @@ def as_score(score: Score | str | None, sequence: TaskSequence) -> Score:
             lambda trainer, task: accuracy(trainer, task.evaluation, task.classes if own else None), "accuracy"
         )
     if isinstance(score, str):
-        raise ValueError(f"score must be 'accuracy', 'loss' or a Score, got {score!r}.")
+        if score not in TEXT_SCORES:
+            raise ValueError(
+                f"score must be 'accuracy', 'loss', one of {sorted(TEXT_SCORES)} or a Score, got {score!r}."
+            )
+        return generated(score)
     if not isinstance(score, Score):
         raise TypeError(
             f"score must be 'accuracy', 'loss' or a Score, got {type(score).__name__}. Of a function make one that "

@@ -207,21 +207,35 @@ class Recipe:
         Raises:
             ValueError: If it cannot be loaded.
         """
-        if self.tokenizer is None:
-            return None
-        with _naming("tokenizer"):
-            if isinstance(self.tokenizer, Factory):
-                tokenizer = call_by_name("factory", self.tokenizer.factory, self.tokenizer.arguments)
-            else:
-                tokenizer = load_pretrained(AutoTokenizer, self.tokenizer)
-            if self._reads_rows:
-                ensure_pad_token(tokenizer, self.model.task)
-        return tokenizer
+        return load_tokenizer(self.tokenizer, self.model.task, self._reads_rows)
 
     @property
     def _reads_rows(self) -> bool:
         """Whether the recipe itself reads or formats rows of some stream, beside data sets from functions."""
         return any(stream.data is not None or stream.format is not None for stream in self.streams.values())
+
+
+def load_tokenizer(tokenizer: str | Factory | None, task: str, pads: bool) -> Any:
+    """Loads a tokenizer, from a folder or the hub or by a function; `None` for none.
+
+    Args:
+        tokenizer: Its name, or the function.
+        task: The model's task.
+        pads: Whether it needs a pad token.
+
+    Raises:
+        ValueError: If it cannot be loaded.
+    """
+    if tokenizer is None:
+        return None
+    with _naming("tokenizer"):
+        if isinstance(tokenizer, Factory):
+            loaded = call_by_name("factory", tokenizer.factory, tokenizer.arguments)
+        else:
+            loaded = load_pretrained(AutoTokenizer, tokenizer)
+        if pads:
+            ensure_pad_token(loaded, task)
+    return loaded
 
 
 @contextlib.contextmanager

@@ -1,15 +1,13 @@
-"""Tasks of a few classes each, apart (Zenke et al. 2017, Hsu et al. 2018) or blurred (blurry-M, Bang et al. 2021)."""
+"""Tasks of a few classes each, no two with one in common (Zenke et al. 2017, Hsu et al. 2018)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from mixer.utils.arrays import Int64Array
 from tasks.sequences.data_sets import relabel
-from tasks.sequences.parts import check_between, check_known, check_seed, listed, new_task
-from tasks.sources.checks import require_labels
-from tasks.task import Scenario, Task, TaskSequence
+from tasks.sequences.parts import check_between, check_seed, class_labels, class_tasks, in_order, listed, named
+from tasks.task import Scenario, TaskSequence
 
 Groups = Mapping[str, Sequence[int]] | Sequence[Sequence[int]]
 
@@ -39,7 +37,7 @@ def by_class(
     Raises:
         ValueError: If data have no labels, groups are not a partition of the classes, or the scenario does not fit.
     """
-    labels, evaluated, classes = _class_labels(train, evaluation)
+    labels, evaluated, classes = class_labels(train, evaluation)
     partition = _partition(classes, classes_per_task, groups, seed)
     new_numbers = {label: label for label in classes}
     if scenario == "domain":
@@ -48,28 +46,7 @@ def by_class(
     place = np.zeros(len(labels), dtype=np.int64)
     for number, group in enumerate(partition.values()):
         place[np.isin(labels, group)] = number
-    return TaskSequence(_tasks((train, evaluation), (place, evaluated), partition, new_numbers), scenario)
-
-
-def _tasks(
-    splits: tuple[Any, Any],
-    places: tuple[Int64Array, Int64Array],
-    groups: Mapping[str, Sequence[int]],
-    new_numbers: Mapping[int, int],
-    note: str = "",
-) -> tuple[Task, ...]:
-    """Makes a task of each group of classes, from the training samples' task numbers and the evaluated classes."""
-    place, evaluated = places
-    return tuple(
-        new_task(
-            name,
-            splits,
-            (place == number, np.isin(evaluated, group)),
-            f"classes {', '.join(map(str, group))}{note}",
-            [new_numbers[label] for label in group],
-        )
-        for number, (name, group) in enumerate(groups.items())
-    )
+    return TaskSequence(class_tasks((train, evaluation), (place, evaluated), partition, new_numbers), scenario)
 
 
 def _partition(
@@ -83,13 +60,13 @@ def _partition(
         check_between("by_class: classes_per_task", classes_per_task, len(classes), "classes there are")
         if seed is not None:
             check_seed("by_class: seed", seed)
-        ordered = _in_order(classes, seed).tolist()
+        ordered = in_order(classes, seed).tolist()
         starts = range(0, len(ordered), classes_per_task)
-        return _named(ordered[start : start + classes_per_task] for start in starts)
+        return named(ordered[start : start + classes_per_task] for start in starts)
     if seed is not None:
         raise ValueError(f"by_class: groups have an order already; leave out seed={seed}.")
     example = "[[0, 1], [2, 3]]"
-    found = _named(groups if isinstance(groups, Mapping) else listed("by_class: groups", groups, example))
+    found = named(groups if isinstance(groups, Mapping) else listed("by_class: groups", groups, example))
     labels = [(name, label) for name, group in found.items() for label in group]
     for name, label in labels:
         if not isinstance(label, (int, np.integer)):
@@ -113,86 +90,3 @@ def _check_partition(classes: list[int], given: list[int]) -> None:
                 f"by_class: groups {fault} {found}. Each class of the data belongs in one group; samples that no task "
                 "shall have are left out of the data beforehand: tasks.sequences.pick(data, indices)."
             )
-
-
-def blurry(train: Any, evaluation: Any, num_tasks: int, overlap: float, seed: int) -> TaskSequence:
-    """Gives each task some classes, of which a share is spread evenly over the other tasks.
-
-    Every training sample is in exactly one task. A task is evaluated on its own classes alone.
-
-    Args:
-        train: A labelled data set.
-        evaluation: Another, of the same classes.
-        num_tasks: Number of tasks.
-        overlap: Share of a class's training samples that are in other tasks, at least 0 and below 1.
-        seed: Seed of the order of classes and of what is spread where.
-
-    Returns:
-        The sequence, boundary-free.
-
-    Raises:
-        ValueError: If data have no labels, there are more tasks than classes, or overlap is outside its range.
-    """
-    check_seed("blurry: seed", seed)
-    if not isinstance(overlap, (int, float, np.number)) or not 0.0 <= overlap < 1.0:
-        raise ValueError(f"blurry: overlap must be a share, at least 0 and below 1, got {overlap!r}.")
-    labels, evaluated, classes = _class_labels(train, evaluation)
-    check_between("blurry: num_tasks", num_tasks, len(classes), "classes there are")
-    groups = _named(part.tolist() for part in np.array_split(_in_order(classes, seed), num_tasks))
-    generator = np.random.default_rng((seed, 1))
-    place = np.empty(len(labels), dtype=np.int64)
-    for number, group in enumerate(groups.values()):
-        for label in group:
-            own = np.flatnonzero(labels == label)
-            place[own] = _spread(len(own), number, num_tasks, overlap, generator)
-    note, numbers = f", {overlap:g} of them in other tasks", {label: label for label in classes}
-    return TaskSequence(_tasks((train, evaluation), (place, evaluated), groups, numbers, note), "free")
-
-
-def _spread(count: int, own: int, num_tasks: int, overlap: float, generator: np.random.Generator) -> Int64Array:
-    """Gives the task of each sample of a class."""
-    places = np.full(count, own)
-    others = generator.permutation(np.delete(np.arange(num_tasks), own))
-    num_spread = min(round(count * overlap), count - 1) if len(others) else 0  # the task itself keeps one
-    places[:num_spread] = np.resize(others, num_spread)
-    return generator.permutation(places)
-
-
-def _class_labels(train: Any, evaluation: Any) -> tuple[Int64Array, Int64Array, list[int]]:
-    """Reads the labels of both parts.
-
-    Args:
-        train: The data set for training.
-        evaluation: That for evaluation.
-
-    Returns:
-        Their labels, int64 `[num_samples]` each, and the classes, ascending.
-
-    Raises:
-        ValueError: If one has no labels, or evaluation has classes that training lacks.
-    """
-    labels, evaluated = require_labels(train, "train"), require_labels(evaluation, "evaluation")
-    check_known("class", labels.tolist(), evaluated.tolist())
-    return labels, evaluated, np.unique(labels).tolist()
-
-
-def _in_order(classes: Sequence[int], seed: int | None) -> Int64Array:
-    """Returns the classes, int64 `[num_classes]`, shuffled by a seed; `None` keeps the order."""
-    given = np.asarray(classes, dtype=np.int64)
-    return given if seed is None else np.random.default_rng(seed).permutation(given)
-
-
-def _named(groups: Mapping[str, Sequence[int]] | Iterable[Sequence[int]]) -> dict[str, list[int]]:
-    """Names groups of classes.
-
-    Args:
-        groups: By name, or one after the other.
-
-    Returns:
-        By name; `task_1`, `task_2`, ... where they have none.
-
-    Raises:
-        ValueError: If a group is none.
-    """
-    by_name = groups if isinstance(groups, Mapping) else {f"task_{n}": group for n, group in enumerate(groups, 1)}
-    return {str(name): listed(f"groups: that of {name!r}", group, "[0, 1]") for name, group in by_name.items()}

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from mixer.policies.shared.ranges import check_count
-from mixer.utils.arrays import BoolArray
+from mixer.utils.arrays import BoolArray, Int64Array
 from tasks.sequences.data_sets import pick
+from tasks.sources.checks import require_labels
 from tasks.task import Task
 
 
@@ -55,3 +56,64 @@ def check_known(what: str, train: Iterable[Any], evaluation: Iterable[Any]) -> N
             f"evaluation has samples of {what} {strange[:10]}, of which train has none: they would be in no task. "
             "Leave them out of evaluation, or add some to train."
         )
+
+
+def class_labels(train: Any, evaluation: Any) -> tuple[Int64Array, Int64Array, list[int]]:
+    """Reads the labels of both parts.
+
+    Args:
+        train: The data set for training.
+        evaluation: That for evaluation.
+
+    Returns:
+        Their labels, int64 `[num_samples]` each, and the classes, ascending.
+
+    Raises:
+        ValueError: If one has no labels, or evaluation has classes that training lacks.
+    """
+    labels, evaluated = require_labels(train, "train"), require_labels(evaluation, "evaluation")
+    check_known("class", labels.tolist(), evaluated.tolist())
+    return labels, evaluated, np.unique(labels).tolist()
+
+
+def in_order(classes: Sequence[int], seed: int | None) -> Int64Array:
+    """Returns the classes, int64 `[num_classes]`, shuffled by a seed; `None` keeps the order."""
+    given = np.asarray(classes, dtype=np.int64)
+    return given if seed is None else np.random.default_rng(seed).permutation(given)
+
+
+def named(groups: Mapping[str, Sequence[int]] | Iterable[Sequence[int]]) -> dict[str, list[int]]:
+    """Names groups of classes.
+
+    Args:
+        groups: By name, or one after the other.
+
+    Returns:
+        By name; `task_1`, `task_2`, ... where they have none.
+
+    Raises:
+        ValueError: If a group is none.
+    """
+    by_name = groups if isinstance(groups, Mapping) else {f"task_{n}": group for n, group in enumerate(groups, 1)}
+    return {str(name): listed(f"groups: that of {name!r}", group, "[0, 1]") for name, group in by_name.items()}
+
+
+def class_tasks(
+    splits: tuple[Any, Any],
+    places: tuple[Int64Array, Int64Array],
+    groups: Mapping[str, Sequence[int]],
+    new_numbers: Mapping[int, int],
+    note: str = "",
+) -> tuple[Task, ...]:
+    """Makes a task of each group of classes, from the training samples' task numbers and the evaluated classes."""
+    place, evaluated = places
+    return tuple(
+        new_task(
+            name,
+            splits,
+            (place == number, np.isin(evaluated, group)),
+            f"classes {', '.join(map(str, group))}{note}",
+            [new_numbers[label] for label in group],
+        )
+        for number, (name, group) in enumerate(groups.items())
+    )

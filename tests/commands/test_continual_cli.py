@@ -75,6 +75,35 @@ def test_the_recipe_of_intents_learns_from_text(tmp_path: Path, printed: Runs, r
     assert "Give the folder with data_full.json" in message
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("protocol", "num_tasks", "least"),
+    [("online", 5, 0.35), ("repetition", 10, 0.45), ("blurry", 5, 0.3), ("gradual", 20, 0.3)],
+)
+def test_recipes_of_protocols_learn_in_one_pass(
+    protocol: str, num_tasks: int, least: float, tmp_path: Path, printed: Runs
+) -> None:
+    recipe = ROOT / "recipes" / f"continual_{protocol}.yaml"
+    assert "average accuracy" in printed("continual", recipe, "--training.output_dir", tmp_path / "run")
+    scores = ScoreMatrix.from_file(tmp_path / "run" / "scores.json")
+    assert scores.recorded == list(range(num_tasks + 1))
+    assert scores.scores[-1].mean() > least > scores.scores[0].mean()
+
+
+@pytest.mark.full
+def test_the_recipe_of_instructions_writes_answers(tmp_path: Path, printed: Runs, refused: Runs) -> None:
+    recipe = ["continual", ROOT / "recipes" / "continual_instructions.yaml", "--training.output_dir", tmp_path / "run"]
+    path = ["--sequence.arguments.path", ROOT / "examples/data_files/instructions"]
+    few = ["--sequence.arguments.order", "[home, travel]"]
+    assert "average exact match" in printed(*recipe, *path, *few)
+    scores = ScoreMatrix.from_file(tmp_path / "run" / "scores.json").scores
+    assert scores[0].tolist() == [0.0, 0.0]
+    assert np.diag(scores[1:]).min() > 0.5
+    recipe[-1] = tmp_path / "none"
+    assert "lacks the tasks ['C-STANCE'" in refused(*recipe, *path, "--sequence.arguments.order", "trace")
+    assert "no Score" in refused(*recipe, *path, "--score.factory", "builtins.dict", "--score.arguments", "{}")
+
+
 def test_a_run_is_resumed_to_the_bit(tmp_path: Path, refused: Runs, printed: Runs) -> None:
     run = tmp_path / "run"
     whole = train(run, *SAVING)

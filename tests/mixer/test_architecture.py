@@ -42,7 +42,7 @@ ROOMS = {
     "tasks": (
         "sources mlp text_domains task_folders",
         "task",
-        "heads sequences",
+        "heads sequences generation",
         "score metrics",
         "methods",
         "report",

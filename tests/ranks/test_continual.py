@@ -16,6 +16,7 @@ from tasks.task import Task
 from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
+from tests.tasks.generation.test_answers import answers
 from tests.tasks.test_continual import build, build_headed, data, end_of, new_model
 
 KILLS = {"reservoir, kept": ("score task_1", "step 6", "before end 2"), "disk, fresh": ("step 7",)}
@@ -73,7 +74,7 @@ def failures(folder: Path) -> dict[str, Any]:
 
 
 results = launched(
-    *(*(partial(ended, name) for name in FEW), failures),
+    *(*(partial(ended, name) for name in FEW), failures, answers),
     rare=[*(partial(ended, name) for name in RUNS if name not in FEW), scores],
 )
 
@@ -111,3 +112,8 @@ def test_what_fails_on_one_rank_is_said_on_both_and_ends_neither(results: Result
     assert np.isnan(first["scores"][:, 1]).all()
     assert "holds a continual run already" in first["refused"]
     assert second["refused"].startswith("RemoteError: rank 0 failed: ValueError")
+
+
+def test_generated_answers_are_shared_out_and_gathered(results: Results, tmp_path: Path) -> None:
+    expected = answers(tmp_path)
+    assert [result["answers"] for result in results] == [expected, expected]

@@ -1,0 +1,45 @@
+"""Scores of texts by hand, and against definitions that are slower."""
+
+import functools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.generation import TEXT_SCORES, edit_similarity, exact_match, rouge_l, score_texts, token_f1
+
+TEXTS = st.lists(st.tuples(st.text("ab .", max_size=9), st.text("ab .", max_size=9)), min_size=1, max_size=4)
+
+
+def longest_common(one: str, other: str) -> int:
+    @functools.cache
+    def of(i: int, j: int) -> int:
+        if i == len(one) or j == len(other):
+            return 0
+        return 1 + of(i + 1, j + 1) if one[i] == other[j] else max(of(i + 1, j), of(i, j + 1))
+
+    return of(0, 0)
+
+
+@given(TEXTS)
+def test_scores_lie_between_0_and_1_and_equal_texts_are_right(pairs: list[tuple[str, str]]) -> None:
+    predictions, references = map(list, zip(*pairs, strict=True))
+    for score in TEXT_SCORES.values():
+        assert 0 <= score(predictions=predictions, references=references) <= 1
+        assert score(predictions=predictions, references=predictions) == 1
+    assert token_f1(predictions, references) >= rouge_l(predictions, references) >= 0
+    similarity = [2 * longest_common(*pair) / len("".join(pair)) if "".join(pair) else 1 for pair in pairs]
+    assert edit_similarity(predictions, references) == pytest.approx(sum(similarity) / len(pairs))
+
+
+def test_functions_in_the_manner_of_evaluate_are_scores() -> None:
+    texts = ["a", "b"], ["a", "c"]
+    assert score_texts(exact_match, "exact_match", *texts) == 0.5
+    assert score_texts(lambda predictions, references: {"f1": 0.25, "rouge_l": 1}, "rouge_l", *texts) == 1.0
+    assert score_texts(lambda *, predictions, references: {"f1": len(predictions)}, "any", *texts) == 2.0
+    with pytest.raises(ValueError, match=r"any gives \['a', 'b'\], and it is not clear which is meant"):
+        score_texts(lambda predictions, references: {"a": 1, "b": 2}, "any", *texts)
+    with pytest.raises(TypeError, match="any must give a number or a dict of one, got 'high'"):
+        score_texts(lambda predictions, references: "high", "any", *texts)
+    assert math.isnan(exact_match([], []))
