@@ -17,10 +17,12 @@ from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun
 from tasks.continual.continual_checks import Optimizer
 from tasks.heads import HeadKind
+from tasks.methods.nearest_mean import nearest_mean
+from tasks.score import Score
 from tasks.task import TaskSequence
 
 # Fields that are passed on to the run.
-_RUN_OPTIONS = ("head", "second_draw", "batch_size", "optimizer", "scores_before", "curve_steps", "score")
+_RUN_OPTIONS = ("head", "second_draw", "batch_size", "optimizer", "scores_before", "curve_steps")
 _TWO_DATA_SETS = "not two data sets: for training and for evaluation."
 
 
@@ -75,12 +77,14 @@ class ContinualRecipe:
         memory: The buffer: `replay.ReplayBuffer` and its arguments; `None` trains without.
         second_draw: Name of a stream that draws from it once more; see `ContinualRun`.
         mixing: How much of it is replayed; `None` replays as many samples on top as there are new ones.
-        methods: What else takes part in steps: classes with their arguments, such as `replay.DER`.
+        methods: What else takes part in steps, for all tasks: classes with their arguments, such as `replay.DER` or
+            `tasks.methods.OnlineEWC`.
         batch_size: New samples of a step over all ranks.
         optimizer: Whether each task begins with a `fresh` optimizer or goes on with the one `kept`.
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
         curve_steps: After how many of its first steps each task is scored, for the area under the learning curves.
-        score: What a task is scored by; `None` takes the accuracy where all tasks have classes, else the loss.
+        score: What a task is scored by; `nearest-mean` is the accuracy by means of the memory's classes, as in iCaRL;
+            `None` takes the accuracy where all tasks have classes, else the loss.
     """
 
     model: ClassifierRecipe
@@ -96,7 +100,7 @@ class ContinualRecipe:
     optimizer: Optimizer = "fresh"
     scores_before: bool = True
     curve_steps: int | None = None
-    score: Literal["accuracy", "loss"] | None = None
+    score: Literal["accuracy", "loss", "nearest-mean"] | None = None
 
     def build(self) -> ContinualRun:
         """Builds the tasks, the model, the memory and the run.
@@ -109,16 +113,26 @@ class ContinualRecipe:
         """
         sequence = self._tasks()
         set_seed(self.training.seed)
-        memory, methods = self.memory, self.methods
+        memory: ReplayBuffer | None = None
+        if self.memory is not None:
+            memory = _made("memory", self.memory, ReplayBuffer, "no ReplayBuffer.")
         return ContinualRun(
             self.model.make(),
             sequence,
             self.training,
-            memory=None if memory is None else _made("memory", memory, ReplayBuffer, "no ReplayBuffer."),
+            memory=memory,
             mixing=None if self.mixing is None else as_policy(self.mixing),
-            methods=(lambda: copy.deepcopy(methods)) if methods else None,
+            methods=copy.deepcopy(self.methods) or None,
+            score=self._score(memory),
             **{option: getattr(self, option) for option in _RUN_OPTIONS},
         )
+
+    def _score(self, memory: ReplayBuffer | None) -> Score | str | None:
+        if self.score != "nearest-mean":
+            return self.score
+        if memory is None:
+            raise ValueError("score: nearest-mean classifies by the samples of a memory; give one.")
+        return nearest_mean(memory)
 
     def _tasks(self) -> TaskSequence:
         data: tuple[Any, ...] = ()

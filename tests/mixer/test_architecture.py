@@ -45,7 +45,7 @@ ROOMS = {
         "heads sequences",
         "score metrics",
         "report",
-        "continual",
+        "continual methods",
         "recipe",
         "command",
     ),

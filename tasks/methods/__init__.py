@@ -1,0 +1,12 @@
+"""Methods of continual learning, for `ContinualRun(methods=[...])`: one file each."""
+
+from tasks.methods.er_ace import ERACE
+from tasks.methods.ewc import OnlineEWC
+from tasks.methods.gdumb import FromScratch, gdumb
+from tasks.methods.icarl import ICaRL
+from tasks.methods.lwf import LwF
+from tasks.methods.nearest_mean import nearest_mean
+from tasks.methods.scr import SCR
+from tasks.methods.si import SI
+
+__all__ = ["ERACE", "SCR", "SI", "FromScratch", "ICaRL", "LwF", "OnlineEWC", "gdumb", "nearest_mean"]
