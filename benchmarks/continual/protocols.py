@@ -34,7 +34,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, Trainin
 from tasks.mlp import mlp
 from tasks.sequences import by_class, by_column, permuted
 from tasks.sources import clinc150, npz, words
-from tasks.task import TaskSequence
+from tasks.task import Scenario, TaskSequence
 
 A_GEM_BATCH = 256
 
@@ -99,8 +99,8 @@ def _permuted(num_tasks: int, samples_per_task: int | None) -> Callable[[Path, i
     return sequence
 
 
-def _split(folder: Path, seed: int) -> TaskSequence:
-    return by_class(*npz(folder / "mnist.npz"), 2)
+def _split(scenario: Scenario) -> Callable[[Path, int], TaskSequence]:
+    return lambda folder, seed: by_class(*npz(folder / "mnist.npz"), 2, scenario=scenario)
 
 
 _NUM_WORDS, _LENGTH = 2_800, 20
@@ -152,7 +152,7 @@ PROTOCOLS = {
         },
     ),
     "split-mnist": Protocol(
-        _split,
+        _split("class"),
         lambda: mlp(hidden_sizes=(400, 400)),
         {"optim": "adamw_torch", "learning_rate": 1e-3, "num_train_epochs": 4},
         batch_size=128,
@@ -164,6 +164,14 @@ PROTOCOLS = {
             ("er-reservoir", 1_100): "90.78 ± .85",
             ("er-reservoir", 4_400): "95.59 ± .49",
         },
+    ),
+    "split-mnist-task": Protocol(
+        _split("task"),
+        lambda: mlp(hidden_sizes=(400, 400)),
+        {"optim": "adamw_torch", "learning_rate": 1e-3, "num_train_epochs": 4},
+        batch_size=128,
+        is_per_class=False,
+        is_online=False,
     ),
     "permuted-mnist-20": Protocol(
         _permuted(20, None),
