@@ -137,7 +137,8 @@ def _alone(make: Callable[[], TakesPart]) -> Method:
 
 
 def _er_ace(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    return Setting(_buffer(protocol, memory, num_tasks, ClassBalanced), methods=[ERACE()])
+    capacity = _buffer(protocol, memory, num_tasks).capacity
+    return Setting(ReplayBuffer(capacity, ClassBalanced()), methods=[ERACE()])
 
 
 def _by_nearest_mean(make: Callable[[], TakesPart]) -> Method:

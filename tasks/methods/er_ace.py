@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext, TaskContext
 from mixer.trainer.side_runs import SideRuns
+from replay import ReplayBuffer
 from tasks.methods.shared import class_logits, require_task
 
 
@@ -16,17 +17,26 @@ class ERACE(Method):
     task (of the batch in the paper), so that a step may be split over ranks and micro-batches. The loss stays the mean
     over all samples of the step; the term in the log is the difference to plain replay, 0 or less.
 
-    The model's loss must be the cross-entropy of its logits, without label smoothing or class weights.
+    The memory must be filled as samples are trained on: the task's own samples in it are all that teaches new classes
+    and earlier ones apart. The model's loss must be the cross-entropy of its logits, without label smoothing or class
+    weights.
 
     Raises:
-        ValueError: At the start of training outside of a continual run, if samples have no classes, or if the head
-            masks other tasks' classes; during training, if the model gives no logits `[num_rows, num_classes]`.
+        ValueError: When the trainer is made, if there is no memory that is filled in training; at the start of training
+            outside of a continual run, if samples have no classes, or in a task-incremental sequence; during training,
+            if the model gives no logits `[num_rows, num_classes]`.
     """
 
     adds_term = True
 
     def attach(self, run: RunContext) -> None:
-        """Waits for a task; see `Method.attach`."""
+        """Looks for a memory, and waits for a task; see `Method.attach`."""
+        if not any(isinstance(stream.dataset, ReplayBuffer) and stream.dataset.is_online for stream in run.streams):
+            raise ValueError(
+                f"{self.name} needs a memory that is filled as samples are trained on, since nothing else teaches new "
+                "classes and earlier ones apart. Give one, such as memory=ReplayBuffer(1_000, 'ClassBalanced'), "
+                "without is_online=False."
+            )
         self._run = run
         self._task: TaskContext | None = None
 

@@ -48,5 +48,4 @@ def nearest_mean(memory: ReplayBuffer, within_task: bool = False) -> Score:
 def _directions(features: Float32Array) -> Float32Array:
     """Scales rows to length 1; between such rows the nearest is the one of the largest product."""
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
-    scaled: Float32Array = features / np.where(lengths > 0.0, lengths, np.float32(1.0))
-    return scaled
+    return np.asarray(features / np.where(lengths > 0.0, lengths, 1.0), dtype=np.float32)

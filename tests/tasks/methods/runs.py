@@ -33,8 +33,8 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def with_nearest_mean(method: Any) -> dict[str, Any]:
-    memory = ReplayBuffer(12, "Herding", is_online=False)
+def with_nearest_mean(method: Any, capacity: int = 12) -> dict[str, Any]:
+    memory = ReplayBuffer(capacity, "Herding", is_online=False)
     return {"methods": [method], "memory": memory, "score": nearest_mean(memory)}
 
 

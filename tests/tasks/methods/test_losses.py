@@ -20,10 +20,11 @@ EARLIER = torch.tensor([[0.5, 0.5, 0.0, 0.0], [2.0, -1.0, 0.3, 0.1], [0.0, 1.0, 
 LABELS = torch.tensor([2, 1, 3])
 
 
-def begun(method: Any, **changes: Any) -> Any:
+def begun(method: Any, world_size: int = 2) -> Any:
     """A method in its second task, of classes 2 and 3, on one of two ranks."""
     runs = SimpleNamespace(loss_factors=lambda: None, prepared=dict, model=None)
-    method.attach(SimpleNamespace(stream_id=lambda *_: 0, runs=runs, world_size=changes.pop("world_size", 2)))
+    run = {"stream_id": lambda *_: 0, "runs": runs, "streams": [SimpleNamespace(dataset=ReplayBuffer(2))]}
+    method.attach(SimpleNamespace(world_size=world_size, **run))
     task = {"number": 1, "name": "second", "classes": (2, 3), "seen": (0, 1, 2, 3), "earlier": ((0, 1),)}
     method.begin_task(SimpleNamespace(**task, scenario="class"), nn.Linear(1, 1))
     method._before = SimpleNamespace(logits=lambda *_: EARLIER)
@@ -100,7 +101,7 @@ def test_the_memory_of_gdumb_is_balanced_after_each_task() -> None:
 
 def test_a_sample_is_of_the_class_whose_mean_is_nearest(tmp_path: Path) -> None:
     memory = ReplayBuffer(30, "ClassBalanced", is_online=False)
-    run = build(tmp_path, "ERACE", memory=memory)
+    run = build(tmp_path, "ERACE", memory=memory, methods=[])
     run.model = Softmax(6, 6)
     trainer, score = run._new_trainer(0), nearest_mean(memory)
     task = run.sequence[0]
