@@ -45,6 +45,11 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
+def wide(tensor: Tensor) -> torch.dtype:
+    """Returns the type in which small numbers of a tensor add up: single precision at least."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
 def copied(model: nn.Module) -> Tensors:
     """Returns copies of the weights that are trained, by name."""
     return {name: parameter.detach().clone() for name, parameter in trainable(model).items()}
@@ -136,7 +141,7 @@ def class_logits(output: object, num_rows: int, asked_by: str) -> Tensor:
             f"{found}. Use a classifier that returns a mapping with 'logits', or a method that needs none, such as "
             "OnlineEWC."
         )
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return logits.to(wide(logits))
 
 
 def save_tensors(folder: Path, **groups: Mapping[str, Tensor]) -> None:

@@ -8,7 +8,16 @@ from torch import nn
 from mixer.loading.step import StepBatch
 from mixer.policies.shared.ranges import check_range, check_temperature
 from mixer.trainer.method import Method, RunContext, TaskContext
-from tasks.methods.shared import Tensors, WeightAnchor, copied, load_tensors, require_task, save_tensors, trainable
+from tasks.methods.shared import (
+    Tensors,
+    WeightAnchor,
+    copied,
+    load_tensors,
+    require_task,
+    save_tensors,
+    trainable,
+    wide,
+)
 
 
 class SI(Method):
@@ -21,7 +30,7 @@ class SI(Method):
     needed.
 
     Args:
-        strength: `c`, 0 or more; 0.1 to 1 are usual.
+        strength: `c`, 0 or more; 0.1 to 10 are usual.
         damping: `ξ`, above 0, so that weights that hardly moved are held by little.
 
     Raises:
@@ -31,7 +40,7 @@ class SI(Method):
     takes_gradients = True
 
     def __init__(self, strength: float = 1.0, damping: float = 0.1):
-        check_range("strength", strength, 0.0, float("inf"), "0.1 to 1 are usual, and 0 holds nothing")
+        check_range("strength", strength, 0.0, float("inf"), "0.1 to 10 are usual, and 0 holds nothing")
         check_temperature("damping", damping, "0.1 is usual")
         self.strength, self.damping = float(strength), float(damping)
         self._anchor = WeightAnchor()
@@ -46,7 +55,7 @@ class SI(Method):
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Begins the way of a task; see `Method.begin_task`."""
         self._task, self._start, self._gradients = task, copied(model), {}
-        self._path = {name: torch.zeros_like(weight) for name, weight in self._start.items()}
+        self._path = {name: torch.zeros_like(weight, dtype=wide(weight)) for name, weight in self._start.items()}
         if not task.number:
             self._anchor = WeightAnchor()
 
