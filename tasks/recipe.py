@@ -19,10 +19,13 @@ from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun
 from tasks.continual.continual_checks import Optimizer
 from tasks.heads import HeadKind
+from tasks.methods.nearest_mean import nearest_mean
 from tasks.score import Score
 from tasks.task import TaskSequence
 
-ScoreName = Literal["accuracy", "loss", "exact_match", "first_word_match", "token_f1", "rouge_l", "edit_similarity"]
+ScoreName = Literal[
+    "accuracy", "loss", "nearest-mean", "exact_match", "first_word_match", "token_f1", "rouge_l", "edit_similarity"
+]
 
 # Fields that are passed on to the run.
 _RUN_OPTIONS = ("head", "second_draw", "batch_size", "optimizer", "scores_before", "curve_steps", "score_steps")
@@ -82,14 +85,15 @@ class ContinualRecipe:
         memory: The buffer: `replay.ReplayBuffer` and its arguments; `None` trains without.
         second_draw: Name of a stream that draws from it once more; see `ContinualRun`.
         mixing: How much of it is replayed; `None` replays as many samples on top as there are new ones.
-        methods: What else takes part in steps or at the ends of tasks: classes with their arguments, such as
-            `replay.DER` or `tasks.methods.OLoRA`; they last for all tasks.
+        methods: What else takes part in steps or at the ends of tasks, for all tasks: classes with their arguments,
+            such as `replay.DER` or `tasks.methods.OnlineEWC`.
         batch_size: New samples of a step over all ranks.
         optimizer: Whether each task begins with a `fresh` optimizer or goes on with the one `kept`.
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
         curve_steps: After how many of its first steps each task is scored, for the area under the learning curves.
-        score: What a task is scored by: a name, or `tasks.generated` and its arguments; `None` takes the accuracy where
-            all tasks have classes, else the loss.
+        score: What a task is scored by: a name, or `tasks.generated` and its arguments; `nearest-mean` is the accuracy
+            by means of the memory's classes, as in iCaRL; `None` takes the accuracy where all tasks have classes, else
+            the loss.
         score_steps: Number of steps after which the tasks seen so far are scored, again and again.
         held_out: Functions that give evaluation sets that are no task, by name.
     """
@@ -124,16 +128,18 @@ class ContinualRecipe:
         tokenizer = load_tokenizer(self.tokenizer, self.model.task, pads=True)
         sequence = self._tasks(tokenizer)
         set_seed(self.training.seed)
-        memory, score = self.memory, self.score
         collator = None if tokenizer is None else collator_for(self.model.task, tokenizer)
+        memory: ReplayBuffer | None = None
+        if self.memory is not None:
+            memory = _made("memory", self.memory, ReplayBuffer, "no ReplayBuffer.")
         return ContinualRun(
             self.model.make(),
             sequence,
             self.training,
-            memory=None if memory is None else _made("memory", memory, ReplayBuffer, "no ReplayBuffer."),
+            memory=memory,
             mixing=None if self.mixing is None else as_policy(self.mixing),
             methods=copy.deepcopy(self.methods) or None,
-            score=_made("score", score, Score, "no Score.") if isinstance(score, Factory) else score,
+            score=self._score(memory),
             held_out={
                 name: call_by_name(f"held_out.{name}.factory", made.factory, made.arguments)
                 for name, made in self.held_out.items()
@@ -142,6 +148,16 @@ class ContinualRecipe:
             processing_class=tokenizer,
             data_collator=collator,
         )
+
+    def _score(self, memory: ReplayBuffer | None) -> Score | str | None:
+        if isinstance(self.score, Factory):
+            made: Score = _made("score", self.score, Score, "no Score.")
+            return made
+        if self.score != "nearest-mean":
+            return self.score
+        if memory is None:
+            raise ValueError("score: nearest-mean classifies by the samples of a memory; give one.")
+        return nearest_mean(memory)
 
     def _tasks(self, tokenizer: Any) -> TaskSequence:
         data: tuple[Any, ...] = () if tokenizer is None else (tokenizer,)

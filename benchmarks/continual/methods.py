@@ -3,11 +3,12 @@
 *fine-tune* trains on one task after the other and nothing else, *offline* on all at once: the bounds. *er-NAME* replays
 a memory that `replay.selection` of that name fills. One that goes by losses or gradients needs a memory that is filled
 as samples are trained on; one that chooses among all samples of a task at once needs a task that is there to be read
-again at its end, and so more than one pass.
+again at its end, and so more than one pass. The other methods are those of `tasks.methods` and `replay`; *icarl* and
+*scr* have a herding memory and are scored by the nearest mean, and *gdumb* is trained on its memory alone.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +19,14 @@ from mixer import MixingTrainer
 from mixer.policies import Policy
 from mixer.trainer.method import Method as TakesPart
 from replay import AGEM, DER, DERPlusPlus, ReplayBuffer, ReplayRatio
-from replay.selection import Reservoir, Ring, Selection, selection_classes
+from replay.selection import ClassBalanced, Herding, Reservoir, Ring, Selection, selection_classes
+from tasks.continual.rehearsal import Methods
+from tasks.methods import ERACE, SCR, SI, FromScratch, ICaRL, LwF, OnlineEWC, gdumb, nearest_mean
 from tasks.score import Score, accuracy
 from tasks.sequences import joined
 from tasks.task import Task, TaskSequence
+
+_STRENGTHS = {"online-ewc": 1e6, "si": 10.0, "lwf": 4.0}  # of a few powers of ten, by split-mnist-task on one seed
 
 
 @dataclass(frozen=True)
@@ -31,16 +36,20 @@ class Setting:
     Args:
         memory: The buffer, or `None`.
         mixing: How much of it is replayed.
-        methods: Gives what else takes part.
+        methods: What else takes part, or gives it anew for each task.
         options: Further arguments of the run.
         is_offline: Whether all tasks are trained on at once.
+        arrange: Makes the tasks that are trained on of the protocol's.
+        score: How a task is scored; `None` for the accuracy.
     """
 
     memory: ReplayBuffer | None = None
     mixing: Policy | None = None
-    methods: Callable[[], Sequence[TakesPart]] | None = None
+    methods: Methods | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     is_offline: bool = False
+    arrange: Callable[[TaskSequence], TaskSequence] | None = None
+    score: Score | None = None
 
     def arranged(self, tasks: TaskSequence) -> tuple[TaskSequence, Score | None]:
         """Says what is trained on, and how a task is scored.
@@ -52,7 +61,7 @@ class Setting:
             The tasks, or one of all; and `None` for the accuracy, or what gives its mean over the tasks.
         """
         if not self.is_offline:
-            return tasks, None
+            return tasks if self.arrange is None else self.arrange(tasks), self.score
 
         def mean_accuracy(trainer: MixingTrainer, task: Task) -> float:
             by_task = tasks.scenario == "task"
@@ -123,6 +132,28 @@ def _der_plus_plus(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
     )
 
 
+def _alone(make: Callable[[], TakesPart]) -> Method:
+    return lambda protocol, memory, num_tasks: Setting(methods=[make()])
+
+
+def _er_ace(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+    capacity = _buffer(protocol, memory, num_tasks).capacity
+    return Setting(ReplayBuffer(capacity, ClassBalanced()), methods=[ERACE()])
+
+
+def _by_nearest_mean(make: Callable[[], TakesPart]) -> Method:
+    def setting(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+        buffer = _buffer(protocol, memory, num_tasks, Herding)
+        return Setting(buffer, methods=[make()], score=nearest_mean(buffer))
+
+    return setting
+
+
+def _gdumb(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+    capacity = _buffer(protocol, memory, num_tasks).capacity
+    return Setting(methods=[FromScratch()], arrange=lambda tasks: gdumb(tasks, capacity))
+
+
 def _replays() -> dict[str, Method]:
     """Gives a method for each selection: `er-k-center` for `KCenter`."""
     found = {}
@@ -139,4 +170,11 @@ METHODS: dict[str, Method] = {
     "a-gem": _a_gem,
     "der": _der,
     "der++": _der_plus_plus,
+    "online-ewc": _alone(lambda: OnlineEWC(_STRENGTHS["online-ewc"])),
+    "si": _alone(lambda: SI(_STRENGTHS["si"])),
+    "lwf": _alone(lambda: LwF(_STRENGTHS["lwf"])),
+    "er-ace": _er_ace,
+    "icarl": _by_nearest_mean(ICaRL),
+    "scr": _by_nearest_mean(SCR),
+    "gdumb": _gdumb,
 }

@@ -82,6 +82,8 @@ class TaskContext:
         dataset: Its training data, map-style.
         classes: Its classes, ascending; `None` where samples have none.
         seen: All classes up to this task, ascending; empty where samples have none.
+        earlier: The classes of each task before this one that has some.
+        scenario: Which classes compete: `"class"`, `"task"`, `"domain"` or `"free"`; see `tasks.TaskSequence`.
     """
 
     number: int
@@ -90,6 +92,8 @@ class TaskContext:
     dataset: Any
     classes: tuple[int, ...] | None
     seen: tuple[int, ...]
+    earlier: tuple[tuple[int, ...], ...] = ()
+    scenario: str = "class"
 
 
 class Method(StepHook):
@@ -170,7 +174,8 @@ class Method(StepHook):
             items: int64 `[num_streams]`: its items.
 
         Returns:
-            `[num_streams]`, or `None` for 1 throughout; only for methods with `one_stream_each`.
+            `[num_streams]`, or `None` for 1 throughout; only for methods with `one_stream_each`, or if all
+            are equal.
         """
         return None
 

@@ -254,9 +254,9 @@ class ContinualRun:
         self.rehearsal.begin_task(trainer, number)
         with self.head.training():
             trainer.train(resume_from_checkpoint=checkpoint)
-        if self._keeps_optimizer:
-            self._optimizer.take(trainer)
-        self.rehearsal.end_task(trainer, number)
+            if self._keeps_optimizer:
+                self._optimizer.take(trainer)
+            self.rehearsal.end_task(trainer, number)
         self.scoring.record(trainer, number + 1)
 
     def _new_trainer(self, number: int) -> MixingTrainer:

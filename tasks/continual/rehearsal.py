@@ -150,7 +150,9 @@ class Rehearsal:
         task, sequence = self._sequence[number], self._sequence
         labelled = any(known.classes is not None for known in sequence.tasks[: number + 1])
         seen = sequence.classes_seen(number) if labelled else ()
-        context = TaskContext(number, len(sequence), task.name, task.train, task.classes, seen)
+        earlier = tuple(known.classes for known in sequence.tasks[:number] if known.classes is not None)
+        what = (task.name, task.train, task.classes, seen, earlier, sequence.scenario)
+        context = TaskContext(number, len(sequence), *what)
         for method in self._present_methods:
             yield method, context, trainer.side_runs.model
 

@@ -147,3 +147,10 @@ def test_a_missing_library_leaves_out_the_page_only(
     monkeypatch.setitem(sys.modules, "plotly", None)
     assert "0.500" in printed("continual-compare", tmp_path)
     assert not (tmp_path / "compared.html").exists()
+
+
+def test_methods_and_the_score_of_a_recipe(tmp_path: Path) -> None:
+    methods = ["--methods", '[{"class_path": "tasks.methods.ICaRL"}]', "--score", "nearest-mean"]
+    scores = train(tmp_path, *methods, "--training.max_steps", "2", "--scores_before", "false")
+    assert scores.metric == "nearest-mean accuracy"
+    assert scores.scores[3, 0] > 0.5  # of a model that has learnt next to nothing

@@ -46,7 +46,7 @@ ROOMS = {
         "score metrics",
         "methods",
         "report",
-        "continual",
+        "continual methods",
         "recipe",
         "command",
     ),

@@ -1,0 +1,69 @@
+"""Experience replay with asymmetric cross-entropy: new samples do not push earlier classes down."""
+
+from torch import Tensor, nn
+
+from mixer.trainer.hooks import ForwardResult
+from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.trainer.side_runs import SideRuns
+from replay import ReplayBuffer
+from tasks.methods.shared import class_logits, require_task
+
+
+class ERACE(Method):
+    """Lets only the task's own classes compete for new samples, while all do for samples of a memory.
+
+    Caccia et al. 2022, "New Insights on Reducing Abrupt Representation Change in Online Continual Learning",
+    arXiv:2104.05025, section 4.1: `L = CE(new, C_curr) + CE(memory, C_old ∪ C_curr)`. `C_curr` are the classes of the
+    task (of the batch in the paper), so that a step may be split over ranks and micro-batches. The loss stays the mean
+    over all samples of the step; the term in the log is the difference to plain replay, 0 or less.
+
+    The memory must be filled as samples are trained on: the task's own samples in it are all that teaches new classes
+    and earlier ones apart. The model's loss must be the cross-entropy of its logits, without label smoothing or class
+    weights.
+
+    Raises:
+        ValueError: When the trainer is made, if there is no memory that is filled in training; at the start of training
+            outside of a continual run, if samples have no classes, or in a task-incremental sequence; during training,
+            if the model gives no logits `[num_rows, num_classes]`.
+    """
+
+    adds_term = True
+
+    def attach(self, run: RunContext) -> None:
+        """Looks for a memory, and waits for a task; see `Method.attach`."""
+        if not any(isinstance(stream.dataset, ReplayBuffer) and stream.dataset.is_online for stream in run.streams):
+            raise ValueError(
+                f"{self.name} needs a memory that is filled as samples are trained on, since nothing else teaches new "
+                "classes and earlier ones apart. Give one, such as memory=ReplayBuffer(1_000, 'ClassBalanced'), "
+                "without is_online=False."
+            )
+        self._run = run
+        self._task: TaskContext | None = None
+
+    def begin_task(self, task: TaskContext, model: nn.Module) -> None:
+        """Takes note of the task's classes; see `Method.begin_task`."""
+        self._task, self._new = task, self._run.stream_id(task.name, self.name)
+        self._classes = list(task.classes or ())
+        if task.scenario == "task":
+            raise ValueError(
+                f"{self.name}: in a task-incremental sequence only the classes of a sample's own task compete anyway. "
+                "Leave it out, or say scenario='class'."
+            )
+
+    def prepare(self, model: nn.Module) -> None:
+        """Refuses a run without tasks or classes; see `Method.prepare`."""
+        require_task(self, self._task, needs_classes=True)
+
+    def term(self, trained: ForwardResult) -> Tensor | None:
+        """Gives what the asymmetric loss differs by, this rank's part; see `Method.term`."""
+        is_new = trained.micro.stream_ids == self._new
+        if not is_new.any():
+            return None
+        logits = class_logits(trained.output, len(is_new), self.name)[is_new]
+        difference = logits[:, self._classes].logsumexp(dim=-1) - logits.logsumexp(dim=-1)
+        return difference.sum() * (_loss_weight(self._run.runs, self._new) * self._run.world_size / trained.plan.total)
+
+
+def _loss_weight(runs: SideRuns, stream_id: int) -> float:
+    factors = runs.loss_factors()
+    return 1.0 if factors is None else float(factors[stream_id])

@@ -1,0 +1,63 @@
+"""iCaRL: binary losses for each class, and distillation of earlier classes."""
+
+import numpy as np
+from torch import Tensor, nn
+
+from mixer.mixture.plan import Plan
+from mixer.trainer.hooks import ForwardResult
+from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.utils.arrays import FloatArray, Int64Array
+from tasks.methods.shared import FrozenModel, class_logits, require_task
+
+
+class ICaRL(Method):
+    """Trains each output as a classifier of its own: of labels for new classes, of the model before for earlier ones.
+
+    Rebuffi et al. 2017, "iCaRL: Incremental Classifier and Representation Learning", arXiv:1611.07725, algorithm 3:
+    the loss is the mean over the samples of a step, new and replayed, of the sum of binary cross-entropies of the
+    classes seen so far. Targets are 0 and 1 for the task's classes, and the sigmoid of the model before the task for
+    earlier ones. The model's own loss does not count.
+
+    The rest of iCaRL is the memory, `ReplayBuffer(2_000, "Herding", is_online=False)` (algorithms 4 and 5), and the
+    classifier, `score=nearest_mean(memory)` (algorithm 1). Costs a copy of the model and a forward a step.
+
+    Raises:
+        ValueError: At the start of training outside of a continual run, if samples have no classes, or in a
+            task-incremental sequence; during training, if the model gives no logits `[num_rows, num_classes]`.
+    """
+
+    adds_term = True
+
+    def attach(self, run: RunContext) -> None:
+        """Waits for a task; see `Method.attach`."""
+        self._run = run
+        self._task: TaskContext | None = None
+
+    def begin_task(self, task: TaskContext, model: nn.Module) -> None:
+        """Copies the model; see `Method.begin_task`."""
+        if task.scenario == "task":
+            raise ValueError(
+                f"{self.name} has one output layer for all classes, but a task-incremental sequence masks those of "
+                "other tasks. Say scenario='class', or use LwF."
+            )
+        self._task, self._seen = task, list(task.seen)
+        self._before = FrozenModel(model, self._run.runs) if task.number else None
+        self._earlier = sorted({label for classes in task.earlier for label in classes})
+
+    def prepare(self, model: nn.Module) -> None:
+        """Refuses a run without tasks or classes; see `Method.prepare`."""
+        require_task(self, self._task, needs_classes=True)
+
+    def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
+        """Leaves out the model's own loss; see `Method.factors`."""
+        return np.zeros(len(items))
+
+    def term(self, trained: ForwardResult) -> Tensor:
+        """Gives the loss, this rank's part; see `Method.term`."""
+        logits = class_logits(trained.output, len(trained.micro.stream_ids), self.name)
+        labels = self._run.runs.prepared(trained.micro.inputs)["labels"]
+        targets = nn.functional.one_hot(labels, logits.shape[1]).to(logits.dtype)
+        if self._before is not None:
+            targets[:, self._earlier] = self._before.logits(trained, self.name)[:, self._earlier].sigmoid()
+        losses = nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+        return losses[:, self._seen].sum() * (self._run.world_size / trained.plan.total)

@@ -1,0 +1,76 @@
+"""Learning without forgetting: on new samples the model keeps to what it said of them before."""
+
+import torch
+from torch import Tensor, nn
+
+from mixer.policies.shared.ranges import check_range, check_temperature
+from mixer.trainer.hooks import ForwardResult
+from mixer.trainer.method import Method, RunContext, TaskContext
+from tasks.methods.shared import FrozenModel, class_logits, outermost_mode, require_task
+
+
+class LwF(Method):
+    """Holds the predictions for earlier classes to those of the model before the task, on the task's own samples.
+
+    Li and Hoiem 2017, "Learning without Forgetting", arXiv:1606.09282, equations 2 and 3: the loss gets `λ` times the
+    mean over samples of `KL(p_before || p)`, where `p` is the softmax of the logits over `T`; its gradient is that of
+    the paper's cross-entropy, and it is 0 for an unchanged model. The softmax goes over the classes of all earlier
+    tasks; in a task-incremental sequence over those of each earlier task by itself, with one more forward; and over all
+    outputs where samples have no classes. Costs a copy of the model and a forward a step; no memory is needed, and
+    samples of one count as well.
+
+    Args:
+        strength: `λ`, 0 or more; 1 in the paper; `T²` makes up for the softened gradient.
+        temperature: `T`, above 0; 2 in the paper.
+
+    Raises:
+        ValueError: If a value is outside its range; at the start of training outside of a continual run; during
+            training, if the model gives no logits `[num_rows, num_classes]`.
+    """
+
+    adds_term = True
+
+    def __init__(self, strength: float = 1.0, temperature: float = 2.0):
+        check_range("strength", strength, 0.0, float("inf"), "1 is usual, and 0 keeps to nothing")
+        check_temperature("temperature", temperature, "2 is usual")
+        self.strength, self.temperature = float(strength), float(temperature)
+
+    def attach(self, run: RunContext) -> None:
+        """Waits for a task; see `Method.attach`."""
+        self._run = run
+        self._task: TaskContext | None = None
+
+    def begin_task(self, task: TaskContext, model: nn.Module) -> None:
+        """Copies the model; see `Method.begin_task`."""
+        self._task, self._by_task = task, task.scenario == "task"
+        self._before = FrozenModel(model, self._run.runs) if task.number else None
+        together = sorted({label for classes in task.earlier for label in classes})
+        groups = [list(classes) for classes in task.earlier] if self._by_task else [together]
+        self._groups = [group or slice(None) for group in groups]
+
+    def prepare(self, model: nn.Module) -> None:
+        """Refuses a run without tasks; see `Method.prepare`."""
+        require_task(self, self._task)
+
+    def term(self, trained: ForwardResult) -> Tensor | None:
+        """Gives λ times the mean divergence, this rank's part; see `Method.term`."""
+        if self._before is None:
+            return None
+        earlier, logits = self._before.logits(trained, self.name), self._logits(trained)
+        divergence = sum(softened_divergence(earlier[:, g], logits[:, g], self.temperature) for g in self._groups)
+        return torch.as_tensor(divergence * (self.strength * self._run.world_size / trained.plan.total))
+
+    def _logits(self, trained: ForwardResult) -> Tensor:
+        """Gives the logits of a micro-batch; a masked head hides those of other tasks while the model is trained."""
+        output = trained.output
+        if self._by_task:
+            model = self._run.runs.model
+            with outermost_mode(model, training=False):
+                output = model(**self._run.runs.prepared(trained.micro.inputs))
+        return class_logits(output, len(trained.micro.stream_ids), self.name)
+
+
+def softened_divergence(earlier: Tensor, logits: Tensor, temperature: float) -> Tensor:
+    """Computes the sum over rows of `KL(p_earlier || p)` of logits `[num_rows, num_classes]` over a temperature."""
+    own, target = ((one / temperature).log_softmax(dim=-1) for one in (logits, earlier))
+    return nn.functional.kl_div(own, target, reduction="sum", log_target=True)

@@ -1,0 +1,162 @@
+"""Shared by methods: a task that they need, weights held near earlier ones, a frozen model, logits, saved tensors."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from mixer.trainer.hooks import ForwardResult
+from mixer.trainer.method import Method, TaskContext
+from mixer.trainer.side_runs import SideRuns
+
+_FILE = "state.safetensors"
+Tensors = dict[str, Tensor]
+
+
+def require_task(method: Method, task: TaskContext | None, needs_classes: bool = False) -> None:
+    """Refuses a run that tells no tasks, or whose samples have no classes; called when training starts.
+
+    Args:
+        method: The method.
+        task: The task that it was told.
+        needs_classes: Whether it needs the classes of a task.
+
+    Raises:
+        ValueError: With the way out.
+    """
+    if task is None:
+        raise ValueError(
+            f"{method.name} needs to know where tasks begin and end, which a trainer of one run does not tell. Pass it "
+            "to tasks.ContinualRun(methods=[...])."
+        )
+    if needs_classes and task.classes is None:
+        raise ValueError(
+            f"{method.name} goes by classes, but the samples of task {task.name!r} have none. Give them a column "
+            "'label', or use a method that needs none, such as OnlineEWC."
+        )
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Returns the parameters that are trained, by name."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def wide(tensor: Tensor) -> torch.dtype:
+    """Returns the type in which small numbers of a tensor add up: single precision at least."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def copied(model: nn.Module) -> Tensors:
+    """Returns copies of the weights that are trained, by name."""
+    return {name: parameter.detach().clone() for name, parameter in trainable(model).items()}
+
+
+class WeightAnchor:
+    """Holds weights near those at the end of earlier tasks, each by its importance.
+
+    The penalty is `Σ importance (weight − anchor)²`. Outputs that a growing head has added since have no importance.
+    """
+
+    def __init__(self) -> None:
+        self.importances: Tensors = {}
+        self.weights: Tensors = {}
+
+    def hold(self, model: nn.Module, importances: Mapping[str, Tensor], decay: float = 1.0) -> None:
+        """Adds importances to `decay` times the earlier ones, and anchors the model at its present weights."""
+        for name, new in importances.items():
+            if (earlier := self.importances.get(name)) is not None:
+                new[_part(earlier)] += decay * earlier
+            self.importances[name] = new
+        self.weights = copied(model)
+
+    def add_gradient(self, runs: SideRuns, factor: float) -> None:
+        """Adds `factor` times half the gradient of the penalty to a complete gradient."""
+        parameters = trainable(runs.model) if self.importances else {}
+        scale = float(runs.loss_scale()) if self.importances else 1.0
+        for name in self.importances.keys() & parameters.keys():
+            parameter, importance = parameters[name], self.importances[name]
+            part = _part(importance)
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            distance = parameter.detach()[part] - self.weights[name][part]
+            parameter.grad[part].add_(importance * distance, alpha=factor * scale)
+
+
+def _part(smaller: Tensor) -> tuple[slice, ...]:
+    """Returns the part of a tensor that has grown since it had this shape."""
+    return tuple(map(slice, smaller.shape))
+
+
+class FrozenModel:
+    """A copy of the model as it is now, which is not trained.
+
+    Args:
+        model: The model, not wrapped.
+        runs: Moves inputs to its device.
+    """
+
+    def __init__(self, model: nn.Module, runs: SideRuns):
+        self._model, self._runs = copy.deepcopy(model).eval().requires_grad_(requires_grad=False), runs
+
+    def logits(self, trained: ForwardResult, asked_by: str) -> Tensor:
+        """Returns its logits of a micro-batch, `[num_rows, num_classes]`, without a graph."""
+        with torch.no_grad():
+            output = self._model(**self._runs.prepared(trained.micro.inputs))
+        return class_logits(output, len(trained.micro.stream_ids), asked_by)
+
+
+@contextmanager
+def outermost_mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Sets the mode of the outermost module alone, which a masked head goes by, unlike dropout and its like."""
+    mode, model.training = model.training, training
+    try:
+        yield
+    finally:
+        model.training = mode
+
+
+def class_logits(output: object, num_rows: int, asked_by: str) -> Tensor:
+    """Returns the logits of a model's output, in single precision at least.
+
+    Args:
+        output: The output.
+        num_rows: Number of samples.
+        asked_by: The method, for the error.
+
+    Returns:
+        `[num_rows, num_classes]`.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != num_rows:
+        found = f"'logits' of shape {list(logits.shape)}" if isinstance(logits, Tensor) else "no 'logits'"
+        raise ValueError(
+            f"{asked_by} needs logits [num_rows, num_classes] of {num_rows} samples, but the model's forward gives "
+            f"{found}. Use a classifier that returns a mapping with 'logits', or a method that needs none, such as "
+            "OnlineEWC."
+        )
+    return logits.to(wide(logits))
+
+
+def save_tensors(folder: Path, **groups: Mapping[str, Tensor]) -> None:
+    """Writes named groups of named tensors."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {f"{group}/{name}": tensor for group, own in groups.items() for name, tensor in own.items()}
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, folder / _FILE)
+
+
+def load_tensors(folder: Path, device: torch.device | str) -> dict[str, Tensors] | None:
+    """Reads what `save_tensors` wrote, onto a device; `None` if there is nothing."""
+    if not (folder / _FILE).exists():
+        return None
+    groups: dict[str, Tensors] = {}
+    for key, tensor in load_file(folder / _FILE).items():
+        group, _, name = key.partition("/")
+        groups.setdefault(group, {})[name] = tensor.to(device)
+    return groups

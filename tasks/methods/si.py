@@ -1,0 +1,101 @@
+"""Synaptic intelligence: weights are held by how much they have lowered the loss on the way."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from mixer.loading.step import StepBatch
+from mixer.policies.shared.ranges import check_range, check_temperature
+from mixer.trainer.method import Method, RunContext, TaskContext
+from tasks.methods.shared import (
+    Tensors,
+    WeightAnchor,
+    copied,
+    load_tensors,
+    require_task,
+    save_tensors,
+    trainable,
+    wide,
+)
+
+
+class SI(Method):
+    """Holds each weight near its value at the end of the last task, the more it has lowered the earlier tasks' losses.
+
+    Zenke et al. 2017, "Continual Learning Through Synaptic Intelligence", arXiv:1703.04200, equations 3 to 5: the loss
+    gets `c Σ Ω (θ − θ*)²`. In each step a weight's part in the fall of the loss is `ω ← ω − g Δθ`, with `g` the
+    gradient before this penalty and clipping; at the end of a task `Ω ← Ω + max(ω, 0) / (Δ² + ξ)`, with `Δ` the way of
+    the weight over the task. Two more numbers a weight and three while a task is trained; no memory of samples is
+    needed.
+
+    Args:
+        strength: `c`, 0 or more; 0.1 to 10 are usual.
+        damping: `ξ`, above 0, so that weights that hardly moved are held by little.
+
+    Raises:
+        ValueError: If a value is outside its range; at the start of training outside of a continual run.
+    """
+
+    takes_gradients = True
+
+    def __init__(self, strength: float = 1.0, damping: float = 0.1):
+        check_range("strength", strength, 0.0, float("inf"), "0.1 to 10 are usual, and 0 holds nothing")
+        check_temperature("damping", damping, "0.1 is usual")
+        self.strength, self.damping = float(strength), float(damping)
+        self._anchor = WeightAnchor()
+        self._path: Tensors = {}  # ω of the present task
+        self._gradients: Tensors = {}  # of the present step
+
+    def attach(self, run: RunContext) -> None:
+        """Waits for a task; see `Method.attach`."""
+        self._run = run
+        self._task: TaskContext | None = None
+
+    def begin_task(self, task: TaskContext, model: nn.Module) -> None:
+        """Begins the way of a task; see `Method.begin_task`."""
+        self._task, self._start, self._gradients = task, copied(model), {}
+        self._path = {name: torch.zeros_like(weight, dtype=wide(weight)) for name, weight in self._start.items()}
+        if not task.number:
+            self._anchor = WeightAnchor()
+
+    def prepare(self, model: nn.Module) -> None:
+        """Refuses a run without tasks; see `Method.prepare`."""
+        require_task(self, self._task)
+
+    def end_backward(self, model: nn.Module) -> None:
+        """Notes the gradient and adds that of the penalty; see `Method.end_backward`."""
+        runs = self._run.runs
+        scale, parameters = float(runs.loss_scale()), trainable(runs.model)
+        self._gradients = {n: one.grad / scale for n, one in parameters.items() if one.grad is not None}
+        self._before = copied(runs.model)
+        self._anchor.add_gradient(runs, 2 * self.strength)
+
+    def close(self, batch: StepBatch) -> None:
+        """Adds the step to the way; see `Method.close`."""
+        parameters = trainable(self._run.runs.model)
+        for name, gradient in self._gradients.items():
+            self._path[name] -= gradient * (parameters[name].detach() - self._before[name])
+        self._gradients = self._before = {}
+
+    def end_task(self, task: TaskContext, model: nn.Module) -> None:
+        """Makes importances of the way; see `Method.end_task`."""
+        now = trainable(model)
+        self._anchor.hold(
+            model,
+            {
+                name: path.clamp(min=0.0) / ((now[name].detach() - self._start[name]).square() + self.damping)
+                for name, path in self._path.items()
+            },
+        )
+
+    def save(self, folder: Path) -> None:
+        """Writes the importances, the weights and the way so far; see `Method.save`."""
+        anchor = self._anchor
+        save_tensors(folder, importances=anchor.importances, weights=anchor.weights, path=self._path)
+
+    def load(self, folder: Path, allow_inexact: bool = False) -> None:
+        """Reads them; see `Method.load`."""
+        if (state := load_tensors(folder, self._run.device)) is not None:
+            self._anchor.importances, self._anchor.weights = state.get("importances", {}), state.get("weights", {})
+            self._path = state.get("path", {})

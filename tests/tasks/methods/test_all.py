@@ -1,0 +1,128 @@
+"""What holds of every method: killed runs end as others do, and forgetting is less than without it."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mixer import MixingTrainer
+from replay import ReplayBuffer
+from tasks.continual.continual import ContinualRun
+from tasks.methods import ERACE, SCR, SI, FromScratch, ICaRL, LwF, OnlineEWC, gdumb, nearest_mean
+from tasks.metrics import all_metrics
+from tasks.mlp import mlp
+from tasks.sequences import by_class, permuted
+from tasks.sources import digits
+from tests.helpers import arguments, weights_of
+from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
+from tests.ranks.warm import some
+from tests.tasks.methods.runs import CASES, build, data, with_nearest_mean
+
+FEW = ("OnlineEWC", "SI", "LwF by task", "ICaRL", "GDumb")
+
+
+@pytest.mark.parametrize("name", some(CASES, FEW))
+def test_a_run_killed_in_the_middle_of_a_task_ends_as_one_that_was_not(name: str, tmp_path: Path) -> None:
+    whole = build(tmp_path / "whole", name, instants := Instants())
+    whole.run()
+    in_last = [number for number, found in enumerate(instants.names) if found == "step 3"][-1]
+    with pytest.raises(Killed):
+        build(tmp_path / "cut", name, Instants(in_last)).run()
+    resumed = build(tmp_path / "cut", name, seed=7)
+    resumed.run(resume=True)
+    assert weights_of(resumed.model).tolist() == weights_of(whole.model).tolist()
+    np.testing.assert_array_equal(resumed.scores.scores, whole.scores.scores)
+
+
+@pytest.mark.parametrize("method", [OnlineEWC(), SI(), LwF(), ICaRL(), FromScratch(), SCR()])
+def test_a_trainer_that_tells_no_tasks_is_refused(method: Any, tmp_path: Path) -> None:
+    trainer = MixingTrainer(
+        mlp(num_features=6, hidden_sizes=(4,), num_labels=6),
+        arguments(tmp_path),
+        train_dataset={"all": data()},
+        methods=[method],
+    )
+    with pytest.raises(ValueError, match=rf"{method.name} needs to know where tasks begin.*ContinualRun"):
+        trainer.train()
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "strength": (lambda: OnlineEWC(-1.0), "strength"),
+    "damping": (lambda: SI(damping=0.0), "damping"),
+    "temperature": (lambda: LwF(temperature=0.0), "temperature"),
+    "augment": (lambda: SCR(augment="crop"), "augment must be a function"),  # type: ignore[arg-type]
+    "by task": (lambda: gdumb(by_class(data(), data(), 2, scenario="task"), 5), "gdumb: .*Say scenario='class'"),
+    "no classes": (lambda: nearest_mean(ReplayBuffer(5)), "selection=Reservoir does not. Use 'Herding'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_wrong_values_are_refused(name: str) -> None:
+    make, match = REFUSED[name]
+    with pytest.raises((ValueError, TypeError), match=match):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "match"),
+    [
+        ("ERACE", {"memory": ReplayBuffer(9, is_online=False)}, "ERACE needs a memory that is filled as samples are"),
+        ("ERACE", {"scenario": "task"}, "ERACE: in a task-incremental sequence"),
+        ("ICaRL", {"scenario": "task"}, "Say scenario='class', or use LwF"),
+        ("GDumb", {"head": "growing"}, "the model has grown since the first task.*head='whole'"),
+    ],
+)
+def test_what_a_method_cannot_do_is_refused_when_a_task_begins(
+    name: str, changes: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=match):
+        build(tmp_path, name, max_steps=1, **changes).run()
+
+
+# ---- Less is forgotten ----
+
+
+# How fast each sequence is learnt; all forget with plain training.
+RATES = {"permuted": 1e-2, "two heads": 3e-2, "classes": 3e-3}
+
+
+@cache
+def tasks_of(kind: str) -> Any:
+    if kind == "permuted":
+        return permuted(*digits(), 3, 1, samples_per_task=400)
+    return by_class(*digits(), 5, scenario="task") if kind == "two heads" else by_class(*digits(), 2)[:3]
+
+
+def accuracy_of(folder: Path, kind: str, **options: Any) -> float:
+    training = {"num_train_epochs": 4, "max_steps": -1, "learning_rate": RATES[kind], "optim": "adamw_torch", "seed": 1}
+    args = arguments(folder, lr_scheduler_type="constant", per_device_train_batch_size=32, **training)
+    torch.manual_seed(0)
+    model = mlp(num_features=64, hidden_sizes=(16 if kind == "two heads" else 64,), num_labels=10)
+    sequence = options.pop("sequence", tasks_of(kind))
+    run = ContinualRun(model, sequence, args, batch_size=16, scores_before=False, **options)
+    return all_metrics(run.run())["average_accuracy"]
+
+
+BETTER: dict[str, tuple[str, float, Any]] = {
+    "OnlineEWC": ("permuted", 0.05, lambda: {"methods": [OnlineEWC(30.0, samples=200)]}),
+    "SI": ("permuted", 0.05, lambda: {"methods": [SI(0.3)]}),
+    "LwF": ("two heads", 0.03, lambda: {"methods": [LwF()]}),
+    "ERACE": ("classes", 0.3, lambda: {"methods": [ERACE()], "memory": ReplayBuffer(30, "ClassBalanced")}),
+    "ICaRL": ("classes", 0.3, lambda: with_nearest_mean(ICaRL(), 30)),
+    "SCR": ("classes", 0.3, lambda: with_nearest_mean(SCR(), 30)),
+    "GDumb": ("classes", 0.3, lambda: {"methods": [FromScratch()], "sequence": gdumb(tasks_of("classes"), 30)}),
+}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return cache(lambda kind: accuracy_of(tmp_path_factory.mktemp("plain"), kind))
+
+
+@pytest.mark.parametrize("name", some(BETTER, ("OnlineEWC", "ICaRL")))
+def test_more_is_kept_than_by_plain_training(name: str, plain: Any, tmp_path: Path) -> None:
+    kind, margin, options = BETTER[name]
+    assert accuracy_of(tmp_path, kind, **options()) > plain(kind) + margin

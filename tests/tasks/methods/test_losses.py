@@ -1,0 +1,121 @@
+"""Losses of LwF, ER-ACE, iCaRL and SCR by hand; the memory of GDumb and the nearest mean."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from replay import ReplayBuffer
+from tasks.methods import ERACE, SCR, ICaRL, LwF, gdumb, nearest_mean
+from tasks.methods.lwf import softened_divergence
+from tasks.methods.scr import contrastive_loss
+from tests.tasks.methods.runs import Softmax, build, data, sequence
+
+LOGITS = torch.tensor([[1.0, -0.5, 2.0, 0.3], [0.2, 0.8, -1.0, 1.5], [-0.7, 0.1, 0.4, 0.9]], dtype=torch.float64)
+EARLIER = torch.tensor([[0.5, 0.5, 0.0, 0.0], [2.0, -1.0, 0.3, 0.1], [0.0, 1.0, 0.0, 0.2]], dtype=torch.float64)
+LABELS = torch.tensor([2, 1, 3])
+
+
+def begun(method: Any, world_size: int = 2) -> Any:
+    """A method in its second task, of classes 2 and 3, on one of two ranks."""
+    runs = SimpleNamespace(loss_factors=lambda: None, prepared=dict, model=None)
+    run = {"stream_id": lambda *_: 0, "runs": runs, "streams": [SimpleNamespace(dataset=ReplayBuffer(2))]}
+    method.attach(SimpleNamespace(world_size=world_size, **run))
+    task = {"number": 1, "name": "second", "classes": (2, 3), "seen": (0, 1, 2, 3), "earlier": ((0, 1),)}
+    method.begin_task(SimpleNamespace(**task, scenario="class"), nn.Linear(1, 1))
+    method._before = SimpleNamespace(logits=lambda *_: EARLIER)
+    return method
+
+
+def trained(total: int = 6, stream_ids: Any = (0, 1, 0)) -> Any:
+    micro = SimpleNamespace(stream_ids=np.array(stream_ids), inputs={"labels": LABELS})
+    return SimpleNamespace(micro=micro, output={"logits": LOGITS}, plan=SimpleNamespace(total=total))
+
+
+def test_what_did_not_change_costs_nothing_and_what_did_the_divergence_of_earlier_classes() -> None:
+    assert float(softened_divergence(LOGITS, LOGITS, 2.0)) == 0.0
+    target, own = (EARLIER[:, :2] / 2.0).softmax(dim=-1), (LOGITS[:, :2] / 2.0).softmax(dim=-1)
+    expected = 0.7 * (target * (target / own).log()).sum() / 6 * 2
+    torch.testing.assert_close(begun(LwF(0.7)).term(trained()), expected)
+
+
+@pytest.mark.parametrize("name", ["LwF", "LwF by task"])
+def test_the_first_step_of_a_task_finds_an_unchanged_model(name: str, tmp_path: Path) -> None:
+    run = build(tmp_path, name, logging_steps=1)
+    run.run()
+    state = (run.folder / "02-task_2" / "checkpoint-3" / "trainer_state.json").read_text()
+    terms = [float(part.split(",")[0].split("\n")[0]) for part in state.split('"term/LwF": ')[1:]]
+    assert terms[0] == pytest.approx(0.0, abs=1e-7)
+    assert terms[1] > 1e-6
+
+
+def test_new_samples_compete_among_new_classes_only() -> None:
+    losses = nn.functional.cross_entropy(LOGITS, LABELS, reduction="none")
+    new = LOGITS.clone()
+    new[:, :2] = float("-inf")
+    asymmetric = nn.functional.cross_entropy(new, LABELS, reduction="none")
+    expected = (asymmetric[0] + losses[1] + asymmetric[2]) / 3
+    term = begun(ERACE(), world_size=1).term(trained(total=3))
+    torch.testing.assert_close(losses.mean() + term, expected)
+    assert begun(ERACE()).term(trained(stream_ids=(1, 1, 1))) is None
+
+
+def test_earlier_classes_learn_from_the_model_before_and_new_ones_from_labels() -> None:
+    targets = torch.tensor([[0, 0, 1, 0], [0, 0, 0, 0], [0, 0, 0, 1]], dtype=torch.float64)
+    targets[:, :2] = 1 / (1 + (-EARLIER[:, :2]).exp())
+    outputs = 1 / (1 + (-LOGITS).exp())
+    losses = -(targets * outputs.log() + (1 - targets) * (1 - outputs).log())
+    torch.testing.assert_close(begun(ICaRL()).term(trained()), losses.sum() / 6 * 2)
+
+
+def test_the_contrastive_loss_is_that_of_the_paper() -> None:
+    labels, rows = [0, 1, 0, 0], [LOGITS[0], LOGITS[1], LOGITS[2], EARLIER[1]]
+    directions = [row / row.norm() for row in rows]
+    losses = []
+    for i in (0, 2, 3):  # the second is alone in its class
+        others = [j for j in range(4) if j != i]
+        whole = sum(torch.exp(directions[i] @ directions[a] / 0.5) for a in others)
+        alike = [j for j in others if labels[j] == labels[i]]
+        losses.append(-sum(torch.log(torch.exp(directions[i] @ directions[p] / 0.5) / whole) for p in alike) / 2)
+    found = contrastive_loss(torch.stack(rows), torch.tensor(labels), 0.5)
+    torch.testing.assert_close(found, sum(losses) / 3)
+    assert float(contrastive_loss(LOGITS, LABELS, 0.5)) == 0.0
+
+
+def test_a_step_in_parts_cannot_be_contrasted() -> None:
+    with pytest.raises(ValueError, match=r"all 4 samples.*Set per_device_train_batch_size to 4 or more"):
+        begun(SCR(), world_size=1).term(trained(total=4))
+
+
+def test_the_memory_of_gdumb_is_balanced_after_each_task() -> None:
+    for task, classes in zip(gdumb(sequence("class"), 10), (2, 4, 6), strict=True):
+        counts = np.bincount(task.train.read_columns(np.arange(len(task.train)))["labels"])
+        assert len(counts) == classes
+        assert counts.sum() == 10
+        assert counts.max() - counts.min() <= 1
+
+
+def test_a_sample_is_of_the_class_whose_mean_is_nearest(tmp_path: Path) -> None:
+    memory = ReplayBuffer(30, "ClassBalanced", is_online=False)
+    run = build(tmp_path, "ERACE", memory=memory, methods=[])
+    run.model = Softmax(6, 6)
+    trainer, score = run._new_trainer(0), nearest_mean(memory)
+    task = run.sequence[0]
+    assert score.measure(trainer, task) == 0.0
+    memory.remember("all", data(), labels=data().labels)
+    held = [memory[slot] for slot in range(len(memory))]
+    inputs, labels = np.stack([one["pixel_values"] for one in held]), np.array([int(one["labels"]) for one in held])
+    inputs /= np.linalg.norm(inputs, axis=1, keepdims=True)
+    means = np.stack([inputs[labels == label].mean(axis=0) for label in range(6)])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    columns = task.evaluation.read_columns(np.arange(len(task.evaluation)))
+    own = columns["pixel_values"].numpy()
+    own /= np.linalg.norm(own, axis=1, keepdims=True)
+    nearest = ((own[:, None] - means) ** 2).sum(axis=-1).argmin(axis=1)
+    assert score.measure(trainer, task) == (nearest == columns["labels"].numpy()).mean()
+    among = nearest_mean(memory, within_task=True).measure(trainer, task)
+    assert among == (((own[:, None] - means[:2]) ** 2).sum(axis=-1).argmin(axis=1) == columns["labels"].numpy()).mean()
