@@ -46,7 +46,7 @@ ROOMS = {
         "score metrics",
         "methods",
         "report",
-        "continual methods",
+        "continual",
         "recipe",
         "command",
     ),
