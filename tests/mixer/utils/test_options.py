@@ -19,7 +19,7 @@ def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
     [
         (ValueError, {"batch_size": 8, "args": {"gradient_accumulation_steps": 2}}, "with gradient_accumulation_steps"),
         (ValueError, {"batch_size": 0}, "batch_size must be at least 1 sample, got 0"),
-        (ValueError, {"nonfinite": "ignore"}, "'warn', 'skip' or 'raise'"),
+        (ValueError, {"nonfinite": "ignore"}, "one of 'warn', 'skip', 'raise'"),
         (ValueError, {"drawing": "random"}, "'exact' or 'multinomial'"),
         (ValueError, {"mixing": "LosChange"}, "Did you mean 'LossChange'"),
         (ValueError, {"mixing": {"a": 1, "b": 1}}, r"missing: \['c'\]"),
