@@ -46,6 +46,7 @@ ALLOWED = {
     ("mixer/policies/registry.py", "import_module"): "mixer.policies alone",
     ("mixer/schedules/registry.py", "import_module"): "mixer.schedules alone",
     ("mixer/recipe/fields.py", "import_module"): "a class of the recipe that the user runs",
+    ("mixer/trainer/trainer.py", "import_module"): "mixer.analysis.inspect alone",
     ("mixer/trainer/checkpointing/trainer_files.py", "safe_globals"): "numpy's arrays alone, of random states",
     ("mixer/recipe/streams.py", "resolve_name"): "a function of the recipe that the user runs",
 }
