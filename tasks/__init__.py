@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 try:
+    from mixer.utils.hidden_names import check_found
     from mixer.utils.lazy_imports import lazy_names
 except ImportError as error:
     import mixer
@@ -11,6 +12,8 @@ except ImportError as error:
         f"tasks needs the package 'mixer' of adaptive-mixer, but Python finds {mixer}. Rename your own "
         "file; a package that pip installed belongs in another environment."
     ) from error
+
+check_found("replay")
 
 if TYPE_CHECKING:
     from tasks.continual.continual import ContinualRun

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import TypeVar
 
-from mixer.utils.hidden_names import hidden
+from mixer.utils.hidden_names import check_found
 
 _PlugIn = TypeVar("_PlugIn")
 
@@ -35,7 +35,7 @@ def load_plug_ins(
     loaded: dict[str, _PlugIn] = {}
     for entry in entry_points(group=group):
         try:
-            _check_found(entry)
+            check_found(entry.module)  # before the file that hides it is run
             name, plug_in = load(entry, {*taken, *loaded})
         except Exception as error:  # a broken package must not break runs that do not use it
             warnings.warn(_failure(entry, kind, "is skipped", error), stacklevel=stacklevel + 1)
@@ -58,7 +58,7 @@ def load_plug_in(group: str, kind: str, name: str, expected: type[_PlugIn]) -> _
     """
     entry = next(entry for entry in entry_points(group=group) if entry.name == name)
     try:
-        _check_found(entry)
+        check_found(entry.module)  # before the file that hides it is run
         return made_by(entry, (), kind, expected)[1]
     except Exception as error:
         raise ValueError(_failure(entry, kind, "cannot be loaded", error)) from error
@@ -116,12 +116,6 @@ def summarised(entry: EntryPoint, taken: Collection[str], kind: str) -> tuple[st
     functions = (node for node in ast.parse(source or "").body if isinstance(node, ast.FunctionDef))
     docstrings = (ast.get_docstring(function) for function in functions if function.name == entry.attr)
     return entry.name, (next(docstrings, None) or "").partition("\n")[0].removesuffix(".")
-
-
-def _check_found(entry: EntryPoint) -> None:
-    """Refuses a module that another file hides, before that file is run."""
-    if problem := hidden(entry.module):
-        raise ModuleNotFoundError(problem.removesuffix("."))
 
 
 def _check_name(entry: EntryPoint, taken: Collection[str], kind: str) -> None:

@@ -27,6 +27,12 @@ def hidden(module: str) -> str:
     )
 
 
+def check_found(module: str) -> None:
+    """Raises `ModuleNotFoundError` if a module of this library is hidden, without importing it."""
+    if problem := hidden(module):
+        raise ModuleNotFoundError(problem.removesuffix("."), name=module)
+
+
 def _place(package: str) -> Path | None:
     """Returns the file that Python imports, or has imported, for a package; `None` if there is none."""
     loaded = sys.modules.get(package)

@@ -5,8 +5,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mixer.utils.hidden_names import hidden
-
 
 def lazy_names(
     package: str, modules: Mapping[str, Sequence[str]]
@@ -22,12 +20,7 @@ def lazy_names(
     def find(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        try:
-            module = importlib.import_module(module_of[name])
-        except ImportError as error:
-            if problem := hidden(error.name or ""):
-                raise ImportError(problem, name=error.name) from error
-            raise
+        module = importlib.import_module(module_of[name])
         return module if module.__name__ == f"{package}.{name}" else getattr(module, name)
 
     def list_names() -> list[str]:

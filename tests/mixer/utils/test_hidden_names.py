@@ -29,10 +29,7 @@ def test_a_command_that_a_file_hides_names_the_file_and_does_not_run_it(tmp_path
     own.write_text("print('I ran')")
     done = _python(tmp_path, "from mixer.cli.entry import main; main(['continual', '--help'])")
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        "mixer continual: command continual of adaptive-mixer cannot be loaded (ModuleNotFoundError: Python finds "
-        in (done.stderr)
-    )
+    assert "command continual of adaptive-mixer cannot be loaded (ModuleNotFoundError: Python" in done.stderr
     assert f"'tasks' at {own}, which hides" in done.stderr
     assert "Rename your own file" in done.stderr
     listed = _python(tmp_path, "from mixer.cli.entry import main; main(['--help'])")
@@ -44,7 +41,7 @@ def test_a_command_that_a_file_hides_names_the_file_and_does_not_run_it(tmp_path
 
 def test_an_import_across_packages_names_the_file_that_it_met(tmp_path: Path) -> None:
     (tmp_path / "replay.py").touch()
-    done = _python(tmp_path, "from tasks import ContinualRun")
+    done = _python(tmp_path, "from tasks.sources import digits")
     assert f"Python finds 'replay' at {tmp_path / 'replay.py'}, which hides" in done.stderr.splitlines()[-1]
     (tmp_path / "replay.py").rename(tmp_path / "mixer.py")
     for package in ("replay", "tasks"):
