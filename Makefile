@@ -9,6 +9,8 @@ DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
+BUILD_VENV := .venv-build
+RELEASE_VENV := .venv-release
 # Where mnist.npz is, for the part of `make peers` that needs it.
 DATA_DIR := data
 # Of `make test-random`.
@@ -27,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo demo-continual pictures docs test test-all quick-benchmarks test-lowest test-python test-random coverage mutation peers lint format clean
+.PHONY: demo demo-continual pictures docs test test-all quick-benchmarks test-lowest test-python test-random coverage mutation peers release-check lint format clean
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	test -x $(VENV_PYTHON) || $(PYTHON) -m venv $(VENV)
@@ -113,6 +115,18 @@ mutation: $(STAMP)
 peers: $(PEERS_STAMP)
 	$(PEERS_VENV)/bin/python -m benchmarks peers --data-dir $(DATA_DIR) --json runs/peers.json --markdown runs/peers.md
 
+# The sdist, the wheel that is built from it, and the README's quick start from the wheel in an environment of its own. That
+# one begins empty, with torch and all: a missing dependency would not be noticed beside packages of another environment.
+release-check:
+	rm -rf build dist $(BUILD_VENV) $(RELEASE_VENV)
+	$(PYTHON) -m venv $(BUILD_VENV)
+	$(BUILD_VENV)/bin/python -m pip install --quiet build
+	$(BUILD_VENV)/bin/python -m build --outdir dist .
+	$(PYTHON) -m venv $(RELEASE_VENV)
+	$(RELEASE_VENV)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) torch
+	$(RELEASE_VENV)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) "$$(ls dist/*.whl)[report]"
+	$(RELEASE_VENV)/bin/python .ci/check_release.py dist/*.whl
+
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -123,4 +137,4 @@ format: $(STAMP)
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf .venv* build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf .venv* build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

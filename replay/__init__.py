@@ -2,7 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from mixer.utils.lazy_imports import lazy_names
+try:
+    from mixer.utils.lazy_imports import lazy_names
+except ImportError as error:
+    import mixer
+
+    raise ImportError(
+        f"replay needs the package 'mixer' of adaptive-mixer, but Python finds {mixer}. Rename your own "
+        "file; a package that pip installed belongs in another environment."
+    ) from error
 
 if TYPE_CHECKING:
     from replay.buffer import ReplayBuffer

@@ -2,7 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-from mixer.utils.lazy_imports import lazy_names
+try:
+    from mixer.utils.hidden_names import check_found
+    from mixer.utils.lazy_imports import lazy_names
+except ImportError as error:
+    import mixer
+
+    raise ImportError(
+        f"tasks needs the package 'mixer' of adaptive-mixer, but Python finds {mixer}. Rename your own "
+        "file; a package that pip installed belongs in another environment."
+    ) from error
+
+check_found("replay")
 
 if TYPE_CHECKING:
     from tasks.continual.continual import ContinualRun

@@ -20,6 +20,7 @@ from mixer.cli.registry import command_names, load_command, summaries
 from mixer.distributed.ending import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.recipe.fields import check_recipe, explained
+from mixer.utils.hidden_names import hidden
 from mixer.utils.text import did_you_mean, printable
 
 INTERRUPTED = 130
@@ -50,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(words: list[str]) -> int | None:
+    if problem := hidden("mixer"):
+        _refuse("mixer", problem)
     words = words or ["--help"]
     name, *rest = words
     if name.startswith("-"):

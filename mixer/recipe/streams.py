@@ -16,6 +16,7 @@ from mixer.recipe.data.formats import Format
 from mixer.recipe.data.formatting import column_names, content_of, fitted, formatted
 from mixer.recipe.data.source import DataSource
 from mixer.recipe.data.validation import Validation
+from mixer.utils.hidden_names import hidden
 
 # Fields of the data; all others are passed on to `Stream`.
 _OF_DATA = ("factory", "arguments", "train_split", "validation_split", "data", "format", "validation", "rows_share")
@@ -62,9 +63,8 @@ def call_by_name(field_name: str, dotted_name: str, arguments: Mapping[str, Any]
             package, _, name = dotted_name.rpartition(".")
             function = getattr(pkgutil.resolve_name(package), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"{field_name}: {dotted_name!r} cannot be found ({error}). Is its package installed?"
-        ) from None
+        way_out = hidden(dotted_name) or "Is its package installed?"
+        raise ValueError(f"{field_name}: {dotted_name!r} cannot be found ({error}). {way_out}") from None
     try:
         return function(*positional, **arguments)
     except (TypeError, ValueError, OSError, ImportError) as error:

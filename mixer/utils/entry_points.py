@@ -8,6 +8,8 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import TypeVar
 
+from mixer.utils.hidden_names import check_found
+
 _PlugIn = TypeVar("_PlugIn")
 
 
@@ -33,6 +35,7 @@ def load_plug_ins(
     loaded: dict[str, _PlugIn] = {}
     for entry in entry_points(group=group):
         try:
+            check_found(entry.module)  # before the file that hides it is run
             name, plug_in = load(entry, {*taken, *loaded})
         except Exception as error:  # a broken package must not break runs that do not use it
             warnings.warn(_failure(entry, kind, "is skipped", error), stacklevel=stacklevel + 1)
@@ -55,6 +58,7 @@ def load_plug_in(group: str, kind: str, name: str, expected: type[_PlugIn]) -> _
     """
     entry = next(entry for entry in entry_points(group=group) if entry.name == name)
     try:
+        check_found(entry.module)  # before the file that hides it is run
         return made_by(entry, (), kind, expected)[1]
     except Exception as error:
         raise ValueError(_failure(entry, kind, "cannot be loaded", error)) from error

@@ -225,3 +225,10 @@ def test_the_quick_start_trains_a_mixture_that_can_be_looked_at(tmp_path: Path) 
     for name, (last_loss, samples) in printed.items():
         assert streams.loc[name, "last_loss"] == pytest.approx(float(last_loss), abs=0.1)
         assert streams.loc[name, "samples"] == pytest.approx(int(samples.replace(",", "")), rel=0.05)
+
+
+def test_the_extra_all_joins_every_part_but_those_that_are_named_apart() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (joined,) = re.findall(r"^adaptive-mixer\[(.+)\]$", extras["all"][0])
+    apart = {"all", "conflict-solvers", "deepspeed", "dev", "docs", "liger", "ray"}
+    assert {*joined.split(",")} == extras.keys() - apart
