@@ -102,6 +102,20 @@ def _share(num_streams: int, batch_size: int, world_size: int, num_samples: floa
     return lambda: mixing.planner.rank_share(plan, world_size - 1, world_size)
 
 
+def _step(num_streams: int) -> Callable[[], object]:
+    """Gives all that a rank does to plan a step: the plan, its fingerprint, the rank's samples, and the count after."""
+    mixing = new_mixing(num_streams)
+
+    def step() -> None:
+        plan = mixing.next_plan()
+        assert plan is not None, "the streams go on without end"
+        plan.fingerprint()
+        mixing.planner.rank_share(plan, _WORLD_SIZE - 1, _WORLD_SIZE)
+        _observe(mixing, plan)
+
+    return step
+
+
 def _ahead(num_streams: int) -> Callable[[], object]:
     mixing, _ = a_plan(num_streams)
     mixing.next_plan()
@@ -171,6 +185,7 @@ def terms() -> list[Term]:
         ),
         swept("two plans looked ahead", STREAMS, NUM_STREAMS, _ahead, many),
         swept("fingerprint of a plan", STREAMS, NUM_STREAMS, _fingerprint),
+        swept("a step of one rank, all of it", STREAMS, NUM_STREAMS, _step, f"{many}, {alone}"),
         swept("share of one rank", STREAMS, NUM_STREAMS, lambda k: _share(k, _BATCH, _WORLD_SIZE), f"{many}, {alone}"),
         swept("share of one rank", BATCH, _BATCHES, lambda b: _share(1_000, b, _WORLD_SIZE), f"K = 1,000, {alone}"),
         swept(

@@ -132,6 +132,8 @@ class StreamShare(NamedTuple):
 class ShuffledCursor:
     """Draws a stream in permuted order, epoch after epoch; its entire state is one integer.
 
+    The integer is kept in an array, which the cursors of a planner share: so thousands of them advance at once.
+
     Args:
         stream: Stream.
         run_seed: Seed of the run, for streams without their own.
@@ -141,18 +143,28 @@ class ShuffledCursor:
         self.length, self.key, self.shuffle = stream.num_samples, stream.order_key(run_seed), stream.shuffle
         self._content = stream.content
         self._block = PermutationBlock(Permutation(self.length, self.key, self.shuffle))
-        self._end = stream.end
-        self._position = 0
+        self.end = stream.end
+        self._positions: Int64Array = np.zeros(1, dtype=np.int64)
+        self._number = 0
+
+    def share_positions(self, positions: Int64Array, number: int) -> None:
+        """Keeps the position in an array of several cursors from now on, at `positions[number]`."""
+        positions[number] = self._position
+        self._positions, self._number = positions, number
+
+    @property
+    def _position(self) -> int:
+        return int(self._positions[self._number])
 
     @property
     def available(self) -> int | None:
         """Samples left until the stream's end, or `None`."""
-        return None if self._end is None else max(0, self._end - self._position)  # it may have been set earlier
+        return None if self.end is None else max(0, self.end - self._position)  # it may have been set earlier
 
     def advance(self, count: int) -> int:
         """Reserves the next positions; see `Cursor.advance`."""
         start = self._position
-        self._position += count
+        self._positions[self._number] += count
         return start
 
     def references(self, positions: range | Int64Array) -> Int64Array:
@@ -161,7 +173,9 @@ class ShuffledCursor:
 
     def ahead(self) -> "ShuffledCursor":
         """Returns a copy for lookahead; see `Cursor.ahead`."""
-        return copy.copy(self)
+        copied = copy.copy(self)
+        copied.share_positions(np.zeros(1, dtype=np.int64), 0)
+        return copied
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position and the permutation's parameters; see `Cursor.state_dict`."""
@@ -180,13 +194,14 @@ class ShuffledCursor:
         """
         own = self.state_dict()
         fields = ["length", "key", "shuffle", *({"content"} & state.keys() & own.keys())]
-        self._position = whole_number(state["position"], "position", most=MOST_COUNT)
+        position = whole_number(state["position"], "position", most=MOST_COUNT)
         for field in fields:
             if state.get(field) != own[field]:
                 if not allow_inexact:
                     raise ValueError(f"{field} was {state.get(field)} when the run was saved and is {own[field]} now")
                 length = whole_number(state.get("length", self.length), "length", least=1)
-                self._position = int(state["position"]) * self.length // length
+                position = int(state["position"]) * self.length // length
+        self._positions[self._number] = position
 
 
 class CursorLookup:

@@ -47,6 +47,18 @@ class Planner:
             raise ValueError(f"drawing must be 'exact' or 'multinomial', got {drawing!r}.")
         self.streams = tuple(streams)
         self.cursors: tuple[Cursor, ...] = tuple(cursors or (_cursor(stream, seed) for stream in streams))
+        # `[num_streams]`: positions of the shuffled streams, which advance at once; `others` advance one by one.
+        self.positions: Int64Array = np.zeros(len(self.streams), dtype=np.int64)
+        self.others: dict[int, Cursor] = {}
+        ends: list[int | None] = [None] * len(self.streams)
+        for number, cursor in enumerate(self.cursors):
+            if isinstance(cursor, ShuffledCursor):
+                cursor.share_positions(self.positions, number)
+                ends[number] = cursor.end
+            else:
+                self.others[number] = cursor
+        self._have_end = np.array([end is not None for end in ends])
+        self._ends: Int64Array = np.array([end or 0 for end in ends], dtype=np.int64)
         self._has_rows = any(stream.is_iterable for stream in streams)
         self._sizes = np.array([stream.num_samples for stream in streams], dtype=np.int64)
         own = np.array([stream.loss_weight for stream in streams], dtype=np.float64)
@@ -129,7 +141,9 @@ class Planner:
         """`[num_streams]`: available samples of each stream, without group limits."""
         available = self._endlessly
         if not self._unlimited:
-            own = [np.inf if cursor.available is None else float(cursor.available) for cursor in self.cursors]
+            own = np.where(self._have_end, np.maximum(self._ends - self.positions, 0), np.inf)
+            for number, cursor in self.others.items():
+                own[number] = np.inf if cursor.available is None else cursor.available
             available = np.minimum(own, self._left_by_tokens)
         if self._always_active:
             return available
@@ -154,11 +168,18 @@ class Planner:
         counts = self._counts(shares, available, total, step)
         if additional is not None:
             counts += self._additional_counts(additional * int(counts.sum()), available - counts)
-        starts = [cursor.advance(count) for cursor, count in zip(self.cursors, counts.tolist(), strict=True)]
+        starts = self._advance(counts)
         self.seen += counts
         if self._counts_tokens:
             self._left_by_tokens = np.maximum(self._left_by_tokens - counts, 0.0)
-        return counts, np.array(starts, dtype=np.int64)
+        return counts, starts
+
+    def _advance(self, counts: Int64Array) -> Int64Array:
+        starts = self.positions.copy()
+        self.positions += counts
+        for number, cursor in self.others.items():
+            starts[number] = cursor.advance(int(counts[number]))
+        return starts
 
     @property
     def unique(self) -> Int64Array:
@@ -186,7 +207,7 @@ class Planner:
     def skip(self, num_samples: int) -> None:
         """Skips the next samples of a mixture of one stream, when the end of an epoch is dropped."""
         assert len(self.cursors) == 1, "only the epochs of a single stream end together with the run's"  # noqa: S101
-        self.cursors[0].advance(num_samples)
+        self._advance(np.array([num_samples]))
 
     def rank_share(self, plan: Plan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
         """Returns a rank's samples of a plan; see `CursorLookup.share`."""
@@ -205,10 +226,14 @@ class Planner:
         return StreamShare(stream_id, positions, self.cursors[stream_id].references(positions))
 
     def ahead(self) -> "Planner":
-        """Returns a copy for lookahead: drawing from it does not move this one."""
+        """Returns a copy for lookahead: drawing from it does not move this one.
+
+        It has positions of its own, but shares the cursors of shuffled streams, which only look up for it.
+        """
         planner = copy.copy(self)
-        planner.cursors = tuple(cursor.ahead() for cursor in self.cursors)
-        planner.seen = self.seen.copy()
+        planner.positions, planner.seen = self.positions.copy(), self.seen.copy()
+        planner.others = {number: cursor.ahead() for number, cursor in self.others.items()}
+        planner.cursors = tuple(planner.others.get(number, cursor) for number, cursor in enumerate(self.cursors))
         return planner
 
     def _counts(self, shares: FloatArray, available: FloatArray, total: int, step: int) -> Int64Array:

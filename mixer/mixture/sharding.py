@@ -92,13 +92,15 @@ class HomeShards:
 
     def rebalanced(self, surplus: Int64Array, rank: int) -> Int64Array:
         """Returns the samples that a rank with a shortage receives from the others."""
-        taken_before = int(-np.minimum(surplus[:rank], 0).sum())
-        start, stop = taken_before, taken_before - int(surplus[rank])
-        parts, begin = [], 0
-        for giver in np.flatnonzero(surplus > 0).tolist():
+        start = int(-np.minimum(surplus[:rank], 0).sum())
+        stop = start - int(surplus[rank])
+        givers = np.flatnonzero(surplus > 0)
+        ends = np.cumsum(surplus[givers])
+        first, last = np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop)
+        parts = []
+        for giver, end in zip(givers[first : last + 1].tolist(), ends[first : last + 1].tolist(), strict=True):
             count = int(surplus[giver])
-            if begin < stop and start < begin + count:
-                excess = self.samples(giver)[:, -count:]
-                parts.append(excess[:, max(start - begin, 0) : stop - begin])
-            begin += count
+            begin = end - count
+            excess = self.samples(giver)[:, -count:]
+            parts.append(excess[:, max(start - begin, 0) : stop - begin])
         return np.concatenate(parts, axis=1)
