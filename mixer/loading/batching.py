@@ -10,7 +10,7 @@ import numpy as np
 from mixer.loading.collate import Loaded
 from mixer.loading.lengths import Lengths, deal_by_length, most_dealt, sort_by_length, split_by_tokens
 from mixer.loading.memory import MicroBatchCap
-from mixer.loading.micro_batches import MicroBatchSlice, deal_evenly, split_evenly
+from mixer.loading.micro_batches import MicroBatchSlice, deal_evenly, split_evenly, split_part
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
@@ -18,6 +18,7 @@ from mixer.utils.arrays import BoolArray, Int64Array
 
 # Streams per step whose losses are measured in separate micro-batches, in turns, if rows show no losses.
 STREAMS_IN_TURN = 16
+_ALONE = contextlib.nullcontext()
 
 
 def streams_in_turn(plan: Plan, most: int = STREAMS_IN_TURN) -> BoolArray:
@@ -131,7 +132,6 @@ class MicroBatcher:
         """
         options, order = self.options, None
         lengths = stream_ids if options.lengths is None else options.lengths.measure(share, loaded)
-        are_alone = None if is_by_stream is False else np.full(len(plan.counts), is_by_stream)
         if not isinstance(is_by_stream, bool):  # streams with separate micro-batches come first
             order = np.argsort(~is_by_stream[stream_ids], kind="stable")
         elif options.groups_by_length:
@@ -139,13 +139,17 @@ class MicroBatcher:
             lengths, stream_ids = lengths[order], stream_ids[order]
         if cap.max_tokens is not None:
             return order, split_by_tokens(stream_ids, lengths, cap.max_tokens, bool(is_by_stream))
+        if is_by_stream is False:
+            most = self._most_on_a_rank(plan.total, self._world_size)
+            return order, split_part(0, len(stream_ids), most, cap.max_samples)
         own_counts = np.bincount(stream_ids, minlength=len(plan.counts))
+        are_alone = np.full(len(plan.counts), is_by_stream)
         dealing = (self._world_size, cap.max_samples, self._most_on_a_rank)
         return order, split_evenly(plan.counts, own_counts, are_alone, *dealing)
 
     def share_errors(self) -> contextlib.AbstractContextManager[None]:
         """Keeps the ranks' collectives aligned if this rank fails inside the context."""
-        return contextlib.nullcontext() if self.options.max_tokens is None else self._sharing_errors()
+        return _ALONE if self.options.max_tokens is None else self._sharing_errors()
 
     @contextlib.contextmanager
     def _sharing_errors(self) -> Iterator[None]:
@@ -188,7 +192,7 @@ def pick(share: Sequence[StreamShare], masks: Iterable[Sequence[bool] | BoolArra
 def ids_of(share: Sequence[StreamShare]) -> Int64Array:
     """Returns the stream of each sample of a share, int64 `[num_samples]`, ascending."""
     counts = np.array([len(part.indices) for part in share], dtype=np.int64)
-    return np.repeat(np.array([part.stream_id for part in share], dtype=np.int64), counts)
+    return np.array([part.stream_id for part in share], dtype=np.int64).repeat(counts)
 
 
 def positions_of(share: Sequence[StreamShare]) -> Int64Array:
@@ -198,4 +202,4 @@ def positions_of(share: Sequence[StreamShare]) -> Int64Array:
 
 def indices_of(share: Sequence[StreamShare]) -> Int64Array:
     """Returns each sample's index in its stream's dataset, int64 `[num_samples]`."""
-    return np.concatenate([np.zeros(0, dtype=np.int64), *(part.indices for part in share)])
+    return np.concatenate([part.indices for part in share]) if share else np.zeros(0, dtype=np.int64)

@@ -48,13 +48,15 @@ class Loaded:
         if self._together is None:
             return stack_rows(_pick(self._rows, selection))
         tensors = self._together.tensors
-        return None if tensors is None else {name: values[selection] for name, values in tensors.items()}
+        if tensors is None or _is_whole(selection, tensors):
+            return tensors
+        return {name: values[selection] for name, values in tensors.items()}
 
     def samples(self, selection: Selection) -> list[Any]:
         """Selects individual samples."""
         if self._together is None:
             return [samples[number] for samples, number in _pick(self._rows, selection)]
-        columns = self.columns(selection)
+        columns = self.columns(selection) if self._together.has_columns else None
         if columns is None:
             return _pick(self._together.rows, selection)
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
@@ -179,6 +181,10 @@ def _check_same_columns(samples: Sequence[Any], taken: frozenset[str] | None) ->
     if len(columns) > 1:
         differing = sorted(set.union(*map(set, columns)) - set.intersection(*map(set, columns)), key=str)
         raise ValueError(f"Samples have different columns: only some have {differing}.")
+
+
+def _is_whole(selection: Selection, columns: Columns) -> bool:
+    return isinstance(selection, slice) and selection == slice(0, len(next(iter(columns.values()))))
 
 
 def _pick(values: Sequence[Any], selection: Selection) -> list[Any]:

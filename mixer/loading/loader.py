@@ -180,14 +180,15 @@ class MixingLoader:
         Raises:
             SampleError: If a sample cannot be loaded.
         """
-        share = self._batcher.share(plan, self._is_by_stream(plan))
-        return self._split(plan, share, lambda: self._load(plan, share))
+        is_by_stream = self._is_by_stream(plan)
+        share = self._batcher.share(plan, is_by_stream)
+        return self._split(plan, share, is_by_stream, lambda: self._load(plan, share))
 
     def resplit(self, batch: StepBatch) -> StepBatch:
         """Splits a step that kept its samples into new micro-batches under the current cap."""
         assert batch.samples is not None, "the loader must keep samples"  # noqa: S101
         share, loaded = batch.samples
-        return self._split(batch.plan, share, lambda: loaded)
+        return self._split(batch.plan, share, self._is_by_stream(batch.plan), lambda: loaded)
 
     def collated(self, samples: Sequence[Any], plan: Plan) -> Any:
         """Collates any samples with the common collator, seeded by a step's plan."""
@@ -216,12 +217,14 @@ class MixingLoader:
         inputs = self._collation.collate(loaded, places, batch.plan.step, 0, -1 if stream_id is None else stream_id)
         return inputs, len(places)
 
-    def _split(self, plan: Plan, share: list[StreamShare], load: Callable[[], Loaded]) -> StepBatch:
+    def _split(
+        self, plan: Plan, share: list[StreamShare], is_by_stream: bool | BoolArray, load: Callable[[], Loaded]
+    ) -> StepBatch:
         stream_ids, indices = ids_of(share), indices_of(share)
         with self._batcher.share_errors():
             loaded = load()
             broken = self._find_broken(stream_ids, loaded)
-            order, slices = self._batcher.split(plan, share, stream_ids, loaded, self._is_by_stream(plan), self.cap)
+            order, slices = self._batcher.split(plan, share, stream_ids, loaded, is_by_stream, self.cap)
         slices = self._batcher.padded_to_other_ranks(slices, len(stream_ids))
         positions = positions_of(share) if self.keeps_positions else None
         micro_batches = []
@@ -232,10 +235,10 @@ class MixingLoader:
                 selection = _without(np.arange(len(stream_ids))[selection], broken)
             ids = stream_ids[selection]
             if len(ids):
-                with naming_rows(self.mixing.planner.streams, ids, indices[selection]):
+                own, rows = None if positions is None else positions[selection], indices[selection]
+                with naming_rows(self.mixing.planner.streams, ids, rows):
                     inputs = self._collation.collate(loaded, selection, plan.step, number, cut.stream_id)
-                own = None if positions is None else positions[selection]
-                micro_batches.append(MicroBatch(inputs, ids, False, own, indices[selection]))
+                micro_batches.append(MicroBatch(inputs, ids, False, own, rows))
             else:
                 micro_batches.append(self._padding(plan, cut, number))
         left_out = tuple((int(stream_ids[place]), sample) for place, sample in broken.items())

@@ -1,5 +1,6 @@
 """Reads samples with one random key each, and names samples that fail."""
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -105,6 +106,7 @@ class StreamReader:
             _is_plain(dataset) if is_random is None else not is_random
             for dataset, is_random in zip(datasets, declared, strict=True)
         ]
+        self._are_plain = all(self._is_plain)
         self._draws = [is_random is True for is_random in declared]
         # Stream and index of the current sample, -1 for several at once; in the shared memory of a worker, else `None`.
         self.place: Int64Array | None = None
@@ -126,8 +128,8 @@ class StreamReader:
         Raises:
             SampleError: If a sample cannot be loaded and may not be skipped.
         """
-        if all(self._is_plain[part.stream_id] for part in share):
-            return [sample for part in share for sample in self._read_together(part)]
+        if self._are_plain or all(self._is_plain[part.stream_id] for part in share):
+            return list(itertools.chain.from_iterable(map(self._read_together, share)))
         state = RandomState.capture()
         is_changed = True
         try:
@@ -136,11 +138,10 @@ class StreamReader:
                 for part in share:
                     self._draws[part.stream_id] = not self._is_plain[part.stream_id]
             is_changed = any(self._draws[part.stream_id] for part in share)
-            return [
-                sample
-                for part, samples in zip(share, parts, strict=True)
-                for sample in (self._read_one_by_one(part) if self._draws[part.stream_id] else samples)
-            ]
+            if is_changed:
+                pairs = zip(share, parts, strict=True)
+                parts = [self._read_one_by_one(part) if self._draws[part.stream_id] else own for part, own in pairs]
+            return list(itertools.chain.from_iterable(parts))
         finally:
             if is_changed:
                 state.restore()

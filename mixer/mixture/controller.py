@@ -222,7 +222,7 @@ class Mixing:
         if self.drop_rest():
             return None
         shares, available = self._shares()
-        if not shares.any():
+        if not np.count_nonzero(shares):
             return None
         clock, weights, additional = self.clock, self._weights, self._weights.additional
         counts, starts = self.planner.draw(shares, available, clock.next_total(), clock.step, additional)
@@ -378,15 +378,15 @@ class Mixing:
             self._batch_size.update(seen)
             clock.resize(self._batch_size.value)
         self.drop_rest()
+        if self.policy.is_static:
+            self._weights.num_observed = clock.step
+            return
         by_stream = {"losses": losses, "excess_losses": excess_losses, "losses_after": losses_after, "tokens": tokens}
         self._update_weights(
             plan, **by_stream, gradients=gradients, update_norm=update_norm, targets=targets, branches=branches
         )
 
     def _update_weights(self, plan: Plan, **measured: Any) -> None:
-        if self.policy.is_static:
-            self._weights.num_observed = self.clock.step
-            return
         lengths = self._weights.tokens_per_sample(self.seen, self.num_tokens)
         measured["evaluation_losses"] = self._weights.take_evaluation_losses()
         if self.loss_units is not None:
@@ -398,7 +398,7 @@ class Mixing:
             weights=plan.policy_weights,
             counts=plan.counts,
             seen=self.seen.copy(),
-            shares=plan.weights if lengths is None else plan.weights * lengths / (plan.weights @ lengths),
+            shares=plan.weights.copy() if lengths is None else plan.weights * lengths / (plan.weights @ lengths),
             batch_size=plan.batch_size,
             active=self.planner.active(self.clock.progress),
             tokens_per_sample=lengths,

@@ -144,7 +144,10 @@ class PermutationBlock:
         """
         if len(positions) == 0:
             return self._table[:0]
-        start, stop = int(positions[0]), int(positions[-1]) + 1
+        if isinstance(positions, range):
+            start, stop = positions.start, positions.stop
+        else:
+            start, stop = int(positions[0]), int(positions[-1]) + 1
         if not self._start <= start <= stop <= self._start + len(self._table):
             if stop - start > self._length:
                 own = np.asarray(positions, dtype=np.int64)

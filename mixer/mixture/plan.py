@@ -48,7 +48,9 @@ class Plan:
 
     def clocked(self, by_stream: Int64Array) -> int:
         """Sums a per-stream number, such as `counts`, over the streams that advance the clock."""
-        return int((by_stream if self.are_additional is None else by_stream[~self.are_additional]).sum())
+        if self.are_additional is None:
+            return self.total if by_stream is self.counts else int(by_stream.sum())
+        return int(by_stream[~self.are_additional].sum())
 
     @property
     def first_stream(self) -> int:

@@ -81,6 +81,7 @@ class Planner:
         is_limited = bool(groupings) or self._has_rows or self._counts_tokens
         self._unlimited = not is_limited and all(cursor.available is None for cursor in self.cursors)
         self._endlessly = np.full(len(self.streams), np.inf)
+        self._last_shares: tuple[FloatArray, FloatArray] | None = None  # of unlimited streams, and their weights
         _check_presence(self.streams)
 
     def shares(self, weights: FloatArray, progress: float) -> tuple[FloatArray, FloatArray]:
@@ -95,7 +96,9 @@ class Planner:
             available samples (infinite for unlimited streams). Memories alone do not keep a run going.
         """
         if self._always_active and self._unlimited:
-            return weights / weights.sum(), self._endlessly
+            if self._last_shares is None or self._last_shares[0] is not weights:
+                self._last_shares = weights, weights / weights.sum()
+            return self._last_shares[1], self._endlessly
         available = self._groups.limit(self._available(progress), weights, self.seen)
         shares = np.where(available > 0, weights, 0.0)
         lasting = ~self._are_memories
@@ -238,8 +241,11 @@ class Planner:
 
     def _counts(self, shares: FloatArray, available: FloatArray, total: int, step: int) -> Int64Array:
         counts, deficit = self._draw_counts(shares, total, step)
+        if self._unlimited:
+            self.deficit = deficit
+            return counts
         fixed = np.zeros(len(shares), dtype=np.int64)
-        while not self._unlimited and (over := counts > available).any():
+        while (over := counts > available).any():
             # An exhausted stream gives its last samples and leaves; the others share the rest.
             fixed[over] = available[over].astype(np.int64)
             shares = np.where(over, 0.0, shares)

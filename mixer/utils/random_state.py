@@ -7,8 +7,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +17,7 @@ _TWISTER_BYTES = 4 * 624 + 4
 _PYTHON: Any = random.getstate.__self__  # type: ignore[attr-defined]  # Python's global generator
 
 
-@dataclass(frozen=True)
-class RandomState:
+class RandomState(NamedTuple):
     """State of Python's, NumPy's and torch's (CPU) global generators.
 
     Args:
@@ -28,6 +26,7 @@ class RandomState:
         torch: Torch's state.
         python_memory: Python's state as raw memory, `None` for an unusual interpreter.
         numpy_memory: NumPy's state as raw memory, `None` for an unusual generator.
+        torch_memory: Torch's state as raw memory.
     """
 
     python: Any
@@ -35,12 +34,13 @@ class RandomState:
     torch: torch.Tensor
     python_memory: bytes | None
     numpy_memory: bytes | None
+    torch_memory: bytes
 
     @classmethod
     def capture(cls) -> "RandomState":
         """Captures the current state."""
-        own, numpy_memory = _python_memory(), _numpy_memory()
-        return cls(_python_state(own), _numpy_state(numpy_memory), torch.get_rng_state(), own, numpy_memory)
+        own, numpy_memory, state = _python_memory(), _numpy_memory(), torch.default_generator.get_state()
+        return cls(_python_state(own), _numpy_state(numpy_memory), state, own, numpy_memory, _bytes_of(state))
 
     def restore(self) -> None:
         """Restores the captured state."""
@@ -53,7 +53,7 @@ class RandomState:
         return (
             self._is_current_in_python()
             and self._is_current_in_numpy()
-            and torch.get_rng_state().numpy().tobytes() == self.torch.numpy().tobytes()
+            and _bytes_of(torch.default_generator.get_state()) == self.torch_memory
         )
 
     def _is_current_in_python(self) -> bool:
@@ -77,7 +77,14 @@ class _LastStates(threading.local):
     numpy: Any = None
 
 
-_last = _LastStates()
+class _NumpyMemory(threading.local):
+    """Where NumPy's global generator keeps its state."""
+
+    generator: Any = None
+    view: Any = None
+
+
+_last, _numpy = _LastStates(), _NumpyMemory()
 
 
 def _place_in_memory() -> int | None:
@@ -90,18 +97,29 @@ def _place_in_memory() -> int | None:
     return place if found.tolist() == [number, *words] else None
 
 
-_PYTHON_PLACE = _place_in_memory()
+def _view(place: int | None) -> Any:
+    return None if place is None else (ctypes.c_char * _TWISTER_BYTES).from_address(place)
+
+
+_PYTHON_VIEW = _view(_place_in_memory())
 
 
 def _python_memory() -> bytes | None:
-    return None if _PYTHON_PLACE is None else ctypes.string_at(_PYTHON_PLACE, _TWISTER_BYTES)
+    memory: bytes | None = None if _PYTHON_VIEW is None else _PYTHON_VIEW.raw
+    return memory
 
 
 def _numpy_memory() -> bytes | None:
     generator: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]  # it is documented
-    if type(generator) is not np.random.MT19937:
-        return None
-    return ctypes.string_at(generator.ctypes.state_address, _TWISTER_BYTES)
+    if generator is not _numpy.generator:
+        is_twister = type(generator) is np.random.MT19937
+        _numpy.generator, _numpy.view = generator, _view(generator.ctypes.state_address if is_twister else None)
+    memory: bytes | None = None if _numpy.view is None else _numpy.view.raw
+    return memory
+
+
+def _bytes_of(state: torch.Tensor) -> bytes:
+    return ctypes.string_at(state.data_ptr(), state.numel())
 
 
 def _python_state(memory: bytes | None) -> Any:
