@@ -102,8 +102,16 @@ def _permuted(num_tasks: int, samples_per_task: int | None) -> Callable[[Path, i
     return sequence
 
 
-def _split(scenario: Scenario) -> Callable[[Path, int], TaskSequence]:
-    return lambda folder, seed: by_class(*npz(folder / "mnist.npz"), 2, scenario=scenario)
+def _split(scenario: Scenario, published: dict[tuple[str, int], str]) -> Protocol:
+    return Protocol(
+        lambda folder, seed: by_class(*npz(folder / "mnist.npz"), 2, scenario=scenario),
+        lambda: mlp(hidden_sizes=(400, 400)),
+        {"optim": "adamw_torch", "learning_rate": 1e-3, "num_train_epochs": 4},
+        batch_size=128,
+        is_per_class=False,
+        is_online=False,
+        published=published,
+    )
 
 
 _NUM_WORDS, _LENGTH = 2_800, 20
@@ -154,14 +162,9 @@ PROTOCOLS = {
             **{("a-gem", m): acc for m, acc in ((1, "62.1"), (3, "63.2"), (5, "64.1"), (15, "66.0"))},
         },
     ),
-    "split-mnist": Protocol(
-        _split("class"),
-        lambda: mlp(hidden_sizes=(400, 400)),
-        {"optim": "adamw_torch", "learning_rate": 1e-3, "num_train_epochs": 4},
-        batch_size=128,
-        is_per_class=False,
-        is_online=False,
-        published={
+    "split-mnist": _split(
+        "class",
+        {
             ("fine-tune", 0): "19.71 ± .08",
             ("offline", 0): "97.53 ± .30",
             ("er-reservoir", 1_100): "90.78 ± .85",
@@ -172,14 +175,9 @@ PROTOCOLS = {
             ("icarl", 2_000): "94.57 ± .11",
         },
     ),
-    "split-mnist-task": Protocol(
-        _split("task"),
-        lambda: mlp(hidden_sizes=(400, 400)),
-        {"optim": "adamw_torch", "learning_rate": 1e-3, "num_train_epochs": 4},
-        batch_size=128,
-        is_per_class=False,
-        is_online=False,
-        published={
+    "split-mnist-task": _split(
+        "task",
+        {
             ("fine-tune", 0): "87.19 ± .94",
             ("online-ewc", 0): "99.12 ± .11",
             ("si", 0): "99.09 ± .15",

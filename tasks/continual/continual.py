@@ -114,13 +114,9 @@ class ContinualRun:
         self.head = as_head(head, sequence, args.seed)
         self.head.check(model, args, options, self.rehearsal.keeps_logits)
         self.scoring = Scoring(as_score(score, sequence), sequence, held_out, curve_steps, score_steps)
-        self.folder, self._batch_size, self._keeps_optimizer = (
-            Path(str(args.output_dir)),
-            batch_size,
-            optimizer == "kept",
-        )
+        self.folder, self._batch_size, self._curve_steps = Path(str(args.output_dir)), batch_size, curve_steps
+        self._keeps_optimizer, self._optimizer = optimizer == "kept", KeptOptimizer(self.head)
         self._scores_before, self._trainer_class, self._options = scores_before, trainer_class, options
-        self._curve_steps, self._score_steps, self._optimizer = curve_steps, score_steps, KeptOptimizer(self.head)
         self._model_file = ModelFile(model)
         self._ends = Ends(self.folder, sequence.names, self._description, self._settings)
         self._num_done: int | None = None  # until it has begun
@@ -180,7 +176,8 @@ class ContinualRun:
         self.hold_output()
         try:
             if overwrite:
-                self._new_agreement().run_on_all(partial(remove_run, self.folder, self.args.process_index == 0))
+                writes = self.args.process_index == 0
+                self._new_agreement().run_on_all(lambda: remove_run(self.folder) if writes else None)
             return self._begin(resume)
         except BaseException:
             self.release_output()

@@ -1,6 +1,5 @@
 """What a task of a continual run costs: memory, disk and parameters."""
 
-import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,5 +39,11 @@ def _most_memory() -> int:
     """Largest memory so far: of the accelerator if there is one, else of the process."""
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
+    if sys.platform == "win32":
+        import psutil  # accelerate brings it along
+
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource  # which Windows lacks
+
     kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return kibibytes if sys.platform == "darwin" else 1024 * kibibytes

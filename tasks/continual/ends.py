@@ -95,15 +95,8 @@ class Ends:
         write_json(self.folder / RUN_STATE_FILE, state)
 
 
-def remove_run(folder: Path, writes: bool = True) -> None:
-    """Removes the state and scores of a run, so that a new one can begin in its folder.
-
-    Args:
-        folder: The run's folder.
-        writes: Whether this rank does it.
-    """
-    if not writes:
-        return
+def remove_run(folder: Path) -> None:
+    """Removes the state and scores of a run, so that a new one can begin in its folder; one rank has to call it."""
     # The state goes first: what is left of a run is then none.
     for name in (RUN_STATE_FILE, SCORES_FILE, METRICS_FILE, PAGE_FILE):
         (folder / name).unlink(missing_ok=True)

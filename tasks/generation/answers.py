@@ -75,7 +75,8 @@ def _own_texts(
     )
     answers: dict[int, list[int]] = {}
     for batch in _by_length([prompt for prompt, _ in pairs], batch_size):
-        inputs = trainer.side_runs.prepared(_padded([pairs[number][0] for number in batch], tokenizer, reads_all))
+        ids, mask = padded([pairs[number][0] for number in batch], int(tokenizer.pad_token_id), reads_all)
+        inputs = trainer.side_runs.prepared({"input_ids": ids, "attention_mask": mask})
         answers |= zip(batch, _generate(trainer, model, inputs, options), strict=True)
     rows = [answers[number] for number in range(len(pairs))], [labels for _, labels in pairs]
     return json.dumps(list(zip(*(tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in rows), strict=True)))
@@ -121,14 +122,24 @@ def _by_length(prompts: Sequence[Sequence[int]], batch_size: int) -> Iterator[li
         yield order[start : start + batch_size]
 
 
-def _padded(prompts: Sequence[list[int]], tokenizer: Any, on_the_right: bool) -> dict[str, Tensor]:
+def padded(prompts: Sequence[list[int]], padding: int, on_the_right: bool = False) -> tuple[Tensor, Tensor]:
+    """Pads prompts to the length of the longest.
+
+    Args:
+        prompts: Their tokens.
+        padding: The token of padding.
+        on_the_right: Whether it comes after a prompt.
+
+    Returns:
+        int64 `[num_prompts, num_tokens]` each: the tokens, and the mask, 0 for padding.
+    """
     longest = max(map(len, prompts))
-    ids = torch.full((len(prompts), longest), int(tokenizer.pad_token_id))
+    ids = torch.full((len(prompts), longest), padding)
     mask = torch.zeros_like(ids)
     for row, prompt in enumerate(prompts):
         place = slice(len(prompt)) if on_the_right else slice(longest - len(prompt), longest)
         ids[row, place], mask[row, place] = torch.tensor(prompt), 1
-    return {"input_ids": ids, "attention_mask": mask}
+    return ids, mask
 
 
 def _generate(trainer: MixingTrainer, model: Any, inputs: Mapping[str, Tensor], options: Any) -> list[list[int]]:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.trainer.method import Method, RunContext, TaskContext
 from tasks.methods.adapters import activate, adapter_of_task, check_adapter_per_task, is_adapted, matrices_of
+from tasks.methods.shared import load_tensors, require_task, save_tensors
 
 if TYPE_CHECKING:
     from peft import PeftModel
 
-_FILE, _ROWS = "inputs.safetensors", 16
+_ROWS = 16
 
 
 class InfLoRA(Method):
@@ -60,6 +60,7 @@ class InfLoRA(Method):
     def attach(self, run: RunContext) -> None:
         """Refuses models that cannot have an adapter for each task; see `Method.attach`."""
         self._run, self._adapter = run, None
+        self._task: TaskContext | None = None
         model = run.runs.model
         check_adapter_per_task(model, self.name)
         others = [name for name, one in model.named_parameters() if "lora_A" in name and one.dim() > 2]
@@ -78,7 +79,7 @@ class InfLoRA(Method):
                 f"{self.name} knows the inputs of {self._num_done} of {task.number} earlier tasks: pass the same one "
                 "for all tasks, in a list, instead of a function that makes new ones."
             )
-        self._adapter = adapter_of_task(model, task.number, self._run.seed)
+        self._task, self._adapter = task, adapter_of_task(model, task.number, self._run.seed)
         self._activate(model)
         if any(bool(one.any()) for one in matrices_of(model, self._adapter, "B").values()):
             raise ValueError(
@@ -100,19 +101,15 @@ class InfLoRA(Method):
 
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         """Reads the directions of earlier tasks, or makes all adapters active again; see `Method.load`."""
-        if (folder / _FILE).exists():
-            tensors = load_file(folder / _FILE)
-            self._num_done = int(tensors.pop("num_done"))
-            self._bases = tensors
+        if (state := load_tensors(folder, "cpu")) is not None:
+            self._num_done, self._bases = int(state["num_done"][""]), state.get("bases", {})
         if self._adapter is not None:
             self._activate(self._run.runs.model)
 
     def save(self, folder: Path) -> None:
         """Writes the directions of earlier tasks; see `Method.save`."""
         if self._num_done:
-            folder.mkdir(parents=True, exist_ok=True)
-            bases = {place: basis.cpu().contiguous() for place, basis in self._bases.items()}
-            save_file({"num_done": torch.tensor(self._num_done), **bases}, folder / _FILE)
+            save_tensors(folder, num_done={"": torch.tensor(self._num_done)}, bases=self._bases)
 
     def _activate(self, model: nn.Module) -> None:
         assert is_adapted(model) and self._adapter is not None, "a task has begun"  # noqa: S101, PT018
@@ -120,8 +117,7 @@ class InfLoRA(Method):
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a run that is no continual one; see `Method.prepare`."""
-        if self._adapter is None:
-            raise ValueError(f"{self.name} adds an adapter for each task: pass it to ContinualRun(methods=[...]).")
+        require_task(self, self._task)
 
     def _squares(self, model: PeftModel, task: TaskContext) -> dict[str, Tensor]:
         """Adds up products of inputs `[num_inputs, num_inputs]` by layer, over all ranks."""

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mixer.policies.shared.ranges import check_range
 from mixer.trainer.method import Method
+from tasks.methods.shared import load_tensors, require_task, save_tensors, trainable
 
 if TYPE_CHECKING:
     from mixer.trainer.method import TaskContext
 
 Rule = Literal["average", "ties", "magmax"]
 Start = Literal["merged", "last", "initial"]
-_FILE, _INITIAL, _TASK = "merging.safetensors", "initial", "task_{}"
 
 
 class Merging(Method):
@@ -64,11 +63,11 @@ class Merging(Method):
         self._merge = partial(ties, density=self.density) if rule == "ties" else _RULES[rule]
         self._initial: Tensor | None = None
         self._vectors: list[Tensor] = []
-        self._is_in_task = False
+        self._task: TaskContext | None = None
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Sets the model from which the task begins; see `Method.begin_task`."""
-        self._is_in_task = True
+        self._task = task
         if task.number == 0:
             self._initial, self._vectors = _flat(model), []
         if len(self._vectors) < task.number:
@@ -83,13 +82,12 @@ class Merging(Method):
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
         """Merges the model with those of earlier tasks; see `Method.end_task`."""
-        self._is_in_task = False
-        initial = self._initial_of(model)
+        self._task, initial = None, self._initial_of(model)
         self._vectors.append(_flat(model) - initial)
         _set(model, initial + self.scale * self._merge(torch.stack(self._vectors)))
 
     def _initial_of(self, model: nn.Module) -> Tensor:
-        size = sum(one.numel() for one in _trained(model))
+        size = sum(one.numel() for one in trainable(model).values())
         if self._initial is None or len(self._initial) != size:
             found = 0 if self._initial is None else len(self._initial)
             raise ValueError(
@@ -100,22 +98,19 @@ class Merging(Method):
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a run that is no continual one; see `Method.prepare`."""
-        if self._initial is None:
-            raise ValueError("Merging acts at the end of tasks: pass it to ContinualRun(methods=[Merging()]).")
+        require_task(self, self._task)
 
     def save(self, folder: Path) -> None:
         """Writes the model before the first task, and the task vectors, at the end of a task; see `Method.save`."""
-        if self._initial is not None and not self._is_in_task:
-            folder.mkdir(parents=True, exist_ok=True)
-            vectors = {_TASK.format(number): vector for number, vector in enumerate(self._vectors)}
-            save_file({_INITIAL: self._initial, **vectors}, folder / _FILE)
+        if self._initial is not None and self._task is None:
+            vectors = {str(number): vector for number, vector in enumerate(self._vectors)}
+            save_tensors(folder, initial={"": self._initial}, vectors=vectors)
 
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         """Reads them; see `Method.load`."""
-        if (folder / _FILE).exists():
-            tensors = load_file(folder / _FILE)
-            self._initial = tensors[_INITIAL]
-            self._vectors = [tensors[_TASK.format(number)] for number in range(len(tensors) - 1)]
+        if (state := load_tensors(folder, "cpu")) is not None:
+            vectors = state.get("vectors", {})
+            self._initial, self._vectors = state["initial"][""], [vectors[str(one)] for one in range(len(vectors))]
 
 
 def average(vectors: Tensor) -> Tensor:
@@ -154,18 +149,14 @@ def magmax(vectors: Tensor) -> Tensor:
 _RULES: dict[str, Callable[..., Tensor]] = {"average": average, "ties": ties, "magmax": magmax}
 
 
-def _trained(model: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
 def _flat(model: nn.Module) -> Tensor:
     """Returns the trained parameters as one vector on the CPU."""
-    return torch.cat([one.detach().to("cpu", torch.float32).flatten() for one in _trained(model)])
+    return torch.cat([one.detach().to("cpu", torch.float32).flatten() for one in trainable(model).values()])
 
 
 @torch.no_grad()
 def _set(model: nn.Module, vector: Tensor) -> None:
-    parameters = _trained(model)
+    parameters = trainable(model).values()
     parts = torch.split(vector, [one.numel() for one in parameters])
     for parameter, values in zip(parameters, parts, strict=True):
         parameter.copy_(values.view_as(parameter))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mixer.policies.shared.ranges import check_range
 from mixer.trainer.method import Method, RunContext, TaskContext
 from tasks.methods.adapters import activate, adapter_of_task, check_adapter_per_task, is_adapted, matrices_of
+from tasks.methods.shared import require_task
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,12 +52,13 @@ class OLoRA(Method):
     def attach(self, run: RunContext) -> None:
         """Refuses models that cannot have an adapter for each task; see `Method.attach`."""
         self._run, self._adapter = run, None
+        self._task: TaskContext | None = None
         check_adapter_per_task(run.runs.model, self.name)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Adds the adapter of the task and freezes earlier ones; see `Method.begin_task`."""
         assert is_adapted(model), "it was checked"  # noqa: S101
-        self._adapter = adapter_of_task(model, task.number, self._run.seed)
+        self._task, self._adapter = task, adapter_of_task(model, task.number, self._run.seed)
         self._activate()
 
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
@@ -74,8 +76,7 @@ class OLoRA(Method):
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a run that is no continual one; see `Method.prepare`."""
-        if self._adapter is None:
-            raise ValueError(f"{self.name} adds an adapter for each task: pass it to ContinualRun(methods=[...]).")
+        require_task(self, self._task)
 
     def term(self, trained: ForwardResult) -> Tensor | None:
         """Returns this micro-batch's share of the term; see `Method.term`."""

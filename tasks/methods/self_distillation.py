@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.trainer.method import Method, RunContext, TaskContext
+from tasks.generation.answers import padded
 from tasks.methods.generation import check_generates, padding_of, sample
+from tasks.methods.shared import copied, load_tensors, save_tensors, trainable
 
 if TYPE_CHECKING:
     from mixer.loading.step import StepBatch
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mixer.utils.arrays import FloatArray, Int64Array
 
 Tokens = list[int]
-_FILE, _IGNORED = "teacher.safetensors", -100
+_IGNORED = -100
 
 
 def shown(prompt: Tokens, answer: Tokens) -> Tokens:
@@ -85,10 +86,7 @@ class SelfDistillation(Method):
     def prepare(self, model: nn.Module) -> None:
         """Begins with the model as its own teacher; see `Method.prepare`."""
         if self._teacher is None:
-            self._teacher = {name: one.detach().clone() for name, one in self._trained()}
-
-    def _trained(self) -> list[tuple[str, nn.Parameter]]:
-        return [(name, one) for name, one in self._run.runs.model.named_parameters() if one.requires_grad]
+            self._teacher = copied(self._run.runs.model)
 
     def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
         """Leaves out the loss of the answers; see `Method.factors`."""
@@ -134,10 +132,8 @@ class SelfDistillation(Method):
 
     def _padded(self, rows: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
         """Returns rows padded on the left, and their mask."""
-        length, padding, device = max(map(len, rows)), padding_of(self._run.runs.model), self._run.device
-        ids = torch.tensor([[padding] * (length - len(row)) + row for row in rows], device=device)
-        lengths = torch.tensor([len(row) for row in rows], device=device)
-        return ids, (torch.arange(length, device=device) >= length - lengths[:, None]).long()
+        ids, mask = padded(rows, padding_of(self._run.runs.model))
+        return ids.to(self._run.device), mask.to(self._run.device)
 
     def _log_probabilities(
         self, contexts: Sequence[Tokens], written: Tensor, parameters: dict[str, Tensor] | None
@@ -167,20 +163,19 @@ class SelfDistillation(Method):
     @torch.no_grad()
     def close(self, batch: StepBatch) -> None:
         """Moves the teacher towards the model; see `Method.close`."""
-        for name, parameter in self._trained() if self.rate else ():
+        for name, parameter in trainable(self._run.runs.model).items() if self.rate else ():
             assert self._teacher is not None, "a run has begun"  # noqa: S101
             self._teacher[name].lerp_(parameter.to(self._teacher[name].dtype), self.rate)
 
     def save(self, folder: Path) -> None:
         """Writes the teacher; see `Method.save`."""
         if self._teacher is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            save_file(self._teacher, folder / _FILE)
+            save_tensors(folder, teacher=self._teacher)
 
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         """Reads the teacher; see `Method.load`."""
-        if (folder / _FILE).exists():
-            self._teacher = {name: one.to(self._run.device) for name, one in load_file(folder / _FILE).items()}
+        if (state := load_tensors(folder, self._run.device)) is not None:
+            self._teacher = state["teacher"]
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
         """Drops the teacher; see `Method.end_task`."""
