@@ -299,9 +299,7 @@ def decide(votes: Tensor, world_size: int, of_kind: Tensor | None = None) -> Los
     if not any(numbers.values()):  # unknown on all ranks: rows with equal items, or rows that cannot be separated
         has_seen = bool(of_kind[_TENTATIVE] > 0)
         rows_known = of_kind[_ROWS_UNKNOWN] == 0 if has_seen else unknown == 0
-        return LossNormalization(
-            counts_items, factor, bool(rows_known), kind, is_tentative=True, is_guess=not has_seen
-        )
+        return LossNormalization(counts_items, factor, bool(rows_known), kind, is_tentative=True, is_guess=not has_seen)
     kind = "other" if numbers["other"] else max(_KINDS, key=lambda one: numbers[one])
     if kind == "other" and unknown == 0:  # except for a part that belongs to no row
         return LossNormalization(counts_items, factor, True, "sum" if counts_items else "item mean")
