@@ -1,13 +1,14 @@
 """Continual learning by published protocols.
 
-`python -m benchmarks continual --protocol NAME ... --method NAME ... [--memory-per-class M | --buffer N] --data-dir DIR`
-gives a row for each method that fits a protocol, with its memory: on all seeds its average accuracy, or loss, at the
-end, forgetting, time, peak memory above what was there after imports, and how fast the last task is trained compared
-with the first. `all` stands for every protocol, or for every method; methods that do not fit a protocol are left out of
-it, and refused with the reason where they fit none of those named. A run has a process of its own, and its
-result a file in `--folder`, so that nothing is run twice; `--report` runs nothing. `torchrun --nproc_per_node 2 -m
-benchmarks continual ...` does it on two ranks. What each protocol is, and what was published, is said in
-`benchmarks.continual.protocols`; methods are in `benchmarks.continual.methods`.
+`python -m benchmarks continual --protocol NAME ... --method NAME ... [--memory-per-class M | --buffer N] --data-dir
+DIR` gives a row for each method that fits a protocol, with its memory. A row sums up all seeds: average accuracy, or
+loss, at the end, forgetting, time, peak memory in training above what was there after imports, and how fast the last
+task is trained compared with the first. `all` stands for every protocol, or for every method. A method that does not
+fit a protocol is left out of it, and refused with the reason where it fits none of those named.
+
+A run has a process of its own, and its result a file in `--folder`, so that nothing is run twice; `--report` runs
+nothing. `torchrun --nproc_per_node 2 -m benchmarks continual ...` does it on two ranks. What each protocol is, and what
+was published, is said in `benchmarks.continual.protocols`; methods are in `benchmarks.continual.methods`.
 """
 
 import argparse
@@ -73,6 +74,7 @@ def run_once(
     setting = METHODS[method](protocol, memory, len(tasks))
     sequence, score = setting.arranged(tasks)
     model = protocol.model(seed, base_dir)
+    peak.forget()  # what reading the files took
     started = time.perf_counter()
     with _shared_folder() as folder:
         run = ContinualRun(

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, median, stdev
-from typing import Any
 
 from benchmarks.common import hardware
 from benchmarks.continual.protocols import PROTOCOLS

@@ -29,7 +29,9 @@ def test_bounds_and_a_memory_between_them(folder: Path) -> None:
     quicker = dataclasses.replace(
         PROTOCOL, training={**PROTOCOL.training, "num_train_epochs": 8, "learning_rate": 5e-3}
     )
-    found = {m: run_once(quicker, m, 8, 1, folder, folder)["average_accuracy"] for m in ("fine-tune", "er-ring", "offline")}
+    found = {
+        m: run_once(quicker, m, 8, 1, folder, folder)["average_accuracy"] for m in ("fine-tune", "er-ring", "offline")
+    }
     assert found["fine-tune"] == 50.0  # the last task alone
     assert found["offline"] == 100.0
     assert found["er-ring"] > 60.0
