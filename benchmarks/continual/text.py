@@ -1,8 +1,8 @@
 """Domains of text for a small byte-level Llama that has read a fifth one before.
 
-Python, C++, Wikipedia and Shakespeare come as blocks of 64 bytes, the first of which is the start token 0, as nowhere else.
-The Llama has 0.35 million parameters. It begins with 300 steps of all its parameters on English docstrings, once a
-seed: that base is kept in the folder of the results, its time is not counted, and every method starts from it.
+Python, C++, Wikipedia and Shakespeare come as blocks of 64 bytes, the first of which is the start token 0, as nowhere
+else. The Llama has 0.35 million parameters. It begins with 300 steps of all its parameters on English docstrings, once
+a seed: that base is kept in the folder of the results, its time is not counted, and every method starts from it.
 """
 
 from pathlib import Path
