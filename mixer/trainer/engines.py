@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from accelerate.utils import DistributedType
-from transformers import Trainer
+from accelerate.utils import DistributedType, parse_flag_from_env
+from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.mixture.stream import Stream
@@ -35,6 +35,12 @@ class Engine:
     has_weights: bool = True
     has_layers: bool = True
     has_step: bool = True
+
+
+def is_requested(args: TrainingArguments) -> bool:
+    """Whether FSDP or DeepSpeed is requested, by the training arguments or by `accelerate launch`."""
+    by_launch = any(parse_flag_from_env(f"ACCELERATE_USE_{name}") for name in ("FSDP", "DEEPSPEED"))
+    return bool(args.fsdp or args.deepspeed or by_launch)
 
 
 def engine_of(trainer: Trainer) -> Engine:
@@ -119,6 +125,12 @@ def _refusals(engine: Engine, request: EngineRequest) -> Iterator[str]:
     takers = [method.name for method in request.methods if method.takes_gradients]
     if not engine.has_gradients and takers:
         yield f"{', '.join(takers)}: needs whole gradients, {why}. Use DDP, or leave it out."
+    holders = [method.name for method in request.methods if method.takes_weights]
+    if not engine.has_weights and holders:
+        yield (
+            f"{', '.join(holders)}: needs the whole model on each rank, but {engine.name} keeps only a shard of it there. "
+            "Use DDP, or a method that goes by losses and outputs, such as DERPlusPlus or ERACE."
+        )
     if not engine.has_weights and "update_norm" in request.policy.needs:
         yield (
             f"mixing={request.policy.name} measures how far a step moves the weights, but {engine.name} keeps only a "

@@ -1,0 +1,50 @@
+"""Copies of the model for FSDP2 and DeepSpeed, which take over the model that a trainer is given."""
+
+import copy
+import dataclasses
+
+import torch
+from accelerate.utils import broadcast
+from torch import nn
+from torch.distributed.tensor import DTensor
+from transformers import TrainingArguments
+
+from mixer import MixingTrainer
+from mixer.trainer.engines import is_requested
+
+
+class ModelCopies:
+    """Gives each task a copy of the model to train, and takes its weights back when the task ends.
+
+    FSDP2 replaces the parameters of a model with shards, and DeepSpeed attaches itself to them, both for good: a second
+    trainer needs a model without traces of the first. The model itself stays whole, on the CPU of each rank. Without
+    such an engine the model itself is trained.
+
+    Args:
+        model: The model.
+        args: The training arguments.
+    """
+
+    def __init__(self, model: nn.Module, args: TrainingArguments):
+        self._model, self._args, self._are_made = model, args, is_requested(args)
+
+    def new(self) -> nn.Module:
+        """Returns the model that a task trains."""
+        return copy.deepcopy(self._model) if self._are_made else self._model
+
+    def arguments(self, output_dir: str) -> TrainingArguments:
+        """Returns the training arguments of a task; DeepSpeed's need a configuration in which nothing is filled in yet."""
+        args = dataclasses.replace(self._args) if self._args.deepspeed else copy.copy(self._args)
+        args.output_dir = output_dir
+        return args
+
+    @torch.no_grad()
+    def take_back(self, trainer: MixingTrainer) -> None:
+        """Takes the weights that a trainer's model has now; all ranks have to call it.
+
+        Shards are gathered one tensor at a time; what is not sharded, such as running statistics, is that of rank 0.
+        """
+        if self._are_made:
+            whole = self._model.state_dict()
+            for name, tensor in trainer.side_runs.model.state_dict().items():
+                whole[name].copy_(tensor.full_tensor() if isinstance(tensor, DTensor) else broadcast(tensor))
