@@ -126,10 +126,10 @@ def _refusals(engine: Engine, request: EngineRequest) -> Iterator[str]:
     if not engine.has_gradients and takers:
         yield f"{', '.join(takers)}: needs whole gradients, {why}. Use DDP, or leave it out."
     holders = [method.name for method in request.methods if method.takes_weights]
-    if not engine.has_weights and holders:
+    if not engine.has_gradients and holders:
         yield (
-            f"{', '.join(holders)}: needs the whole model on each rank, but {engine.name} keeps only a shard of it there. "
-            "Use DDP, or a method that goes by losses and outputs, such as DERPlusPlus or ERACE."
+            f"{', '.join(holders)}: copies or changes the whole model, but under {engine.name} each rank has only a "
+            "shard of what is trained. Use DDP, or a method that goes by the model's outputs, such as DERPlusPlus."
         )
     if not engine.has_weights and "update_norm" in request.policy.needs:
         yield (

@@ -106,8 +106,8 @@ class Method(StepHook):
 
     A subclass sets `adds_term` if it returns a `term`, `one_stream_each` if micro-batches must contain one stream each,
     `needs_samples` if steps must keep their samples, `takes_gradients` if each rank must have whole gradients of its
-    own, as with DDP, `takes_weights` if each rank must have the whole model, so that it can copy, change or run it
-    alone, and `adds_parameters` if `begin_task` adds parameters, so that each task needs a new optimizer.
+    own, as with DDP, `takes_weights` if it copies, changes or runs the whole model by itself, which needs DDP too, and
+    `adds_parameters` if `begin_task` adds parameters, so that each task needs a new optimizer.
     """
 
     adds_term: bool = False

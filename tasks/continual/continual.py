@@ -53,7 +53,8 @@ class ContinualRun:
     run writes `scores.json` there, `metrics.json` after each task, and at the end `scores.html`, a page with heat maps.
 
     Args:
-        model: The model; it is trained in place.
+        model: The model; it is trained in place. FSDP2 and DeepSpeed train a copy of it in each task, whose weights it
+            has when the task ends: it stays whole, on the CPU of each rank.
         sequence: The tasks.
         args: The training arguments of each task; `output_dir` is the folder of the whole run.
         head: The output layer: `"whole"` has all classes from the start, `"growing"` adds the classes of a task when it
@@ -106,7 +107,7 @@ class ContinualRun:
         **options: Any,
     ):
         check_types(model, sequence, args, memory, methods, trainer_class)
-        check_values(args, optimizer, curve_steps, score_steps, options)
+        check_values(optimizer, curve_steps, score_steps, options)
         self.model, self.sequence, self.args, self.memory = model, sequence, args, memory
         self.rehearsal = Rehearsal(memory, second_draw, mixing, methods, sequence)
         if self.rehearsal.adds_parameters:
@@ -135,7 +136,7 @@ class ContinualRun:
         """Creates the trainer of the first task, so that wrong arguments raise before anything is written."""
         self.rehearsal.refuse_earlier_tasks()
         self._first_trainer = self._new_trainer(0)
-        check_engine(self._first_trainer, self._keeps_optimizer, self.memory, self.rehearsal.adds_parameters)
+        check_engine(self._first_trainer, self._keeps_optimizer, self.memory)
 
     def hold_output(self) -> None:
         """Locks the output folder until `run` ends or fails; all ranks have to call it.

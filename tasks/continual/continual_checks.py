@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from torch import nn
-from transformers import TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from mixer.trainer.engines import engine_of
 from mixer.trainer.method import as_methods
@@ -51,9 +51,7 @@ def check_added_parameters(args: TrainingArguments, optimizer: Optimizer) -> Non
         )
 
 
-def check_engine(
-    trainer: MixingMixin, keeps_optimizer: bool, memory: ReplayBuffer | None, adds_parameters: bool
-) -> None:
+def check_engine(trainer: Trainer, keeps_optimizer: bool, memory: ReplayBuffer | None) -> None:
     """Raises a `ValueError` for what the engine of a task's trainer does not support in a continual run."""
     engine = engine_of(trainer)
     if not engine.has_layers:
@@ -66,11 +64,6 @@ def check_engine(
             f"optimizer='kept' takes the optimizer's state from task to task, but {engine.name} keeps a part of it on "
             "each rank. Say optimizer='fresh', or use DDP."
         )
-    if not engine.has_gradients and adds_parameters:
-        raise ValueError(
-            f"A method adds parameters to the model when a task begins, but under {engine.name} each task trains a "
-            "copy of the model. Use DDP, or a method that adds none."
-        )
     if not engine.has_weights and memory is not None and "features" in memory.selection.needs:
         raise ValueError(
             f"memory: selection={memory.selection.name} chooses by features at the end of a task, when {engine.name} "
@@ -78,9 +71,7 @@ def check_engine(
         )
 
 
-def check_values(
-    args: TrainingArguments, optimizer: Any, curve_steps: Any, score_steps: Any, options: Mapping[str, Any]
-) -> None:
+def check_values(optimizer: Any, curve_steps: Any, score_steps: Any, options: Mapping[str, Any]) -> None:
     """Raises a `ValueError` for a value that a continual run does not support."""
     if optimizer not in ("fresh", "kept"):
         raise ValueError(f"optimizer must be 'fresh' or 'kept', got {optimizer!r}.")

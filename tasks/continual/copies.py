@@ -33,7 +33,7 @@ class ModelCopies:
         return copy.deepcopy(self._model) if self._are_made else self._model
 
     def arguments(self, output_dir: str) -> TrainingArguments:
-        """Returns the training arguments of a task; DeepSpeed's need a configuration in which nothing is filled in yet."""
+        """Returns the arguments of a task; those for DeepSpeed anew, with nothing filled in by the task before."""
         args = dataclasses.replace(self._args) if self._args.deepspeed else copy.copy(self._args)
         args.output_dir = output_dir
         return args
@@ -46,5 +46,6 @@ class ModelCopies:
         """
         if self._are_made:
             whole = self._model.state_dict()
-            for name, tensor in trainer.side_runs.model.state_dict().items():
+            for name, part in trainer.side_runs.model.state_dict().items():
+                tensor = part.to(trainer.args.device)  # with offloading it is elsewhere, where ranks cannot gather it
                 whole[name].copy_(tensor.full_tensor() if isinstance(tensor, DTensor) else broadcast(tensor))
