@@ -101,7 +101,8 @@ def _inputs(trainer: MixingTrainer, dataset: Any, indices: Int64Array) -> Inputs
         return trainer.side_runs.inputs_of_columns(dataset.read_columns(indices))
     read_several = getattr(dataset, "__getitems__", None)
     samples = read_several(indices.tolist()) if read_several else [dataset[index] for index in indices.tolist()]
-    return trainer.side_runs.collator(list(samples))
+    collated: Inputs = trainer.side_runs.collator(list(samples))
+    return collated
 
 
 def _num_right(trainer: MixingTrainer, classes: Sequence[int] | None, model: nn.Module, inputs: Inputs) -> Sums:

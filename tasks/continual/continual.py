@@ -240,7 +240,7 @@ class ContinualRun:
 
     def _train_task(self, number: int, resume: bool) -> None:
         trainer, self._first_trainer = self._first_trainer or self._new_trainer(number), None
-        self.head.begin(trainer.model, number)  # a copy, for some engines
+        self.head.begin(trainer.side_runs.model, number)  # a copy, for some engines
         if self._keeps_optimizer and number:
             self._optimizer.give(trainer)
         scores_before = number == 0 and self._scores_before and 0 not in self.scores.recorded
