@@ -64,10 +64,10 @@ def check_engine(trainer: Trainer, keeps_optimizer: bool, memory: ReplayBuffer |
             f"optimizer='kept' takes the optimizer's state from task to task, but {engine.name} keeps a part of it on "
             "each rank. Say optimizer='fresh', or use DDP."
         )
-    if not engine.has_weights and memory is not None and "features" in memory.selection.needs:
+    if not engine.has_gradients and memory is not None and "features" in memory.selection.needs:
         raise ValueError(
-            f"memory: selection={memory.selection.name} chooses by features at the end of a task, when {engine.name} "
-            "keeps only a shard of the model on each rank. Use 'Reservoir' or 'ClassBalanced', or DDP."
+            f"memory: selection={memory.selection.name} chooses by features, for which each rank runs the model by "
+            f"itself at the end of a task, but {engine.name} has it then. Use 'Reservoir' or 'ClassBalanced', or DDP."
         )
 
 

@@ -14,7 +14,11 @@ from tests.tasks.test_continual import new_model
 CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("zero3",), {}, "DeepSpeed ZeRO-3 has its weights in parts from the start. Use FSDP2, stage 2 or DDP"),
     (("fsdp2", "zero1", "zero2"), {"keeps_optimizer": True}, "optimizer='kept' .* Say optimizer='fresh', or use DDP"),
-    (("fsdp2",), {"memory": ReplayBuffer(8, "Herding", is_online=False)}, "selection=Herding .* shard .* 'Reservoir'"),
+    (
+        ("fsdp2", "zero1", "zero2"),
+        {"memory": ReplayBuffer(8, "Herding", is_online=False)},
+        "selection=Herding chooses by features, .* Use 'Reservoir' or 'ClassBalanced', or DDP",
+    ),
 ]
 
 
