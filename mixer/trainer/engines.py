@@ -39,8 +39,7 @@ class Engine:
 
 def is_requested(args: TrainingArguments) -> bool:
     """Whether FSDP or DeepSpeed is requested, by the training arguments or by `accelerate launch`."""
-    by_launch = any(parse_flag_from_env(f"ACCELERATE_USE_{name}") for name in ("FSDP", "DEEPSPEED"))
-    return bool(args.fsdp or args.deepspeed or by_launch)
+    return bool(args.fsdp or args.deepspeed_plugin or parse_flag_from_env("ACCELERATE_USE_FSDP"))
 
 
 def engine_of(trainer: Trainer) -> Engine:

@@ -34,7 +34,7 @@ class ModelCopies:
 
     def arguments(self, output_dir: str) -> TrainingArguments:
         """Returns the arguments of a task; those for DeepSpeed anew, with nothing filled in by the task before."""
-        args = dataclasses.replace(self._args) if self._args.deepspeed else copy.copy(self._args)
+        args = dataclasses.replace(self._args) if self._args.deepspeed_plugin else copy.copy(self._args)
         args.output_dir = output_dir
         return args
 

@@ -38,13 +38,12 @@ def test_what_an_engine_cannot_give_is_refused_and_ddp_gives_it(
 def test_a_copy_is_trained_where_an_engine_is_requested_and_else_the_model_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("FSDP", "DEEPSPEED"):
-        monkeypatch.delenv(f"ACCELERATE_USE_{name}", raising=False)
-    model, args = new_model(), SimpleNamespace(fsdp=None, deepspeed=None)
+    monkeypatch.delenv("ACCELERATE_USE_FSDP", raising=False)
+    model, args = new_model(), SimpleNamespace(fsdp=None, deepspeed_plugin=None)
 
     def is_copied(**changes: Any) -> bool:
         return ModelCopies(model, SimpleNamespace(**{**vars(args), **changes})).new() is not model  # type: ignore[arg-type]
 
-    assert [is_copied(), is_copied(fsdp=True), is_copied(deepspeed={"stage": 2})] == [False, True, True]
+    assert [is_copied(), is_copied(fsdp=True), is_copied(deepspeed_plugin=object())] == [False, True, True]
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # as `accelerate launch` sets it
     assert is_copied()
