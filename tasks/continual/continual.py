@@ -119,7 +119,7 @@ class ContinualRun:
         self.folder, self._batch_size, self._curve_steps = Path(str(args.output_dir)), batch_size, curve_steps
         self._keeps_optimizer, self._optimizer = optimizer == "kept", KeptOptimizer(self.head)
         self._scores_before, self._trainer_class, self._options = scores_before, trainer_class, options
-        self._model_file, self._copies = ModelFile(model), ModelCopies(model, args)
+        self._model_file, self._copies = ModelFile(model), ModelCopies(args)
         self._ends = Ends(self.folder, sequence.names, self._description, self._settings)
         self._num_done: int | None = None  # until it has begun
         self._pace = pd.DataFrame()
@@ -256,13 +256,13 @@ class ContinualRun:
                 self._optimizer.take(trainer)
             self.rehearsal.end_task(trainer, number)
         self.scoring.record(trainer, number + 1)
-        self._copies.take_back(trainer)
+        self._copies.take_back(trainer, self.model)
 
     def _new_trainer(self, number: int) -> MixingTrainer:
         self.head.begin(self.model, number)
         args, task = self._copies.arguments(str(self._ends.folder_of(number))), self.sequence[number]
         return self._trainer_class(
-            model=self._copies.new(),
+            model=self._copies.new(self.model),
             args=args,
             train_dataset=[Stream(task.name, task.train), *self.rehearsal.new_streams()],
             batch_size=self._batch_size,

@@ -21,16 +21,15 @@ class ModelCopies:
     such an engine the model itself is trained.
 
     Args:
-        model: The model.
         args: The training arguments.
     """
 
-    def __init__(self, model: nn.Module, args: TrainingArguments):
-        self._model, self._args, self._are_made = model, args, is_requested(args)
+    def __init__(self, args: TrainingArguments):
+        self._args, self._are_made = args, is_requested(args)
 
-    def new(self) -> nn.Module:
+    def new(self, model: nn.Module) -> nn.Module:
         """Returns the model that a task trains."""
-        return copy.deepcopy(self._model) if self._are_made else self._model
+        return copy.deepcopy(model) if self._are_made else model
 
     def arguments(self, output_dir: str) -> TrainingArguments:
         """Returns the arguments of a task; those for DeepSpeed anew, with nothing filled in by the task before."""
@@ -39,13 +38,13 @@ class ModelCopies:
         return args
 
     @torch.no_grad()
-    def take_back(self, trainer: MixingTrainer) -> None:
-        """Takes the weights that a trainer's model has now; all ranks have to call it.
+    def take_back(self, trainer: MixingTrainer, model: nn.Module) -> None:
+        """Gives the model the weights that a trainer's copy has now; all ranks have to call it.
 
         Shards are gathered one tensor at a time; what is not sharded, such as running statistics, is that of rank 0.
         """
         if self._are_made:
-            whole = self._model.state_dict()
+            whole = model.state_dict()
             for name, part in trainer.side_runs.model.state_dict().items():
                 tensor = part.to(trainer.args.device)  # with offloading it is elsewhere, where ranks cannot gather it
                 whole[name].copy_(tensor.full_tensor() if isinstance(tensor, DTensor) else broadcast(tensor))

@@ -42,7 +42,7 @@ def test_a_copy_is_trained_where_an_engine_is_requested_and_else_the_model_itsel
     model, args = new_model(), SimpleNamespace(fsdp=None, deepspeed_plugin=None)
 
     def is_copied(**changes: Any) -> bool:
-        return ModelCopies(model, SimpleNamespace(**{**vars(args), **changes})).new() is not model  # type: ignore[arg-type]
+        return ModelCopies(SimpleNamespace(**{**vars(args), **changes})).new(model) is not model  # type: ignore[arg-type]
 
     assert [is_copied(), is_copied(fsdp=True), is_copied(deepspeed_plugin=object())] == [False, True, True]
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # as `accelerate launch` sets it
