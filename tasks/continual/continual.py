@@ -216,11 +216,11 @@ class ContinualRun:
             ValueError: As `begin`; or if no task can be evaluated before the first one.
         """
         rank_sync = self._new_agreement()
+        begun = self.begin(resume, overwrite) if self._num_done is None else self._num_done
         freezes = gc.get_freeze_count() == 0
         if freezes:
             gc.freeze()  # accelerate collects garbage in each `train`, over all objects that are not frozen
         try:
-            begun = self.begin(resume, overwrite) if self._num_done is None else self._num_done
             self.hold_output()  # where an error ended it before, others were let in
             for number in range(begun, len(self.sequence)):
                 self._train_task(number, self._goes_on and number == begun)
