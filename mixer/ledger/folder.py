@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mixer.ledger.ledger import FORMAT_VERSION, Ledger
-from mixer.utils.validation import load_json, refusing_damage, whole_number
+from mixer.utils.validation import load_json, whole_number
 
 
 def open_ledger(folder: str | Path) -> Ledger:
@@ -41,8 +41,7 @@ def interval_in(note: Mapping[str, Any], folder: Path) -> int:
     Raises:
         ValueError: If the recorded number is invalid.
     """
-    with refusing_damage(f"{folder / 'ledger' / 'ledger.json'}"):
-        return whole_number(note.get("interval_steps", 1), "interval_steps", 1)
+    return whole_number(note.get("interval_steps", 1), f"interval_steps in {folder / 'ledger' / 'ledger.json'}", 1)
 
 
 def read_description(folder: str | Path) -> dict[str, Any]:

@@ -136,12 +136,12 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
         summaries = [_of_training(summary) for summary in summaries]
     is_short = len(summaries) > _MOST_WHOLE
     width = 2 if is_short else 4
-    table = Table(title=title)
+    longest = [f"{one.name}: rows of {one.interval_steps} steps" for one in summaries if one.interval_steps > 1]
+    table = Table(title=title, caption=", ".join(longest) or None)
     table.add_column("stream", justify="left")
     for summary in summaries:
         table.add_column(f"{summary.name}\n{'loss' if is_short else 'loss first → last'}", justify="right")
-        rows = "" if summary.interval_steps == 1 else f", {summary.interval_steps} a row"
-        table.add_column(f"{summary.steps} steps{rows}\nsamples", justify="right")
+        table.add_column(f"{summary.steps} steps\nsamples", justify="right")
         for title in ("\ncoverage", "mean\nweight")[: width - 2]:
             table.add_column(title, justify="right")
     if any(summary.objective is not None for summary in summaries):
