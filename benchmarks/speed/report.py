@@ -52,6 +52,7 @@ class Length:
 
 
 _FULL = (Length(4, 250_000), Length(100, 10_000), Length(300, 3_334))
+_LONGEST = (Length(10_000, 100_000, 0, 65_536),)
 _QUICK = (Length(4, 500), Length(20, 100))
 
 
@@ -172,12 +173,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short runs, once: a smoke test")
+    parser.add_argument(
+        "--longest", action="store_true", help="10,000 streams for 100,000 steps, in place of the others"
+    )
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--json", metavar="FILE", help="write every figure there")
     args = parser.parse_args(argv)
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
-        for length in _QUICK if args.quick else _FULL:
+        for length in _QUICK if args.quick else _LONGEST if args.longest else _FULL:
             folder = Path(name) / f"{length.num_streams} streams, {length.num_steps:,} steps"
             write_ledger(folder, length)
             turns = [measure(folder) for _ in range(1 if args.quick else args.repetitions)]
