@@ -68,7 +68,10 @@ COMMANDS = {
         "continual.command",
         "Do published results of continual learning reproduce?",
         None,
-        ("--protocol", "clinc150", "--method", "er-ring", "--buffer", "6", *_ONCE, "--data-dir", DATA),
+        (
+            *("--protocol", "clinc150", "--method", "er-ring", "--buffer", "6", *_ONCE),
+            *("--data-dir", DATA, "--folder", FOLDER),
+        ),
     ),
     "replay_bound": Command("continual.replay_bound", "How much to replay for a bound on the old loss?", 10, _QUICK),
     "replay": Command(

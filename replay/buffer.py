@@ -125,14 +125,7 @@ class ReplayBuffer(Memory):
             ValueError: If the selection needs a missing argument, lengths differ, or an index is out of range.
             TypeError: If the data set cannot be indexed, or an argument has the wrong type.
         """
-        if not isinstance(source, str):
-            raise TypeError(f"remember: source must be the name of the data set, such as 'old', got {source!r}.")
-        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-            raise TypeError(f"remember {source!r}: a data set with __len__ and __getitem__ is needed, got {dataset!r}.")
-        picked = np.arange(len(dataset)) if indices is None else as_whole_numbers("indices", indices)
-        if len(picked) and not (picked.min() >= 0 and picked.max() < len(dataset)):
-            worst = picked.min() if picked.min() < 0 else picked.max()
-            raise ValueError(f"remember {source!r}: indices of its {len(dataset)} samples count from 0, got {worst}.")
+        picked = _checked_numbers(source, dataset, indices)
         self.start_if_new(0)
         source_id = self.sources.add(source, dataset, is_read=not self.storage.keeps_contents)
         where = addresses(source_id, picked)
@@ -245,3 +238,16 @@ class ReplayBuffer(Memory):
         """Returns the method that fills the buffer during a run; see `mixer.mixture.cursor.GrowingDataset`."""
         self.feeding = BufferFeeding(self, name)
         return self.feeding
+
+
+def _checked_numbers(source: str, dataset: Any, indices: Iterable[int] | None) -> Int64Array:
+    """Returns the numbers of the samples to remember, once the arguments of `remember` are checked."""
+    if not isinstance(source, str):
+        raise TypeError(f"remember: source must be the name of the data set, such as 'old', got {source!r}.")
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise TypeError(f"remember {source!r}: a data set with __len__ and __getitem__ is needed, got {dataset!r}.")
+    picked = np.arange(len(dataset)) if indices is None else as_whole_numbers("indices", indices)
+    if len(picked) and not (picked.min() >= 0 and picked.max() < len(dataset)):
+        worst = picked.min() if picked.min() < 0 else picked.max()
+        raise ValueError(f"remember {source!r}: indices of its {len(dataset)} samples count from 0, got {worst}.")
+    return picked

@@ -58,6 +58,9 @@ class MLPForImageClassification(PreTrainedModel):
         self.head = nn.Linear(sizes[-1], int(config.num_labels or 0))
         self.post_init()  # type: ignore[no-untyped-call]
 
+    def get_input_embeddings(self) -> None:  # type: ignore[override]
+        """Says that there are none, which FSDP asks; see `PreTrainedModel.get_input_embeddings`."""
+
     def _init_weights(self, module: nn.Module) -> None:
         deviation = self.config.initial_deviation
         if isinstance(module, nn.Linear) and deviation is None:

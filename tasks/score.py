@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
@@ -19,6 +19,7 @@ from mixer.distributed.collectives import RemoteError
 from mixer.loading.reader import ColumnReader
 from mixer.loading.step import MicroBatch
 from mixer.models.side_state import evaluating
+from mixer.utils.arrays import Int64Array
 from tasks.generation import TEXT_SCORES, TextScore, generate_answers, score_texts
 from tasks.task import Task, TaskSequence
 
@@ -66,8 +67,8 @@ def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64) -> flo
 
     def measure(model: nn.Module, inputs: Inputs) -> Sums:
         micro = MicroBatch(inputs, np.zeros(0, dtype=np.int64), False)
-        num_items = int(runs.items(micro).sum())
-        return (float(runs.mean_loss(micro, model)) * num_items if num_items else 0.0), num_items
+        num_items, loss = int(runs.items(micro).sum()), float(runs.mean_loss(micro, model))
+        return (loss * num_items if num_items else 0.0), num_items
 
     return _mean_over(trainer, dataset, batch_size, measure)
 
@@ -75,33 +76,33 @@ def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64) -> flo
 def _mean_over(
     trainer: MixingTrainer, dataset: Any, batch_size: int, measure: Callable[[nn.Module, Inputs], Sums]
 ) -> float:
-    args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model_wrapped)
-    own = np.arange(args.process_index, len(dataset), args.world_size)
+    model, on_all_ranks = trainer.accelerator.unwrap_model(trainer.model_wrapped), trainer.side_runs.on_all_ranks
+    rank, world_size = trainer.args.process_index, trainer.args.world_size
+    own = np.arange(rank, len(dataset), world_size)
 
     def own_sums() -> Tensor:
         sums = torch.zeros(2, dtype=torch.float64)
         with evaluating(model), trainer.accelerator.autocast():
-            for inputs in _batches(trainer, dataset, own, batch_size):
-                sums += torch.tensor(measure(model, inputs), dtype=torch.float64)
+            # As many batches on each rank: those of sharded models run together. One without samples does not count.
+            for start in range(0, math.ceil(len(dataset) / world_size), batch_size):
+                part = own[start : start + batch_size]
+                inputs = on_all_ranks(partial(_inputs, trainer, dataset, part if len(part) else np.zeros(1, dtype=int)))
+                sums += torch.tensor(measure(model, inputs), dtype=torch.float64) * bool(len(part))
         return sums
 
-    sums = trainer.side_runs.on_all_ranks(own_sums)
-    total, count = trainer.accelerator.reduce(sums.to(args.device), "sum").tolist()
+    sums = on_all_ranks(own_sums)
+    total, count = trainer.accelerator.reduce(sums.to(trainer.args.device), "sum").tolist()
     return float(total / count) if count else float("nan")
 
 
-def _batches(trainer: MixingTrainer, dataset: Any, indices: Any, batch_size: int) -> Iterator[Inputs]:
-    """Gives inputs as the model is trained on them."""
-    reads_columns = isinstance(dataset, ColumnReader) and trainer.data_collator is default_data_collator
-    collate = trainer.side_runs.collator
+def _inputs(trainer: MixingTrainer, dataset: Any, indices: Int64Array) -> Inputs:
+    """Returns inputs as the model is trained on them."""
+    if isinstance(dataset, ColumnReader) and trainer.data_collator is default_data_collator:
+        return trainer.side_runs.inputs_of_columns(dataset.read_columns(indices))
     read_several = getattr(dataset, "__getitems__", None)
-    for start in range(0, len(indices), batch_size):
-        part = indices[start : start + batch_size]
-        if reads_columns:
-            yield trainer.side_runs.inputs_of_columns(dataset.read_columns(part))
-        else:
-            samples = read_several(part.tolist()) if read_several else [dataset[int(index)] for index in part]
-            yield collate(list(samples))
+    samples = read_several(indices.tolist()) if read_several else [dataset[index] for index in indices.tolist()]
+    collated: Inputs = trainer.side_runs.collator(list(samples))
+    return collated
 
 
 def _num_right(trainer: MixingTrainer, classes: Sequence[int] | None, model: nn.Module, inputs: Inputs) -> Sums:

@@ -1,37 +1,44 @@
 """Continual learning by published protocols.
 
-`python -m benchmarks continual --protocol NAME --method NAME [--memory-per-class M | --buffer N] --data-dir
-DIR` gives one row: a method with a memory on all seeds, its average accuracy, forgetting, time, and how fast the last
-task is trained compared with the first. `torchrun --nproc_per_node 2 -m benchmarks continual ...` does it on
-two ranks. What each protocol is, and what was published, is said in `benchmarks.continual.protocols`; methods are in
-`benchmarks.continual.methods`.
+`python -m benchmarks continual --protocol NAME ... --method NAME ... [--memory-per-class M | --buffer N] --data-dir
+DIR` gives a row for each method that fits a protocol, with its memory. A row sums up all seeds: average accuracy, or
+loss, at the end, forgetting, time, peak memory in training above what was there after imports, and how fast the last
+task is trained compared with the first. `all` stands for every protocol, or for every method. A method that does not
+fit a protocol is left out of it, and refused with the reason where it fits none of those named.
+
+A run has a process of its own, and its result a file in `--folder`, so that nothing is run twice; `--report` runs
+nothing. `torchrun --nproc_per_node 2 -m benchmarks continual ...` does it on two ranks. What each protocol is, and what
+was published, is said in `benchmarks.continual.protocols`; methods are in `benchmarks.continual.methods`.
 """
 
 import argparse
+import multiprocessing
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import PrinterCallback, ProgressCallback, set_seed
 from transformers.utils import logging
 
-from benchmarks.common import show, write_json
-from benchmarks.continual.methods import METHODS
+from benchmarks.continual.methods import METHODS, WITHOUT_MEMORY, why_unfit
 from benchmarks.continual.protocols import PROTOCOLS, Protocol
+from benchmarks.continual.results import Run, report
+from benchmarks.peers.peak import Peak
 from mixer import MixingTrainer
 from tasks.continual.continual import ContinualRun
 from tasks.continual.ends import read_pace
 from tasks.metrics.metrics import all_metrics
 
-_COLUMNS = ["method", "memory", "ACC", "published", "forgetting", "s a seed", "samples/s at first", "last / first"]
+_ALL = "all"
 
 
 class QuietTrainer(MixingTrainer):
@@ -43,7 +50,9 @@ class QuietTrainer(MixingTrainer):
             self.remove_callback(callback)
 
 
-def run_once(protocol: Protocol, method: str, memory: int, seed: int, data_dir: Path) -> dict[str, float]:
+def run_once(
+    protocol: Protocol, method: str, memory: int, seed: int, data_dir: Path, base_dir: Path
+) -> dict[str, float]:
     """Trains on the protocol's tasks once.
 
     Args:
@@ -52,19 +61,24 @@ def run_once(protocol: Protocol, method: str, memory: int, seed: int, data_dir: 
         memory: Entries of the memory: a class, or in all, as the protocol counts them.
         seed: Seed of the weights, of the tasks and of every order.
         data_dir: Folder of the data.
+        base_dir: Folder that keeps the models that runs begin with.
 
     Returns:
-        All metrics in per cent, the samples a second of the first task that replays and of the last one and their ratio
-        (`first_rate`, `last_rate`, `last_over_first`), and `seconds`, evaluation included.
+        All metrics, accuracies in per cent, the samples a second of the first task that replays and of the last one and
+        their ratio (`first_rate`, `last_rate`, `last_over_first`), `seconds`, evaluation included, and the memory,
+        `peak_bytes` and `growth_bytes`.
     """
+    peak = Peak()
     set_seed(seed)
     tasks = protocol.sequence(data_dir, seed)
     setting = METHODS[method](protocol, memory, len(tasks))
     sequence, score = setting.arranged(tasks)
+    model = protocol.model(seed, base_dir)
+    peak.forget()  # what reading the files took
     started = time.perf_counter()
     with _shared_folder() as folder:
         run = ContinualRun(
-            protocol.model(),
+            model if setting.adapt is None else setting.adapt(model),
             sequence,
             protocol.arguments(folder, seed, method),
             memory=setting.memory,
@@ -77,11 +91,12 @@ def run_once(protocol: Protocol, method: str, memory: int, seed: int, data_dir: 
         )
         scores = run.run()
         rates = read_pace(folder, sequence.names).samples_per_second
-    metrics = {name: 100 * value for name, value in all_metrics(scores).items()}
+    unit = 100.0 if scores.higher_is_better else 1.0
+    metrics = {name: unit * value for name, value in all_metrics(scores).items()}
     # Steps without replay are half as large: the first task that compares with the last is the first that replays.
     first = rates.iloc[0 if setting.memory is None or setting.memory.is_online else 1]
     pace = {"first_rate": first, "last_rate": rates.iloc[-1], "last_over_first": rates.iloc[-1] / first}
-    return {**metrics, **pace, "seconds": time.perf_counter() - started}
+    return {**metrics, **pace, "seconds": time.perf_counter() - started, **peak.figures()}
 
 
 @contextmanager
@@ -98,55 +113,78 @@ def _shared_folder() -> Iterator[str]:
             shutil.rmtree(folder[0])
 
 
+def _run_and_write(run: Run, folder: Path, data_dir: Path, threads: int) -> str:
+    """Runs once and keeps the result; says what failed, so that other runs go on."""
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    torch.set_num_threads(threads)
+    state = PartialState(cpu=True)
+    try:
+        found = run_once(PROTOCOLS[run.protocol], run.method, run.memory, run.seed, data_dir, folder)
+    except (ValueError, FileNotFoundError) as error:
+        return f"{run}: {error}"
+    if state.is_main_process:
+        run.write(folder, found)
+        print(f"{run.protocol}, {run.method}, seed {run.seed}: {found['seconds']:.0f} s", flush=True)
+    return ""
+
+
+def _planned(args: argparse.Namespace, ranks: int) -> Iterable[Run]:
+    """Gives the runs of all methods that fit, seed by seed."""
+    for seed in range(1, args.seeds + 1):
+        for name in args.protocol:
+            protocol = PROTOCOLS[name]
+            for method in args.method:
+                if not why_unfit(method, protocol):
+                    memory = 0 if method in WITHOUT_MEMORY else args.memory or protocol.memory
+                    yield Run(name, method, memory, seed, ranks)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs a row and prints it.
+    """Runs what is missing, and prints the table.
 
     Args:
         argv: Command line; `None` takes the process's own.
+
+    Raises:
+        SystemExit: If runs failed.
     """
-    args = _arguments(argv)
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    torch.set_num_threads(args.threads)
-    protocol, state = PROTOCOLS[args.protocol], PartialState(cpu=True)
-    runs = [run_once(protocol, args.method, args.memory, seed, args.data_dir) for seed in range(1, args.seeds + 1)]
-    accuracies = [run["average_accuracy"] for run in runs]
-    figures = {
-        "protocol": args.protocol,
-        "method": args.method,
-        "memory": args.memory,
-        "seeds": args.seeds,
-        "acc_mean": float(np.mean(accuracies)),
-        "acc_std": float(np.std(accuracies, ddof=1)) if args.seeds > 1 else float("nan"),
-        "forgetting_mean": float(np.mean([run["forgetting"] for run in runs])),
-        "seconds": float(np.sum([run["seconds"] for run in runs])),
-        "ranks": state.num_processes,
-        "threads": args.threads,
-        **{
-            name: float(np.median([run[name] for run in runs]))
-            for name in ("first_rate", "last_rate", "last_over_first")
-        },
-    }
-    if not state.is_main_process:
-        return
-    published = protocol.published.get((args.method, args.memory), "-")
-    row = [args.method, str(args.memory), f"{figures['acc_mean']:.1f} ± {figures['acc_std']:.1f}", published]
-    rest = [f"{figures['forgetting_mean']:.1f}", f"{figures['seconds'] / args.seeds:.0f}"]
-    rates = [f"{figures['first_rate']:,.0f}", f"{figures['last_over_first']:.2f}"]
-    show(args.protocol, _COLUMNS, [[*row, *rest, *rates]])
-    write_json(args.json, {**figures, "runs": runs})
+    args, failed = _arguments(argv), list[str]()
+    if not args.report:
+        state = PartialState(cpu=True)
+        missing = [run for run in _planned(args, state.num_processes) if not run.path(args.folder).is_file()]
+        work = partial(_run_and_write, folder=args.folder, data_dir=args.data_dir, threads=args.threads)
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(args.parallel, context, max_tasks_per_child=1) as pool:
+            done = pool.map(work, missing) if state.num_processes == 1 else map(work, missing)
+            failed = [why for why in done if why]
+        if not state.is_main_process:
+            return
+    print(report(args.folder, args.protocol, args.method))
+    if failed:
+        raise SystemExit("\n".join(failed))
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--protocol", choices=list(PROTOCOLS), required=True)
-    parser.add_argument("--method", choices=list(METHODS), required=True)
+    parser.add_argument("--protocol", nargs="+", choices=[*PROTOCOLS, _ALL], default=[_ALL])
+    parser.add_argument("--method", nargs="+", choices=[*METHODS, _ALL], default=[_ALL])
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument("--memory-per-class", dest="memory", type=int, help="entries a class (and task, if domains)")
-    memory.add_argument("--buffer", dest="memory", type=int, help="entries in all")
+    memory.add_argument("--buffer", dest="memory", type=int, help="entries in all; default: the protocol's")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--data-dir", type=Path, help="folder of the data")
+    parser.add_argument("--folder", type=Path, default=Path("runs/continual"), help="folder of the results")
+    parser.add_argument("--parallel", type=int, default=1, help="processes; with more than one, times say less")
+    parser.add_argument("--threads", type=int, default=1, help="of a process")
+    parser.add_argument("--report", action="store_true", help="print what was run, and run nothing")
     args = parser.parse_args(argv)
-    args.memory = args.memory or 0
+    if args.data_dir is None and not args.report:
+        parser.error("the protocols are made of files: give their folder by --data-dir.")
+    args.protocol = [*PROTOCOLS] if _ALL in args.protocol else args.protocol
+    for method in () if _ALL in args.method or args.report else args.method:
+        reasons = [f"{name}: {why}" for name in args.protocol if (why := why_unfit(method, PROTOCOLS[name]))]
+        if len(reasons) == len(args.protocol):
+            parser.error("\n".join(reasons))
+        print(*reasons, sep="\n", end="\n" if reasons else "")
+    args.method = [*METHODS] if _ALL in args.method else args.method
     return args

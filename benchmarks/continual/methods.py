@@ -4,25 +4,45 @@
 a memory that `replay.selection` of that name fills. One that goes by losses or gradients needs a memory that is filled
 as samples are trained on; one that chooses among all samples of a task at once needs a task that is there to be read
 again at its end, and so more than one pass. The other methods are those of `tasks.methods` and `replay`; *icarl* and
-*scr* have a herding memory and are scored by the nearest mean, and *gdumb* is trained on its memory alone.
+*scr* have a herding memory and are scored by the nearest mean, and *gdumb* is trained on its memory alone. *lora* is
+fine-tuning of one adapter for all tasks, to compare *o-lora* and *inf-lora* with, which have one a task; *sdft* samples
+the answers to the beginnings of blocks, and *lamol* fills its memory with what the model writes.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from benchmarks.continual.protocols import A_GEM_BATCH, Protocol
+from benchmarks.continual.text import answered
 from mixer import MixingTrainer
 from mixer.policies import Policy
 from mixer.trainer.method import Method as TakesPart
 from replay import AGEM, DER, DERPlusPlus, ReplayBuffer, ReplayRatio
 from replay.selection import ClassBalanced, Herding, Reservoir, Ring, Selection, selection_classes
 from tasks.continual.rehearsal import Methods
-from tasks.methods import ERACE, SCR, SI, FromScratch, ICaRL, LwF, OnlineEWC, gdumb, nearest_mean
-from tasks.score import Score, accuracy
+from tasks.methods import (
+    ERACE,
+    SCR,
+    SI,
+    FromScratch,
+    ICaRL,
+    InfLoRA,
+    LwF,
+    Merging,
+    OLoRA,
+    OnlineEWC,
+    PseudoSamples,
+    SelfDistillation,
+    gdumb,
+    nearest_mean,
+)
+from tasks.score import Score, as_score
 from tasks.sequences import joined
 from tasks.task import Task, TaskSequence
 
@@ -40,7 +60,8 @@ class Setting:
         options: Further arguments of the run.
         is_offline: Whether all tasks are trained on at once.
         arrange: Makes the tasks that are trained on of the protocol's.
-        score: How a task is scored; `None` for the accuracy.
+        score: How a task is scored; `None` for the accuracy, or the loss of text.
+        adapt: Changes the model before the first task.
     """
 
     memory: ReplayBuffer | None = None
@@ -50,6 +71,7 @@ class Setting:
     is_offline: bool = False
     arrange: Callable[[TaskSequence], TaskSequence] | None = None
     score: Score | None = None
+    adapt: Callable[[nn.Module], nn.Module] | None = None
 
     def arranged(self, tasks: TaskSequence) -> tuple[TaskSequence, Score | None]:
         """Says what is trained on, and how a task is scored.
@@ -58,18 +80,16 @@ class Setting:
             tasks: The protocol's tasks.
 
         Returns:
-            The tasks, or one of all; and `None` for the accuracy, or what gives its mean over the tasks.
+            The tasks, or one of all; and what scores them, `None` for the usual, or what gives its mean over the tasks.
         """
         if not self.is_offline:
             return tasks if self.arrange is None else self.arrange(tasks), self.score
+        of_task = as_score(self.score, tasks)
 
-        def mean_accuracy(trainer: MixingTrainer, task: Task) -> float:
-            by_task = tasks.scenario == "task"
-            return float(
-                np.mean([accuracy(trainer, own.evaluation, own.classes if by_task else None) for own in tasks])
-            )
+        def mean(trainer: MixingTrainer, task: Task) -> float:
+            return float(np.mean([of_task.measure(trainer, own) for own in tasks]))
 
-        return joined(tasks), Score(mean_accuracy, "accuracy")
+        return joined(tasks), Score(mean, of_task.metric, of_task.higher_is_better)
 
 
 Method = Callable[[Protocol, int, int], Setting]
@@ -94,22 +114,8 @@ def _offline(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
     return Setting(is_offline=True)
 
 
-def _replay(name: str, kind: type[Selection]) -> Method:
-    def setting(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-        measured = sorted(kind.needs & {"loss", "gradient"})
-        if measured and not protocol.is_online:
-            raise ValueError(
-                f"{name}: {kind.__name__} goes by the {measured[0]} of samples as they are trained on, but the memory "
-                "of this protocol is filled at each task's end. Take one that fills it online, such as clinc150."
-            )
-        if kind.is_by_task and protocol.training["num_train_epochs"] == 1:
-            raise ValueError(
-                f"{name}: {kind.__name__} reads a whole task again at its end, but this protocol sees a sample once. "
-                "Take a protocol of several epochs, such as split-mnist or clinc150."
-            )
-        return Setting(_buffer(protocol, memory, num_tasks, kind))
-
-    return setting
+def _replay(kind: type[Selection]) -> Method:
+    return lambda protocol, memory, num_tasks: Setting(_buffer(protocol, memory, num_tasks, kind))
 
 
 def _a_gem(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
@@ -136,6 +142,34 @@ def _alone(make: Callable[[], TakesPart]) -> Method:
     return lambda protocol, memory, num_tasks: Setting(methods=[make()])
 
 
+def _held(name: str, kind: Callable[[float], TakesPart]) -> Method:
+    def setting(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+        return Setting(methods=[kind(protocol.strengths.get(name, _STRENGTHS[name]))])
+
+    return setting
+
+
+def _with_adapter(model: nn.Module) -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+    adapted: nn.Module = get_peft_model(model, config)  # type: ignore[arg-type]
+    return adapted
+
+
+def _adapted(*kinds: Callable[[], TakesPart]) -> Method:
+    return lambda protocol, memory, num_tasks: Setting(methods=[kind() for kind in kinds], adapt=_with_adapter)
+
+
+def _sdft(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+    return Setting(methods=[SelfDistillation()], arrange=answered)
+
+
+def _lamol(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+    capacity = _buffer(protocol, memory, num_tasks).capacity
+    return Setting(ReplayBuffer(capacity, is_online=False), methods=[PseudoSamples()])
+
+
 def _er_ace(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
     capacity = _buffer(protocol, memory, num_tasks).capacity
     return Setting(ReplayBuffer(capacity, ClassBalanced()), methods=[ERACE()])
@@ -154,27 +188,69 @@ def _gdumb(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
     return Setting(methods=[FromScratch()], arrange=lambda tasks: gdumb(tasks, capacity))
 
 
-def _replays() -> dict[str, Method]:
-    """Gives a method for each selection: `er-k-center` for `KCenter`."""
-    found = {}
-    for name, kind in selection_classes().items():
-        method = "er-" + re.sub(r"(?<=.)(?=[A-Z])", "-", name).lower()
-        found[method] = _replay(method, kind)
-    return found
-
-
-METHODS: dict[str, Method] = {
+# `er-k-center` is of `KCenter`
+_SELECTIONS = {
+    "er-" + re.sub(r"(?<=.)(?=[A-Z])", "-", name).lower(): kind for name, kind in selection_classes().items()
+}
+WITHOUT_MEMORY: dict[str, Method] = {
     "fine-tune": _fine_tune,
     "offline": _offline,
-    **_replays(),
+    "online-ewc": _held("online-ewc", OnlineEWC),
+    "si": _held("si", SI),
+    "lwf": _held("lwf", LwF),
+    "merge-average": _alone(Merging),
+    "merge-ties": _alone(partial(Merging, "ties", start="initial")),
+    "lora": _adapted(),
+    "o-lora": _adapted(OLoRA),
+    "inf-lora": _adapted(InfLoRA),
+    "sdft": _sdft,
+}
+METHODS: dict[str, Method] = {
+    **WITHOUT_MEMORY,
+    **{name: _replay(kind) for name, kind in _SELECTIONS.items()},
     "a-gem": _a_gem,
     "der": _der,
     "der++": _der_plus_plus,
-    "online-ewc": _alone(lambda: OnlineEWC(_STRENGTHS["online-ewc"])),
-    "si": _alone(lambda: SI(_STRENGTHS["si"])),
-    "lwf": _alone(lambda: LwF(_STRENGTHS["lwf"])),
     "er-ace": _er_ace,
     "icarl": _by_nearest_mean(ICaRL),
     "scr": _by_nearest_mean(SCR),
     "gdumb": _gdumb,
+    "lamol": _lamol,
 }
+_OF_TEXT = frozenset({"lora", "o-lora", "inf-lora", "sdft", "lamol"})
+_OF_NEW_CLASSES = frozenset({"er-ace", "icarl", "scr", "gdumb"})
+_OF_CLASSES = _OF_NEW_CLASSES | {"lwf", "er-ring", "er-class-balanced", "er-herding"}
+
+
+def why_unfit(name: str, protocol: Protocol) -> str | None:
+    """Says why a protocol has no place for a method.
+
+    Args:
+        name: The method.
+        protocol: The protocol.
+
+    Returns:
+        The reason and the way out; `None` if there is a place.
+    """
+    if name in _OF_TEXT and not protocol.is_text:
+        return f"{name} is for language models, but this protocol trains a classifier. Take text-domains."
+    if name in _OF_CLASSES and protocol.is_text:
+        return f"{name} goes by classes, but blocks of text have none. Take a protocol of classes, such as clinc150."
+    if name in _OF_NEW_CLASSES and protocol.scenario != "class":
+        return (
+            f"{name} is for new classes that compete with earlier ones, but this protocol is "
+            f"{protocol.scenario}-incremental. Take a class-incremental one, such as split-mnist or clinc150."
+        )
+    if (kind := _SELECTIONS.get(name)) is None:
+        return None
+    if (measured := sorted(kind.needs & {"loss", "gradient"})) and not protocol.is_online:
+        return (
+            f"{name}: {kind.__name__} goes by the {measured[0]} of samples as they are trained on, but the memory of "
+            "this protocol is filled at each task's end. Take one that fills it online, such as clinc150."
+        )
+    if kind.is_by_task and protocol.training["num_train_epochs"] == 1:
+        return (
+            f"{name}: {kind.__name__} reads a whole task again at its end, but this protocol sees a sample once. Take "
+            "a protocol of several epochs, such as split-mnist or clinc150."
+        )
+    return None

@@ -14,10 +14,13 @@ class Peak:
     """Measures from where it is made, which is after all imports; on Linux only, elsewhere there are no figures."""
 
     def __init__(self) -> None:
-        self._before = 0
+        self._before = _kilobytes("VmRSS") if _STATUS.is_file() else 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets the peak so far, such as that of the imports, but not what was there before."""
         if _STATUS.is_file():
-            _CLEAR.write_text("5")  # forgets the peak of the imports
-            self._before = _kilobytes("VmRSS")
+            _CLEAR.write_text("5")
 
     def figures(self) -> dict[str, float]:
         """Gives the peak since then.

@@ -17,9 +17,9 @@ _HEAD = """\
 # How each TrainingArguments option behaves
 
 `TrainingArguments` (transformers {version}) has {total} options. With a `MixingTrainer`, {same} of them behave
-as in the Trainer, {different} behave with the difference given here, and {refused} are refused at construction, most of
-them for some values only. A test fails if the installed version has an option that the table lacks. Options of
-subclasses (`Seq2SeqTrainingArguments`, TRL's configurations) are not listed.
+as in the Trainer, {different} behave with the difference given here, and {refused} refuse some values at construction
+(some options do both). A test fails if the installed version has an option that the table lacks. Options of subclasses
+(`Seq2SeqTrainingArguments`, TRL's configurations) are not listed.
 
 | option | as in the Trainer | |
 |---|---|---|

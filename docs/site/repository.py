@@ -6,7 +6,7 @@ from pathlib import Path
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("*.md", "docs/*.md", "docs/tutorials/*.md", "benchmarks/README.md", "recipes/README.md")
+PAGES = ("*.md", "docs/*.md", "docs/*/*.md", "benchmarks/README.md", "recipes/README.md")
 _LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
 
 

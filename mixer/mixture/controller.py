@@ -352,8 +352,7 @@ class Mixing:
             branches: Losses of branches of the model, likewise.
             skipped: int64 `[num_streams]`: samples skipped because they could not be loaded; `None` for none.
         """
-        clock = self.clock
-        position_before = clock.schedule_position
+        position_before = self.clock.schedule_position
         self.end_step(plan.clocked(plan.counts), plan.clocked(tokens))
         if self.schedule.unit == "epochs":
             self.drop_rest()
@@ -362,29 +361,35 @@ class Mixing:
         if skipped is not None:
             self.skipped += skipped
         if not self._batch_size.is_constant:
-            seen = BatchObservation(
-                step=clock.step,
-                progress=clock.progress,
-                num_epochs_done=clock.num_epochs_done,
-                num_samples=clock.num_samples,
-                num_tokens=clock.num_tokens,
+            self._update_batch_size(
                 batch_size=plan.batch_size,
                 loss=loss,
                 gradient_norm=gradient_norm,
-                learning_rate=math.nan if learning_rate is None else learning_rate(clock.schedule_position),
+                learning_rate=math.nan if learning_rate is None else learning_rate(self.clock.schedule_position),
                 last_learning_rate=math.nan if learning_rate is None else learning_rate(position_before),
                 noise=_noise_of(gradients) if noise is None else noise,
             )
-            self._batch_size.update(seen)
-            clock.resize(self._batch_size.value)
         self.drop_rest()
         if self.policy.is_static:
-            self._weights.num_observed = clock.step
+            self._weights.num_observed = self.clock.step
             return
         by_stream = {"losses": losses, "excess_losses": excess_losses, "losses_after": losses_after, "tokens": tokens}
         self._update_weights(
             plan, **by_stream, gradients=gradients, update_norm=update_norm, targets=targets, branches=branches
         )
+
+    def _update_batch_size(self, **measured: Any) -> None:
+        clock = self.clock
+        seen = BatchObservation(
+            step=clock.step,
+            progress=clock.progress,
+            num_epochs_done=clock.num_epochs_done,
+            num_samples=clock.num_samples,
+            num_tokens=clock.num_tokens,
+            **measured,
+        )
+        self._batch_size.update(seen)
+        clock.resize(self._batch_size.value)
 
     def _update_weights(self, plan: Plan, **measured: Any) -> None:
         lengths = self._weights.tokens_per_sample(self.seen, self.num_tokens)

@@ -143,8 +143,13 @@ def check_needs(
             "MarginalValue act on them.",
             *(policy.name, dict(objective.bounds)),
         )
-    if "evaluation_loss" not in policy.needs:
-        return
+    if "evaluation_loss" in policy.needs:
+        _check_evaluated(policy, streams, args, eval_dataset)
+
+
+def _check_evaluated(policy: Policy, streams: Sequence[Stream], args: TrainingArguments, eval_dataset: Any) -> None:
+    """Refuses a policy that goes by evaluations which do not take place."""
+    name = type(policy).__name__
     missing = [s.name for s in streams if not isinstance(eval_dataset, dict) or s.name not in eval_dataset]
     if missing:
         raise ValueError(

@@ -42,6 +42,7 @@ class LossNormalization:
             none of these.
         has_row_means: Whether a row's term in a mean over rows is the mean over its items.
         is_tentative: Whether means over items and over rows could not be distinguished yet.
+        is_guess: Whether its kind was not seen at all, because the loss was 0 or not finite.
     """
 
     counts_items: bool
@@ -50,6 +51,12 @@ class LossNormalization:
     kind: LossKind = "item mean"
     has_row_means: bool = False
     is_tentative: bool = False
+    is_guess: bool = False
+
+    @property
+    def is_clear_if_even(self) -> bool:
+        """Whether rows with equal items say nothing new of it: its row losses are its mean, by items and by rows."""
+        return self.rows_known and not self.is_guess
 
     @property
     def counts_rows(self) -> bool:
@@ -292,7 +299,7 @@ def decide(votes: Tensor, world_size: int, of_kind: Tensor | None = None) -> Los
     if not any(numbers.values()):  # unknown on all ranks: rows with equal items, or rows that cannot be separated
         has_seen = bool(of_kind[_TENTATIVE] > 0)
         rows_known = of_kind[_ROWS_UNKNOWN] == 0 if has_seen else unknown == 0
-        return LossNormalization(counts_items, factor, bool(rows_known), kind, is_tentative=True)
+        return LossNormalization(counts_items, factor, bool(rows_known), kind, is_tentative=True, is_guess=not has_seen)
     kind = "other" if numbers["other"] else max(_KINDS, key=lambda one: numbers[one])
     if kind == "other" and unknown == 0:  # except for a part that belongs to no row
         return LossNormalization(counts_items, factor, True, "sum" if counts_items else "item mean")

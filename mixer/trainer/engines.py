@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from accelerate.utils import DistributedType
-from transformers import Trainer
+from accelerate.utils import DistributedType, parse_flag_from_env
+from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.mixture.stream import Stream
@@ -35,6 +35,11 @@ class Engine:
     has_weights: bool = True
     has_layers: bool = True
     has_step: bool = True
+
+
+def is_requested(args: TrainingArguments) -> bool:
+    """Whether FSDP or DeepSpeed is requested, by the training arguments or by `accelerate launch`."""
+    return bool(args.fsdp or args.deepspeed_plugin or parse_flag_from_env("ACCELERATE_USE_FSDP"))
 
 
 def engine_of(trainer: Trainer) -> Engine:
@@ -119,6 +124,12 @@ def _refusals(engine: Engine, request: EngineRequest) -> Iterator[str]:
     takers = [method.name for method in request.methods if method.takes_gradients]
     if not engine.has_gradients and takers:
         yield f"{', '.join(takers)}: needs whole gradients, {why}. Use DDP, or leave it out."
+    holders = [method.name for method in request.methods if method.takes_weights]
+    if not engine.has_gradients and holders:
+        yield (
+            f"{', '.join(holders)}: copies or changes the whole model, but under {engine.name} each rank has only a "
+            "shard of what is trained. Use DDP, or a method that goes by the model's outputs, such as DERPlusPlus."
+        )
     if not engine.has_weights and "update_norm" in request.policy.needs:
         yield (
             f"mixing={request.policy.name} measures how far a step moves the weights, but {engine.name} keeps only a "

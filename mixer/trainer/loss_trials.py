@@ -80,16 +80,20 @@ class LossTrials:
     def _unknown_kinds(self, batch: StepBatch) -> list[int]:
         """Returns the kinds of loss in a step whose normalisation is unknown.
 
-        A tentative one is tried again now and then if the rows of the step differ in their number of items.
+        A tentative one is tried again now and then, one that equal rows cannot clear up only in steps of unequal ones.
         """
-        known, plan = self._losses.normalizations, batch.plan
+        known, plan, is_even = self._losses.normalizations, batch.plan, self._run.step.counts.is_even
         kinds = np.flatnonzero(plan.counts).tolist() if self._losses.differ else [0]
         tentative = [kind for kind in kinds if kind in known and known[kind].is_tentative]
         tries_again = plan.step & (plan.step - 1) == 0  # after 1, 2, 4, 8, ... steps
-        if tentative and not self._run.step.counts.is_even:
+        if tentative and not is_even:
             self._num_uneven += 1
             tries_again |= self._num_uneven <= _MOST_UNEVEN
-        return [kind for kind in kinds if kind not in known or (tries_again and kind in tentative)]
+        if not tries_again:
+            tentative = []
+        elif is_even:
+            tentative = [kind for kind in tentative if not known[kind].is_clear_if_even]
+        return [kind for kind in kinds if kind not in known or kind in tentative]
 
     def _learn(self, batch: StepBatch, kinds: Sequence[int]) -> StepBatch:
         """Determines how losses are normalised; reloads the step by stream if rows cannot be separated."""

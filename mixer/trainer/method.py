@@ -106,13 +106,15 @@ class Method(StepHook):
 
     A subclass sets `adds_term` if it returns a `term`, `one_stream_each` if micro-batches must contain one stream each,
     `needs_samples` if steps must keep their samples, `takes_gradients` if each rank must have whole gradients of its
-    own, as with DDP, and `adds_parameters` if `begin_task` adds parameters, so that each task needs a new optimizer.
+    own, as with DDP, `takes_weights` if it copies, changes or runs the whole model by itself, which needs DDP too, and
+    `adds_parameters` if `begin_task` adds parameters, so that each task needs a new optimizer.
     """
 
     adds_term: bool = False
     one_stream_each: bool = False
     needs_samples: bool = False
     takes_gradients: bool = False
+    takes_weights: bool = False
     adds_parameters: bool = False
     attached_to: RunContext | None = None  # set by the trainer
 

@@ -165,16 +165,9 @@ class Memory:
         Raises:
             ValueError: If the selection needs a column that `offers` lacks.
         """
-        missing = sorted(need for need in self.selection.needs if getattr(offers, _FIELDS[need]) is None)
-        if missing and offers.count:
-            given = ", ".join(f"{_FIELDS[need]}=..." for need in missing)
-            column = ", or name the label_column of ReplayBuffer" if "label" in missing else ""
-            raise ValueError(
-                f"selection={self.selection.name} needs the {missing} of the offered samples, which are unknown "
-                f"here. Give remember(..., {given}){column}."
-            )
         if not offers.count:
             return np.zeros(0, dtype=np.int64)
+        self._check_columns(offers)
         numbers, slots = _last_of_each(self._choose(offers, addresses_of))
         rows = np.full(len(numbers), -1, dtype=np.int64)
         if make_rows is not None and len(numbers):
@@ -198,6 +191,17 @@ class Memory:
         self.num_kept += len(numbers)
         self.retrieval.placed(slots)
         return numbers
+
+    def _check_columns(self, offers: Offers) -> None:
+        """Refuses samples of which something is unknown that the selection needs."""
+        missing = sorted(need for need in self.selection.needs if getattr(offers, _FIELDS[need]) is None)
+        if missing:
+            given = ", ".join(f"{_FIELDS[need]}=..." for need in missing)
+            column = ", or name the label_column of ReplayBuffer" if "label" in missing else ""
+            raise ValueError(
+                f"selection={self.selection.name} needs the {missing} of the offered samples, which are unknown "
+                f"here. Give remember(..., {given}){column}."
+            )
 
     def _choose(self, offers: Offers, addresses_of: Callable[[Int64Array], Int64Array]) -> Int64Array:
         if not len(self._forgotten):

@@ -1,6 +1,5 @@
 """A continual run: one Trainer run per task, and an evaluation of all tasks after each."""
 
-import copy
 import gc
 from collections.abc import Mapping
 from functools import partial
@@ -22,10 +21,12 @@ from replay.storage.sources import fingerprint
 from tasks.continual.continual_checks import (
     Optimizer,
     check_added_parameters,
+    check_engine,
     check_evaluation,
     check_types,
     check_values,
 )
+from tasks.continual.copies import ModelCopies
 from tasks.continual.cost import write_cost
 from tasks.continual.ends import Ends, read_pace, remove_run
 from tasks.continual.kept_optimizer import KeptOptimizer
@@ -52,7 +53,8 @@ class ContinualRun:
     run writes `scores.json` there, `metrics.json` after each task, and at the end `scores.html`, a page with heat maps.
 
     Args:
-        model: The model; it is trained in place.
+        model: The model; it is trained in place. FSDP2 and DeepSpeed train a copy of it in each task, whose weights it
+            has when the task ends: it stays whole, on the CPU of each rank.
         sequence: The tasks.
         args: The training arguments of each task; `output_dir` is the folder of the whole run.
         head: The output layer: `"whole"` has all classes from the start, `"growing"` adds the classes of a task when it
@@ -105,7 +107,7 @@ class ContinualRun:
         **options: Any,
     ):
         check_types(model, sequence, args, memory, methods, trainer_class)
-        check_values(args, optimizer, curve_steps, score_steps, options)
+        check_values(optimizer, curve_steps, score_steps, options)
         self.model, self.sequence, self.args, self.memory = model, sequence, args, memory
         self.rehearsal = Rehearsal(memory, second_draw, mixing, methods, sequence)
         if self.rehearsal.adds_parameters:
@@ -117,7 +119,7 @@ class ContinualRun:
         self.folder, self._batch_size, self._curve_steps = Path(str(args.output_dir)), batch_size, curve_steps
         self._keeps_optimizer, self._optimizer = optimizer == "kept", KeptOptimizer(self.head)
         self._scores_before, self._trainer_class, self._options = scores_before, trainer_class, options
-        self._model_file = ModelFile(model)
+        self._model_file, self._copies = ModelFile(model), ModelCopies(args)
         self._ends = Ends(self.folder, sequence.names, self._description, self._settings)
         self._num_done: int | None = None  # until it has begun
         self._pace = pd.DataFrame()
@@ -133,8 +135,8 @@ class ContinualRun:
     def check(self) -> None:
         """Creates the trainer of the first task, so that wrong arguments raise before anything is written."""
         self.rehearsal.refuse_earlier_tasks()
-        self.head.begin(self.model, 0)
         self._first_trainer = self._new_trainer(0)
+        check_engine(self._first_trainer, self._keeps_optimizer, self.memory)
 
     def hold_output(self) -> None:
         """Locks the output folder until `run` ends or fails; all ranks have to call it.
@@ -214,11 +216,11 @@ class ContinualRun:
             ValueError: As `begin`; or if no task can be evaluated before the first one.
         """
         rank_sync = self._new_agreement()
+        begun = self.begin(resume, overwrite) if self._num_done is None else self._num_done
         freezes = gc.get_freeze_count() == 0
         if freezes:
             gc.freeze()  # accelerate collects garbage in each `train`, over all objects that are not frozen
         try:
-            begun = self.begin(resume, overwrite) if self._num_done is None else self._num_done
             self.hold_output()  # where an error ended it before, others were let in
             for number in range(begun, len(self.sequence)):
                 self._train_task(number, self._goes_on and number == begun)
@@ -237,14 +239,13 @@ class ContinualRun:
     # ---- One task ----
 
     def _train_task(self, number: int, resume: bool) -> None:
-        self.head.begin(self.model, number)
         trainer, self._first_trainer = self._first_trainer or self._new_trainer(number), None
+        self.head.begin(trainer.side_runs.model, number)  # a copy, for some engines
         if self._keeps_optimizer and number:
             self._optimizer.give(trainer)
-        for callback in self.scoring.callbacks(trainer, number):
+        scores_before = number == 0 and self._scores_before and 0 not in self.scores.recorded
+        for callback in self.scoring.callbacks(trainer, number, scores_before):
             trainer.add_callback(callback)
-        if number == 0 and self._scores_before and 0 not in self.scores.recorded:
-            self.scoring.record_before(trainer)
         checkpoint = trainer.newest_checkpoint() if resume else None
         self.scores.truncate(number, None if checkpoint is None else step_of(Path(checkpoint)))
         set_seed(self.args.seed + number)  # whatever was drawn before, by evaluation or by an earlier process
@@ -255,12 +256,13 @@ class ContinualRun:
                 self._optimizer.take(trainer)
             self.rehearsal.end_task(trainer, number)
         self.scoring.record(trainer, number + 1)
+        self._copies.take_back(trainer, self.model)
 
     def _new_trainer(self, number: int) -> MixingTrainer:
-        args, task = copy.copy(self.args), self.sequence[number]
-        args.output_dir = str(self._ends.folder_of(number))
+        self.head.begin(self.model, number)
+        args, task = self._copies.arguments(str(self._ends.folder_of(number))), self.sequence[number]
         return self._trainer_class(
-            model=self.model,
+            model=self._copies.new(self.model),
             args=args,
             train_dataset=[Stream(task.name, task.train), *self.rehearsal.new_streams()],
             batch_size=self._batch_size,

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from torch import nn
-from transformers import TrainingArguments
+from transformers import Trainer, TrainingArguments
 
+from mixer.trainer.engines import engine_of
 from mixer.trainer.method import as_methods
 from mixer.trainer.trainer import MixingMixin
 from replay import ReplayBuffer
@@ -50,16 +51,32 @@ def check_added_parameters(args: TrainingArguments, optimizer: Optimizer) -> Non
         )
 
 
-def check_values(
-    args: TrainingArguments, optimizer: Any, curve_steps: Any, score_steps: Any, options: Mapping[str, Any]
-) -> None:
+def check_engine(trainer: Trainer, keeps_optimizer: bool, memory: ReplayBuffer | None) -> None:
+    """Raises a `ValueError` for what the engine of a task's trainer does not support in a continual run."""
+    engine = engine_of(trainer)
+    if not engine.has_layers:
+        raise ValueError(
+            f"ContinualRun copies the model for each task, but {engine.name} has its weights in parts from the start. "
+            "Use FSDP2, stage 2 or DDP."
+        )
+    if not engine.has_gradients and keeps_optimizer:
+        raise ValueError(
+            f"optimizer='kept' takes the optimizer's state from task to task, but {engine.name} keeps a part of it on "
+            "each rank. Say optimizer='fresh', or use DDP."
+        )
+    if not engine.has_gradients and memory is not None and "features" in memory.selection.needs:
+        raise ValueError(
+            f"memory: selection={memory.selection.name} chooses by features, for which each rank runs the model by "
+            f"itself at the end of a task, but {engine.name} has it then. Use 'Reservoir' or 'ClassBalanced', or DDP."
+        )
+
+
+def check_values(optimizer: Any, curve_steps: Any, score_steps: Any, options: Mapping[str, Any]) -> None:
     """Raises a `ValueError` for a value that a continual run does not support."""
     if optimizer not in ("fresh", "kept"):
         raise ValueError(f"optimizer must be 'fresh' or 'kept', got {optimizer!r}.")
     if any(given is not None for given in options.get("optimizers", ())):
         raise ValueError("optimizers are made for each task: say args.optim or optimizer_cls_and_kwargs instead.")
-    if args.fsdp or args.deepspeed:
-        raise ValueError("ContinualRun saves whole models from one process: leave out fsdp and deepspeed, or use DDP.")
     if curve_steps is not None and not (type(curve_steps) is int and curve_steps >= 0):
         raise ValueError(f"curve_steps must be a whole number, 0 or more, or None for no curves, got {curve_steps!r}.")
     if score_steps is not None and not (type(score_steps) is int and score_steps >= 1):

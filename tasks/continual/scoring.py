@@ -69,15 +69,18 @@ class Scoring:
                 "Give a score that fits the model and the samples, Score(function, metric=...)."
             )
 
-    def callbacks(self, trainer: MixingTrainer, number: int) -> list[TrainerCallback]:
+    def callbacks(self, trainer: MixingTrainer, number: int, scores_before: bool) -> list[TrainerCallback]:
         """Returns what scores tasks while one is trained.
 
         Args:
             trainer: The trainer of the task.
             number: Number of the task, from 0.
+            scores_before: Whether all tasks are scored before its first step.
         """
         curve, every = self._curve_steps, self._score_steps
         found: list[TrainerCallback] = []
+        if scores_before:
+            found.append(AfterSteps(lambda _: False, lambda _: self.record_before(trainer)))
         if curve is not None:
             found.append(AfterSteps(lambda step: step <= curve, partial(self._record_curve, trainer, number)))
         if every is not None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from mixer import MixingTrainer
+from mixer.distributed.gradient_sync import shards_of
 from mixer.models.side_state import Snapshot, evaluating
 
 _IGNORED = -100
@@ -147,7 +148,7 @@ def _generate(trainer: MixingTrainer, model: Any, inputs: Mapping[str, Tensor], 
     before = Snapshot(model, trainer.args.device)
     try:
         with evaluating(model), trainer.accelerator.autocast():
-            tokens = model.generate(**inputs, generation_config=options)
+            tokens = model.generate(**inputs, generation_config=options, synced_gpus=shards_of(model) is not None)
     finally:
         before.restore()
     start = 0 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]

@@ -27,6 +27,7 @@ class ICaRL(Method):
     """
 
     adds_term = True
+    takes_weights = True
 
     def attach(self, run: RunContext) -> None:
         """Waits for a task; see `Method.attach`."""

@@ -48,6 +48,7 @@ class InfLoRA(Method):
     """
 
     adds_parameters = True
+    takes_weights = True
 
     def __init__(self, threshold: float = 0.98, num_samples: int = 256):
         check_range("threshold", threshold, 0.0, 1.0, "0.95 to 0.99 are usual")

@@ -29,6 +29,7 @@ class LwF(Method):
     """
 
     adds_term = True
+    takes_weights = True
 
     def __init__(self, strength: float = 1.0, temperature: float = 2.0):
         check_range("strength", strength, 0.0, float("inf"), "1 is usual, and 0 keeps to nothing")

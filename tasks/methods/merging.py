@@ -52,6 +52,8 @@ class Merging(Method):
         >>> run = ContinualRun(model, sequence, args, methods=[Merging("ties")])  # doctest: +SKIP
     """
 
+    takes_weights = True
+
     def __init__(self, rule: Rule = "average", start: Start = "merged", density: float = 0.2, scale: float = 1.0):
         if rule not in _RULES:
             raise ValueError(f"rule must be one of {list(_RULES)}, got {rule!r}.")

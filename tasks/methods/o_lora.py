@@ -42,6 +42,7 @@ class OLoRA(Method):
     """
 
     adds_term = True
+    takes_weights = True
     adds_parameters = True
 
     def __init__(self, weight: float = 0.5):

@@ -46,6 +46,8 @@ class PseudoSamples(Method):
         ... )
     """
 
+    takes_weights = True
+
     def __init__(
         self, memory: str = "memory", start: int | None = None, top_k: int = 20, max_length: int | None = None
     ):

@@ -59,6 +59,7 @@ class SelfDistillation(Method):
     """
 
     adds_term = True
+    takes_weights = True
     one_stream_each = True
 
     def __init__(

@@ -211,8 +211,9 @@ def missing_entries(metric: Metric, table: FloatArray, after: int | None = None)
     """
     if np.isnan(metric.measure(np.zeros_like(table), after)):
         return []
+    read = table if after is None else table[:after] if metric.is_of_curves else table[: after + 1, :after]
     missing = []
-    for row, column in np.argwhere(np.isnan(table)).tolist():
+    for row, column in np.argwhere(np.isnan(read)).tolist():
         probe = np.zeros_like(table)
         probe[row, column] = np.nan
         if np.isnan(metric.measure(probe, after)):

@@ -28,7 +28,7 @@ from mixer.recipe.recipe import Recipe
 from tasks.text_domains import random_text
 from tests.commands.recipes import LLAMA, QUIET, ROOT
 
-PAGES = sorted(path for pattern in ("README.md", "docs/*.md", "docs/tutorials/*.md") for path in ROOT.glob(pattern))
+PAGES = sorted(path for pattern in ("README.md", "docs/*.md", "docs/*/*.md") for path in ROOT.glob(pattern))
 TUTORIALS = sorted(notebooks.FOLDER.glob("*.md"))
 
 
@@ -41,7 +41,7 @@ def test_the_page_that_helps_to_choose_knows_every_policy() -> None:
 
 def test_links_within_the_documentation_lead_somewhere() -> None:
     lost, titles = [], {}
-    for path in (path for pattern in ("*.md", "*/*.md", "docs/tutorials/*.md") for path in ROOT.glob(pattern)):
+    for path in (path for pattern in ("*.md", "*/*.md", "docs/*/*.md") for path in ROOT.glob(pattern)):
         for target in re.findall(r"\]\((?!https?:)([^)]+)\)", path.read_text()):
             file, _, anchor = target.partition("#")
             linked = (path.parent / file).resolve() if file else path

@@ -46,6 +46,10 @@ class _Rows(IterableDataset[Any]):
         return iter(())
 
 
+class _HoldsTheModel(Method):
+    takes_weights = True
+
+
 def _aggregating(num_streams: int) -> Method:
     method = GradientAggregation("mgda")
     method.takes_gradients = num_streams > 1
@@ -58,6 +62,7 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (SHARDING, {"schedule": schedules.NoiseScale(initial=8)}, r"batch_size=NoiseScale .* noise, .* Use DDP"),
     (ZERO, {"methods": [_aggregating(2)]}, "GradientAggregation: needs whole gradients"),
     (SHARDING, {"methods": [AGEM()]}, "AGEM: needs whole gradients, and under .* Use DDP"),
+    (SHARDING, {"methods": [_HoldsTheModel()]}, "_HoldsTheModel: copies or changes the whole model, .* Use DDP"),
     (("fsdp2", "zero3"), {"policy": Spaced()}, r"mixing=Spaced\(Fixed\) .* keeps only a shard"),
     (("zero3",), {"probes": True}, "cannot be measured under DeepSpeed ZeRO-3.*Use stage 2, FSDP2 or DDP"),
     (ZERO, {"skips": True}, "nonfinite='skip' .* in the last backward"),

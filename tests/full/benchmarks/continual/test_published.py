@@ -1,16 +1,21 @@
-"""Protocols of continual learning, on requests that are made up."""
+"""Protocols of continual learning, on requests and texts that are made up."""
 
 import dataclasses
+import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from benchmarks.continual.command import run_once
+from benchmarks.continual import text
+from benchmarks.continual.command import main, run_once
 from benchmarks.continual.methods import METHODS
 from benchmarks.continual.protocols import PROTOCOLS
+from benchmarks.continual.results import Run
+from benchmarks.made_up_data import make_data
 from tests.tasks.data import write_intents
 
-PROTOCOL = PROTOCOLS["clinc150"]
+PROTOCOL, TEXT = PROTOCOLS["clinc150"], PROTOCOLS["text-domains"]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +29,9 @@ def test_bounds_and_a_memory_between_them(folder: Path) -> None:
     quicker = dataclasses.replace(
         PROTOCOL, training={**PROTOCOL.training, "num_train_epochs": 8, "learning_rate": 5e-3}
     )
-    found = {m: run_once(quicker, m, 8, 1, folder)["average_accuracy"] for m in ("fine-tune", "er-ring", "offline")}
+    found = {
+        m: run_once(quicker, m, 8, 1, folder, folder)["average_accuracy"] for m in ("fine-tune", "er-ring", "offline")
+    }
     assert found["fine-tune"] == 50.0  # the last task alone
     assert found["offline"] == 100.0
     assert found["er-ring"] > 60.0
@@ -45,11 +52,43 @@ def test_a_memory_is_counted_as_the_protocol_counts_it() -> None:
         ("split-mnist", "er-gradient-diversity", "GradientDiversity goes by the gradient"),
         ("tiny-episodic", "er-herding", "er-herding: Herding reads a whole task again at its end, but this protocol"),
         ("permuted-mnist-20", "er-k-center", "Take a protocol of several epochs, such as split-mnist"),
+        ("permuted-mnist-10", "gdumb", "gdumb is for new classes .* domain-incremental. Take a class-incremental one"),
+        ("split-mnist", "o-lora", "o-lora is for language models, but .* a classifier. Take text-domains"),
+        ("text-domains", "icarl", "icarl goes by classes, but blocks of text have none"),
     ],
 )
-def test_methods_that_a_protocol_has_no_place_for(protocol: str, method: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        METHODS[method](PROTOCOLS[protocol], 100, 5)
+def test_methods_that_a_protocol_has_no_place_for(
+    protocol: str, method: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--protocol", protocol, "--method", method, "--data-dir", "nowhere"])
+    assert re.search(f"{protocol}: .*{message}", capsys.readouterr().err)
+
+
+def test_the_report_sums_up_the_runs_of_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = {"seconds": 10.0, "growth_bytes": 2e8, "first_rate": 1e3, "last_over_first": 1.0, "forgetting": 2.0}
+    for seed, accuracy in ((1, 89.0), (2, 91.0)):
+        row = Run("split-mnist", "er-reservoir", 1_100, seed)
+        row.write(tmp_path, {**figures, "average_accuracy": accuracy})
+    main(["--report", "--folder", str(tmp_path)])
+    row = "split-mnist | er-reservoir | 1,100 | 2 | 90.0 ± 1.4 | 90.78 ± .85 | 2.0 | 10 | 200 | 1,000 | 1.00"
+    assert capsys.readouterr().out.splitlines()[2:] == [f"| {row} |"]
+
+
+@pytest.mark.parametrize("method", ["offline", "inf-lora", "sdft", "lamol"])
+def test_methods_for_text_begin_with_a_base_that_is_kept(method: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    base, data = (tmp_path_factory.getbasetemp() / name for name in ("base", "texts"))
+    tiny = dataclasses.replace(
+        TEXT,
+        sequence=lambda folder, seed: text.sequence(folder, seed)[2:],
+        model=partial(text.model, num_steps=3),
+        training={**TEXT.training, "max_steps": 2, "warmup_steps": 0},
+        batch_size=4,
+    )
+    found = run_once(tiny, method, 6, 1, data if data.exists() else make_data(data), base)
+    assert 2.0 < found["average_accuracy"] < 6.0  # nats a byte
+    assert found["growth_bytes"] > 0.0
+    assert [path.name for path in base.iterdir()] == ["text-base-3-1.safetensors"]
 
 
 def test_offline_is_scored_by_the_mean_over_tasks(folder: Path) -> None:

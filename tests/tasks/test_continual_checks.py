@@ -1,0 +1,49 @@
+"""What a continual run refuses beside an engine."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from replay import ReplayBuffer
+from tasks.continual.continual_checks import check_engine
+from tasks.continual.copies import ModelCopies
+from tests.mixer.trainer.test_engines import trainer_with
+from tests.tasks.test_continual import new_model
+
+CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
+    (("zero3",), {}, "DeepSpeed ZeRO-3 has its weights in parts from the start. Use FSDP2, stage 2 or DDP"),
+    (("fsdp2", "zero1", "zero2"), {"keeps_optimizer": True}, "optimizer='kept' .* Say optimizer='fresh', or use DDP"),
+    (
+        ("fsdp2", "zero1", "zero2"),
+        {"memory": ReplayBuffer(8, "Herding", is_online=False)},
+        "selection=Herding chooses by features, .* Use 'Reservoir' or 'ClassBalanced', or DDP",
+    ),
+]
+
+
+@pytest.mark.parametrize(("engines", "wish", "message"), CASES)
+def test_what_an_engine_cannot_give_is_refused_and_ddp_gives_it(
+    engines: tuple[str, ...], wish: dict[str, Any], message: str
+) -> None:
+    plain: dict[str, Any] = {"keeps_optimizer": False, "memory": ReplayBuffer(8)}
+    for engine in engines:
+        with pytest.raises(ValueError, match=message):
+            check_engine(trainer_with(engine), **{**plain, **wish})
+    for engine in ("fsdp2", "zero1", "zero2"):
+        check_engine(trainer_with(engine), **plain)
+    check_engine(trainer_with("ddp"), **{**plain, **wish})
+
+
+def test_a_copy_is_trained_where_an_engine_is_requested_and_else_the_model_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("ACCELERATE_USE_FSDP", raising=False)
+    model, args = new_model(), SimpleNamespace(fsdp=None, deepspeed_plugin=None)
+
+    def is_copied(**changes: Any) -> bool:
+        return ModelCopies(SimpleNamespace(**{**vars(args), **changes})).new(model) is not model  # type: ignore[arg-type]
+
+    assert [is_copied(), is_copied(fsdp=True), is_copied(deepspeed_plugin=object())] == [False, True, True]
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # as `accelerate launch` sets it
+    assert is_copied()
