@@ -77,7 +77,7 @@ def large(found: dict[str, list[Term]]) -> list[list[str]]:
         rows.append(["trainer_state.json of all checkpoints together", written, f"one every 1,000 steps, {_IF_KEPT}"])
     row = at.get(("ledger, a step", STREAMS, "bytes"))
     if row is not None:
-        rows.append(["ledger", row * steps, "a row a step and stream"])
+        rows.append(["ledger", row * steps, "a row a stream for 100 steps"])
     gram = _PROBE_COPIES * _GRAM_BYTES * streams**2
     rows.append(["a measurement of gradients, on each rank and in the ledger", gram, "K x K products and their errors"])
     state = at.get(("RegularizedBalance, state", STREAMS, "bytes"))

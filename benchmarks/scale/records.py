@@ -4,6 +4,7 @@ import json
 import tempfile
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from benchmarks.speed.competitors import ROW_LENGTH, LazyRows
 from benchmarks.speed.report import Length, measure, write_ledger
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
+from mixer.ledger.intervals import default_interval
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.loading.result import StepResult
@@ -26,6 +28,8 @@ _NUM_STEPS = (1_000, 5_000, 25_000)
 _ENTRIES = (10_000, 100_000, 1_000_000)
 _LOG_STEPS, _SAVE_STEPS = 10, 1_000
 _REPORT_STEPS = 20
+_SAMPLES = (256, 65_536)  # of a step
+_OF_STEPS = ("streams", "clock", "timings")  # tables
 _SEALED_ROWS = 200_000  # of a part of the ledger
 
 
@@ -56,9 +60,14 @@ class Recorded:
         return self.recorder.log_entries()
 
 
+def _steps_of(num_rows: int, num_streams: int) -> int:
+    """Gives the number of steps that so many rows of the ledger hold, some of each stream at least."""
+    return max(_REPORT_STEPS, num_rows // num_streams) * default_interval(num_streams)
+
+
 def _recording(folder: Path, num_streams: int) -> float:
     """Gives the seconds of a CPU of a step, over as many as fill a part: most of them write nothing yet."""
-    recorded, num_steps = Recorded(folder / f"record-{num_streams}", num_streams), _SEALED_ROWS // num_streams
+    recorded, num_steps = Recorded(folder / f"record-{num_streams}", num_streams), _steps_of(_SEALED_ROWS, num_streams)
 
     def record() -> None:
         for _ in range(num_steps):
@@ -87,12 +96,12 @@ def _entry_bytes(folder: Path, num_streams: int) -> float:
     return len(json.dumps(entries, indent=2))
 
 
-def _row_bytes(folder: Path, num_streams: int) -> float:
-    """Gives the bytes of a step in the sealed table of streams, of a ledger with numbers that vary."""
-    run = folder / f"rows-{num_streams}"
-    write_ledger(run, Length(num_streams, max(_REPORT_STEPS, 100_000 // num_streams), 0))
-    parts = (run / "ledger" / "streams").glob("part-*.parquet")
-    return sum(part.stat().st_size for part in parts) / max(_REPORT_STEPS, 100_000 // num_streams)
+def _row_bytes(folder: Path, batch_size: int, num_streams: int) -> float:
+    """Gives the bytes of a step in the sealed tables of all steps, of a ledger with numbers that vary."""
+    run, num_steps = folder / f"rows-{num_streams}-{batch_size}", _steps_of(100_000, num_streams)
+    write_ledger(run, Length(num_streams, num_steps, 0, batch_size))
+    parts = [part for table in _OF_STEPS for part in (run / "ledger" / table).glob("part-*.parquet")]
+    return sum(part.stat().st_size for part in parts) / num_steps
 
 
 def _long_ledger(folder: Path, num_steps: int) -> Path:
@@ -104,14 +113,14 @@ def _long_ledger(folder: Path, num_steps: int) -> Path:
 
 def _report(folder: Path, num_streams: int) -> dict[str, float]:
     run = folder / f"report-{num_streams}"
-    write_ledger(run, Length(num_streams, _REPORT_STEPS, 0))
+    write_ledger(run, Length(num_streams, _steps_of(0, num_streams), 0))
     return measure(run)
 
 
 def _watching(folder: Path) -> Callable[[int], Callable[[], object]]:
     def prepare(num_streams: int) -> Callable[[], object]:
         run = folder / f"watch-{num_streams}"
-        write_ledger(run, Length(num_streams, _REPORT_STEPS, 0))
+        write_ledger(run, Length(num_streams, _steps_of(0, num_streams), 0))
 
         def watch() -> None:
             watched = WatchedRun(run)
@@ -184,10 +193,19 @@ def terms() -> list[Term]:
 
 def _terms(folder: Path) -> list[Term]:
     pages = {k: _report(folder, k) for k in _SHOWN}
-    shown = f"{_REPORT_STEPS} steps"
+    shown = f"{_REPORT_STEPS} rows a stream"
     return [
         counted("record a step", STREAMS, NUM_STREAMS, lambda k: _recording(folder, k), "written and sealed", "s"),
-        counted("ledger, a step", STREAMS, NUM_STREAMS, lambda k: _row_bytes(folder, k)),
+        *(
+            counted(
+                "ledger, a step",
+                STREAMS,
+                NUM_STREAMS,
+                partial(_row_bytes, folder, size),
+                f"{size:,} samples",
+            )
+            for size in _SAMPLES
+        ),
         counted(
             "ledger, whole",
             STEPS,

@@ -23,7 +23,7 @@ from mixer.policies.gradient_statistics import GradientStatistics
 
 _MEGABYTE = 1e6
 _EVALUATIONS = 100
-_BATCH_SIZE, _EPOCHS, _SKETCH = 256, 3.0, 16
+_EPOCHS, _SKETCH = 3.0, 16
 
 # The command line, and then what it took: what the system tells of a process that has ended counts its parent in.
 _COMMAND = """
@@ -42,14 +42,17 @@ class Length:
         num_streams: Number of streams.
         num_steps: Number of steps.
         num_measurements: How often the streams' gradients are measured.
+        batch_size: Samples of a step.
     """
 
     num_streams: int
     num_steps: int
     num_measurements: int = 200
+    batch_size: int = 256
 
 
 _FULL = (Length(4, 250_000), Length(100, 10_000), Length(300, 3_334))
+_LONGEST = (Length(10_000, 100_000, 0, 65_536),)
 _QUICK = (Length(4, 500), Length(20, 100))
 
 
@@ -64,19 +67,19 @@ def write_ledger(folder: Path, length: Length) -> None:
     ledger = Ledger(folder / "ledger", is_writer=True)
     names = tuple(f"stream-{number}" for number in range(length.num_streams))
     ledger.begin(None, {"streams": list(names)})
-    seen, size = np.zeros(len(names), dtype=np.int64), length.num_steps * _BATCH_SIZE / len(names) / _EPOCHS
+    seen, size = np.zeros(len(names), dtype=np.int64), length.num_steps * length.batch_size / len(names) / _EPOCHS
     evaluate_every = max(1, length.num_steps // _EVALUATIONS)
     measure_every = max(1, length.num_steps // max(1, length.num_measurements))
     weights, levels = np.full(len(names), 1 / len(names)), random.uniform(1.0, 3.0, len(names))
     for step in range(1, length.num_steps + 1):
         weights = np.exp(np.log(weights) + random.normal(0.0, 0.01, len(names)))
         weights /= weights.sum()
-        count = random.multinomial(_BATCH_SIZE, weights)
+        count = random.multinomial(length.batch_size, weights)
         seen += count
         losses = levels * (1.0 + 4.0 / step**0.3) + random.normal(0.0, 0.1, len(names))
         ledger.record_streams(step, names, _columns(weights, count, seen, size, np.where(count > 0, losses, np.nan)))
         ledger.record_clock(**_clock(step, length, float(losses.mean())))
-        ledger.record_timings(step=step, **_TIMINGS)
+        ledger.record_timings(step=step, total=length.batch_size, hits=length.batch_size - 1, **_TIMINGS)
         if step % evaluate_every == 0:
             ledger.record_evaluation(step, dict(zip(names, losses, strict=True)))
         if length.num_measurements and step % measure_every == 0:
@@ -85,9 +88,7 @@ def write_ledger(folder: Path, length: Length) -> None:
 
 
 _TIMINGS = {
-    "total": _BATCH_SIZE,
     "micro_batches": 4,
-    "hits": _BATCH_SIZE - 1,
     "misses": 1,
     "load_seconds": 0.01,
     "train_seconds": 0.2,
@@ -121,12 +122,12 @@ def _clock(step: int, length: Length, loss: float) -> dict[str, float]:
     progress = step / length.num_steps
     return {
         "step": step,
-        "samples": step * _BATCH_SIZE,
-        "tokens": 128 * step * _BATCH_SIZE,
+        "samples": step * length.batch_size,
+        "tokens": 128 * step * length.batch_size,
         "epoch": _EPOCHS * progress,
         "progress": progress,
-        "batch_size": _BATCH_SIZE,
-        "total": _BATCH_SIZE,
+        "batch_size": length.batch_size,
+        "total": length.batch_size,
         "learning_rate": 1e-3 * (1.0 - progress),
         "learning_rate_factor": 1.0,
         "loss": loss,
@@ -172,12 +173,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short runs, once: a smoke test")
+    parser.add_argument(
+        "--longest", action="store_true", help="10,000 streams for 100,000 steps, in place of the others"
+    )
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--json", metavar="FILE", help="write every figure there")
     args = parser.parse_args(argv)
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
-        for length in _QUICK if args.quick else _FULL:
+        for length in _QUICK if args.quick else _LONGEST if args.longest else _FULL:
             folder = Path(name) / f"{length.num_streams} streams, {length.num_steps:,} steps"
             write_ledger(folder, length)
             turns = [measure(folder) for _ in range(1 if args.quick else args.repetitions)]

@@ -1,10 +1,11 @@
 """Opens a run's output folder for commands that read its ledger."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mixer.ledger.ledger import FORMAT_VERSION, Ledger
-from mixer.utils.validation import load_json
+from mixer.utils.validation import load_json, whole_number
 
 
 def open_ledger(folder: str | Path) -> Ledger:
@@ -17,16 +18,30 @@ def open_ledger(folder: str | Path) -> Ledger:
         ValueError: If there is no such run, its ledger has no step yet, or a newer version wrote it.
     """
     path = Path(folder)
-    version = read_note(path).get("format")
+    note = read_note(path)
+    version = note.get("format")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise ValueError(
             f"The ledger of {path} has format {version}, but this version reads up to {FORMAT_VERSION}. Upgrade "
             "adaptive-mixer to the version that wrote it, or a later one."
         )
-    ledger = Ledger(path / "ledger")
+    ledger = Ledger(path / "ledger", interval_steps=interval_in(note, path))
     if not ledger.has_steps():
         raise ValueError(f"The ledger of {path} has no steps yet: if the run is in progress, try again later.")
     return ledger
+
+
+def interval_in(note: Mapping[str, Any], folder: Path) -> int:
+    """Returns the greatest number of steps that a row of a stream covers.
+
+    Args:
+        note: Content of its `ledger.json`.
+        folder: Output folder of a trainer.
+
+    Raises:
+        ValueError: If the recorded number is invalid.
+    """
+    return whole_number(note.get("interval_steps", 1), f"interval_steps in {folder / 'ledger' / 'ledger.json'}", 1)
 
 
 def read_description(folder: str | Path) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """The ledger: the tables that a run records, step by step."""
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -12,13 +14,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mixer.gradients.records import cosines_of, rows_of
+from mixer.ledger.intervals import IntervalRows, default_interval
 from mixer.ledger.schemas import COMPARISONS, METRICS, SCHEMAS
 from mixer.ledger.table import Table
 from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.utils.arrays import FloatArray
-from mixer.utils.files import WriteError, write_json, writing
+from mixer.utils.files import WriteError, read_json, write_json, writing
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 where every row of a stream is one step
 
 # Column by which a table may have several rows at a step: the last one counts.
 _COUNTED = {"memories": "source", "memory_classes": "label"}
@@ -33,11 +35,26 @@ class Ledger:
     Args:
         folder: Where the ledger is kept, `OUTPUT_DIR/ledger` for a trainer's.
         is_writer: Whether this process writes it: the main rank only.
+        interval_steps: Number of steps that a row of `streams` and `comparisons` covers (see `IntervalRows`), of which
+            `decisions` keeps the last; `None` chooses 1 up to 256 streams, and with more as many as keep the bytes a
+            step bounded.
+
+    Attributes:
+        interval_steps: The number chosen, when a run has begun.
+
+    Raises:
+        ValueError: If `interval_steps` is no whole number from 1 on.
     """
 
-    def __init__(self, folder: str | Path, is_writer: bool = False):
+    def __init__(self, folder: str | Path, is_writer: bool = False, interval_steps: int | None = None):
         self.folder = Path(folder)
         self.is_writer = is_writer
+        if interval_steps is not None and not (type(interval_steps) is int and interval_steps >= 1):
+            raise ValueError(
+                f"ledger_interval_steps must be a whole number of steps from 1 on, or None, got {interval_steps!r}."
+            )
+        self._requested_interval = interval_steps
+        self._set_interval(interval_steps or 1)
         rows_per_part = {"decisions": 50_000}  # lists: wide rows
         self._tables = {
             name: Table(self.folder / name, schema, rows_per_part.get(name, 200_000))
@@ -76,7 +93,10 @@ class Ledger:
             left = {"evaluations": num_evaluations, "metrics": num_metrics}
             for name, table in self._tables.items():
                 table.truncate(resume_step, left.get(name))
-        self._note = {"format": FORMAT_VERSION, **description}
+        self._set_interval(self._requested_interval or default_interval(len(description.get("streams", ()))))
+        longest = self.interval_steps if resume_step is None else max(self.interval_steps, self._longest_interval())
+        form = {"format": 1} if longest == 1 else {"format": FORMAT_VERSION, "interval_steps": longest}
+        self._note = {**form, **description}
         write_json(self.folder / "ledger.json", self._note)
 
     def num_rows(self) -> dict[str, int]:
@@ -91,7 +111,8 @@ class Ledger:
             names: Names of the streams.
             columns: `[num_streams]` each: the other columns.
         """
-        self._append("streams", {"step": np.full(len(names), step), "stream": list(names), **columns})
+        if self.is_writer:
+            self._rows["streams"].add(step, names, columns)
 
     def record_clock(self, **columns: float) -> None:
         """Adds the position of the run after a step.
@@ -127,17 +148,18 @@ class Ledger:
         for table, columns in (("evaluations", evaluated), ("metrics", measured)):
             self._append(table, {"step": [step] * len(columns["stream"]), **columns})
 
-    def record_comparisons(self, step: int, names: tuple[str, ...], columns: Mapping[str, FloatArray]) -> None:
+    def record_comparisons(self, step: int, names: tuple[str, ...], columns: Mapping[str, NDArray[Any]]) -> None:
         """Adds the comparisons of a step's losses, one row a stream.
 
         Args:
             step: Number of the step, from 1, as the Trainer logs it.
             names: Names of the streams.
-            columns: `[num_streams]` each: the measured ones of the other columns.
+            columns: `[num_streams]` each: the measured ones of the other columns, and `items`.
         """
         unknown = np.full(len(names), np.nan)
-        measured = {name: columns.get(name, unknown) for name in COMPARISONS.names[2:]}
-        self._append("comparisons", {"step": np.full(len(names), step), "stream": list(names), **measured})
+        if self.is_writer:
+            measured = {name: columns.get(name, unknown) for name in COMPARISONS.names[2:]}
+            self._rows["comparisons"].add(step, names, {**columns, **measured})
 
     def record_gradients(self, step: int, names: tuple[str, ...], statistics: GradientStatistics) -> None:
         """Adds a measurement of the streams' gradients, one row a stream.
@@ -180,17 +202,20 @@ class Ledger:
         return self._evaluated[1:] if self._evaluated[0] == step else (0, 0)
 
     def sync(self) -> None:
-        """Writes everything to disk, so that it survives a crash of the machine."""
+        """Writes everything to disk, also of an interval in progress, so that it survives a crash of the machine."""
+        self._end_intervals()
         for _, table in self._own():
             table.sync()
 
     def flush(self) -> None:
-        """Writes everything out, so that other processes see it; `error` says why it could not."""
+        """Writes everything out, also of an interval in progress, for others to see; `error` says why it could not."""
+        self._end_intervals()
         for _, table in self._own():
             self._trying(table.flush)
 
     def finish(self) -> None:
         """Seals the tables, at the end of a run or before their files are copied: their rows change no more."""
+        self._end_intervals()
         for _, table in self._own():
             table.seal()
 
@@ -215,7 +240,9 @@ class Ledger:
             left when another had none), policy_weight (what the policy, or the user, had decided), loss_weight (the
             factor on its loss), owed (samples of its share that it has not had yet, after the step), active (whether
             it can give a sample in the next step), skipped (its samples so far that could not be loaded and were
-            left out; count and seen have them).
+            left out; count and seen have them). With more than 256 streams a row covers the steps since the one
+            before, at most `interval_steps`, and `step` is the last of them: count, items and tokens are sums, loss a
+            mean over items, weights means over steps.
         """
         return self._frame("streams")
 
@@ -346,6 +373,22 @@ class Ledger:
     def _own(self) -> Iterable[tuple[str, Table]]:
         """Returns the tables that this process writes."""
         return self._tables.items() if self.is_writer else ()
+
+    def _set_interval(self, interval_steps: int) -> None:
+        self.interval_steps = interval_steps
+        self._rows = {
+            name: IntervalRows(interval_steps, partial(self._append, name)) for name in ("streams", "comparisons")
+        }
+
+    def _longest_interval(self) -> int:
+        """Reads the interval of the rows so far."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return int(read_json(self.folder / "ledger.json")["interval_steps"])
+        return 1
+
+    def _end_intervals(self) -> None:
+        for rows in self._rows.values():
+            rows.end()
 
     def _append(self, table: str, columns: Mapping[str, Any]) -> None:
         if self.is_writer and len(columns["step"]):

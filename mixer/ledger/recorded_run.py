@@ -1,9 +1,9 @@
-"""A run's ledger as arrays, one row a step."""
+"""A run's ledger as arrays, one row a step, or an interval of steps."""
 
 import functools
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -32,8 +32,10 @@ class RecordedRun:
         description: The run's description (see `describe_run`); empty if there is none or it is damaged.
         policy_name: Name of the policy; `None` if it is not recorded.
         names: Names of the streams, in the order of their first rows.
+        interval_steps: The greatest number of steps that a row covers, 1 but for very many streams. The arrays then
+            have the last step of each interval in place of every step.
         steps: int64 `[num_steps]`: numbers of the steps, ascending.
-        clock: `[num_steps]` by column of the ledger's `clock`.
+        clock: `[num_steps]` by column of the ledger's `clock`; `total` counts all samples since the row before.
         streams: `[num_steps, num_streams]` by column of the ledger's `streams`.
         has_same_streams: Whether every step had all of these streams.
 
@@ -44,6 +46,7 @@ class RecordedRun:
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
         self._ledger = open_ledger(folder)
+        self.interval_steps = self._ledger.interval_steps
         note = read_note(self.folder)
         name, run = note.get("policy"), note.get("run")
         self.policy_name: str | None = name if isinstance(name, str) else None
@@ -58,8 +61,7 @@ class RecordedRun:
                 f"The ledger of {self.folder} has no step of which both tables, streams and clock, hold rows. If the "
                 "run has just begun, try again when it has done some; else one of the two is lost."
             )
-        clock = clock[clock["step"].isin(self.steps)]
-        self.clock = {str(name): clock[name].to_numpy() for name in clock.columns}
+        self._clock, self.clock = clock, self._at_steps(clock)
         self.streams = self._by_stream(rows)
         self.has_same_streams = int(rows["step"].isin(self.steps).sum()) == self.streams["count"].size
 
@@ -70,30 +72,38 @@ class RecordedRun:
             step: Its number.
 
         Returns:
-            Its row in the arrays.
+            Its row in the arrays, or that of its interval.
 
         Raises:
             ValueError: If the ledger does not hold it; the message names the steps that it holds.
         """
-        row = int(np.searchsorted(self.steps, step))
-        if row == len(self.steps) or self.steps[row] != step:
+        row = int(np.searchsorted(self.steps, step))  # of the interval that the step is in
+        if row == len(self.steps) or not 0 <= self.steps[row] - step < self.interval_steps or step < 1:
             raise ValueError(
                 f"step must be one of the steps in the ledger of {self.folder}, {self.held_steps}, got {step}."
             )
         return row
 
+    def amount_at(self, step: int, unit: Literal["samples", "tokens"]) -> float:
+        """Gives the samples or tokens of the run up to a step."""
+        return float(self._clock[unit][self._clock["step"] <= step].max()) if step >= self._clock["step"].min() else 0.0
+
     @property
     def held_steps(self) -> str:
         """Numbers of the steps that the ledger holds, as a text: `1 to 5, 8 to 12`."""
-        gaps = np.flatnonzero(np.diff(self.steps) > 1)
-        ends = zip(self.steps[[0, *(gaps + 1)]], self.steps[[*gaps, -1]], strict=True)
+        gaps = np.flatnonzero(np.diff(self.steps) > self.interval_steps)
+        firsts = np.maximum(self.steps - self.interval_steps, 0) + 1
+        ends = zip(firsts[[0, *(gaps + 1)]], self.steps[[*gaps, -1]], strict=True)
         ranges = [f"{first} to {last}" if first < last else f"{first}" for first, last in ends]
         left_out = f", ... ({len(ranges) - _MOST_RANGES} more parts)" if len(ranges) > _MOST_RANGES else ""
         return ", ".join(ranges[:_MOST_RANGES]) + left_out
 
     def names_after(self, step: int) -> tuple[str, ...]:
         """Names of the streams that the run had after a step, in its own order; a resumed run may have others."""
-        return tuple(self._order.loc[self._order["step"] == max(step, 1), "stream"])
+        at = max(step, 1)
+        if self.interval_steps > 1:
+            at = self.steps[np.searchsorted(self.steps[:-1], at)]
+        return tuple(self._order.loc[self._order["step"] == at, "stream"])
 
     def decision_before(self, step: int, control: Control) -> tuple[int | None, pd.DataFrame]:
         """Finds the decision that rules a step; see `decided_before`."""
@@ -151,6 +161,13 @@ class RecordedRun:
         """`[num_steps, num_streams]` by column of the ledger's `comparisons`; empty if nothing was compared."""
         rows = self._ledger.comparisons()
         return {} if rows.empty else self._by_stream(rows)
+
+    def _at_steps(self, clock: pd.DataFrame) -> dict[str, NDArray[Any]]:
+        """Gives the clock at the steps that have rows of streams, with the samples since the one before."""
+        if self.interval_steps > 1:
+            clock = clock.assign(total=clock["total"].cumsum())
+        columns = {str(name): values.to_numpy() for name, values in clock[clock["step"].isin(self.steps)].items()}
+        return {**columns, **({"total": np.diff(columns["total"], prepend=0)} if self.interval_steps > 1 else {})}
 
     def _by_stream(self, rows: pd.DataFrame) -> dict[str, NDArray[Any]]:
         """Lays rows, one a step and stream, out as arrays."""

@@ -10,57 +10,17 @@ from torch import Tensor
 from transformers.utils import logging
 
 from mixer.gradients.records import gradient_entries
-from mixer.ledger.decisions import Level, copied, is_same, levels_of, rows_of_batch_size, rows_of_weights
+from mixer.ledger.decisions import Control, Level, copied, is_same, levels_of, rows_of_batch_size, rows_of_weights
+from mixer.ledger.intervals import StreamMeans
 from mixer.ledger.ledger import Ledger
 from mixer.loading.result import StepResult, read_together
 from mixer.mixture.controller import Mixing
-from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.arrays import FloatArray
 from mixer.utils.saved_state import HasState
 
 logger = logging.get_logger(__name__)
 # Number of steps whose losses may wait on a GPU, if nothing needs them earlier.
 _MAX_WAITING = 64
-
-
-class StreamMeans(HasState):
-    """Means of a figure over each stream's items, without those that are not finite.
-
-    Args:
-        num_streams: Number of streams.
-
-    Example:
-        >>> losses = StreamMeans(2)
-        >>> _ = losses.add(np.array([1.0, np.nan]), np.array([3, 5]))
-        >>> _ = losses.add(np.array([2.0, np.nan]), np.array([1, 0]))
-        >>> losses.of(0), losses.of(1)
-        (1.25, None)
-    """
-
-    _remembered = ("items", "sums")
-
-    def __init__(self, num_streams: int):
-        self.items: Int64Array = np.zeros(num_streams, dtype=np.int64)
-        self.sums: FloatArray = np.zeros(num_streams)
-
-    def add(self, means: FloatArray, items: Int64Array) -> FloatArray:
-        """Adds a step.
-
-        Args:
-            means: `[num_streams]`: the figure, a mean per item.
-            items: int64 `[num_streams]`: number of items.
-
-        Returns:
-            `[num_streams]`: its sums over the items; 0 if the mean is not finite.
-        """
-        finite = np.isfinite(means)
-        sums: FloatArray = np.where(finite, means, 0.0) * items
-        self.items += np.where(finite, items, 0)
-        self.sums += sums
-        return sums
-
-    def of(self, stream_id: int) -> float | None:
-        """Gives the mean of a stream, or `None` if it is not known of any item."""
-        return float(self.sums[stream_id] / self.items[stream_id]) if self.items[stream_id] else None
 
 
 class ConflictLog:
@@ -129,6 +89,7 @@ class Recorder(HasState):
         self._batch_size, self._factor = 0, 1.0
         self._waiting: list[_Waiting] = []
         self._decision, self._scheduled = copied(mixing.decision), mixing.scheduled_batch_size
+        self._decided: dict[Control, int] = {}  # steps of decisions that wait for the end of their interval
         self._reset()
 
     def _reset(self) -> None:
@@ -191,9 +152,14 @@ class Recorder(HasState):
         self._record_decisions(plan.step)
         self._record_measured(result, compared or {})
         if self.reads_at_once or len(self._waiting) >= _MAX_WAITING:
-            self.settle()
+            self._write_steps()
 
     def settle(self) -> None:
+        """Writes all that waits: steps for their losses, decisions for the end of their interval."""
+        self._write_decisions()
+        self._write_steps()
+
+    def _write_steps(self) -> None:
         """Writes all steps that wait for their losses, which are read from the device together."""
         results, states, places, norms = map(list, zip(*self._waiting, strict=True)) if self._waiting else ([],) * 4
         for step in zip(results, states, places, read_together(results, norms), strict=True):
@@ -211,7 +177,7 @@ class Recorder(HasState):
             the loss holds a part that is no stream's; what `gradient_entries` says of the newest measurement since
             then.
         """
-        self.settle()
+        self._write_steps()
         entries = {"train_coverage": self._mixing.clock.epoch_coverage}
         if self._batch_size:
             entries["batch_size"] = self._batch_size
@@ -249,15 +215,25 @@ class Recorder(HasState):
             self._compared.setdefault(column, StreamMeans(len(self._counts))).load_state_dict(means)
 
     def _record_decisions(self, step: int) -> None:
-        if not is_same(self._mixing.decision, self._decision):
-            self._record_weights(step)
-        if self._mixing.scheduled_batch_size != self._scheduled:
-            self._record_batch_size(step)
+        mixing = self._mixing
+        if not is_same(mixing.decision, self._decision):
+            self._decision = copied(mixing.decision)  # a policy may change its arrays in place
+            self._decided["weights"] = step
+        if mixing.scheduled_batch_size != self._scheduled:
+            self._scheduled = mixing.scheduled_batch_size
+            self._decided["batch_size"] = step
+        if step % self._ledger.interval_steps == 0:
+            self._write_decisions()
+
+    def _write_decisions(self) -> None:
+        """Writes the last decisions of an interval, in the order of their steps."""
+        record = {"weights": self._record_weights, "batch_size": self._record_batch_size}
+        for control, step in sorted(self._decided.items(), key=lambda one: one[1]):
+            record[control](step)
+        self._decided.clear()
 
     def _record_weights(self, step: int) -> None:
-        mixing = self._mixing
-        self._decision = copied(mixing.decision)  # a policy may change its arrays in place
-        policy, names = mixing.policy, mixing.names
+        policy, names, mixing = self._mixing.policy, self._mixing.names, self._mixing
         if not self._ledger.is_writer:
             return
         try:
@@ -271,7 +247,6 @@ class Recorder(HasState):
 
     def _record_batch_size(self, step: int) -> None:
         mixing = self._mixing
-        self._scheduled = mixing.scheduled_batch_size
         if self._ledger.is_writer:
             rows = rows_of_batch_size(step, mixing.schedule.name, mixing.explain_batch_size())
             self._ledger.record_decision(rows)
@@ -282,7 +257,8 @@ class Recorder(HasState):
             self._ledger.record_gradients(step, names, result.gradients)
             self._gradients = gradient_entries(names, result.gradients)
         if compared:
-            self._ledger.record_comparisons(step, names, compared)
+            columns: dict[str, NDArray[Any]] = {**compared, "items": result.contents.items}
+            self._ledger.record_comparisons(step, names, columns)
         for column, values in compared.items():
             self._compared.setdefault(column, StreamMeans(len(names))).add(values, result.contents.items)
 

@@ -15,6 +15,7 @@ from mixer.ledger.evaluated_losses import mean_loss, recorded_objective, recorde
 from mixer.ledger.folder import open_ledger, read_note
 from mixer.policies.objective import Objective
 
+_COLUMNS = ["step", "stream", "weight", "count", "items", "loss", "coverage"]
 _PART = 0.1  # of the steps, for losses of training
 _MOST_WHOLE = 2  # runs side by side on a screen, with all their columns
 
@@ -33,6 +34,7 @@ class RunSummary:
         metrics: Results of `compute_metrics`, one row per set and metric: `stream`, `metric`, `first`, `last`.
         eval_weights: Weights of evaluation sets; `None` for the plain mean.
         objective: The declared objective, or `None`.
+        interval_steps: Number of steps that a row of the ledger covers.
     """
 
     name: str
@@ -42,6 +44,7 @@ class RunSummary:
     metrics: pd.DataFrame
     eval_weights: Mapping[str, float] | None
     objective: Objective | None = None
+    interval_steps: int = 1
 
     @property
     def table(self) -> pd.DataFrame:
@@ -76,6 +79,7 @@ class RunSummary:
         over_sets |= {} if self.objective is None else {"eval_objective": self.objectives}
         return {
             "steps": self.steps,
+            **({} if self.interval_steps == 1 else {"interval_steps": self.interval_steps}),
             **{name: {"first": first, "last": last} for name, (first, last) in over_sets.items()},
             "streams": self.table,
             "metrics": self.metrics,
@@ -98,7 +102,7 @@ def summarise(run: Path) -> RunSummary:
         ValueError: If the folder has no ledger with rows, or a damaged one.
     """
     ledger = open_ledger(run)
-    rows = ledger.to_pandas()
+    rows = ledger.read("streams", _COLUMNS).to_pandas()
     columns = {"samples": ("count", "sum"), "coverage": ("coverage", "last"), "weight": ("weight", "mean")}
     summary = rows.groupby("stream", sort=False).agg(**columns)
     evaluations = ledger.evaluations()
@@ -110,7 +114,8 @@ def summarise(run: Path) -> RunSummary:
     note = read_note(run)
     weights, objective = recorded_weights(run, note), recorded_objective(run, note)
     metrics = _first_and_last(ledger.metrics(), ["stream", "metric"], "value").reset_index()
-    return RunSummary(run.name, summary, int(rows["step"].max()), frozenset(evaluated), metrics, weights, objective)
+    sets, steps = frozenset(evaluated), int(rows["step"].max())
+    return RunSummary(run.name, summary, steps, sets, metrics, weights, objective, ledger.interval_steps)
 
 
 def comparison(summaries: Sequence[RunSummary]) -> RenderableType:
@@ -131,7 +136,8 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
         summaries = [_of_training(summary) for summary in summaries]
     is_short = len(summaries) > _MOST_WHOLE
     width = 2 if is_short else 4
-    table = Table(title=title)
+    longest = [f"{one.name}: rows of {one.interval_steps} steps" for one in summaries if one.interval_steps > 1]
+    table = Table(title=title, caption=", ".join(longest) or None)
     table.add_column("stream", justify="left")
     for summary in summaries:
         table.add_column(f"{summary.name}\n{'loss' if is_short else 'loss first → last'}", justify="right")

@@ -85,7 +85,7 @@ def is_of_training(field: Field, prefixes: tuple[str, ...]) -> bool:
 
 def is_ignored(field: Field) -> bool:
     """Returns whether a field does not change what is trained: the run's folder, its logging or its data loading."""
-    return field == ("logging_style",) or is_of_training(field, _IGNORED)
+    return field in (("logging_style",), ("ledger_interval_steps",)) or is_of_training(field, _IGNORED)
 
 
 def read_recipe(path: Path) -> str:

@@ -76,6 +76,8 @@ class Recipe:
         save_best_of_each: Whether to save the best weights of each evaluation set in `output_dir/best/NAME`.
         logging_style: How log entries are printed: a `line` each, with a table of streams at evaluations, or the
             Trainer's `dict`.
+        ledger_interval_steps: Number of steps that a row of the ledger covers; `null` is 1 up to 256 streams, and with
+            more as many as keep the ledger within about 10 kB a step.
         tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one. It tokenizes the
             streams' rows and pads batches.
     """
@@ -106,6 +108,7 @@ class Recipe:
     loss_units: dict[str, float] | str | None = None
     save_best_of_each: bool = False
     logging_style: LoggingStyle = "line"
+    ledger_interval_steps: int | None = None
     tokenizer: str | Factory | None = None
 
     def build(self, model_field: str = "model") -> MixingTrainer:

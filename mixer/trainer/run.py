@@ -119,6 +119,7 @@ class Options:
         loss_units: In what a policy compares the streams' losses, or `None` for the default.
         saves_best_of_each: Whether the best weights of each evaluation set are saved.
         logging_style: How log entries are printed.
+        ledger_interval_steps: Number of steps that a row of the ledger covers, or `None` for the default.
     """
 
     policy: Policy
@@ -136,6 +137,7 @@ class Options:
     loss_units: str | Mapping[str, float] | None = None
     saves_best_of_each: bool = False
     logging_style: LoggingStyle = "line"
+    ledger_interval_steps: int | None = None
 
 
 @dataclass

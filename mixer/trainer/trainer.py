@@ -103,6 +103,8 @@ class MixingMixin(Trainer):
             that name is better than ever before, by its loss or by the metric of the objective.
         logging_style: How log entries are printed: a `"line"` each, with a table of streams at evaluations, or the
             Trainer's `"dict"`. Callbacks, trackers and `state.log_history` get the same entries either way.
+        ledger_interval_steps: Number of steps that a row of the ledger covers; `None` is 1 up to 256 streams, and with
+            more as many as keep the ledger within about 10 kB a step.
         **kwargs: Further arguments of the Trainer class.
 
     Raises:
@@ -155,6 +157,7 @@ class MixingMixin(Trainer):
         loss_units: Literal["initial", "entropy", "none"] | Mapping[str, float] | None = None,
         save_best_of_each: bool = False,
         logging_style: LoggingStyle = "line",
+        ledger_interval_steps: int | None = None,
         **kwargs: Any,
     ):
         check_choice("nonfinite", nonfinite, NonFinite)
@@ -192,6 +195,7 @@ class MixingMixin(Trainer):
             loss_units=loss_units,
             saves_best_of_each=save_best_of_each,
             logging_style=logging_style,
+            ledger_interval_steps=ledger_interval_steps,
         )
         if streams:
             self._built = Parts(self, streams, options, self._evaluation, self._rules)

@@ -60,12 +60,13 @@ def join(parts: Sequence[Run], first_streams: Sequence[str] = ()) -> Run:
     """
     ends = [{name: part.clock[name].iloc[-1] for name in _COUNTED} for part in parts]
     done = [{name: sum(end[name] for end in ends[:number]) for name in _COUNTED} for number in range(len(parts))]
-    own = ("name", "ended", "eval_weights", "description", "cosines", "objective")
+    own = ("name", "ended", "eval_weights", "description", "cosines", "objective", "interval_steps")
     names = [field.name for field in fields(Run) if field.name not in own]
     joined = {name: _joined([getattr(part, name) for part in parts], done) for name in names}
     streams = joined.pop("streams")
     order = dict.fromkeys([*(name for name in first_streams if name in streams), *streams])
     joined["streams"] = {name: streams[name] for name in order}
+    joined["interval_steps"] = max(part.interval_steps for part in parts)
     joined["description"] = {"streams": [row for part in parts for row in part.description.get("streams", [])]}
     # A task has no gradient in common with another one, and its own report shows the memory's: no cosines.
     return replace(parts[-1], name=parts[0].name, cosines=None, **joined)

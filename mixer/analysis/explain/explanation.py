@@ -56,7 +56,7 @@ class Explanation(Result):
 
     Attributes:
         run: The run's folder.
-        step: Number of the step.
+        step: Number of the step, the last of its row where a row of the ledger covers several.
         progress: Share of the run that was done before it.
         policy: Name of the policy.
         objective: The declared objective in words; empty without one.
@@ -99,6 +99,8 @@ class Explanation(Result):
             *_on_weights(run, row, self.weights),
             *_on_counts(run, self.counts),
         ]
+        if run.interval_steps > 1:
+            self.notes = [_on_interval(run, row)]
 
 
 def explain(run: str | Path, step: int) -> Explanation:
@@ -126,6 +128,16 @@ def _rules(level: Level, run: RecordedRun, row: int) -> bool:
     decided = pd.Series(level.decision.weights / np.sum(level.decision.weights), index=list(level.names))
     recorded = run.streams["policy_weight"][row]
     return np.allclose(decided.reindex(list(run.names)), recorded, rtol=0.0, atol=_TOLERANCE, equal_nan=True)
+
+
+def _on_interval(run: RecordedRun, row: int) -> str:
+    """Says what stands for a step in a ledger whose rows cover several."""
+    first, last = (int(run.steps[row - 1]) if row else 0) + 1, int(run.steps[row])
+    return (
+        f"A row of this ledger covers up to {run.interval_steps} steps: shares are means and counts sums over the "
+        f"steps {first:,} to {last:,}, and only the last decision of each row is kept. Runs with "
+        "ledger_interval_steps=1 keep every step."
+    )
 
 
 def _on_decision(run: RecordedRun, row: int, decided_at: int | None, is_decided: bool) -> str:

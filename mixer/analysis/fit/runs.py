@@ -60,7 +60,7 @@ class Run:
         self.losses, step = _evaluated(run) if loss == "evaluation" else _trained(run)
         requested = _requested_shares(run)
         self.budget = float(run.clock[unit][-1])
-        self.evaluated_at = float(run.clock[unit][run.steps <= step].max(initial=0.0))
+        self.evaluated_at = run.amount_at(step, unit)
         self.progress = float(run.clock["progress"][-1])
         self.requested = pd.DataFrame({kind: shares.mean(axis=0) for kind, shares in requested.items()}, run.names)
         self.is_steady = any(np.ptp(shares, axis=0).max() <= _STEADY for shares in requested.values())

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from mixer.analysis.report.comparing import compare, configurations, differences, unequal, unknown, verdict
-from mixer.analysis.report.judging import Measure, mean_of_sets, measure_of, objective_value, shares_of
+from mixer.analysis.report.judging import Measure, measure_of, objective_value, shares_of
 from mixer.analysis.report.run import Run, share_of_time
+from mixer.ledger.evaluated_losses import mean_loss
 from mixer.policies.objective import Objective
 from mixer.utils.text import listed
 
@@ -66,7 +67,8 @@ def _course(run: Run, objective: Objective | None, measure: Measure) -> list[str
     if objective is not None:
         values = [objective_value(run, objective, place) for place in places]
     else:
-        values = [mean_of_sets(run, list(run.evaluations), place) for place in places]
+        losses = {name: rows["loss"].tolist() for name, rows in run.evaluations.items()}
+        values = [mean_loss({name: own[place] for name, own in losses.items()}, run.eval_weights) for place in places]
     words, first = measure.words, values[0]
     if len(values) < 2 or math.isnan(first):
         return [f"{words[0].upper()}{words[1:].rstrip(',')} ended at {last:.3f}."]

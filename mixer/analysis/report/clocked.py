@@ -42,12 +42,15 @@ def by_stream(table: pa.Table, clock: pd.DataFrame) -> dict[str, pd.DataFrame]:
     Returns:
         Rows by stream, in order of first appearance, without that column and with `epoch` and `samples`.
     """
+    placed = on_clock(pd.DataFrame({"step": table.column("step").to_numpy()}), clock)
+    if len(placed) < table.num_rows:
+        table = table.take(placed.index.to_numpy())
     columns = {name: table.column(name).to_pandas().to_numpy() for name in table.column_names if name != "stream"}
-    parts = {}
-    for name, places in places_by_stream(table).items():
-        own = {key: values[places] for key, values in columns.items()}
-        parts[name] = on_clock(pd.DataFrame(own, copy=False), clock)  # not copied: there may be many
-    return {name: part for name, part in parts.items() if len(part)}
+    columns |= {name: placed[name].to_numpy() for name in ("epoch", "samples")}
+    return {
+        name: pd.DataFrame({key: values[places] for key, values in columns.items()}, copy=False)  # there may be many
+        for name, places in places_by_stream(table).items()
+    }
 
 
 def buckets(epochs: NDArray[Any], most: int) -> Int64Array:

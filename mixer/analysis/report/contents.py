@@ -11,6 +11,7 @@ from mixer.analysis.report.plots import PLOTS
 from mixer.analysis.report.plots.losses import MOST_METRICS
 from mixer.analysis.report.run import Run, read_runs
 from mixer.analysis.report.tables import differing_streams, summary_rows
+from mixer.utils.text import listed
 
 # A point takes about 21 bytes of the page, so that all of them stay below 3 MB however many lines there are.
 _POINTS_PER_PAGE = 120_000
@@ -39,7 +40,7 @@ def read_report(folders: Sequence[str | Path]) -> Report:
         [run.name for run in runs],
         summary_rows(runs),
         [plot for plot in plots if plot.panels],
-        " ".join(text for text in (differing_streams(runs), _drawn_as_one(runs, main)) if text),
+        " ".join(text for text in (differing_streams(runs), _in_intervals(runs), _drawn_as_one(runs, main)) if text),
         runs,
         findings,
         {run.name: changed(run) for run in runs},
@@ -54,6 +55,16 @@ def points_per_line(runs: Sequence[Run]) -> int:
     num_lines += sum(min(MOST_METRICS, rows["metric"].nunique()) for run in runs for rows in run.metrics.values())
     num_lines += sum(rows["source"].nunique() for run in runs for rows in run.memories.values())
     return max(_FEWEST_POINTS_PER_LINE, min(_MOST_POINTS_PER_LINE, _POINTS_PER_PAGE // num_lines))
+
+
+def _in_intervals(runs: Sequence[Run]) -> str:
+    longest = {run.name: run.interval_steps for run in runs if run.interval_steps > 1}
+    if not longest:
+        return ""
+    return (
+        f"The ledger of {listed([f'{name} has a row for {steps} steps' for name, steps in longest.items()])}: there a "
+        "stream's loss and weight are means over them, and its samples are sums."
+    )
 
 
 def _drawn_as_one(runs: Sequence[Run], main: Sequence[str]) -> str:

@@ -51,7 +51,7 @@ def grouped(run: Run, main: Collection[str]) -> Run:
     evaluated = [rows for name, rows in run.evaluations.items() if name not in main]
     return replace(
         run,
-        streams={**_of(run.streams, main), **({OTHERS: _one_stream(rest, run.clock)} if rest else {})},
+        streams={**_of(run.streams, main), **({OTHERS: _one_stream(rest, run.row_clock)} if rest else {})},
         evaluations={**_of(run.evaluations, main), **({OTHERS: _mean_losses(evaluated)} if evaluated else {})},
         metrics=_of(run.metrics, main),
         comparisons=_of(run.comparisons, main),
@@ -65,7 +65,7 @@ def _of(parts: Mapping[str, pd.DataFrame], main: Collection[str]) -> dict[str, p
 
 
 def _one_stream(streams: Mapping[str, pd.DataFrame], clock: pd.DataFrame) -> pd.DataFrame:
-    """Sums streams, step by step."""
+    """Sums streams, row by row of the clock at their steps."""
     num_steps = len(clock)
     sums = {name: np.zeros(num_steps) for name in ("weight", "count", "items", "loss", "seen", "covered", "active")}
     size = 0.0

@@ -52,15 +52,15 @@ def measure_of(runs: Sequence[Run], objective: Objective | None) -> Measure | No
         words, greater = f"the objective, {objective.in_words},", objective.greater_is_better
     else:
         sets = [name for name in runs[0].evaluations if all(name in run.evaluations for run in runs)]
-        values = {run.name: mean_of_sets(run, sets, -1) for run in runs}
+        values = {run.name: _mean_of_sets(run, sets) for run in runs}
         words, greater = f"the validation loss{', the mean of all sets,' if len(sets) > 1 else ''}", False
     values = {name: value for name, value in values.items() if not math.isnan(value)}
     return Measure(words, values, greater) if values else None
 
 
-def mean_of_sets(run: Run, sets: Sequence[str], place: int) -> float:
-    """Averages the validation losses of some sets at an evaluation: 0 for the first, −1 for the last."""
-    return mean_loss({name: float(run.evaluations[name]["loss"].iloc[place]) for name in sets}, run.eval_weights)
+def _mean_of_sets(run: Run, sets: Sequence[str]) -> float:
+    """Averages the validation losses of some sets at their last evaluation."""
+    return mean_loss({name: float(run.evaluations[name]["loss"].iloc[-1]) for name in sets}, run.eval_weights)
 
 
 def objective_value(run: Run, objective: Objective, place: int) -> float:

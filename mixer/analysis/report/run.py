@@ -1,10 +1,12 @@
 """Reads the ledger of a run for a report."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mixer.analysis.report.clocked import by_stream, on_clock
@@ -54,6 +56,7 @@ class Run:
         memory_classes: By replay stream, entries of the buffer with known classes: step, label, entries.
         objective: The declared objective, or `None`.
         held_back: By stream that `OverfitGuard` took share from, the least factor on its share and the step of it.
+        interval_steps: Number of steps that a row of a stream covers, 1 but for very many streams.
     """
 
     name: str
@@ -73,6 +76,18 @@ class Run:
     memory_classes: dict[str, pd.DataFrame]
     objective: Objective | None = None
     held_back: dict[str, tuple[float, int]] = field(default_factory=dict)
+    interval_steps: int = 1
+
+    @functools.cached_property
+    def row_clock(self) -> pd.DataFrame:
+        """The clock at the steps of streams' rows: step, epoch, samples, and `asked`, the samples to give in a row."""
+        steps = self.clock["step"].to_numpy()
+        has_rows = np.zeros(len(steps), dtype=bool)
+        for rows in self.streams.values():
+            has_rows[np.searchsorted(steps, rows["step"].to_numpy())] = True
+        asked = self.clock[["batch_size", "total"]].min(axis=1).to_numpy()
+        asked = asked[has_rows] if self.interval_steps == 1 else np.diff(np.cumsum(asked)[has_rows], prepend=0)
+        return self.clock.loc[has_rows, ["step", "epoch", "samples"]].assign(asked=asked)
 
     @property
     def caps(self) -> dict[str, float]:
@@ -181,6 +196,7 @@ def read_run(folder: Path, name: str) -> Run:
         by_stream(ledger.read("memory_classes"), clock),
         recorded_objective(folder, note),
         _held_back(ledger, description),
+        ledger.interval_steps,
     )
 
 

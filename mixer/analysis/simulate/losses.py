@@ -119,6 +119,8 @@ class RecordedLosses:
     @property
     def note(self) -> str:
         """A sentence on the source, and on how long the plans are those of the recorded run."""
+        if (interval := self._run.interval_steps) > 1:
+            return f"Losses are means over {interval} steps that {self._run.folder} recorded: plans are not compared."
         source = f"Losses are those that {self._run.folder} recorded, step by step"
         if self._differs_from is None:
             return f"{source}: each plan is that of the recorded step."

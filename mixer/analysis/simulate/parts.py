@@ -37,6 +37,7 @@ class Parts:
         streams: The streams.
         options: The recipe's options of the mixture, but for streams and policy.
         mixing: The controller.
+        ledger_interval_steps: The recipe's own.
         evaluated: The evaluation sets, by name.
         followers: Functions that fill replay buffers, called with each plan.
         stand_ins: Names of the replay buffers that plain ones of their capacity replace, because they choose entries
@@ -49,6 +50,7 @@ class Parts:
     def __init__(self, recipe: Recipe, num_ranks: int):
         check_streams(recipe.streams, recipe.mixing)
         args = self.args = of_ranks(recipe.training, num_ranks)
+        self.ledger_interval_steps = recipe.ledger_interval_steps
         tokenizer = recipe.load_tokenizer()
         with seeded(args.seed):  # leaves the caller's random state as it was
             set_seed(args.seed)

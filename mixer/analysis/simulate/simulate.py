@@ -148,7 +148,7 @@ class _Writer:
                 "Give another folder."
             )
         mixing = parts.mixing
-        self.ledger = Ledger(folder / "ledger", is_writer=True)
+        self.ledger = Ledger(folder / "ledger", is_writer=True, interval_steps=parts.ledger_interval_steps)
         description = {
             "streams": list(mixing.names),
             "policy": mixing.policy.name,

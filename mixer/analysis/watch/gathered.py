@@ -14,6 +14,7 @@ import pyarrow as pa
 from mixer.analysis.watch.curve import Curve
 from mixer.ledger import table_files
 from mixer.ledger.evaluated_losses import recorded_weights
+from mixer.ledger.folder import interval_in
 from mixer.ledger.schemas import CLOCK, SCHEMAS
 from mixer.ledger.table import places_by_stream
 from mixer.utils.arrays import FloatArray
@@ -116,9 +117,14 @@ class GatheredStream:
 
 
 class Gathered:
-    """The newest rows of a run, and curves over all rows."""
+    """The newest rows of a run, and curves over all rows.
 
-    def __init__(self) -> None:
+    Args:
+        interval_steps: Number of steps that a row of a stream covers.
+    """
+
+    def __init__(self, interval_steps: int = 1) -> None:
+        self._recent_rows = max(1, _RECENT_STEPS // interval_steps)
         self.clock: dict[str, Any] = {}
         self.losses = Curve()
         self.evaluations: dict[str, float] = {}
@@ -173,7 +179,7 @@ class Gathered:
             stream.last = rows.slice(places[-1], 1).to_pylist()[0]
             losses, _, items = numbers[places].T
             stream.losses.extend(losses)
-            stream.recent = _last(stream.recent, numbers[places, :2])
+            stream.recent = _last(stream.recent, numbers[places, :2], self._recent_rows)
             with_items = losses[items > 0]
             stream.is_finite = bool(np.isfinite(with_items[-1])) if len(with_items) else stream.is_finite
 
@@ -187,7 +193,7 @@ class Gathered:
 
     def take_timings(self, rows: pa.Table) -> None:
         """Adds rows of the table `timings`."""
-        self._timings = _last(self._timings, _numbers(rows, _TIMING_COLUMNS))
+        self._timings = _last(self._timings, _numbers(rows, _TIMING_COLUMNS), _RECENT_STEPS)
 
     def take_evaluations(self, rows: pa.Table) -> None:
         """Adds rows of the table `evaluations`."""
@@ -201,8 +207,8 @@ def _numbers(rows: pa.Table, columns: Sequence[str]) -> FloatArray:
     return np.column_stack([np.asarray(rows.column(name).to_numpy(), dtype=np.float64) for name in columns])
 
 
-def _last(known: FloatArray, new: FloatArray) -> FloatArray:
-    return np.concatenate([known, new[-_RECENT_STEPS:]])[-_RECENT_STEPS:]
+def _last(known: FloatArray, new: FloatArray, number: int) -> FloatArray:
+    return np.concatenate([known, new[-number:]])[-number:]
 
 
 class WatchedRun:
@@ -295,7 +301,7 @@ class WatchedRun:
         if kept:
             shares = table_files.read_part(kept[-1], pa.schema([CLOCK.field("progress")])).column("progress")
             self._began_at = shares[-1].as_py() if len(shares) else 0.0
-        self.gathered = Gathered()
+        self.gathered = Gathered(interval_in(self.note, self.folder))
         columns = {"streams": _STREAM_COLUMNS, "timings": _TIMING_COLUMNS}
         self._sources = [
             (

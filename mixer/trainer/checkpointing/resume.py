@@ -243,6 +243,13 @@ class Resuming:
         existed, step = ledger.folder.exists(), None if progress is None else self._run.mixing.clock.step
         left = (None, None) if progress is None else (progress.num_evaluations, progress.num_metrics)
         ledger.begin(step, description, *left)
+        if ledger.is_writer and ledger.interval_steps > 1 and self._run.options.ledger_interval_steps is None:
+            logger.warning(
+                "The ledger has %s streams: a row covers %d steps (counts are summed, losses and weights averaged). "
+                "Set ledger_interval_steps=1 for a row a step and stream.",
+                f"{len(self._run.streams):,}",
+                ledger.interval_steps,
+            )
         if progress is None or not ledger.is_writer:
             return
         if existed:

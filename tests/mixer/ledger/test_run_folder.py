@@ -30,7 +30,7 @@ def test_a_description_is_read_and_one_of_a_newer_version_or_that_is_damaged_is_
     for run, expected in (({"data_seed": 3}, {"data_seed": 3}), ("nonsense", {})):
         note.write_text(json.dumps({"format": 1, "run": run}))
         assert read_description(tmp_path) == expected
-    newer = {json.dumps({"format": version}): f"has format {version}, but this" for version in (2, 99, "1", None)}
+    newer = {json.dumps({"format": version}): f"has format {version}, but this" for version in (3, 99, "1", None)}
     for text, message in {**newer, **dict.fromkeys(("", "{", "[]", "\x00"), "is damaged: replace its")}.items():
         note.write_text(text)
         with pytest.raises(ValueError, match=message):

@@ -13,9 +13,9 @@ from tests.mixer.measurements import measured
 from tests.mixer.trainer.runs import make, train
 
 
-@pytest.mark.parametrize("num_steps", [3, 70])
+@pytest.mark.parametrize(("num_steps", "interval_steps"), [(3, 1), (70, 1), (70, 8)])
 def test_losses_read_late_are_the_losses_read_at_once(
-    tmp_path: Path, num_steps: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, num_steps: int, interval_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = []
 
@@ -25,6 +25,7 @@ def test_losses_read_late_are_the_losses_read_at_once(
             waiting.append(len(self._waiting))
 
     options = {"max_steps": num_steps, "logging_steps": 5, "mixing": Uniform(), "batch_size": 6}
+    options["ledger_interval_steps"] = interval_steps
     at_once = train(tmp_path / "at once", **options)
     monkeypatch.setattr(training, "new_recorder", lambda _, __, *known: Watching(*known, reads_at_once=False))
     late = train(tmp_path / "late", **options)  # as on a GPU

@@ -29,10 +29,11 @@ _GREATEST_LOADING, _GREATEST_MISSES, _GREATEST_PROBING = 0.2, 0.1, 0.1
 def not_finite(run: Run) -> Messages:
     """Finds streams and evaluation sets with an infinite or NaN loss."""
     counts: dict[str, tuple[int, int, str]] = {}
-    for unit, parts in (("step", run.streams), ("evaluation", run.evaluations)):
+    row = "step" if run.interval_steps == 1 else "row"
+    for unit, parts in ((row, run.streams), ("evaluation", run.evaluations)):
         for name, rows in parts.items():
             bad = ~np.isfinite(rows["loss"])
-            if unit == "step":
+            if unit == row:
                 bad &= rows["items"] > 0  # without items there is no loss
             if bad.any() and name not in counts:
                 counts[name] = int(bad.sum()), int(rows["step"][bad].iloc[0]), unit
@@ -88,9 +89,8 @@ def starved(run: Run) -> Messages:
 
 
 def _gave_too_little(run: Run, rows: pd.DataFrame) -> str:
-    clock = run.clock
-    size = clock[["batch_size", "total"]].min(axis=1).to_numpy()
-    requested = float((rows["weight"] * size[np.searchsorted(clock["step"], rows["step"])]).sum())
+    asked = run.row_clock["asked"].to_numpy()[np.searchsorted(run.row_clock["step"], rows["step"])]
+    requested = float((rows["weight"] * asked).sum())
     got = float(rows["count"].sum())
     if got < _LEAST_PART_OF_REQUESTED * requested and requested - got > 1 + _DEVIATIONS * np.sqrt(requested):
         return f"gave {got:,.0f} samples, but its weights requested {requested:,.0f}"

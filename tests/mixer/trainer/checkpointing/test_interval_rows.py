@@ -1,0 +1,134 @@
+"""Runs whose ledger has a row for several steps: they train, resume and are read as those with a row a step."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mixer import LossChange, MixingTrainer
+from mixer.analysis.explain.explanation import explain
+from mixer.analysis.report.contents import read_report
+from mixer.cli.entry import main
+from tests.helpers import Tokens
+from tests.mixer.trainer.runs import make, train
+
+ENDS = [3, 4, 6, 8, 9, 11]  # at multiples of 3, in checkpoints, at the end
+OPTIONS: dict[str, Any] = {"max_steps": 11, "save_strategy": "steps", "save_steps": 4, "logging_steps": 2}
+SUMS = ["count", "items", "tokens"]
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> MixingTrainer:
+    trainer = build(tmp_path_factory.mktemp("runs") / "every", None)
+    trainer.train()
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def intervals(tmp_path_factory: pytest.TempPathFactory) -> MixingTrainer:
+    trainer = build(tmp_path_factory.mktemp("runs") / "intervals", 3)
+    trainer.train()
+    return trainer
+
+
+def build(folder: Path, interval_steps: int | None) -> MixingTrainer:
+    policy = LossChange(num_warmup_observations=1)
+    return make(folder, mixing=policy, batch_size=6, ledger_interval_steps=interval_steps, **OPTIONS)
+
+
+def folder_of(trainer: MixingTrainer) -> Path:
+    return Path(str(trainer.args.output_dir))
+
+
+def test_rows_add_up_to_those_of_every_step_and_keep_the_last_decision(
+    every: MixingTrainer, intervals: MixingTrainer
+) -> None:
+    assert intervals.ledger.clock().equals(every.ledger.clock())
+    rows, found = every.ledger.to_pandas(), intervals.ledger.to_pandas()
+    assert found["step"].tolist() == np.repeat(ENDS, 3).tolist()
+    part = np.searchsorted(ENDS, rows["step"])
+    summed = rows.assign(loss=rows["loss"].fillna(0.0) * rows["items"]).groupby([part, "stream"])[[*SUMS, "loss"]].sum()
+    assert found[SUMS].to_numpy().tolist() == summed[SUMS].to_numpy().tolist()
+    assert (found["loss"].fillna(0.0) * found["items"]).tolist() == pytest.approx(summed["loss"].tolist())
+    states = ["stream", "seen", "unique", "coverage", "epoch", "owed", "active"]
+    ends = rows[rows["step"].isin(ENDS)][states].reset_index(drop=True)
+    assert found[states].equals(ends)
+    decisions = every.ledger.decisions()
+    last = decisions.groupby(np.searchsorted(ENDS, decisions["step"]).tolist())["step"].transform("max")
+    kept = decisions[(decisions["step"] == last) | (decisions["step"] == 0)].reset_index(drop=True)
+    assert 0 < len(kept) < len(decisions)
+    assert intervals.ledger.decisions().astype({"values": str}).equals(kept.astype({"values": str}))
+
+
+@pytest.mark.parametrize("step", [4, 8])
+def test_a_run_resumed_within_an_interval_is_the_uninterrupted_one(
+    intervals: MixingTrainer, tmp_path: Path, step: int
+) -> None:
+    shutil.copytree(folder_of(intervals), tmp_path / "run")
+    resumed = build(tmp_path / "run", 3)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / f"checkpoint-{step}"))
+    for table in ("streams", "clock", "decisions"):
+        own, expected = (trainer.ledger.read(table).to_pandas() for trainer in (resumed, intervals))
+        assert own.astype({"values": str} if table == "decisions" else {}).equals(
+            expected.astype({"values": str} if table == "decisions" else {})
+        )
+
+
+def test_an_error_leaves_the_steps_of_the_interval_in_progress(tmp_path: Path) -> None:
+    trainer = build(tmp_path, 50)
+    step, compute = [0], trainer.compute_loss
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        step[0] += 1
+        if trainer.mixing.clock.step == 2:
+            raise RuntimeError("it ends here")
+        return compute(*args, **kwargs)
+
+    trainer.compute_loss = failing  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="it ends here"):
+        trainer.train()
+    rows = trainer.ledger.to_pandas()
+    assert (rows["step"].tolist(), rows["count"].sum()) == ([2] * 3, 12)
+
+
+def test_reports_and_comparisons_say_so_and_count_the_same(
+    every: MixingTrainer, intervals: MixingTrainer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [folder_of(every), folder_of(intervals)]
+    report = read_report(folders)
+    first, second = report.runs
+    for name, rows in first.streams.items():
+        assert rows["count"].sum() == second.streams[name]["count"].sum()
+    totals = np.cumsum([0, *every.ledger.clock()["total"]])
+    assert second.row_clock["asked"].tolist() == np.diff(totals[[0, *ENDS]]).tolist()
+    assert dict(report.summary)["Steps in a row of a stream"] == ["", "3"]
+    assert "intervals has a row for 3 steps" in report.note
+    main(["compare", *map(str, folders)])
+    assert "intervals: rows of 3 steps" in capsys.readouterr().out
+    main(["watch", str(folders[1]), "--once"])
+    assert "step 11" in capsys.readouterr().out
+
+
+def test_an_explanation_is_of_the_interval_that_a_step_is_in(every: MixingTrainer, intervals: MixingTrainer) -> None:
+    explanation, rows = explain(folder_of(intervals), 5), every.ledger.to_pandas()
+    assert (explanation.step, explanation.total) == (6, 12)
+    counts = rows[rows["step"].isin([5, 6])].groupby("stream")["count"].sum()
+    assert explanation.counts["count"].tolist() == counts.tolist()
+    assert explanation.counts["asked"].sum() == pytest.approx(12)
+    assert "over the steps 5 to 6" in explanation.notes[0]
+    with pytest.raises(ValueError, match=r"the steps in the ledger of .*, 1 to 11, got 12"):
+        explain(folder_of(intervals), 12)
+
+
+def test_with_more_than_256_streams_the_log_says_how_long_rows_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    streams = {f"stream {number}": Tokens(2, number) for number in range(257)}
+    trainer = train(tmp_path, train_dataset=streams, max_steps=4, batch_size=4)
+    messages = [one.message for one in caplog.records if "ledger_interval_steps=1" in one.message]
+    assert len(messages) == 1
+    assert "a row covers 3 steps" in messages[0]
+    rows = trainer.ledger.to_pandas()
+    assert rows.groupby("step")["count"].sum().to_dict() == {3: 12, 4: 4}
