@@ -63,7 +63,7 @@ def _in_short(summaries: Summaries) -> str:
         samples = [row["samples"] for scenario, row in own.items() if headroom(summaries[scenario]) >= _MUCH_HEADROOM]
         worst = max(own, key=lambda scenario: own[scenario]["over_uniform"]["mean"])
         cells = [f"{np.mean(shares):.0f}", f"{min(shares):.0f}"] if shares else ["", ""]
-        cells += [f"{np.median(samples):.2f}", f"{max(samples):.2f}"] if samples else ["", ""]
+        cells += [_part(np.median(samples)), _part(max(samples))] if samples else ["", ""]
         cells.append(f"{own[worst]['over_uniform']['mean']:+.1f} ({worst})")
         cells += [f"{max(row['worst']['mean'] for row in own.values()):+.1f}"]
         times = [row["time"] for row in own.values() if np.isfinite(row["time"])]
@@ -128,4 +128,8 @@ def _interval(figure: Mapping[str, float], style: str = ".1f") -> str:
 
 
 def _samples(row: Mapping[str, Any]) -> str:
-    return f"{row['samples']:.2f}" if np.isfinite(row["samples"]) else "never"
+    return _part(row["samples"])
+
+
+def _part(value: float) -> str:
+    return f"{value:.2f}" if np.isfinite(value) else "never"
