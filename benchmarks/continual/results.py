@@ -94,7 +94,7 @@ def _cells(row: Run, runs: Sequence[Figures]) -> list[str]:
         str(len(runs)),
         f"{fmean(scores):.{digits}f}{spread}",
         protocol.published.get((row.method, row.memory), ""),
-        "–" if isnan(fmean(of["forgetting"])) else f"{fmean(of['forgetting']):.{digits}f}",
+        "" if isnan(fmean(of["forgetting"])) else f"{fmean(of['forgetting']):.{digits}f}",
         f"{fmean(of['seconds']):.0f}",
         f"{fmean(of['growth_bytes']) / 1e6:.0f}",
         f"{median(of['first_rate']):,.0f}",
