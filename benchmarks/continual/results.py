@@ -1,7 +1,7 @@
 """Results of `benchmarks.continual`: a file for each run, and a table of rows with what was published beside ours."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isnan
 from pathlib import Path
@@ -9,6 +9,7 @@ from statistics import fmean, median, stdev
 
 from benchmarks.common import hardware
 from benchmarks.continual.protocols import PROTOCOLS
+from benchmarks.presenting import markdown
 from benchmarks.quality.cache import write_whole
 
 Figures = Mapping[str, float]
@@ -75,12 +76,7 @@ def report(folder: Path, protocols: Sequence[str], methods: Sequence[str]) -> st
         (row for row in rows if row.method in methods),
         key=lambda row: (order[row.protocol], order[row.method], row.memory, row.ranks),
     )
-    lines = [_line(_COLUMNS), _line(["---"] * len(_COLUMNS)), *(_line(_cells(row, rows[row])) for row in chosen)]
-    return "\n".join(lines)
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return markdown(_COLUMNS, [_cells(row, rows[row]) for row in chosen])
 
 
 def _cells(row: Run, runs: Sequence[Figures]) -> list[str]:

@@ -22,7 +22,8 @@ from benchmarks.common import hardware, write_json
 from benchmarks.peers import contests
 from benchmarks.peers.contestants import CONTINUAL, GRAMIAN, MIXING
 from benchmarks.peers.continual_work import PROTOCOLS
-from benchmarks.peers.tables import COLUMNS, OURS, Row, markdown, trial_rows
+from benchmarks.peers.tables import COLUMNS, OURS, Row, trial_rows
+from benchmarks.presenting import markdown
 
 Part = tuple[Callable[[argparse.Namespace], dict[str, Any]], Callable[[dict[str, Any]], list[Row]]]
 

@@ -27,20 +27,6 @@ Runs = Sequence[Mapping[str, Any]]  # one contestant's, round by round
 Row = list[str]
 
 
-def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Writes a table.
-
-    Args:
-        columns: Headings.
-        rows: The cells.
-
-    Returns:
-        Markdown.
-    """
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def error_in(runs: Runs) -> str | None:
     """Finds what went wrong.
 

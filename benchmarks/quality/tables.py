@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.presenting import markdown
 from benchmarks.quality.policies import UNIFORM
 from benchmarks.quality.report import BEST, LEAST_HEADROOM
 
@@ -112,12 +113,7 @@ def _names(summaries: Summaries) -> list[str]:
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [_row(heads), _row(["---"] * len(heads)), *map(_row, rows)]
-    return "\n".join([f"**{title}**", "", *lines]) if rows else ""
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return f"**{title}**\n\n{markdown(heads, rows)}" if rows else ""
 
 
 def _interval(figure: Mapping[str, float], style: str = ".1f") -> str:

@@ -80,7 +80,7 @@ class LossTrials:
     def _unknown_kinds(self, batch: StepBatch) -> list[int]:
         """Returns the kinds of loss in a step whose normalisation is unknown.
 
-        A tentative one is tried again now and then, one that equal rows cannot clear up only in steps of unequal ones.
+        A tentative one is tried again now and then, but not in a step that could not show anything new of it.
         """
         known, plan, is_even = self._losses.normalizations, batch.plan, self._run.step.counts.is_even
         kinds = np.flatnonzero(plan.counts).tolist() if self._losses.differ else [0]
@@ -89,11 +89,8 @@ class LossTrials:
         if tentative and not is_even:
             self._num_uneven += 1
             tries_again |= self._num_uneven <= _MOST_UNEVEN
-        if not tries_again:
-            tentative = []
-        elif is_even:
-            tentative = [kind for kind in tentative if not known[kind].is_clear_if_even]
-        return [kind for kind in kinds if kind not in known or kind in tentative]
+        again = [kind for kind in tentative if tries_again and not (is_even and known[kind].is_clear_if_even)]
+        return [kind for kind in kinds if kind not in known or kind in again]
 
     def _learn(self, batch: StepBatch, kinds: Sequence[int]) -> StepBatch:
         """Determines how losses are normalised; reloads the step by stream if rows cannot be separated."""
