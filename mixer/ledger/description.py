@@ -1,6 +1,7 @@
 """Description of a run as plain data: the settings of its mixture, for reports, trackers and explanations."""
 
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -14,6 +15,9 @@ _STREAM_FIELDS = (
     *("weight", "max_epochs", "max_samples", "max_tokens", "shuffle", "enters_at", "leaves_at"),
     *("groups", "head", "loss_weight"),
 )
+
+
+_version = cache(version)
 
 
 def describe_run(
@@ -36,7 +40,7 @@ def describe_run(
     """
     clock = mixing.clock
     return {
-        "version": version("adaptive-mixer"),
+        "version": _version("adaptive-mixer"),
         "streams": stream_table(streams),
         "mixing": as_data(mixing.policy),
         "batch_size": as_data(mixing.schedule),

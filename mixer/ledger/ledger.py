@@ -18,7 +18,7 @@ from mixer.ledger.intervals import IntervalRows, default_interval
 from mixer.ledger.schemas import COMPARISONS, METRICS, SCHEMAS
 from mixer.ledger.table import Table
 from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.utils.files import WriteError, read_json, write_json, writing
+from mixer.utils.files import WriteError, at_once, read_json, write_json, writing
 
 FORMAT_VERSION = 2  # 1 where every row of a stream is one step
 
@@ -204,8 +204,7 @@ class Ledger:
     def sync(self) -> None:
         """Writes everything to disk, also of an interval in progress, so that it survives a crash of the machine."""
         self._end_intervals()
-        for _, table in self._own():
-            table.sync()
+        at_once(Table.sync, (table for _, table in self._own()))
 
     def flush(self) -> None:
         """Writes everything out, also of an interval in progress, for others to see; `error` says why it could not."""
@@ -216,8 +215,7 @@ class Ledger:
     def finish(self) -> None:
         """Seals the tables, at the end of a run or before their files are copied: their rows change no more."""
         self._end_intervals()
-        for _, table in self._own():
-            table.seal()
+        at_once(Table.seal, (table for _, table in self._own()))
 
     def end(self, state: Literal["finished", "stopped"], reason: str | None = None) -> None:
         """Notes the end of a run for `mixer watch`, if one was begun.

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import mixer.ledger.table_files as table_files
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import WriteError, writing
 
+_TAILS = "tail-*.arrow"
 _ROWS_IN_MEMORY = 16_384  # with many streams, or without a model, seconds can bring millions
 
 
@@ -47,6 +49,7 @@ class Table:
         self._buffer: list[Mapping[str, Any]] = []
         self._num_buffered_rows = self._num_tail_rows = 0
         self._sizes: dict[Path, int] = {}  # rows by part
+        self._has_tail = True  # as far as is known: an earlier process may have left one
         self._last_flush = time.monotonic()
         self._file: Any = None
         self._writer: Any = None
@@ -66,9 +69,14 @@ class Table:
         Raises:
             WriteError: If writing fails or has failed before; the message names the folder.
         """
+        with self._noting_failure():
+            self._flush()
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
         try:
             with writing(self.folder):
-                self._flush()
+                yield
         except WriteError as error:
             self._buffer.clear()
             self._failure = self._failure or error
@@ -81,11 +89,10 @@ class Table:
             return
         if self._writer is None:
             self._open_tail()
-        batch = pa.record_batch([self._gathered(field.name, field.type) for field in self.schema], schema=self.schema)
+        batch = self._gathered_rows()
         table_files.write_rows(self._writer, batch)
         self._file.flush()
-        self._buffer.clear()
-        self._num_buffered_rows = 0
+        self._forget_buffer()
         self._num_tail_rows += batch.num_rows
         if self._num_tail_rows >= self._rows_per_part:
             self.seal()
@@ -97,7 +104,13 @@ class Table:
             os.fsync(self._file.fileno())
 
     def seal(self) -> None:
-        """Converts the tail to a Parquet part."""
+        """Converts the tail and the rows in memory to a Parquet part."""
+        if not (self._has_tail or self._buffer or self._failure):
+            return
+        if self._writer is None and not table_files.files_of(self.folder, _TAILS):
+            with self._noting_failure():
+                self._seal_buffer()
+            return
         self.close(is_synced=False)  # the part is
         self._num_tail_rows = 0
         for tail in self._tails():
@@ -106,8 +119,18 @@ class Table:
             if rows.num_rows:
                 table_files.write_part(self.folder / f"part-{number:06d}.parquet", rows)
             tail.unlink()
-        for sealed in table_files.files_of(self.folder, "tail-*.arrow"):  # left by a crash between sealing and removal
+        for sealed in table_files.files_of(self.folder, _TAILS):  # left by a crash between sealing and removal
             sealed.unlink()
+        self._has_tail = False
+
+    def _seal_buffer(self) -> None:
+        """Writes a part of rows that no tail ever held."""
+        if self._buffer and self._failure is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            rows = pa.Table.from_batches([self._gathered_rows()])
+            table_files.write_part(self.folder / f"part-{self._next_number():06d}.parquet", rows)
+            self._forget_buffer()
+        self._has_tail = False
 
     def close(self, is_synced: bool = True) -> None:
         """Flushes, syncs and closes the file; appending reopens it."""
@@ -127,9 +150,9 @@ class Table:
 
     def reset(self) -> None:
         """Forgets the existing files, after their folder was moved away."""
-        self._buffer.clear()
+        self._forget_buffer()
         self._sizes.clear()
-        self._num_buffered_rows = self._num_tail_rows = 0
+        self._num_tail_rows = 0
 
     def truncate(self, step: int, num_rows_of_step: int | None = None) -> None:
         """Drops the rows after a step, to resume from it.
@@ -195,6 +218,10 @@ class Table:
         sizes = (table_files.read_tail(tail, self.schema).num_rows for tail in self._tails())
         return not (self._buffer or self._parts() or any(sizes))
 
+    def _gathered_rows(self) -> pa.RecordBatch:
+        columns = [self._gathered(field.name, field.type) for field in self.schema]
+        return pa.record_batch(columns, schema=self.schema)
+
     def _gathered(self, name: str, type_: pa.DataType) -> pa.Array | np.ndarray:
         """Concatenates a column of the buffered rows."""
         pieces = [rows[name] for rows in self._buffer]
@@ -208,8 +235,16 @@ class Table:
     def _tails(self) -> list[Path]:
         """Lists unsealed tails: a sealed tail has a part of the same number."""
         sealed = {table_files.number_of(path) for path in self._parts()}
-        tails = table_files.files_of(self.folder, "tail-*.arrow")
+        tails = table_files.files_of(self.folder, _TAILS)
         return [path for path in tails if table_files.number_of(path) not in sealed]
+
+    def _forget_buffer(self) -> None:
+        self._buffer.clear()
+        self._num_buffered_rows = 0
+
+    def _next_number(self) -> int:
+        parts = self._parts()
+        return table_files.number_of(parts[-1]) + 1 if parts else 0
 
     def _open_tail(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -217,7 +252,6 @@ class Table:
             self._buffer, buffer = [], self._buffer
             self.seal()
             self._buffer = buffer
-        parts = self._parts()
-        number = table_files.number_of(parts[-1]) + 1 if parts else 0
-        self._file = (self.folder / f"tail-{number:06d}.arrow").open("wb")
+        self._has_tail = True
+        self._file = (self.folder / f"tail-{self._next_number():06d}.arrow").open("wb")
         self._writer = table_files.open_tail(self._file, self.schema)

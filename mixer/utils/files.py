@@ -7,9 +7,11 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mixer.utils.validation import load_json
 
@@ -19,6 +21,10 @@ _MAX_BYTES = 64 * 2**20
 _RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
 _REFUSED = '<>:"/\\|?*%'
 _MOST_BYTES = 180
+_MOST_THREADS = 8
+_IS_SYNCED_LATER = ContextVar("is_synced_later", default=False)
+
+T = TypeVar("T")
 
 
 def write_json(path: Path, content: Mapping[str, Any], sealed: bool = False) -> None:
@@ -44,12 +50,8 @@ def write_text(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_to_disk(path.parent)
+        temporary.write_text(text, encoding="utf-8")
+        put_in_place(temporary, path)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -89,6 +91,31 @@ def newer_version(file: str, version: Any, known: int) -> str:
     )
 
 
+def put_in_place(temporary: Path, path: Path) -> None:
+    """Gives a file that is complete its name, durably.
+
+    Args:
+        temporary: The file.
+        path: What it replaces, in the same folder.
+    """
+    if _IS_SYNCED_LATER.get():
+        temporary.replace(path)
+        return
+    sync_to_disk(temporary)
+    temporary.replace(path)
+    sync_to_disk(path.parent)
+
+
+@contextlib.contextmanager
+def synced_later() -> Iterator[None]:
+    """Puts files in place without a sync of each: what uses them syncs all at once, or can do without them."""
+    token = _IS_SYNCED_LATER.set(True)
+    try:
+        yield
+    finally:
+        _IS_SYNCED_LATER.reset(token)
+
+
 def sync_to_disk(path: Path) -> None:
     """Syncs a file's content, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -96,6 +123,19 @@ def sync_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def at_once(work: Callable[[T], None], items: Iterable[T]) -> None:
+    """Does work that waits for the disk for all items at once, which takes little longer than one.
+
+    Args:
+        work: What is done with an item; the first error is raised when all are done.
+        items: The items.
+    """
+    with ThreadPoolExecutor(_MOST_THREADS) as pool:
+        done = [pool.submit(work, item) for item in items]
+    for one in done:
+        one.result()
 
 
 def digests_of(folder: Path, names: Iterable[str]) -> dict[str, int]:

@@ -54,6 +54,6 @@ class HeldClasses:
             if read is None:
                 self._can_be_read = False
                 return None
-            labels[is_new] = read
+            labels.loc[is_new] = read
         self._labels = labels
         return labels.to_numpy(np.int64)

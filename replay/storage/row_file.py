@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.files import sync_to_disk, writing
+from mixer.utils.files import put_in_place, writing
 from mixer.utils.validation import check_plain
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -100,10 +100,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         with writing(path):
             with temporary.open("wb") as file:
                 yield file
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            sync_to_disk(path.parent)
+            put_in_place(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 

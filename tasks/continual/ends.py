@@ -11,7 +11,7 @@ from transformers.utils import logging
 
 from mixer.ledger.ledger import Ledger
 from mixer.trainer.checkpointing.files import STATE_FILE, begin_writing, complete, find_problem
-from mixer.utils.files import read_json, write_json
+from mixer.utils.files import read_json, synced_later, write_json
 from tasks.continual.cost import COLUMNS, read_cost
 from tasks.metrics.score_matrix import SCORES_FILE
 from tasks.task_folders import METRICS_FILE, PAGE_FILE, folder_of_task
@@ -88,9 +88,10 @@ class Ends:
         end = self.end_of(num_done)
         begin_writing(end)
         end.mkdir(parents=True, exist_ok=True)
-        write_into(end)
         state = {**self._description, "settings": self._settings, "num_done": num_done}
-        write_json(end / STATE_FILE, state)  # required of every checkpoint
+        with synced_later():  # by `complete`
+            write_into(end)
+            write_json(end / STATE_FILE, state)  # required of every checkpoint
         complete(end)
         write_json(self.folder / RUN_STATE_FILE, state)
 

@@ -222,11 +222,11 @@ def missing_entries(metric: Metric, table: FloatArray, after: int | None = None)
 
 
 def _reason(matrix: ScoreMatrix, metric: Metric, table: FloatArray, after: int | None) -> str:
+    if metric.is_of_curves and np.isnan(table).all():
+        return "no learning curve was recorded"
     places = missing_entries(metric, table, after)
     if not places:
         return "scores are infinite" if np.isfinite(metric.measure(np.zeros_like(table), after)) else "needs two tasks"
-    if metric.is_of_curves and np.isnan(table).all():
-        return "no learning curve was recorded"
     parts = [_named(matrix, metric, row, column) for row, column in places[:_MOST_NAMED]]
     more = len(places) - len(parts)
     return f"missing: {'; '.join(parts)}{f'; and {more} more' if more else ''}"

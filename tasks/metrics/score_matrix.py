@@ -62,6 +62,7 @@ class ScoreMatrix:
         self._curves: dict[tuple[int, int], float] = {}  # by task and number of batches
         self._held_out: dict[int, dict[str, float]] = {}  # by row
         self.course = Course(self.task_names, higher_is_better)
+        self._written: Mapping[str, Any] = {}  # the file's content
 
     def __str__(self) -> str:
         table = pd.concat([self.to_pandas(), self.held_out()], axis=1).loc[self.recorded]
@@ -246,7 +247,9 @@ class ScoreMatrix:
             },
             "course": self.course.state(),
         }
-        write_json(self.path, content)
+        if content != self._written:
+            write_json(self.path, content)
+            self._written = content
 
 
 def _is_text(name: str) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from transformers.utils import logging
 
-from mixer.utils.files import write_json
+from mixer.utils.files import synced_later, write_json
 from tasks.metrics.metrics import all_metrics, explain
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.task_folders import METRICS_FILE
@@ -26,7 +26,9 @@ def write_metrics(matrix: ScoreMatrix, pace: pd.DataFrame, folder: Path) -> None
     last = matrix.last_task
     metrics = {name: value if np.isfinite(value) else None for name, value in all_metrics(matrix, last).items()}
     known = {"metric": matrix.metric, "after": last, "beta": matrix.beta, "metrics": metrics}
-    write_json(folder / METRICS_FILE, {**known, "not_known": explain(matrix, last), "pace": pace.to_dict("index")})
+    not_known = explain(matrix, last)
+    with synced_later():  # they follow from the scores
+        write_json(folder / METRICS_FILE, {**known, "not_known": not_known, "pace": pace.to_dict("index")})
 
 
 def write_page(matrices: Mapping[str, ScoreMatrix], path: Path) -> Path | None:

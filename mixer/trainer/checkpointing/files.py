@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mixer.utils.files import digests_of, find_damaged, newer_version, read_json, sync_to_disk, write_json
+from mixer.utils.files import at_once, digests_of, find_damaged, newer_version, read_json, sync_to_disk, write_json
 from mixer.utils.validation import DAMAGE, load_json
 
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
@@ -91,10 +91,9 @@ def complete(checkpoint: Path) -> None:
     files = {}
     for path in sorted(checkpoint.rglob("*")):
         if path.is_file() and path.suffix != ".tmp" and path.name not in (MARKER_FILE, _SENTINEL):
-            sync_to_disk(path)
             files[path.relative_to(checkpoint).as_posix()] = path.stat().st_size
-    for folder in {(checkpoint / name).parent for name in files} | {checkpoint, checkpoint.parent}:
-        sync_to_disk(folder)
+    paths = {checkpoint / name for name in files}
+    at_once(sync_to_disk, paths | {path.parent for path in paths} | {checkpoint, checkpoint.parent})
     content = {"format": FORMAT_VERSION, "files": files, "digests": digests_of(checkpoint, files)}
     write_json(checkpoint / MARKER_FILE, content, sealed=True)
     _remove(_aside(checkpoint))

@@ -29,7 +29,7 @@ from mixer.trainer.checkpointing.files import (
 )
 from mixer.trainer.seam import loop_losses, output_folder, push_checkpoint
 from mixer.utils.attributes import attributes_held
-from mixer.utils.files import write_json
+from mixer.utils.files import synced_later, write_json
 
 if TYPE_CHECKING:
     from mixer.trainer.methods import MethodList
@@ -268,14 +268,15 @@ class Checkpointing:
             if self._run.feed is not None:
                 self._run.feed.save(Path(output_dir), args.process_index)
         for method in self._methods if args.should_save else ():
-            with self._putting_errors_off(f"{method.name}, a part of its methods"):
+            with self._putting_errors_off(f"{method.name}, a part of its methods"), synced_later():
                 method.save(self._methods.folder_of(Path(output_dir), method))
 
     def _save_mixture(self, folder: Path, progress: Progress) -> None:
         loader = self._run.present_loader
         cap = loader.cap.state_dict(loader.configured_cap)
         state = {**self._run.mixing.state_dict(), "progress": progress.state_dict(), CAP_ENTRY: cap}
-        write_json(folder / STATE_FILE, {**state, METHODS_ENTRY: self._methods.settings()})
+        with synced_later():  # by `complete`
+            write_json(folder / STATE_FILE, {**state, METHODS_ENTRY: self._methods.settings()})
 
     def _progress(self) -> Progress:
         trainer, run = self._trainer, self._run

@@ -187,6 +187,23 @@ class TestSeal:
         recovered.seal()
         assert steps_of(make_table(tmp_path)) == [1, 2, 3, 4]
 
+    def test_rows_that_never_reached_a_tail_are_sealed_and_a_disk_that_fails_is_told(self, tmp_path: Path) -> None:
+        table = append(make_table(tmp_path / "rows"), 1, 2)
+        table.seal()
+        table.seal()  # nothing is left to do
+        append(table, 3).seal()
+        assert [path.name for path in sorted(table.folder.iterdir())] == ["part-000000.parquet", "part-000001.parquet"]
+        assert steps_of(table) == steps_of(make_table(table.folder)) == [1, 2, 3]
+        assert table.num_rows() == 6
+        full = patch("mixer.ledger.table_files.pq.write_table", side_effect=OSError("full"))
+        with full, pytest.raises(OSError, match="full"):
+            append(table, 4).seal()
+        with pytest.raises(OSError, match="full"):
+            table.seal()
+        table.recover()
+        append(table, 5).seal()
+        assert steps_of(table) == [1, 2, 3, 5]
+
     def test_parts_are_of_bounded_size_and_a_crash_while_one_is_written_loses_nothing(self, tmp_path: Path) -> None:
         table = flushed(tmp_path, *range(1, 24), rows_per_part=10)
         assert [pq.read_metadata(part).num_rows for part in parts_of(tmp_path)] == [10, 10, 10, 10]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer.trainer.checkpointing import files
-from mixer.trainer.checkpointing.files import MARKER_FILE, STATE_FILE, find_problem, read_state
-from mixer.utils.files import read_json, write_json
+from mixer.trainer.checkpointing.files import MARKER_FILE, STATE_FILE, complete, find_problem, read_state
+from mixer.utils.files import at_once, read_json, synced_later, write_json
 
 
 class TestWrite:
@@ -42,6 +42,39 @@ class TestWrite:
         assert read_state(tmp_path) == {"step": 1}
         write_json(tmp_path / STATE_FILE, {"step": 2})
         assert read_state(tmp_path) == {"step": 2}
+
+
+def test_what_is_put_in_place_without_a_sync_is_synced_before_the_checkpoint_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+
+    def note(path: Path) -> None:
+        is_complete = (tmp_path / "end" / MARKER_FILE).exists()
+        synced.append(f"{path.relative_to(tmp_path)}{' after' if is_complete else ''}")
+
+    monkeypatch.setattr("mixer.utils.files.sync_to_disk", note)
+    monkeypatch.setattr("mixer.trainer.checkpointing.files.sync_to_disk", note)
+    with synced_later():
+        write_json(tmp_path / "end" / STATE_FILE, {"step": 2})
+        write_json(tmp_path / "end" / "deep" / "more.json", {})
+    assert not synced
+    complete(tmp_path / "end")
+    files = [f"end/{MARKER_FILE}.tmp", f"end/{STATE_FILE}", "end/deep/more.json"]
+    assert sorted(synced) == sorted([".", "end", "end/deep", "end after", *files])
+
+
+def test_work_at_once_is_done_for_all_before_the_first_error_is_raised() -> None:
+    done: list[int] = []
+
+    def work(number: int) -> None:
+        if number % 2:
+            raise ValueError(f"{number} is odd")
+        done.append(number)
+
+    with pytest.raises(ValueError, match="1 is odd"):
+        at_once(work, range(20))
+    assert sorted(done) == [*range(0, 20, 2)]
 
 
 class TestRead:
