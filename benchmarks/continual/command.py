@@ -4,7 +4,8 @@
 DIR` gives a row for each method that fits a protocol, with its memory. A row sums up all seeds: average accuracy, or
 loss, at the end, forgetting, time, peak memory in training above what was there after imports, and how fast the last
 task is trained compared with the first. `all` stands for every protocol, or for every method. A method that does not
-fit a protocol is left out of it, and refused with the reason where it fits none of those named.
+fit a protocol is left out of it, and refused with the reason where it fits none of those named. Where Avalanche is
+installed, three methods run with it too, on images (`avalanche-er-reservoir`).
 
 A run has a process of its own, and its result a file in `--folder`, so that nothing is run twice; `--report` runs
 nothing. `torchrun --nproc_per_node 2 -m benchmarks continual ...` does it on two ranks. What each protocol is, and what
@@ -29,6 +30,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import PrinterCallback, ProgressCallback, set_seed
 from transformers.utils import logging
 
+from benchmarks.continual import with_avalanche
 from benchmarks.continual.methods import METHODS, WITHOUT_MEMORY, why_unfit
 from benchmarks.continual.protocols import PROTOCOLS, Protocol
 from benchmarks.continual.results import Run, report
@@ -39,6 +41,7 @@ from tasks.continual.ends import read_pace
 from tasks.metrics.metrics import all_metrics
 
 _ALL = "all"
+_METHODS = (*METHODS, *with_avalanche.NAMES)
 
 
 class QuietTrainer(MixingTrainer):
@@ -119,7 +122,11 @@ def _run_and_write(run: Run, folder: Path, data_dir: Path, threads: int) -> str:
     torch.set_num_threads(threads)
     state = PartialState(cpu=True)
     try:
-        found = run_once(PROTOCOLS[run.protocol], run.method, run.memory, run.seed, data_dir, folder)
+        asked = PROTOCOLS[run.protocol], run.method, run.memory, run.seed, data_dir
+        if run.method in with_avalanche.NAMES:
+            found = with_avalanche.run_with_avalanche(*asked)
+        else:
+            found = run_once(*asked, folder)
     except (ValueError, FileNotFoundError) as error:
         return f"{run}: {error}"
     if state.is_main_process:
@@ -128,14 +135,22 @@ def _run_and_write(run: Run, folder: Path, data_dir: Path, threads: int) -> str:
     return ""
 
 
+def _why_unfit(method: str, protocol: Protocol) -> str | None:
+    return (with_avalanche.why_unfit if method in with_avalanche.NAMES else why_unfit)(method, protocol)
+
+
 def _planned(args: argparse.Namespace, ranks: int) -> Iterable[Run]:
     """Gives the runs of all methods that fit, seed by seed."""
     for seed in range(1, args.seeds + 1):
         for name in args.protocol:
             protocol = PROTOCOLS[name]
             for method in args.method:
-                if not why_unfit(method, protocol):
-                    memory = 0 if method in WITHOUT_MEMORY else args.memory or protocol.memory
+                if not _why_unfit(method, protocol):
+                    memory = (
+                        0
+                        if method.removeprefix(with_avalanche.PREFIX) in WITHOUT_MEMORY
+                        else args.memory or protocol.memory
+                    )
                     yield Run(name, method, memory, seed, ranks)
 
 
@@ -167,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--protocol", nargs="+", choices=[*PROTOCOLS, _ALL], default=[_ALL])
-    parser.add_argument("--method", nargs="+", choices=[*METHODS, _ALL], default=[_ALL])
+    parser.add_argument("--method", nargs="+", choices=[*_METHODS, _ALL], default=[_ALL])
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument("--memory-per-class", dest="memory", type=int, help="entries a class (and task, if domains)")
     memory.add_argument("--buffer", dest="memory", type=int, help="entries in all; default: the protocol's")
@@ -182,9 +197,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("the protocols are made of files: give their folder by --data-dir.")
     args.protocol = [*PROTOCOLS] if _ALL in args.protocol else args.protocol
     for method in () if _ALL in args.method or args.report else args.method:
-        reasons = [f"{name}: {why}" for name in args.protocol if (why := why_unfit(method, PROTOCOLS[name]))]
+        reasons = [f"{name}: {why}" for name in args.protocol if (why := _why_unfit(method, PROTOCOLS[name]))]
         if len(reasons) == len(args.protocol):
             parser.error("\n".join(reasons))
         print(*reasons, sep="\n", end="\n" if reasons else "")
-    args.method = [*METHODS] if _ALL in args.method else args.method
+    args.method = [*_METHODS] if _ALL in args.method else args.method
     return args

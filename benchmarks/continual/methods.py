@@ -96,11 +96,7 @@ Method = Callable[[Protocol, int, int], Setting]
 
 
 def _buffer(protocol: Protocol, memory: int, num_tasks: int, kind: type[Selection] = Reservoir) -> ReplayBuffer:
-    if memory < 1:
-        raise ValueError(
-            f"memory must be 1 entry or more for this method, got {memory}: give --memory-per-class or --buffer."
-        )
-    capacity = memory * 10 * num_tasks if protocol.is_per_class else memory
+    capacity = protocol.capacity(memory, num_tasks)
     is_fixed = kind is Ring and protocol.is_per_class
     selection = Ring(slots_per_group=memory) if is_fixed else kind()
     return ReplayBuffer(capacity, selection, is_online=protocol.is_online and not kind.is_by_task)
@@ -166,12 +162,12 @@ def _sdft(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
 
 
 def _lamol(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    capacity = _buffer(protocol, memory, num_tasks).capacity
+    capacity = protocol.capacity(memory, num_tasks)
     return Setting(ReplayBuffer(capacity, is_online=False), methods=[PseudoSamples()])
 
 
 def _er_ace(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    capacity = _buffer(protocol, memory, num_tasks).capacity
+    capacity = protocol.capacity(memory, num_tasks)
     return Setting(ReplayBuffer(capacity, ClassBalanced()), methods=[ERACE()])
 
 
@@ -184,7 +180,7 @@ def _by_nearest_mean(make: Callable[[], TakesPart]) -> Method:
 
 
 def _gdumb(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    capacity = _buffer(protocol, memory, num_tasks).capacity
+    capacity = protocol.capacity(memory, num_tasks)
     return Setting(methods=[FromScratch()], arrange=lambda tasks: gdumb(tasks, capacity))
 
 

@@ -70,6 +70,7 @@ class Protocol:
         is_online: Whether the memory is filled as samples are trained on; else at a task's end.
         scenario: What the model is told; see `TaskSequence`.
         is_text: Whether a language model is trained, by blocks without a class.
+        is_of_digits: Whether a perceptron is trained on images.
         strengths: Strengths of methods that have another one than on `split-mnist-task`.
         learning_rates: Learning rates of methods that have another one.
         published: What was published, by method and memory.
@@ -84,9 +85,34 @@ class Protocol:
     is_online: bool
     scenario: Scenario
     is_text: bool = False
+    is_of_digits: bool = False
     strengths: Mapping[str, float] = field(default_factory=dict)
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     published: Mapping[tuple[str, int], str] = field(default_factory=dict)
+
+    def capacity(self, memory: int, num_tasks: int) -> int:
+        """Counts the entries of a memory in all.
+
+        Args:
+            memory: Entries as the protocol counts them.
+            num_tasks: Number of tasks.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        if memory < 1:
+            raise ValueError(
+                f"memory must be 1 entry or more for this method, got {memory}: give --memory-per-class or --buffer."
+            )
+        return memory * 10 * num_tasks if self.is_per_class else memory
+
+    def rate(self, method: str) -> float:
+        """Gives the learning rate.
+
+        Args:
+            method: The method.
+        """
+        return float(self.learning_rates.get(method, self.training["learning_rate"]))
 
     def arguments(self, folder: str, seed: int, method: str) -> TrainingArguments:
         """Gives the training arguments.
@@ -99,12 +125,16 @@ class Protocol:
         Returns:
             The arguments of each task's run.
         """
-        changes = {"learning_rate": self.learning_rates[method]} if method in self.learning_rates else {}
         return TrainingArguments(
             folder,
             seed=seed,
             per_device_train_batch_size=4 * A_GEM_BATCH,
-            **{"lr_scheduler_type": "constant", "max_grad_norm": 0.0, **self.training, **changes},
+            **{
+                "lr_scheduler_type": "constant",
+                "max_grad_norm": 0.0,
+                **self.training,
+                "learning_rate": self.rate(method),
+            },
             **QUIET,
         )
 
@@ -128,6 +158,7 @@ def _permuted_mnist(num_tasks: int, published: dict[tuple[str, int], str]) -> Pr
         is_per_class=False,
         is_online=True,
         scenario="domain",
+        is_of_digits=True,
         learning_rates={"der++": 0.1},
         strengths={"online-ewc": 1.0, "si": 0.1},
         published=published,
@@ -144,6 +175,7 @@ def _split(scenario: Scenario, published: dict[tuple[str, int], str], num_epochs
         is_per_class=False,
         is_online=False,
         scenario=scenario,
+        is_of_digits=True,
         published=published,
     )
 
@@ -191,6 +223,7 @@ PROTOCOLS = {
         is_per_class=True,
         is_online=True,
         scenario="domain",
+        is_of_digits=True,
         strengths={"online-ewc": 1.0, "si": 0.1},
         published={
             ("fine-tune", 0): "53.5 ± 1.5",

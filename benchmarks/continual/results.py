@@ -89,7 +89,7 @@ def _cells(row: Run, runs: Sequence[Figures]) -> list[str]:
         f"{row.memory:,}" if row.memory else "",
         str(len(runs)),
         f"{fmean(scores):.{digits}f}{spread}",
-        protocol.published.get((row.method, row.memory), ""),
+        protocol.published.get((row.method.removeprefix("avalanche-"), row.memory), ""),
         "" if isnan(fmean(of["forgetting"])) else f"{fmean(of['forgetting']):.{digits}f}",
         f"{fmean(of['seconds']):.0f}",
         f"{fmean(of['growth_bytes']) / 1e6:.0f}",

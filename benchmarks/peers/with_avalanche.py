@@ -5,7 +5,7 @@ PermutedMNIST; loaders without workers, its default; an evaluator of accuracies 
 memory as new ones (`batch_size_mem`). The optimizer's state goes on from task to task, which is its default.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,9 @@ from benchmarks.peers.continual_work import (  # noqa: E402
     BATCH_SIZE,
     EVALUATION_BATCH_SIZE,
     PROTOCOLS,
-    Protocol,
     read_tasks,
 )
+from tasks.task import TaskSequence  # noqa: E402
 
 
 class Logits(nn.Module):
@@ -58,12 +58,11 @@ class Data:
     """Task data as Avalanche has them: each array once, tasks as subsets of it with a transform.
 
     Args:
-        options: Of the contest.
+        tasks: Tasks of images.
     """
 
-    def __init__(self, options: dict[str, Any]):
+    def __init__(self, tasks: TaskSequence):
         self._tables: dict[int, TensorDataset] = {}
-        tasks = read_tasks(options)
         self.train = [self._dataset(task.train) for task in tasks]
         self.test = [self._dataset(task.evaluation) for task in tasks]
 
@@ -89,38 +88,86 @@ def _permuting(order: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda inputs: inputs[order]
 
 
-def _new_optimizer(model: nn.Module, protocol: Protocol) -> torch.optim.Optimizer:
-    if protocol.optim == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=protocol.learning_rate)
-    return torch.optim.AdamW(model.parameters(), lr=protocol.learning_rate, weight_decay=0.0)
+def new_optimizer(model: nn.Module, optim: str, learning_rate: float) -> torch.optim.Optimizer:
+    """Makes the optimizer that the Trainer would.
+
+    Args:
+        model: The model.
+        optim: The Trainer's name of it.
+        learning_rate: Its rate.
+    """
+    if optim == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=learning_rate)
+    return torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
+
+
+def replay(capacity: int, batch_size: int) -> ReplayPlugin:
+    """Replays a reservoir.
+
+    Args:
+        capacity: Its entries.
+        batch_size: Those of a step.
+    """
+    buffer = ReservoirSamplingBuffer(max_size=capacity)
+    return ReplayPlugin(capacity, batch_size_mem=batch_size, storage_policy=buffer)
+
+
+def new_strategy(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batch_size: int, num_epochs: int, plugins: Sequence[Any]
+) -> Naive:
+    """Makes what trains.
+
+    Args:
+        model: The model, which gives logits.
+        optimizer: Its optimizer.
+        batch_size: New samples of a step.
+        num_epochs: Passes over a task.
+        plugins: The method.
+    """
+    return Naive(
+        model=model,
+        optimizer=optimizer,
+        criterion=nn.CrossEntropyLoss(),
+        train_mb_size=batch_size,
+        train_epochs=num_epochs,
+        eval_mb_size=EVALUATION_BATCH_SIZE,
+        plugins=[*plugins],
+        evaluator=EvaluationPlugin(accuracy_metrics(experience=True), loggers=[]),
+    )
+
+
+def accuracies(strategy: Naive, tests: Any, num_tasks: int) -> list[float]:
+    """Evaluates on all tasks.
+
+    Args:
+        strategy: What has trained.
+        tests: The stream of their test sets.
+        num_tasks: Their number.
+
+    Returns:
+        The accuracy of each.
+    """
+    values = strategy.eval(tests)
+    found = [value for name, value in sorted(values.items()) if name.startswith("Top1_Acc_Exp")]
+    assert len(found) == num_tasks, f"{len(found)} accuracies of {num_tasks} tasks"
+    return found
 
 
 def training(options: dict[str, Any]) -> dict[str, Any]:
     """Trains on all tasks; see `benchmarks.peers.with_continual_run.training`."""
     torch.set_num_threads(options["threads"])
-    protocol, data = PROTOCOLS[options["protocol"]], Data(options)
+    protocol, data = PROTOCOLS[options["protocol"]], Data(read_tasks(options))
     set_seed(options["seed"])
     clock = Clock()
     benchmark = benchmark_from_datasets(train=data.train, test=data.test)
     model = Logits(protocol.model())
-    buffer = ReservoirSamplingBuffer(max_size=protocol.capacity)
-    strategy = Naive(
-        model=model,
-        optimizer=_new_optimizer(model, protocol),
-        criterion=nn.CrossEntropyLoss(),
-        train_mb_size=BATCH_SIZE,
-        train_epochs=protocol.epochs,
-        eval_mb_size=EVALUATION_BATCH_SIZE,
-        plugins=[ReplayPlugin(protocol.capacity, batch_size_mem=BATCH_SIZE, storage_policy=buffer)],
-        evaluator=EvaluationPlugin(accuracy_metrics(experience=True), loggers=[]),
-    )
+    optimizer = new_optimizer(model, protocol.optim, protocol.learning_rate)
+    strategy = new_strategy(model, optimizer, BATCH_SIZE, protocol.epochs, [replay(protocol.capacity, BATCH_SIZE)])
     seconds = []
     for experience in benchmark.train_stream:
         strategy.train(experience)
         times = clock.stop()
         seconds.append(times["seconds"])
         clock.go_on()
-    found = strategy.eval(benchmark.test_stream)
-    accuracies = [value for name, value in found.items() if name.startswith("Top1_Acc_Exp")]
-    assert len(accuracies) == len(data.test), f"{len(accuracies)} accuracies of {len(data.test)} tasks"
-    return {"accuracy": 100 * float(np.mean(accuracies)), **times, "task_seconds": seconds}
+    accuracy = float(np.mean(accuracies(strategy, benchmark.test_stream, len(data.test))))
+    return {"accuracy": 100 * accuracy, **times, "task_seconds": seconds}
