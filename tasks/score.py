@@ -19,7 +19,9 @@ from mixer.distributed.collectives import RemoteError
 from mixer.loading.reader import ColumnReader
 from mixer.loading.step import MicroBatch
 from mixer.models.side_state import evaluating
+from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import Int64Array
+from replay import ReplayBuffer
 from tasks.generation import TEXT_SCORES, TextScore, generate_answers, score_texts
 from tasks.task import Task, TaskSequence
 
@@ -133,6 +135,8 @@ class Score:
             communicates between ranks, an error must occur on all of them too.
         metric: Name of the score.
         higher_is_better: Whether a higher score is better; false for losses.
+        names: The tasks that it can score; `None` for any.
+        memory: The buffer that it goes by, which must be that of the run; `None` for none.
 
     Raises:
         TypeError: If `measure` is not callable.
@@ -141,6 +145,8 @@ class Score:
     measure: Callable[[MixingTrainer, Task], float]
     metric: str = "score"
     higher_is_better: bool = True
+    names: frozenset[str] | None = None
+    memory: ReplayBuffer | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.measure):
@@ -164,23 +170,28 @@ def generated(
         higher_is_better: Whether a higher score is better.
 
     Raises:
-        ValueError: If a name is unknown.
+        ValueError: If a name is unknown, there is no score, or a number is less than 1.
 
     Example:
         >>> generated("exact_match", max_new_tokens=8).metric
         'exact match'
     """
-    by_task = score if isinstance(score, Mapping) else None
-    named = {_name(own): _text_score(own) for own in (by_task.values() if by_task is not None else [score])}
+    check_count("max_new_tokens", max_new_tokens, 1, "it is the most tokens of an answer")
+    check_count("batch_size", batch_size, 1, "it is the number of prompts")
+    if isinstance(score, Mapping) and not score:
+        raise ValueError("score must have a score for each task, by its name, but is empty.")
+    by_task = (
+        {task: (_text_score(own), _name(own)) for task, own in score.items()} if isinstance(score, Mapping) else {}
+    )
+    of_all = None if isinstance(score, Mapping) else (_text_score(score), _name(score))
 
     def measure(trainer: MixingTrainer, task: Task) -> float:
-        if by_task is not None and task.name not in by_task:
-            raise ValueError(f"score: there is none for task {task.name!r}, only for {sorted(by_task)}: name one.")
-        name = _name(score if by_task is None else by_task[task.name])
-        return score_texts(named[name], name, *generate_answers(trainer, task.evaluation, max_new_tokens, batch_size))
+        function, name = of_all or by_task[task.name]
+        return score_texts(function, name, *generate_answers(trainer, task.evaluation, max_new_tokens, batch_size))
 
-    metric = next(iter(named)).replace("_", " ") if len(named) == 1 else "answer score"
-    return Score(measure, metric, higher_is_better)
+    called = {name for _, name in by_task.values()} if of_all is None else {of_all[1]}
+    metric = next(iter(called)).replace("_", " ") if len(called) == 1 else "answer score"
+    return Score(measure, metric, higher_is_better, names=frozenset(by_task) or None)
 
 
 def _name(score: Any) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mixer.mixture.cursor import GrowingDataset
 from mixer.trainer.hooks import ForwardResult, StepHook
+from mixer.utils.recorded_arguments import KeepsArguments
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
@@ -96,7 +97,7 @@ class TaskContext:
     scenario: str = "class"
 
 
-class Method(StepHook):
+class Method(KeepsArguments, StepHook):
     """A hook with a name: it may add a term to the loss, log, and save a state of its own.
 
     Everything it computes must be the same on every rank, except for what depends on a rank's own samples.
@@ -106,8 +107,9 @@ class Method(StepHook):
 
     A subclass sets `adds_term` if it returns a `term`, `one_stream_each` if micro-batches must contain one stream each,
     `needs_samples` if steps must keep their samples, `takes_gradients` if each rank must have whole gradients of its
-    own, as with DDP, `takes_weights` if it copies, changes or runs the whole model by itself, which needs DDP too, and
-    `adds_parameters` if `begin_task` adds parameters, so that each task needs a new optimizer.
+    own, as with DDP, `takes_weights` if it copies, changes or runs the whole model by itself, which needs DDP too,
+    `adds_parameters` if `begin_task` adds parameters, so that each task needs a new optimizer, and
+    `lasts_for_all_tasks` if it needs in a task what it learnt in earlier ones, so that a new one for each is refused.
     """
 
     adds_term: bool = False
@@ -116,6 +118,7 @@ class Method(StepHook):
     takes_gradients: bool = False
     takes_weights: bool = False
     adds_parameters: bool = False
+    lasts_for_all_tasks: bool = False
     attached_to: RunContext | None = None  # set by the trainer
 
     def __init_subclass__(cls, **options: Any):

@@ -1,6 +1,7 @@
 """A continual run: one Trainer run per task, and an evaluation of all tasks after each."""
 
 import gc
+import inspect
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,8 @@ from tasks.continual.continual_checks import (
     check_added_parameters,
     check_engine,
     check_evaluation,
+    check_options,
+    check_score_memory,
     check_types,
     check_values,
 )
@@ -107,7 +110,8 @@ class ContinualRun:
         **options: Any,
     ):
         check_types(model, sequence, args, memory, methods, trainer_class)
-        check_values(optimizer, curve_steps, score_steps, options)
+        check_options(options, trainer_class, inspect.signature(ContinualRun).parameters)
+        check_values(optimizer, scores_before, curve_steps, score_steps, options)
         self.model, self.sequence, self.args, self.memory = model, sequence, args, memory
         self.rehearsal = Rehearsal(memory, second_draw, mixing, methods, sequence)
         if self.rehearsal.adds_parameters:
@@ -116,6 +120,7 @@ class ContinualRun:
         self.head = as_head(head, sequence, args.seed)
         self.head.check(model, args, options, self.rehearsal.keeps_logits)
         self.scoring = Scoring(as_score(score, sequence), sequence, held_out, curve_steps, score_steps)
+        check_score_memory(self.scoring.score, memory, self.rehearsal.has_one_memory)
         self.folder, self._batch_size, self._curve_steps = Path(str(args.output_dir)), batch_size, curve_steps
         self._keeps_optimizer, self._optimizer = optimizer == "kept", KeptOptimizer(self.head)
         self._scores_before, self._trainer_class, self._options = scores_before, trainer_class, options
@@ -124,7 +129,7 @@ class ContinualRun:
         self._num_done: int | None = None  # until it has begun
         self._pace = pd.DataFrame()
         self._lock, self._is_held = FolderLock(self.folder), False
-        self._goes_on = False
+        self._goes_on = self._has_begun = False
         self._first_trainer: MixingTrainer | None = None
 
     @property
@@ -173,6 +178,11 @@ class ContinualRun:
         """
         if resume and overwrite:
             raise ValueError("resume goes on with the run that is there and overwrite removes it: set one of them.")
+        if overwrite and self._has_begun:
+            raise ValueError(
+                "overwrite begins anew, but the model, the memory and the methods of this ContinualRun are what its "
+                "run left. Make new ones, and a new ContinualRun of them."
+            )
         if self._first_trainer is None:
             self.check()
         self.hold_output()
@@ -186,6 +196,7 @@ class ContinualRun:
             raise
 
     def _begin(self, resume: bool) -> int:
+        self._has_begun = True
         rank_sync, writes = self._new_agreement(), self.args.process_index == 0
         check_shared(self.folder, writes, rank_sync, _UNSEEN)
         found = rank_sync.most(rank_sync.run_on_all(lambda: self._ends.find(resume) if writes else -1))
@@ -281,13 +292,16 @@ class ContinualRun:
             "has_memory": self.memory is not None,
             "head": self.head.kind,
             "score": self.scoring.score.metric,
+            "held_out": self.scoring.fingerprints,
+            **self.rehearsal.description,
         }
 
     @property
     def _settings(self) -> dict[str, Any]:
         """Settings that may change on resume; changes are logged."""
         of_arguments = {name: getattr(self.args, name) for name in _SETTINGS}
-        return {**of_arguments, "batch_size": self._batch_size, "curve_steps": self._curve_steps}
+        of_run = {"batch_size": self._batch_size, "curve_steps": self._curve_steps}
+        return {**of_arguments, **of_run, **self.rehearsal.settings}
 
     def _take_up(self, num_done: int) -> None:
         end = self._ends.end_of(num_done)

@@ -1,6 +1,8 @@
 """Checks of the arguments of a continual run, before anything is created."""
 
-from collections.abc import Mapping
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from torch import nn
@@ -10,6 +12,8 @@ from mixer.trainer.engines import engine_of
 from mixer.trainer.method import as_methods
 from mixer.trainer.trainer import MixingMixin
 from replay import ReplayBuffer
+from tasks.score import Score
+from tasks.sources.checks import check_map_style
 from tasks.task import TaskSequence
 
 Optimizer = Literal["fresh", "kept"]
@@ -35,6 +39,44 @@ def check_evaluation(needs: frozenset[str], eval_dataset: Any, sequence: TaskSeq
         raise ValueError(
             f"mixing follows evaluation losses of earlier tasks: give held-out samples of {missing}, by name, as "
             "eval_dataset={NAME: data set}; the tasks' own evaluation sets are only for scores."
+        )
+
+
+def check_held_out(held_out: Any) -> None:
+    """Raises a `TypeError` or `ValueError` for held-out sets that are none."""
+    if held_out is not None and not isinstance(held_out, Mapping):
+        raise TypeError(
+            "held_out must have evaluation sets by name, held_out={'general': data}, got a "
+            f"{type(held_out).__name__}."
+        )
+    for name, dataset in (held_out or {}).items():
+        called = f"held_out[{name!r}]"
+        check_map_style(dataset, called)
+        if not len(dataset):
+            raise ValueError(f"{called} is empty. Leave it out, or give it at least one sample.")
+        if not isinstance(dataset[0], Mapping):
+            raise TypeError(
+                f"{called} must be a data set whose samples are dicts, as those of the tasks, but its first entry is a "
+                f"{type(dataset[0]).__name__}."
+            )
+
+
+def check_names(score: Score, names: Sequence[str]) -> None:
+    """Raises a `ValueError` if a score is of other tasks than those that there are."""
+    if score.names is None:
+        return
+    if missing := [name for name in names if name not in score.names]:
+        raise ValueError(
+            f"score: there is none for {missing}, only for {sorted(score.names)}. Name each task and held-out set."
+        )
+
+
+def check_score_memory(score: Score, memory: ReplayBuffer | None, is_one: bool) -> None:
+    """Raises a `ValueError` if a score goes by a memory that the run does not fill."""
+    if score.memory is not None and not (score.memory is memory and is_one):
+        raise ValueError(
+            "score goes by a memory that is not the run's own. Give the same buffer to both, memory=buffer and "
+            "score=nearest_mean(buffer), and a policy that has one memory for all tasks."
         )
 
 
@@ -71,8 +113,33 @@ def check_engine(trainer: Trainer, keeps_optimizer: bool, memory: ReplayBuffer |
         )
 
 
-def check_values(optimizer: Any, curve_steps: Any, score_steps: Any, options: Mapping[str, Any]) -> None:
+def check_options(options: Mapping[str, Any], trainer_class: type, own: Iterable[str]) -> None:
+    """Raises a `TypeError` for an option that neither a continual run nor its trainer has.
+
+    Args:
+        options: The options for the trainer.
+        trainer_class: The trainer; one of the user's that takes any option is not looked into.
+        own: Names of the run's own options.
+    """
+    known = set[str]()
+    for kind in trainer_class.__mro__[:-1]:
+        parameters = inspect.signature(kind.__init__).parameters.values() if "__init__" in vars(kind) else ()  # type: ignore[misc]
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        if takes_any and kind.__module__.split(".")[0] not in ("mixer", "transformers", "trl"):
+            return
+        known |= {parameter.name for parameter in parameters}
+    for name in options.keys() - known:
+        close = difflib.get_close_matches(name, {*known, *own}, 1)
+        hint = f"Did you mean {close[0]!r}?" if close else "See ContinualRun and the trainer for those that there are."
+        raise TypeError(f"ContinualRun: there is no option {name!r}. {hint}")
+
+
+def check_values(
+    optimizer: Any, scores_before: Any, curve_steps: Any, score_steps: Any, options: Mapping[str, Any]
+) -> None:
     """Raises a `ValueError` for a value that a continual run does not support."""
+    if not isinstance(scores_before, bool):
+        raise ValueError(f"scores_before must be True or False, got {scores_before!r}.")
     if optimizer not in ("fresh", "kept"):
         raise ValueError(f"optimizer must be 'fresh' or 'kept', got {optimizer!r}.")
     if any(given is not None for given in options.get("optimizers", ())):

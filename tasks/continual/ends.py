@@ -20,6 +20,7 @@ logger = logging.get_logger(__name__)
 
 FORMAT_VERSION = 1
 RUN_STATE_FILE = "continual.json"
+_LATER = ("held_out", "mixing", "methods")  # which runs of earlier versions did not note
 
 
 class Ends:
@@ -69,9 +70,12 @@ class Ends:
             )
         state = read_json(path)
         for name, own in self._description.items():
-            if state.get(name) != own:
-                raise ValueError(f"The run in {self.folder} is another: its {name} is {state.get(name)}, not {own}.")
-        before = state["settings"]
+            if (found := state.get(name, own if name in _LATER else None)) != own:
+                raise ValueError(
+                    f"The run in {self.folder} is another: {self._difference(name, found, own)}. Resume it with what "
+                    "it began with, or use another folder."
+                )
+        before = {**self._settings, **state["settings"]}
         changed = [f"{name} {before[name]} -> {own}" for name, own in self._settings.items() if before[name] != own]
         if changed:
             logger.warning("The run in %s resumes with other settings than before: %s", self.folder, "; ".join(changed))
@@ -82,6 +86,15 @@ class Ends:
                 return num_done
             logger.warning("The run resumes before the end of task %d, as %s is damaged: %s", num_done, end, problem)
         raise ValueError(f"The run cannot be resumed, as {end} is damaged: {problem}. Take another folder.")
+
+    def _difference(self, name: str, found: Any, own: Any) -> str:
+        if name == "data":
+            pairs = zip(self._task_names, found, own, strict=True)
+            return f"the samples of {[task for task, before, now in pairs if before != now]} are not those of then"
+        if name == "held_out":
+            differ = sorted(key for key in found.keys() | own.keys() if found.get(key) != own.get(key))
+            return f"held_out had other sets, in {differ}"
+        return f"its {name} is {found}, not {own}"
 
     def write(self, num_done: int, write_into: Callable[[Path], None]) -> None:
         """Writes the state after `num_done` tasks with `write_into(folder)`; it only counts once it is complete."""

@@ -80,7 +80,14 @@ class ModelFile:
             were, are = ("adapters" if is_true else "no adapters" for is_true in (has_adapters, not has_adapters))
             raise ValueError(f"The run in {folder.parent} trained a model with {were}, but model has {are}.")
         if not is_adapted(model):
-            load_model(model, folder / _WHOLE)
+            try:
+                load_model(model, folder / _WHOLE)
+            except RuntimeError as error:
+                reason = " ".join(str(error).split())
+                raise ValueError(
+                    f"model: its parameters are not those of the run in {folder.parent}; give the model that the run "
+                    f"began with ({reason})."
+                ) from None
             return
         state = read_json(folder / _STATE_FILE)
         if state["base"] != self._base:

@@ -12,9 +12,10 @@ from mixer import MixingTrainer, Stream
 from mixer.policies import Policy
 from mixer.trainer.method import Method, TaskContext, as_methods
 from mixer.utils.files import folder_name, read_json, write_json
+from mixer.utils.recorded_arguments import as_data
 from replay import DER, ReplayBuffer, ReplayRatio
 from replay.policies import Past, ReplayPolicy
-from tasks.continual.memories import OneMemory, TaskMemories
+from tasks.continual.memories import MEMORY, OneMemory, TaskMemories
 from tasks.methods import PseudoSamples
 from tasks.task import Task, TaskSequence
 
@@ -59,6 +60,7 @@ class Rehearsal:
         first, second = self.new_methods(), self.new_methods()
         # What is the same for every task goes on from one to the next with what it remembers.
         self._lasting_methods = [method for method in first if any(method is other for other in second)]
+        _check_methods(first, self._lasting_methods, self._memories)
 
     def _new_memories(self) -> OneMemory | TaskMemories | None:
         if self._memory is None:
@@ -82,6 +84,23 @@ class Rehearsal:
                 f"memory holds samples of the tasks {known} before the first of them is trained on, as after another "
                 "run. Give each run a new ReplayBuffer."
             )
+
+    @property
+    def has_one_memory(self) -> bool:
+        """Whether there is one memory for all tasks."""
+        return isinstance(self._memories, OneMemory)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What a resumed run must have as the run before: names of the policy and of the methods."""
+        mixing = None if self._mixing is None else type(self._mixing).__name__
+        return {"mixing": mixing, "methods": [method.name for method in self.new_methods()]}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Arguments of the policy and of the methods, as plain data."""
+        of_methods = {f"method {method.name}": as_data(method) for method in self.new_methods()}
+        return {"mixing": as_data(self._mixing), **of_methods}
 
     @property
     def keeps_logits(self) -> bool:
@@ -184,6 +203,20 @@ class Rehearsal:
         if self._memories is not None:
             self._memories.load(folder, done)
             self._lasting = read_json(folder / _POLICY_FILE)
+
+
+def _check_methods(methods: Sequence[Method], lasting: Sequence[Method], memories: Any) -> None:
+    for method in methods:
+        if method.lasts_for_all_tasks and method not in lasting:
+            raise ValueError(
+                f"methods: {method.name} needs in a task what it learnt in earlier ones, but a function makes a new "
+                f"one for each task. Pass it in a list, methods=[{method.name}(...)]."
+            )
+        if isinstance(memories, TaskMemories) and getattr(method, "memory", None) == MEMORY:
+            raise ValueError(
+                f"methods: {method.name} replays the stream {MEMORY!r}, but mixing makes a memory for each task. Take "
+                "another policy, such as ReplayRatio, or leave the method out."
+            )
 
 
 def _check(memory: ReplayBuffer | None, second_draw: str | None, mixing: Policy | None) -> None:

@@ -41,6 +41,7 @@ class OnlineEWC(Method):
     """
 
     takes_gradients = True
+    lasts_for_all_tasks = True
 
     def __init__(self, strength: float = 100.0, decay: float = 1.0, samples: int = 1_000):
         check_range("strength", strength, 0.0, float("inf"), "10 to 1e6 are usual, and 0 holds nothing")

@@ -61,6 +61,7 @@ class FromScratch(Method):
         ValueError: When a task begins, if the model has grown; at the start of training outside of a continual run.
     """
 
+    lasts_for_all_tasks = True
     _task: TaskContext | None = None
 
     def __init__(self) -> None:

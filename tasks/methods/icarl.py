@@ -7,6 +7,7 @@ from mixer.mixture.plan import Plan
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext, TaskContext
 from mixer.utils.arrays import FloatArray, Int64Array
+from replay import ReplayBuffer
 from tasks.methods.shared import FrozenModel, class_logits, require_task
 
 
@@ -22,15 +23,21 @@ class ICaRL(Method):
     classifier, `score=nearest_mean(memory)` (algorithm 1). Costs a copy of the model and a forward a step.
 
     Raises:
-        ValueError: At the start of training outside of a continual run, if samples have no classes, or in a
-            task-incremental sequence; during training, if the model gives no logits `[num_rows, num_classes]`.
+        ValueError: When the trainer is made, if there is no memory; at the start of training outside of a continual
+            run, if samples have no classes, or in a task-incremental sequence; during training, if the model gives no
+            logits `[num_rows, num_classes]`.
     """
 
     adds_term = True
     takes_weights = True
 
     def attach(self, run: RunContext) -> None:
-        """Waits for a task; see `Method.attach`."""
+        """Looks for a memory, and waits for a task; see `Method.attach`."""
+        if not any(isinstance(stream.dataset, ReplayBuffer) for stream in run.streams):
+            raise ValueError(
+                f"{self.name} needs a memory of earlier classes. Give one, such as "
+                "memory=ReplayBuffer(2_000, 'Herding', is_online=False)."
+            )
         self._run = run
         self._task: TaskContext | None = None
 

@@ -49,6 +49,7 @@ class InfLoRA(Method):
 
     adds_parameters = True
     takes_weights = True
+    lasts_for_all_tasks = True
 
     def __init__(self, threshold: float = 0.98, num_samples: int = 256):
         check_range("threshold", threshold, 0.0, 1.0, "0.95 to 0.99 are usual")
@@ -75,11 +76,6 @@ class InfLoRA(Method):
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Adds the adapter of the task, and chooses its A; see `Method.begin_task`."""
         assert is_adapted(model), "it was checked"  # noqa: S101
-        if self._num_done < task.number:
-            raise ValueError(
-                f"{self.name} knows the inputs of {self._num_done} of {task.number} earlier tasks: pass the same one "
-                "for all tasks, in a list, instead of a function that makes new ones."
-            )
         self._task, self._adapter = task, adapter_of_task(model, task.number, self._run.seed)
         self._activate(model)
         if any(bool(one.any()) for one in matrices_of(model, self._adapter, "B").values()):

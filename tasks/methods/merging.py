@@ -53,6 +53,7 @@ class Merging(Method):
     """
 
     takes_weights = True
+    lasts_for_all_tasks = True
 
     def __init__(self, rule: Rule = "average", start: Start = "merged", density: float = 0.2, scale: float = 1.0):
         if rule not in _RULES:
@@ -60,6 +61,8 @@ class Merging(Method):
         if start not in ("merged", "last", "initial"):
             raise ValueError(f"start must be 'merged', 'last' or 'initial', got {start!r}.")
         check_range("density", density, 0.0, 1.0, "0.2 is usual, and 1 keeps all entries")
+        if density == 0:
+            raise ValueError("density must be above 0, got 0: nothing would be kept; 0.2 is usual.")
         check_range("scale", scale, 0.0, float("inf"), "1 is usual")
         self.rule, self.start, self.density, self.scale = rule, start, float(density), float(scale)
         self._merge = partial(ties, density=self.density) if rule == "ties" else _RULES[rule]
@@ -72,11 +75,6 @@ class Merging(Method):
         self._task = task
         if task.number == 0:
             self._initial, self._vectors = _flat(model), []
-        if len(self._vectors) < task.number:
-            raise ValueError(
-                f"Merging knows {len(self._vectors)} of {task.number} earlier tasks: pass the same one for all tasks, "
-                "in a list, ContinualRun(methods=[Merging()]), instead of a function that makes new ones."
-            )
         initial = self._initial_of(model)
         del self._vectors[task.number :]
         if task.number and self.start != "merged":

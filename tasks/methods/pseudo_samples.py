@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import Dataset
 
 from mixer.policies.shared.ranges import check_count
@@ -75,7 +76,7 @@ class PseudoSamples(Method):
             self._buffer.clear()
             length = self.max_length or len(first["input_ids"])
             rows = self._written(start, length, (self._run.seed, task.number))
-            samples = PseudoRows(rows, padding_of(model), has_mask="attention_mask" in first)
+            samples = PseudoRows(rows, padding_of(model), first)
             self._buffer.remember(f"written before {task.name}", samples)
 
     def _start_of(self, model: Any) -> int:
@@ -105,30 +106,32 @@ class PseudoSamples(Method):
         return by_rank[np.arange(capacity) // _ROWS % run.world_size, np.arange(capacity)]
 
 
-class PseudoRows(Dataset[dict[str, Tensor]]):
+class PseudoRows(Dataset[dict[str, Any]]):
     """Rows of tokens as samples, padded at the end.
 
     Args:
         rows: int64 `[num_samples, length]`; -1 after the end of a row.
         padding: The token of padding.
-        has_mask: Whether samples have an `attention_mask`.
+        like: A sample of the task, whose columns and kind of lists the rows have, so that both fit one batch.
     """
 
-    def __init__(self, rows: NDArray[np.int64], padding: int, has_mask: bool):
-        self.rows, self._padding, self._has_mask = torch.from_numpy(rows), padding, has_mask
+    def __init__(self, rows: NDArray[np.int64], padding: int, like: Mapping[str, Any]):
+        self.rows, self._padding = torch.from_numpy(rows), padding
+        self._has_mask, self._are_lists = "attention_mask" in like, isinstance(like["input_ids"], list)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
+    def __getitem__(self, index: int) -> dict[str, Any]:
         row = self.rows[index]
         counts = row >= 0
         mask = {"attention_mask": counts.long()} if self._has_mask else {}
-        return {
+        sample = {
             "input_ids": row.masked_fill(~counts, self._padding),
             **mask,
             "labels": row.masked_fill(~counts, _IGNORED),
         }
+        return {name: column.tolist() for name, column in sample.items()} if self._are_lists else sample
 
 
 def _check_sample(sample: Any, start: int, task: str) -> None:

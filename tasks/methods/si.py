@@ -38,6 +38,7 @@ class SI(Method):
     """
 
     takes_gradients = True
+    lasts_for_all_tasks = True
 
     def __init__(self, strength: float = 1.0, damping: float = 0.1):
         check_range("strength", strength, 0.0, float("inf"), "0.1 to 10 are usual, and 0 holds nothing")

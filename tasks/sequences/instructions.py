@@ -109,7 +109,12 @@ def _names(order: str | Sequence[str] | None) -> list[str] | None:
         if order not in ORDERS:
             raise ValueError(f"instructions: order must be one of {list(ORDERS)} or a list of tasks, got {order!r}.")
         return list(ORDERS[order])
-    return None if order is None else listed("instructions: order", order, '["first", "second"]')
+    if order is None:
+        return None
+    names = listed("instructions: order", order, '["first", "second"]')
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"instructions: order must name each task once, these come twice: {twice}.")
+    return names
 
 
 def _places(folder: Path, names: list[str] | None, split: str) -> dict[str, Path]:

@@ -20,10 +20,11 @@ from mixer.trainer.checkpointing.lock import LOCK_FILE
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, TaskContext
 from mixer.utils.files import read_json, write_json
-from replay import DERPlusPlus, ForgettingAware, ReplayBound, ReplayBuffer, ReplayRatio
+from replay import DERPlusPlus, ForgettingAware, ReplayBound, ReplayBuffer, ReplayRatio, Spaced
 from replay.storage import OnDisk
 from tasks.continual.continual import ContinualRun
 from tasks.continual.ends import read_pace
+from tasks.methods import ICaRL, OnlineEWC, nearest_mean
 from tasks.metrics.metrics import learning_curve_area
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.mlp import MLPConfig, MLPForImageClassification
@@ -432,6 +433,9 @@ def test_a_run_is_overwritten_when_asked_and_else_refused(whole: Whole, tmp_path
     run = build(tmp_path, "none, fresh")
     run.run(overwrite=True)
     assert end_of(run) == end
+    with pytest.raises(ValueError, match=r"what its run left\. Make new ones, and a new ContinualRun"):
+        run.run(overwrite=True)
+    assert run.run(resume=True) is run.scores  # what was there is untouched
 
 
 class Told(Method):
@@ -483,6 +487,8 @@ def test_an_evaluation_that_fails_for_one_task_keeps_the_run_and_the_matrix(
     assert ScoreMatrix.from_file(tmp_path / "one" / "run" / "scores.json").failures == matrix.failures
     with pytest.raises(ValueError, match=r"no task could be scored before the first.*the score must be a number"):
         short(tmp_path / "all", score=Score(lambda trainer, task: None)).run()  # type: ignore[arg-type, return-value]
+    with pytest.raises(ValueError, match=r"held_out: sets could not be scored before the first task.*'general'"):
+        short(tmp_path / "held out", held_out={"general": [{"other": 1}]}).run()
 
 
 USED = ReplayBuffer(3)
@@ -509,6 +515,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"sequence": classes_in_turn("class"), "head": "growing", "memory": ReplayBuffer(3), "methods": der()},
         "a method keeps logits of earlier tasks",
     ),
+    ({"methods": lambda: [OnlineEWC()]}, r"OnlineEWC needs in a task what it learnt .* Pass it in a list"),
+    ({"methods": [ICaRL()]}, "ICaRL needs a memory of earlier classes"),
+    ({"memory": ReplayBuffer(9), "mixing": ForgettingAware(), "methods": der()}, "mixing makes a memory for each task"),
+    ({"held_out": data()}, "held_out must have evaluation sets by name"),
+    ({"held_out": {"general": (data(), data())}}, r"held_out\['general'\] must be a data set whose samples are dicts"),
+    ({"score": nearest_mean(ReplayBuffer(3, "Ring"))}, "score goes by a memory that is not the run's own"),
+    ({"scores_before": "no"}, "scores_before must be True or False"),
+    ({"memroy": None}, "ContinualRun: there is no option 'memroy'. Did you mean 'memory'"),
     ({"methods": DERPlusPlus()}, "methods must be a list of methods, got a single DERPlusPlus"),
     ({"memory": USED}, r"memory holds samples of the tasks \['task_1'\] .*Give each run a new"),
     ({"batchsize": 3}, "batchsize"),
@@ -535,7 +549,10 @@ def test_other_runs_are_not_gone_on_with_and_other_settings_are_said(
     with pytest.raises(ValueError, match=r"holds a continual run already: resume it \(resume=True\)"):
         build(tmp_path, "reservoir, kept").begin()
     for match, name, options in (
-        ("is another: its data is", "reservoir, kept", {"sequence": sequence(6)}),
+        (r"the samples of \[.*'task_3'\] are not those of then. Resume", "reservoir, kept", {"sequence": sequence(6)}),
+        (r"held_out had other sets, in \['general'\]", "reservoir, kept", {"held_out": {"general": data()}}),
+        (r"its methods is \[\], not \['Anchor'\]", "reservoir, kept", {"methods": [Anchor()]}),
+        ("its mixing is None, not Spaced", "reservoir, kept", {"mixing": Spaced(0.5)}),
         (r"its tasks is \[.*, 'task_3'\], not \['task_1', 'task_2'\]", "reservoir, kept", {"sequence": sequence()[:2]}),
         ("its score is accuracy, not loss", "reservoir, kept", {"score": "loss"}),
         ("its optimizer is kept, not fresh", "reservoir, fresh", {}),

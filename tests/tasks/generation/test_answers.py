@@ -11,9 +11,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForCondition
 from mixer import MixingTrainer
 from mixer.recipe.data.formats import Prompt
 from mixer.recipe.data.formatting import formatted
+from tasks.continual.scoring import Scoring
 from tasks.generation import generate_answers
 from tasks.score import generated
-from tasks.task import Task
+from tasks.task import Task, TaskSequence
 from tests.helpers import arguments
 from tests.mixer.recipe.small_tokenizers import byte_level
 from tests.tasks.test_continual import data, new_model
@@ -101,8 +102,15 @@ def test_each_task_has_its_score(tmp_path: Path) -> None:
     score = generated({"first": "exact_match", "second": num_texts}, max_new_tokens=2)
     assert (score.metric, score.higher_is_better) == ("answer score", True)
     assert (score.measure(trainer, first), score.measure(trainer, second)) == (0.0, 7.0)
-    with pytest.raises(ValueError, match=r"none for task 'third', only for \['first', 'second'\]"):
-        score.measure(trainer, third)
+    unnamed = {"first": lambda **texts: 1.0, "second": lambda **texts: 2.0}  # which have one name
+    assert [generated(unnamed).measure(trainer, task) for task in (first, second)] == [1.0, 2.0]
+    with pytest.raises(ValueError, match=r"none for \['third'\], only for \['first', 'second'\]"):
+        Scoring(score, TaskSequence((first, second, third), "domain"), None, None, None)
+    for wrong in ({"max_new_tokens": 0}, {"batch_size": 0}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be a whole number, 1 or more"):
+            generated("exact_match", **wrong)
+    with pytest.raises(ValueError, match="score must have a score for each task"):
+        generated({})
     with pytest.raises(ValueError, match=r"score must be one of .* or a function, got 'bleu'"):
         generated("bleu")
     with pytest.raises(TypeError, match="got 3"):

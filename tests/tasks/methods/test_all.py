@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mixer import MixingTrainer
-from replay import ReplayBuffer
+from replay import ReplayBuffer, ReplayRatio
 from tasks.continual.continual import ContinualRun
 from tasks.methods import ERACE, SCR, SI, FromScratch, ICaRL, LwF, OnlineEWC, gdumb, nearest_mean
 from tasks.metrics import all_metrics
@@ -42,7 +42,8 @@ def test_a_trainer_that_tells_no_tasks_is_refused(method: Any, tmp_path: Path) -
     trainer = MixingTrainer(
         mlp(num_features=6, hidden_sizes=(4,), num_labels=6),
         arguments(tmp_path),
-        train_dataset={"all": data()},
+        train_dataset={"all": data(), "memory": ReplayBuffer(5)},
+        mixing=ReplayRatio(0.5),
         methods=[method],
     )
     with pytest.raises(ValueError, match=rf"{method.name} needs to know where tasks begin.*ContinualRun"):

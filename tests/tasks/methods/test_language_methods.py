@@ -20,6 +20,7 @@ from tasks.methods.adapters import matrices_of
 from tasks.methods.inf_lora import directions, extended, without
 from tasks.methods.merging import average, magmax, ties
 from tasks.methods.o_lora import overlap
+from tasks.methods.pseudo_samples import PseudoRows
 from tasks.methods.self_distillation import mean_divergences
 from tasks.methods.shared import load_tensors
 from tests.helpers import arguments, weights_of
@@ -216,14 +217,25 @@ def test_a_student_that_is_its_own_teacher_without_the_answer_learns_nothing(tmp
     torch.testing.assert_close(weights_of(model), before, rtol=0, atol=1e-6)
 
 
+def test_rows_that_are_written_fit_one_batch_with_the_samples_of_the_task() -> None:
+    rows = np.array([[1, 5, -1], [1, 6, 7]])
+    lists = PseudoRows(rows, 0, {"input_ids": [1, 2], "attention_mask": [1, 1]})
+    assert lists[0] == {"input_ids": [1, 5, 0], "attention_mask": [1, 1, 0], "labels": [1, 5, -100]}
+    tensors = PseudoRows(rows, 0, {"input_ids": torch.tensor([1, 2])})
+    assert {name: column.tolist() for name, column in tensors[1].items()} == {
+        "input_ids": [1, 6, 7],
+        "labels": [1, 6, 7],
+    }
+
+
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (llama, {"methods": [OLoRA()]}, "model must have a LoRA adapter, got a LlamaForCausalLM"),
     (adapted, {"methods": [OLoRA()], "optimizer": "kept"}, "Say optimizer='fresh'"),
     (lambda: adapted(modules_to_save=["lm_head"]), {"methods": [OLoRA()]}, "only one can have modules_to_save"),
     (lambda: adapted(init_lora_weights=False), {"methods": [OLoRA()]}, "init_lora_weights=False does"),
     (lambda: adapted(target_modules=["embed_tokens"]), {"methods": [InfLoRA()]}, "Leave that layer out of target_"),
-    (adapted, {"methods": lambda: [InfLoRA()]}, "knows the inputs of 0 of 1 earlier tasks"),
-    (llama, {"methods": lambda: [Merging()]}, "knows 0 of 1 earlier tasks: pass the same one"),
+    (adapted, {"methods": lambda: [InfLoRA()]}, r"needs in a task what it learnt in earlier ones.*\[InfLoRA\("),
+    (llama, {"methods": lambda: [Merging()]}, r"Merging needs in a task .* Pass it in a list, methods=\[Merging"),
     (llama, {"methods": [PseudoSamples()]}, "there is no stream 'memory'"),
     (llama, {"methods": [PseudoSamples()], "memory": ReplayBuffer(6)}, r"Give ReplayBuffer\(6, is_online=False\)"),
     (llama, {"methods": [PseudoSamples()], "memory": ReplayBuffer(6, is_online=False)}, "Set labels to input_ids"),
