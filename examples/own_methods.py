@@ -45,6 +45,7 @@ class HoldWeights(Method):
     """Elastic weight consolidation: holds the weights that earlier tasks need."""
 
     takes_gradients = True
+    lasts_for_all_tasks = True
 
     def __init__(self, strength: float = 100.0, samples: int = 200):
         self.strength, self.samples = strength, samples
