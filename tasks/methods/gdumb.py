@@ -35,9 +35,10 @@ def gdumb(sequence: TaskSequence, capacity: int, seed: int = 0) -> TaskSequence:
     Raises:
         ValueError: If samples have no classes, or the sequence is task-incremental.
     """
-    check_count("capacity", capacity, 1, "it is the number of samples in memory")
     if sequence.scenario == "task":
         raise ValueError("gdumb: a memory of all tasks has no task of its own. Say scenario='class'.")
+    num_classes = len(sequence.classes_seen(len(sequence) - 1))
+    check_count("capacity", capacity, max(num_classes, 1), f"each of the {num_classes} classes needs a sample")
     selection, everything = ClassBalanced(), joined(sequence)[0].train
     selection.start(capacity, seed)
     held, first, tasks = np.zeros(capacity, dtype=np.int64), 0, list[Task]()

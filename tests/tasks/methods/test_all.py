@@ -56,6 +56,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "temperature": (lambda: LwF(temperature=0.0), "temperature"),
     "augment": (lambda: SCR(augment="crop"), "augment must be a function"),  # type: ignore[arg-type]
     "by task": (lambda: gdumb(by_class(data(), data(), 2, scenario="task"), 5), "gdumb: .*Say scenario='class'"),
+    "fewer than classes": (lambda: gdumb(by_class(data(), data(), 2), 1), "each of the 6 classes needs a sample"),
     "no classes": (lambda: nearest_mean(ReplayBuffer(5)), "selection=Reservoir does not. Use 'Herding'"),
 }
 
