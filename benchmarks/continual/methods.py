@@ -4,9 +4,10 @@
 a memory that `replay.selection` of that name fills. One that goes by losses or gradients needs a memory that is filled
 as samples are trained on; one that chooses among all samples of a task at once needs a task that is there to be read
 again at its end, and so more than one pass. The other methods are those of `tasks.methods` and `replay`; *icarl* and
-*scr* have a herding memory and are scored by the nearest mean, and *gdumb* is trained on its memory alone. *lora* is
-fine-tuning of one adapter for all tasks, to compare *o-lora* and *inf-lora* with, which have one a task; *sdft* samples
-the answers to the beginnings of blocks, and *lamol* fills its memory with what the model writes.
+*scr* have a herding memory and are scored by the nearest mean, *icarl* with the temperature of van de Ven and Tolias
+and an optimizer that goes on from task to task, and *gdumb* is trained on its memory alone. *lora* is fine-tuning of
+one adapter for all tasks, to compare *o-lora* and *inf-lora* with, which have one a task; *sdft* samples the answers to
+the beginnings of blocks, and *lamol* fills its memory with what the model writes.
 """
 
 import re
@@ -171,10 +172,10 @@ def _er_ace(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
     return Setting(ReplayBuffer(capacity, ClassBalanced()), methods=[ERACE()])
 
 
-def _by_nearest_mean(make: Callable[[], TakesPart]) -> Method:
+def _by_nearest_mean(make: Callable[[], TakesPart], **options: Any) -> Method:
     def setting(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
         buffer = _buffer(protocol, memory, num_tasks, Herding)
-        return Setting(buffer, methods=[make()], score=nearest_mean(buffer))
+        return Setting(buffer, methods=[make()], options=options, score=nearest_mean(buffer))
 
     return setting
 
@@ -208,7 +209,7 @@ METHODS: dict[str, Method] = {
     "der": _der,
     "der++": _der_plus_plus,
     "er-ace": _er_ace,
-    "icarl": _by_nearest_mean(ICaRL),
+    "icarl": _by_nearest_mean(partial(ICaRL, temperature=2.0), optimizer="kept"),
     "scr": _by_nearest_mean(SCR),
     "gdumb": _gdumb,
     "lamol": _lamol,

@@ -4,6 +4,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from mixer.mixture.plan import Plan
+from mixer.policies.shared.ranges import check_temperature
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext, TaskContext
 from mixer.utils.arrays import FloatArray, Int64Array
@@ -22,14 +23,22 @@ class ICaRL(Method):
     The rest of iCaRL is the memory, `ReplayBuffer(2_000, "Herding", is_online=False)` (algorithms 4 and 5), and the
     classifier, `score=nearest_mean(memory)` (algorithm 1). Costs a copy of the model and a forward a step.
 
+    Args:
+        temperature: `T`, above 0, by which the logits of the model before are divided: 1 in the paper, 2 in the code of
+            van de Ven and Tolias 2019, arXiv:1904.07734, which keeps more.
+
     Raises:
-        ValueError: When the trainer is made, if there is no memory; at the start of training outside of a continual
-            run, if samples have no classes, or in a task-incremental sequence; during training, if the model gives no
-            logits `[num_rows, num_classes]`.
+        ValueError: If `temperature` is not above 0; when the trainer is made, if there is no memory; at the start of
+            training outside of a continual run, if samples have no classes, or in a task-incremental sequence; during
+            training, if the model gives no logits `[num_rows, num_classes]`.
     """
 
     adds_term = True
     takes_weights = True
+
+    def __init__(self, temperature: float = 1.0):
+        check_temperature("temperature", temperature, "1 and 2 are usual")
+        self.temperature = float(temperature)
 
     def attach(self, run: RunContext) -> None:
         """Looks for a memory, and waits for a task; see `Method.attach`."""
@@ -66,6 +75,7 @@ class ICaRL(Method):
         labels = self._run.runs.prepared(trained.micro.inputs)["labels"]
         targets = nn.functional.one_hot(labels, logits.shape[1]).to(logits.dtype)
         if self._before is not None:
-            targets[:, self._earlier] = self._before.logits(trained, self.name)[:, self._earlier].sigmoid()
+            before = self._before.logits(trained, self.name)[:, self._earlier]
+            targets[:, self._earlier] = (before / self.temperature).sigmoid()
         losses = nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
         return losses[:, self._seen].sum() * (self._run.world_size / trained.plan.total)
