@@ -196,7 +196,6 @@ class ContinualRun:
             raise
 
     def _begin(self, resume: bool) -> int:
-        self._has_begun = True
         rank_sync, writes = self._new_agreement(), self.args.process_index == 0
         check_shared(self.folder, writes, rank_sync, _UNSEEN)
         found = rank_sync.most(rank_sync.run_on_all(lambda: self._ends.find(resume) if writes else -1))
@@ -211,6 +210,7 @@ class ContinualRun:
             rank_sync.run_on_all(partial(self._save_end, 0))
         self.scores.path = path if writes else None
         self.scores.write()
+        self._has_begun = True
         return self._num_done
 
     def run(self, resume: bool = False, overwrite: bool = False) -> ScoreMatrix:

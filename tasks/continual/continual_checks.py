@@ -128,7 +128,7 @@ def check_options(options: Mapping[str, Any], trainer_class: type, own: Iterable
         if takes_any and kind.__module__.split(".")[0] not in ("mixer", "transformers", "trl"):
             return
         known |= {parameter.name for parameter in parameters}
-    for name in options.keys() - known:
+    for name in sorted(options.keys() - known):
         close = difflib.get_close_matches(name, {*known, *own}, 1)
         hint = f"Did you mean {close[0]!r}?" if close else "See ContinualRun and the trainer for those that there are."
         raise TypeError(f"ContinualRun: there is no option {name!r}. {hint}")
