@@ -19,9 +19,9 @@ def read_matrices(folders: Sequence[Path]) -> dict[str, ScoreMatrix]:
     Raises:
         ValueError: If a folder is given twice or holds no scores, or the metrics differ.
     """
+    names = run_names(folders)
     if absent := [str(folder) for folder in folders if not (folder / SCORES_FILE).is_file()]:
         raise ValueError(f"There is no {SCORES_FILE} of a continual run in {absent}. Give the output folders of runs.")
-    names = run_names(folders)
     matrices = {name: ScoreMatrix.from_file(folder / SCORES_FILE) for name, folder in zip(names, folders, strict=True)}
     check_same_metric(matrices)
     return matrices
