@@ -29,6 +29,8 @@ Inputs = Mapping[str, Any]
 Sums = tuple[float, int]  # of what is averaged, and how many there are
 logger = logging.get_logger(__name__)
 
+_ANY_TASK = ""  # which no task is called
+
 
 def accuracy(
     trainer: MixingTrainer, dataset: Any, classes: Sequence[int] | None = None, batch_size: int = 1_024
@@ -178,20 +180,18 @@ def generated(
     """
     check_count("max_new_tokens", max_new_tokens, 1, "it is the most tokens of an answer")
     check_count("batch_size", batch_size, 1, "it is the number of prompts")
-    if isinstance(score, Mapping) and not score:
+    given: Mapping[str, TextScore | str] = score if isinstance(score, Mapping) else {_ANY_TASK: score}
+    if not given:
         raise ValueError("score must have a score for each task, by its name, but is empty.")
-    by_task = (
-        {task: (_text_score(own), _name(own)) for task, own in score.items()} if isinstance(score, Mapping) else {}
-    )
-    of_all = None if isinstance(score, Mapping) else (_text_score(score), _name(score))
+    named = {task: (_text_score(own), _name(own)) for task, own in given.items()}
 
     def measure(trainer: MixingTrainer, task: Task) -> float:
-        function, name = of_all or by_task[task.name]
+        function, name = named[_ANY_TASK if _ANY_TASK in named else task.name]
         return score_texts(function, name, *generate_answers(trainer, task.evaluation, max_new_tokens, batch_size))
 
-    called = {name for _, name in by_task.values()} if of_all is None else {of_all[1]}
+    called = {name for _, name in named.values()}
     metric = next(iter(called)).replace("_", " ") if len(called) == 1 else "answer score"
-    return Score(measure, metric, higher_is_better, names=frozenset(by_task) or None)
+    return Score(measure, metric, higher_is_better, names=frozenset(named.keys() - {_ANY_TASK}) or None)
 
 
 def _name(score: Any) -> str:

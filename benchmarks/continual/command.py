@@ -146,12 +146,8 @@ def _planned(args: argparse.Namespace, ranks: int) -> Iterable[Run]:
             protocol = PROTOCOLS[name]
             for method in args.method:
                 if not _why_unfit(method, protocol):
-                    memory = (
-                        0
-                        if method.removeprefix(with_avalanche.PREFIX) in WITHOUT_MEMORY
-                        else args.memory or protocol.memory
-                    )
-                    yield Run(name, method, memory, seed, ranks)
+                    has_memory = method.removeprefix(with_avalanche.PREFIX) not in WITHOUT_MEMORY
+                    yield Run(name, method, has_memory * (args.memory or protocol.memory), seed, ranks)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

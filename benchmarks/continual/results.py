@@ -9,6 +9,7 @@ from statistics import fmean, median, stdev
 
 from benchmarks.common import hardware
 from benchmarks.continual.protocols import PROTOCOLS
+from benchmarks.continual.with_avalanche import PREFIX
 from benchmarks.presenting import markdown
 from benchmarks.quality.cache import write_whole
 
@@ -89,7 +90,7 @@ def _cells(row: Run, runs: Sequence[Figures]) -> list[str]:
         f"{row.memory:,}" if row.memory else "",
         str(len(runs)),
         f"{fmean(scores):.{digits}f}{spread}",
-        protocol.published.get((row.method.removeprefix("avalanche-"), row.memory), ""),
+        protocol.published.get((row.method.removeprefix(PREFIX), row.memory), ""),
         "" if isnan(fmean(of["forgetting"])) else f"{fmean(of['forgetting']):.{digits}f}",
         f"{fmean(of['seconds']):.0f}",
         f"{fmean(of['growth_bytes']) / 1e6:.0f}",

@@ -49,7 +49,6 @@ class Table:
         self._buffer: list[Mapping[str, Any]] = []
         self._num_buffered_rows = self._num_tail_rows = 0
         self._sizes: dict[Path, int] = {}  # rows by part
-        self._has_tail = True  # as far as is known: an earlier process may have left one
         self._last_flush = time.monotonic()
         self._file: Any = None
         self._writer: Any = None
@@ -105,8 +104,6 @@ class Table:
 
     def seal(self) -> None:
         """Converts the tail and the rows in memory to a Parquet part."""
-        if not (self._has_tail or self._buffer or self._failure):
-            return
         if self._writer is None and not table_files.files_of(self.folder, _TAILS):
             with self._noting_failure():
                 self._seal_buffer()
@@ -121,7 +118,6 @@ class Table:
             tail.unlink()
         for sealed in table_files.files_of(self.folder, _TAILS):  # left by a crash between sealing and removal
             sealed.unlink()
-        self._has_tail = False
 
     def _seal_buffer(self) -> None:
         """Writes a part of rows that no tail ever held."""
@@ -130,7 +126,6 @@ class Table:
             rows = pa.Table.from_batches([self._gathered_rows()])
             table_files.write_part(self.folder / f"part-{self._next_number():06d}.parquet", rows)
             self._forget_buffer()
-        self._has_tail = False
 
     def close(self, is_synced: bool = True) -> None:
         """Flushes, syncs and closes the file; appending reopens it."""
@@ -252,6 +247,5 @@ class Table:
             self._buffer, buffer = [], self._buffer
             self.seal()
             self._buffer = buffer
-        self._has_tail = True
         self._file = (self.folder / f"tail-{self._next_number():06d}.arrow").open("wb")
         self._writer = table_files.open_tail(self._file, self.schema)

@@ -1,6 +1,5 @@
 """Checks of the arguments of a continual run, before anything is created."""
 
-import difflib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -11,6 +10,7 @@ from transformers import Trainer, TrainingArguments
 from mixer.trainer.engines import engine_of
 from mixer.trainer.method import as_methods
 from mixer.trainer.trainer import MixingMixin
+from mixer.utils.text import did_you_mean
 from replay import ReplayBuffer
 from tasks.score import Score
 from tasks.sources.checks import check_map_style
@@ -129,9 +129,8 @@ def check_options(options: Mapping[str, Any], trainer_class: type, own: Iterable
             return
         known |= {parameter.name for parameter in parameters}
     for name in sorted(options.keys() - known):
-        close = difflib.get_close_matches(name, {*known, *own}, 1)
-        hint = f"Did you mean {close[0]!r}?" if close else "See ContinualRun and the trainer for those that there are."
-        raise TypeError(f"ContinualRun: there is no option {name!r}. {hint}")
+        hint = did_you_mean(name, {*known, *own}) or " See ContinualRun and the trainer for those that there are."
+        raise TypeError(f"ContinualRun: there is no option {name!r}.{hint}")
 
 
 def check_values(

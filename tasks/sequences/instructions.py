@@ -112,7 +112,8 @@ def _names(order: str | Sequence[str] | None) -> list[str] | None:
     if order is None:
         return None
     names = listed("instructions: order", order, '["first", "second"]')
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    plain = [_plain(str(name)) for name in names]
+    if twice := sorted({str(name) for name, own in zip(names, plain, strict=True) if plain.count(own) > 1}):
         raise ValueError(f"instructions: order must name each task once, these come twice: {twice}.")
     return names
 

@@ -102,6 +102,8 @@ def test_a_missing_task_is_named_with_the_folder(tmp_path: Path) -> None:
         instructions(TOKENIZER, tmp_path / "none")
     with pytest.raises(ValueError, match=r"order must name each task once, these come twice: \['a'\]"):
         instructions(TOKENIZER, tmp_path, ["a", "b", "a"])
+    with pytest.raises(ValueError, match=r"these come twice: \['C-STANCE', 'c_stance'\]"):
+        instructions(TOKENIZER, tmp_path, ["C-STANCE", "c_stance"])
     with pytest.raises(ValueError, match=r"order must be one of \['trace', .* or a list of tasks, got 'tracy'"):
         instructions(TOKENIZER, tmp_path, "tracy")
     with pytest.raises(ValueError, match="C-STANCE: train: Prompt reads the column 'question'"):
