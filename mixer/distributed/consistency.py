@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mixer.distributed.collectives import RankSync
+from mixer.utils.files import new_file
 from mixer.utils.nested import flat
 from mixer.utils.text import shortened
 
@@ -72,12 +73,13 @@ def share_files(folder: Path, names: Sequence[str], writes: bool, rank_sync: Ran
         others.pop(own)
     for path, content in others.items() if writes else ():
         if content:
-            path.write_bytes(content)
+            with new_file(path) as file:
+                file.write(content)
 
 
 def _put(mark: Path) -> None:
     mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.touch()
+    new_file(mark).close()
 
 
 def _ranks(ranks: Sequence[int]) -> str:

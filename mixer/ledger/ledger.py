@@ -18,7 +18,7 @@ from mixer.ledger.intervals import IntervalRows, default_interval
 from mixer.ledger.schemas import COMPARISONS, METRICS, SCHEMAS
 from mixer.ledger.table import Table
 from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.utils.files import WriteError, at_once, read_json, write_json, writing
+from mixer.utils.files import WriteError, at_once, make_folder, read_json, write_json, writing
 
 FORMAT_VERSION = 2  # 1 where every row of a stream is one step
 
@@ -89,7 +89,9 @@ class Ledger:
             table.recover()
         if resume_step is None:
             self._archive()
-        else:
+        with writing(self.folder):
+            make_folder(self.folder)
+        if resume_step is not None:
             left = {"evaluations": num_evaluations, "metrics": num_metrics}
             for name, table in self._tables.items():
                 table.truncate(resume_step, left.get(name))

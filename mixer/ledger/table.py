@@ -1,18 +1,20 @@
 """Append-only table on disk: a tail that can be read while it is written, sealed into Parquet parts."""
 
+import errno
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 
 import mixer.ledger.table_files as table_files
 from mixer.utils.arrays import Int64Array
-from mixer.utils.files import WriteError, writing
+from mixer.utils.files import WriteError, make_folder, new_file, writing
 
 _TAILS = "tail-*.arrow"
 _ROWS_IN_MEMORY = 16_384  # with many streams, or without a model, seconds can bring millions
@@ -84,7 +86,10 @@ class Table:
 
     def _flush(self) -> None:
         self._last_flush = time.monotonic()
-        if not self._buffer or self._failure is not None:
+        if self._failure is not None:
+            return
+        if not self._buffer:
+            self._check_files()
             return
         if self._writer is None:
             self._open_tail()
@@ -93,8 +98,22 @@ class Table:
         self._file.flush()
         self._forget_buffer()
         self._num_tail_rows += batch.num_rows
+        self._check_files()
         if self._num_tail_rows >= self._rows_per_part:
             self.seal()
+
+    def _check_files(self) -> None:
+        """Raises an `OSError` if a file that this table has written was removed or moved; saves the tail's rows."""
+        if self._file is None:
+            return
+        lost = [path for path in self._sizes if not path.exists()]
+        saved = ""
+        if not _is_at(tail := Path(self._file.name), self._file):
+            lost.insert(0, tail)
+            saved = _saved_again(self._file)
+        if lost:
+            self._sizes.clear()
+            raise OSError(errno.ENOENT, f"{lost[0].name} was removed or moved during the run{saved}", str(self.folder))
 
     def sync(self) -> None:
         """Flushes and syncs to disk, so that rows survive a machine failure."""
@@ -114,7 +133,7 @@ class Table:
             number = table_files.number_of(tail)
             rows = table_files.read_tail(tail, self.schema)
             if rows.num_rows:
-                table_files.write_part(self.folder / f"part-{number:06d}.parquet", rows)
+                self._write_part(number, rows)
             tail.unlink()
         for sealed in table_files.files_of(self.folder, _TAILS):  # left by a crash between sealing and removal
             sealed.unlink()
@@ -122,10 +141,14 @@ class Table:
     def _seal_buffer(self) -> None:
         """Writes a part of rows that no tail ever held."""
         if self._buffer and self._failure is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            rows = pa.Table.from_batches([self._gathered_rows()])
-            table_files.write_part(self.folder / f"part-{self._next_number():06d}.parquet", rows)
+            make_folder(self.folder)
+            self._write_part(self._next_number(), pa.Table.from_batches([self._gathered_rows()]))
             self._forget_buffer()
+
+    def _write_part(self, number: int, rows: pa.Table) -> None:
+        path = self.folder / f"part-{number:06d}.parquet"
+        table_files.write_part(path, rows)
+        self._sizes[path] = rows.num_rows
 
     def close(self, is_synced: bool = True) -> None:
         """Flushes, syncs and closes the file; appending reopens it."""
@@ -178,6 +201,7 @@ class Table:
                 path.unlink()
             elif not stays.all():
                 table_files.write_part(path, part.filter(stays))
+        self.num_rows()  # notes the parts that must stay from now on
 
     def num_rows(self) -> int:
         """Counts all rows, including buffered ones."""
@@ -242,10 +266,28 @@ class Table:
         return table_files.number_of(parts[-1]) + 1 if parts else 0
 
     def _open_tail(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         if self._tails():  # left by a killed process
             self._buffer, buffer = [], self._buffer
             self.seal()
             self._buffer = buffer
-        self._file = (self.folder / f"tail-{self._next_number():06d}.arrow").open("wb")
+        self._file = new_file(self.folder / f"tail-{self._next_number():06d}.arrow")
         self._writer = table_files.open_tail(self._file, self.schema)
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
+    """Whether an open file still has the path under which it was opened."""
+    return path.is_file() and os.path.samestat(path.stat(), os.fstat(file.fileno()))
+
+
+def _saved_again(file: BinaryIO) -> str:
+    """Writes an open file, whose name is gone, under that name again; returns what is to be said of it."""
+    path = Path(file.name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as copy:
+            file.seek(0)
+            shutil.copyfileobj(file, copy)
+    except OSError:
+        return ""
+    return ", and its rows were saved there again"

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mixer.utils.files import new_file
 from mixer.utils.validation import check_plain, read_bytes
 
 _FILE = re.compile(r"(part|tail)-(\d{1,12})\.(parquet|arrow)")
@@ -48,7 +49,7 @@ def write_part(path: Path, rows: pa.Table) -> None:
     content = sink.getvalue().to_pybytes()
     before, _, after = content.rpartition(_UNSIGNED)  # column names come before the metadata
     temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
+    with new_file(temporary) as file:
         file.write(before + _SIGNATURE % zlib.crc32(content) + after)
         file.flush()
         os.fsync(file.fileno())

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import Trainer
 
 from mixer.policies.objective import Objective
-from mixer.utils.files import folder_name, write_json
+from mixer.utils.files import folder_name, make_folder, write_json
 
 _FOLDER, _NOTE = "best", "best.json"
 
@@ -64,6 +64,9 @@ def save_best_of_each(
         if math.isnan(value) or any(sign * value >= sign * one for one in before):
             continue
         folder = folder_of(trainer.args.output_dir, name)
+        if trainer.args.should_save:
+            for place in (folder.parent, folder):
+                make_folder(place)
         trainer.save_model(str(folder))
         if trainer.is_world_process_zero():
             write_json(folder / _NOTE, {"set": name, "metric": metric, "value": value, "step": step})

@@ -2,16 +2,18 @@
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import os
 import re
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from mixer.utils.validation import load_json
 
@@ -22,6 +24,7 @@ _RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
 _REFUSED = '<>:"/\\|?*%'
 _MOST_BYTES = 180
 _MOST_THREADS = 8
+_NO_FOLDERS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # of CIFS, and of some in user space
 _IS_SYNCED_LATER = ContextVar("is_synced_later", default=False)
 
 T = TypeVar("T")
@@ -50,7 +53,8 @@ def write_text(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
+        with new_file(temporary) as file:
+            file.write(text.encode())
         put_in_place(temporary, path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -91,6 +95,34 @@ def newer_version(file: str, version: Any, known: int) -> str:
     )
 
 
+def new_file(path: Path) -> BinaryIO:
+    """Creates a file for writing and reading, which replaces what has its name.
+
+    A link of that name is removed, not followed: in a folder of somebody else it may lead to any file.
+
+    Args:
+        path: The file, in a folder that exists.
+    """
+    path.unlink(missing_ok=True)
+    return path.open("x+b")
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder for files of a run, if there is none.
+
+    Args:
+        path: The folder. Folders above it may be links: they are those that the user named.
+
+    Raises:
+        OSError: If it is a link, or holds one: what is written there would end up elsewhere.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    for place in (path, *path.iterdir()):
+        if place.is_symlink():
+            reason = f"{place.name} is a link to {os.readlink(place)}, where a run does not write: remove the link"
+            raise OSError(errno.ELOOP, reason, str(place))
+
+
 def put_in_place(temporary: Path, path: Path) -> None:
     """Gives a file that is complete its name, durably.
 
@@ -117,12 +149,26 @@ def synced_later() -> Iterator[None]:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Syncs a file's content, or a folder's entries, to disk."""
+    """Syncs a file's content, or a folder's entries, to disk; some file systems sync no folders, which is told once."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDERS or not path.is_dir():
+            raise
+        warn_of_unsynced_folders(error.strerror or str(error))
     finally:
         os.close(descriptor)
+
+
+@functools.cache
+def warn_of_unsynced_folders(reason: str) -> None:
+    """Warns once that a file system does not sync folders."""
+    warnings.warn(
+        f"output_dir: its file system does not sync folders ({reason}). If the machine crashes, the last checkpoint "
+        "may be missing.",
+        stacklevel=3,
+    )
 
 
 def at_once(work: Callable[[T], None], items: Iterable[T]) -> None:

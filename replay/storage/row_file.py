@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.files import put_in_place, writing
+from mixer.utils.files import new_file, put_in_place, writing
 from mixer.utils.validation import check_plain
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -98,7 +98,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
     try:
         with writing(path):
-            with temporary.open("wb") as file:
+            with new_file(temporary) as file:
                 yield file
             put_in_place(temporary, path)
     finally:

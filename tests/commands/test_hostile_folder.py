@@ -1,5 +1,6 @@
 """A run's folder that somebody else wrote: nothing in it runs code, leaves the folder or breaks what shows it."""
 
+import contextlib
 import csv
 import io
 import json
@@ -273,3 +274,63 @@ def test_tasks_have_folders_in_the_run_and_streams_are_not_called_so(tmp_path: P
     for name in ("a\nb", "\x1b[31m", "\u202eabc", "\x00", "\ud800", "a/b"):
         with pytest.raises(ValueError, match="name"):
             Stream(name, range(3))
+
+
+# ---- Links in a run's folder that lead out of it ----
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "precious").write_text("kept")
+    return tmp_path / "outside"
+
+
+def _train(run: Path, is_fresh: bool) -> None:
+    checkpoint = None if is_fresh else str(run / f"checkpoint-{SAVED_STEP}")
+    make_trainer(run).train(resume_from_checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("is_fresh", [True, False])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("ledger/ledger.json.tmp", "ledger/streams/part-000000.tmp", "ledger/streams/tail-000001.arrow"),
+        *("checkpoint-8/mixing.json.tmp", "checkpoint-8/complete.json.tmp", "checkpoint-8/model.safetensors"),
+        "checkpoint-8/optimizer.pt",
+    ],
+)
+def test_a_link_in_place_of_a_file_is_not_followed(name: str, is_fresh: bool, run: Path, outside: Path) -> None:
+    link = run / name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(outside / "precious")
+    with contextlib.suppress(ValueError, OSError):  # it may be refused
+        _train(run, is_fresh)
+    assert {path.name: path.read_text() for path in outside.iterdir()} == {"precious": "kept"}
+
+
+@pytest.mark.parametrize("is_fresh", [True, False])
+@pytest.mark.parametrize("name", ["ledger", "ledger/streams", "checkpoint-8", "_run.lock"])
+def test_a_link_in_place_of_a_folder_or_the_lock_is_not_followed(
+    name: str, is_fresh: bool, run: Path, outside: Path
+) -> None:
+    target = outside / "precious" if name == "_run.lock" else outside
+    if (run / name).is_dir():
+        shutil.rmtree(run / name)
+    (run / name).symlink_to(target)
+    with contextlib.suppress(ValueError, OSError):
+        _train(run, is_fresh)
+    assert {path.name: path.read_text() for path in outside.iterdir()} == {"precious": "kept"}
+
+
+def test_links_that_the_user_made_above_a_run_work(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "by-link").symlink_to(run)
+    _train(tmp_path / "by-link", is_fresh=False)
+    assert (run / f"checkpoint-{NUM_STEPS}" / "complete.json").is_file()
+
+
+def test_a_link_in_the_ledger_is_named_with_the_way_out(run: Path, outside: Path) -> None:
+    shutil.rmtree(run / "ledger" / "streams")
+    (run / "ledger" / "streams").symlink_to(outside)
+    with pytest.raises(OSError, match=f"streams is a link to {outside}.*{run}"):
+        _train(run, is_fresh=False)

@@ -13,6 +13,7 @@ from mixer.analysis.report.comparing import comparison_cells, difference_cells
 from mixer.analysis.report.contents import read_report
 from mixer.analysis.report.kinds import Report
 from mixer.analysis.report.tables import stream_cells
+from mixer.utils.files import new_file
 
 
 def write_report(folders: Sequence[str | Path], output: str | Path | None = None) -> Path:
@@ -69,7 +70,8 @@ def write_page(target: Path, report: Report) -> Path:
     )
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.tmp")  # so that a page that is open is never half of one
-    temporary.write_text(page, encoding="utf-8")
+    with new_file(temporary) as file:
+        file.write(page.encode())
     temporary.replace(target)
     return target
 

@@ -83,7 +83,8 @@ def begin_writing(checkpoint: Path) -> None:
         _remove(aside)
         checkpoint.rename(aside)
         sync_to_disk(checkpoint.parent)
-    checkpoint.mkdir(parents=True, exist_ok=True)
+    _remove(checkpoint)  # an incomplete one
+    checkpoint.mkdir(parents=True)
 
 
 def complete(checkpoint: Path) -> None:

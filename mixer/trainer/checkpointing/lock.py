@@ -15,6 +15,7 @@ logger = logging.get_logger(__name__)
 
 LOCK_FILE = "_run.lock"  # pushes to the Hub skip names that begin with an underscore
 
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # in a folder of somebody else it may lead to any file
 _HELD = (errno.EACCES, errno.EAGAIN)
 _NOT_SUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -50,7 +51,7 @@ class FolderLock:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"output_dir: the run cannot write to its folder ({error.strerror}). Make it writable, make room on "
+                f"output_dir: the run cannot write to its folder ({_reason(error)}). Make it writable, make room on "
                 "its disk, or set another output_dir",
                 str(self.folder),
             ) from error
@@ -69,7 +70,7 @@ class FolderLock:
     def _opened(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o644)
             with contextlib.ExitStack() as stack, contextlib.suppress(FileNotFoundError):
                 stack.callback(os.close, descriptor)
                 self._lock(descriptor)
@@ -98,6 +99,10 @@ class FolderLock:
                 self.folder,
                 error.strerror,
             )
+
+
+def _reason(error: OSError) -> str:
+    return f"{LOCK_FILE} is a link, which no run makes" if error.errno == errno.ELOOP else str(error.strerror)
 
 
 def _owner(descriptor: int) -> str:

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 from unittest.mock import patch
 
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixer.ledger.table import Table
+from mixer.utils.files import WriteError
 
 SCHEMA = pa.schema({"step": pa.int64(), "name": pa.string(), "value": pa.float64()})
 LISTS = pa.schema({"step": pa.int64(), "row": pa.list_(pa.float64())})
@@ -259,3 +261,36 @@ def test_a_flipped_bit_never_gives_other_rows(tmp_path: Path, kind: str) -> None
         assert not told or told.startswith(f"{path} is damaged")
         assert found.equals(expected.slice(0, found.num_rows) if kind == "tail" else expected)
     assert num_told > len(places) / 10
+
+
+class TestFilesThatVanish:
+    def test_a_tail_that_is_removed_is_told_and_its_rows_are_saved(self, tmp_path: Path) -> None:
+        table = flushed(tmp_path / "rows", 1, 2)
+        shutil.rmtree(table.folder)
+        append(table, 3)
+        with pytest.raises(WriteError, match=r"tail-000000\.arrow was removed"):
+            table.flush()
+        assert steps_of(make_table(table.folder)) == [1, 2, 3]
+
+    def test_a_folder_that_is_renamed_is_told(self, tmp_path: Path) -> None:
+        table = flushed(tmp_path / "rows", 1)
+        table.folder.rename(tmp_path / "elsewhere")
+        with pytest.raises(WriteError, match=r"tail-000000\.arrow was removed or moved"):
+            table.sync()
+        assert steps_of(make_table(tmp_path / "elsewhere")) == [1]
+
+    def test_a_part_that_is_removed_is_told_also_after_a_resume(self, tmp_path: Path) -> None:
+        flushed(tmp_path / "rows", 1, 2, rows_per_part=2).close()
+        table = make_table(tmp_path / "rows")
+        table.truncate(2)
+        parts_of(table.folder)[0].unlink()
+        with pytest.raises(WriteError, match=r"part-000000\.parquet was removed"):
+            append(table, 3).flush()
+
+    def test_a_file_that_took_the_place_of_the_tail_is_left_alone(self, tmp_path: Path) -> None:
+        table = flushed(tmp_path / "rows", 1)
+        tail_of(table.folder).unlink()
+        (table.folder / "tail-000000.arrow").write_text("other")
+        with pytest.raises(WriteError):
+            append(table, 2).flush()
+        assert tail_of(table.folder).read_text() == "other"

@@ -2,16 +2,21 @@
 
 import errno
 import os
+import shutil
+import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PreTrainedModel, Trainer, TrainerState
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState
 
+from mixer.ledger.ledger import Ledger
 from mixer.ledger.table import Table
 from mixer.trainer.checkpointing import files, save
 from mixer.trainer.checkpointing.choose import WriteError
 from mixer.trainer.checkpointing.files import find_problem
+from mixer.utils.files import warn_of_unsynced_folders
 from tests.mixer.trainer.checkpointing.test_resume import FULL, Whole, _names, assert_same, build, go_on
 
 
@@ -87,3 +92,45 @@ def test_no_checkpoint_lacks_what_a_policy_that_failed_would_have_decided(
     assert_same(go_on(build(tmp_path)), whole("steps")[0])
     failing(tmp_path / "short", max_steps=step).train()  # after the last step it rules nothing any more
     assert f"checkpoint-{step - step % 4}" in _names(tmp_path / "short")
+
+
+class _Meddler(TrainerCallback):
+    """Does something to the files of the run after a step."""
+
+    def __init__(self, step: int, meddle: Callable[[], Any]):
+        self.step, self.meddle = step, meddle
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step:
+            self.meddle()
+
+
+@pytest.mark.parametrize("what", ["ledger removed", "tail removed", "folder renamed"])
+def test_a_ledger_that_vanishes_ends_the_run_and_its_rows_are_saved(what: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trainer = build(run)
+
+    def meddle() -> None:
+        trainer.ledger.flush()
+        if what == "folder renamed":
+            run.rename(tmp_path / "renamed")
+        for path in [run / "ledger"] if what == "ledger removed" else (run / "ledger").glob("streams/tail-*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    trainer.add_callback(_Meddler(6, meddle))
+    with pytest.raises(WriteError, match="was removed or moved during the run"):
+        trainer.train()
+    assert set(range(5, 7)) <= set(Ledger(run / "ledger").to_pandas()["step"])  # since the last checkpoint
+
+
+def test_a_file_system_that_does_not_sync_folders_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_folders(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr("mixer.utils.files.os.fsync", refuse_folders)
+    warn_of_unsynced_folders.cache_clear()
+    with pytest.warns(UserWarning, match="does not sync folders") as warned:
+        build(tmp_path).train()
+    assert len([one for one in warned if "sync folders" in str(one.message)]) == 1
+    assert find_problem(tmp_path / "checkpoint-4") is None
