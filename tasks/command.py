@@ -13,6 +13,7 @@ from mixer.cli.command import Command, add_json, build_recipe, recipe_command
 from mixer.distributed.launch import build_together
 from mixer.utils.console import console, only_json, print_json
 from mixer.utils.files import write_text
+from mixer.utils.text import print_lines
 from tasks.continual.continual import ContinualRun
 from tasks.continual.ends import RUN_STATE_FILE, checkpoints_in, read_pace, remove_run
 from tasks.metrics.metrics import all_metrics, title_of
@@ -128,7 +129,7 @@ def _show(
     for table in (*tables, _metrics_table(matrices)):
         console().print(table)
     if page is not None:
-        print(page)  # noqa: T201
+        print_lines(page)
 
 
 def _scores_table(matrix: ScoreMatrix, pace: pd.DataFrame) -> Table:

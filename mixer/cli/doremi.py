@@ -19,6 +19,7 @@ from mixer.recipe.model import Task
 from mixer.recipe.recipe import Recipe
 from mixer.utils.console import only_json, show
 from mixer.utils.files import write_json
+from mixer.utils.text import print_lines
 
 WEIGHTS_FILE = "weights.json"
 _DESCRIPTION = (
@@ -91,7 +92,7 @@ def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
             table.add_row(name, f"{weight:.4f}")
         show(lambda: {**result, "mixing": mixing, "path": path}, lambda: table, own.json)
         if not own.json:
-            print(path)  # noqa: T201
+            print_lines(path)
     if own.train:
         with only_json(own.json):
             finish(main)

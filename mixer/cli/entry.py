@@ -21,7 +21,7 @@ from mixer.distributed.ending import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.recipe.fields import check_recipe, explained
 from mixer.utils.hidden_names import hidden
-from mixer.utils.text import did_you_mean, printable
+from mixer.utils.text import did_you_mean, print_lines
 
 INTERRUPTED = 130
 
@@ -40,11 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     except (RunTerminated, RunInterrupted) as ended:
         if int(os.environ.get("RANK", "0")) == 0:
-            print(f"mixer {words[0]}: {ended}", file=sys.stderr)  # noqa: T201
+            print_lines(f"mixer {words[0]}: {ended}", file=sys.stderr)
         end_together()  # a signal ends all ranks after the same step
         sys.exit(ended.code if isinstance(ended, RunTerminated) else INTERRUPTED)
     except KeyboardInterrupt:
-        print(f"{' '.join(['mixer', *words[:1]])}: interrupted", file=sys.stderr)  # noqa: T201
+        print_lines(f"{' '.join(['mixer', *words[:1]])}: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
     if status:
         sys.exit(status)
@@ -108,6 +108,5 @@ def _parsed(parser: ArgumentParser, recipe_class: type, words: list[str]) -> Nam
 
 
 def _refuse(title: str, problem: str) -> NoReturn:
-    lines = (printable(line) for line in problem.split("\n"))  # names from files may not be printable
-    print(f"{title}: " + "\n".join(lines), file=sys.stderr)  # noqa: T201
+    print_lines(*f"{title}: {problem}".split("\n"), file=sys.stderr)  # names from files may not be printable
     sys.exit(2)

@@ -7,6 +7,7 @@ from jsonargparse import ArgumentParser, Namespace
 from mixer.cli.command import Command, add_json
 from mixer.ledger.folder import open_ledger
 from mixer.utils.console import print_json
+from mixer.utils.text import print_lines
 
 
 def report() -> Command:
@@ -51,4 +52,4 @@ def _report(config: Namespace) -> None:
     if config.json:
         print_json({**written, **report.as_data()})
     else:
-        print(*[written["page"], *written["pictures"], *written["tables"]], sep="\n")  # noqa: T201
+        print_lines(written["page"], *written["pictures"], *written["tables"])

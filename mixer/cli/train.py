@@ -15,6 +15,7 @@ from mixer.recipe.recipe import Recipe
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.console import console, only_json, show
 from mixer.utils.files import write_text
+from mixer.utils.text import print_lines
 
 _RESUME = (
     "Resume from the newest complete checkpoint in training.output_dir; without one, start anew (auto) or stop with an "
@@ -89,5 +90,5 @@ def _checkpoint(trainer: MixingTrainer, resume: str | None) -> str | bool | None
     checkpoint = trainer.newest_checkpoint()
     if trainer.is_world_process_zero():
         text = "No complete checkpoint yet: starts anew" if checkpoint is None else f"Resumes from {checkpoint}"
-        print(f"mixer train: {text} (--resume auto, {trainer.args.output_dir}).", file=sys.stderr)  # noqa: T201
+        print_lines(f"mixer train: {text} (--resume auto, {trainer.args.output_dir}).", file=sys.stderr)
     return checkpoint

@@ -3,7 +3,7 @@
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 _SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 
@@ -161,3 +161,14 @@ def duration(seconds: float) -> str:
     if seconds < 3600:
         return f"{int(seconds // 60)} min {int(seconds % 60)} s"
     return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+
+
+def print_lines(*lines: object, file: TextIO | None = None) -> None:
+    """Prints texts and paths, a line each, with escapes in place of what is not printable.
+
+    Args:
+        *lines: The lines.
+        file: Where to; `None` for the standard output.
+    """
+    for line in lines:
+        print(printable(str(line)), file=file)

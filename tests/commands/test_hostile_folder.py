@@ -26,6 +26,7 @@ from mixer.analysis.report import write_report
 from mixer.analysis.report.tables import write_tables
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
+from mixer.cli import main
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.summary import comparison_table, summarise
 from mixer.ledger.trackers.description import markdown_table
@@ -334,3 +335,13 @@ def test_a_link_in_the_ledger_is_named_with_the_way_out(run: Path, outside: Path
     (run / "ledger" / "streams").symlink_to(outside)
     with pytest.raises(OSError, match=f"streams is a link to {outside}.*{run}"):
         _train(run, is_fresh=False)
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "\u202eabc", "a\nb"])
+def test_folder_names_are_printed_without_escapes(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run.rename(run.with_name(name))
+    main(["report", str(run)])
+    assert all(line.isprintable() for line in capsys.readouterr().out.split("\n"))
+    with pytest.raises(SystemExit):
+        main(["report", str(run / name)])
+    assert all(line.isprintable() for line in capsys.readouterr().err.split("\n"))
