@@ -73,16 +73,16 @@ def has_json(kind: Kind) -> bool:
     return any(map(has_json, kind.values())) if isinstance(kind, dict) else kind == "json"
 
 
-def _kind_of(value: Any) -> Kind:
+def _kind_of(value: Any, in_object: bool = False) -> Kind:
     if type(value) is str:
         return "string"
     if isinstance(value, dict):
-        return {name: _kind_of(part) for name, part in value.items()} or "json"
+        return {name: _kind_of(part, in_object=True) for name, part in value.items()} or "json"
     if isinstance(value, list):
         kind = None
         parts = (min(value), max(value)) if set(map(type, value)) == {int} else value  # tokens are many
         for part in parts:
-            kind = _merged(kind, _kind_of(part))
+            kind = _merged(kind, _kind_of(part, in_object), in_object)
         return [kind]
     if type(value) is int and not -(2**63) <= value < 2**63:
         raise ValueError(f"{value}, a whole number of more than 64 bits: put it in quotes, as a text")
@@ -90,13 +90,13 @@ def _kind_of(value: Any) -> Kind:
 
 
 def _merged(before: Kind, kind: Kind, in_object: bool = False) -> Kind:
-    if before == kind or kind is None:
+    if kind is None or (isinstance(kind, str) and before == kind):
         return before
     if before is None:
         return kind
     if isinstance(before, list) and isinstance(kind, list):
         return [_merged(before[0], kind[0], in_object)]
-    if isinstance(before, dict) and isinstance(kind, dict) and before.keys() == kind.keys():
+    if isinstance(before, dict) and isinstance(kind, dict) and list(before) == list(kind):
         return {name: _merged(part, kind[name], in_object=True) for name, part in before.items()}
     if in_object or all(isinstance(one, dict) or one == "json" for one in (before, kind)):
         return "json"

@@ -129,7 +129,7 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
         size = 0
         with naming(file) as spot, _opened(file) as lines:
             texts = _texts(lines, spot)
-            for line, row, length in _json_rows(texts) if separator is None else _cells(texts, spot, separator):
+            for line, row, length in _json_rows(texts, spot) if separator is None else _cells(texts, spot, separator):
                 chunk.append((line, row, length))
                 size += length
                 if len(chunk) == _ROWS_AT_ONCE or size > _BYTES_AT_ONCE:
@@ -170,12 +170,14 @@ def _texts(lines: BinaryIO, spot: Spot) -> Iterator[str]:
         encoding = "utf-8"
 
 
-def _json_rows(texts: Iterator[str]) -> Iterator[Line]:
+def _json_rows(texts: Iterator[str], spot: Spot) -> Iterator[Line]:
     is_first = True
     for number, text in enumerate(texts, 1):
         if is_first and text.lstrip().startswith("["):
             whole = _parsed("".join(chain([text], texts)))
-            yield from ((f"row {place}", _object(row), 0) for place, row in enumerate(whole, 1))
+            for place, row in enumerate(whole, 1):
+                spot.place = f"row {place}"
+                yield spot.place, _object(row), 0
         elif not text.isspace():
             is_first = False
             yield number, _object(_parsed(text)), len(text)
