@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mixer.recipe.data.files import files_in, read_files
 from mixer.recipe.data.formats.labelled import in_order
-from mixer.recipe.data.source import load_hub
+from mixer.recipe.data.source import DataSource
 from mixer.recipe.data.suffixes import KNOWN
 from mixer.recipe.data.validation import hold_out as draw_held_out
 from mixer.utils.arrays import Int64Array
@@ -183,7 +183,8 @@ def hub(
         FileNotFoundError: If there is no such data set or revision.
         ValueError: If there is no such configuration, split or column.
     """
-    train, evaluation = load_hub(name, [train_split, evaluation_split], "hub", config, revision)
+    source = DataSource(name, config, train_split, evaluation_split, revision)
+    train, evaluation = source.load("hub", numbers=[label_column or "label"])
     return _with_numbered_labels(Splits(train, evaluation), label_column)
 
 

@@ -27,7 +27,10 @@ logger = logging.get_logger(__name__)
 
 _FAILURES = (DatasetsError, OSError, EOFError, ValueError, TypeError, KeyError, StopIteration)
 # Files beside data that describe them.
-_NOT_DATA = ("config", "dataset_dict", "dataset_info", "dataset_infos", "metadata", "state", "readme", "license")
+_NOT_DATA = re.compile(
+    r"(config|state|dataset_(dict|infos?))\.json|metadata\.(json|jsonl|csv|parquet)|(readme|license|requirements)\.txt",
+    re.IGNORECASE,
+)
 # Numbers as programs write them: 01 and +1 are words.
 _WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 _FRACTION = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
@@ -55,7 +58,7 @@ def files_in(folder: Path, called: str, recursive: bool = False) -> list[Path]:
 
 def without_descriptions(files: Sequence[Path], called: str) -> list[Path]:
     """Leaves out files that describe the data beside them, such as metadata.json, and logs it."""
-    kept = [file for file in files if file.name.partition(".")[0].lower() not in _NOT_DATA] or list(files)
+    kept = [file for file in files if not _NOT_DATA.fullmatch(file.name)] or list(files)
     left = [file.name for file in files if file not in set(kept)]
     if left:
         logger.warning("%s: left out, as descriptions of the data by their names: %s.", called, ", ".join(left))
@@ -195,15 +198,27 @@ def _fit(kind: Any, first: Any) -> bool:
 
 def _with_numbers(table: Any, names: Collection[str], has_types: bool) -> Any:
     for name in table.column_names:
-        if name in names or has_types:
-            cells = (
-                table.data.column(name).to_pylist()
-                if isinstance(table, datasets.Dataset)
-                else [row[name] for row in islice(table.select_columns([name]), _NUM_FIRST)]
-            )
-            kind = _number_kind([cell for cell in cells if cell is not None], is_exact=name not in names)
-            table = table if kind is None else table.cast_column(name, datasets.Value(kind))
+        if name not in names and not has_types:
+            continue
+        is_stream = isinstance(table, datasets.IterableDataset)
+        rows = islice(table.select_columns([name]), _NUM_FIRST) if is_stream else ()
+        cells = [row[name] for row in rows] if is_stream else table.data.column(name).to_pylist()
+        kind = _number_kind([cell for cell in cells if cell is not None], is_exact=name not in names)
+        if kind is not None and is_stream:
+            features = datasets.Features({**table.features, name: datasets.Value(kind)})
+            table = table.map(partial(_with_number, name=name, kind=kind), features=features)
+        elif kind is not None:
+            table = table.cast_column(name, datasets.Value(kind))
     return table
+
+
+def _with_number(row: dict[str, Any], name: str, kind: str) -> dict[str, Any]:
+    cell = row[name]
+    if cell is None:
+        return row
+    if _number_kind([cell], is_exact=False) not in ("int64", kind):
+        raise ValueError(f"column {name!r} has {cell!r}, which is none of the numbers ({kind}) of the first rows")
+    return {**row, name: int(cell) if kind == "int64" else float(cell)}
 
 
 def _number_kind(cells: Sequence[str], is_exact: bool) -> str | None:

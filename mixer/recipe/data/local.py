@@ -2,7 +2,7 @@
 
 import glob
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -76,14 +76,13 @@ def load_local(
     if is_saved:
         parts = _load_saved(folder, called, streaming)
         with telling(called):
-            load = {
-                part: rows if columns is None else chosen(rows, columns) for part, rows in parts.items()
-            }.__getitem__
+            parts = {part: own if columns is None else chosen(own, columns) for part, own in parts.items()}
+        load = parts.__getitem__
     elif has_configurations:
         parts, load = _configured(folder, name, called, read, streaming, columns)
     else:
-        parts = _files_by_split(path, called)
-        load = lambda split: read(parts[split])  # noqa: E731
+        files = _files_by_split(path, called)
+        parts, load = files, lambda part: read(files[part])
     return [take_split(split, list(parts), load, called, streaming) for split in splits]
 
 
@@ -119,16 +118,22 @@ def _configured(
             with telling(called):
                 rows = rows_of(builder, split, streaming)
                 return rows if columns is None else chosen(rows, columns)
-        rows = read(
-            [Path(file) for file in builder.config.data_files[split]], separator=getattr(builder.config, "sep", None)
-        )
-        declared = builder.info.features
-        if not declared or builder.name not in ("json", "csv"):
-            return rows
+        files = [Path(file) for file in builder.config.data_files[split]]
+        rows = read(files, separator=getattr(builder.config, "sep", None))
         with telling(called):
-            return rows.cast(datasets.Features({column: declared[column] for column in rows.column_names}))
+            return _with_types(rows, builder.info.features or {})
 
     return builder.config.data_files or {}, load
+
+
+def _with_types(rows: Any, declared: Mapping[str, Any]) -> Any:
+    """Gives columns of single values the types that a README.md declares, such as classes."""
+    single = (datasets.Value, datasets.ClassLabel)
+    types = {
+        name: declared[name] if isinstance(kind, single) and isinstance(declared.get(name), single) else kind
+        for name, kind in rows.features.items()
+    }
+    return rows if types == rows.features else rows.cast(datasets.Features(types))
 
 
 def _is_plain(config: Any) -> bool:

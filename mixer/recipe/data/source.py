@@ -89,19 +89,19 @@ class DataSource:
         elif self.rows != "line":
             raise ValueError(f"{called}: rows={self.rows!r} is for text files on this machine: leave it out.")
         else:
-            loaded = load_hub(self.path, splits, called, self.name, self.revision, self.streaming)
+            loaded = _load_hub(self.path, splits, called, self.name, self.revision, self.streaming)
             with telling(called):
                 loaded = loaded if self.columns is None else [chosen(part, self.columns) for part in loaded]
         return loaded[0], loaded[1] if self.validation_split is not None else None
 
 
-def load_hub(
+def _load_hub(
     path: str, splits: Sequence[str], called: str, name: str | None, revision: str | None, streaming: bool = False
 ) -> list[Any]:
-    """Loads splits of a data set by its name on the hub, or from a folder with the same layout.
+    """Loads splits of a data set by its name on the hub.
 
     Args:
-        path: The name, `org/name`, or the folder.
+        path: The name, `org/name`.
         splits: Names of splits, or slices unless streaming.
         called: Name of the data in errors.
         name: The configuration.

@@ -22,7 +22,7 @@ def texts_of(rows: Sequence[Row], column: str) -> list[str]:
     try:
         return [text_of(row[column]) for row in rows]
     except ValueError as error:
-        raise ValueError(f"column {column!r} has {error}: store texts, or write them by a Prompt.") from None
+        raise ValueError(f"column {column!r} has {error}: store texts.") from None
 
 
 def text_of(value: Any) -> str:
