@@ -1,14 +1,18 @@
 """Rows of CSV, TSV and JSON files as they are written: no text is taken for a number or a date."""
 
+import bz2
 import csv
+import gzip
+import importlib
 import json
-from collections.abc import Iterator, Sequence
+import lzma
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any
 
 import datasets
-import fsspec  # type: ignore[import-untyped]
 import pyarrow
 from datasets.builder import Key
 from datasets.table import table_cast
@@ -18,6 +22,7 @@ from mixer.recipe.data.suffixes import Spot, UnreadableError, naming
 
 VERSION = "1"  # raise it when the same files give other rows than before
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 10_000, 10 << 20
+_OPEN: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _LONGEST_CELL = 2**31 - 1
 _DECODER = json.JSONDecoder(strict=False)  # tabs and form feeds in a text are its characters
 
@@ -70,8 +75,8 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
     def _kinds_of_cells(self, files: Sequence[str]) -> dict[str, Kind]:
         chosen: list[str] = []
         for file in files:
-            with naming(file) as spot, _opened(file) as lines:
-                own = _header(csv.reader(_texts(lines, spot), delimiter=self.config.separator, strict=True))
+            with naming(file) as spot:
+                own = _header(csv.reader(_texts(_lines(file), spot), delimiter=self.config.separator, strict=True))
                 own = own if self.config.columns is None else known(self.config.columns, own)
             chosen = chosen or own
             if sorted(own) != sorted(chosen):
@@ -127,8 +132,8 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
         separator = self.config.separator
         chunk: list[Line] = []
         size = 0
-        with naming(file) as spot, _opened(file) as lines:
-            texts = _texts(lines, spot)
+        with naming(file) as spot:
+            texts = _texts(_lines(file), spot)
             for line, row, length in _json_rows(texts, spot) if separator is None else _cells(texts, spot, separator):
                 chunk.append((line, row, length))
                 size += length
@@ -158,12 +163,33 @@ def known(wanted: Sequence[str], columns: Sequence[str]) -> list[str]:
     return list(wanted)
 
 
-def _opened(file: str) -> Any:
-    return fsspec.open(file, "rb", compression="infer").open()
+def _lines(file: str) -> Iterator[bytes]:
+    """Reads lines, which end at line feeds alone."""
+    suffix = Path(file).suffix.lower()
+    if suffix == ".zst":
+        yield from _zstandard_lines(file)
+        return
+    with _OPEN.get(suffix, open)(file, "rb") as lines:
+        yield from lines
 
 
-def _texts(lines: BinaryIO, spot: Spot) -> Iterator[str]:
-    """Decodes lines, which end at line feeds alone."""
+def _zstandard_lines(file: str) -> Iterator[bytes]:
+    decompressor = importlib.import_module("zstandard").ZstdDecompressor()
+    frame, rest = decompressor.decompressobj(), b""
+    with open(file, "rb") as packed:
+        while chunk := packed.read(1 << 20):
+            while chunk:
+                frame = decompressor.decompressobj() if frame.eof else frame
+                *whole, rest = (rest + frame.decompress(chunk)).split(b"\n")
+                yield from (line + b"\n" for line in whole)
+                chunk = frame.unused_data
+    if not frame.eof:  # its own reader ends without a word
+        raise EOFError("the file is cut off")
+    if rest:
+        yield rest
+
+
+def _texts(lines: Iterator[bytes], spot: Spot) -> Iterator[str]:
     encoding = "utf-8-sig"
     for spot.place, line in enumerate(lines, 1):
         yield line.decode(encoding)

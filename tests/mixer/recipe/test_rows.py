@@ -202,6 +202,16 @@ def test_zstandard_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         read(put(tmp_path / "a.jsonl.zst", b"x"))
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_zstandard_is_read_to_its_end(streaming: bool, tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    lines = [json.dumps({"q": f"{number:04}"}).encode() + b"\n" for number in range(3)]
+    packed = b"".join(map(zstandard.compress, lines))
+    assert [row["q"] for row in read(put(tmp_path / "a.jsonl.zst", packed), streaming)] == ["0000", "0001", "0002"]
+    with pytest.raises(ValueError, match=r"a\.jsonl\.zst' cannot be read as jsonl .*cut off"):
+        read(put(tmp_path / "a.jsonl.zst", packed[:-4]), streaming)
+
+
 MOMENT = datetime.datetime(2024, 1, 31, 12)
 
 
