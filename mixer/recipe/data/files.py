@@ -190,6 +190,10 @@ def _check_schemas(files: Sequence[Path], columns: Sequence[str] | None) -> None
 
 
 def _fit(kind: Any, first: Any) -> bool:
+    if isinstance(kind, datasets.List) and isinstance(first, datasets.List):
+        return _fit(kind.feature, first.feature)
+    if isinstance(kind, dict) and isinstance(first, dict):
+        return kind.keys() == first.keys() and all(_fit(kind[name], first[name]) for name in kind)
     if kind == first or not (isinstance(kind, datasets.Value) and isinstance(first, datasets.Value)):
         return bool(kind == first)
     are_texts = {"string" in value.dtype for value in (kind, first) if value.dtype != "null"}

@@ -24,7 +24,6 @@ VERSION = "1"  # raise it when the same files give other rows than before
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 10_000, 10 << 20
 _OPEN: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _LONGEST_CELL = 2**31 - 1
-_DECODER = json.JSONDecoder(strict=False)  # tabs and form feeds in a text are its characters
 
 Row = dict[str, Any]
 Line = tuple[int | str, Row, int]  # its place; its row; its length
@@ -214,6 +213,18 @@ def _parsed(text: str) -> Any:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{error}; a row is an object on a line of its own, or one of a list") from None
+
+
+def _with_unique_keys(pairs: list[tuple[str, Any]]) -> Row:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return row
+
+
+# Tabs and form feeds in a text are its characters.
+_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_with_unique_keys)
 
 
 def _object(value: Any) -> Row:

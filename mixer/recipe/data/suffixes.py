@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from mixer.utils.text import shortened
+
 # The builder of `datasets` for each; `None` for our own, `rows.Rows`.
 BUILDERS = {
     ".parquet": "parquet",
@@ -48,7 +50,7 @@ def naming(file: str) -> Iterator[Spot]:
     except UnreadableError:
         raise
     except Exception as error:  # decompressors have errors of their own
-        text = (str(error).splitlines() or [""])[0]
+        text = shortened(" ".join(str(error).split()), 300)
         cause = text if type(error) is ValueError else f"{type(error).__name__}: {text}"
         if isinstance(error, UnicodeDecodeError):
             cause = f"it is not UTF-8, byte {error.object[error.start]:#x}: convert it, as iconv does"

@@ -143,6 +143,7 @@ BROKEN = [
     ("a.jsonl", '{"q": 1}\n\n{"q": true}\n', "line 3: column 'q' has true or false, and a whole number before"),
     ("a.jsonl", '{"q": 12345678901234567890}\n', "line 1: column 'q' has 12345678901234567890, .* 64 bits"),
     ("a.jsonl", '{"q": 1}\n{"q": tru}\n', "line 2: Expecting value"),
+    ("a.jsonl", '{"q": 1}\n{"q": {"a": 1, "a": 2}}\n', "line 2: the key 'a' is there twice"),
     ("a.jsonl", "[1]\n", "row 1: it has 1, where an object"),
     ("a.json", '{\n"q": ["x"]\n}', "line 1: .*a row is an object on a line of its own"),
     ("a.jsonl.gz", gzip.compress(b'{"q": 1}\n' * 9)[:-9], "EOFError"),
@@ -177,6 +178,9 @@ def test_other_columns_are_told_and_can_be_left_out(tmp_path: Path) -> None:
     message = r"2\.parquet' are tags \(List\(Value\('int64'\)\)\), .* tags \(List\(Value\('string'\)\)\).*data\.columns"
     with pytest.raises(ValueError, match=message):
         read(tmp_path / "a")
+    write("f/1.parquet", q=[["x"], None], n=[1, 2])
+    write("f/2.parquet", q=[[]], n=[None])  # empty lists and columns fit
+    assert read(tmp_path / "f") == [{"q": ["x"], "n": 1}, {"q": None, "n": 2}, {"q": [], "n": None}]
     write("b/1.parquet", q=[1])
     write("b/2.parquet", q=["061"])  # a number for datasets
     with pytest.raises(ValueError, match=r"2\.parquet' are q \(string\)"):
