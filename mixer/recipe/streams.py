@@ -196,7 +196,7 @@ class StreamRecipe:
                     f"{called}: arguments, train_split and validation_split belong to factory; data has its splits in "
                     "data.split and data.validation_split."
                 )
-            return self.data.load(f"{called}.data")
+            return self.data.load(f"{called}.data", () if self.format is None else self.format.numbers)
         splits = call_by_name(f"{called}.factory", str(self.factory), self.arguments)
         if not isinstance(splits, Mapping):
             return splits, None

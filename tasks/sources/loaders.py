@@ -11,9 +11,10 @@ import datasets
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.recipe.data.files import KNOWN, files_in, read_files
+from mixer.recipe.data.files import files_in, read_files
 from mixer.recipe.data.formats.labelled import in_order
-from mixer.recipe.data.source import load_hub
+from mixer.recipe.data.source import DataSource
+from mixer.recipe.data.suffixes import KNOWN
 from mixer.recipe.data.validation import hold_out as draw_held_out
 from mixer.utils.arrays import Int64Array
 from mixer.utils.validation import load_json
@@ -182,7 +183,8 @@ def hub(
         FileNotFoundError: If there is no such data set or revision.
         ValueError: If there is no such configuration, split or column.
     """
-    train, evaluation = load_hub(name, [train_split, evaluation_split], "hub", config, revision)
+    source = DataSource(name, config, train_split, evaluation_split, revision)
+    train, evaluation = source.load("hub", numbers=[label_column or "label"])
     return _with_numbered_labels(Splits(train, evaluation), label_column)
 
 
@@ -194,7 +196,10 @@ def local_files(
     evaluation_share: float = 0.2,
     seed: int = 0,
 ) -> Splits:
-    """Loads files through `datasets.load_dataset`.
+    """Loads files of rows.
+
+    Columns of CSV are numbers if no character is lost: 2.5 and 10 are, 2.50 and 010 stay texts. The label column is one
+    of numbers if all its cells are some.
 
     Args:
         path: A file, or a folder with files of one format, which are read in the order of their names.
@@ -210,21 +215,21 @@ def local_files(
         FileNotFoundError: If there is nothing at a path.
         ValueError: If a file cannot be read, a format is not known, a folder mixes formats, or there is no such column.
     """
-    loaded = _load(Path(path))
+    loaded = _load(Path(path), label_column)
     if evaluation is None:
         splits = Splits(*(loaded.select(part) for part in _hold_out(len(loaded), evaluation_share, seed)))
     else:
-        splits = Splits(loaded, _load(Path(evaluation)))
+        splits = Splits(loaded, _load(Path(evaluation), label_column))
     return _with_numbered_labels(splits, label_column)
 
 
-def _load(path: Path) -> datasets.Dataset:
-    files = files_in(path) if path.is_dir() else [path] if path.is_file() else []
+def _load(path: Path, label_column: str | None) -> Any:
+    files = files_in(path, "local_files") if path.is_dir() else [path] if path.is_file() else []
     if not files:
         raise FileNotFoundError(
             f"local_files: there is no file at {str(path)!r}. Give a file or a folder of files {KNOWN}."
         )
-    return read_files(files, "local_files", path)
+    return read_files(files, "local_files", path, numbers=[label_column or "label"], has_types=True)
 
 
 def _hold_out(num_samples: int, share: float, seed: int) -> tuple[Int64Array, Int64Array]:

@@ -117,10 +117,26 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
             f"{called}: {_name(chosen)} reads the column {missing[0]!r}, which the data do not have; they have "
             f"{columns}."
         )
+    _warn_of_lost_characters(dataset, chosen, called)
     try:
         return chosen.fitted(dataset, tokenizer)
     except (ValueError, OSError) as error:
         raise ValueError(f"{called}.format: {error}") from error
+
+
+def _warn_of_lost_characters(dataset: Any, chosen: Format, called: str) -> None:
+    """Tells that `datasets` has read cells of CSV, such as 061, as numbers where a text is learned."""
+    features = (dataset.features or {}) if dataset.info.builder_name == "csv" else {}
+    texts = set(chosen.columns).intersection(features).difference(chosen.numbers)
+    lost = sorted(name for name in texts if getattr(features[name], "dtype", "string") not in ("string", "null"))
+    if lost:
+        logger.warning(
+            "%s: datasets has read the column %r of CSV as %s, so that 061 is learned as 61. Read the file by data: "
+            "{path: FILE}, or load it with features that say Value('string').",
+            called,
+            lost[0],
+            features[lost[0]].dtype,
+        )
 
 
 def fingerprint_of(dataset: Any, chosen: Format, tokenizer: Any, task: str) -> str:

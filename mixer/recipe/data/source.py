@@ -2,8 +2,9 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,9 +13,10 @@ import huggingface_hub
 from datasets.exceptions import DatasetNotFoundError, DatasetsError
 from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]  # of its HTTP client
 
-from mixer.recipe.data.files import TextRows, suffix_of
+from mixer.recipe.data.files import TextRows, chosen, read_files, telling
 from mixer.recipe.data.local import is_pattern, load_local
 from mixer.recipe.data.splits import check_slices
+from mixer.recipe.data.suffixes import suffix_of
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
@@ -26,7 +28,7 @@ class DataSource:
     Args:
         path: A name on the hub, `org/name`; or a file, a folder or a pattern of files (`data/*.jsonl.gz`): Parquet,
             JSON lines, JSON, CSV, TSV, text, Arrow, a folder of `save_to_disk`. An existing path is never a name.
-        name: The configuration of a data set on the hub.
+        name: The configuration of a data set on the hub, or of a folder whose README.md has `configs`.
         split: The split to train on, or slices of it (`train[:10%]`). A file or a pattern is one split, `train`; the
             files of a folder are split by their names.
         validation_split: The split to evaluate on; `None` for none.
@@ -34,6 +36,7 @@ class DataSource:
         streaming: Whether to read rows on demand (`datasets.IterableDataset`).
         rows: Unit of a row in a text file (`.txt`), and of a document in the format `Text`: a `line`, a `paragraph`
             (up to an empty line), or the whole file as one `document`.
+        columns: The columns to read; `None` for all. Others may differ between files.
 
     Raises:
         ValueError: If `rows` is none of these.
@@ -46,16 +49,18 @@ class DataSource:
     revision: str | None = None
     streaming: bool = False
     rows: TextRows = "line"
+    columns: list[str] | None = None
 
     def __post_init__(self) -> None:
         if self.rows not in get_args(TextRows):
             raise ValueError(f"data: rows must be one of {', '.join(get_args(TextRows))}, got {self.rows!r}.")
 
-    def load(self, called: str) -> tuple[Any, Any]:
+    def load(self, called: str, numbers: Collection[str] = ()) -> tuple[Any, Any]:
         """Loads the data.
 
         Args:
             called: Name of the data in errors.
+            numbers: Columns of CSV and TSV that become numbers if all their cells are some; others are texts.
 
         Returns:
             The data set to train on, and the one to evaluate on or `None`.
@@ -68,13 +73,14 @@ class DataSource:
         splits = [split for split in (self.split, self.validation_split) if split is not None]
         path = os.path.expanduser(self.path)
         if Path(path).exists() or is_pattern(path):
-            for option, value in (("name", self.name), ("revision", self.revision)):
-                if value is not None:
-                    raise ValueError(
-                        f"{called}: {option}={value!r} is for data on the hub, and {self.path!r} is a path on this "
-                        "machine. Leave it out, or give the right file or folder."
-                    )
-            loaded = load_local(path, splits, called, self.streaming, self.rows)
+            if self.revision is not None:
+                raise ValueError(
+                    f"{called}: revision={self.revision!r} is for data on the hub, and {self.path!r} is a path on this "
+                    "machine. Leave it out, or give the right file or folder."
+                )
+            options: dict[str, Any] = {"streaming": self.streaming, "columns": self.columns}
+            read = partial(read_files, called=called, path=Path(path), rows=self.rows, numbers=numbers, **options)
+            loaded = load_local(path, splits, called, read, name=self.name, rows=self.rows, **options)
         elif not _HUB_NAME.fullmatch(path) or suffix_of(Path(path)) is not None:
             raise FileNotFoundError(
                 f"{called}: there is no file or folder {str(Path(path).absolute())!r}; and {self.path!r} is no name on "
@@ -83,17 +89,19 @@ class DataSource:
         elif self.rows != "line":
             raise ValueError(f"{called}: rows={self.rows!r} is for text files on this machine: leave it out.")
         else:
-            loaded = load_hub(self.path, splits, called, self.name, self.revision, self.streaming)
+            loaded = _load_hub(self.path, splits, called, self.name, self.revision, self.streaming)
+            with telling(called):
+                loaded = loaded if self.columns is None else [chosen(part, self.columns) for part in loaded]
         return loaded[0], loaded[1] if self.validation_split is not None else None
 
 
-def load_hub(
+def _load_hub(
     path: str, splits: Sequence[str], called: str, name: str | None, revision: str | None, streaming: bool = False
 ) -> list[Any]:
-    """Loads splits of a data set by its name on the hub, or from a folder with the same layout.
+    """Loads splits of a data set by its name on the hub.
 
     Args:
-        path: The name, `org/name`, or the folder.
+        path: The name, `org/name`.
         splits: Names of splits, or slices unless streaming.
         called: Name of the data in errors.
         name: The configuration.

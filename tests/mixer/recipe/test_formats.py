@@ -196,7 +196,7 @@ def test_rows_without_a_text_have_no_class_to_learn() -> None:
     [
         (Text(), "causal-lm", [{"txt": "a"}], r"streams\.s: Text reads the column 'text', .* they have \['txt'\]"),
         (Text(), "causal-lm", [{"text": "a"}], r"streams\.s: Text: \w+ has no limit of its own: give max_length"),
-        (Text(max_length=8), "causal-lm", [{"text": 3}], "column 'text' has 3, a int, where a text is expected"),
+        (Text(max_length=8), "causal-lm", [{"text": 0.5}], "column 'text' has 0.5, a float, where a text is expected"),
         (Text(), "seq2seq-lm", [{"text": "a"}], "a model of the task causal-lm or masked-lm, not seq2seq-lm"),
         (Labelled(), "encoder", [{"text": "a", "label": None}], "has None, where a label is expected"),
         (Labelled(labels=["x"]), "encoder", [{"text": "a", "label": "y"}], r"has the label 'y', and there are \['x'\]"),

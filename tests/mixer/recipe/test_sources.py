@@ -60,13 +60,6 @@ def test_only_an_empty_cell_has_no_value(name: str, streaming: bool, tmp_path: P
     assert [row["a"] for row in rows] == ["None", "NA", "null", None]
 
 
-def test_whole_numbers_beside_an_empty_cell_stay_whole(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("a,b,c,d\n1,1.5,2,inf\n,,2,\n3,2,2,1\n")
-    rows = DataSource(str(tmp_path / "rows.csv")).load("s")[0].to_dict()
-    assert rows == {"a": [1, None, 3], "b": [1.5, None, 2.0], "c": [2, 2, 2], "d": [float("inf"), None, 1.0]}
-    assert [type(value) for value in rows["a"]] == [int, type(None), int]
-
-
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_text_is_read_by_lines_paragraphs_or_as_a_whole(streaming: bool, tmp_path: Path) -> None:
     for name, text in [("a.txt", "one\ntwo\n\nthree"), ("b.txt", "four\n")]:

@@ -180,7 +180,8 @@ def test_intents_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_folder_is_loaded_as_from_the_hub(tmp_path: Path) -> None:
     (folder := tmp_path / "data").mkdir()  # the splits are told apart by the names of files
     for split in ("train", "test"):
-        write(folder / f"{split}.csv", **ROWS, split=[split] * 10)
+        write(folder / f"{split}.csv", **ROWS, split=[split] * 10, code=["061"] * 10)
     splits = hub(str(folder), label_column="mood")
     assert [set(part["split"]) for part in splits] == [{"train"}, {"test"}]
+    assert set(splits.train["code"]) == {"061"}
     assert labels_of(splits.train).tolist() == [1, 0] * 5

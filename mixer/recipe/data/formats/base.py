@@ -28,6 +28,11 @@ class Format(ABC):
     def columns(self) -> Sequence[str]:
         """The columns that it reads."""
 
+    @property
+    def numbers(self) -> Sequence[str]:
+        """The columns of which it reads numbers: the cells of CSV and TSV are texts otherwise."""
+        return ()
+
     def fitted(self, dataset: Any, tokenizer: Any) -> Self:
         """Fills in settings that depend on the training data, for the evaluation data too.
 

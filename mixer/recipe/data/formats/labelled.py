@@ -48,6 +48,11 @@ class Labelled(Format):
         """See `Format.columns`."""
         return tuple(name for name in (self.text, self.text_pair, self.label) if name is not None)
 
+    @property
+    def numbers(self) -> Sequence[str]:
+        """See `Format.numbers`."""
+        return (self.label,)
+
     def fitted(self, dataset: Any, tokenizer: Any) -> "Labelled":
         """Collects labels that are words; see `Format.fitted`."""
         if self.labels is not None or not isinstance(dataset, datasets.Dataset):

@@ -1,12 +1,13 @@
 """Prompts and completions by templates over columns."""
 
+import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mixer.recipe.data.formats.base import Format, Row, Sample
-from mixer.recipe.data.formats.tokens import IGNORED, check_max_length, end_of_text, length_limit, without_end
+from mixer.recipe.data.formats.tokens import IGNORED, check_max_length, end_of_text, length_limit, text_of, without_end
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,8 @@ class Prompt(Format):
 
     Both are tokenized separately, as in generation, and the completion ends with the end-of-text token. An
     encoder-decoder model reads the prompt and writes the completion. Columns without a value are empty; rows without a
-    value for any column of the completion are left out.
+    value for any column of the completion are left out. Values that can be written in several ways need a format, as
+    Python's: `{price:.2f}`, `{day:%Y-%m-%d}`.
 
     Args:
         prompt: Template of the prompt: text with columns in braces, `{question}`; `{{` and `}}` are braces.
@@ -28,7 +30,7 @@ class Prompt(Format):
         ValueError: If a template cannot be read or names no column, or `max_length` is below 2.
     """
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     tasks: ClassVar[Sequence[str]] = ("causal-lm", "seq2seq-lm")
 
     prompt: str
@@ -52,8 +54,8 @@ class Prompt(Format):
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
         """See `Format.encode`."""
-        prompts = [_FILL.vformat(self.prompt, (), row) for row in rows]
-        completions = [_FILL.vformat(self.completion, (), row) for row in rows]
+        prompts = [_Fill().vformat(self.prompt, (), row) for row in rows]
+        completions = [_Fill().vformat(self.completion, (), row) for row in rows]
         samples = self._samples(prompts, completions, tokenizer, task)
         unfilled = _unfilled(self.completion)
         return [
@@ -87,19 +89,40 @@ class _Fill(string.Formatter):
     """Fills templates; a column or field without a value is empty."""
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        column = _column(field_name)
+        column, self._field = _column(field_name), field_name
         return (None, column) if kwargs[column] is None else super().get_field(field_name, args, kwargs)
 
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        return None if value is None else super().convert_field(value, conversion)
+
     def format_field(self, value: Any, format_spec: str) -> str:
+        if not format_spec:
+            try:
+                return text_of(value)
+            except ValueError as error:
+                raise ValueError(
+                    f"column {self._field!r} has {error}: write {{{self._field}:.2f}}, {{{self._field}!s}} or another "
+                    "format of Python in the template, name a part as in {meta[level]}, or store texts"
+                ) from None
+        if isinstance(value, str) and not _OF_TEXT.fullmatch(format_spec):
+            value = _number(value)
         return "" if value is None else str(super().format_field(value, format_spec))
 
 
-_FILL = _Fill()
+# Formats that a text can have; all others, such as .2f, ask for a number.
+_OF_TEXT = re.compile(r"(?:.?[<>^])?(?:[1-9]\d*)?(?:\.\d+)?s?|.*%[a-zA-Z].*", re.DOTALL)
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 def _unfilled(template: str) -> str:
     """Fills a template with empty columns; gives nothing for a template without columns."""
-    parts = list(_FILL.parse(template))
+    parts = list(string.Formatter().parse(template))
     return "".join(text for text, *_ in parts) if any(field is not None for _, field, _, _ in parts) else ""
 
 

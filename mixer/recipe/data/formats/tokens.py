@@ -1,5 +1,7 @@
 """Shared by formats: texts of a column, the length limit of samples and the end-of-text token."""
 
+import datetime
+import decimal
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,13 +17,30 @@ def texts_of(rows: Sequence[Row], column: str) -> list[str]:
     """Reads a column of texts; a missing one is empty.
 
     Raises:
-        ValueError: If a value is no text.
+        ValueError: If a value is no text, and is not written in one way only.
     """
-    values = [row[column] for row in rows]
-    wrong = [value for value in values if not (value is None or isinstance(value, str))]
-    if wrong:
-        raise ValueError(f"column {column!r} has {wrong[0]!r}, a {type(wrong[0]).__name__}, where a text is expected.")
-    return ["" if value is None else value for value in values]
+    try:
+        return [text_of(row[column]) for row in rows]
+    except ValueError as error:
+        raise ValueError(f"column {column!r} has {error}: store texts.") from None
+
+
+def text_of(value: Any) -> str:
+    """Returns the characters of a value: nothing for `None`.
+
+    Whole numbers, decimals of a fixed scale and dates are written in one way only. Fractions (3.1 or 3.10?), moments
+    and truth values are not.
+
+    Raises:
+        ValueError: If it is neither a text nor written in one way only.
+    """
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, decimal.Decimal):
+        return f"{value:f}"
+    if type(value) in (int, datetime.date):
+        return str(value)
+    raise ValueError(f"{value!r}, a {type(value).__name__}, where a text is expected")
 
 
 def length_limit(max_length: int | None, tokenizer: Any) -> int | None:
