@@ -302,21 +302,20 @@ class StreamsDataset:
         return self._num_samples
 
 
-def combine(streams: Sequence[Stream], parts: Sequence[Any], epoch_size: int | None = None) -> Any:
+def combine(streams: Sequence[Stream], parts: Sequence[Any], length: int | None = None) -> Any:
     """Combines all streams into a single dataset.
 
     Args:
         streams: Streams.
         parts: Their datasets.
-        epoch_size: The user's epoch size, if any.
+        length: Length to show if one is iterable; `None` for none.
 
     Returns:
         The dataset of a single stream, the concatenation of several, or a placeholder for iterable ones; memories are
         excluded.
     """
     if any(stream.is_iterable for stream in streams):
-        known = sum(stream.num_samples for stream in streams)
-        return StreamsDataset(parts, epoch_size or known or None)
+        return StreamsDataset(parts, length)
     lasting = [part for stream, part in zip(streams, parts, strict=True) if not stream.is_memory]
     if len(lasting) == 1:
         return lasting[0]
