@@ -34,9 +34,9 @@ def describe_run(
 
     Returns:
         JSON-compatible data: streams (see `stream_table`), mixing and batch_size (as in recipes), budget, epoch_size
-        (`None` if the run is one epoch), initial_batch_size, planned_steps (at the initial batch size), drawing, groupings, data_seed, world_size,
-        methods, eval_weights (`None` for the plain mean), loss_units (`None` where losses are not compared, or as they
-        are), objective, version.
+        (`None` if the run is one epoch), initial_batch_size, planned_steps (at the initial batch size), drawing,
+        groupings, data_seed, world_size, methods, eval_weights (`None` for the plain mean), loss_units (`None` where
+        losses are not compared, or as they are), objective, version.
     """
     clock = mixing.clock
     return {

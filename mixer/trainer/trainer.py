@@ -482,6 +482,10 @@ class MixingMixin(Trainer):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         self._parts.checkpoints.save_optimizer(super()._save_optimizer_and_scheduler, output_dir)
 
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        with self._parts.resuming.loading_optimizer():
+            super()._load_optimizer_and_scheduler(checkpoint)
+
     def _save_rng_state(self, output_dir: str) -> None:
         self._parts.checkpoints.save_states(super()._save_rng_state, output_dir)
 

@@ -113,7 +113,7 @@ def test_epochs_of_unknown_length_are_refused_with_what_to_set(tmp_path: Path, o
 
 
 def test_a_schedule_by_epochs_is_refused_where_the_run_is_one(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="batch_size=LossChange counts epochs.* epoch_size"):
+    with pytest.raises(ValueError, match=r"batch_size=LossChange counts epochs.* epoch_size"):
         make(tmp_path, train_dataset=streams(), mixing=WEIGHTS, batch_size=LossChange(initial=8, maximum=16))
 
 
