@@ -14,6 +14,7 @@ from mixer.mixture.bad_samples import OnSampleError, Skipping, check_choice
 from mixer.mixture.cursor import GrowingDataset
 from mixer.policies.contract import Mixture
 from mixer.utils.arrays import Int64Array
+from mixer.utils.recorded_arguments import NamesArguments
 
 # Libraries of datasets, which take seconds to import.
 _LIBRARIES = ("torch.utils.data", "datasets")
@@ -21,7 +22,7 @@ _SPLIT_NAMES = frozenset({"train", "validation", "valid", "val", "dev", "eval", 
 
 
 @dataclass(frozen=True)
-class Stream:
+class Stream(NamesArguments):
     """A data source of a mixture.
 
     Args:

@@ -279,8 +279,8 @@ def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatAr
     if isinstance(weights, Mapping):
         weights = in_order(weights, names, f"{where}: weights")
     try:
-        array = np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError):
+        array = np.asarray(without_graph(weights), dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"{where}: weights must be numbers, got {weights!r}.") from None
     if array.shape != (len(names),):
         raise ValueError(
@@ -289,6 +289,13 @@ def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatAr
         )
     check_weights(array, names, where)
     return array
+
+
+def without_graph(values: Any) -> Any:
+    """Returns a tensor of any device, or a sequence of such, as plain numbers without its graph; others unchanged."""
+    if isinstance(values, list | tuple):
+        return [without_graph(value) for value in values]
+    return values.detach().tolist() if hasattr(values, "detach") else values
 
 
 def in_order(values: Mapping[str, float], names: Sequence[str], where: str) -> list[float]:

@@ -24,7 +24,7 @@ from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective, as_objective
 from mixer.schedules.base import Schedule
 from mixer.schedules.registry import as_schedule
-from mixer.trainer.checks import check_choice, check_class
+from mixer.trainer.checks import check_choice, check_class, check_trainer_keywords
 from mixer.trainer.evaluation import StreamEvaluation, check_sets
 from mixer.trainer.failures import made_among_others
 from mixer.trainer.loading import LoadingRules, data_seed
@@ -164,6 +164,7 @@ class MixingMixin(Trainer):
         check_choice("logging_style", logging_style, LoggingStyle)
         check_micro_batch(max_samples_per_micro_batch, max_tokens_per_micro_batch)
         takes_names = check_class(type(self), MixingMixin, args, positional)
+        check_trainer_keywords(type(self), MixingMixin, kwargs)
         streams = [] if train_dataset is None else as_streams(train_dataset)
         by_set = compute_metrics if isinstance(compute_metrics, Mapping) else None
         if compute_metrics is not None and by_set is None:
