@@ -15,6 +15,7 @@ from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.options import check_options
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.saved_state import HasState
+from mixer.utils.text import safe_names
 from mixer.utils.validation import finite_numbers
 
 Terms = Mapping[str, FloatArray | float]
@@ -304,6 +305,7 @@ def in_order(values: Mapping[str, float], names: Sequence[str], where: str) -> l
     Raises:
         ValueError: If a stream has none, or a name is that of no stream.
     """
+    values = safe_names(values, where)
     missing, unknown = [name for name in names if name not in values], [name for name in values if name not in names]
     if missing or unknown:
         raise ValueError(

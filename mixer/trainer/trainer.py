@@ -36,6 +36,7 @@ from mixer.trainer.side_runs import SideRuns
 from mixer.trainer.targets import find_steering
 from mixer.trainer.training import Training
 from mixer.trainer.trl import StreamPreparation
+from mixer.utils.text import safe_names
 
 
 class MixingMixin(Trainer):
@@ -166,6 +167,12 @@ class MixingMixin(Trainer):
         takes_names = check_class(type(self), MixingMixin, args, positional)
         check_trainer_keywords(type(self), MixingMixin, kwargs)
         streams = [] if train_dataset is None else as_streams(train_dataset)
+        if "eval_dataset" in kwargs:
+            sets = kwargs["eval_dataset"]
+            kwargs["eval_dataset"] = safe_names(sets, "eval_dataset") if isinstance(sets, Mapping) else sets
+        compute_metrics = safe_names(compute_metrics, "compute_metrics")
+        eval_weights = safe_names(eval_weights, "eval_weights")
+        objective, targets = safe_names(objective, "objective"), safe_names(targets, "targets")
         by_set = compute_metrics if isinstance(compute_metrics, Mapping) else None
         if compute_metrics is not None and by_set is None:
             kwargs["compute_metrics"] = compute_metrics
