@@ -33,10 +33,10 @@ def describe_run(
         methods: Names of the active methods.
 
     Returns:
-        JSON-compatible data: streams (see `stream_table`), mixing and batch_size (as in recipes), budget, epoch_size,
-        initial_batch_size, planned_steps (at the initial batch size), drawing, groupings, data_seed, world_size,
-        methods, eval_weights (`None` for the plain mean), loss_units (`None` where losses are not compared, or as they
-        are), objective, version.
+        JSON-compatible data: streams (see `stream_table`), mixing and batch_size (as in recipes), budget, epoch_size
+        (`None` if the run is one epoch), initial_batch_size, planned_steps (at the initial batch size), drawing,
+        groupings, data_seed, world_size, methods, eval_weights (`None` for the plain mean), loss_units (`None` where
+        losses are not compared, or as they are), objective, version.
     """
     clock = mixing.clock
     return {
@@ -46,7 +46,7 @@ def describe_run(
         "batch_size": as_data(mixing.schedule),
         "initial_batch_size": mixing.initial_batch_size,
         "budget": {name: value for name, value in vars(clock.budget).items() if value is not None},
-        "epoch_size": clock.epoch_size,
+        "epoch_size": None if clock.spans_run else clock.epoch_size,
         "planned_steps": clock.planned_steps,
         "drawing": options.drawing,
         "groupings": [as_data(vars(grouping)) for grouping in options.groupings],

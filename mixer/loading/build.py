@@ -12,7 +12,7 @@ from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing, Planner
-from mixer.mixture.resolve import resolve_batch_size, resolve_epoch_size
+from mixer.mixture.resolve import check_epochs, resolve_batch_size, resolve_epoch_size
 from mixer.mixture.stream import Stream, total_samples
 from mixer.policies.contract import Policy
 from mixer.policies.fixed import Fixed
@@ -74,10 +74,12 @@ def assemble(
         streams = [replace(stream, shuffle=False) for stream in streams]
     budget = resolve_budget(args, options.budget, streams)
     check_amounts(streams, budget, size.initial if size.is_constant else None)
+    epoch_size = resolve_epoch_size(budget, streams, options.epoch_size)
+    check_epochs(options.schedule, epoch_size)
     can_drop = not any(stream.is_iterable for stream in streams)
     clock = Clock(
         batch_size=size.initial,
-        epoch_size=resolve_epoch_size(budget, streams, size.initial, options.epoch_size),
+        epoch_size=epoch_size,
         budget=budget,
         drop_unit=pass_size if args.dataloader_drop_last and can_drop else 0,
         max_samples=total_samples(streams),

@@ -1,5 +1,6 @@
 """Mixtures in your own training loop: the base class of the batch sampler and the data loader."""
 
+import copy
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -24,7 +25,7 @@ from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
-from mixer.mixture.resolve import resolve_epoch_size
+from mixer.mixture.resolve import check_epochs, resolve_epoch_size
 from mixer.mixture.stream import combine, total_samples
 from mixer.policies.contract import Policy, Weights
 from mixer.policies.gradient_statistics import GradientStatistics
@@ -107,10 +108,17 @@ class Standalone:
             if max_samples is None:
                 check_no_progress(self.streams, size.schedule, policy)
         check_amounts(self.streams, budget, None)
-        num_samples = resolve_epoch_size(budget, self.streams, size.value, epoch_size)
-        if self._drop_last and num_samples < size.value:
+        num_samples = resolve_epoch_size(budget, self.streams, epoch_size)
+        check_epochs(size.schedule, num_samples)
+        if num_samples is not None:
+            self._check_epoch(num_samples, size.value)
+        return Clock(size.value, num_samples, budget, int(self._drop_last), max_samples, is_constant=False)
+
+    def _check_epoch(self, num_samples: int, batch_size: int) -> None:
+        """Refuses an epoch that has too few samples for a batch to drop the rest of, or for the ranks."""
+        if self._drop_last and num_samples < batch_size:
             raise ValueError(
-                f"drop_last=True leaves nothing of an epoch of {num_samples} samples: batch_size is {size.value}. "
+                f"drop_last=True leaves nothing of an epoch of {num_samples} samples: batch_size is {batch_size}. "
                 "Reduce it, or keep the last batch."
             )
         if num_samples < self.world_size:
@@ -118,13 +126,14 @@ class Standalone:
                 f"data: an epoch of {num_samples} samples is fewer than the world_size={self.world_size} ranks. Start "
                 "fewer ranks, or set epoch_size."
             )
-        return Clock(size.value, num_samples, budget, int(self._drop_last), max_samples, is_constant=False)
 
     def _check_streams(self) -> None:
         """Refuses streams that the class does not support."""
 
     def __len__(self) -> int:
-        size, epoch_size = self.mixing.batch_size, self.mixing.clock.epoch_size
+        if self.mixing.clock.spans_run:
+            return self.mixing.clock.steps_per_epoch
+        size, epoch_size = self.mixing.batch_size, int(self.mixing.clock.epoch_size)
         return max(1, epoch_size // size) if self._drop_last else -(-epoch_size // size)
 
     # ---- Progress ----
@@ -141,6 +150,10 @@ class Standalone:
             return self.mixing.clock.epoch_coverage
         uncounted = self._uncounted.clocked(self._uncounted.counts)
         clock = self.mixing.clock
+        if clock.spans_run:
+            ahead = copy.copy(clock)
+            ahead.tick(uncounted)
+            return ahead.progress
         return min(1.0, (clock.samples_in_epoch + uncounted) / clock.whole_epoch)
 
     @property

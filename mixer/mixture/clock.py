@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
+from mixer.utils.recorded_arguments import NamesArguments
 from mixer.utils.validation import MAX_SAMPLES_PER_STEP, MOST_COUNT, finite_number, whole_number
 
 _COUNTS = ("step", "step_in_epoch", "num_epochs_done", "num_samples", "num_tokens", "samples_in_epoch")
 
 
 @dataclass(frozen=True)
-class Budget:
+class Budget(NamesArguments):
     """Length of a run: it ends at the first limit reached.
 
     Args:
@@ -59,11 +60,12 @@ class Clock:
 
     With a constant batch size and a budget in epochs or steps, the clock matches the Trainer's own step count.
     Otherwise, progress is the completed fraction of the budget (epochs, samples, tokens, steps: the furthest), and an
-    epoch ends after its samples. Both agree at each epoch's end if the last batch is kept.
+    epoch ends after its samples. Both agree at each epoch's end if the last batch is kept. Without an epoch size the
+    whole run is one epoch, as in the Trainer on data of unknown length.
 
     Args:
         batch_size: Samples of the first step, over all ranks.
-        epoch_size: Samples of an epoch of the mixture.
+        epoch_size: Samples of an epoch of the mixture; `None` makes the run one epoch, which cuts no step.
         budget: Length of the run.
         drop_unit: With `drop_last`, an epoch is truncated to a multiple of this number of samples; 0 keeps the rest as
             a smaller step. Once the batch size varies, any rest smaller than a batch is dropped; an epoch smaller than
@@ -82,7 +84,7 @@ class Clock:
     def __init__(
         self,
         batch_size: int,
-        epoch_size: int,
+        epoch_size: int | None,
         budget: Budget,
         drop_unit: int = 0,
         max_samples: int | None = None,
@@ -91,20 +93,21 @@ class Clock:
         tokens_per_sample: float = 1.0,
         is_constant: bool = True,
     ):
-        if epoch_size < 1:
+        if epoch_size is not None and epoch_size < 1:
             raise ValueError(f"epoch_size must be at least 1 sample, got {epoch_size}.")
         self.budget, self.batch_size, self.initial = budget, batch_size, batch_size
-        self._drops = drop_unit > 0
+        self._drops, self.spans_run = drop_unit > 0 and epoch_size is not None, epoch_size is None
         self.counts_steps = is_constant and budget.is_in_steps  # whether it is the Trainer's own count of steps
-        self.epoch_size = epoch_size - (epoch_size % drop_unit if drop_unit and self.counts_steps else 0)
-        if self.epoch_size < 1 or (self._drops and epoch_size < batch_size and not self.counts_steps):
+        whole: float = math.inf if epoch_size is None else epoch_size
+        self.epoch_size = whole - (whole % drop_unit if self._drops and self.counts_steps else 0)
+        if self.epoch_size < 1 or (self._drops and whole < batch_size and not self.counts_steps):
             raise ValueError(
                 f"dataloader_drop_last drops everything: an epoch has {epoch_size} samples, fewer than the "
                 f"{max(drop_unit, batch_size)} of a batch over all ranks. Reduce the batch size or keep the last batch."
             )
         self._pass_size = batch_size if pass_size is None else pass_size
-        self.dropped_samples = epoch_size - self.epoch_size
-        self.whole_epoch, self._laid_out = epoch_size, self.epoch_size  # with and without dropped samples
+        self.dropped_samples = 0 if self.spans_run else int(whole - self.epoch_size)
+        self.whole_epoch, self._laid_out = whole, self.epoch_size  # with and without dropped samples
         self._max_samples, self._num_warmup_steps = max_samples, num_warmup_steps
         self._guessed_tokens = tokens_per_sample
         self.step = self.step_in_epoch = self.num_epochs_done = 0
@@ -126,6 +129,8 @@ class Clock:
     @property
     def epoch(self) -> float:
         """Completed epochs; while the clock counts steps, as the Trainer counts them."""
+        if self.spans_run:
+            return self.num_epochs_done + self.progress * (self.step_in_epoch / max(1, self.step))
         if not self.counts_steps:
             return self.num_epochs_done + self.samples_in_epoch / self.epoch_size
         num_samples = min(self.step_in_epoch * self.batch_size, self.epoch_size)
@@ -137,6 +142,8 @@ class Clock:
 
         At an epoch's end it refers to that epoch: less than 1 if its rest was dropped.
         """
+        if self.spans_run:
+            return self.progress
         return self._last_coverage if self.at_epoch_end else self.samples_in_epoch / self.whole_epoch
 
     @property
@@ -163,12 +170,12 @@ class Clock:
     @property
     def steps_per_epoch(self) -> int:
         """Steps of a whole epoch at the current batch size."""
-        return max(1, self._steps_of(self.epoch_size))
+        return self.max_steps if self.spans_run else max(1, self._steps_of(self.epoch_size))
 
     @property
     def steps_left_in_epoch(self) -> int:
         """Steps left in the current epoch at the current batch size."""
-        return self._steps_of(self._left_in_epoch())
+        return self.max_steps - self.step if self.spans_run else self._steps_of(self._left_in_epoch())
 
     @property
     def max_steps(self) -> int:
@@ -179,7 +186,7 @@ class Clock:
 
     def next_total(self) -> int:
         """Returns the samples of the next step: the batch size, limited by the rest of the epoch and of the budget."""
-        total = min(self.batch_size, self._left_in_epoch())
+        total = int(min(self.batch_size, self._left_in_epoch()))
         if self.counts_steps:
             return total
         if self.budget.epochs is not None:
@@ -212,11 +219,16 @@ class Clock:
         self.num_samples += num_samples
         self.samples_in_epoch += num_samples
         self.num_tokens += num_tokens
-        by_steps, by_samples = self.step_in_epoch == self.steps_per_epoch, self.samples_in_epoch >= self.epoch_size
-        if by_steps if self.counts_steps else by_samples:
+        if self._has_ended_epoch():
             self.end_epoch()
         if self.step == self._num_warmup_steps:
             self._warmup_share = self.progress
+
+    def _has_ended_epoch(self) -> bool:
+        if self.spans_run:
+            return self.progress >= 1.0
+        by_steps, by_samples = self.step_in_epoch == self.steps_per_epoch, self.samples_in_epoch >= self.epoch_size
+        return by_steps if self.counts_steps else by_samples
 
     def drop_rest(self) -> int:
         """Ends the epoch if its rest is smaller than a batch and `drop_last` is set; returns the samples dropped now.
@@ -226,9 +238,9 @@ class Clock:
         rest = self.epoch_size - self.samples_in_epoch
         if self.counts_steps or not self._drops or not self.step_in_epoch or rest >= self.batch_size:
             return 0
-        self.dropped_samples = max(self.dropped_samples, rest)
+        self.dropped_samples = max(self.dropped_samples, int(rest))
         self.end_epoch()
-        return rest
+        return int(rest)
 
     def anew(self) -> "Clock":
         """Returns a copy with all counts at 0."""
@@ -251,7 +263,7 @@ class Clock:
             **{name: getattr(self, name) for name in _COUNTS},
             "batch_size": self.batch_size,
             "initial_batch_size": self.initial,
-            "epoch_size": self._laid_out,
+            "epoch_size": None if self.spans_run else int(self._laid_out),
             "counts_steps": self.counts_steps,
             "dropped_samples": self.dropped_samples,
             "warmup_share": self._warmup_share,
@@ -269,12 +281,14 @@ class Clock:
         Raises:
             ValueError: If initial batch size or epoch size differ, or the position is beyond the epoch's end.
         """
-        own = self.state_dict()
+        own, state = self.state_dict(), {**state, "epoch_size": self._saved_epoch_size(state)}
         changed = [field for field in ("initial_batch_size", "epoch_size") if state[field] != own[field]]
         if changed and not allow_inexact:
             field = changed[0]
-            name = field.removeprefix("initial_")
-            raise ValueError(f"{name} was {state[field]} when the run was saved and is {own[field]} now")
+            name, whole = field.removeprefix("initial_"), "the whole run"
+            raise ValueError(
+                f"{name} was {state[field] or whole} when the run was saved and is {own[field] or whole} now"
+            )
         for name in _COUNTS:
             setattr(self, name, whole_number(state[name], name, most=MOST_COUNT))
         self._warmup_share, self._least_progress, self._last_coverage = (
@@ -283,11 +297,15 @@ class Clock:
         if not changed:
             self.counts_steps = self.counts_steps and bool(state["counts_steps"])
             self.batch_size = whole_number(state["batch_size"], "batch_size", 1, MAX_SAMPLES_PER_STEP)
-            self.dropped_samples = whole_number(state["dropped_samples"], "dropped_samples", most=self.epoch_size)
+            most = MOST_COUNT if self.spans_run else int(self.epoch_size)
+            self.dropped_samples = whole_number(state["dropped_samples"], "dropped_samples", most=most)
             self.epoch_size = self._laid_out if self.counts_steps else self.whole_epoch
         else:
             self.num_epochs_done, self.step_in_epoch = divmod(self.step, self.steps_per_epoch)
             self.samples_in_epoch = self.step_in_epoch * self.batch_size
+        if self.spans_run:
+            self._reopen()
+            return
         by_steps, by_samples = self.step_in_epoch > self.steps_per_epoch, self.samples_in_epoch > self.epoch_size
         if by_steps if self.counts_steps else by_samples:
             raise ValueError(
@@ -295,21 +313,34 @@ class Clock:
                 f"an epoch has {self.steps_per_epoch} steps and {self.epoch_size} samples"
             )
 
+    def _saved_epoch_size(self, state: Mapping[str, Any]) -> Any:
+        """Returns the saved size of an epoch; `None` for the run's, which earlier versions saved as a number."""
+        saved, steps = state["epoch_size"], self.budget.steps
+        of_run = {self.budget.samples, None if steps is None else steps * self.initial}
+        return None if self.spans_run and saved in of_run else saved
+
+    def _reopen(self) -> None:
+        """Continues the only epoch of a finished run that has been made longer."""
+        if self.num_epochs_done and not self.step_in_epoch and self.progress < 1.0:
+            self.num_epochs_done -= 1
+            self.step_in_epoch, self.samples_in_epoch = self.step, self.num_samples
+
     # ---- Arithmetic ----
 
-    def _left_in_epoch(self) -> int:
+    def _left_in_epoch(self) -> float:
         done = self.step_in_epoch * self.batch_size if self.counts_steps else self.samples_in_epoch
         return self.epoch_size - done
 
     def _budgets(self) -> list[tuple[float, float]]:
         """Returns pairs of completed and total amounts."""
         budget = self.budget
-        done = (self.epoch, self.num_samples, self.num_tokens, self.step, self.num_samples)
+        epochs = 0.0 if budget.epochs is None else self.epoch  # which goes by the progress if it is the run
+        done = (epochs, self.num_samples, self.num_tokens, self.step, self.num_samples)
         whole = (budget.epochs, budget.samples, budget.tokens, budget.steps, self._max_samples)
         return [(part, budget) for part, budget in zip(done, whole, strict=True) if budget is not None]
 
-    def _steps_of(self, num_samples: int) -> int:
-        whole, rest = divmod(num_samples, self.batch_size)
+    def _steps_of(self, num_samples: float) -> int:
+        whole, rest = divmod(int(num_samples), self.batch_size)
         return whole + (rest > 0 and (self.counts_steps or not self._drops))
 
     def _steps_left(self) -> list[float]:
@@ -342,5 +373,6 @@ class Clock:
             limits.append(math.ceil(budget.epochs * self.steps_per_epoch))
         if self._max_samples is not None:
             epochs, rest = divmod(self._max_samples, self.epoch_size + self.dropped_samples)
-            limits.append(epochs * self.steps_per_epoch + self._steps_of(min(rest, self.epoch_size)))
+            whole = int(epochs) * self.steps_per_epoch if epochs else 0
+            limits.append(whole + self._steps_of(min(rest, self.epoch_size)))
         return min(limits)

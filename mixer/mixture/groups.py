@@ -7,12 +7,13 @@ import numpy as np
 
 from mixer.mixture.stream import Stream
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.recorded_arguments import NamesArguments
 
 _MAX_SWEEPS = 200
 
 
 @dataclass(frozen=True)
-class Grouping:
+class Grouping(NamesArguments):
     """One partition of the streams into groups: `Stream.groups[name]` is a stream's group.
 
     Args:

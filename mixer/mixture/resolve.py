@@ -9,7 +9,7 @@ from transformers.utils import logging
 
 from mixer.mixture.clock import Budget
 from mixer.mixture.learning_rate import check_scheduler
-from mixer.mixture.stream import Stream, is_dataset, total_samples
+from mixer.mixture.stream import Stream, is_dataset
 from mixer.policies.contract import Mixture, Policy
 from mixer.policies.objective import Objective
 from mixer.schedules.base import Schedule
@@ -76,17 +76,17 @@ def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple
     return batch_size, batch_size
 
 
-def resolve_epoch_size(budget: Budget, streams: Sequence[Stream], batch_size: int, epoch_size: int | None) -> int:
+def resolve_epoch_size(budget: Budget, streams: Sequence[Stream], epoch_size: int | None) -> int | None:
     """Returns the samples of an epoch of the mixture.
 
     Args:
         budget: Length of the run.
         streams: Streams.
-        batch_size: Samples of the first step, over all ranks.
         epoch_size: The user's setting, or `None`.
 
     Returns:
-        The user's setting, else the samples of all streams of known size, else the whole run.
+        The user's setting, else the samples of all streams. If the length of one is unknown, the run is the epoch
+        (`None`); a run in epochs then counts an iterable stream by its `max_samples`.
 
     Raises:
         ValueError: If nothing determines the length of an epoch.
@@ -97,16 +97,31 @@ def resolve_epoch_size(budget: Budget, streams: Sequence[Stream], batch_size: in
             raise TypeError(f"epoch_size must be a whole number of samples, got {epoch_size!r}.")
         return epoch_size
     known = sum(stream.num_samples for stream in streams)
-    if known:
+    iterable = [stream for stream in streams if stream.is_iterable]
+    if not iterable:
         return known
-    by_steps = None if budget.steps is None else budget.steps * batch_size
-    limits = [limit for limit in (budget.samples, by_steps, total_samples(streams)) if limit is not None]
-    if not limits:
+    if budget.epochs is None:
+        return None
+    if unknown := [stream.name for stream in iterable if stream.max_samples is None]:
         raise ValueError(
-            "All streams are iterable, so the length of an epoch is unknown: set max_steps in the training arguments, "
-            "a budget in samples, epoch_size, or max_samples of each stream."
+            f"The length of an epoch is unknown, because the streams {unknown} are iterable, and so is that of "
+            f"{budget.epochs:g} epochs (num_train_epochs or budget): set max_steps in the training arguments, a budget "
+            "in samples, tokens or steps, epoch_size, or max_samples of these streams."
         )
-    return min(limits)
+    return known + sum(stream.max_samples or 0 for stream in iterable)
+
+
+def check_epochs(schedule: Schedule, epoch_size: int | None) -> None:
+    """Refuses a batch-size schedule that counts epochs if the run is one.
+
+    Raises:
+        ValueError: With the alternatives.
+    """
+    if schedule.unit == "epochs" and epoch_size is None:
+        raise ValueError(
+            f"batch_size={schedule.name} counts epochs, but the length of an iterable stream is unknown, so the whole "
+            "run is one epoch: set epoch_size, or give the schedule another unit."
+        )
 
 
 def check_needs(

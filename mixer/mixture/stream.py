@@ -3,29 +3,34 @@
 import hashlib
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from transformers.utils import logging
 
 from mixer.mixture.bad_samples import OnSampleError, Skipping, check_choice
 from mixer.mixture.cursor import GrowingDataset
 from mixer.policies.contract import Mixture
 from mixer.utils.arrays import Int64Array
+from mixer.utils.recorded_arguments import NamesArguments
+from mixer.utils.text import safe_name, safe_names
 
+logger = logging.get_logger(__name__)
 # Libraries of datasets, which take seconds to import.
 _LIBRARIES = ("torch.utils.data", "datasets")
 _SPLIT_NAMES = frozenset({"train", "validation", "valid", "val", "dev", "eval", "test"})
 
 
 @dataclass(frozen=True)
-class Stream:
+class Stream(NamesArguments):
     """A data source of a mixture.
 
     Args:
-        name: Name in logs, in the ledger and in weights by name.
+        name: Name in logs, in the ledger and in weights by name. A whole number becomes text, and `/`, which separates
+            parts of log keys, becomes `--`; weights by name may have either form.
         dataset: Map-style dataset with `__len__` and `__getitem__` (and optionally `__getitems__`), iterable dataset,
             or replay buffer, which holds samples of the other streams. The length of an iterable dataset is unknown
             until it ends.
@@ -101,12 +106,11 @@ class Stream:
         return kind(f"Stream {self.name!r}: {message}")
 
     def _check_name(self) -> None:
+        object.__setattr__(self, "name", safe_name(self.name))
         if not isinstance(self.name, str) or not self.name.strip():
             raise ValueError(f"Stream name must be a non-empty string, got {self.name!r}.")
         if not self.name.isprintable():
             raise ValueError(f"Stream name {self.name!r} must contain printable characters only.")
-        if "/" in self.name:
-            raise ValueError(f"Stream name {self.name!r} must not contain '/', which separates parts of log keys.")
 
     def _check_dataset(self) -> None:
         if hasattr(self.dataset, "__next__"):
@@ -267,6 +271,8 @@ def as_streams(train_dataset: Any, called: str = "train_dataset") -> list[Stream
         TypeError: If a dataset cannot be indexed.
     """
     if isinstance(train_dataset, Mapping):
+        given, train_dataset = list(train_dataset), safe_names(train_dataset, called)
+        _tell_of_safe(given)
         streams = [value if isinstance(value, Stream) else Stream(name, value) for name, value in train_dataset.items()]
         streams = [replace(stream, name=name) for name, stream in zip(train_dataset, streams, strict=True)]
     elif isinstance(train_dataset, Stream):
@@ -282,6 +288,13 @@ def as_streams(train_dataset: Any, called: str = "train_dataset") -> list[Stream
         streams = [Stream("train", train_dataset)]
     _check_streams(streams, called)
     return streams
+
+
+def _tell_of_safe(names: Iterable[Any]) -> None:
+    safe = {name: safe_name(name) for name in names if safe_name(name) != name}
+    if safe:
+        told = ", ".join(f"{name!r} is {form!r}" for name, form in safe.items())
+        logger.warning("Names of streams in logs, columns and files: %s. Options by name take both.", told)
 
 
 class StreamsDataset:
@@ -302,21 +315,20 @@ class StreamsDataset:
         return self._num_samples
 
 
-def combine(streams: Sequence[Stream], parts: Sequence[Any], epoch_size: int | None = None) -> Any:
+def combine(streams: Sequence[Stream], parts: Sequence[Any], length: int | None = None) -> Any:
     """Combines all streams into a single dataset.
 
     Args:
         streams: Streams.
         parts: Their datasets.
-        epoch_size: The user's epoch size, if any.
+        length: Length to show if one is iterable; `None` for none.
 
     Returns:
         The dataset of a single stream, the concatenation of several, or a placeholder for iterable ones; memories are
         excluded.
     """
     if any(stream.is_iterable for stream in streams):
-        known = sum(stream.num_samples for stream in streams)
-        return StreamsDataset(parts, epoch_size or known or None)
+        return StreamsDataset(parts, length)
     lasting = [part for stream, part in zip(streams, parts, strict=True) if not stream.is_memory]
     if len(lasting) == 1:
         return lasting[0]

@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 
 from mixer.mixture.state import arrays_of, check_form, is_known, naming
-from mixer.policies.contract import Decision, Mixture, Observation, Policy, Weights, check_weights, weights_array
+from mixer.policies.contract import (
+    Decision,
+    Mixture,
+    Observation,
+    Policy,
+    Weights,
+    check_weights,
+    weights_array,
+    without_graph,
+)
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.saved_state import to_plain
 from mixer.utils.validation import DAMAGE, finite_numbers
@@ -175,7 +184,9 @@ class MixtureWeights:
         weights = weights_array(weights, names, where)
         loss_weights = None if loss_weights is None else weights_array(loss_weights, names, where)
         if decision.additional is not None:
-            self._check_additional(decision.additional, weights, where)
+            additional = np.asarray(without_graph(decision.additional))
+            decision = replace(decision, additional=additional)
+            self._check_additional(additional, weights, where)
         self.decision = replace(decision, weights=weights, loss_weights=loss_weights)
         self.num_observed = step
         self._scheduled = weights / weights.sum()

@@ -15,6 +15,7 @@ from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.options import check_options
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.saved_state import HasState
+from mixer.utils.text import safe_names
 from mixer.utils.validation import finite_numbers
 
 Terms = Mapping[str, FloatArray | float]
@@ -279,8 +280,8 @@ def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatAr
     if isinstance(weights, Mapping):
         weights = in_order(weights, names, f"{where}: weights")
     try:
-        array = np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError):
+        array = np.asarray(without_graph(weights), dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"{where}: weights must be numbers, got {weights!r}.") from None
     if array.shape != (len(names),):
         raise ValueError(
@@ -291,12 +292,20 @@ def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatAr
     return array
 
 
+def without_graph(values: Any) -> Any:
+    """Returns a tensor of any device, or a sequence of such, as plain numbers without its graph; others unchanged."""
+    if isinstance(values, list | tuple):
+        return [without_graph(value) for value in values]
+    return values.detach().tolist() if hasattr(values, "detach") else values
+
+
 def in_order(values: Mapping[str, float], names: Sequence[str], where: str) -> list[float]:
     """Sorts values by the name of the stream in the order of the streams.
 
     Raises:
         ValueError: If a stream has none, or a name is that of no stream.
     """
+    values = safe_names(values, where)
     missing, unknown = [name for name in names if name not in values], [name for name in values if name not in names]
     if missing or unknown:
         raise ValueError(

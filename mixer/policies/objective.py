@@ -9,6 +9,7 @@ import numpy as np
 
 from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray
+from mixer.utils.recorded_arguments import NamesArguments
 from mixer.utils.text import first_of, listed
 
 _MOST_VARIANCE = 1e6  # more, or what is not finite, counts as this
@@ -17,7 +18,7 @@ Kind = Literal["average", "worst"]
 
 
 @dataclass(frozen=True)
-class Objective:
+class Objective(NamesArguments):
     """What a run is to lower: the losses of targets.
 
     Targets are named evaluation sets, which need not be streams. Rows that steer the mixture are apart from rows that

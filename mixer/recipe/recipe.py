@@ -26,6 +26,7 @@ from mixer.trainer.observers.gradient_options import Probing
 from mixer.trainer.run import NonFinite
 from mixer.trainer.trainer import MixingTrainer
 from mixer.trainer.variants import WeightlessTrainer
+from mixer.utils.text import safe_names
 
 # Fields that are built or loaded; all others are passed on to the trainer.
 _BUILT = ("model", "streams", "training", "reference_model", "evaluation", "targets", "tokenizer")
@@ -110,6 +111,10 @@ class Recipe:
     logging_style: LoggingStyle = "line"
     ledger_interval_steps: int | None = None
     tokenizer: str | Factory | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("streams", "evaluation", "targets", "eval_weights", "objective"):
+            setattr(self, name, safe_names(getattr(self, name), name))
 
     def build(self, model_field: str = "model") -> MixingTrainer:
         """Builds the model, the streams and the trainer.

@@ -68,13 +68,14 @@ class CoverageCallback(TrainerCallback):
 
     def _show_epoch(self, state: TrainerState) -> None:
         clock = self._mixing.clock
-        state.epoch = clock.num_samples / clock.whole_epoch
+        state.epoch = clock.epoch if clock.spans_run else clock.num_samples / clock.whole_epoch
         self._show_coverage(state)
 
     def _show_coverage(self, state: TrainerState) -> None:
         clock, shown = self._mixing.clock, vars(state)
         shown["train_coverage"] = round(clock.epoch_coverage, _DIGITS_OF_COVERAGE)
-        shown.update(num_train_examples=clock.whole_epoch, num_seen_train_examples=clock.num_samples)
+        num_examples = clock.max_steps * clock.batch_size if clock.spans_run else clock.whole_epoch
+        shown.update(num_train_examples=num_examples, num_seen_train_examples=clock.num_samples)
 
 
 class ExtensionRules(LoadingRules):

@@ -41,7 +41,8 @@ DIFFERENCES = {
     "of a step.",
     "gradient_accumulation_steps": "Multiplies the batch size of a step if there is no `batch_size=`. Micro-batches "
     "are formed automatically, and callbacks see one step per optimizer step, without substeps.",
-    "num_train_epochs": "An epoch has as many samples as all streams together, or `epoch_size=`. `budget=` takes "
+    "num_train_epochs": "An epoch has as many samples as all streams together, or `epoch_size=`; if one has no "
+    "length, set `max_steps` (or a budget) instead: the run is one epoch then. `budget=` takes "
     "precedence.",
     "max_steps": "Counts optimizer steps of any batch size, and ends a run that also has a `budget=`.",
     "lr_scheduler_type": "Follows the data trained on, not the steps, once the batch size changes or `budget=` is in "

@@ -3,7 +3,7 @@
 import inspect
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, get_args
 
 from accelerate import Accelerator
@@ -14,6 +14,7 @@ from mixer.mixture.resolve import resolve_batch_size
 from mixer.mixture.stream import Stream
 from mixer.schedules.base import Schedule
 from mixer.trainer.argument_support import REFUSED
+from mixer.utils.recorded_arguments import check_keywords
 
 _WHY = (
     "Even a step that fits into one micro-batch is split if each micro-batch has to contain one stream: if a policy "
@@ -213,6 +214,25 @@ def check_trainer_is_supported(trainer_class: type, mixin: type) -> None:
             f"set that is mixed beforehand (datasets.interleave_datasets), or use a trainer that leaves {name} to "
             f"transformers.Trainer, such as SFTTrainer or DPOTrainer."
         )
+
+
+def check_trainer_keywords(trainer_class: type, mixin: type, given: Collection[str]) -> None:
+    """Refuses keyword arguments that neither the mixin nor the class below it has.
+
+    Args:
+        trainer_class: The class that is built.
+        mixin: The mixin in its method resolution order.
+        given: Names of the arguments that the mixin passes on.
+
+    Raises:
+        TypeError: With the argument that was probably meant.
+    """
+    order = trainer_class.__mro__
+    below = next(owner for owner in order[order.index(mixin) + 1 :] if "__init__" in vars(owner))
+    parameters = inspect.signature(below.__init__).parameters.values()  # type: ignore[misc]  # of that very class
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        own = [name for name in _names(mixin) if name not in ("positional", "kwargs")]
+        check_keywords(given, [*own, *_names(below)], trainer_class.__name__)
 
 
 def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:

@@ -84,7 +84,7 @@ class LoopControl:
         else:
             num_samples = clock.epoch_size * clock.budget.epochs
         total = self._trainer.get_total_train_batch_size(args)
-        num_examples = self._trainer.num_examples(dataloader)
+        num_examples = int(num_samples) if clock.spans_run else self._trainer.num_examples(dataloader)
         return self.num_epochs_bound, steps, num_examples, num_samples, total, steps, max_steps
 
     def one_batch_a_step(self) -> contextlib.AbstractContextManager[None]:

@@ -17,6 +17,7 @@ OVERRIDDEN = {
     "_get_collator_with_removed_columns": "a drop-in trainer gives the user's collator all columns",
     "_get_grad_norm": "policies and ledger need the norm, which no callback gets",
     "_init_training_state": "a resumed run begins in the epoch of its data clock",
+    "_load_optimizer_and_scheduler": "another optimizer than that of the checkpoint is refused by name",
     "_maybe_log_save_evaluate": "ranks agree on what callbacks ask for before any of them acts",
     "_remove_unused_columns": "a drop-in trainer gives the user's collator all columns",
     "_report_to_hp_search": "a trial is pruned on all ranks",

@@ -11,20 +11,20 @@ from transformers import Trainer, TrainingArguments
 
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.progress.log_text import LoggingStyle
-from mixer.loading.build import MixtureOptions, resolve_policy
+from mixer.loading.build import MixtureOptions, resolve_budget, resolve_policy
 from mixer.loading.loader import MixingLoader
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.clock import Budget
 from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing
-from mixer.mixture.resolve import check_micro_batch
+from mixer.mixture.resolve import check_micro_batch, resolve_epoch_size
 from mixer.mixture.stream import Stream, as_streams, skipping_of
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective, as_objective
 from mixer.schedules.base import Schedule
 from mixer.schedules.registry import as_schedule
-from mixer.trainer.checks import check_choice, check_class
+from mixer.trainer.checks import check_choice, check_class, check_trainer_keywords
 from mixer.trainer.evaluation import StreamEvaluation, check_sets
 from mixer.trainer.failures import made_among_others
 from mixer.trainer.loading import LoadingRules, data_seed
@@ -36,6 +36,7 @@ from mixer.trainer.side_runs import SideRuns
 from mixer.trainer.targets import find_steering
 from mixer.trainer.training import Training
 from mixer.trainer.trl import StreamPreparation
+from mixer.utils.text import safe_names
 
 
 class MixingMixin(Trainer):
@@ -164,11 +165,18 @@ class MixingMixin(Trainer):
         check_choice("logging_style", logging_style, LoggingStyle)
         check_micro_batch(max_samples_per_micro_batch, max_tokens_per_micro_batch)
         takes_names = check_class(type(self), MixingMixin, args, positional)
+        check_trainer_keywords(type(self), MixingMixin, kwargs)
         streams = [] if train_dataset is None else as_streams(train_dataset)
+        if "eval_dataset" in kwargs:
+            sets = kwargs["eval_dataset"]
+            kwargs["eval_dataset"] = safe_names(sets, "eval_dataset") if isinstance(sets, Mapping) else sets
+        compute_metrics = safe_names(compute_metrics, "compute_metrics")
+        eval_weights = safe_names(eval_weights, "eval_weights")
+        objective, targets = safe_names(objective, "objective"), safe_names(targets, "targets")
         by_set = compute_metrics if isinstance(compute_metrics, Mapping) else None
         if compute_metrics is not None and by_set is None:
             kwargs["compute_metrics"] = compute_metrics
-        self._preparation = StreamPreparation(self, streams, _length_of_epoch(streams, epoch_size, budget))
+        self._preparation = StreamPreparation(self, streams, _shown_length(args, streams, epoch_size, budget))
         self._rules, self._evaluation = self._new_rules(max_samples_per_micro_batch), StreamEvaluation(self, by_set)
         stand_in = self._preparation.stand_in(prepares=hasattr(super(), "_prepare_dataset"))
         if positional or not takes_names:
@@ -482,6 +490,10 @@ class MixingMixin(Trainer):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         self._parts.checkpoints.save_optimizer(super()._save_optimizer_and_scheduler, output_dir)
 
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        with self._parts.resuming.loading_optimizer():
+            super()._load_optimizer_and_scheduler(checkpoint)
+
     def _save_rng_state(self, output_dir: str) -> None:
         self._parts.checkpoints.save_states(super()._save_rng_state, output_dir)
 
@@ -509,8 +521,16 @@ class MixingTrainer(MixingMixin, Trainer):
     """The Trainer on a mixture of streams; see `MixingMixin`."""
 
 
-def _length_of_epoch(streams: Sequence[Stream], epoch_size: int | None, budget: Budget | None) -> int | None:
-    """Returns the length to show to the Trainer, which asks for `max_steps` if the data have none."""
-    if epoch_size is None and budget is not None and not any(stream.num_samples for stream in streams):
-        return budget.samples or 1
-    return epoch_size
+def _shown_length(
+    args: TrainingArguments | None, streams: Sequence[Stream], epoch_size: int | None, budget: Budget | None
+) -> int | None:
+    """Returns the length of iterable streams to show to the Trainer, which asks for `max_steps` if they have none.
+
+    Raises:
+        ValueError: If nothing says how long the run is.
+    """
+    if not any(stream.is_iterable for stream in streams):
+        return None
+    args = TrainingArguments("tmp_trainer") if args is None else args  # the Trainer's own default
+    length = resolve_budget(args, budget, streams)
+    return resolve_epoch_size(length, streams, epoch_size) or (None if args.max_steps > 0 else length.samples or 1)

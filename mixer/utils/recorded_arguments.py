@@ -3,10 +3,12 @@
 import copy
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
+
+from mixer.utils.text import did_you_mean
 
 # In place of a value that is no plain data, such as a function.
 NO_DATA = "no_data"
@@ -17,14 +19,47 @@ _MOST_ITEMS = 10_000
 _MOST_LEVELS = 20
 
 
-class KeepsArguments:
+# What users call what options here call otherwise.
+_SYNONYMS = {"passes": "epochs", "examples": "samples", "rows": "samples"}
+
+
+def check_keywords(names: Iterable[str], known: Sequence[str], owner: str) -> None:
+    """Refuses keyword arguments that do not exist, as Python does, with the one that was probably meant.
+
+    Args:
+        names: Names of the given arguments.
+        known: Names of those that exist.
+        owner: What they are arguments of.
+
+    Raises:
+        TypeError: For the first that does not exist.
+    """
+    for name in (name for name in names if name not in known):
+        renamed = (name.replace(word, own) for word, own in _SYNONYMS.items() if word in name)
+        hint = next((f" Did you mean {one!r}?" for one in renamed if one in known), did_you_mean(name, known))
+        there_are = f" There are {', '.join(known)}."
+        raise TypeError(f"{owner} has no argument {name!r}.{hint or there_are}")
+
+
+class NamesArguments:
+    """Suggests the keyword argument that was meant if there is none of a given name."""
+
+    def __new__(cls, *_: Any, **kwargs: Any) -> Self:
+        """Creates the object, once its keyword arguments are known to exist."""
+        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            check_keywords(kwargs, [parameter.name for parameter in parameters], cls.__name__)
+        return super().__new__(cls)
+
+
+class KeepsArguments(NamesArguments):
     """Records the arguments of its constructor."""
 
     _given_arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Creates the object and records its arguments; a copy keeps the original's."""
-        made = super().__new__(cls)
+        made = super().__new__(cls, *args, **kwargs)
         given = tuple(map(_copied, args)), {name: _copied(value) for name, value in kwargs.items()}
         object.__setattr__(made, "_given_arguments", given)  # frozen dataclasses, too
         return made

@@ -28,7 +28,7 @@ def choose(name: str, classes: Mapping[str, type[Rule]], option: str, kind: str)
     if key not in by_key:
         near = difflib.get_close_matches(key, by_key, n=1)
         hint = f" Did you mean {by_key[near[0]].__name__!r}?" if near else ""
-        raise ValueError(f"{option}: no {kind} is called {name!r}; there are {list(classes)}.{hint}")
+        raise ValueError(f"{option}: no {kind} is called {name!r}.{hint} There are {', '.join(classes)}.")
     rule = by_key[key]
     required = [
         parameter.name

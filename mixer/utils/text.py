@@ -75,6 +75,39 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
+def safe_name(name: Any) -> Any:
+    """Returns the form of a stream's name that log keys, columns and files have: whole numbers and `/` are replaced.
+
+    Example:
+        >>> safe_name("org/name"), safe_name(3)
+        ('org--name', '3')
+    """
+    if isinstance(name, int) and not isinstance(name, bool):
+        return str(name)
+    return name.replace("/", "--") if isinstance(name, str) else name
+
+
+def safe_names(values: Any, called: str) -> Any:
+    """Returns a mapping by safe names, in the same order, or a name, or a list of names; anything else unchanged.
+
+    Args:
+        values: Values by name, or names.
+        called: What they are, for the error.
+
+    Raises:
+        ValueError: If two names have the same safe form.
+    """
+    if isinstance(values, list | tuple | str):
+        return safe_name(values) if isinstance(values, str) else [safe_name(name) for name in values]
+    if not isinstance(values, Mapping) or all(safe_name(name) == name for name in values):
+        return values
+    given: dict[Any, Any] = {}
+    for name in values:
+        if (other := given.setdefault(safe_name(name), name)) != name:
+            raise ValueError(f"{called}: {other!r} and {name!r} are both {safe_name(name)!r} in logs; rename one.")
+    return {safe_name(name): value for name, value in values.items()}
+
+
 def printable(text: str) -> str:
     r"""Escapes non-printable characters as Python does: line ends, escapes, direction marks.
 

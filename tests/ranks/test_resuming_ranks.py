@@ -1,11 +1,15 @@
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import TrainerCallback
 
+from mixer import MixingTrainer
+from mixer.trainer.checkpointing import resume
 from tests.mixer.trainer.checkpointing.test_resume import Killed, build, end_of, go_on
+from tests.mixer.trainer.runs import make
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
 
@@ -70,7 +74,18 @@ def errors(folder: Path) -> list[str]:
     return [nothing, torn, Path(str(build(folder / "steps").newest_checkpoint())).name]
 
 
-results = launched(partial(kills, "steps"), errors, rare=[partial(kills, "changing"), partial(kills, "epochs")])
+def on_two(folder: Path) -> str:
+    """Saves a run of eight samples on each of two ranks."""
+    build_on_any(folder / "two").train()
+    return str(folder / "two" / "checkpoint-1")
+
+
+def build_on_any(folder: Path, **changes: Any) -> MixingTrainer:
+    saved = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1, "per_device_train_batch_size": 8}
+    return make(folder, **{**saved, **changes})
+
+
+results = launched(partial(kills, "steps"), errors, on_two, rare=[partial(kills, "changing"), partial(kills, "epochs")])
 
 
 @pytest.mark.parametrize("name", some(KILLS, ["steps"]))
@@ -85,3 +100,20 @@ def test_errors_reach_all_ranks_and_all_choose_alike(results: Results) -> None:
     assert "rng_state_1.pth is torn: it has 4 bytes instead of" in torn
     assert "The newest checkpoint that can be resumed from is" in torn
     assert chosen == "checkpoint-10"
+
+
+def test_on_one_rank_the_saved_batch_size_goes_on_and_is_told(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(resume.logger, "warning", lambda text, *values: told.append(text % values))
+    checkpoint = results[0]["on_two"]
+    trainer = build_on_any(tmp_path, max_steps=2)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    assert trainer.mixing.batch_size == 16
+    assert any("batch_size was 16 when the run was saved" in line for line in told)
+    again = build_on_any(tmp_path, max_steps=3)  # as often as the run is resumed in this way
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert again.mixing.batch_size == 16
+    with pytest.raises(ValueError, match=r"batch_size was 16 .* is 4 now"):
+        build_on_any(tmp_path, per_device_train_batch_size=4).train(resume_from_checkpoint=checkpoint)

@@ -160,5 +160,7 @@ class Feed:
             names = [self._mixing.names[stream_id] for stream_id in stream_ids]
             raise ValueError(
                 f"At least one of {self._world_size} ranks received no row in a whole pass over the iterable streams "
-                f"{names}: they have fewer rows than there are ranks (and workers). Use fewer, or remove these streams."
+                f"{names}: either they have fewer rows than there are ranks (and workers), or the shards (files) that "
+                "datasets gave to this rank are empty. Remove empty files, divide the data set anew "
+                "(dataset.reshard(), or fewer and larger files), or use fewer ranks."
             )

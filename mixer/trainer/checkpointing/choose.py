@@ -9,7 +9,14 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from mixer.trainer.checkpointing.files import MARKER_FILE, find_problem, list_checkpoints, put_back, read_marker
+from mixer.trainer.checkpointing.files import (
+    MARKER_FILE,
+    find_problem,
+    from_weights,
+    list_checkpoints,
+    put_back,
+    read_marker,
+)
 from mixer.utils.files import WriteError
 
 logger = logging.get_logger(__name__)
@@ -112,14 +119,15 @@ def choose(
         return Choice(
             error=f"No valid checkpoint found in output directory ({output_dir}){reason}. To start over, call train() "
             "without resume_from_checkpoint; `mixer train --resume auto` does so if there is no checkpoint."
+            + "".join(from_weights(Path(path)) for path in list(choice.passed_over)[:1])
         )
     put_back(Path(requested).parent)
     if (problem := find_problem(Path(requested), allow_inexact)) is None:
         return _chosen(requested, {}, allow_inexact)
     other = newest_complete(Path(requested).parent, among, allow_inexact).checkpoint
     way_out = (
-        "There is no other checkpoint beside it: start over without resume_from_checkpoint (from its weights, if they "
-        "are intact)."
+        "There is no other checkpoint beside it."
+        + (from_weights(Path(requested)) or " Start over without resume_from_checkpoint.")
         if other is None
         else f"The newest checkpoint that can be resumed from is {other}."
     )

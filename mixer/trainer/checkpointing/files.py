@@ -20,6 +20,7 @@ METHODS_ENTRY = "methods"
 FORMAT_VERSION = 1
 _NAME = re.compile(r"checkpoint-(\d+)")
 _ASIDE = "previous-"
+_TRAINER_STATE = "trainer_state.json"
 _SENTINEL = "checkpoint-is-incomplete.txt"
 
 
@@ -144,6 +145,8 @@ def find_problem(checkpoint: Path, allow_inexact: bool = False) -> str | None:
     if not checkpoint.is_dir():
         return "the folder does not exist"
     if (marker := read_marker(checkpoint)) is None:
+        if not (checkpoint / MARKER_FILE).exists() and is_of_trainer(checkpoint):
+            return f"it was written by another trainer, such as transformers' own: it has no {STATE_FILE}"
         state = "is torn" if (checkpoint / MARKER_FILE).is_file() else "is missing"
         return f"{MARKER_FILE} {state}, so it is incomplete or was written by another trainer"
     version = marker.get("format")
@@ -158,6 +161,22 @@ def find_problem(checkpoint: Path, allow_inexact: bool = False) -> str | None:
     except ValueError:
         return f"{STATE_FILE} is torn"
     return None
+
+
+def is_of_trainer(checkpoint: Path) -> bool:
+    """Says whether a checkpoint is one of a trainer without a mixture; its `trainer_state.json` is written last."""
+    return (checkpoint / _TRAINER_STATE).is_file() and not (checkpoint / STATE_FILE).exists()
+
+
+def from_weights(checkpoint: Path) -> str:
+    """Says how to begin a run with the weights of a checkpoint; empty if it has none."""
+    names = (*_WHOLE, *_INDICES, "adapter_model.safetensors")
+    if not any((checkpoint / name).is_file() for name in names):
+        return ""
+    return (
+        f" To begin a new run with the weights in {checkpoint}, load them (from_pretrained, or model.name in a recipe) "
+        f"and call train() without resume_from_checkpoint."
+    )
 
 
 def _find_damage(checkpoint: Path, marker: Mapping[str, Any], allow_inexact: bool) -> str | None:

@@ -18,6 +18,13 @@ from mixer.mixture.controller import check_format
 from mixer.trainer.checkpointing.choose import Choice, agree, choose, none_in_common, usable_names, warn_of_passed_over
 from mixer.trainer.checkpointing.files import CAP_ENTRY, read_state, supersede
 from mixer.trainer.checkpointing.lock import FolderLock
+from mixer.trainer.checkpointing.options import (
+    OPTIONS_ENTRY,
+    batch_size_problem,
+    options_of,
+    other_options,
+    same_optimizer,
+)
 from mixer.trainer.checkpointing.save import Checkpointing, Progress
 from mixer.trainer.checkpointing.trainer_files import check_trainer_state, naming_unreadable
 from mixer.trainer.seam import load_random_state, log_save_evaluate, output_folder, present_trial, restore_loop
@@ -171,7 +178,9 @@ class Resuming:
 
     # ---- The state of a checkpoint ----
 
-    def restored(self, methods: MethodList, new_parts: Callable[[int], tuple[Planner, Clock, BatchSize]]) -> Progress:
+    def restored(
+        self, methods: MethodList, new_parts: Callable[[int | None], tuple[Planner, Clock, BatchSize]]
+    ) -> Progress:
         """Restores the mixture and the methods from the chosen checkpoint.
 
         Args:
@@ -203,11 +212,12 @@ class Resuming:
         self,
         state: Mapping[str, Any],
         methods: MethodList,
-        new_parts: Callable[[int], tuple[Planner, Clock, BatchSize]],
+        new_parts: Callable[[int | None], tuple[Planner, Clock, BatchSize]],
     ) -> Progress:
         check_format(state)
         mixing = self._run.mixing
-        batch_size, progress = int(state["clock"]["initial_batch_size"]), Progress.from_state(state["progress"])
+        progress = Progress.from_state(state["progress"])
+        batch_size = self._batch_size_of(state, len(progress.running_losses))
         mixing.restart(*new_parts(batch_size))
         try:
             methods.check_settings(state)
@@ -219,7 +229,43 @@ class Resuming:
             mixing.restart(*new_parts(batch_size))
             mixing.load_state_dict(state, allow_inexact=True)
             progress = replace(progress, recorder={}, methods={})
+        self._tell(state)
         return progress
+
+    def _batch_size_of(self, state: Mapping[str, Any], num_ranks: int) -> int | None:
+        """Returns the initial batch size to go on with; `None` for that of the training arguments."""
+        saved, options = int(state["clock"]["initial_batch_size"]), self._run.options
+        has_own = options.mixture.schedule.initial is not None
+        problem = None if has_own else batch_size_problem(self._trainer, state, num_ranks)
+        if problem is None:
+            return saved
+        is_of_ranks, difference = problem
+        if not is_of_ranks and options.allow_inexact:
+            return None
+        if not is_of_ranks:
+            raise ValueError(
+                f"{difference}. To go on with {saved}, set batch_size={saved} (with gradient_accumulation_steps=1; "
+                f"micro-batches have at most per_device_train_batch_size samples). To change it, set "
+                f"allow_inexact=True."
+            )
+        if self._trainer.is_world_process_zero():
+            logger.warning("Resumed on another number of ranks: %s. %d goes on.", difference, saved)
+        return saved
+
+    def _tell(self, state: Mapping[str, Any]) -> None:
+        """Logs which options are not those of the checkpoint, and which of both go on."""
+        saved = state.get(OPTIONS_ENTRY)  # checkpoints of earlier versions have none
+        if saved is None or not self._trainer.is_world_process_zero():
+            return
+        if others := other_options(saved, options_of(self._trainer, self._run)):
+            logger.warning("Resumed from %s with other options. %s", self.checkpoint, others)
+
+    def loading_optimizer(self) -> contextlib.AbstractContextManager[None]:
+        """Refuses another optimizer than the checkpoint's; the Trainer loads it in this context."""
+        if self.checkpoint is None or self._trainer.is_deepspeed_enabled:
+            return contextlib.nullcontext()
+        saved = read_state(Path(self.checkpoint)).get(OPTIONS_ENTRY, {}).get("optimizer")
+        return same_optimizer(self._trainer, self.checkpoint, saved)
 
     def take_up_cap(self) -> None:
         """Restores the micro-batch limit that an earlier part of the run has found."""

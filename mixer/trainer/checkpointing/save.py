@@ -27,6 +27,7 @@ from mixer.trainer.checkpointing.files import (
     rotate,
     step_of,
 )
+from mixer.trainer.checkpointing.options import OPTIONS_ENTRY, options_of
 from mixer.trainer.seam import loop_losses, output_folder, push_checkpoint
 from mixer.utils.attributes import attributes_held
 from mixer.utils.files import synced_later, write_json
@@ -275,6 +276,8 @@ class Checkpointing:
         loader = self._run.present_loader
         cap = loader.cap.state_dict(loader.configured_cap)
         state = {**self._run.mixing.state_dict(), "progress": progress.state_dict(), CAP_ENTRY: cap}
+        with self._arguments.as_the_user_set_them():
+            state[OPTIONS_ENTRY] = options_of(self._trainer, self._run)
         with synced_later():  # by `complete`
             write_json(folder / STATE_FILE, {**state, METHODS_ENTRY: self._methods.settings()})
 

@@ -10,12 +10,13 @@ from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.stream import Stream, describe
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
+from mixer.utils.recorded_arguments import NamesArguments
 
 logger = logging.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Probing:
+class Probing(NamesArguments):
     """Options for measuring per-stream gradients; see `GradientProbe`.
 
     Args:

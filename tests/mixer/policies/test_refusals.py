@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mixer.policies import Mixture, Uniform
+from mixer.policies.contract import weights_array
 from mixer.policies.registry import built_in_policies
 from tests.mixer.policies.observed import NAN, mixture
 
@@ -130,3 +131,11 @@ def test_rules_by_size_refuse_streams_that_have_none(make: str, size: int, memor
     own = Mixture(("a", "memory"), np.array([90, size]), np.array([0.5, 0.5]), memories=memories)
     with pytest.raises(ValueError, match=message):
         MADE[make](**NEEDED.get(make, {})).start(own)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_tensors_with_a_graph_are_weights(kind: str) -> None:
+    torch = pytest.importorskip("torch")
+    made = torch.tensor([1.0, 3.0], dtype=getattr(torch, kind), requires_grad=True) * 2
+    for weights in (made, list(made), {"a": made[0], "b": made[1]}):
+        assert weights_array(weights, ["a", "b"], "mixing").tolist() == [2.0, 6.0]

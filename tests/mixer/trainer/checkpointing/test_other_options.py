@@ -1,0 +1,163 @@
+"""Runs that resume with other options than their checkpoint's: refused, or told which of both go on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mixer import Fixed, MixingTrainer, Stream, schedules
+from mixer.trainer.checkpointing import resume
+from tests.helpers import three_streams
+from tests.mixer.trainer.runs import make, train
+
+SAVED: dict[str, Any] = {
+    "max_steps": 2,
+    "save_strategy": "steps",
+    "save_steps": 2,
+    "optim": "adamw_torch",
+    "lr_scheduler_type": "constant",
+    "data_seed": 1,
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    train(folder, **SAVED)
+    return folder / "checkpoint-2"
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    lines: list[str] = []
+
+    def warn(text: str, *values: Any) -> None:
+        lines.extend([text % values] if "options" in text or "ranks" in text else [])
+
+    monkeypatch.setattr(resume.logger, "warning", warn)
+    return lines
+
+
+def resumed(folder: Path, checkpoint: Path, **changes: Any) -> MixingTrainer:
+    """One more step from the checkpoint, with other options."""
+    return train(folder, resume=checkpoint, **{**SAVED, "max_steps": 3, "save_strategy": "no", **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gradient_accumulation_steps": 1},
+        {"per_device_train_batch_size": 4},
+        {"gradient_accumulation_steps": 4},
+    ],
+)
+def test_another_total_batch_size_is_refused_with_its_parts(tmp_path: Path, checkpoint: Path, changes: Any) -> None:
+    own = {**SAVED, **changes}
+    total = own["per_device_train_batch_size"] * own["gradient_accumulation_steps"]
+    parts = f"per_device_train_batch_size={own['per_device_train_batch_size']} x gradient_accumulation_steps="
+    with pytest.raises(
+        ValueError, match=f"batch_size was 16 .*{parts}.* is {total} now.* batch_size=16 .*allow_inexact"
+    ):
+        resumed(tmp_path, checkpoint, **changes)
+    trainer = resumed(tmp_path, checkpoint, allow_inexact=True, **changes)
+    assert trainer.ledger.to_pandas().groupby("step")["count"].sum().tolist() == [total]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4},
+        {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 1, "batch_size": 16},
+    ],
+)
+def test_the_same_total_batch_size_goes_on(tmp_path: Path, checkpoint: Path, changes: Any, told: list[str]) -> None:
+    trainer = resumed(tmp_path, checkpoint, max_steps=2, **changes)
+    assert trainer.mixing.batch_size == trainer.mixing.initial_batch_size == 16
+    assert told == []
+
+
+def test_a_size_of_the_constructor_that_is_left_out_is_missed(tmp_path: Path) -> None:
+    train(tmp_path, **{**SAVED, "gradient_accumulation_steps": 1, "batch_size": 12})
+    with pytest.raises(ValueError, match=r"batch_size was 12 .* is 8 now"):
+        resumed(tmp_path, tmp_path / "checkpoint-2", gradient_accumulation_steps=1)
+
+
+KEPT = [("learning_rate", 0.05), ("weight_decay", 0.1), ("adam_beta1", 0.8), ("adam_epsilon", 1e-6), ("seed", 7)]
+TAKEN: list[tuple[str, dict[str, Any]]] = [
+    ("max_steps", {}),
+    ("lr_scheduler_type", {"lr_scheduler_type": "linear"}),
+    ("warmup_steps", {"warmup_steps": 3, "lr_scheduler_type": "constant_with_warmup"}),
+    ("max_grad_norm", {"max_grad_norm": 0.5}),
+    ("drawing", {"drawing": "multinomial"}),
+    ("nonfinite", {"nonfinite": "raise"}),
+    ("on_sample_error", {"on_sample_error": "skip"}),
+    (
+        "streams.a.max_epochs",
+        {"train_dataset": {**three_streams(), "a": Stream("a", three_streams()["a"], max_epochs=9)}},
+    ),
+    (
+        "streams.b.loss_weight",
+        {"train_dataset": {**three_streams(), "b": Stream("b", three_streams()["b"], loss_weight=2)}},
+    ),
+]
+
+
+def _part(line: str, begins: str) -> str:
+    return line.partition(begins)[2].partition("These")[0]
+
+
+@pytest.mark.parametrize(("name", "value"), KEPT)
+def test_what_the_optimizer_holds_goes_on_and_is_told(
+    tmp_path: Path, checkpoint: Path, told: list[str], name: str, value: Any
+) -> None:
+    trainer = resumed(tmp_path, checkpoint, **{name: value})
+    group = trainer.optimizer.param_groups[0]
+    assert (group["lr"], group["weight_decay"], group["betas"][0], group["eps"]) == (0.1, 0.0, 0.9, 1e-8)
+    (line,) = told
+    assert f" {name} (" in _part(line, "These go on")
+    assert f"{value!r} now" in line
+
+
+@pytest.mark.parametrize(("name", "changes"), TAKEN)
+def test_what_takes_effect_is_told(
+    tmp_path: Path, checkpoint: Path, told: list[str], name: str, changes: dict[str, Any]
+) -> None:
+    resumed(tmp_path, checkpoint, **changes)
+    (line,) = told
+    assert f" {name} (" in _part(line, "These take effect")
+
+
+def test_the_same_options_say_nothing(tmp_path: Path, checkpoint: Path, told: list[str]) -> None:
+    resumed(tmp_path, checkpoint, max_steps=2)
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"mixing": "Uniform"}, "policy"),
+        ({"mixing": Fixed({"a": 1, "b": 1, "c": 2})}, "policy|weights"),
+        ({"batch_size": schedules.AdaBatch([9], initial=16), "gradient_accumulation_steps": 1}, "schedule"),
+        ({"epoch_size": 20}, "epoch_size"),
+        ({"data_seed": 2}, "data seed"),
+        ({"train_dataset": dict(reversed(three_streams().items()))}, "streams"),
+        ({"optim": "sgd", "optim_args": "momentum=0.9"}, "optimizer was AdamW .* is SGD now"),
+    ],
+)
+def test_what_would_be_another_run_is_refused(tmp_path: Path, checkpoint: Path, changes: Any, names: str) -> None:
+    with pytest.raises(ValueError, match=names):
+        resumed(tmp_path, checkpoint, **changes)
+
+
+def test_an_optimizer_that_lacks_what_the_own_one_needs_is_named(tmp_path: Path) -> None:
+    def own(kind: Any, **options: Any) -> MixingTrainer:
+        trainer = make(tmp_path, **{**SAVED, "max_steps": 3, "save_steps": 1})
+        trainer.optimizer = type("Own", (kind,), {})(trainer.model.parameters(), lr=0.1, **options)
+        return trainer
+
+    own(torch.optim.AdamW).train()
+    with pytest.raises(ValueError, match=r"Own needs .*'momentum'"):
+        own(torch.optim.SGD, momentum=0.9).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
