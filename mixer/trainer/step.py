@@ -36,12 +36,14 @@ from mixer.trainer.observers.reference import compared_in
 from mixer.utils.attributes import MethodReplaced
 
 if TYPE_CHECKING:
+    from mixer.mixture.plan import Plan
     from mixer.trainer.confirmation import StepConfirmation
     from mixer.trainer.losses import StreamLosses
     from mixer.trainer.methods import MethodList
     from mixer.trainer.observers.gradients import RunProbe
     from mixer.trainer.out_of_memory import Recovery
     from mixer.trainer.run import NonFinite, Run
+    from mixer.utils.arrays import BoolArray
 
 logger = logging.get_logger(__name__)
 
@@ -205,8 +207,14 @@ class StepRunner:
             learning_rate_factor=1.0 if rate is None else rate.factor,
             gradients=None if self._probe is None else self._probe.statistics,
             item_factors=self._losses.item_factors,
-            measured=run.present_loader.measured(batch.plan),
+            measured=self._measured(batch.plan),
         )
+
+    def _measured(self, plan: Plan) -> BoolArray | None:
+        """Returns the streams whose losses the step shows, bool `[num_streams]`; `None` for all."""
+        if self._run.step.counts.mixed_up[1]:
+            return np.zeros(len(plan.counts), dtype=np.bool_)
+        return self._run.present_loader.measured(plan)
 
     def _note_times(self, batch: StepBatch) -> None:
         self._times = dict(

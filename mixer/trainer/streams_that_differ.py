@@ -181,7 +181,8 @@ class StreamDifferences:
         collated = (self.collated(number, sample) for number, sample in samples.items())
         known = [inputs for inputs in collated if inputs is not None]
         with seeded(0):
-            return len(known) == len(samples) and can_share_batch(
+            # A collator that makes nothing of a single sample may need several.
+            return len(known) in (0, len(samples)) and can_share_batch(
                 self._loading.common_collator, [*samples.values()], known
             )
 
