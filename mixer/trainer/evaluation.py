@@ -196,12 +196,17 @@ class StreamEvaluation:
         inputs = None
         with tried(f"The first sample of {called} cannot be read."):
             sample = preprocessed(dataset, None if stream is None else stream.preprocess)[0]
-            inputs = differences.collated(-1 if stream is None else self._streams.index(stream), sample)
+            inputs = differences.collated_like(stream, sample)
         return None if inputs is None else find_lack_of_labels(trainer.model, inputs, dataset, sample)
 
     def _stream_of(self, name: str) -> Stream | None:
         only = self._streams[0] if len(self._streams) == 1 else None  # a set of any name belongs to a single stream
         return next((stream for stream in self._streams if stream.name == name), only)
+
+    def treated_like(self, name: str) -> tuple[Stream | None, str | None]:
+        """Returns the stream that a set is treated like, and the model's argument `task` for it."""
+        stream = self._stream_of(name)
+        return stream, self._task_of(name, stream)
 
     # ---- Evaluating and predicting ----
 

@@ -164,6 +164,10 @@ class StreamDifferences:
             return None
         return inputs if form.task is None else {**inputs, TASK: form.task}
 
+    def collated_like(self, stream: Stream | None, sample: Any) -> Mapping[str, Any] | None:
+        """Makes a micro-batch of one sample, as of a stream; `None` if that fails."""
+        return self.collated(-1 if stream is None else self._streams.index(stream), sample)
+
     def _have_same_columns(self) -> bool:
         """Compares the columns of data sets if some are iterable, whose rows are not read."""
         if not any(stream.is_iterable for stream in self._streams):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
+from transformers.utils import logging
 
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.progress.log_text import LoggingStyle
@@ -19,6 +20,7 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing
 from mixer.mixture.resolve import check_micro_batch
+from mixer.mixture.splits import trained_on
 from mixer.mixture.stream import Stream, as_streams, skipping_of
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective, as_objective
@@ -36,6 +38,8 @@ from mixer.trainer.side_runs import SideRuns
 from mixer.trainer.targets import find_steering
 from mixer.trainer.training import Training
 from mixer.trainer.trl import StreamPreparation
+
+logger = logging.get_logger(__name__)
 
 
 class MixingMixin(Trainer):
@@ -175,6 +179,10 @@ class MixingMixin(Trainer):
             super().__init__(model, args, data_collator, stand_in, *positional, **kwargs)
         else:  # other trainers have another order
             super().__init__(model=model, args=args, data_collator=data_collator, train_dataset=stand_in, **kwargs)
+        evaluated = kwargs.get("eval_dataset", positional[0] if positional else None)
+        told = trained_on({stream.name: stream.dataset for stream in streams}, evaluated)
+        if told is not None and self.is_world_process_zero():
+            logger.warning(told)
         streams = self._preparation.take_stand_in_back()
         check_sets(by_set, eval_weights, self.eval_dataset)
         steering = find_steering(self, as_objective(objective), targets)

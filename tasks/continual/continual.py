@@ -22,6 +22,7 @@ from replay.storage.sources import fingerprint
 from tasks.continual.continual_checks import (
     Optimizer,
     check_added_parameters,
+    check_classes,
     check_engine,
     check_evaluation,
     check_options,
@@ -116,6 +117,7 @@ class ContinualRun:
         self.rehearsal = Rehearsal(memory, second_draw, mixing, methods, sequence)
         if self.rehearsal.adds_parameters:
             check_added_parameters(args, optimizer)
+        check_classes(model, sequence)
         check_evaluation(self.rehearsal.needs, options.get("eval_dataset"), sequence)
         self.head = as_head(head, sequence, args.seed)
         self.head.check(model, args, options, self.rehearsal.keeps_logits)
