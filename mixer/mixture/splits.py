@@ -83,7 +83,9 @@ def have_same_rows(one: Any, other: Any) -> bool:
     fingerprints = [getattr(dataset, "_fingerprint", None) for dataset in (one, other)]
     if None in fingerprints or fingerprints[0] == fingerprints[1]:
         return fingerprints[0] is not None and fingerprints[0] == fingerprints[1]
-    if len(one) != len(other) or one.column_names != other.column_names:
+    if not hasattr(one, "__len__") or not hasattr(other, "__len__") or len(one) != len(other):
+        return False
+    if one.column_names != other.column_names:
         return False
     first, second = (dataset.with_format("arrow")[:_MOST_COMPARED] for dataset in (one, other))
     return bool(first.equals(second))
