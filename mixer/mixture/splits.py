@@ -7,23 +7,12 @@ from typing import Any, NamedTuple
 
 # What the splits of data sets on the Hub are called, perhaps with a part before or after: validation_matched, test_sft.
 _WORDS = {
-    "train": ("train", "training", "trainset"),
-    "validation": (
-        "validation",
-        "valid",
-        "val",
-        "dev",
-        "devset",
-        "development",
-        "eval",
-        "evaluation",
-        "heldout",
-        "holdout",
-    ),
-    "test": ("test", "testing", "testset"),
+    "train": "train training trainset",
+    "validation": "validation valid val dev devset development eval evaluation heldout holdout",
+    "test": "test testing testset",
 }
-_KINDS = {word: kind for kind, words in _WORDS.items() for word in words}
-_MOST_COMPARED = 100  # rows
+_KINDS = {word: kind for kind, words in _WORDS.items() for word in words.split()}
+_MOST_COMPARED, _MOST_NAMED = 100, 5  # rows, and pairs of an evaluation set and a stream
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of names such as test_sft, validation-00 and testA
 
 
@@ -111,4 +100,6 @@ def trained_on(streams: Mapping[str, Any], eval_dataset: Any) -> str | None:
     ]
     if not same:
         return None
-    return f"Evaluation sets have the rows of streams, so evaluations are on training data: {', '.join(same)}."
+    more = f" and {len(same) - _MOST_NAMED} more" if len(same) > _MOST_NAMED else ""
+    told = ", ".join(same[:_MOST_NAMED])
+    return f"Evaluation sets have the rows of streams, so evaluations are on training data: {told}{more}."

@@ -30,6 +30,7 @@ from transformers.utils import logging
 from mixer.loading.result import StepResult, read_together
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.trainer.hooks import ForwardResult
+from mixer.trainer.labels_seen import LabelsSeen
 from mixer.trainer.loss_trials import LossTrials
 from mixer.trainer.micro_batch import MicroBatchTraining
 from mixer.trainer.observers.reference import compared_in
@@ -80,6 +81,7 @@ class StepRunner:
         self._trials = LossTrials(trainer, run, losses, confirmation, recovery)
         self._micro = MicroBatchTraining(trainer, run, losses)
         self._probe, self._nonfinite = probe, run.options.nonfinite
+        self._labels = LabelsSeen(run.streams, trainer.is_world_process_zero())
         self._finished: StepResult | None = None
         self._num_first = 0  # remaining micro-batches of the present step that go first
         self._load_started = self._train_started = 0.0
@@ -93,6 +95,11 @@ class StepRunner:
         self._confirmation.begin()
         self._losses.normalizations.clear()
         self._losses.stop_reading()
+        self._labels.begin()
+
+    def end(self) -> None:
+        """Ends a run that no signal has stopped; raises a `ValueError` if it had nothing to learn from."""
+        self._labels.end(teaches=len(self._methods) > 0)
 
     def taking_over(self) -> MethodReplaced:
         """Makes the Trainer's loop train whole steps; `training_step` of the class then gets each micro-batch."""
@@ -127,6 +134,7 @@ class StepRunner:
                 hook.cancel()
             raise
         self._finished = self._result(batch, self._run.rank_sync.add_up(sums))
+        self._labels.note(batch.plan.counts, self._run.step.counts.items, teaches=len(self._methods) > 0)
         if self._nonfinite != "warn":
             self._handle_nonfinite(model, self._finished)
         self._methods.end_step(batch)

@@ -26,11 +26,12 @@ from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective, as_objective
 from mixer.schedules.base import Schedule
 from mixer.schedules.registry import as_schedule
-from mixer.trainer.checks import check_choice, check_class
+from mixer.trainer.checks import check_choice, check_class, check_output_folder
 from mixer.trainer.evaluation import StreamEvaluation, check_sets
 from mixer.trainer.failures import made_among_others
 from mixer.trainer.loading import LoadingRules, data_seed
 from mixer.trainer.method import Method
+from mixer.trainer.metrics import is_best
 from mixer.trainer.observers.gradient_options import Probing
 from mixer.trainer.parts import Parts
 from mixer.trainer.run import NonFinite, Options
@@ -168,6 +169,7 @@ class MixingMixin(Trainer):
         check_choice("logging_style", logging_style, LoggingStyle)
         check_micro_batch(max_samples_per_micro_batch, max_tokens_per_micro_batch)
         takes_names = check_class(type(self), MixingMixin, args, positional)
+        check_output_folder(args)
         streams = [] if train_dataset is None else as_streams(train_dataset)
         by_set = compute_metrics if isinstance(compute_metrics, Mapping) else None
         if compute_metrics is not None and by_set is None:
@@ -465,6 +467,9 @@ class MixingMixin(Trainer):
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         self._parts.resuming.run_epoch(super()._run_epoch, *args, **kwargs)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        return is_best(self, super()._determine_best_metric, metrics, trial, self._evaluation.told_metrics)
 
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         norm = self._parts.run.gradient_norm = super()._get_grad_norm(*args, **kwargs)  # type: ignore[no-untyped-call]
