@@ -29,6 +29,7 @@ from tasks.continual.continual_checks import (
     check_score_memory,
     check_types,
     check_values,
+    warn_of_same_rows,
 )
 from tasks.continual.copies import ModelCopies
 from tasks.continual.cost import write_cost
@@ -118,6 +119,7 @@ class ContinualRun:
         if self.rehearsal.adds_parameters:
             check_added_parameters(args, optimizer)
         check_classes(model, sequence)
+        warn_of_same_rows(sequence, args)
         check_evaluation(self.rehearsal.needs, options.get("eval_dataset"), sequence)
         self.head = as_head(head, sequence, args.seed)
         self.head.check(model, args, options, self.rehearsal.keeps_logits)
