@@ -214,19 +214,19 @@ def can_share_batch(collator: Collator, samples: Sequence[Any], alone: Sequence[
     Args:
         collator: Collator.
         samples: One sample of each stream.
-        alone: The collator's output for each sample alone; empty if it needs several.
+        alone: The collator's output for each sample alone.
 
     Returns:
         Whether the streams have the same columns of the same kinds, alone and together.
     """
     kinds = [_kinds(inputs) for inputs in alone]
-    if any(kind != kinds[0] for kind in kinds[1:]):
+    if any(kind != kinds[0] for kind in kinds):
         return False
     try:
         together = collator([copy.copy(sample) for sample in samples])
     except Exception:  # the collator cannot mix these samples
         return False
-    if not isinstance(together, Mapping) or any(_kinds(together) != kind for kind in kinds[:1]):
+    if not isinstance(together, Mapping) or _kinds(together) != kinds[0]:
         return False
     # No stream's values may be truncated: no dimension is smaller than for a stream alone.
     tensors = [(name, value) for name, value in together.items() if isinstance(value, Tensor)]

@@ -47,6 +47,12 @@ def find_held_out(names: Sequence[str]) -> list[str]:
     return [name for name in names if name in held_out]
 
 
+def is_held_out(name: str) -> bool:
+    """Whether a name is that of a split that data sets hold out."""
+    split = _read(name)
+    return split is not None and split.kind != "train"
+
+
 def _read(name: str) -> _Split | None:
     """Reads a name as that of a split: its first or last word says which."""
     words = [word.lower() for word in _PARTS.findall(re.sub("held.out", "heldout", name, flags=re.IGNORECASE))]

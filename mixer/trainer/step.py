@@ -220,9 +220,10 @@ class StepRunner:
 
     def _measured(self, plan: Plan) -> BoolArray | None:
         """Returns the streams whose losses the step shows, bool `[num_streams]`; `None` for all."""
-        if self._run.step.counts.mixed_up[1]:
+        measured = self._run.present_loader.measured(plan)
+        if measured is None and self._run.step.counts.mixed_up[1]:
             return np.zeros(len(plan.counts), dtype=np.bool_)
-        return self._run.present_loader.measured(plan)
+        return measured
 
     def _note_times(self, batch: StepBatch) -> None:
         self._times = dict(

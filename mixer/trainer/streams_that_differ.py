@@ -181,12 +181,12 @@ class StreamDifferences:
         if lack is not None:
             logger.warning("Stream %r: %s", stream.name, lack)
 
-    def collated(self, number: int, sample: Any) -> Mapping[str, Any] | None:
-        """Makes a micro-batch of one sample; `None` if that fails, which is reported when the sample is used."""
+    def collated(self, number: int, sample: Any, times: int = 1) -> Mapping[str, Any] | None:
+        """Makes a micro-batch of one sample, so many times; `None` if that fails, as is reported when it is used."""
         form = self.specifics.get(number, StreamSpecifics())
         collator, inputs = form.collator or self._loading.common_collator, None
         with tried(f"A sample of stream {self._streams[number].name!r} cannot be collated."):
-            inputs = collator([copy.copy(sample)])  # some collators remove columns from their input
+            inputs = collator([copy.copy(sample) for _ in range(times)])  # some remove columns from their input
         if not isinstance(inputs, Mapping):
             return None
         return inputs if form.task is None else {**inputs, TASK: form.task}
@@ -209,11 +209,12 @@ class StreamDifferences:
             return False
         if len(samples) < 2:
             return True
-        collated = (self.collated(number, sample) for number, sample in samples.items())
-        known = [inputs for inputs in collated if inputs is not None]
+        for times in (1, 2):  # a collator may need several samples
+            collated = (self.collated(number, sample, times) for number, sample in samples.items())
+            if known := [inputs for inputs in collated if inputs is not None]:
+                break
         with seeded(0):
-            # A collator that makes nothing of a single sample may need several.
-            return len(known) in (0, len(samples)) and can_share_batch(
+            return len(known) == len(samples) and can_share_batch(
                 self._loading.common_collator, [*samples.values()], known
             )
 

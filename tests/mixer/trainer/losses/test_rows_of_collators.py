@@ -98,6 +98,15 @@ def test_a_collator_that_needs_several_samples_gets_them(tmp_path: Path) -> None
     assert len(gradients) == 4
 
 
+def test_many_streams_take_turns(tmp_path: Path) -> None:
+    many = {f"s{number}": _marked(6, number, "sequence-classification", {2}) for number in range(20)}
+    args = arguments(tmp_path, per_device_train_batch_size=32, remove_unused_columns=False)
+    trainer = MixingTrainer(build_model("bert-classifier"), args, marked_twice, many, nonfinite="raise")
+    trainer.train()
+    rows = trainer.ledger.to_pandas()
+    assert rows[rows["count"] > 0].groupby("step")["loss"].count().tolist() == [16] * 3
+
+
 def as_user_dict(samples: list[Any]) -> Any:
     return UserDict(default_data_collator(_bare(samples)))
 
