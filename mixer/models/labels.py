@@ -66,11 +66,11 @@ def check_label_column(name: str, dataset: Any, num_classes: int, head: str) -> 
     _check(name, extremes["min"], extremes["max"], num_classes, head)
 
 
-def check_label_values(name: str, dataset: Any, num_classes: int | None, head: str) -> None:
+def check_label_values(called: str, dataset: Any, num_classes: int | None, head: str) -> None:
     """Refuses missing labels, and labels of classes that are no whole numbers, in a column of a data set.
 
     Args:
-        name: The stream's name.
+        called: Name of the data set, as the beginning of a sentence.
         dataset: Its data set.
         num_classes: The head's classes; `None` if its labels are no classes.
         head: Name of the head in an error.
@@ -83,7 +83,7 @@ def check_label_values(name: str, dataset: Any, num_classes: int | None, head: s
     column = next((column for column in LABEL_COLUMNS if column in dataset.column_names), None)
     if column is None:
         return
-    kind, called = dataset.features.arrow_schema.field(column).type, f"Stream {name!r}: its column {column!r}"
+    kind, called = dataset.features.arrow_schema.field(column).type, f"{called}: its column {column!r}"
     if num_classes is not None and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise ValueError(
             f"{called} has text where {head} takes numbers of classes: number them, as in "

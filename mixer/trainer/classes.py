@@ -13,7 +13,7 @@ from transformers import Trainer
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.stream import is_iterable
 from mixer.models.class_names import NamedClasses, check_same_classes, find_class_names, warn_of_config
-from mixer.models.labels import LABEL_COLUMNS
+from mixer.models.labels import LABEL_COLUMNS, check_label_values, num_classes_of
 from mixer.trainer.streams_that_differ import tried
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ def check_classes(
 ) -> None:
     """Refuses streams and evaluation sets of one head whose `ClassLabel`s have other numbers for the same classes.
 
+    Evaluation sets with missing labels, or with text or fractions for classes, are refused too.
+
     Args:
         trainer: The trainer.
         streams: The streams.
@@ -45,7 +47,9 @@ def check_classes(
     Raises:
         ValueError: Names both data sets, and the call that renumbers one.
     """
-    sets: Any = trainer.eval_dataset
+    model, sets = trainer.model, trainer.eval_dataset
+    if model is None:
+        return
     by_name = sets if isinstance(sets, dict) else {} if sets is None else {"": sets}
     if trainer.args.eval_strategy == "no" and any(differences.tasks):
         by_name = {}  # a set that is never evaluated needs no head
@@ -56,10 +60,24 @@ def check_classes(
     for stream, task in zip(streams, differences.tasks, strict=True):
         whole.append((f"Stream {stream.name!r}", stream.dataset, stream, task))
     whole += [(called, own, *evaluation.treated_like(name)) for called, name, own in parts]
+    for called, own, like, task in whole[len(streams) :]:
+        if trainer.args.eval_strategy != "no" and _is_stock(trainer, like):
+            head = f"the head {task!r}" if task else "the model's head"
+            check_label_values(called, own, num_classes_of(model, task), head)
     found = (_named(trainer, differences, *own) for own in whole)
     by_head = check_same_classes(one for one in found if one is not None)
-    if trainer.model is not None and "" in by_head:
-        warn_of_config(trainer.model, by_head[""])
+    if "" in by_head:
+        warn_of_config(model, by_head[""])
+
+
+def _is_stock(trainer: Trainer, stream: Stream | None) -> bool:
+    """Whether labels reach the model as they are: without preprocessing, by a collator of transformers."""
+    if stream is not None and (stream.preprocess is not None or stream.compute_loss_func is not None):
+        return False
+    if trainer.compute_loss_func is not None or type(trainer).compute_loss != Trainer.compute_loss:
+        return False
+    collator: Any = (None if stream is None else stream.data_collator) or trainer.data_collator
+    return str(getattr(collator, "__module__", "")).startswith("transformers.")
 
 
 def _named(
@@ -80,13 +98,11 @@ def _keeps_numbers(
     trainer: Trainer, differences: StreamDifferences, dataset: Any, stream: Stream | None, column: str
 ) -> bool:
     """Whether the model gets the numbers in a column, as far as some samples tell: preprocessing may change them."""
-    preprocess = None if stream is None else stream.preprocess
-    collator: Any = (None if stream is None else stream.data_collator) or trainer.data_collator
-    is_stock = str(getattr(collator, "__module__", "")).startswith("transformers.")
     if not isinstance(dataset, datasets.Dataset) or not len(dataset):
         return True
-    if is_stock and preprocess is None and dataset.format["type"] != "custom":
+    if _is_stock(trainer, stream) and dataset.format["type"] != "custom":
         return True
+    preprocess = None if stream is None else stream.preprocess
     places = np.unique(np.linspace(0, len(dataset) - 1, _MOST_TRIED).astype(np.int64)).tolist()
     numbers = dataset.with_format(None).select_columns([column])[places][column]
     samples, labels = preprocessed(dataset, preprocess), None

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mixer.trainer.run import Run, Steering
 
 _PREFIX, _SUFFIX, _OBJECTIVE = "eval_", "_loss", "objective"
+_NO_CALL = TrainerCallback.on_evaluate
 _TIMINGS = ("_runtime", "_per_second", "_preparation_time")
 _MOST_LOOKED_AT = 100  # samples of a set in search of a label
 logger = logging.get_logger(__name__)
@@ -114,21 +115,22 @@ def _check_objective_metric(args: TrainingArguments, objective: Objective | None
 
 
 def _may_be_computed(key: str, trainer: Trainer, has_metrics: bool) -> bool:
-    """Whether `compute_metrics` may return this metric, such as `eval_math_aux_loss`, or a callback may add it."""
-    sets = trainer.eval_dataset
-    for callback in trainer.callback_handler.callbacks:
-        if type(callback).on_evaluate is not TrainerCallback.on_evaluate and not _is_ours(type(callback)):
-            return True
-    # Other metrics of several sets are averages over them.
-    is_loss = key.endswith(_SUFFIX)
-    of_sets = not isinstance(sets, dict) or not is_loss or any(key.startswith(f"{_PREFIX}{name}_") for name in sets)
+    """Whether `compute_metrics` may return this metric, such as `eval_math_aux_loss`, or the user's code add it."""
+    sets, is_loss = trainer.eval_dataset, key.endswith(_SUFFIX)
+    adds = [
+        *(kind for kind in type(trainer).__mro__ if {"evaluation_loop", "prediction_step"} & vars(kind).keys()),
+        *(type(one) for one in trainer.callback_handler.callbacks if type(one).on_evaluate != _NO_CALL),
+    ]
+    if not is_loss and not all(map(_is_ours, adds)):
+        return True
+    # Other metrics may be averages over several sets.
+    of_sets = not (is_loss and isinstance(sets, dict)) or any(key.startswith(f"{_PREFIX}{name}_") for name in sets)
     return has_metrics and of_sets
 
 
 def _evaluates_itself(trainer: Trainer) -> bool:
     """Whether a user's class overrides `evaluate`, which may then return other metrics."""
-    names = ("evaluate", "evaluation_loop", "prediction_step")
-    return any(not _is_ours(kind) for kind in type(trainer).__mro__ if any(name in vars(kind) for name in names))
+    return any("evaluate" in vars(kind) and not _is_ours(kind) for kind in type(trainer).__mro__)
 
 
 def _is_ours(kind: type) -> bool:
@@ -229,7 +231,7 @@ class StreamEvaluation:
             if inputs is None:
                 return None
             lack = find_lack_of_labels(trainer.model, inputs, dataset, sample)
-            if lack is not None or bool(losses.labels_per_row(inputs).any()):
+            if lack is not None or (counted := losses.labels_per_row(inputs)).any() or not len(counted):
                 return lack
         return (
             f"none of its samples ({len(places)} of {num_samples} were looked at) has a label that counts: all labels "

@@ -111,7 +111,7 @@ class StreamDifferences:
             # A user's collator may change the labels of the data set.
             is_stock = str(getattr(collator, "__module__", "")).startswith("transformers.")
             if stream.preprocess is None and is_stock:
-                check_label_values(stream.name, stream.dataset, number, _head(task))
+                check_label_values(f"Stream {stream.name!r}", stream.dataset, number, _head(task))
                 if number is not None:
                     check_label_column(stream.name, stream.dataset, number, _head(task))
         return num_classes

@@ -101,6 +101,13 @@ def test_numbers_that_mean_the_same_are_accepted(tmp_path: Path, data: Any) -> N
     _build(tmp_path, data)
 
 
+@pytest.mark.parametrize("labels", [[0, None, 1], [0.0, 1.0, 2.0], ["x", "y", "z"]])
+def test_labels_of_evaluation_sets_are_numbers_of_classes(tmp_path: Path, labels: list[Any]) -> None:
+    held_out = Dataset.from_dict({"input_ids": [[1, 2, 3]] * 3, "label": labels})
+    with pytest.raises(ValueError, match=r"eval_dataset\['b'\]: its column 'label'"):
+        _build(tmp_path, {"a": _table(None)}, eval_dataset={"b": held_out})
+
+
 def test_heads_have_classes_of_their_own(tmp_path: Path) -> None:
     model = multi_task({"one": Head(3), "two": Head(3)})
     data = {"one": _table(KNOWN), "two": _table(SWAPPED)}
