@@ -280,7 +280,9 @@ class StreamEvaluation:
         trainer: Any = self._trainer
         by_set, keys = metrics_by_set(metrics, prefix, sets), {name: f"{prefix}_{name}_loss" for name in sets}
         losses = {name: metrics[key] for name, key in keys.items() if key in metrics}
-        labelled = {name: loss for name, loss in losses.items() if name not in self._without_labels}
+        labelled = {
+            name: loss for name, loss in losses.items() if name not in self._without_labels or math.isfinite(loss)
+        }
         if losses := labelled or losses:
             mean, worst = mean_loss(losses, run.options.mixture.eval_weights), worst_loss(losses)
             summary = {f"{prefix}_loss": mean, f"{prefix}_worst_loss": worst}
