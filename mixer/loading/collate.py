@@ -13,6 +13,7 @@ from mixer.loading.reader import collates_without_randomness
 from mixer.loading.transport import Columns, Row, Samples, stack_rows
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.models.inputs import TASK
+from mixer.models.labels import LABEL_COLUMNS
 from mixer.utils.random_state import seeded
 
 Collator = Callable[[list[Any]], Any]
@@ -126,6 +127,8 @@ class Collation:
         except Exception as error:
             which = f" All its samples belong to stream {self.names[stream_id]!r}." if stream_id >= 0 else ""
             error.add_note(f"While collating micro-batch {number} of step {step}.{which}")
+            for note in _unfit_values(loaded.samples(selection)):
+                error.add_note(note)
             if isinstance(error, KeyError) and (removed := self._removed_columns(loaded, selection)):
                 error.add_note(
                     f"remove_unused_columns=True removed the columns {removed}, which the model's forward does not "
@@ -162,6 +165,15 @@ class Collation:
             else value
             for name, value in inputs.items()
         }
+
+
+def _unfit_values(samples: Sequence[Any]) -> list[str]:
+    """Describes values that few collators take: a sentence each."""
+    rows = [sample for sample in samples if isinstance(sample, Mapping)]
+    missing = sorted({str(name) for row in rows for name, value in row.items() if value is None})
+    texts = [name for name in LABEL_COLUMNS if any(isinstance(row.get(name), str) for row in rows)]
+    notes = [f"Some of its samples have no value (None) in {missing}."] if missing else []
+    return notes + ([f"Its labels in {texts} are text: number the classes."] if texts else [])
 
 
 def batch_mapping(inputs: Any) -> Mapping[str, Any]:

@@ -34,6 +34,7 @@ class StepCounts:
         signals: `[NUM_SIGNALS]`: number of ranks that received each signal that ends a run.
         num_rows: Rows of the micro-batches.
         squared_items: Sum of the squares of the rows' items.
+        mixed_up: Rows and samples of micro-batches of several streams whose rows are not their samples.
     """
 
     items: Int64Array
@@ -44,6 +45,7 @@ class StepCounts:
     signals: tuple[int, ...] = (0,) * NUM_SIGNALS
     num_rows: int = 0
     squared_items: int = 0
+    mixed_up: tuple[int, int] = (0, 0)
 
     @property
     def is_even(self) -> bool:
@@ -89,7 +91,8 @@ def confirm(
         return own
     halves = divmod(0 if plan is None else plan.fingerprint(), _HALF)
     head = np.array([error is not None, *halves, *(half * half for half in halves)], dtype=np.int64)
-    counts = np.array([own.num_larger, own.num_first, own.num_rows, own.squared_items, *own.signals])
+    of_rows = (own.num_rows, own.squared_items, *own.mixed_up)
+    counts = np.array([own.num_larger, own.num_first, *of_rows, *own.signals])
     skipped = zeros if own.skipped is None else own.skipped
     message = ranks.total(np.concatenate([head, own.items, own.tokens, skipped, counts]))
     num_failures, *sums = message[:5].tolist()
@@ -99,8 +102,9 @@ def confirm(
     if any(ranks.world_size * sums[half + 2] != sums[half] ** 2 for half in (0, 1)):
         _raise_disagreement(ranks, plan)
     items, tokens, skipped = message[5 : -len(counts)].reshape(3, num_streams)
-    num_larger, num_first, num_rows, squared_items, *signals = message[-len(counts) :].tolist()
-    return StepCounts(items, tokens, num_larger, num_first, skipped, tuple(signals), num_rows, squared_items)
+    num_larger, num_first, num_rows, squared_items, *more = message[-len(counts) :].tolist()
+    mixed_up, signals = (more[0], more[1]), tuple(more[2:])
+    return StepCounts(items, tokens, num_larger, num_first, skipped, signals, num_rows, squared_items, mixed_up)
 
 
 def _raise_disagreement(ranks: RankSync, plan: Plan | None) -> None:

@@ -13,6 +13,7 @@ from transformers.utils import logging
 
 from mixer.mixture.bad_samples import OnSampleError, Skipping, check_choice
 from mixer.mixture.cursor import GrowingDataset
+from mixer.mixture.splits import find_held_out
 from mixer.policies.contract import Mixture
 from mixer.utils.arrays import Int64Array
 from mixer.utils.recorded_arguments import NamesArguments
@@ -21,7 +22,6 @@ from mixer.utils.text import safe_name, safe_names
 logger = logging.get_logger(__name__)
 # Libraries of datasets, which take seconds to import.
 _LIBRARIES = ("torch.utils.data", "datasets")
-_SPLIT_NAMES = frozenset({"train", "validation", "valid", "val", "dev", "eval", "test"})
 
 
 @dataclass(frozen=True)
@@ -414,10 +414,10 @@ def _check_streams(streams: Sequence[Stream], called: str) -> None:
     names = [stream.name for stream in streams]
     if "other" in names:
         raise ValueError("The stream name 'other' is reserved for the log entry loss/other; rename the stream.")
-    if len(names) > 1 and _SPLIT_NAMES.issuperset(names):
+    if held_out := find_held_out(names):
         raise ValueError(
-            f"The streams {names} look like the splits of one dataset; mixing them would train on held-out data. "
-            "Pass the training split only, or rename the streams."
+            f"The streams {names} look like the splits of one dataset; mixing them would train on held-out data: "
+            f"{held_out}. Pass the training splits only, or rename the streams if they are sources of their own."
         )
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -66,6 +66,65 @@ def check_label_column(name: str, dataset: Any, num_classes: int, head: str) -> 
     _check(name, extremes["min"], extremes["max"], num_classes, head)
 
 
+def check_label_values(called: str, dataset: Any, num_classes: int | None, head: str) -> None:
+    """Refuses missing labels, and labels of classes that are no whole numbers, in a column of a data set.
+
+    Args:
+        called: Name of the data set, as the beginning of a sentence.
+        dataset: Its data set.
+        num_classes: The head's classes; `None` if its labels are no classes.
+        head: Name of the head in an error.
+
+    Raises:
+        ValueError: With the column and the way out.
+    """
+    if not isinstance(dataset, datasets.Dataset) or dataset.format["type"] == "custom":
+        return
+    column = next((column for column in LABEL_COLUMNS if column in dataset.column_names), None)
+    if column is None:
+        return
+    kind, called = dataset.features.arrow_schema.field(column).type, f"{called}: its column {column!r}"
+    if num_classes is not None and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise ValueError(
+            f"{called} has text where {head} takes numbers of classes: number them, as in "
+            f"dataset.class_encode_column({column!r})."
+        )
+    if num_classes is not None and pa.types.is_floating(kind):
+        raise ValueError(f"{called} has fractions ({kind}). {_of_classes(num_classes, head, column)}")
+    values = dataset.select_columns(column).with_format("arrow")[:][column]
+    if values.null_count:
+        raise ValueError(
+            f"{called} has {values.null_count} rows without a label (None), the first of them row "
+            f"{pc.index(pc.is_null(values), True).as_py()}. Leave them out, as in dataset.filter(lambda row: "
+            f"row[{column!r}] is not None), or set labels that are to be ignored to -100."
+        )
+
+
+def check_whole_numbers(name: str, labels: Any, num_classes: int, head: str) -> None:
+    """Refuses labels that are fractions where a head takes the numbers of classes.
+
+    Args:
+        name: The stream's name.
+        labels: Labels of a micro-batch; those by class, `[num_rows, num_classes]`, may be fractions.
+        num_classes: The head's classes.
+        head: Name of the head in an error.
+
+    Raises:
+        ValueError: With the type of the labels.
+    """
+    if isinstance(labels, Tensor) and labels.is_floating_point() and labels.shape[1:] != (num_classes,):
+        kind = str(labels.dtype).removeprefix("torch.")
+        raise ValueError(f"Stream {name!r}: its labels are fractions ({kind}). {_of_classes(num_classes, head)}")
+
+
+def _of_classes(num_classes: int, head: str, column: str = "label") -> str:
+    return (
+        f"But {head} takes the numbers of its {num_classes} classes: convert them, as in "
+        f"dataset.cast_column({column!r}, datasets.Value('int64')); or, if they are values to predict, use a head for "
+        "regression."
+    )
+
+
 def find_lack_of_labels(model: nn.Module, inputs: Mapping[str, Any], dataset: Any, sample: Any) -> str | None:
     """Describes the lack of labels in a micro-batch, for an error.
 
@@ -83,6 +142,8 @@ def find_lack_of_labels(model: nn.Module, inputs: Mapping[str, Any], dataset: An
     returns_loss = can_return_loss(kind)  # type: ignore[no-untyped-call]
     if not names or returns_loss or any(inputs.get(name) is not None for name in names):
         return None
+    if isinstance(sample, Mapping) and any(sample.get(column, 0) is None for column in LABEL_COLUMNS):
+        return "its first sample has no label (None). Leave such samples out, or set labels to be ignored to -100."
     columns = getattr(dataset, "column_names", None) or (list(sample) if isinstance(sample, Mapping) else [])
     return (
         f"a micro-batch of it has {list(inputs)}, but {kind.__name__} needs {' or '.join(names)} for its loss. Its "

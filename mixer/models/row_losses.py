@@ -1,6 +1,7 @@
 """Per-row losses of a micro-batch, read from the training's own forward pass."""
 
 import inspect
+import statistics
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -58,8 +59,9 @@ def tokens_per_row(inputs: Mapping[str, Any]) -> Tensor:
 
 
 def num_rows(inputs: Mapping[str, Any]) -> int:
-    """Returns the number of rows of a micro-batch: the length of its first tensor, 0 without one."""
-    return next((len(value) for value in inputs.values() if isinstance(value, Tensor) and value.dim()), 0)
+    """Returns the number of rows of a micro-batch: labels, or the length of most tensors; 0 without a tensor."""
+    lengths = {name: len(value) for name, value in inputs.items() if isinstance(value, Tensor) and value.dim()}
+    return lengths.get("labels") or (statistics.mode(lengths.values()) if lengths else 0)
 
 
 class _ItemCrossEntropy(TorchFunctionMode):

@@ -7,6 +7,7 @@ import datasets
 from transformers import IntervalStrategy, TrainingArguments
 from transformers.utils import logging
 
+from mixer.mixture.splits import is_held_out
 from mixer.policies.contract import weights_array
 from mixer.recipe.data.splits import check_disjoint
 from mixer.recipe.streams import StreamRecipe
@@ -35,6 +36,11 @@ def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:
                 f"streams.{name}: give data (path: a name on the hub, a file or a folder) or factory, a function that "
                 f"gives a data set; it has neither. The other streams are {others}."
             )
+        split = stream.train_split if stream.data is None else stream.data.split
+        held_out = [part for part in (own.partition("[")[0].strip() for own in split.split("+")) if is_held_out(part)]
+        if held_out:
+            field = "train_split" if stream.data is None else "data.split"
+            logger.warning("streams.%s.%s: %r is trained on, which data sets hold out.", name, field, held_out[0])
         if stream.data is not None and stream.data.validation_split is not None:
             check_disjoint(stream.data.split, stream.data.validation_split, f"streams.{name}.data")
     without = [name for name, stream in streams.items() if stream.weight is None]

@@ -12,6 +12,7 @@ import transformers
 from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 
+from mixer.models.class_names import NamedClasses, check_same_classes
 from mixer.models.heads import Head
 from mixer.models.inputs import heads_of, inner_model, takes_task
 from mixer.models.multi_task import MultiTaskModel
@@ -161,7 +162,12 @@ def with_lora(model: PreTrainedModel, arguments: Mapping[str, Any], task: Task) 
     return adapted  # type: ignore[no-any-return]
 
 
-def note_class_names(model: nn.Module, heads: Mapping[str, str], names: Mapping[str, Sequence[str]]) -> None:
+def note_class_names(
+    model: nn.Module,
+    heads: Mapping[str, str],
+    names: Mapping[str, Sequence[str]],
+    of_sets: Mapping[tuple[str, str], Sequence[str]] | None = None,
+) -> None:
     """Writes the names of classes into the model's configuration, which is saved with the model.
 
     A model with one head gets `id2label` and `label2id`; one with several gets `class_names`, by head.
@@ -170,25 +176,22 @@ def note_class_names(model: nn.Module, heads: Mapping[str, str], names: Mapping[
         model: The model.
         heads: The head of each stream; ignored for a model with one head.
         names: The names of each stream's classes in the order of their numbers, for streams that have names.
+        of_sets: Those of sets that are not trained on, by field and name.
 
     Raises:
-        ValueError: If streams that share a head number their classes differently.
+        ValueError: If streams or sets that share a head number their classes differently.
     """
-    by_head: dict[str, str] = {}
     has_several = takes_task(model)
-    for stream in names:
-        first = by_head.setdefault(heads[stream] if has_several else "", stream)
-        if list(names[first]) != list(names[stream]):
-            raise ValueError(
-                f"streams.{stream}.format: its labels are {list(names[stream])}, and those of {first!r}, which shares "
-                f"its head, {list(names[first])}: the same number would mean two things. Give both the same "
-                "Labelled(labels=[...])."
-            )
+    whole = {("streams", stream): own for stream, own in names.items()} | dict(of_sets or {})
+    by_head = check_same_classes(
+        NamedClasses(f"{field}.{name}.format", repr(name), own, head=heads.get(name, name) if has_several else "")
+        for (field, name), own in whole.items()
+    )
     config: Any = getattr(inner_model(model), "config", None)
     if config is None or not by_head:
         return
     if heads_of(model) is not None:
-        config.class_names = {head: list(names[stream]) for head, stream in by_head.items()}
-    elif not has_several and getattr(config, "num_labels", None) == len(names[by_head[""]]):
-        config.id2label = dict(enumerate(names[by_head[""]]))
+        config.class_names = {head: list(own.names) for head, own in by_head.items()}
+    elif not has_several and getattr(config, "num_labels", None) == len(by_head[""].names):
+        config.id2label = dict(enumerate(by_head[""].names))
         config.label2id = {name: number for number, name in config.id2label.items()}

@@ -155,12 +155,22 @@ class Recipe:
                 if self.streams[name].data is not None:
                     check_lengths(one.stream.dataset, f"streams.{name}")
         evaluation = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
-        evaluation |= self.build_sets("evaluation", self.evaluation, tokenizer)
+        sets = {
+            "evaluation": self.build_sets("evaluation", self.evaluation, tokenizer),
+            "targets": self.build_sets("targets", self.targets, tokenizer),
+        }
+        evaluation |= rows_of(sets["evaluation"])
         check_evaluation(self.streams, evaluation, self.training)
         with _naming(model_field):
             model = self.model.build(has_weights)
         heads = {name: one.stream.head or name for name, one in built.items()}
-        note_class_names(model, heads, {name: one.class_names for name, one in built.items() if one.class_names})
+        of_sets = {(field, name): one.class_names for field, own in sets.items() for name, one in own.items()}
+        note_class_names(
+            model,
+            heads,
+            {name: one.class_names for name, one in built.items() if one.class_names},
+            {place: names for place, names in of_sets.items() if names},
+        )
         collator = None if tokenizer is None or not self._reads_rows else collator_for(self.model.task, tokenizer)
         trainer = (MixingTrainer if has_weights else WeightlessTrainer)(
             model=model,
@@ -168,7 +178,7 @@ class Recipe:
             data_collator=collator,
             train_dataset=[one.stream for one in built.values()],
             eval_dataset=evaluation or None,
-            targets=self.build_sets("targets", self.targets, tokenizer) or None,
+            targets=rows_of(sets["targets"]) or None,
             processing_class=tokenizer,
             reference_model=reference,
             **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in _BUILT},
@@ -191,8 +201,8 @@ class Recipe:
 
         return _on_first_ranks_first(self.training, build) if self._reads_rows else build()
 
-    def build_sets(self, called: str, sets: Mapping[str, StreamRecipe], tokenizer: Any) -> dict[str, Any]:
-        """Builds data sets that are not trained on: the validation split of each, or all its rows.
+    def build_sets(self, called: str, sets: Mapping[str, StreamRecipe], tokenizer: Any) -> dict[str, BuiltStream]:
+        """Builds data sets that are not trained on.
 
         Args:
             called: Name of the field in errors: `"evaluation"` or `"targets"`.
@@ -206,8 +216,7 @@ class Recipe:
         if twice:
             raise ValueError(f"evaluation: {twice} are streams, whose evaluation sets are their own validation rows.")
         with _naming(called):
-            built = {name: own.build(name, tokenizer, self.model.task) for name, own in sets.items()}
-        return {name: one.stream.dataset if one.evaluation is None else one.evaluation for name, one in built.items()}
+            return {name: own.build(name, tokenizer, self.model.task) for name, own in sets.items()}
 
     def load_tokenizer(self) -> Any:
         """Loads the tokenizer, with a pad token if the recipe reads rows; `None` for a recipe without one.
@@ -221,6 +230,15 @@ class Recipe:
     def _reads_rows(self) -> bool:
         """Whether the recipe itself reads or formats rows of some stream, beside data sets from functions."""
         return any(stream.data is not None or stream.format is not None for stream in self.streams.values())
+
+
+def rows_of(sets: Mapping[str, BuiltStream]) -> dict[str, Any]:
+    """Returns the rows of sets that are not trained on: the validation split of each, or all its rows.
+
+    Args:
+        sets: The sets by name.
+    """
+    return {name: one.stream.dataset if one.evaluation is None else one.evaluation for name, one in sets.items()}
 
 
 def load_tokenizer(tokenizer: str | Factory | None, task: str, pads: bool) -> Any:

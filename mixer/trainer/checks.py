@@ -4,6 +4,7 @@ import inspect
 import itertools
 import os
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 from accelerate import Accelerator
@@ -170,6 +171,19 @@ def check_choice(option: str, value: object, choices: Any) -> None:
     """
     if value not in get_args(choices):
         raise ValueError(f"{option} must be one of {', '.join(map(repr, get_args(choices)))}, got {value!r}.")
+
+
+def check_output_folder(args: TrainingArguments | None) -> None:
+    """Refuses an output folder that is a file, or would lie in one.
+
+    Raises:
+        ValueError: With the file.
+    """
+    output = None if args is None else args.output_dir
+    folder = Path(output or ".").absolute()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        raise ValueError(f"output_dir={str(output)!r}: {existing} is a file. Name a folder, which the run creates.")
 
 
 def check_class(trainer_class: type[Trainer], mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:

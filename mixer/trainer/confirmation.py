@@ -108,20 +108,24 @@ class StepConfirmation:
         items, tokens = np.zeros((2, num_streams), dtype=np.int64)
         self._run.step.micro_items = micro_items = []
         num_first = num_rows = squared_items = 0
+        mixed_up = np.zeros(2, dtype=np.int64)
         for micro in batch.micro_batches:
             with self._losses.naming_streams(micro):
                 per_row = self._losses.items_per_row(micro)
             numbers = per_row.cpu().numpy()
             micro_items.append(0 if micro.is_padding else int(numbers.sum()))
             if not micro.is_padding:
+                own_tokens = tokens_per_row(micro.inputs).cpu().numpy()
                 items += _by_stream(numbers, micro, num_streams)
-                tokens += _by_stream(tokens_per_row(micro.inputs).cpu().numpy(), micro, num_streams)
+                tokens += _by_stream(own_tokens, micro, num_streams)
+                mixed_up += _mixed_up(micro, numbers, own_tokens)
                 num_first += self._losses.num_first_labels(micro, per_row)
                 num_rows += len(numbers)
                 squared_items += int(numbers @ numbers)
         skipped = np.bincount([stream_id for stream_id, _ in batch.broken], minlength=num_streams)
         num_larger = int(self._is_larger(batch))
-        return StepCounts(items, tokens, num_larger, num_first, skipped, self._signals(), num_rows, squared_items)
+        of_rows = num_rows, squared_items, (int(mixed_up[0]), int(mixed_up[1]))
+        return StepCounts(items, tokens, num_larger, num_first, skipped, self._signals(), *of_rows)
 
     def _is_larger(self, batch: StepBatch) -> bool:
         """Whether a step has a micro-batch larger than any before."""
@@ -155,6 +159,13 @@ def explained(error: Exception | None, trainer: Trainer) -> Exception | None:
 
 def _by_stream(numbers: Int64Array, micro: MicroBatch, num_streams: int) -> Int64Array:
     ids = micro.stream_ids
-    if len(numbers) != len(ids):  # packed rows of one stream, or the run will separate streams
-        ids, numbers = ids[:1], numbers.sum(keepdims=True)
+    if len(numbers) != len(ids):  # rows of one stream; of several their samples tell the shares
+        numbers = np.diff(np.arange(len(ids) + 1) * numbers.sum() // len(ids))
     return np.bincount(ids, weights=numbers, minlength=num_streams).astype(np.int64)
+
+
+def _mixed_up(micro: MicroBatch, *numbers: Int64Array) -> tuple[int, int]:
+    """Counts rows and samples of a micro-batch of several streams, if rows and samples are not one to one."""
+    ids = micro.stream_ids
+    others = [len(own) for own in numbers if len(own) != len(ids) and own.any()]
+    return (others[0], len(ids)) if others and (ids != ids[0]).any() else (0, 0)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
 from mixer.ledger.evaluated_losses import check_eval_weights, mean_loss, metrics_by_set, worst_loss
@@ -19,6 +19,8 @@ from mixer.mixture.resolve import check_metrics
 from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_task
 from mixer.models.labels import find_lack_of_labels
 from mixer.trainer.best_of_each import save_best_of_each
+from mixer.trainer.metrics import checking_metrics
+from mixer.trainer.seam import note_removed_columns
 from mixer.trainer.streams_that_differ import StreamDifferences, tried
 from mixer.utils.attributes import attributes_held
 
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from mixer.trainer.run import Run, Steering
 
 _PREFIX, _SUFFIX, _OBJECTIVE = "eval_", "_loss", "objective"
+_NO_CALL = TrainerCallback.on_evaluate
+_TIMINGS = ("_runtime", "_per_second", "_preparation_time")
+_MOST_LOOKED_AT = 100  # samples of a set in search of a label
 logger = logging.get_logger(__name__)
 
 
@@ -79,13 +84,21 @@ def check_best_metric(trainer: Trainer, has_metrics: bool, objective: Objective 
         _check_objective_metric(args, objective)
         return
     known = [_PREFIX + "loss", *(f"{_PREFIX}{name}{_SUFFIX}" for name in (("worst", *sets) if sets else ()))]
-    if key in known or not key.endswith(_SUFFIX) or _may_be_computed(key, trainer, has_metrics):
+    if key in known or key.endswith(_TIMINGS):
         return
     near = difflib.get_close_matches(key, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
+    if _may_be_computed(key, trainer, has_metrics):
+        if hint and trainer.is_world_process_zero():
+            logger.warning(
+                "metric_for_best_model=%r is none of the losses %s, so compute_metrics has to return it, else the "
+                "first evaluation ends the run.%s",
+                *(metric, known, hint),
+            )
+        return
     raise ValueError(
         f"metric_for_best_model={metric!r} names the loss of no evaluation set; the losses are {known}.{hint} Name one "
-        f"of them, or pass eval_dataset as a dict that contains the set."
+        f"of them, pass eval_dataset as a dict that contains the set, or return the metric from compute_metrics."
     )
 
 
@@ -102,15 +115,26 @@ def _check_objective_metric(args: TrainingArguments, objective: Objective | None
 
 
 def _may_be_computed(key: str, trainer: Trainer, has_metrics: bool) -> bool:
-    """Whether `compute_metrics` may return a loss of this name, such as `eval_math_aux_loss`."""
-    sets = trainer.eval_dataset
-    return has_metrics and (not isinstance(sets, dict) or any(key.startswith(f"{_PREFIX}{name}_") for name in sets))
+    """Whether `compute_metrics` may return this metric, such as `eval_math_aux_loss`, or the user's code add it."""
+    sets, is_loss = trainer.eval_dataset, key.endswith(_SUFFIX)
+    adds = [
+        *(kind for kind in type(trainer).__mro__ if {"evaluation_loop", "prediction_step"} & vars(kind).keys()),
+        *(type(one) for one in trainer.callback_handler.callbacks if type(one).on_evaluate != _NO_CALL),
+    ]
+    if not is_loss and not all(map(_is_ours, adds)):
+        return True
+    # Other metrics may be averages over several sets.
+    of_sets = not (is_loss and isinstance(sets, dict)) or any(key.startswith(f"{_PREFIX}{name}_") for name in sets)
+    return has_metrics and of_sets
 
 
 def _evaluates_itself(trainer: Trainer) -> bool:
     """Whether a user's class overrides `evaluate`, which may then return other metrics."""
-    own = [kind for kind in type(trainer).__mro__ if "evaluate" in vars(kind)]
-    return any(kind.__module__.split(".")[0] not in ("mixer", "transformers") for kind in own)
+    return any("evaluate" in vars(kind) and not _is_ours(kind) for kind in type(trainer).__mro__)
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.split(".")[0] in ("mixer", "transformers")
 
 
 class StreamEvaluation:
@@ -135,6 +159,8 @@ class StreamEvaluation:
         self.task: str | None = None  # of the set that is evaluated
         self._options: Mapping[str, Any] = {}  # for all sets of a dict
         self._stream: Stream | None = None
+        self._without_labels: set[str] = set()  # sets that have no loss
+        self.told_metrics: set[str] = set()  # metrics of the best model that were told not to be finite
 
     @property
     def has_metrics(self) -> bool:
@@ -163,20 +189,22 @@ class StreamEvaluation:
             self._task_of(name, stream)
             if isinstance(dataset, Sized):
                 called = f"eval_dataset[{name!r}]" if name else "eval_dataset"
-                self._check_set(called, dataset, stream, losses, differences)
+                if self._check_set(called, dataset, stream, losses, differences):
+                    self._without_labels.add(name)
 
     def _check_set(
         self, called: str, dataset: Any, stream: Stream | None, losses: StreamLosses, differences: StreamDifferences
-    ) -> None:
-        """Refuses an empty set, which would have no loss, and warns of one without labels."""
+    ) -> bool:
+        """Refuses an empty set, which would have no loss; warns of one without labels, and says whether it is one."""
         if not len(dataset):
             raise ValueError(
                 f"{called} is empty, so evaluations would return no loss for it. Add samples, leave it out, or set "
                 f"eval_strategy='no'."
             )
         lack = self._lack_of_labels(called, dataset, stream, losses, differences)
-        if lack is not None:
+        if lack is not None and self._trainer.is_world_process_zero():
             logger.warning("%s has no loss: %s", called, lack)
+        return lack is not None
 
     def _check_targets(self, steering: Steering | None, losses: StreamLosses, differences: StreamDifferences) -> None:
         """Refuses targets without labels, which would have no loss to steer by."""
@@ -193,15 +221,31 @@ class StreamEvaluation:
         has_own_loss = losses.is_users or (stream is not None and stream.compute_loss_func is not None)
         if trainer.model is None or has_own_loss or type(trainer).compute_loss != Trainer.compute_loss:
             return None
-        inputs = None
-        with tried(f"The first sample of {called} cannot be read."):
-            sample = preprocessed(dataset, None if stream is None else stream.preprocess)[0]
-            inputs = differences.collated(-1 if stream is None else self._streams.index(stream), sample)
-        return None if inputs is None else find_lack_of_labels(trainer.model, inputs, dataset, sample)
+        samples, num_samples = preprocessed(dataset, None if stream is None else stream.preprocess), len(dataset)
+        places = range(0, num_samples, max(num_samples // _MOST_LOOKED_AT, 1))[:_MOST_LOOKED_AT]
+        for place in places:  # the first one with a label is enough
+            inputs = None
+            with tried(f"Sample {place} of {called} cannot be read."):
+                sample = samples[place]
+                inputs = differences.collated_like(stream, sample)
+            if inputs is None:
+                return None
+            lack = find_lack_of_labels(trainer.model, inputs, dataset, sample)
+            if lack is not None or (counted := losses.labels_per_row(inputs)).any() or not len(counted):
+                return lack
+        return (
+            f"none of its samples ({len(places)} of {num_samples} were looked at) has a label that counts: all labels "
+            "are -100. Leave it out, or give it labels."
+        )
 
     def _stream_of(self, name: str) -> Stream | None:
         only = self._streams[0] if len(self._streams) == 1 else None  # a set of any name belongs to a single stream
         return next((stream for stream in self._streams if stream.name == name), only)
+
+    def treated_like(self, name: str) -> tuple[Stream | None, str | None]:
+        """Returns the stream that a set is treated like, and the model's argument `task` for it."""
+        stream = self._stream_of(name)
+        return stream, self._task_of(name, stream)
 
     # ---- Evaluating and predicting ----
 
@@ -235,7 +279,11 @@ class StreamEvaluation:
         """Adds the mean and the worst loss of several sets."""
         trainer: Any = self._trainer
         by_set, keys = metrics_by_set(metrics, prefix, sets), {name: f"{prefix}_{name}_loss" for name in sets}
-        if losses := {name: metrics[key] for name, key in keys.items() if key in metrics}:
+        losses = {name: metrics[key] for name, key in keys.items() if key in metrics}
+        labelled = {
+            name: loss for name, loss in losses.items() if name not in self._without_labels or math.isfinite(loss)
+        }
+        if losses := labelled or losses:
             mean, worst = mean_loss(losses, run.options.mixture.eval_weights), worst_loss(losses)
             summary = {f"{prefix}_loss": mean, f"{prefix}_worst_loss": worst}
             objective = run.options.mixture.objective
@@ -303,12 +351,19 @@ class StreamEvaluation:
                     "'eval_NAME' or 'test_NAME'.",
                     name,
                 )
+        compute_metrics = own.get("compute_metrics", self._trainer.compute_metrics)
+        if compute_metrics is not None:
+            own["compute_metrics"] = checking_metrics(compute_metrics, name)
         for attribute in ("label_names", "compute_loss_func", "data_collator"):
             if getattr(stream, attribute, None) is not None:
                 own[attribute] = getattr(stream, attribute)
         set_up = attributes_held(self, _stream=stream, task=self._task_of(name, stream))
         with attributes_held(self._trainer, **own), set_up:
-            yield
+            try:
+                yield
+            except KeyError as error:
+                note_removed_columns(self._trainer, error)
+                raise
 
     def _task_of(self, name: str, stream: Stream | None) -> str | None:
         """Returns the model's argument `task` for a set; raises a `ValueError` if it is needed but unknown."""

@@ -70,10 +70,12 @@ class LossTrials:
         self._confirmation, self._recovery = confirmation, recovery
         self._num_uneven = 0  # steps with unequal rows while a normalisation is tentative
         self._has_recounted = False  # whether the loss shifts labels unlike its model
+        self._has_told = False  # that rows of several streams were mixed up
         self._last_tried: list[Seen] = []  # the last loss of unknown kind, for some rows and for their halves
 
     def learned(self, batch: StepBatch) -> StepBatch:
         """Determines what is unknown of a step's losses; returns the step, which may have been loaded again."""
+        batch = self._sorted_out(batch)
         unknown = self._unknown_kinds(batch)
         return self._learn(batch, unknown) if unknown else batch
 
@@ -90,7 +92,15 @@ class LossTrials:
             self._num_uneven += 1
             tries_again |= self._num_uneven <= _MOST_UNEVEN
         again = [kind for kind in tentative if tries_again and not (is_even and known[kind].is_clear_if_even)]
+        if not self._is_parted_or_mixed_up:  # after steps whose rows were mixed up
+            again += [kind for kind in kinds if kind in known and not known[kind].rows_known]
         return [kind for kind in kinds if kind not in known or kind in again]
+
+    @property
+    def _is_parted_or_mixed_up(self) -> bool:
+        """Whether streams have micro-batches of their own, or rows of several are not their samples in this step."""
+        loader = self._run.present_loader
+        return loader.by_stream or loader.in_turns or self._run.step.counts.mixed_up[1] > 0
 
     def _learn(self, batch: StepBatch, kinds: Sequence[int]) -> StepBatch:
         """Determines how losses are normalised; reloads the step by stream if rows cannot be separated."""
@@ -103,26 +113,57 @@ class LossTrials:
                 losses.normalizations[kind] = normalization
         loader, known = self._run.present_loader, losses.normalizations.values()
         loader.keeps_samples = needs.recovers or needs.samples or any(one.is_tentative for one in known)
-        if all(one.rows_known for one in known) or loader.by_stream or loader.in_turns:
+        if all(one.rows_known for one in known) or self._is_parted_or_mixed_up:
             if items_were == [losses.normalization_of(kind).counts_rows for kind in kinds]:
                 return batch
             return self._confirmation.reconfirmed(batch)  # its items have changed
-        self._part_streams()
+        self._part_streams("The loss of this model cannot be separated by row")
         return self._confirmation.reloaded(batch)
 
-    def _part_streams(self) -> None:
-        """Separates streams into micro-batches of their own: all streams, or some in turns."""
+    def _sorted_out(self, batch: StepBatch) -> StepBatch:
+        """Deals with a collator whose rows are not its samples: packed or multiplied ones are separated by stream.
+
+        If only some are left out, a micro-batch of one stream might have none left. It is trained on as it is then, and
+        belongs to no stream, unless a hook needs its rows.
+        """
+        loader, (num_rows, num_samples) = self._run.present_loader, self._run.step.counts.mixed_up
+        if not num_samples or loader.by_stream or loader.in_turns:
+            return batch
+        collator: Any = self._trainer.data_collator
+        name = getattr(collator, "__qualname__", type(collator).__qualname__)
+        found = f"data_collator={name} made {num_rows} rows of {num_samples} samples of several streams"
+        if not num_rows < num_samples <= 2 * num_rows or self._run.hooks:
+            self._part_streams(f"In step {batch.plan.step} {found}: which row is of which stream cannot be told")
+            return self._confirmation.reloaded(batch)
+        if not self._has_told and self._trainer.is_world_process_zero():
+            self._has_told = True
+            logger.warning(
+                "In step %d %s. Which row is of which stream cannot be told, so the streams have no losses in such "
+                "steps; the model is trained on all rows. For losses by stream keep the rows that the collator leaves "
+                "out, with labels of -100, or set data_collator on each Stream, whose micro-batches are then its own.",
+                batch.plan.step,
+                found,
+            )
+        return batch
+
+    def _part_streams(self, reason: str) -> None:
+        """Separates streams into micro-batches of their own from now on: all streams, or some in turns.
+
+        Args:
+            reason: The reason, as the beginning of a sentence.
+        """
         loader, num_streams = self._run.present_loader, len(self._run.streams)
         loader.in_turns = loader.takes_turns and num_streams > STREAMS_IN_TURN
         loader.by_stream = not loader.in_turns
         if num_streams > 1 and self._trainer.is_world_process_zero():
             logger.warning(
-                "The loss of this model cannot be separated by row, so %s.",
+                "%s, so %s.",
+                reason,
                 f"a step measures the losses of {STREAMS_IN_TURN} of the {num_streams} streams, in turns: these get "
                 f"micro-batches of their own, up to {STREAMS_IN_TURN} more forwards per step, and the policy sees no "
                 "loss of the others"
                 if loader.in_turns
-                else "every micro-batch contains one stream only",
+                else "every micro-batch contains one stream from now on",
             )
 
     def _learn_kind(self, batch: StepBatch, kind: int) -> tuple[StepBatch, LossNormalization | None]:

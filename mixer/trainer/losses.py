@@ -179,7 +179,7 @@ class StreamLosses:
         """Counts the loss terms in each row of a micro-batch: int64 `[num_rows]`."""
         inputs, stream_ids = batch_mapping(micro.inputs), micro.stream_ids
         if self.normalization_of(micro.first_stream).counts_rows:
-            return torch.ones(len(stream_ids) or num_rows(inputs), dtype=torch.int64)
+            return torch.ones(num_rows(inputs) or len(stream_ids), dtype=torch.int64)
         return self.labels_per_row(inputs)
 
     def labels_per_row(self, inputs: Mapping[str, Any]) -> Tensor:

@@ -189,7 +189,9 @@ class MicroBatchTraining:
             return loss if loss.dtype not in _HALF else _unrounded(loss, rows.sum() * per_item)
         # A loss of several streams whose rows cannot be separated belongs to none of them. If its kind is still
         # unknown, it is 0 or not finite.
-        is_unknown = not losses.is_known(first) or self._run.present_loader.in_turns
+        is_unknown = (
+            not losses.is_known(first) or self._run.present_loader.in_turns or self._run.step.counts.mixed_up[1]
+        )
         sums[ids] += loss * (1 / per_item if is_single else 0.0 if is_unknown else float("nan"))
         return loss
 

@@ -31,6 +31,7 @@ from mixer.trainer.best_of_each import check_best_of_each
 from mixer.trainer.checkpointing.resume import Resuming
 from mixer.trainer.checkpointing.save import Checkpointing, HeldArguments
 from mixer.trainer.checks import check_arguments, check_budget
+from mixer.trainer.classes import check_classes
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.engines import EngineRequest, check_engine
 from mixer.trainer.evaluation import StreamEvaluation, check_best_metric
@@ -106,6 +107,7 @@ class Parts:
         self.resuming = Resuming(trainer, run, loop, self.checkpoints)
         self.search = Search(trainer, run, self.methods, self._check_again)
         evaluation.join(run, self.losses, self.differences, loop.agree)
+        check_classes(trainer, streams, self.differences, evaluation, options.steering)
         confirmation = StepConfirmation(trainer, run, self.losses, self.differences.check_classes, lambda: loop.signals)
         self.recovery = Recovery(trainer, run, self.losses, confirmation, rules)
         self.steps = StepRunner(trainer, run, self.losses, confirmation, self.recovery, self.methods, self.probe)

@@ -13,6 +13,7 @@ from transformers import trainer as trainer_module
 CHECKED_WITH = ("5.19.0", "5.23.0")
 
 OVERRIDDEN = {
+    "_determine_best_metric": "a metric that is not finite chooses no model",
     "_finalize_training": "the whole run is summed up, its part before a checkpoint too; a signal keeps checkpoints",
     "_get_collator_with_removed_columns": "a drop-in trainer gives the user's collator all columns",
     "_get_grad_norm": "policies and ledger need the norm, which no callback gets",
@@ -95,6 +96,16 @@ def collator_removing_columns(trainer: Any, collator: Any, description: str) -> 
 def without_unused_columns(trainer: Any, dataset: Any, description: str) -> Any:
     """Returns a data set without columns that the model does not take, if the arguments say so."""
     return trainer._remove_unused_columns(dataset, description=description)
+
+
+def note_removed_columns(trainer: Any, error: KeyError) -> None:
+    """Adds a note to an error of the user's code that misses a column, if the Trainer may have removed it."""
+    missing = str(error.args[0]) if error.args else ""
+    if trainer.args.remove_unused_columns and missing.isidentifier() and missing not in signature_columns(trainer):
+        error.add_note(
+            f"remove_unused_columns=True removes columns that the model's forward does not accept, such as "
+            f"{missing!r}, before a transform of the data set and the data_collator: set it to False if they need one."
+        )
 
 
 def loss_shifts_labels(trainer: Any) -> bool:

@@ -30,18 +30,21 @@ from transformers.utils import logging
 from mixer.loading.result import StepResult, read_together
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.trainer.hooks import ForwardResult
+from mixer.trainer.labels_seen import LabelsSeen
 from mixer.trainer.loss_trials import LossTrials
 from mixer.trainer.micro_batch import MicroBatchTraining
 from mixer.trainer.observers.reference import compared_in
 from mixer.utils.attributes import MethodReplaced
 
 if TYPE_CHECKING:
+    from mixer.mixture.plan import Plan
     from mixer.trainer.confirmation import StepConfirmation
     from mixer.trainer.losses import StreamLosses
     from mixer.trainer.methods import MethodList
     from mixer.trainer.observers.gradients import RunProbe
     from mixer.trainer.out_of_memory import Recovery
     from mixer.trainer.run import NonFinite, Run
+    from mixer.utils.arrays import BoolArray
 
 logger = logging.get_logger(__name__)
 
@@ -78,6 +81,7 @@ class StepRunner:
         self._trials = LossTrials(trainer, run, losses, confirmation, recovery)
         self._micro = MicroBatchTraining(trainer, run, losses)
         self._probe, self._nonfinite = probe, run.options.nonfinite
+        self._labels = LabelsSeen(run.streams, trainer.is_world_process_zero())
         self._finished: StepResult | None = None
         self._num_first = 0  # remaining micro-batches of the present step that go first
         self._load_started = self._train_started = 0.0
@@ -91,6 +95,11 @@ class StepRunner:
         self._confirmation.begin()
         self._losses.normalizations.clear()
         self._losses.stop_reading()
+        self._labels.begin()
+
+    def end(self) -> None:
+        """Ends a run that no signal has stopped; raises a `ValueError` if it had nothing to learn from."""
+        self._labels.end(teaches=len(self._methods) > 0)
 
     def taking_over(self) -> MethodReplaced:
         """Makes the Trainer's loop train whole steps; `training_step` of the class then gets each micro-batch."""
@@ -125,6 +134,7 @@ class StepRunner:
                 hook.cancel()
             raise
         self._finished = self._result(batch, self._run.rank_sync.add_up(sums))
+        self._labels.note(batch.plan.counts, self._run.step.counts.items, teaches=len(self._methods) > 0)
         if self._nonfinite != "warn":
             self._handle_nonfinite(model, self._finished)
         self._methods.end_step(batch)
@@ -205,8 +215,15 @@ class StepRunner:
             learning_rate_factor=1.0 if rate is None else rate.factor,
             gradients=None if self._probe is None else self._probe.statistics,
             item_factors=self._losses.item_factors,
-            measured=run.present_loader.measured(batch.plan),
+            measured=self._measured(batch.plan),
         )
+
+    def _measured(self, plan: Plan) -> BoolArray | None:
+        """Returns the streams whose losses the step shows, bool `[num_streams]`; `None` for all."""
+        measured = self._run.present_loader.measured(plan)
+        if measured is None and self._run.step.counts.mixed_up[1]:
+            return np.zeros(len(plan.counts), dtype=np.bool_)
+        return measured
 
     def _note_times(self, batch: StepBatch) -> None:
         self._times = dict(

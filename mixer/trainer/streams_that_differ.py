@@ -16,7 +16,15 @@ from transformers.utils import logging
 from mixer.loading.collate import StreamSpecifics, can_share_batch
 from mixer.models.heads import tasks_of
 from mixer.models.inputs import TASK, check_columns, heads_of
-from mixer.models.labels import check_label_column, check_labels, find_lack_of_labels, needs_labels, num_classes_of
+from mixer.models.labels import (
+    check_label_column,
+    check_label_values,
+    check_labels,
+    check_whole_numbers,
+    find_lack_of_labels,
+    needs_labels,
+    num_classes_of,
+)
 from mixer.trainer.seam import (
     collator_removing_columns,
     find_signature_columns,
@@ -102,8 +110,10 @@ class StreamDifferences:
             collator = stream.data_collator or self._trainer.data_collator
             # A user's collator may change the labels of the data set.
             is_stock = str(getattr(collator, "__module__", "")).startswith("transformers.")
-            if number is not None and stream.preprocess is None and is_stock:
-                check_label_column(stream.name, stream.dataset, number, _head(task))
+            if stream.preprocess is None and is_stock:
+                check_label_values(f"Stream {stream.name!r}", stream.dataset, number, _head(task))
+                if number is not None:
+                    check_label_column(stream.name, stream.dataset, number, _head(task))
         return num_classes
 
     def _check_smoothing(self) -> None:
@@ -129,12 +139,27 @@ class StreamDifferences:
 
     def _first_samples(self) -> dict[int, Any]:
         """Reads the first sample of each map-style stream; one that cannot be read is reported when it is used."""
-        samples: dict[int, Any] = {}
+        samples, missing = dict[int, Any](), dict[int, Sequence[Any]]()
         for number, (stream, dataset) in enumerate(zip(self._streams, self._loading.datasets(), strict=True)):
             if not (stream.is_iterable or stream.is_memory):
                 with tried(f"The first sample of stream {stream.name!r} cannot be read."):
-                    samples[number] = dataset[0]
+                    try:
+                        samples[number] = dataset[0]
+                    except KeyError as error:
+                        missing[number] = error.args
+        for number, names in missing.items():
+            self._check_removed(self._streams[number], names)
         return samples
+
+    def _check_removed(self, stream: Stream, missing: Sequence[Any]) -> None:
+        """Refuses a transform of a data set that needs a column which is removed before it."""
+        for name in missing if self._rules.removes_columns else ():
+            if name in (getattr(stream.dataset, "column_names", None) or ()):
+                raise ValueError(
+                    f"Stream {stream.name!r}: its transform reads the column {name!r}, which the model's forward does "
+                    "not take, so that remove_unused_columns=True removes it. Set remove_unused_columns=False, or pass "
+                    "the function as the stream's preprocess, which sees all columns."
+                )
 
     def _check_columns(self, samples: Mapping[int, Any]) -> None:
         if type(self._trainer).compute_loss != Trainer.compute_loss or prepares_inputs_itself(self._trainer):
@@ -148,21 +173,27 @@ class StreamDifferences:
 
     def _check_labels(self, number: int, sample: Any, inputs: Mapping[str, Any]) -> None:
         stream, model = self._streams[number], self._losses.own_model
+        if (classes := self._num_classes[number]) is not None and heads_of(model) is None:
+            check_whole_numbers(stream.name, inputs.get("labels"), classes, _head(None))
         lack = None if self._losses.is_users_for(number) else find_lack_of_labels(model, inputs, stream.dataset, sample)
         if lack is not None and needs_labels(model):
             raise ValueError(f"Stream {stream.name!r}: {lack}")
         if lack is not None:
             logger.warning("Stream %r: %s", stream.name, lack)
 
-    def collated(self, number: int, sample: Any) -> Mapping[str, Any] | None:
-        """Makes a micro-batch of one sample; `None` if that fails, which is reported when the sample is used."""
+    def collated(self, number: int, sample: Any, times: int = 1) -> Mapping[str, Any] | None:
+        """Makes a micro-batch of one sample, so many times; `None` if that fails, as is reported when it is used."""
         form = self.specifics.get(number, StreamSpecifics())
         collator, inputs = form.collator or self._loading.common_collator, None
         with tried(f"A sample of stream {self._streams[number].name!r} cannot be collated."):
-            inputs = collator([copy.copy(sample)])  # some collators remove columns from their input
+            inputs = collator([copy.copy(sample) for _ in range(times)])  # some remove columns from their input
         if not isinstance(inputs, Mapping):
             return None
         return inputs if form.task is None else {**inputs, TASK: form.task}
+
+    def collated_like(self, stream: Stream | None, sample: Any) -> Mapping[str, Any] | None:
+        """Makes a micro-batch of one sample, as of a stream; `None` if that fails."""
+        return self.collated(-1 if stream is None else self._streams.index(stream), sample)
 
     def _have_same_columns(self) -> bool:
         """Compares the columns of data sets if some are iterable, whose rows are not read."""
@@ -178,8 +209,10 @@ class StreamDifferences:
             return False
         if len(samples) < 2:
             return True
-        collated = (self.collated(number, sample) for number, sample in samples.items())
-        known = [inputs for inputs in collated if inputs is not None]
+        for times in (1, 2):  # a collator may need several samples
+            collated = (self.collated(number, sample, times) for number, sample in samples.items())
+            if known := [inputs for inputs in collated if inputs is not None]:
+                break
         with seeded(0):
             return len(known) == len(samples) and can_share_batch(
                 self._loading.common_collator, [*samples.values()], known

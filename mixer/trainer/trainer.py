@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
+from transformers.utils import logging
 
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.progress.log_text import LoggingStyle
@@ -19,16 +20,18 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing
 from mixer.mixture.resolve import check_micro_batch, resolve_epoch_size
+from mixer.mixture.splits import trained_on
 from mixer.mixture.stream import Stream, as_streams, skipping_of
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective, as_objective
 from mixer.schedules.base import Schedule
 from mixer.schedules.registry import as_schedule
-from mixer.trainer.checks import check_choice, check_class, check_trainer_keywords
+from mixer.trainer.checks import check_choice, check_class, check_output_folder, check_trainer_keywords
 from mixer.trainer.evaluation import StreamEvaluation, check_sets
 from mixer.trainer.failures import made_among_others
 from mixer.trainer.loading import LoadingRules, data_seed
 from mixer.trainer.method import Method
+from mixer.trainer.metrics import is_best
 from mixer.trainer.observers.gradient_options import Probing
 from mixer.trainer.parts import Parts
 from mixer.trainer.run import NonFinite, Options
@@ -37,6 +40,8 @@ from mixer.trainer.targets import find_steering
 from mixer.trainer.training import Training
 from mixer.trainer.trl import StreamPreparation
 from mixer.utils.text import safe_names
+
+logger = logging.get_logger(__name__)
 
 
 class MixingMixin(Trainer):
@@ -166,6 +171,7 @@ class MixingMixin(Trainer):
         check_micro_batch(max_samples_per_micro_batch, max_tokens_per_micro_batch)
         takes_names = check_class(type(self), MixingMixin, args, positional)
         check_trainer_keywords(type(self), MixingMixin, kwargs)
+        check_output_folder(args)
         streams = [] if train_dataset is None else as_streams(train_dataset)
         if "eval_dataset" in kwargs:
             sets = kwargs["eval_dataset"]
@@ -183,6 +189,10 @@ class MixingMixin(Trainer):
             super().__init__(model, args, data_collator, stand_in, *positional, **kwargs)
         else:  # other trainers have another order
             super().__init__(model=model, args=args, data_collator=data_collator, train_dataset=stand_in, **kwargs)
+        evaluated = kwargs.get("eval_dataset", positional[0] if positional else None)
+        told = trained_on({stream.name: stream.dataset for stream in streams}, evaluated)
+        if told is not None and self.is_world_process_zero():
+            logger.warning(told)
         streams = self._preparation.take_stand_in_back()
         check_sets(by_set, eval_weights, self.eval_dataset)
         steering = find_steering(self, as_objective(objective), targets)
@@ -465,6 +475,9 @@ class MixingMixin(Trainer):
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         self._parts.resuming.run_epoch(super()._run_epoch, *args, **kwargs)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        return is_best(self, super()._determine_best_metric, metrics, trial, self._evaluation.told_metrics)
 
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         norm = self._parts.run.gradient_norm = super()._get_grad_norm(*args, **kwargs)  # type: ignore[no-untyped-call]

@@ -100,6 +100,7 @@ class Training:
             logger.warning("The policy failed after the last step: %r", run.policy_error)
         run.recorder.settle()
         if self._parts.loop.stopped_by is None:  # otherwise the resumed run would have rows without a log entry
+            self._parts.steps.end()
             self._parts.methods.note_memories()
         run.rank_sync.run_on_all(self._seal_ledger)
 

@@ -22,12 +22,14 @@ from replay.storage.sources import fingerprint
 from tasks.continual.continual_checks import (
     Optimizer,
     check_added_parameters,
+    check_classes,
     check_engine,
     check_evaluation,
     check_options,
     check_score_memory,
     check_types,
     check_values,
+    warn_of_same_rows,
 )
 from tasks.continual.copies import ModelCopies
 from tasks.continual.cost import write_cost
@@ -116,6 +118,8 @@ class ContinualRun:
         self.rehearsal = Rehearsal(memory, second_draw, mixing, methods, sequence)
         if self.rehearsal.adds_parameters:
             check_added_parameters(args, optimizer)
+        check_classes(model, sequence)
+        warn_of_same_rows(sequence, args)
         check_evaluation(self.rehearsal.needs, options.get("eval_dataset"), sequence)
         self.head = as_head(head, sequence, args.seed)
         self.head.check(model, args, options, self.rehearsal.keeps_logits)

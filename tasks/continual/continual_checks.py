@@ -6,7 +6,12 @@ from typing import Any, Literal
 
 from torch import nn
 from transformers import Trainer, TrainingArguments
+from transformers.utils import logging
 
+from mixer.mixture.splits import have_same_rows
+from mixer.models.class_names import NamedClasses, check_same_classes, find_class_names
+from mixer.models.inputs import takes_task
+from mixer.models.labels import LABEL_COLUMNS
 from mixer.trainer.engines import engine_of
 from mixer.trainer.method import as_methods
 from mixer.trainer.trainer import MixingMixin
@@ -17,6 +22,7 @@ from tasks.sources.checks import check_map_style
 from tasks.task import TaskSequence
 
 Optimizer = Literal["fresh", "kept"]
+logger = logging.get_logger(__name__)
 
 
 def check_types(model: Any, sequence: Any, args: Any, memory: Any, methods: Any, trainer_class: Any) -> None:
@@ -29,6 +35,23 @@ def check_types(model: Any, sequence: Any, args: Any, memory: Any, methods: Any,
         as_methods(methods or ())
     if not (isinstance(trainer_class, type) and issubclass(trainer_class, MixingMixin)):
         raise TypeError(f"trainer_class must be MixingTrainer or a class derived from it, got {trainer_class!r}.")
+
+
+def check_classes(model: nn.Module, sequence: TaskSequence) -> None:
+    """Raises a `ValueError` if tasks of one head have `ClassLabel`s with other numbers for the same classes."""
+    named = []
+    for task in () if takes_task(model) else sequence:
+        for called, dataset in ((task.name, task.train), (f"{task.name} (evaluation)", task.evaluation)):
+            if (found := find_class_names(dataset, LABEL_COLUMNS)) is not None:
+                named.append(NamedClasses(f"Task {called!r}", f"task {called!r}", found[1], found[0]))
+    check_same_classes(named)
+
+
+def warn_of_same_rows(sequence: TaskSequence, args: TrainingArguments) -> None:
+    """Warns of tasks that are evaluated on the rows that they train on."""
+    same = [task.name for task in sequence if have_same_rows(task.train, task.evaluation)]
+    if same and args.process_index == 0:
+        logger.warning("The tasks %s are evaluated on the rows that they train on.", same)
 
 
 def check_evaluation(needs: frozenset[str], eval_dataset: Any, sequence: TaskSequence) -> None:

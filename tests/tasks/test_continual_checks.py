@@ -3,11 +3,14 @@
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import pytest
+import torch
 
 from replay import ReplayBuffer
-from tasks.continual.continual_checks import check_engine
+from tasks.continual.continual_checks import check_classes, check_engine, warn_of_same_rows
 from tasks.continual.copies import ModelCopies
+from tasks.task import Task, TaskSequence
 from tests.mixer.trainer.test_engines import trainer_with
 from tests.tasks.test_continual import new_model
 
@@ -47,3 +50,27 @@ def test_a_copy_is_trained_where_an_engine_is_requested_and_else_the_model_itsel
     assert [is_copied(), is_copied(fsdp=True), is_copied(deepspeed_plugin=object())] == [False, True, True]
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # as `accelerate launch` sets it
     assert is_copied()
+
+
+def _sequence(*names: list[str], same: bool = False) -> TaskSequence:
+    def rows(number: int, own: list[str]) -> datasets.Dataset:
+        table = datasets.Dataset.from_dict({"x": [number, 1, 2], "label": [0, 1, 2]})
+        return table.cast_column("label", datasets.ClassLabel(names=own))
+
+    sets = [(rows(2 * number, own), rows(2 * number + 1, own)) for number, own in enumerate(names)]
+    tasks = [Task(f"task {k}", train, train if same else held) for k, (train, held) in enumerate(sets)]
+    return TaskSequence(tasks, scenario="domain")
+
+
+def test_tasks_of_one_head_number_their_classes_alike() -> None:
+    model, moods = torch.nn.Linear(2, 2), ["bad", "fine", "good"]
+    check_classes(model, _sequence(moods, moods))
+    with pytest.raises(ValueError, match=r"Task 'task 1': its labels are .*those of task 'task 0'"):
+        check_classes(model, _sequence(moods, ["good", "fine", "bad"]))
+
+
+def test_tasks_that_are_evaluated_on_what_they_train_on_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    args: Any = SimpleNamespace(process_index=0)
+    for same in (False, True):
+        warn_of_same_rows(_sequence(["a", "b", "c"], same=same), args)
+    assert [record.args for record in caplog.records] == [(["task 0"],)]

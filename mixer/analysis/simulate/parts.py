@@ -19,7 +19,7 @@ from mixer.mixture.resolve import check_needs, check_own_weights, check_samples,
 from mixer.mixture.stream import Stream, as_streams, describe
 from mixer.policies.objective import as_objective
 from mixer.recipe.checks import check_evaluation, check_streams
-from mixer.recipe.recipe import Recipe
+from mixer.recipe.recipe import Recipe, rows_of
 from mixer.schedules.registry import as_schedule
 from mixer.trainer.checks import check_budget
 from mixer.utils.random_state import seeded
@@ -56,7 +56,7 @@ class Parts:
             set_seed(args.seed)
             built = recipe.build_streams(tokenizer)
         self.evaluated = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
-        self.evaluated |= recipe.build_sets("evaluation", recipe.evaluation, tokenizer)
+        self.evaluated |= rows_of(recipe.build_sets("evaluation", recipe.evaluation, tokenizer))
         check_evaluation(recipe.streams, self.evaluated, recipe.training)
         objective = as_objective(recipe.objective)
         objective = None if objective is None else objective.of_sets(list(self.evaluated))

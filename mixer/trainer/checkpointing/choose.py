@@ -186,8 +186,10 @@ def write_error(what: str, error: Exception, folder: Path) -> WriteError:
         "train(resume_from_checkpoint=True) and repeats the steps after it."
     )
     number = getattr(error, "errno", None) or errno.EIO
-    failed = f"{what} could not be written ({_described(error)}; {free})"
-    explained = WriteError(number, f"{failed}. {safe} First make room, or fix the cause")
+    is_content = isinstance(error, (TypeError, ValueError))  # what was to be written, not where
+    failed = f"{what} could not be written ({_described(error)}{'' if is_content else f'; {free}'})"
+    way_out = "First fix the cause" if is_content else "First make room, or fix the cause"
+    explained = WriteError(number, f"{failed}. {safe} {way_out}")
     explained.says_what_is_safe = True
     return explained
 

@@ -132,6 +132,7 @@ class TestAsStreams:
             ([FIRST, [1, 2]], TypeError, r"train_dataset\[1\] must be a Stream like the first entry, got list"),
             ({"train": [1], "validation": [1], "test": [1]}, ValueError, "look like the splits of one dataset"),
             ({"validation": [1], "dev": [1]}, ValueError, "look like the splits of one dataset"),
+            ({"train": [1], "test": [1], "unsupervised": [1]}, ValueError, r"held-out data: \['test'\].*rename"),
             ([Stream("a", [1], weight=1.0), SECOND], ValueError, r"these have none: \['b'\]"),
             ([Stream(name, [1], weight=0.0) for name in "ab"], ValueError, "weights of all streams are 0"),
         ],

@@ -1,4 +1,5 @@
 import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,31 @@ def test_classes_are_those_of_classifiers_and_heads() -> None:
     found = [num_classes_of(model, task) for task in ("topic", "stars", "flags", "tags", "none")]
     assert found == [3, None, None, 3, None]
     assert num_classes_of(torch.nn.Linear(2, 2), None) is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, None, 1], r"Stream 'bad': its column 'label' has 1 rows without a label \(None\), .* row 1"),
+        ([0.0, 1.0, 2.0], "Stream 'bad': its column 'label' has fractions"),
+        (["x", "y", "x"], "Stream 'bad': its column 'label' has text"),
+    ],
+)
+def test_labels_that_are_no_numbers_of_classes_are_refused(tmp_path: Path, labels: list[Any], message: str) -> None:
+    good = _table([0, 1, 2], "label")
+    with pytest.raises(ValueError, match=message):
+        _trainer(tmp_path, {"good": good, "bad": _table(labels, "label")})
+
+
+def test_rows_without_or_with_fractional_labels_are_named(tmp_path: Path) -> None:
+    good = [{"input_ids": [1, 2, 3], "label": number} for number in (0, 1, 2)]
+    for label, message in ((1.0, "Stream 'bad': its labels are fractions"), (None, "Stream 'bad': its first sample")):
+        with pytest.raises(ValueError, match=message):
+            _trainer(tmp_path, {"good": good, "bad": [{**good[0], "label": label}] * 3})
+    for label, note in ((None, r"no value \(None\) in \['label'\]"), ("x", r"labels in \['label'\] are text")):
+        with pytest.raises((TypeError, ValueError)) as error:
+            _trainer(tmp_path, {"good": good, "bad": [good[0], *[{**good[0], "label": label}] * 3]}).train()
+        assert re.search(note, "".join(error.value.__notes__))
 
 
 class _Labelled(Tokens):

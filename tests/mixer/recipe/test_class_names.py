@@ -44,6 +44,10 @@ def test_streams_of_one_head_that_number_their_classes_differently_are_refused()
         with pytest.raises(ValueError, match=message):
             note_class_names(model, dict(zip(names, heads, strict=True)), names)
     note_class_names(multi_task(), {"books": "topic", "films": "tags"}, names)
+    with pytest.raises(ValueError, match=r"evaluation.films.format: its labels are .*those of 'books'"):
+        note_class_names(
+            build_model("bert-classifier"), {"books": "books"}, {"books": MOODS}, {("evaluation", "films"): MOODS[1:]}
+        )
 
 
 def test_names_come_of_words_or_of_the_data() -> None:

@@ -123,7 +123,9 @@ def test_a_stream_whose_labels_are_all_ignored_counts_for_nothing(tmp_path: Path
     model = multi_task()
     before = weights_of(model)
     streams = [Stream(name, _Ignored(6, 1, kind)) for name, kind in list(KINDS.items())[::3]]
-    trainer = trained(tmp_path / "none", model, streams, batch_size=6)  # steps without any item
+    trainer = watched(tmp_path / "none", model, streams, batch_size=6)  # steps without any item
+    with pytest.raises(ValueError, match="Nothing was learned"):
+        trainer.train()
     assert torch.equal(before, weights_of(model))
     assert all(entry["loss"] == 0.0 for entry in logged(trainer))
 

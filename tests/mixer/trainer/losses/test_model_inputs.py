@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -27,6 +28,23 @@ def test_columns_that_do_not_fit_are_named(tmp_path: Path) -> None:
     message = r"Stream 'bad': its samples have the columns \['words'\], which Opaque.forward do"
     with pytest.raises(ValueError, match=message):
         _trainer(tmp_path, {"good": Tokens(6, 1, _KIND), "bad": bad}, Opaque(), args={"remove_unused_columns": False})
+
+
+def _from_images(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"input_ids": [[1, 2, 3] for _ in batch["image"]], "label": batch["label"]}
+
+
+def test_a_transform_that_misses_a_removed_column_is_told_why(tmp_path: Path) -> None:
+    images = datasets.Dataset.from_dict({"image": [[0.5]] * 6, "label": [0, 1, 2] * 2}).with_transform(_from_images)
+    good = Tokens(6, 1, _KIND)
+    with pytest.raises(ValueError, match=r"Stream 'images': .*'image'.*remove_unused_columns=False"):
+        _trainer(tmp_path, {"good": good, "images": images})
+    evaluates = {"eval_strategy": "steps", "eval_steps": 1}
+    with pytest.raises(KeyError, match="image") as error:
+        _trainer(tmp_path, good, eval_dataset=images, args={"max_steps": 1, **evaluates}).train()
+    assert "remove_unused_columns=True" in "".join(error.value.__notes__)
+    kept = {"max_steps": 1, "remove_unused_columns": False, **evaluates}
+    _trainer(tmp_path, {"images": images}, eval_dataset=images, args=kept).train()
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,15 @@ def test_what_cannot_be_mixed_is_refused(streams: dict[str, StreamRecipe], mixin
         check_streams(streams, mixing)
 
 
+def test_a_held_out_split_that_is_trained_on_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    splits = {"a": "train+test[:10%]", "b": "validation_matched", "c": "train[:10%]", "d": "unsupervised"}
+    check_streams({name: StreamRecipe(data=DataSource("x", split=split)) for name, split in splits.items()}, None)
+    assert [record.args for record in caplog.records] == [
+        ("a", "data.split", "test"),
+        ("b", "data.split", "validation_matched"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("split", "other", "are_apart"),
     [

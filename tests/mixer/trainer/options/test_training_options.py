@@ -207,7 +207,7 @@ def test_an_empty_set_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_without_labels_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    sets = {"a": _rows(), "b": _rows("target"), "held out": _rows("answer")}
+    sets = {"a": _rows().select([1, 0]), "b": _rows("target"), "held out": _rows("answer")}
     _trainer(tmp_path, {"a": _rows(), "b": _rows()}, EVALUATES, eval_dataset=sets)
     first, second = _told(caplog)
     assert first.startswith("eval_dataset['b'] has no loss: a micro-batch of it has ['input_ids'")

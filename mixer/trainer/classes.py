@@ -1,0 +1,115 @@
+"""Checks that all data sets of a run number the classes of a head alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import datasets
+import numpy as np
+from torch import Tensor
+from transformers import Trainer
+
+from mixer.loading.preprocessing import preprocessed
+from mixer.mixture.stream import is_iterable
+from mixer.models.class_names import NamedClasses, check_same_classes, find_class_names, warn_of_config
+from mixer.models.labels import LABEL_COLUMNS, check_label_values, num_classes_of
+from mixer.trainer.streams_that_differ import tried
+
+if TYPE_CHECKING:
+    from mixer.mixture.stream import Stream
+    from mixer.trainer.evaluation import StreamEvaluation
+    from mixer.trainer.run import Steering
+    from mixer.trainer.streams_that_differ import StreamDifferences
+
+_MOST_TRIED = 32  # samples of a data set
+_IGNORED = -100
+
+
+def check_classes(
+    trainer: Trainer,
+    streams: Sequence[Stream],
+    differences: StreamDifferences,
+    evaluation: StreamEvaluation,
+    steering: Steering | None,
+) -> None:
+    """Refuses streams and evaluation sets of one head whose `ClassLabel`s have other numbers for the same classes.
+
+    Evaluation sets with missing labels, or with text or fractions for classes, are refused too.
+
+    Args:
+        trainer: The trainer.
+        streams: The streams.
+        differences: How the streams differ.
+        evaluation: Its evaluations.
+        steering: The objective with the rows that steer, or `None`.
+
+    Raises:
+        ValueError: Names both data sets, and the call that renumbers one.
+    """
+    model, sets = trainer.model, trainer.eval_dataset
+    if model is None:
+        return
+    by_name = sets if isinstance(sets, dict) else {} if sets is None else {"": sets}
+    if trainer.args.eval_strategy == "no" and any(differences.tasks):
+        by_name = {}  # a set that is never evaluated needs no head
+    parts = [(f"eval_dataset[{name!r}]" if name else "eval_dataset", name, own) for name, own in by_name.items()]
+    rows = {} if steering is None else steering.rows
+    parts += [(f"targets[{name!r}]", name, own) for name, own in rows.items()]
+    whole: list[tuple[str, Any, Stream | None, str | None]] = []
+    for stream, task in zip(streams, differences.tasks, strict=True):
+        whole.append((f"Stream {stream.name!r}", stream.dataset, stream, task))
+    whole += [(called, own, *evaluation.treated_like(name)) for called, name, own in parts]
+    for called, own, like, task in whole[len(streams) :]:
+        if trainer.args.eval_strategy != "no" and _is_stock(trainer, like):
+            head = f"the head {task!r}" if task else "the model's head"
+            check_label_values(called, own, num_classes_of(model, task), head)
+    found = (_named(trainer, differences, *own) for own in whole)
+    by_head = check_same_classes(one for one in found if one is not None)
+    if "" in by_head:
+        warn_of_config(model, by_head[""])
+
+
+def _is_stock(trainer: Trainer, stream: Stream | None) -> bool:
+    """Whether labels reach the model as they are: without preprocessing, by a collator of transformers."""
+    if stream is not None and (stream.preprocess is not None or stream.compute_loss_func is not None):
+        return False
+    if trainer.compute_loss_func is not None or type(trainer).compute_loss != Trainer.compute_loss:
+        return False
+    collator: Any = (None if stream is None else stream.data_collator) or trainer.data_collator
+    return str(getattr(collator, "__module__", "")).startswith("transformers.")
+
+
+def _named(
+    trainer: Trainer, differences: StreamDifferences, called: str, dataset: Any, stream: Stream | None, task: str | None
+) -> NamedClasses | None:
+    """Finds the names of a data set's classes; `None` without names, or if code of the user renumbers them."""
+    if stream is not None and stream.compute_loss_func is not None:
+        return None
+    own = () if stream is None else stream.label_names or ()
+    found = find_class_names(dataset, dict.fromkeys([*own, *(trainer.args.label_names or ()), *LABEL_COLUMNS]))
+    if found is None or not _keeps_numbers(trainer, differences, dataset, stream, found[0]):
+        return None
+    name = called[0].lower() + called[1:]
+    return NamedClasses(called, name, found[1], found[0], task or "", is_iterable(dataset))
+
+
+def _keeps_numbers(
+    trainer: Trainer, differences: StreamDifferences, dataset: Any, stream: Stream | None, column: str
+) -> bool:
+    """Whether the model gets the numbers in a column, as far as some samples tell: preprocessing may change them."""
+    if not isinstance(dataset, datasets.Dataset) or not len(dataset):
+        return True
+    if _is_stock(trainer, stream) and dataset.format["type"] != "custom":
+        return True
+    preprocess = None if stream is None else stream.preprocess
+    places = np.unique(np.linspace(0, len(dataset) - 1, _MOST_TRIED).astype(np.int64)).tolist()
+    numbers = dataset.with_format(None).select_columns([column])[places][column]
+    samples, labels = preprocessed(dataset, preprocess), None
+    for place, own in zip(places, numbers, strict=True):
+        with tried(f"A sample of stream {column!r} cannot be read."):
+            inputs = differences.collated_like(stream, samples[place])
+            labels = None if inputs is None else inputs.get("labels")
+        if isinstance(labels, Tensor) and not {*labels.flatten().tolist(), _IGNORED} <= {*np.ravel(own), _IGNORED}:
+            return False
+    return True

@@ -1,0 +1,68 @@
+"""Names that are those of splits, and evaluation sets that are trained on."""
+
+import datasets
+import pytest
+import torch
+
+from mixer.mixture.splits import find_held_out, have_same_rows, trained_on
+
+# What well-known data sets of the Hub call their splits, and which of them are held out.
+SPLITS: dict[str, tuple[str, str]] = {
+    "imdb": ("train unsupervised", "test"),
+    "mnli": ("train", "validation_matched validation_mismatched test_matched test_mismatched"),
+    "ultrachat": ("train_sft train_gen", "test_sft test_gen"),
+    "ultrafeedback": ("train_prefs train_sft", "test_prefs test_sft"),
+    "anli": ("train_r1 train_r2", "dev_r1 dev_r2 test_r1 test_r2"),
+    "librispeech": ("train.clean.100 train.other.500", "validation.clean test.clean test.other"),
+    "mmlu": ("auxiliary_train", "test validation dev"),
+    "refcoco": ("train", "val testA testB"),
+    "plain": ("training", "testing"),
+    "dev": ("train", "dev"),
+    "shards": ("train-00 train-01", "validation-00"),
+    "held out": ("Train", "held_out"),
+    "named": ("squad_train nq_train", "squad_test"),
+}
+
+
+@pytest.mark.parametrize(("trained", "held_out"), SPLITS.values(), ids=SPLITS)
+def test_held_out_splits_are_found(trained: str, held_out: str) -> None:
+    expected = held_out.split()
+    assert find_held_out([*trained.split(), *expected]) == expected
+    assert find_held_out([*expected, *trained.split()]) == expected
+    assert find_held_out(trained.split()) == []
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "math test_of_time",
+        "development_economics web",
+        "development_economics test_of_time",
+        "train_delays test_of_time",
+        "attested latest training_logs",
+        "test",
+    ],
+)
+def test_sources_are_no_splits(names: str) -> None:
+    assert find_held_out(names.split()) == []
+
+
+def test_the_same_rows_are_found() -> None:
+    rows = datasets.Dataset.from_dict({"x": list(range(200))})
+    others = datasets.Dataset.from_dict({"x": list(range(1, 201))})
+    again = datasets.Dataset.from_list([{"x": number} for number in range(200)])
+    again._fingerprint = "another"
+    assert have_same_rows(rows, rows.select(range(200)))
+    assert have_same_rows(rows.with_format("torch"), again)
+    assert not have_same_rows(rows, others)
+    assert not have_same_rows(rows, rows.select(range(100)))
+    assert not have_same_rows(rows, rows.to_iterable_dataset())
+    tensors = torch.utils.data.TensorDataset(torch.zeros(3))
+    assert have_same_rows(tensors, tensors)
+    assert not have_same_rows(tensors, torch.utils.data.TensorDataset(torch.zeros(3)))
+    assert trained_on({"a": rows, "b": others}, {"b": others, "c": rows[:3]}) == (
+        "Evaluation sets have the rows of streams, so evaluations are on training data: eval_dataset['b'] has those "
+        "of 'b'."
+    )
+    assert trained_on({"a": rows}, None) is None
+    assert str(trained_on({"a": rows}, rows)).endswith("eval_dataset has those of 'a'.")
