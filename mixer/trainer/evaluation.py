@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
-from mixer.ledger.evaluated_losses import check_eval_weights, mean_loss, metrics_by_set, worst_loss
+from mixer.ledger.evaluated_losses import check_eval_weights, mean_loss, mean_metrics, metrics_by_set, worst_loss
 from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.resolve import check_metrics
@@ -104,7 +104,9 @@ def _check_objective_metric(args: TrainingArguments, objective: Objective | None
 def _may_be_computed(key: str, trainer: Trainer, has_metrics: bool) -> bool:
     """Whether `compute_metrics` may return a loss of this name, such as `eval_math_aux_loss`."""
     sets = trainer.eval_dataset
-    return has_metrics and (not isinstance(sets, dict) or any(key.startswith(f"{_PREFIX}{name}_") for name in sets))
+    return has_metrics and (
+        not isinstance(sets, dict) or any(key.startswith(f"{_PREFIX}{name}_") for name in ("mean", *sets))
+    )
 
 
 def _evaluates_itself(trainer: Trainer) -> bool:
@@ -232,12 +234,13 @@ class StreamEvaluation:
         return metrics
 
     def _summarise(self, run: Run, metrics: dict[str, float], prefix: str, sets: Mapping[str, Any]) -> None:
-        """Adds the mean and the worst loss of several sets."""
+        """Adds the mean and the worst loss of several sets, and the mean of each metric that all of them have."""
         trainer: Any = self._trainer
         by_set, keys = metrics_by_set(metrics, prefix, sets), {name: f"{prefix}_{name}_loss" for name in sets}
         if losses := {name: metrics[key] for name, key in keys.items() if key in metrics}:
-            mean, worst = mean_loss(losses, run.options.mixture.eval_weights), worst_loss(losses)
-            summary = {f"{prefix}_loss": mean, f"{prefix}_worst_loss": worst}
+            weights = run.options.mixture.eval_weights
+            summary = {f"{prefix}_loss": mean_loss(losses, weights), f"{prefix}_worst_loss": worst_loss(losses)}
+            summary |= {f"{prefix}_mean_{name}": mean for name, mean in mean_metrics(by_set, sets, weights).items()}
             objective = run.options.mixture.objective
             value = math.nan if objective is None else objective.evaluated(losses, by_set)
             summary |= {} if math.isnan(value) else {f"{prefix}_objective": value}

@@ -27,6 +27,7 @@ from mixer.mixture.resolve import (
 )
 from mixer.mixture.stream import Stream, describe
 from mixer.models.trl import keeps_metrics
+from mixer.policies.objective import STEERING
 from mixer.trainer.best_of_each import check_best_of_each
 from mixer.trainer.checkpointing.resume import Resuming
 from mixer.trainer.checkpointing.save import Checkpointing, HeldArguments
@@ -117,7 +118,7 @@ class Parts:
 
     def _target_probes(self, options: Options, streams: Sequence[Stream]) -> list[StepHook]:
         """Makes the hooks that measure the objective's targets, if the policy needs them."""
-        needs = options.policy.needs & {"alignment", "branches"}
+        needs = options.policy.needs & STEERING
         if not needs:
             return []
         steering, args = options.steering, self.trainer.args
