@@ -68,7 +68,7 @@ class Recipe:
         allow_inexact: Whether a run may resume although streams, policy, `conflict` or data have changed.
         eval_weights: Weights of the evaluation sets in `eval_loss`, by stream, in place of the plain mean.
         objective: What the run is to lower: `average` or `worst` of the evaluation sets, the name of one, several
-            names, their importance by name, or an `Objective`. If the policy reads targets, a part of their sets steers.
+            names, their importance by name, or an `Objective`; see the docs for the rows that steer.
         evaluation: Evaluation sets that are no streams, by name, written like streams: their validation split, or all
             their rows.
         targets: Rows that steer, by the name of a target, in place of a part of its evaluation set; written likewise.

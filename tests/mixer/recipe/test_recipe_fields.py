@@ -161,7 +161,15 @@ def test_a_class_with_wrong_arguments_is_no_name(field: str, text: str, message:
 WRONG_KINDS: list[tuple[dict[str, Any], str]] = [
     (
         {"streams": {"a": {"format": {"class_path": "Prompt", "init_args": {"prompt": "{q}"}}}}},
-        "streams.a.format: the following arguments are required: completion; Given value: Namespace(class_path=",
+        "streams.a.format: Prompt needs completion: write {class_path: Prompt, init_args: {completion: ...}}.",
+    ),
+    (
+        {"mixing": {"class_path": "Floor", "init_args": {"policy": "Scheduled"}}},
+        "mixing.policy: Scheduled needs points: ",
+    ),
+    (
+        {"batch_size": {"class_path": "Ramp"}},
+        "batch_size: Ramp needs final, over: write {class_path: Ramp, init_args: ",
     ),
     ({"streams": {"a": {"shuffle": "maybe"}}}, "streams.a.shuffle: Expected a <class 'bool'>. Got value: maybe"),
     ({"streams": ["a"]}, "streams: Expected a <class 'dict'>. Got value: ['a']"),
