@@ -9,7 +9,7 @@ import numpy as np
 
 from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray
-from mixer.utils.text import first_of, listed
+from mixer.utils.text import did_you_mean, first_of, listed
 
 _MOST_VARIANCE = 1e6  # more, or what is not finite, counts as this
 _LEAST_BOUND = 0.5  # of the first loss: less is no bound but a mistake, such as 0.05 for 5 %
@@ -97,8 +97,8 @@ class Objective:
         unknown = [name for name in found.names if name not in sets]
         if unknown:
             raise ValueError(
-                f"objective: targets and bounds must name evaluation sets; {unknown} are none of {list(sets)}. Add "
-                f"them to eval_dataset, a dict of data sets by name."
+                f"objective: targets and bounds must name evaluation sets; {unknown} are none of {list(sets)}."
+                f"{did_you_mean(unknown[0], sets)} Or add them to eval_dataset, data sets by name."
             )
         return replace(found, targets=found.importance)
 

@@ -15,7 +15,7 @@ from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
-from mixer.recipe.checks import check_evaluation, check_lengths, check_streams
+from mixer.recipe.checks import check_evaluation, check_lengths, check_streams, in_words_of_recipes
 from mixer.recipe.data.collators import collator_for, ensure_pad_token
 from mixer.recipe.model import ModelRecipe, load_pretrained, note_class_names
 from mixer.recipe.streams import BuiltStream, Factory, StreamRecipe, call_by_name
@@ -157,17 +157,19 @@ class Recipe:
         heads = {name: one.stream.head or name for name, one in built.items()}
         note_class_names(model, heads, {name: one.class_names for name, one in built.items() if one.class_names})
         collator = None if tokenizer is None or not self._reads_rows else collator_for(self.model.task, tokenizer)
-        trainer = (MixingTrainer if has_weights else WeightlessTrainer)(
-            model=model,
-            args=self.training,
-            data_collator=collator,
-            train_dataset=[one.stream for one in built.values()],
-            eval_dataset=evaluation or None,
-            targets=self.build_sets("targets", self.targets, tokenizer) or None,
-            processing_class=tokenizer,
-            reference_model=reference,
-            **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in _BUILT},
-        )
+        targets = self.build_sets("targets", self.targets, tokenizer) or None
+        with in_words_of_recipes():
+            trainer = (MixingTrainer if has_weights else WeightlessTrainer)(
+                model=model,
+                args=self.training,
+                data_collator=collator,
+                train_dataset=[one.stream for one in built.values()],
+                eval_dataset=evaluation or None,
+                targets=targets,
+                processing_class=tokenizer,
+                reference_model=reference,
+                **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in _BUILT},
+            )
         return BuiltRecipe(trainer, built)
 
     def build_streams(self, tokenizer: Any) -> dict[str, BuiltStream]:

@@ -139,7 +139,9 @@ class Parts:
     def describe(self) -> dict[str, Any]:
         """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""
         names, run = [method.name for method in self.methods], self.run
-        return describe_run(run.streams, run.mixing, run.options.mixture, self.trainer.args.world_size, names)
+        described = describe_run(run.streams, run.mixing, run.options.mixture, self.trainer.args.world_size, names)
+        steering = run.options.steering
+        return {**described, "steering_rows": {} if steering is None else dict(steering.taken)}
 
     def _check_again(self) -> None:
         """Checks the options of a trial."""
