@@ -25,7 +25,7 @@ _MAX_WAITING = 64
 
 
 def _shares_in_unit(mixing: Mixing, result: StepResult) -> FloatArray:
-    """Returns the shares that a step was asked for in the policy's unit, `[num_streams]`; `Plan` has those of samples."""
+    """Returns the shares asked for in a step, `[num_streams]`, in the policy's unit; `Plan` has those of samples."""
     plan = result.plan
     before = mixing.seen - plan.counts, mixing.num_tokens - result.contents.tokens
     lengths = None if mixing.policy.unit == "samples" else mean_tokens(*before)
@@ -183,8 +183,8 @@ class Recorder(HasState):
         Returns:
             `train_coverage`, `batch_size` of the last step (and `learning_rate_factor`, if the batch size moves the
             learning rate), and for each stream `coverage/NAME` (`seen/NAME` where its size is not known),
-            `weight/NAME` (share asked for, of samples or of tokens as the policy has it), `count/NAME` (samples since the
-            last entry), `tokens/NAME` (likewise, for a mixture by tokens) and `loss/NAME` (mean per item since then, if it
+            `weight/NAME` (share asked for, in the policy's unit), `count/NAME` (samples since the last entry),
+            `tokens/NAME` (likewise, for a mixture by tokens) and `loss/NAME` (mean per item since then, if it
             had items), `excess_loss/NAME` and `loss_after/NAME` (likewise, where they are measured); `loss/other` where
             the loss holds a part that is no stream's; what `gradient_entries` says of the newest measurement since
             then.

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,8 +29,8 @@ class RunSummary:
     Args:
         name: Name of the run's folder.
         streams: One row per stream or other evaluation set, indexed by name: `first_loss` and `last_loss` of
-            evaluations, `samples`, `tokens`, their shares `share` and `token_share`, `coverage`, `weight` (mean of what was
-            asked for, in the policy's unit), `first_train_loss` and `last_train_loss` (means over
+            evaluations, `samples`, `tokens`, their shares `share` and `token_share`, `coverage`, `weight` (mean of
+            what was asked for, in the policy's unit), `first_train_loss` and `last_train_loss` (means over
             the first and the last tenth of the steps).
         steps: Number of steps.
         evaluated: Names of evaluated sets; others, such as memories, have no loss.
@@ -54,7 +53,7 @@ class RunSummary:
     interval_steps: int = 1
     policy: str = ""
     is_by_tokens: bool = False
-    steering_rows: Mapping[str, int] = MappingProxyType({})
+    steering_rows: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def table(self) -> pd.DataFrame:

@@ -54,7 +54,8 @@ def stream_figures(run: Run) -> pd.DataFrame:
 
     Returns:
         One row per stream or other evaluation set: stream, samples, share (of all samples), token_share (of all
-        tokens, if the policy mixes by them), first_weight, last_weight (in the policy's unit), coverage, passes, cap, training_loss (the last, smoothed), training_not_finite_since (a step),
+        tokens, if the policy mixes by them), first_weight, last_weight (in the policy's unit), coverage, passes, cap,
+        training_loss (the last, smoothed), training_not_finite_since (a step),
         first_validation_loss, last_validation_loss, validation_not_finite_since, excess_loss, gradient_norm and
         gradient_noise_scale (the last, smoothed), entries (of a replay buffer), and for each metric of evaluations
         first_validation_METRIC and last_validation_METRIC; NaN if unknown.

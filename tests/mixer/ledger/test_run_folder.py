@@ -1,6 +1,5 @@
 import json
 import os
-import json
 from pathlib import Path
 
 import pyarrow.parquet as pq

@@ -34,7 +34,7 @@ def mixture(runs: Sequence[Run], most_points: int) -> Plot:
             ]
             panels.append(panel(f"{run.name}: {title}", lines, end, range=[0, 1], tickformat=".0%"))
     caption = (
-        "Left: the weights that were requested; right: the samples (or tokens) that were drawn. Where the two differ, a stream "
+        "Left: the weights that were requested; right: what was drawn. Where the two differ, a stream "
         "could not give what was asked for; a band that narrows to nothing is starved."
     )
     return Plot("Mixture", caption, panels, colours, columns=2)
@@ -48,8 +48,8 @@ def shares(run: Run, most_points: int) -> dict[str, pd.DataFrame]:
         most_points: Greatest number of stretches.
 
     Returns:
-        By stream, one row per stretch: epoch and samples at its end, weight, and share of the samples; both of tokens if the
-        policy mixes by them.
+        By stream, one row per stretch: epoch and samples at its end, weight, and share of the samples; both of
+        tokens if the policy mixes by them.
     """
     weight, amount = ("policy_weight", "tokens") if run.is_by_tokens else ("weight", "count")
     steps = run.clock["step"].to_numpy()
