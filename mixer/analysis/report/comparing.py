@@ -194,7 +194,7 @@ def difference_cells(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         largest = table["difference"].abs().groupby(table["stream"]).max().fillna(0.0).nlargest(_MOST_STREAMS)
         table = table[table["stream"].isin(largest.index)]
     for (name, kind), rows in table.groupby(["stream", "measure"], sort=False):
-        form, signed = ("{:.1%}", "{:+.1%}") if kind.startswith("share of") else ("{:.3f}", "{:+.3f}")
+        form, signed = ("{:.1%}", "{:+.1%}") if str(kind).startswith("share of") else ("{:.3f}", "{:+.3f}")
         texts = []
         for place, row in enumerate(rows.to_dict("records")):
             known = not math.isnan(row["value"])

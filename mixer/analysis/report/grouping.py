@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -88,7 +89,9 @@ def _one_stream(streams: Mapping[str, pd.DataFrame], clock: pd.DataFrame) -> pd.
     with np.errstate(invalid="ignore", divide="ignore"):  # a step may have no item of these streams
         loss = sums["loss"] / np.where(sums["items"] > 0, sums["items"], np.nan)
         passes, coverage = (np.cumsum(sums[name]) / size for name in ("seen", "covered"))
-    columns = {name: sums[name] for name in ("weight", "policy_weight", "count", "items", "tokens")} | {"loss": loss}
+    columns: dict[str, Any] = {name: sums[name] for name in ("weight", "policy_weight", "count", "items", "tokens")} | {
+        "loss": loss
+    }
     columns |= {"seen": np.cumsum(sums["seen"]), "coverage": coverage, "passes": passes, "active": sums["active"] > 0}
     return clock[["step", "epoch", "samples"]].assign(**columns)
 

@@ -124,7 +124,8 @@ def as_document(run: WatchedRun) -> dict[str, Any]:
     Returns:
         run, state, reason (a signal or an error that stopped it, else `None`), progress, seconds_left, clock (newest
         row), loading_share, evaluated_at, eval_loss and eval_worst_loss (over all sets), and streams: for each the
-        newest row, loss (mean of the last 50 steps), share (of their samples), token_share and evaluation. `..._is_finite`
+        newest row, loss (mean of the last 50 steps), share (of their samples), token_share and evaluation.
+        `..._is_finite`
         beside each loss and the gradient norm tells a non-finite value (false) from an unknown one (`None`).
     """
     gathered = run.gathered

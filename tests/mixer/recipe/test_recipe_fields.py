@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from mixer.cli.entry import main
+from mixer.recipe.checks import in_words_of_recipes
 from mixer.recipe.fields import check_fields, check_recipe, check_written_classes
 from mixer.recipe.recipe import Recipe
 from mixer.utils.text import did_you_mean
@@ -190,3 +191,10 @@ def test_wrong_kinds_and_missing_fields_are_refused_in_a_line(
     error = capsys.readouterr().err
     assert error.startswith(f"mixer train: {message}")
     assert error.count("\n") == 1
+
+
+def test_parameters_of_the_trainer_are_told_as_the_fields_of_a_recipe() -> None:
+    told = "['targt'] are none: add them to eval_dataset, a dict, or set eval_strategy='steps'; 'train_dataset' stays."
+    with pytest.raises(ValueError, match="to evaluation, a dict, or set training.eval_strategy='steps'; 'train_"):
+        with in_words_of_recipes():
+            raise ValueError(told)
