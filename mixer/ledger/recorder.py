@@ -224,9 +224,9 @@ class Recorder(HasState):
         """Restores saved figures; an empty state, as of other streams, changes nothing."""
         if not state:
             return
+        state = {"tokens": [0] * len(self._counts), **state}  # checkpoints of 0.1.0 have none
         super().load_state_dict(state)
-        if "tokens" in state:  # checkpoints of 0.1.0 have none
-            self._tokens = from_plain(state["tokens"], len(self._counts), dtype=np.int64)
+        self._tokens = from_plain(state["tokens"], len(self._counts), dtype=np.int64)
         self._losses.load_state_dict({"items": state["items"], "sums": state["loss_sums"]})
         for column, means in state["compared"].items():
             self._compared.setdefault(column, StreamMeans(len(self._counts))).load_state_dict(means)

@@ -98,7 +98,7 @@ class Objective:
         if unknown:
             raise ValueError(
                 f"objective: targets and bounds must name evaluation sets; {unknown} are none of {list(sets)}."
-                f"{did_you_mean(unknown[0], sets)} Or add them to eval_dataset, data sets by name."
+                f"{did_you_mean(unknown[0], sets)} Name one of these, or add them to eval_dataset, data sets by name."
             )
         return replace(found, targets=found.importance)
 

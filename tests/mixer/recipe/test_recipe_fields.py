@@ -195,6 +195,6 @@ def test_wrong_kinds_and_missing_fields_are_refused_in_a_line(
 
 def test_parameters_of_the_trainer_are_told_as_the_fields_of_a_recipe() -> None:
     told = "['targt'] are none: add them to eval_dataset, a dict, or set eval_strategy='steps'; 'train_dataset' stays."
-    with pytest.raises(ValueError, match="to evaluation, a dict, or set training.eval_strategy='steps'; 'train_"):
-        with in_words_of_recipes():
-            raise ValueError(told)
+    expected = r"to evaluation, a dict, or set training\.eval_strategy='steps'; 'train_"
+    with pytest.raises(ValueError, match=expected), in_words_of_recipes():
+        raise ValueError(told)
