@@ -20,6 +20,7 @@ from mixer.cli.registry import command_names, load_command, summaries
 from mixer.distributed.ending import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.recipe.fields import check_recipe, explained
+from mixer.recipe.overriding import overriding
 from mixer.utils.hidden_names import hidden
 from mixer.utils.text import did_you_mean, print_lines
 
@@ -102,7 +103,7 @@ def _parsed(parser: ArgumentParser, recipe_class: type, words: list[str]) -> Nam
     recipe = check_recipe(recipe_class, words, parser._option_string_actions)  # noqa: SLF001 argparse
     parser.exit_on_error = False
     try:
-        return parser.parse_args(words)
+        return parser.parse_args(overriding(recipe_class, words))
     except argparse.ArgumentError as error:
         raise ValueError(explained(error, recipe_class, recipe)) from None
 

@@ -64,6 +64,25 @@ def worst_loss(losses: Mapping[str, float]) -> float:
     return float(np.max(list(losses.values()))) if losses else math.nan
 
 
+def mean_metrics(
+    by_set: Mapping[str, Mapping[str, float]], sets: Collection[str], weights: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Averages each metric that all evaluation sets have, as `mean_loss` does losses: `eval_mean_METRIC`.
+
+    Args:
+        by_set: Results of `compute_metrics` by evaluation set and name.
+        sets: Names of the evaluation sets.
+        weights: `eval_weights`; `None` for the plain mean.
+
+    Example:
+        >>> mean_metrics({"a": {"accuracy": 0.5, "f1": 0.4}, "b": {"accuracy": 1.0}}, ["a", "b"])
+        {'accuracy': 0.75}
+    """
+    found = [by_set.get(name, {}) for name in sets]
+    shared = [metric for metric in found[0] if all(metric in own for own in found)] if found else []
+    return {metric: mean_loss({name: by_set[name][metric] for name in sets}, weights) for metric in shared}
+
+
 def metrics_by_set(metrics: Mapping[str, Any], prefix: str, sets: Collection[str]) -> dict[str, dict[str, float]]:
     """Extracts the results of `compute_metrics` from evaluation metrics.
 

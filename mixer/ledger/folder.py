@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mixer.ledger.ledger import FORMAT_VERSION, Ledger
+from mixer.utils.files import other_version
 from mixer.utils.validation import load_json, whole_number
 
 
@@ -20,11 +21,8 @@ def open_ledger(folder: str | Path) -> Ledger:
     path = Path(folder)
     note = read_note(path)
     version = note.get("format")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise ValueError(
-            f"The ledger of {path} has format {version}, but this version reads up to {FORMAT_VERSION}. Upgrade "
-            "adaptive-mixer to the version that wrote it, or a later one."
-        )
+    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
+        raise ValueError(f"{other_version(f'The ledger of {path}', version, FORMAT_VERSION)}.")
     ledger = Ledger(path / "ledger", interval_steps=interval_in(note, path))
     if not ledger.has_steps():
         raise ValueError(f"The ledger of {path} has no steps yet: if the run is in progress, try again later.")

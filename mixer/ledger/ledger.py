@@ -33,8 +33,9 @@ class Ledger:
     `evaluations`, `metrics`, `comparisons`, `gradients`, `decisions`, `memories` and `memory_classes`.
 
     Args:
-        folder: Where the ledger is kept, `OUTPUT_DIR/ledger` for a trainer's.
-        is_writer: Whether this process writes it: the main rank only.
+        folder: Where the ledger is kept: the output folder of a run, or the folder `ledger` in it.
+        is_writer: Whether this process of a run writes it, in this very folder: the main rank only. `None` reads one
+            that is there.
         interval_steps: Number of steps that a row of `streams` and `comparisons` covers (see `IntervalRows`), of which
             `decisions` keeps the last; `None` chooses 1 up to 256 streams, and with more as many as keep the bytes a
             step bounded.
@@ -43,16 +44,16 @@ class Ledger:
         interval_steps: The number chosen, when a run has begun.
 
     Raises:
-        ValueError: If `interval_steps` is no whole number from 1 on.
+        ValueError: If `interval_steps` is no whole number from 1 on, or there is no ledger to read.
     """
 
-    def __init__(self, folder: str | Path, is_writer: bool = False, interval_steps: int | None = None):
-        self.folder = Path(folder)
-        self.is_writer = is_writer
+    def __init__(self, folder: str | Path, is_writer: bool | None = None, interval_steps: int | None = None):
         if interval_steps is not None and not (type(interval_steps) is int and interval_steps >= 1):
             raise ValueError(
                 f"ledger_interval_steps must be a whole number of steps from 1 on, or None, got {interval_steps!r}."
             )
+        self.folder = _found(Path(folder)) if is_writer is None else Path(folder)
+        self.is_writer = bool(is_writer)
         self._requested_interval = interval_steps
         self._set_interval(interval_steps or 1)
         rows_per_part = {"decisions": 50_000}  # lists: wide rows
@@ -411,3 +412,13 @@ class Ledger:
             self.folder.rename(next(path for path in names if not path.exists()))
         for table in self._tables.values():
             table.reset()
+
+
+def _found(folder: Path) -> Path:
+    """Returns the folder of a ledger: the folder itself, or the one in a run's output folder."""
+    for path in (folder / "ledger", folder):
+        if (path / "ledger.json").is_file() or (path / "streams").is_dir():
+            return path
+    runs = sorted(note.parents[1] for note in folder.glob("*/ledger/ledger.json"))
+    there = f"runs are in it: {', '.join(map(str, runs))}" if runs else "pass the output folder of a run that has begun"
+    raise ValueError(f"Ledger: {folder} {'is no ledger' if folder.is_dir() else 'does not exist'}; {there}.")

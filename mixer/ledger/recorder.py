@@ -15,12 +15,21 @@ from mixer.ledger.intervals import StreamMeans
 from mixer.ledger.ledger import Ledger
 from mixer.loading.result import StepResult, read_together
 from mixer.mixture.controller import Mixing
+from mixer.mixture.weights import mean_tokens
 from mixer.utils.arrays import FloatArray
-from mixer.utils.saved_state import HasState
+from mixer.utils.saved_state import HasState, from_plain
 
 logger = logging.get_logger(__name__)
 # Number of steps whose losses may wait on a GPU, if nothing needs them earlier.
 _MAX_WAITING = 64
+
+
+def _shares_in_unit(mixing: Mixing, result: StepResult) -> FloatArray:
+    """Returns the shares asked for in a step, `[num_streams]`, in the policy's unit; `Plan` has those of samples."""
+    plan = result.plan
+    before = mixing.seen - plan.counts, mixing.num_tokens - result.contents.tokens
+    lengths = None if mixing.policy.unit == "samples" else mean_tokens(*before)
+    return plan.weights if lengths is None else plan.weights * lengths / (plan.weights @ lengths)
 
 
 class ConflictLog:
@@ -96,6 +105,7 @@ class Recorder(HasState):
         num_streams = len(self._mixing.names)
         self._weights = np.zeros(num_streams)
         self._counts = np.zeros(num_streams, dtype=np.int64)
+        self._tokens = np.zeros(num_streams, dtype=np.int64)
         self._losses = StreamMeans(num_streams)
         self._compared: dict[str, StreamMeans] = {}
         self._num_steps, self._total, self._other = 0, 0.0, 0.0
@@ -125,6 +135,7 @@ class Recorder(HasState):
         """
         mixing, epochs = self._mixing, self._mixing.stream_epochs
         state: dict[str, NDArray[Any]] = {
+            "shares": _shares_in_unit(mixing, result),
             "seen": mixing.seen.copy(),
             "unique": mixing.unique,
             "coverage": np.minimum(1.0, epochs),
@@ -172,7 +183,8 @@ class Recorder(HasState):
         Returns:
             `train_coverage`, `batch_size` of the last step (and `learning_rate_factor`, if the batch size moves the
             learning rate), and for each stream `coverage/NAME` (`seen/NAME` where its size is not known),
-            `weight/NAME`, `count/NAME` (samples since the last entry) and `loss/NAME` (mean per item since then, if it
+            `weight/NAME` (share asked for, in the policy's unit), `count/NAME` (samples since the last entry),
+            `tokens/NAME` (likewise, for a mixture by tokens) and `loss/NAME` (mean per item since then, if it
             had items), `excess_loss/NAME` and `loss_after/NAME` (likewise, where they are measured); `loss/other` where
             the loss holds a part that is no stream's; what `gradient_entries` says of the newest measurement since
             then.
@@ -190,6 +202,8 @@ class Recorder(HasState):
                 entries[f"coverage/{name}"] = coverage
             entries[f"weight/{name}"] = float(self._weights[stream_id])
             entries[f"count/{name}"] = int(self._counts[stream_id])
+            if self._mixing.policy.unit == "tokens":
+                entries[f"tokens/{name}"] = int(self._tokens[stream_id])
             for column, means in {"loss": self._losses, **self._compared}.items():
                 if (mean := means.of(stream_id)) is not None:
                     entries[f"{column}/{name}"] = mean
@@ -203,13 +217,16 @@ class Recorder(HasState):
         """Gives the figures since the last log entry, as plain data."""
         compared = {column: means.state_dict() for column, means in self._compared.items()}
         losses = self._losses.state_dict()
-        return {**super().state_dict(), "items": losses["items"], "loss_sums": losses["sums"], "compared": compared}
+        own = {**super().state_dict(), "tokens": self._tokens.tolist()}
+        return {**own, "items": losses["items"], "loss_sums": losses["sums"], "compared": compared}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores saved figures; an empty state, as of other streams, changes nothing."""
         if not state:
             return
+        state = {"tokens": [0] * len(self._counts), **state}  # checkpoints of 0.1.0 have none
         super().load_state_dict(state)
+        self._tokens = from_plain(state["tokens"], len(self._counts), dtype=np.int64)
         self._losses.load_state_dict({"items": state["items"], "sums": state["loss_sums"]})
         for column, means in state["compared"].items():
             self._compared.setdefault(column, StreamMeans(len(self._counts))).load_state_dict(means)
@@ -265,7 +282,7 @@ class Recorder(HasState):
     def _settle_one(
         self, result: StepResult, state: dict[str, NDArray[Any]], place: dict[str, float], norm: float | None
     ) -> None:
-        plan, contents, losses = result.plan, result.contents, result.losses
+        plan, contents, losses, shares = result.plan, result.contents, result.losses, state.pop("shares")
         finite = np.isfinite(losses)
         are_finite = finite[contents.items > 0].all()
         for stream_id in result.bad_streams() if self._ledger.is_writer and not are_finite else ():
@@ -287,8 +304,9 @@ class Recorder(HasState):
         }
         self._ledger.record_streams(plan.step, self._mixing.names, {**columns, **state})
         sums = self._losses.add(losses, contents.items)
-        self._weights = plan.weights
+        self._weights = shares
         self._counts += plan.counts
+        self._tokens += contents.tokens
         mean = float(result.sums[-1])
         self._ledger.record_clock(**place, loss=mean, gradient_norm=math.nan if norm is None else norm)
         if are_finite and np.isfinite(mean):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from mixer.ledger.evaluated_losses import mean_loss, recorded_objective, recorded_weights, worst_loss
-from mixer.ledger.folder import open_ledger, read_note
+from mixer.ledger.folder import open_ledger, read_description, read_note
 from mixer.policies.objective import Objective
+from mixer.utils.text import first_of, listed, rule_in_words, unit_in
 
-_COLUMNS = ["step", "stream", "weight", "count", "items", "loss", "coverage"]
+_COLUMNS = ["step", "stream", "weight", "policy_weight", "count", "items", "loss", "coverage", "tokens"]
+_LIKE = 1.03  # more apart in samples or tokens, runs are told to differ
 _PART = 0.1  # of the steps, for losses of training
 _MOST_WHOLE = 2  # runs side by side on a screen, with all their columns
 
@@ -27,7 +29,8 @@ class RunSummary:
     Args:
         name: Name of the run's folder.
         streams: One row per stream or other evaluation set, indexed by name: `first_loss` and `last_loss` of
-            evaluations, `samples`, `coverage`, `weight` (mean), `first_train_loss` and `last_train_loss` (means over
+            evaluations, `samples`, `tokens`, their shares `share` and `token_share`, `coverage`, `weight` (mean of
+            what was asked for, in the policy's unit), `first_train_loss` and `last_train_loss` (means over
             the first and the last tenth of the steps).
         steps: Number of steps.
         evaluated: Names of evaluated sets; others, such as memories, have no loss.
@@ -35,6 +38,9 @@ class RunSummary:
         eval_weights: Weights of evaluation sets; `None` for the plain mean.
         objective: The declared objective, or `None`.
         interval_steps: Number of steps that a row of the ledger covers.
+        policy: Name of the policy with its unit; empty if unknown.
+        is_by_tokens: Whether its weights are shares of tokens.
+        steering_rows: Number of rows by evaluation set that were set aside to steer.
     """
 
     name: str
@@ -45,6 +51,9 @@ class RunSummary:
     eval_weights: Mapping[str, float] | None
     objective: Objective | None = None
     interval_steps: int = 1
+    policy: str = ""
+    is_by_tokens: bool = False
+    steering_rows: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -79,6 +88,7 @@ class RunSummary:
         over_sets |= {} if self.objective is None else {"eval_objective": self.objectives}
         return {
             "steps": self.steps,
+            "policy": self.policy,
             **({} if self.interval_steps == 1 else {"interval_steps": self.interval_steps}),
             **{name: {"first": first, "last": last} for name, (first, last) in over_sets.items()},
             "streams": self.table,
@@ -103,19 +113,29 @@ def summarise(run: Path) -> RunSummary:
     """
     ledger = open_ledger(run)
     rows = ledger.read("streams", _COLUMNS).to_pandas()
-    columns = {"samples": ("count", "sum"), "coverage": ("coverage", "last"), "weight": ("weight", "mean")}
+    note = read_note(run)
+    described = read_description(run)
+    is_by_tokens = unit_in(described.get("mixing")) == "tokens"
+    columns = {"samples": ("count", "sum"), "tokens": ("tokens", "sum"), "coverage": ("coverage", "last")}
+    columns |= {"weight": ("policy_weight" if is_by_tokens else "weight", "mean")}
     summary = rows.groupby("stream", sort=False).agg(**columns)
+    for share, amount in {"share": "samples", "token_share": "tokens"}.items():
+        summary[share] = summary[amount] / max(int(summary[amount].sum()), 1)
     evaluations = ledger.evaluations()
     evaluated = dict.fromkeys(evaluations["stream"])
-    summary = summary.astype({"samples": "Int64"}).reindex(list(dict.fromkeys([*summary.index, *evaluated])))
+    summary = summary.astype({"samples": "Int64", "tokens": "Int64"}).reindex(
+        list(dict.fromkeys([*summary.index, *evaluated]))
+    )
     # First and last entries, even if they are NaN.
     losses = _first_and_last(evaluations, ["stream"], "loss").add_suffix("_loss")
     summary = losses.reindex(summary.index).join(summary).join(_training_losses(rows))
-    note = read_note(run)
     weights, objective = recorded_weights(run, note), recorded_objective(run, note)
     metrics = _first_and_last(ledger.metrics(), ["stream", "metric"], "value").reset_index()
     sets, steps = frozenset(evaluated), int(rows["step"].max())
-    return RunSummary(run.name, summary, steps, sets, metrics, weights, objective, ledger.interval_steps)
+    policy = rule_in_words(described["mixing"]) if "mixing" in described else ""
+    taken = described.get("steering_rows")
+    own = (weights, objective, ledger.interval_steps, policy, is_by_tokens, taken if isinstance(taken, dict) else {})
+    return RunSummary(run.name, summary, steps, sets, metrics, *own)
 
 
 def comparison(summaries: Sequence[RunSummary]) -> RenderableType:
@@ -135,21 +155,22 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
         title = "Training loss (mean over the first and the last tenth of the steps) and samples by stream"
         summaries = [_of_training(summary) for summary in summaries]
     is_short = len(summaries) > _MOST_WHOLE
-    width = 2 if is_short else 4
-    longest = [f"{one.name}: rows of {one.interval_steps} steps" for one in summaries if one.interval_steps > 1]
-    table = Table(title=title, caption=", ".join(longest) or None)
+    are_by_tokens = any(summary.is_by_tokens for summary in summaries)
+    titles = ["\nsamples", *(["share\nof tokens"] if are_by_tokens else []), "\ncoverage", "mean\nweight"]
+    titles = titles[: len(titles) - 2 * is_short]
+    width = 1 + len(titles)
+    table = Table(title=title, caption="\n".join(_remarks(summaries)) or None)
     table.add_column("stream", justify="left")
     for summary in summaries:
         table.add_column(f"{summary.name}\n{'loss' if is_short else 'loss first → last'}", justify="right")
-        table.add_column(f"{summary.steps} steps\nsamples", justify="right")
-        for title in ("\ncoverage", "mean\nweight")[: width - 2]:
+        for title in (f"{summary.steps} steps{titles[0]}", *titles[1:]):
             table.add_column(title, justify="right")
     if any(summary.objective is not None for summary in summaries):
         table.add_row("objective", *_objective_cells(summaries, width), style="bold")
         table.add_section()
     names = list(dict.fromkeys(name for summary in summaries for name in summary.streams.index))
     for name in names:
-        cells = [_cells(summary, name, is_short)[:width] for summary in summaries]
+        cells = [_cells(summary, name, is_short, are_by_tokens)[:width] for summary in summaries]
         table.add_row(name, *(cell for own in cells for cell in own))
     table.add_section()
     averages, worst = [], []
@@ -160,6 +181,51 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
     table.add_row("average", *averages)
     table.add_row("worst", *worst)
     return table
+
+
+def _remarks(summaries: Sequence[RunSummary]) -> list[str]:
+    """Says what a reader of the table must know: intervals, policies by tokens, and runs that cannot be compared."""
+    remarks = [f"{one.name}: rows of {one.interval_steps} steps" for one in summaries if one.interval_steps > 1]
+    if any(one.is_by_tokens for one in summaries):
+        remarks.append(", ".join(f"{one.name}: {one.policy or 'unknown'}" for one in summaries))
+    for unit in ("samples", "tokens"):
+        amounts = {one.name: int(one.streams[unit].sum()) for one in summaries}
+        if unlike := unlike_amounts(amounts, unit):
+            remarks.append(unlike)
+    if judged := judged_apart({one.name: one.steering_rows for one in summaries}):
+        remarks.append(judged)
+    return remarks
+
+
+def unlike_amounts(amounts: Mapping[str, float], unit: str) -> str:
+    """Warns that runs trained on different amounts of data; empty if they differ by a few per cent at most.
+
+    Args:
+        amounts: Samples or tokens by run.
+        unit: `"samples"` or `"tokens"`.
+    """
+    if max(amounts.values()) <= _LIKE * min(amounts.values()):
+        return ""
+    return f"They were not trained alike: {listed([f'{number:,.0f} {unit} in {n}' for n, number in amounts.items()])}."
+
+
+def judged_apart(taken: Mapping[str, Mapping[str, int]]) -> str:
+    """Warns that runs were evaluated on different rows, because some steered in one of them only; empty if not.
+
+    Args:
+        taken: By run, the number of rows by evaluation set that were set aside to steer.
+    """
+    sets = dict.fromkeys(name for own in taken.values() for name in own)
+    parts = [
+        f"{', '.join(f'{own.get(name, 0)} in {run}' for run, own in taken.items())} rows of {name} were set aside"
+        for name in sets
+        if len({own.get(name, 0) for own in taken.values()}) > 1
+    ]
+    if not parts:
+        return ""
+    return (
+        f"They were judged by different rows: {'; '.join(first_of(parts))}. Set the objective's steering_share in all."
+    )
 
 
 def _of_training(summary: RunSummary) -> RunSummary:
@@ -175,7 +241,9 @@ def _objective_cells(summaries: Sequence[RunSummary], width: int) -> list[str]:
     """The objective of each run, and how far it lies from that of the first."""
     cells, first = [], summaries[0].objectives[1]
     for number, summary in enumerate(summaries):
-        value = "-" if summary.objective is None else _over_sets(summary, summary.objectives, width == 2)
+        value = (
+            "-" if summary.objective is None else _over_sets(summary, summary.objectives, len(summaries) > _MOST_WHOLE)
+        )
         change = summary.objectives[1] / first - 1.0 if number and first else math.nan
         cells += [value, "" if math.isnan(change) else f"{100 * change:+.1f} %", *[""] * (width - 2)]
     return cells
@@ -219,15 +287,16 @@ def _over_sets(summary: RunSummary, course: tuple[float, float], is_short: bool)
     return _course(*course, is_short) if summary.evaluated else "-"
 
 
-def _cells(summary: RunSummary, name: str, is_short: bool) -> tuple[str, str, str, str]:
+def _cells(summary: RunSummary, name: str, is_short: bool, with_tokens: bool) -> list[str]:
     if name not in summary.streams.index:
-        return "-", "-", "-", "-"
+        return ["-"] * 5
     row: dict[str, Any] = {column: summary.streams.at[name, column] for column in summary.streams.columns}
     losses = _course(row["first_loss"], row["last_loss"], is_short) if name in summary.evaluated else "-"
     coverage = "-" if pd.isna(row["coverage"]) else f"{row['coverage']:.0%}"
     if pd.isna(row["samples"]):  # an evaluation set that is not a stream
-        return losses, "-", "-", "-"
-    return losses, f"{int(row['samples']):,}", coverage, f"{row['weight']:.3f}"
+        return [losses, *["-"] * 4]
+    tokens = [f"{row['token_share']:.1%}"] if with_tokens else []
+    return [losses, f"{int(row['samples']):,}", *tokens, coverage, f"{row['weight']:.3f}"]
 
 
 def _course(first: float, last: float, is_short: bool = False) -> str:

@@ -22,6 +22,10 @@ _UNSIGNED = _SIGNATURE % 0
 _SIGNED = re.compile(re.escape(_UNSIGNED[:-8]) + rb"([0-9a-f]{8})")
 
 
+class OtherVersionError(ValueError):
+    """A table has other columns than this version writes."""
+
+
 def files_of(folder: Path, pattern: str) -> list[Path]:
     """Lists the files of a table that match a glob pattern, in order."""
     return sorted(path for path in folder.glob(pattern) if _FILE.fullmatch(path.name))
@@ -145,10 +149,10 @@ def num_rows_of(path: Path) -> int:
 
 
 def checked(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Returns the rows; raises a `ValueError` on the first column that is missing or wrong."""
+    """Returns the rows; raises a `ValueError` on the first column that is missing (of another version) or wrong."""
     for field in schema:
         if field.name not in rows.column_names:
-            raise ValueError(f"it has no column {field.name!r}")
+            raise OtherVersionError(f"it has no column {field.name!r}")
         column = rows.column(field.name)
         if column.type != field.type:
             raise ValueError(f"its column {field.name!r} is of {column.type} instead of {field.type}")
@@ -164,6 +168,11 @@ def naming(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
         reason = "a name in it is no text" if isinstance(error, UnicodeDecodeError) else str(error).splitlines()[0]
+        if isinstance(error, OtherVersionError):
+            raise ValueError(
+                f"{path} was written by another version of adaptive-mixer ({reason}): read it with that version, which "
+                "ledger.json names, or move it away to read the rest of the ledger."
+            ) from None
         raise ValueError(
             f"{path} is damaged ({reason}): the rows in it are lost. Move the file away to read the rest of the ledger."
         ) from None

@@ -22,7 +22,7 @@ from mixer.policies.objective import Objective, TargetStatistics
 from mixer.schedules.base import BatchObservation, GradientNoise, Schedule
 from mixer.schedules.constant import Constant
 from mixer.utils.arrays import FloatArray, Int64Array
-from mixer.utils.files import newer_version
+from mixer.utils.files import other_version
 from mixer.utils.validation import MOST_COUNT, refusing_damage, whole_number
 
 FORMAT_VERSION = 2
@@ -494,10 +494,5 @@ def _noise_of(gradients: GradientStatistics | None) -> GradientNoise | None:
 def check_format(state: Mapping[str, Any]) -> None:
     """Raises a `ValueError` if the state has an unsupported format version."""
     version = state.get("format")
-    if isinstance(version, int) and version > FORMAT_VERSION:
-        raise ValueError(newer_version("it", version, FORMAT_VERSION))
     if version != FORMAT_VERSION:
-        raise ValueError(
-            f"it has format {version!r}, but this version reads format {FORMAT_VERSION}: load the model's weights and "
-            "start a new run, or resume with the version that wrote it"
-        )
+        raise ValueError(other_version("it", version, FORMAT_VERSION))

@@ -11,7 +11,7 @@ from mixer.mixture.clock import Budget
 from mixer.mixture.learning_rate import check_scheduler
 from mixer.mixture.stream import Stream, is_dataset
 from mixer.policies.contract import Mixture, Policy
-from mixer.policies.objective import Objective
+from mixer.policies.objective import STEERING, Objective
 from mixer.schedules.base import Schedule
 
 logger = logging.get_logger(__name__)
@@ -145,8 +145,7 @@ def check_needs(
     """
     name = type(policy).__name__
     _check_observable(f"Policy {name}", policy.needs, OBSERVABLE)
-    by_objective = bool({"alignment", "branches"} & policy.needs)
-    if by_objective and objective is None:
+    if policy.needs & STEERING and objective is None:
         raise ValueError(
             f"Policy {name} needs an objective: set objective to the names of the evaluation sets that the run is for, "
             f"'average' or 'worst' (of all sets), or an Objective. (mixing='auto' is Safeguard(MarginalValue()).)"
@@ -313,7 +312,7 @@ def check_evaluation_names(eval_dataset: Any) -> None:
         eval_dataset: Evaluation data of the trainer.
 
     Raises:
-        ValueError: If a set is called `"worst"`.
+        ValueError: If a set is called `"worst"` or `"mean"`.
         TypeError: If they are a list of datasets or streams.
     """
     if isinstance(eval_dataset, (list, tuple)) and eval_dataset and is_dataset(eval_dataset[0]):
@@ -321,8 +320,9 @@ def check_evaluation_names(eval_dataset: Any) -> None:
             f"eval_dataset is a list of {len(eval_dataset)} datasets: use a dict of them by name, such as "
             '{"math": math_dev, "code": code_dev}.'
         )
-    if isinstance(eval_dataset, dict) and "worst" in eval_dataset:
-        raise ValueError("eval_dataset: the name 'worst' is reserved for eval_worst_loss; rename the set.")
+    for name, entry in {"worst": "eval_worst_loss", "mean": "eval_mean_METRIC, means over the sets"}.items():
+        if isinstance(eval_dataset, dict) and name in eval_dataset:
+            raise ValueError(f"eval_dataset: the name {name!r} is reserved for {entry}; rename the set.")
 
 
 def warn_of_forwards(num_streams: int, batch_size: int, args: TrainingArguments) -> None:

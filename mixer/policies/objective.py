@@ -10,10 +10,11 @@ import numpy as np
 from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray
 from mixer.utils.recorded_arguments import NamesArguments
-from mixer.utils.text import first_of, listed
+from mixer.utils.text import did_you_mean, first_of, listed
 
 _MOST_VARIANCE = 1e6  # more, or what is not finite, counts as this
 _LEAST_BOUND = 0.5  # of the first loss: less is no bound but a mistake, such as 0.05 for 5 %
+STEERING = frozenset({"alignment", "branches"})  # what a policy needs if it reads rows that steer
 Kind = Literal["average", "worst"]
 
 
@@ -32,8 +33,10 @@ class Objective(NamesArguments):
         metric: What is reported as the objective: `"loss"`, or a metric that `compute_metrics` returns. Policies follow
             losses, which have gradients.
         greater_is_better: Whether a greater metric is better; a loss is better if it is lower.
-        steering_share: Share of each target's evaluation set that steers, taken from the rows that judge; see the
-            option `targets` of the trainer for data sets of their own.
+        steering_share: Share of each target's evaluation set that is set aside to steer; evaluations use the rest.
+            `None` is a quarter if the policy reads targets, else nothing. A number is set aside whatever the policy:
+            runs of several policies are then judged by the same rows. The option `targets` of the trainer takes data
+            sets of their own instead.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -48,16 +51,17 @@ class Objective(NamesArguments):
     bounds: Mapping[str, float] = field(default_factory=dict)
     metric: str = "loss"
     greater_is_better: bool = False
-    steering_share: float = 0.25
+    steering_share: float | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in ("average", "worst"):
             raise ValueError(f"objective: kind must be 'average' or 'worst', got {self.kind!r}.")
         _check_targets(self.targets)
-        if not (isinstance(self.steering_share, int | float) and 0.0 < self.steering_share < 1.0):
+        share = self.steering_share
+        if share is not None and not (isinstance(share, int | float) and 0.0 <= share < 1.0):
             raise ValueError(
-                f"objective: steering_share must be above 0 and below 1, got {self.steering_share!r}; 0.25 leaves "
-                f"three of four rows to judge by."
+                f"objective: steering_share must be 0 or more and below 1, got {share!r}; 0.25 leaves three of four "
+                f"rows to judge by, 0 leaves all if targets=... gives the rows that steer."
             )
         if not isinstance(self.metric, str):
             raise ValueError(f"objective: metric must be a name, got {self.metric!r}.")
@@ -94,8 +98,8 @@ class Objective(NamesArguments):
         unknown = [name for name in found.names if name not in sets]
         if unknown:
             raise ValueError(
-                f"objective: targets and bounds must name evaluation sets; {unknown} are none of {list(sets)}. Add "
-                f"them to eval_dataset, a dict of data sets by name."
+                f"objective: targets and bounds must name evaluation sets; {unknown} are none of {list(sets)}."
+                f"{did_you_mean(unknown[0], sets)} Name one of these, or add them to eval_dataset, data sets by name."
             )
         return replace(found, targets=found.importance)
 

@@ -1,6 +1,9 @@
 """Checks of a recipe's streams and of its evaluation."""
 
-from collections.abc import Collection, Mapping
+import contextlib
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 import datasets
@@ -15,6 +18,22 @@ from mixer.recipe.streams import StreamRecipe
 logger = logging.get_logger(__name__)
 
 _NUM_CHECKED_ROWS = 256
+# Parameters of the trainer that a recipe calls otherwise. Arguments of one word, such as `seed`, are also plain words.
+_NAMES = {"eval_dataset": "evaluation", "train_dataset": "streams", "processing_class": "tokenizer"}
+_NAMES |= {option.name: f"training.{option.name}" for option in fields(TrainingArguments) if "_" in option.name}
+_PARAMETER = re.compile(rf"(?<![\w.'\"])({'|'.join(_NAMES)})\b(?!['\"])")
+
+
+@contextlib.contextmanager
+def in_words_of_recipes() -> Iterator[None]:
+    """Calls parameters of the trainer in errors as a recipe does: `evaluation` for `eval_dataset`."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        text = _PARAMETER.sub(lambda found: _NAMES[found[1]], str(error))
+        if type(error) not in (ValueError, TypeError) or text == str(error):
+            raise
+        raise type(error)(text) from error
 
 
 def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:

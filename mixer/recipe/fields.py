@@ -29,6 +29,8 @@ _FRAMES = (
     *("Parser key", "Problem with given class_path", "Does not validate against", "Subtypes:", "Errors:"),
     *("Given value type:", "Expected a <class 'NoneType'>", "Expected <class 'NoneType'>"),
 )
+# A class without arguments that it needs.
+_LACKING = re.compile(r"given class_path '([\w.]+)':\s+the following arguments are required: ([\w, ]+)")
 
 
 class _Loader(yaml.SafeLoader):
@@ -70,11 +72,11 @@ def check_recipe(recipe_class: type, arguments: Sequence[str], options: Iterable
     for option, value in _options_in(arguments):
         first, *_ = names = option.split(".")
         if option == "recipe":
-            content.update(_read(value))
+            content.update(read_recipe_file(value))
         elif first not in known:
             raise ValueError(_unknown_field(f"--{option}", first, known))
         else:
-            _put(content, names, value)
+            put_option(content, names, value)
     for name in content:
         if name not in known:
             raise ValueError(_unknown_field(name, name, known))
@@ -84,16 +86,24 @@ def check_recipe(recipe_class: type, arguments: Sequence[str], options: Iterable
 
 
 def _options_in(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    named = []
-    for place, argument in enumerate(arguments):
-        if argument.startswith("--") and len(argument) > 2:
-            name, equals, value = argument[2:].partition("=")
-            following = "".join(arguments[place + 1 : place + 2])
-            named.append((name.removesuffix("+"), value if equals else following))
-    return named
+    return [found for place in range(len(arguments)) if (found := option_at(arguments, place)) is not None]
 
 
-def _read(path: str) -> dict[str, Any]:
+def option_at(arguments: Sequence[str], place: int) -> tuple[str, str] | None:
+    """Returns the option at a place of a command's arguments, and its value; `None` if there is none."""
+    name, equals, value = arguments[place][2:].partition("=")
+    if not arguments[place].startswith("--") or not name:
+        return None
+    return name.removesuffix("+"), value if equals else "".join(arguments[place + 1 : place + 2])
+
+
+def read_recipe_file(path: str) -> dict[str, Any]:
+    """Reads the fields of a recipe's file.
+
+    Raises:
+        ValueError: If it cannot be read as YAML.
+        FileNotFoundError: If it does not exist.
+    """
     if not Path(path).is_file():
         raise FileNotFoundError(f"recipe: there is no file {str(Path(path).absolute())!r}.")
     try:
@@ -103,7 +113,7 @@ def _read(path: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _put(content: dict[str, Any], names: Sequence[str], value: str) -> None:
+def put_option(content: dict[str, Any], names: Sequence[str], value: str) -> None:
     """Puts an option's value in its place; arguments of a class that was written as a name stand beside the name."""
     *path, last = names
     for name in path:
@@ -295,8 +305,16 @@ def explained(error: ArgumentError, recipe_class: type, content: Mapping[str, An
 
 def _in_short(error: ArgumentError) -> str:
     """Shortens a nested error to the field, the causes and the value."""
+    if (lacking := _LACKING.search(str(error))) is not None:
+        field, name = _field_in(str(error)[: lacking.start()]), lacking[1].rpartition(".")[2]
+        arguments = ", ".join(f"{argument}: ..." for argument in lacking[2].split(", "))
+        return f"{field}: {name} needs {lacking[2]}: write {{class_path: {name}, init_args: {{{arguments}}}}}."
     lines = [line.strip().removeprefix("- ") for line in str(error).splitlines()]
     lines = [line.partition("; Given value: NestedArg")[0] for line in lines if not line.startswith(_FRAMES)]
     causes = "; ".join(shortened(line) for line in lines)
-    field = ".".join(re.findall(r'Parser key "(.+?)"', str(error)))
+    field = _field_in(str(error))
     return f"{field}: {causes}" if field else causes
+
+
+def _field_in(text: str) -> str:
+    return ".".join(re.findall(r'Parser key "(.+?)"', text))

@@ -15,7 +15,7 @@ from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
-from mixer.recipe.checks import check_evaluation, check_lengths, check_streams
+from mixer.recipe.checks import check_evaluation, check_lengths, check_streams, in_words_of_recipes
 from mixer.recipe.data.collators import collator_for, ensure_pad_token
 from mixer.recipe.model import ModelRecipe, load_pretrained, note_class_names
 from mixer.recipe.streams import BuiltStream, Factory, StreamRecipe, call_by_name
@@ -69,7 +69,7 @@ class Recipe:
         allow_inexact: Whether a run may resume although streams, policy, `conflict` or data have changed.
         eval_weights: Weights of the evaluation sets in `eval_loss`, by stream, in place of the plain mean.
         objective: What the run is to lower: `average` or `worst` of the evaluation sets, the name of one, several
-            names, their importance by name, or an `Objective`. A part of each target's evaluation set steers.
+            names, their importance by name, or an `Objective`; see the docs for the rows that steer.
         evaluation: Evaluation sets that are no streams, by name, written like streams: their validation split, or all
             their rows.
         targets: Rows that steer, by the name of a target, in place of a part of its evaluation set; written likewise.
@@ -172,17 +172,18 @@ class Recipe:
             {place: names for place, names in of_sets.items() if names},
         )
         collator = None if tokenizer is None or not self._reads_rows else collator_for(self.model.task, tokenizer)
-        trainer = (MixingTrainer if has_weights else WeightlessTrainer)(
-            model=model,
-            args=self.training,
-            data_collator=collator,
-            train_dataset=[one.stream for one in built.values()],
-            eval_dataset=evaluation or None,
-            targets=rows_of(sets["targets"]) or None,
-            processing_class=tokenizer,
-            reference_model=reference,
-            **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in _BUILT},
-        )
+        with in_words_of_recipes():
+            trainer = (MixingTrainer if has_weights else WeightlessTrainer)(
+                model=model,
+                args=self.training,
+                data_collator=collator,
+                train_dataset=[one.stream for one in built.values()],
+                eval_dataset=evaluation or None,
+                targets=rows_of(sets["targets"]) or None,
+                processing_class=tokenizer,
+                reference_model=reference,
+                **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in _BUILT},
+            )
         return BuiltRecipe(trainer, built)
 
     def build_streams(self, tokenizer: Any) -> dict[str, BuiltStream]:

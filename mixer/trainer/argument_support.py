@@ -64,8 +64,9 @@ DIFFERENCES = {
     "report_to": "TensorBoard, Weights & Biases, MLflow and Trackio show streams in [groups](watching.md#trackers).",
     "eval_on_start": "Not repeated when a run resumes from a checkpoint.",
     "metric_for_best_model": 'With a dict of evaluation sets, `"loss"` is their mean (weighted by `eval_weights` if '
-    'set), `"worst_loss"` the largest and `"NAME_loss"` the loss of one set; `"objective"` is the declared objective. '
-    "A name that nothing computes is refused at construction; a value that is not finite chooses no model.",
+    'set), `"worst_loss"` the largest and `"NAME_loss"` the loss of one set; `"mean_METRIC"` is the mean of a metric, '
+    '`"objective"` the declared objective. A name that nothing computes is refused at construction; a value that is '
+    "not finite chooses no model.",
     "save_on_each_node": "For nodes with separate disks: each node keeps complete checkpoints, and a run resumes from "
     "the newest one that is complete on all nodes. Only the first node has the ledger. When training begins, True is "
     "refused if the nodes share the folder, and False if they do not.",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
-from mixer.ledger.evaluated_losses import check_eval_weights, mean_loss, metrics_by_set, worst_loss
+from mixer.ledger.evaluated_losses import check_eval_weights, mean_loss, mean_metrics, metrics_by_set, worst_loss
 from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.resolve import check_metrics
@@ -124,8 +124,8 @@ def _may_be_computed(key: str, trainer: Trainer, has_metrics: bool) -> bool:
     if not is_loss and not all(map(_is_ours, adds)):
         return True
     # Other metrics may be averages over several sets.
-    of_sets = not (is_loss and isinstance(sets, dict)) or any(key.startswith(f"{_PREFIX}{name}_") for name in sets)
-    return has_metrics and of_sets
+    by_name = is_loss and isinstance(sets, dict)
+    return has_metrics and (not by_name or any(key.startswith(f"{_PREFIX}{name}_") for name in ("mean", *sets)))
 
 
 def _evaluates_itself(trainer: Trainer) -> bool:
@@ -276,7 +276,7 @@ class StreamEvaluation:
         return metrics
 
     def _summarise(self, run: Run, metrics: dict[str, float], prefix: str, sets: Mapping[str, Any]) -> None:
-        """Adds the mean and the worst loss of several sets."""
+        """Adds the mean and the worst loss of several sets, and the mean of each metric that all of them have."""
         trainer: Any = self._trainer
         by_set, keys = metrics_by_set(metrics, prefix, sets), {name: f"{prefix}_{name}_loss" for name in sets}
         losses = {name: metrics[key] for name, key in keys.items() if key in metrics}
@@ -284,8 +284,9 @@ class StreamEvaluation:
             name: loss for name, loss in losses.items() if name not in self._without_labels or math.isfinite(loss)
         }
         if losses := labelled or losses:
-            mean, worst = mean_loss(losses, run.options.mixture.eval_weights), worst_loss(losses)
-            summary = {f"{prefix}_loss": mean, f"{prefix}_worst_loss": worst}
+            weights = run.options.mixture.eval_weights
+            summary = {f"{prefix}_loss": mean_loss(losses, weights), f"{prefix}_worst_loss": worst_loss(losses)}
+            summary |= {f"{prefix}_mean_{name}": mean for name, mean in mean_metrics(by_set, sets, weights).items()}
             objective = run.options.mixture.objective
             value = math.nan if objective is None else objective.evaluated(losses, by_set)
             summary |= {} if math.isnan(value) else {f"{prefix}_objective": value}

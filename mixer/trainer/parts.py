@@ -27,6 +27,7 @@ from mixer.mixture.resolve import (
 )
 from mixer.mixture.stream import Stream, describe
 from mixer.models.trl import keeps_metrics
+from mixer.policies.objective import STEERING
 from mixer.trainer.best_of_each import check_best_of_each
 from mixer.trainer.checkpointing.resume import Resuming
 from mixer.trainer.checkpointing.save import Checkpointing, HeldArguments
@@ -119,7 +120,7 @@ class Parts:
 
     def _target_probes(self, options: Options, streams: Sequence[Stream]) -> list[StepHook]:
         """Makes the hooks that measure the objective's targets, if the policy needs them."""
-        needs = options.policy.needs & {"alignment", "branches"}
+        needs = options.policy.needs & STEERING
         if not needs:
             return []
         steering, args = options.steering, self.trainer.args
@@ -140,7 +141,9 @@ class Parts:
     def describe(self) -> dict[str, Any]:
         """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""
         names, run = [method.name for method in self.methods], self.run
-        return describe_run(run.streams, run.mixing, run.options.mixture, self.trainer.args.world_size, names)
+        described = describe_run(run.streams, run.mixing, run.options.mixture, self.trainer.args.world_size, names)
+        steering = run.options.steering
+        return {**described, "steering_rows": {} if steering is None else dict(steering.taken)}
 
     def _check_again(self) -> None:
         """Checks the options of a trial."""

@@ -92,11 +92,13 @@ class Steering:
 
     Args:
         objective: The objective, with its targets by name.
-        rows: The data set of each target (and each set with a bound) by name.
+        rows: The data set of each target (and each set with a bound) by name; empty if the policy reads none.
+        taken: Number of rows that were taken out of evaluation sets, by name.
     """
 
     objective: Objective
     rows: Mapping[str, Any]
+    taken: Mapping[str, int]
 
 
 @dataclass

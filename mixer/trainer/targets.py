@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import Trainer
+from transformers.utils import logging
 
 from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
@@ -14,10 +15,12 @@ from mixer.loading.step import MicroBatch
 from mixer.mixture.cursors import ShuffledCursor
 from mixer.mixture.stream import Stream, is_iterable, selected
 from mixer.models.inputs import TASK
-from mixer.policies.objective import Objective
+from mixer.policies.contract import Policy
+from mixer.policies.objective import STEERING, Objective
 from mixer.trainer.run import Steering
 from mixer.trainer.seam import collator_removing_columns
 from mixer.utils.random_state import seeded
+from mixer.utils.text import first_of
 
 if TYPE_CHECKING:
     from mixer.trainer.side_runs import SideRuns
@@ -25,15 +28,20 @@ if TYPE_CHECKING:
     from mixer.utils.arrays import Int64Array
 
 _SPLIT_SEED = 0  # the same rows judge in all runs, whatever their seeds
+_STEERING_SHARE = 0.25
+logger = logging.get_logger(__name__)
 
 
-def find_steering(trainer: Trainer, objective: Objective | None, targets: Mapping[str, Any] | None) -> Steering | None:
+def find_steering(
+    trainer: Trainer, objective: Objective | None, targets: Mapping[str, Any] | None, policy: Policy
+) -> Steering | None:
     """Finds the rows that steer, and takes them out of the trainer's evaluation sets unless they are given apart.
 
     Args:
         trainer: The trainer; its `eval_dataset` keeps the rows that judge.
         objective: The objective, or `None`.
         targets: Data sets that steer, by name of their target; `None` for none.
+        policy: The policy, which may read no target: then nothing is taken, unless the objective asks for a share.
 
     Raises:
         ValueError: If names do not fit, or a set has too few rows; with the names there are.
@@ -54,14 +62,28 @@ def find_steering(trainer: Trainer, objective: Objective | None, targets: Mappin
         )
     objective = objective.of_sets(list(sets))
     _check_own_rows(targets, objective)
-    rows, judging = dict(targets or {}), dict(sets)
-    for name in objective.names:
-        if name not in rows:
-            rows[name], judging[name] = _split(sets[name], objective.steering_share, name)
-        else:
-            _check_rows(name, rows[name])
+    rows, judging, steers = dict(targets or {}), dict(sets), bool(policy.needs & STEERING)
+    for name, own in rows.items():
+        _check_rows(name, own)
+    share = objective.steering_share
+    if share is None:
+        share = _STEERING_SHARE if steers else 0.0
+    if steers or share:
+        for name in (name for name in objective.names if name not in rows):
+            rows[name], judging[name] = _split(sets[name], share, name)
     trainer.eval_dataset = judging
-    return Steering(objective, rows)
+    taken = {name: len(rows[name]) for name, own in judging.items() if own is not sets[name]}
+    if taken and trainer.is_world_process_zero():
+        logger.warning("objective: %s.", _in_words(taken, judging))
+    return Steering(objective, rows if steers else {}, taken)
+
+
+def _in_words(taken: Mapping[str, int], judging: Mapping[str, Any]) -> str:
+    parts = [
+        f"{number} of {number + len(judging[name])} rows of {name} steer, {len(judging[name])} are evaluated"
+        for name, number in taken.items()
+    ]
+    return "; ".join(first_of(parts))
 
 
 def _check_own_rows(targets: Mapping[str, Any] | None, objective: Objective) -> None:

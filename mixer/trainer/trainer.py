@@ -98,8 +98,8 @@ class MixingMixin(Trainer):
         compute_metrics: As for the Trainer; or a dict with one function per evaluation set.
         eval_weights: Weights of the evaluation sets in `eval_loss`, by name; `None` uses the plain mean.
         objective: What the run is to lower, for policies and reports: an `Objective`, `"average"` or `"worst"` of the
-            evaluation sets, the name of one, several names, or their importance by name. A part of each target's
-            evaluation set then steers the mixture, and the rest judges it.
+            evaluation sets, the name of one, several names, or their importance by name. If the policy reads targets, a
+            part of each target's evaluation set steers the mixture, and the rest judges it.
         targets: Data sets that steer, by name of their target, in place of a part of the evaluation set.
         loss_units: In what policies that compare losses between streams see them: `"initial"` divides each stream's by
             its first training loss, `"entropy"` by the entropy of its class labels, losses by stream (such as those of
@@ -195,10 +195,11 @@ class MixingMixin(Trainer):
             logger.warning(told)
         streams = self._preparation.take_stand_in_back()
         check_sets(by_set, eval_weights, self.eval_dataset)
-        steering = find_steering(self, as_objective(objective), targets)
+        policy = resolve_policy(mixing, streams)
+        steering = find_steering(self, as_objective(objective), targets, policy)
         mixture = as_schedule(batch_size), budget, epoch_size, tuple(groupings), drawing, data_seed(self.args)
         options = Options(
-            policy=resolve_policy(mixing, streams),
+            policy=policy,
             mixture=MixtureOptions(*mixture, eval_weights, None if steering is None else steering.objective),
             skipping=skipping_of(streams, on_sample_error, max_skipped_share),
             max_tokens=max_tokens_per_micro_batch,

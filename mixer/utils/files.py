@@ -81,14 +81,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def newer_version(file: str, version: Any, known: int) -> str:
-    """Returns the message, without a full stop, that a file's format is newer than this version reads.
+def other_version(file: str, version: Any, known: int) -> str:
+    """Returns the message, without a full stop, that a later or an earlier version wrote a file.
 
     Args:
         file: Name of the file.
-        version: Its format.
+        version: Its format; anything but a number is that of an earlier version.
         known: Newest known format.
     """
+    if not isinstance(version, int) or version <= known:
+        return (
+            f"{file} has format {version!r}, but this version reads {known}: an earlier version of adaptive-mixer "
+            "wrote it. Use that version to read it or to resume, or load the model's weights and start a new run"
+        )
     return (
         f"{file} has format {version!r}, but this version reads up to {known}: upgrade adaptive-mixer to the version "
         "that wrote it, or a later one"

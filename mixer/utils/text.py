@@ -173,12 +173,27 @@ def rule_in_words(rule: Any) -> str:
     Example:
         >>> rule_in_words({"class_path": "Floor", "init_args": {"policy": {"class_path": "PiKE"}, "minimum": 0.1}})
         'Floor(PiKE)'
+        >>> rule_in_words({"class_path": "Fixed", "init_args": {"weights": {"a": 1}, "unit": "tokens"}})
+        'Fixed (tokens)'
     """
+    return f"{_rule_in_words(rule)}{' (tokens)' if unit_in(rule) == 'tokens' else ''}"
+
+
+def unit_in(rule: Any) -> str | None:
+    """Returns the unit of a policy's weights, or of the innermost one's, from the result of `as_data`."""
+    arguments = rule.get("init_args") if isinstance(rule, Mapping) else None
+    if not isinstance(arguments, Mapping):
+        return None
+    unit = unit_in(arguments["policy"]) if isinstance(arguments.get("policy"), Mapping) else arguments.get("unit")
+    return unit if isinstance(unit, str) else None
+
+
+def _rule_in_words(rule: Any) -> str:
     if not isinstance(rule, Mapping) or "class_path" not in rule:
         return "a function" if isinstance(rule, Mapping) else str(rule)
     parts = rule.get("init_args", {}).values()
     rules = [part for value in parts for part in (value if isinstance(value, list) else [value])]
-    inner = [rule_in_words(part) for part in rules if isinstance(part, Mapping) and "class_path" in part]
+    inner = [_rule_in_words(part) for part in rules if isinstance(part, Mapping) and "class_path" in part]
     return f"{rule['class_path']}({', '.join(inner)})" if inner else str(rule["class_path"])
 
 

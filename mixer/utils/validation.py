@@ -87,7 +87,10 @@ def refusing_damage(what: str) -> Iterator[None]:
         yield
     except DAMAGE as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ValueError(f"{what} is damaged ({shortened(reason, _LONGEST_REASON)})") from error
+        text = f"{what} is damaged ({shortened(reason, _LONGEST_REASON)})"
+        if isinstance(error, KeyError):  # an entry is missing
+            text += ", or another version of adaptive-mixer wrote it: use that version, or start anew from the weights"
+        raise ValueError(text) from error
 
 
 def whole_number(value: Any, name: str, least: int = 0, most: int = 2**63 - 1) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.files import digests_of, find_damaged, newer_version
+from mixer.utils.files import digests_of, find_damaged, other_version
 from mixer.utils.validation import refusing_damage
 from replay.memory.entries import Entries
 from replay.memory.reading import ColumnReferenceReader, ReferenceReader, RowReader
@@ -307,7 +307,7 @@ class Memory:
         folder = Path(folder)
         state, arrays = read_state(folder / "buffer")
         if state["format"] != FORMAT_VERSION:
-            raise ValueError(newer_version("the buffer", state["format"], FORMAT_VERSION))
+            raise ValueError(other_version("the buffer", state["format"], FORMAT_VERSION))
         for name, own in self.description.items():
             if state.get(name) != own:
                 raise ValueError(f"the buffer was saved with {name}={state.get(name)!r} and has {name}={own!r} now")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.files import read_json, write_json
+from mixer.utils.files import other_version, read_json, write_json
 from mixer.utils.validation import refusing_damage
 from replay.storage.row_file import RowFile, whole_file, write_rows
 from replay.storage.rows import Rows
@@ -33,7 +33,7 @@ def read_manifest(folder: Path) -> tuple[tuple[int, int, int], list[Segment], di
     path = folder / _MANIFEST
     content = read_json(path)
     if content.get("format") != _FORMAT:
-        raise ValueError(f"{path} is not of format {_FORMAT}. Load a checkpoint of this version.")
+        raise ValueError(f"{other_version(str(path), content.get('format'), _FORMAT)}.")
     with refusing_damage(f"{path}"):
         for name, size in content["files"].items():
             if not (folder / name).is_file():

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from mixer.utils.arrays import FloatArray
-from mixer.utils.files import newer_version, write_json
+from mixer.utils.files import other_version, write_json
 from mixer.utils.validation import DAMAGE, load_json
 from tasks.metrics.course import Course
 
@@ -85,7 +85,7 @@ class ScoreMatrix:
         try:
             content = load_json(Path(path))
             if content["format"] != FORMAT_VERSION:
-                raise ValueError(newer_version("it", content["format"], FORMAT_VERSION))
+                raise ValueError(other_version("it", content["format"], FORMAT_VERSION))
             held_out = content.get("held_out", {})
             names = [*next(iter(held_out.values()), {})]
             matrix = cls(

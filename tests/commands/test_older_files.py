@@ -66,15 +66,29 @@ def test_a_run_goes_on_as_it_would_have_then(version: str, tmp_path: Path) -> No
 def test_a_checkpoint_of_a_version_that_is_yet_to_come_is_refused(name: str, tmp_path: Path) -> None:
     shutil.copytree(FIXTURES / "0.1.0" / "run", tmp_path / "run")
     checkpoint = tmp_path / "run" / f"checkpoint-{SAVED_STEP}"
+    _rewrite(checkpoint, name, 99)
+    with pytest.raises(ValueError, match="upgrade adaptive-mixer"):
+        make_trainer(tmp_path / "run").train(resume_from_checkpoint=str(checkpoint))
+
+
+@pytest.mark.parametrize("name", ["mixing.json", "complete.json", "methods/memory/buffer.json"])
+def test_a_checkpoint_of_an_earlier_version_is_refused_as_that(name: str, tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES / "0.1.0" / "run", tmp_path / "run")
+    checkpoint = tmp_path / "run" / f"checkpoint-{SAVED_STEP}"
+    _rewrite(checkpoint, name, 0)
+    with pytest.raises(ValueError, match="an earlier version of adaptive-mixer wrote it"):
+        make_trainer(tmp_path / "run").train(resume_from_checkpoint=str(checkpoint))
+
+
+def _rewrite(checkpoint: Path, name: str, version: int) -> None:
+    """Gives a file of a checkpoint another format, and its new size in the marker."""
     marker = checkpoint / "complete.json"
     content = {key: value for key, value in json.loads((checkpoint / name).read_text()).items() if key != "crc32"}
-    (checkpoint / name).write_text(json.dumps({**content, "format": 99}))
+    (checkpoint / name).write_text(json.dumps({**content, "format": version}))
     if name != "complete.json":
         listed = json.loads(marker.read_text())
         listed["files"][name] = (checkpoint / name).stat().st_size
         marker.write_text(json.dumps({key: listed[key] for key in listed if key not in ("crc32", "digests")}))
-    with pytest.raises(ValueError, match="upgrade adaptive-mixer"):
-        make_trainer(tmp_path / "run").train(resume_from_checkpoint=str(checkpoint))
 
 
 def test_a_ledger_and_scores_of_such_a_version_are_refused(tmp_path: Path) -> None:

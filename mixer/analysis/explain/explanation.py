@@ -11,6 +11,7 @@ from mixer.ledger.recorded_run import RecordedRun
 from mixer.mixture.weights import mean_tokens
 from mixer.utils.arrays import FloatArray
 from mixer.utils.console import Result
+from mixer.utils.text import unit_in
 
 _TOLERANCE = 1e-9
 
@@ -84,7 +85,8 @@ class Explanation(Result):
         self.run = run.folder
         self.step = step
         self.progress = float(run.clock["progress"][row - 1]) if row else 0.0
-        self.policy = run.policy_name or "unknown"
+        unit = " (tokens)" if unit_in(run.description.get("mixing")) == "tokens" else ""
+        self.policy = f"{run.policy_name or 'unknown'}{unit}"
         self.observed = _observed(run, row)
         self.evaluated_at = max((at for at in run.evaluations if at < step - 1), default=None)
         self.objective = "" if run.objective is None else run.objective.in_words
@@ -228,18 +230,10 @@ def _weights(run: RecordedRun, row: int) -> pd.DataFrame:
 
 def _lengths(run: RecordedRun, row: int) -> FloatArray | float:
     """`[num_streams]`: tokens per sample by which shares of tokens became shares of samples; NaN without."""
-    if not row or _unit(run.description.get("mixing")) != "tokens":
+    if not row or unit_in(run.description.get("mixing")) != "tokens":
         return np.nan
     lengths = mean_tokens(run.streams["seen"][row - 1], run.num_tokens[row - 1])
     return np.nan if lengths is None else lengths
-
-
-def _unit(described: Any) -> str | None:
-    """The unit of the innermost policy's weights."""
-    arguments = described.get("init_args") if isinstance(described, dict) else None
-    if not isinstance(arguments, dict):
-        return None
-    return _unit(arguments["policy"]) if isinstance(arguments.get("policy"), dict) else arguments.get("unit")
 
 
 def _counts(run: RecordedRun, row: int) -> pd.DataFrame:

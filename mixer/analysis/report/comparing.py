@@ -11,6 +11,7 @@ import pandas as pd
 from mixer.analysis.report.judging import Measure, Measured, over_seeds, shares_of
 from mixer.analysis.report.plots.losses import smoothed
 from mixer.analysis.report.run import Run, stream_names
+from mixer.ledger.summary import judged_apart, unlike_amounts
 from mixer.policies.objective import Objective
 from mixer.utils.text import listed
 
@@ -110,12 +111,13 @@ def _seeds(result: Measured) -> str:
 
 
 def unequal(found: Sequence[Configuration]) -> list[str]:
-    """Warns that runs did not see the same amount of data."""
-    samples = {one.name: over_seeds([float(run.clock["samples"].iloc[-1]) for run in one.runs]).mean for one in found}
-    if max(samples.values()) <= 1.02 * min(samples.values()):
-        return []
-    amounts = listed([f"{count:,.0f} samples in {name}" for name, count in samples.items()])
-    return [f"They were not trained alike: {amounts}."]
+    """Warns that runs did not see the same amount of data, or were not judged by the same rows."""
+    texts = []
+    for unit in ("samples", "tokens"):
+        amounts = {one.name: over_seeds([float(run.clock[unit].iloc[-1]) for run in one.runs]).mean for one in found}
+        texts.append(unlike_amounts(amounts, unit))
+    taken = {one.name: one.runs[0].description.get("steering_rows") or {} for one in found}
+    return [text for text in (*texts, judged_apart(taken)) if text]
 
 
 def compare(found: Sequence[Configuration], measure: Measure | None) -> pd.DataFrame:
@@ -145,7 +147,8 @@ def differences(found: Sequence[Configuration], objective: Objective | None) -> 
     names = list(dict.fromkeys([*stream_names(runs), *(name for run in runs for name in run.evaluations)]))
     targets = () if objective is None else objective.names
     rows = []
-    measures = {run.name: {name: _measures(run, name) for name in names} for run in runs}
+    with_tokens = any(run.is_by_tokens for run in runs)
+    measures = {run.name: {name: _measures(run, name, with_tokens) for name in names} for run in runs}
     for name in sorted(names, key=lambda name: name not in targets):
         kinds = dict.fromkeys(kind for run in runs for kind in measures[run.name][name])
         for kind in kinds:
@@ -158,7 +161,7 @@ def differences(found: Sequence[Configuration], objective: Objective | None) -> 
     return pd.DataFrame(rows)
 
 
-def _measures(run: Run, name: str) -> dict[str, float]:
+def _measures(run: Run, name: str, with_tokens: bool) -> dict[str, float]:
     """Returns the last values of a stream: validation loss and metrics, else the training loss; and its share."""
     values: dict[str, float] = {}
     if name in run.evaluations:
@@ -167,7 +170,10 @@ def _measures(run: Run, name: str) -> dict[str, float]:
         values["training loss"] = float(smoothed(run.streams[name]).iloc[-1])
     for metric, own in run.metrics[name].groupby("metric", sort=False) if name in run.metrics else ():
         values[str(metric)] = float(own["value"].iloc[-1])
-    return values | ({"share of samples": shares_of(run)[name]} if name in run.streams else {})
+    if name not in run.streams:
+        return values
+    shares = {"share of samples": shares_of(run)[name]}
+    return values | shares | ({"share of tokens": shares_of(run, "tokens")[name]} if with_tokens else {})
 
 
 def difference_cells(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
@@ -188,7 +194,7 @@ def difference_cells(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         largest = table["difference"].abs().groupby(table["stream"]).max().fillna(0.0).nlargest(_MOST_STREAMS)
         table = table[table["stream"].isin(largest.index)]
     for (name, kind), rows in table.groupby(["stream", "measure"], sort=False):
-        form, signed = ("{:.1%}", "{:+.1%}") if kind == "share of samples" else ("{:.3f}", "{:+.3f}")
+        form, signed = ("{:.1%}", "{:+.1%}") if str(kind).startswith("share of") else ("{:.3f}", "{:+.3f}")
         texts = []
         for place, row in enumerate(rows.to_dict("records")):
             known = not math.isnan(row["value"])

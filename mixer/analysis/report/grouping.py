@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -67,14 +68,19 @@ def _of(parts: Mapping[str, pd.DataFrame], main: Collection[str]) -> dict[str, p
 def _one_stream(streams: Mapping[str, pd.DataFrame], clock: pd.DataFrame) -> pd.DataFrame:
     """Sums streams, row by row of the clock at their steps."""
     num_steps = len(clock)
-    sums = {name: np.zeros(num_steps) for name in ("weight", "count", "items", "loss", "seen", "covered", "active")}
+    sums = {
+        name: np.zeros(num_steps)
+        for name in ("weight", "policy_weight", "count", "items", "loss", "tokens", "seen", "covered", "active")
+    }
     size = 0.0
     for rows in streams.values():
         place = np.searchsorted(clock["step"].to_numpy(), rows["step"].to_numpy())
         last = rows.iloc[-1]
         num_samples = last["seen"] / last["passes"] if last["seen"] else 0.0
         size += num_samples
-        columns = {name: rows[name].to_numpy() for name in ("weight", "count", "items", "active")}
+        columns = {
+            name: rows[name].to_numpy() for name in ("weight", "policy_weight", "count", "items", "tokens", "active")
+        }
         columns["loss"] = np.where(rows["items"] > 0, rows["loss"] * rows["items"], 0.0)
         columns["seen"] = np.diff(rows["seen"].to_numpy(), prepend=0)
         columns["covered"] = np.diff(rows["coverage"].to_numpy() * num_samples, prepend=0.0)
@@ -83,7 +89,9 @@ def _one_stream(streams: Mapping[str, pd.DataFrame], clock: pd.DataFrame) -> pd.
     with np.errstate(invalid="ignore", divide="ignore"):  # a step may have no item of these streams
         loss = sums["loss"] / np.where(sums["items"] > 0, sums["items"], np.nan)
         passes, coverage = (np.cumsum(sums[name]) / size for name in ("seen", "covered"))
-    columns = {"weight": sums["weight"], "count": sums["count"], "items": sums["items"], "loss": loss}
+    columns: dict[str, Any] = {name: sums[name] for name in ("weight", "policy_weight", "count", "items", "tokens")} | {
+        "loss": loss
+    }
     columns |= {"seen": np.cumsum(sums["seen"]), "coverage": coverage, "passes": passes, "active": sums["active"] > 0}
     return clock[["step", "epoch", "samples"]].assign(**columns)
 

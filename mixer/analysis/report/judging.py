@@ -82,8 +82,8 @@ def objective_value(run: Run, objective: Objective, place: int) -> float:
     return objective.evaluated(losses, metrics)
 
 
-def shares_of(run: Run) -> dict[str, float]:
-    """Returns the share of all samples by stream."""
-    counts = {name: int(rows["count"].sum()) for name, rows in run.streams.items()}
+def shares_of(run: Run, column: str = "count") -> dict[str, float]:
+    """Returns the share of all samples by stream; of all tokens for the column `tokens`."""
+    counts = {name: int(rows[column].sum()) for name, rows in run.streams.items()}
     total = sum(counts.values()) or 1
     return {name: count / total for name, count in counts.items()}

@@ -15,14 +15,17 @@ from mixer.ledger.evaluated_losses import recorded_objective, recorded_weights
 from mixer.ledger.folder import open_ledger, read_description, read_note
 from mixer.ledger.ledger import Ledger
 from mixer.policies.objective import Objective
-from mixer.utils.text import shortened
+from mixer.utils.text import shortened, unit_in
 
 # Other columns are not read, to save time and memory.
 _CLOCK = [
     "step", "samples", "tokens", "epoch", "progress", "batch_size", "total", "learning_rate", "learning_rate_factor",
     "loss", "gradient_norm",
 ]  # fmt: skip
-_STREAMS = ["step", "stream", "weight", "count", "items", "loss", "seen", "coverage", "epoch", "active", "skipped"]
+_STREAMS = [
+    "step", "stream", "weight", "policy_weight", "count", "items", "loss", "tokens", "seen", "coverage", "epoch",
+    "active", "skipped",
+]  # fmt: skip
 _PASSES = {"epoch": "passes"}  # the stream's own, beside those of the clock
 _TIMINGS = ["step", "hits", "misses", "load_seconds", "train_seconds", "probe_seconds"]
 
@@ -42,8 +45,8 @@ class Run:
         clock: The ledger's table `clock`, one row per step.
         timings: One row per step: step, hits, misses, load_seconds, train_seconds (without probe_seconds) and
             probe_seconds.
-        streams: By stream, one row per step: step, weight, count, items, loss, seen, coverage, `passes` (the stream's
-            own epochs), active and skipped.
+        streams: By stream, one row per step: step, weight and policy_weight (in the policy's unit), count, items,
+            loss, tokens, seen, coverage, `passes` (the stream's own epochs), active and skipped.
         evaluations: By evaluation set, one row per evaluation: step, loss.
         metrics: By evaluation set, one row per evaluation and metric: step, metric, value.
         eval_weights: Weights of the sets in their mean loss, if any.
@@ -88,6 +91,11 @@ class Run:
         asked = self.clock[["batch_size", "total"]].min(axis=1).to_numpy()
         asked = asked[has_rows] if self.interval_steps == 1 else np.diff(np.cumsum(asked)[has_rows], prepend=0)
         return self.clock.loc[has_rows, ["step", "epoch", "samples"]].assign(asked=asked)
+
+    @property
+    def is_by_tokens(self) -> bool:
+        """Whether the policy's weights are shares of tokens."""
+        return unit_in(self.description.get("mixing")) == "tokens"
 
     @property
     def caps(self) -> dict[str, float]:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from mixer.analysis.report.clocked import not_finite_since
 from mixer.analysis.report.exporting import file_name, made_folder
+from mixer.analysis.report.judging import shares_of
 from mixer.analysis.report.plots.gradients import course_of
 from mixer.analysis.report.plots.losses import smoothed
 from mixer.analysis.report.run import Run, stream_names
@@ -22,12 +23,19 @@ from mixer.ledger.ledger import Ledger
 from mixer.utils.text import between, duration, first_of, listed, rule_in_words
 
 _COLUMNS = (
-    *("samples", "share", "first_weight", "last_weight", "coverage", "passes", "cap"),
+    *("samples", "share", "token_share", "first_weight", "last_weight", "coverage", "passes", "cap"),
     *("training_loss", "training_not_finite_since"),
     *("first_validation_loss", "last_validation_loss", "validation_not_finite_since"),
     *("excess_loss", "gradient_norm", "gradient_noise_scale", "entries"),
 )
-_FORMATS = {"samples": "{:,.0f}", "share": "{:.1%}", "coverage": "{:.0%}", "passes": "{:.2f}", "cap": "{:g}"}
+_FORMATS = {
+    "samples": "{:,.0f}",
+    "share": "{:.1%}",
+    "token_share": "{:.1%}",
+    "coverage": "{:.0%}",
+    "passes": "{:.2f}",
+    "cap": "{:g}",
+}
 _FORMATS |= {"gradient_norm": "{:.3g}", "gradient_noise_scale": "{:.3g}", "entries": "{:,.0f}"}
 _FORMATS |= dict.fromkeys(("training_not_finite_since", "validation_not_finite_since"), "step {:,.0f}")
 _SPAN = 20  # steps that the last excess loss is smoothed over
@@ -45,8 +53,9 @@ def stream_figures(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        One row per stream or other evaluation set: stream, samples, share (of all samples), first_weight, last_weight,
-        coverage, passes, cap, training_loss (the last, smoothed), training_not_finite_since (a step),
+        One row per stream or other evaluation set: stream, samples, share (of all samples), token_share (of all
+        tokens, if the policy mixes by them), first_weight, last_weight (in the policy's unit), coverage, passes, cap,
+        training_loss (the last, smoothed), training_not_finite_since (a step),
         first_validation_loss, last_validation_loss, validation_not_finite_since, excess_loss, gradient_norm and
         gradient_noise_scale (the last, smoothed), entries (of a replay buffer), and for each metric of evaluations
         first_validation_METRIC and last_validation_METRIC; NaN if unknown.
@@ -92,7 +101,10 @@ def _of_losses(run: Run, name: str, total: int) -> dict[str, float | None]:
     if (rows := run.streams.get(name)) is not None:
         samples, since = int(rows["count"].sum()), not_finite_since(rows)
         figures |= {"samples": samples, "share": samples / total, "cap": run.caps.get(name, np.nan)}
-        figures |= {"first_weight": rows["weight"].iloc[0], "last_weight": rows["weight"].iloc[-1]}
+        weights = rows["policy_weight" if run.is_by_tokens else "weight"]
+        figures |= {"first_weight": weights.iloc[0], "last_weight": weights.iloc[-1]}
+        if run.is_by_tokens:
+            figures["token_share"] = shares_of(run, "tokens")[name]
         figures |= {column: rows[column].iloc[-1] for column in ("coverage", "passes")}
         figures |= {"training_loss": smoothed(rows).iloc[-1] if since is None else np.nan}
         figures |= {"training_not_finite_since": since}

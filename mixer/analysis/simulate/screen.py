@@ -40,7 +40,9 @@ def _run(simulated: Simulated) -> Table:
 
 
 def _streams(simulated: Simulated) -> Table:
-    table = _table("Streams", "stream", "samples", "share", "of", "coverage", "passes", "tokens", "first", "last")
+    table = _table(
+        "Streams", "stream", "samples", "share", "of", "coverage", "passes", "tokens", "share", "first", "last"
+    )
     table.columns[0].justify = "left"
     for stream in simulated.streams:
         table.add_row(
@@ -51,6 +53,7 @@ def _streams(simulated: Simulated) -> Table:
             "-" if math.isnan(stream.coverage) else f"{stream.coverage:.1%}",
             "-" if math.isnan(stream.passes) else f"{stream.passes:.2f}",
             f"{'~' if stream.name in simulated.estimated_tokens else ''}{stream.tokens:,}",
+            f"{stream.token_share:.1%}",
             _place(stream.first_step, stream.first_progress),
             _place(stream.last_step, stream.last_progress) + (", runs out" if stream.runs_out else ""),
         )

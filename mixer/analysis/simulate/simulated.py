@@ -25,6 +25,7 @@ class StreamPlan(Result):
         passes: Passes over its data set; NaN if its size is not known.
         coverage: Share of its data set that is seen; likewise.
         tokens: Its tokens.
+        token_share: Its share of the tokens of all streams.
         first_step: Step with its first sample, from 1; 0 if there is none.
         first_progress: Share of the run that was done before that step; NaN likewise.
         last_step: Step with its last sample; 0 likewise.
@@ -45,6 +46,7 @@ class StreamPlan(Result):
         self.passes = float(mixing.stream_epochs[number])
         self.coverage = min(1.0, self.passes)
         self.tokens = int(mixing.num_tokens[number])
+        self.token_share = self.tokens / max(int(mixing.num_tokens.sum()), 1)
         self.first_step, self.last_step = int(steps[0]), int(steps[:-1].max(initial=0))
         self.first_progress = float(places[self.first_step])
         self.last_progress = float(places[self.last_step + 1]) if self.last_step else np.nan

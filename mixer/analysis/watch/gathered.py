@@ -17,12 +17,13 @@ from mixer.ledger.evaluated_losses import recorded_weights
 from mixer.ledger.folder import interval_in
 from mixer.ledger.schemas import CLOCK, SCHEMAS
 from mixer.ledger.table import places_by_stream
+from mixer.policies.contract import Unit
 from mixer.utils.arrays import FloatArray
 from mixer.utils.validation import load_json
 
 _RECENT_STEPS = 50
 _STREAM_COLUMNS = (
-    *("step", "stream", "weight", "count", "items", "loss"),
+    *("step", "stream", "weight", "policy_weight", "count", "items", "loss"),
     *("tokens", "seen", "coverage", "epoch", "active"),
 )
 _TIMING_COLUMNS = ("load_seconds", "train_seconds")
@@ -100,13 +101,13 @@ class GatheredStream:
     Args:
         last: The newest row.
         losses: Loss by step.
-        recent: `[num_steps, 2]`: loss and number of samples of each of the last 50 steps.
+        recent: `[num_steps, 3]`: loss and number of samples and of tokens of each of the last 50 steps.
         is_finite: Whether the last loss is finite; `None` without a loss.
     """
 
     last: dict[str, Any] = field(default_factory=dict)
     losses: Curve = field(default_factory=Curve)
-    recent: FloatArray = field(default_factory=lambda: np.empty((0, 2)))
+    recent: FloatArray = field(default_factory=lambda: np.empty((0, 3)))
     is_finite: bool | None = None
 
     @property
@@ -154,9 +155,10 @@ class Gathered:
         """Number of the last step."""
         return max((one.last["step"] for one in self._streams.values()), default=0)
 
-    def shares(self) -> dict[str, float]:
-        """Returns the share of each stream in the samples of the last 50 steps."""
-        counts = {name: float(one.recent[:, 1].sum()) for name, one in self.streams.items()}
+    def shares(self, unit: Unit = "samples") -> dict[str, float]:
+        """Returns the share of each stream in the samples, or the tokens, of the last 50 steps."""
+        column = 1 if unit == "samples" else 2
+        counts = {name: float(one.recent[:, column].sum()) for name, one in self.streams.items()}
         total = sum(counts.values())
         return {name: count / total if total else 0.0 for name, count in counts.items()}
 
@@ -173,13 +175,13 @@ class Gathered:
 
     def take_streams(self, rows: pa.Table) -> None:
         """Adds rows of the table `streams`."""
-        numbers = _numbers(rows, ["loss", "count", "items"])
+        numbers = _numbers(rows, ["loss", "count", "tokens", "items"])
         for name, places in places_by_stream(rows).items():
             stream = self._streams.setdefault(name, GatheredStream())
             stream.last = rows.slice(places[-1], 1).to_pylist()[0]
-            losses, _, items = numbers[places].T
+            losses, _, _, items = numbers[places].T
             stream.losses.extend(losses)
-            stream.recent = _last(stream.recent, numbers[places, :2], self._recent_rows)
+            stream.recent = _last(stream.recent, numbers[places, :3], self._recent_rows)
             with_items = losses[items > 0]
             stream.is_finite = bool(np.isfinite(with_items[-1])) if len(with_items) else stream.is_finite
 
@@ -254,6 +256,12 @@ class WatchedRun:
     def progress(self) -> float:
         """Share of the run that is done."""
         return float(self.gathered.clock.get("progress", 0.0))
+
+    @property
+    def policy(self) -> Any:
+        """The policy as it is described (see `as_data`); `None` if unknown."""
+        run = self.note.get("run")
+        return run.get("mixing") if isinstance(run, dict) else None
 
     @property
     def state(self) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 from mixer.analysis.watch.curve import sparkline
 from mixer.analysis.watch.gathered import Gathered, GatheredStream, WatchedRun
 from mixer.ledger.evaluated_losses import mean_loss, worst_loss
-from mixer.utils.text import clock_text, duration_text, short_number
+from mixer.utils.text import clock_text, duration_text, short_number, unit_in
 
 CURVE_WIDTH = 12
 _BAR_WIDTH = 8
@@ -32,7 +32,7 @@ _SILENCE_SECONDS = 30.0
 _STATE_STYLES = {"running": "green", "finished": "bold green", "stopped": "bold red"}
 
 
-def stream_table(gathered: Gathered, columns: int, rows: int) -> RenderableType:
+def stream_table(gathered: Gathered, columns: int, rows: int, unit: str | None = None) -> RenderableType:
     """Draws a table with one line per stream.
 
     Args:
@@ -40,17 +40,22 @@ def stream_table(gathered: Gathered, columns: int, rows: int) -> RenderableType:
         columns: Available width.
         rows: Available height, with the table's head, at least 2. If the streams do not fit, those of greatest weight
             are shown and the others are counted.
+        unit: `"tokens"` if weights are shares of tokens.
     """
-    streams, shares = gathered.streams, gathered.shares()
+    streams, shares, is_by_tokens = gathered.streams, gathered.shares(), unit == "tokens"
+    token_shares = gathered.shares("tokens")
     shown = _shown(streams, rows)
     name_width = max(_LEAST_NAME_WIDTH, min(_NAME_WIDTH, max(map(len, streams), default=0)))
-    titles = _fitting(columns - name_width)
+    titles = _fitting(columns - name_width, is_by_tokens)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("stream", width=name_width, no_wrap=True, overflow="ellipsis")
     for title in titles:
         table.add_column(title, justify="left" if title in ("weight", "curve") else "right", no_wrap=True)
     for name in shown:
         cells = _cells(streams[name], shares[name], gathered.evaluations.get(name))
+        if is_by_tokens:
+            weight = streams[name].last["policy_weight"]
+            cells |= {"weight": _weight(weight), "of tokens": f"{token_shares[name]:.0%}"}
         style = None if streams[name].last["active"] in (None, True) else "dim"
         table.add_row(Text(name), *(cells[title] for title in titles), style=style)
     if len(shown) == len(streams):
@@ -68,16 +73,21 @@ def _shown(streams: Mapping[str, GatheredStream], rows: int) -> list[str]:
     return [name for name in streams if name in heaviest]
 
 
-def _fitting(columns: int) -> list[str]:
+def _fitting(columns: int, is_by_tokens: bool) -> list[str]:
     """Returns the columns that fit."""
-    ends = itertools.accumulate(width + 2 for _, width in _COLUMNS)
-    return [title for (title, _), end in zip(_COLUMNS, ends, strict=True) if end <= columns]
+    shown = (_COLUMNS[0], ("of tokens", 9), *_COLUMNS[1:]) if is_by_tokens else _COLUMNS
+    ends = itertools.accumulate(width + 2 for _, width in shown)
+    return [title for (title, _), end in zip(shown, ends, strict=True) if end <= columns]
+
+
+def _weight(weight: float) -> str:
+    return f"{bar_text(weight, _BAR_WIDTH)} {weight:.3f}"
 
 
 def _cells(stream: GatheredStream, share: float, evaluated: float | None) -> dict[str, str | Text]:
     last = stream.last
     return {
-        "weight": f"{bar_text(last['weight'], _BAR_WIDTH)} {last['weight']:.3f}",
+        "weight": _weight(last["weight"]),
         "loss": loss_text(stream.recent_loss, stream.is_finite),
         "coverage": number_text(last["coverage"], ".0%"),
         "share": f"{share:.0%}",
@@ -114,11 +124,12 @@ def as_document(run: WatchedRun) -> dict[str, Any]:
     Returns:
         run, state, reason (a signal or an error that stopped it, else `None`), progress, seconds_left, clock (newest
         row), loading_share, evaluated_at, eval_loss and eval_worst_loss (over all sets), and streams: for each the
-        newest row, loss (mean of the last 50 steps), share (of their samples) and evaluation. `..._is_finite` beside
-        each loss and the gradient norm tells a non-finite value (false) from an unknown one (`None`).
+        newest row, loss (mean of the last 50 steps), share (of their samples), token_share and evaluation.
+        `..._is_finite`
+        beside each loss and the gradient norm tells a non-finite value (false) from an unknown one (`None`).
     """
     gathered = run.gathered
-    shares = gathered.shares()
+    shares, token_shares = gathered.shares(), gathered.shares("tokens")
     return {
         "run": run.folder,
         "state": run.state,
@@ -136,6 +147,7 @@ def as_document(run: WatchedRun) -> dict[str, Any]:
                 "loss": stream.recent_loss,
                 "loss_is_finite": stream.is_finite,
                 "share": shares[name],
+                "token_share": token_shares[name],
                 "evaluation": gathered.evaluations.get(name),
                 "evaluation_is_finite": math.isfinite(gathered.evaluations[name])
                 if name in gathered.evaluations
@@ -156,7 +168,7 @@ def view(run: WatchedRun, columns: int, rows: int) -> RenderableType:
     """
     lines = _lines(run, columns)[: max(1, rows)]
     left = rows - len(lines)
-    return Group(*lines, *([stream_table(run.gathered, columns, left)] if left >= 2 else []))
+    return Group(*lines, *([stream_table(run.gathered, columns, left, unit_in(run.policy))] if left >= 2 else []))
 
 
 def _lines(run: WatchedRun, columns: int) -> list[Text]:
@@ -179,7 +191,8 @@ def _title(run: WatchedRun) -> Text:
     line = Text(state if run.reason is None else f"{state} ({run.reason.splitlines()[0]})", style=_STATE_STYLES[state])
     if state == "running" and silent > _SILENCE_SECONDS:
         line.append(f", silent for {duration_text(silent)}", style="yellow")
-    line.append(f"  {run.note.get('policy', '')}", style="not bold default")
+    unit = " (tokens)" if unit_in(run.policy) == "tokens" else ""
+    line.append(f"  {run.note.get('policy', '')}{unit}", style="not bold default")
     line.append(f"  {run.folder.resolve().name}", style="bold default")
     return line
 

@@ -113,8 +113,13 @@ class LogText:
         if len(names) <= 1:
             return []
         shown = sorted(names, key=lambda name: -seen.get(name, 0))[:_MOST_ROWS]
+        tokens = {name: last[f"tokens/{name}"] for name in mixing.names if f"tokens/{name}" in last}
+        num_tokens = sum(tokens.values())
         columns: dict[str, dict[str, str]] = {
-            "share": {name: f"{count / total:.0%}" for name, count in counts.items() if total},
+            "of tokens": {name: f"{number / num_tokens:.0%}" for name, number in tokens.items() if num_tokens},
+            "of samples" if num_tokens else "share": {
+                name: f"{count / total:.0%}" for name, count in counts.items() if total
+            },
             "loss": {name: _number(last[f"loss/{name}"]) for name in names if f"loss/{name}" in last},
             "samples": {name: f"{count:,}" for name, count in seen.items() if total},
         }

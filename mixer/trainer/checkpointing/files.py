@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mixer.utils.files import at_once, digests_of, find_damaged, newer_version, read_json, sync_to_disk, write_json
+from mixer.utils.files import at_once, digests_of, find_damaged, other_version, read_json, sync_to_disk, write_json
 from mixer.utils.validation import DAMAGE, load_json
 
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
@@ -150,8 +150,8 @@ def find_problem(checkpoint: Path, allow_inexact: bool = False) -> str | None:
         state = "is torn" if (checkpoint / MARKER_FILE).is_file() else "is missing"
         return f"{MARKER_FILE} {state}, so it is incomplete or was written by another trainer"
     version = marker.get("format")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        return newer_version(MARKER_FILE, version, FORMAT_VERSION)
+    if version != FORMAT_VERSION:
+        return other_version(MARKER_FILE, version, FORMAT_VERSION)
     if (problem := _find_damage(checkpoint, marker, allow_inexact)) is not None:
         return problem
     if STATE_FILE not in marker["files"]:

@@ -142,7 +142,7 @@ def test_a_resumed_run_has_what_an_unbroken_one_has_and_only_the_writer_writes(t
         lists = {name: str for name in ("gram", "gram_error") if name in found}
         assert found.astype(lists).equals(expected.astype(lists))
         assert len(found) > 0
-    other = Ledger(tmp_path / "other")
+    other = Ledger(tmp_path / "other", is_writer=False)
     other.begin(None, {})
     record(other, 1)
     other.record_evaluation(1, {"math": 1.0})

@@ -2,10 +2,12 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from mixer.ledger.folder import newest_run, open_ledger, read_description
 from mixer.ledger.ledger import Ledger
+from mixer.ledger.table_files import write_part
 from tests.mixer.analysis.report.ledgers import write_run
 
 
@@ -30,7 +32,7 @@ def test_a_description_is_read_and_one_of_a_newer_version_or_that_is_damaged_is_
     for run, expected in (({"data_seed": 3}, {"data_seed": 3}), ("nonsense", {})):
         note.write_text(json.dumps({"format": 1, "run": run}))
         assert read_description(tmp_path) == expected
-    newer = {json.dumps({"format": version}): f"has format {version}, but this" for version in (3, 99, "1", None)}
+    newer = {json.dumps({"format": version}): f"has format {version!r}, but this" for version in (3, 99, "1", None)}
     for text, message in {**newer, **dict.fromkeys(("", "{", "[]", "\x00"), "is damaged: replace its")}.items():
         note.write_text(text)
         with pytest.raises(ValueError, match=message):
@@ -47,3 +49,35 @@ def test_runs_within_a_folder_are_named_and_the_newest_found(tmp_path: Path) -> 
         open_ledger(tmp_path)
     assert newest_run(tmp_path) == tmp_path / "02-b"
     assert newest_run(tmp_path / "03-c") == tmp_path / "03-c"
+
+
+def test_a_ledger_is_opened_by_its_run_or_itself_and_any_other_folder_is_refused(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "runs" / "one" / "ledger", is_writer=True)
+    ledger.begin(None, {})
+    ledger.record_evaluation(3, {"a": 1.5})
+    ledger.finish()
+    for folder in (tmp_path / "runs" / "one", tmp_path / "runs" / "one" / "ledger"):
+        assert Ledger(folder).evaluations()["loss"].tolist() == [1.5]
+    (tmp_path / "empty").mkdir()
+    for name, message in {
+        "empty": "is no ledger",
+        "missing": "does not exist",
+        "runs": "runs are in it: .*one",
+    }.items():
+        with pytest.raises(ValueError, match=f"Ledger: .*{name} .*{message}|Ledger: .*{message}"):
+            Ledger(tmp_path / name)
+
+
+def test_a_ledger_of_an_earlier_version_is_told_as_that(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger", is_writer=True)
+    ledger.begin(None, {})
+    ledger.record_evaluation(3, {"a": 1.5})
+    ledger.finish()
+    part = next((tmp_path / "ledger" / "evaluations").glob("part-*.parquet"))
+    write_part(part, pq.read_table(part).drop_columns(["loss"]))
+    with pytest.raises(ValueError, match=r"part-.*written by another version .* no column 'loss'.*: read it with that"):
+        Ledger(tmp_path).evaluations()
+    for found in ({}, {"format": 0}):
+        (tmp_path / "ledger" / "ledger.json").write_text(json.dumps(found))
+        with pytest.raises(ValueError, match="an earlier version of adaptive-mixer wrote it"):
+            open_ledger(tmp_path)

@@ -68,8 +68,8 @@ def test_short_forms(given: Any, expected: Objective | None) -> None:
         (lambda: Objective(bounds={"old": 0.05}), "0.5 or more, got 0.05; 1.05 lets it rise by 5 %"),
         (lambda: Objective(bounds={"old": True}), "got True; 1.05"),
         (lambda: Objective(["a"], greater_is_better=True), "greater_is_better=True, but its metric is the loss"),
-        (lambda: Objective(steering_share="half"), "steering_share must be above 0"),  # type: ignore[arg-type]
-        (lambda: Objective(steering_share=1.0), "steering_share must be above 0 and below 1, got 1.0"),
+        (lambda: Objective(steering_share="half"), "steering_share must be 0 or more"),  # type: ignore[arg-type]
+        (lambda: Objective(steering_share=1.0), "steering_share must be 0 or more and below 1, got 1.0"),
         (lambda: Objective(["x"]).of_sets(["a", "b"]), r"\['x'\] are none of \['a', 'b'\]"),
         (lambda: Objective(bounds={"x": 1.1}).of_sets(["a"]), r"\['x'\] are none of \['a'\]"),
     ],

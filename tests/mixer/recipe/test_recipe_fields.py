@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from mixer.cli.entry import main
+from mixer.recipe.checks import in_words_of_recipes
 from mixer.recipe.fields import check_fields, check_recipe, check_written_classes
 from mixer.recipe.recipe import Recipe
 from mixer.utils.text import did_you_mean
@@ -161,7 +162,15 @@ def test_a_class_with_wrong_arguments_is_no_name(field: str, text: str, message:
 WRONG_KINDS: list[tuple[dict[str, Any], str]] = [
     (
         {"streams": {"a": {"format": {"class_path": "Prompt", "init_args": {"prompt": "{q}"}}}}},
-        "streams.a.format: the following arguments are required: completion; Given value: Namespace(class_path=",
+        "streams.a.format: Prompt needs completion: write {class_path: Prompt, init_args: {completion: ...}}.",
+    ),
+    (
+        {"mixing": {"class_path": "Floor", "init_args": {"policy": "Scheduled"}}},
+        "mixing.policy: Scheduled needs points: ",
+    ),
+    (
+        {"batch_size": {"class_path": "Ramp"}},
+        "batch_size: Ramp needs final, over: write {class_path: Ramp, init_args: ",
     ),
     ({"streams": {"a": {"shuffle": "maybe"}}}, "streams.a.shuffle: Expected a <class 'bool'>. Got value: maybe"),
     ({"streams": ["a"]}, "streams: Expected a <class 'dict'>. Got value: ['a']"),
@@ -182,3 +191,10 @@ def test_wrong_kinds_and_missing_fields_are_refused_in_a_line(
     error = capsys.readouterr().err
     assert error.startswith(f"mixer train: {message}")
     assert error.count("\n") == 1
+
+
+def test_parameters_of_the_trainer_are_told_as_the_fields_of_a_recipe() -> None:
+    told = "['targt'] are none: add them to eval_dataset, a dict, or set eval_strategy='steps'; 'train_dataset' stays."
+    expected = r"to evaluation, a dict, or set training\.eval_strategy='steps'; 'train_"
+    with pytest.raises(ValueError, match=expected), in_words_of_recipes():
+        raise ValueError(told)

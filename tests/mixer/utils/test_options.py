@@ -30,6 +30,7 @@ def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
         (ValueError, {"train_dataset": {"train": Tokens(3, 1), "test": Tokens(3, 1)}}, "splits of one dataset"),
         (ValueError, {"train_dataset": [Stream("a", Tokens(3, 1)), Stream("a", Tokens(3, 1))]}, "more than once"),
         (ValueError, {"eval_dataset": {"worst": Tokens(3, 1)}}, "'worst' is reserved"),
+        (ValueError, {"eval_dataset": {"mean": Tokens(3, 1)}}, "'mean' is reserved"),
         (ValueError, {"args": {"dataloader_drop_last": True, "per_device_train_batch_size": 64}}, "drops everything"),
         (ValueError, {"args": {"train_sampling_strategy": "batch_rebalance"}}, "groups the samples of each step"),
         (ValueError, {"args": {"accelerator_config": {"dispatch_batches": True}}}, "split_batches and dispatch"),

@@ -31,7 +31,8 @@ def _losses(run: Run) -> str:
 
 
 def _weights(run: Run) -> str:
-    weights = {name: rows["weight"] for name, rows in run.streams.items()}
+    column = "policy_weight" if run.is_by_tokens else "weight"
+    weights = {name: rows[column] for name, rows in run.streams.items()}
     name = max(weights, key=lambda name: weights[name].max() - weights[name].min())
     one = weights[name]
     first, last, least, greatest = one.iloc[0], one.iloc[-1], one.min(), one.max()

@@ -26,14 +26,15 @@ def mixture(runs: Sequence[Run], most_points: int) -> Plot:
     panels = []
     for run in runs:
         by_stream = shares(run, min(most_points, _MOST_STRETCHES))
-        for column, title in (("weight", "weights"), ("share", "share of the samples")):
+        of = "tokens" if run.is_by_tokens else "samples"
+        for column, title in (("weight", "weights"), ("share", f"share of the {of}")):
             lines = [
                 line(rows.dropna(), column, name, colours[name], stackgroup="shares", line={"width": 0.5})
                 for name, rows in by_stream.items()
             ]
             panels.append(panel(f"{run.name}: {title}", lines, end, range=[0, 1], tickformat=".0%"))
     caption = (
-        "Left: the weights that were requested; right: the samples that were drawn. Where the two differ, a stream "
+        "Left: the weights that were requested; right: what was drawn. Where the two differ, a stream "
         "could not give what was asked for; a band that narrows to nothing is starved."
     )
     return Plot("Mixture", caption, panels, colours, columns=2)
@@ -47,8 +48,10 @@ def shares(run: Run, most_points: int) -> dict[str, pd.DataFrame]:
         most_points: Greatest number of stretches.
 
     Returns:
-        By stream, one row per stretch: epoch and samples at its end, weight, and share of the samples.
+        By stream, one row per stretch: epoch and samples at its end, weight, and share of the samples; both of
+        tokens if the policy mixes by them.
     """
+    weight, amount = ("policy_weight", "tokens") if run.is_by_tokens else ("weight", "count")
     steps = run.clock["step"].to_numpy()
     bucket = np.unique(buckets(run.clock["epoch"].to_numpy(), most_points), return_inverse=True)[1]
     ends = run.clock[["epoch", "samples"]].groupby(bucket).last()
@@ -56,9 +59,9 @@ def shares(run: Run, most_points: int) -> dict[str, pd.DataFrame]:
     for name, rows in run.streams.items():
         place = bucket[np.searchsorted(steps, rows["step"].to_numpy())]
         # A stream that came or went has no rows in some stretches: it gave nothing there.
-        sums[name] = rows[["weight", "count"]].groupby(place).sum().reindex(ends.index, fill_value=0)
+        sums[name] = rows[[weight, amount]].groupby(place).sum().reindex(ends.index, fill_value=0)
     total = sum(sums.values())
-    parts = {name: (one / total).rename(columns={"count": "share"}) for name, one in sums.items()}
+    parts = {name: (one / total).rename(columns={weight: "weight", amount: "share"}) for name, one in sums.items()}
     return {name: ends.join(one) for name, one in parts.items()}
 
 

@@ -139,6 +139,60 @@ def test_the_objective_is_logged_and_judged_by_rows_that_do_not_steer(tmp_path: 
     assert "objective" in [*comparison_table([summarise(tmp_path)]).columns[0].cells]
 
 
+@pytest.mark.parametrize(
+    ("policy", "changes", "steering", "taken"),
+    [
+        (Uniform(), {}, {}, {}),
+        (mixer.Fixed(), {"targets": {"outside": Tokens(9, 3, KIND)}}, {}, {}),
+        (mixer.TargetLoss({"a": 1.0, "b": 1.0, "c": 1.0}), {"args": {"eval_strategy": "epoch"}}, {}, {}),
+        (MarginalValue(), {}, {"a": 5, "outside": 10}, {"a": 5, "outside": 10}),
+        (mixer.OPMix(), {}, {"a": 5, "outside": 10}, {"a": 5, "outside": 10}),
+        (
+            MarginalValue(),
+            {
+                "objective": Objective(["outside"], steering_share=0.0),
+                "targets": {"outside": Tokens(9, 3, KIND)},
+            },
+            {"outside": 9},
+            {},
+        ),
+        # The same rows judge a baseline, if that is asked for.
+        (Uniform(), {"objective": Objective(["outside"], steering_share=0.25)}, {}, {"outside": 10}),
+    ],
+)
+def test_rows_are_set_aside_and_told_only_where_they_steer_or_are_asked_for(
+    tmp_path: Path,
+    policy: Any,
+    changes: dict[str, Any],
+    steering: dict[str, int],
+    taken: dict[str, int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    trainer = build(tmp_path, policy, **{"eval_dataset": OUTSIDE, "objective": ["outside", "a"], **changes})
+    left = {name: len(OUTSIDE[name]) - number for name, number in taken.items()}
+    assert {name: len(rows) for name, rows in trainer._parts.run.options.steering.rows.items()} == steering
+    assert {name: len(OUTSIDE[name]) - len(own) for name, own in trainer.eval_dataset.items()} == {
+        **dict.fromkeys(OUTSIDE, 0),
+        **taken,
+    }
+    told = [f"{n} of {n + left[name]} rows of {name} steer, {left[name]} are evaluated" for name, n in taken.items()]
+    assert [one.message for one in caplog.records if "steer" in one.message] == (
+        [f"objective: {'; '.join(told)}."] if told else []
+    )
+
+
+def test_a_policy_whose_targets_have_no_rows_to_steer_by_is_refused(tmp_path: Path) -> None:
+    objective = Objective(["outside", "a"], steering_share=0.0)
+    with pytest.raises(ValueError, match=r"eval_dataset\['a'\] .* Pass targets="):
+        build(
+            tmp_path,
+            MarginalValue(),
+            eval_dataset=OUTSIDE,
+            objective=objective,
+            targets={"outside": Tokens(9, 3, KIND)},
+        )
+
+
 def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path) -> None:
     args, ends = {"save_strategy": "steps", "save_steps": 3}, []
     for checkpoint in (None, str(tmp_path / "checkpoint-3")):
