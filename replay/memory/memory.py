@@ -19,6 +19,7 @@ from replay.memory.reading import ColumnReferenceReader, ReferenceReader, RowRea
 from replay.memory.seen_rows import SeenRows
 from replay.retrieval import Retrieval
 from replay.selection import Offers, Selection
+from replay.selection.base import checked_choice
 from replay.shared.arguments import as_whole_numbers
 from replay.storage import Row, Rows, Storage
 from replay.storage.saved_state import read_state, write_state
@@ -178,17 +179,7 @@ class Memory:
         are_offered, held = self._look_up(where)
         numbers, slots = _last_of_each(self._choose(offers, are_offered, held))
         renewed = np.flatnonzero((held >= 0) & ~np.isin(held, slots)) if renews_rows else numbers[:0]
-        rows = np.full(len(numbers), -1, dtype=np.int64)
-        if make_rows is not None and len(numbers) + len(renewed):
-            try:
-                stored = np.union1d(numbers, renewed)
-                rows = self.rows.append(make_rows(stored))
-            except BaseException:
-                self._give_up(slots)
-                raise
-            self._drop_rows(held[renewed])
-            self._entries.set_rows(held[renewed], rows[np.searchsorted(stored, renewed)])
-            rows = rows[np.searchsorted(stored, numbers)]
+        rows = self._new_rows(numbers, slots, renewed, held[renewed], make_rows)
         self.num_offered += offers.count
         self.num_considered += int(are_offered.sum())
         if self.selection.counts_rows:
@@ -207,6 +198,27 @@ class Memory:
         self.num_kept += len(numbers)
         self.retrieval.placed(slots)
         return numbers
+
+    def _new_rows(
+        self,
+        numbers: Int64Array,
+        slots: Int64Array,
+        renewed: Int64Array,
+        renewed_slots: Int64Array,
+        make_rows: Callable[[Int64Array], list[Row]] | None,
+    ) -> Int64Array:
+        """Stores rows of new entries, whose numbers it returns, and in place of those of some that are held."""
+        if make_rows is None or not len(numbers) + len(renewed):
+            return np.full(len(numbers), -1, dtype=np.int64)
+        stored = np.union1d(numbers, renewed)
+        try:
+            rows = self.rows.append(make_rows(stored))
+        except BaseException:
+            self._give_up(slots)
+            raise
+        self._drop_rows(renewed_slots)
+        self._entries.set_rows(renewed_slots, rows[np.searchsorted(stored, renewed)])
+        return rows[np.searchsorted(stored, numbers)]
 
     def _check_columns(self, offers: Offers) -> None:
         """Refuses samples of which something is unknown that the selection needs."""
@@ -227,7 +239,7 @@ class Memory:
         are_offered = ~np.isin(where, self._forgotten) if len(self._forgotten) else np.ones(len(where), dtype=bool)
         if self.keeps_repeats:
             return are_offered, np.full(len(where), -1, dtype=np.int64)
-        are_offered &= _are_last(where) | (where < 0)
+        are_offered &= _are_single(where, self.selection.follows_repeats) | (where < 0)
         held = np.where(are_offered, self._entries.find(where), -1)
         if not self.selection.follows_repeats:
             are_offered &= held < 0
@@ -239,7 +251,7 @@ class Memory:
         slots = np.full(offers.count, -1, dtype=np.int64)
         if are_offered.any():
             told = replace(offers, first=self.num_considered, held=held if self.selection.follows_repeats else None)
-            slots[are_offered] = self.selection.choose(told if are_offered.all() else told.part(are_offered))
+            slots[are_offered] = checked_choice(self.selection, told.part(are_offered), len(self), self.capacity)
         return slots
 
     def _give_up(self, slots: Int64Array) -> None:
@@ -384,11 +396,12 @@ def _options(rule: Selection | Retrieval) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def _are_last(where: Int64Array) -> BoolArray:
-    """Returns which addresses do not come again behind, `[count]`."""
-    are_last = np.zeros(len(where), dtype=bool)
-    are_last[len(where) - 1 - np.unique(where[::-1], return_index=True)[1]] = True
-    return are_last
+def _are_single(where: Int64Array, last: bool) -> BoolArray:
+    """Returns for one of equal addresses that it is the one, `[count]`: for the last, or the first."""
+    step = -1 if last else 1
+    are_single = np.zeros(len(where), dtype=bool)
+    are_single[np.unique(where[::step], return_index=True)[1]] = True
+    return are_single[::step]
 
 
 def _last_of_each(slots: Int64Array) -> tuple[Int64Array, Int64Array]:

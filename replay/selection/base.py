@@ -169,3 +169,39 @@ class Selection(HasState, ABC):
                     f"{self.name} has {option} {own[option]!r}, but the saved state is of one with {state[option]!r}; "
                     "build the buffer as it was when it was saved."
                 )
+
+
+def checked_choice(selection: Selection, offers: Offers, size: int, capacity: int) -> Int64Array:
+    """Has a selection choose, and refuses slots that it must not return, of which samples could not be read later.
+
+    Args:
+        selection: The selection.
+        offers: The samples.
+        size: Number of occupied slots.
+        capacity: Number of slots.
+
+    Returns:
+        int64 `[count]`; see `Selection.choose`.
+
+    Raises:
+        TypeError: If it returns no whole numbers.
+        ValueError: If they are no slots of the samples, or `size` is not what it must be then.
+    """
+    asked, slots = f"selection={selection.name}: choose must return", np.asarray(selection.choose(offers))
+    if slots.ndim != 1 or (slots.dtype.kind not in "iu" and len(slots)):
+        raise TypeError(f"{asked} int64 [count], a slot a sample, got {slots.dtype} of shape {list(slots.shape)}.")
+    if len(slots) != offers.count:
+        raise ValueError(f"{asked} a slot for each of {offers.count} samples, -1 for those left out, got {len(slots)}.")
+    new = slots[slots >= size]
+    new = new[np.sort(np.unique(new, return_index=True)[1])]
+    expected = np.arange(size, size + len(new))
+    if slots.min(initial=-1) < -1 or slots.max(initial=-1) >= capacity or not np.array_equal(new, expected):
+        raise ValueError(
+            f"{asked} -1 or slots below capacity={capacity}, new ones in order from {size} on, got {slots.tolist()}."
+        )
+    if selection.size != size + len(new):
+        raise ValueError(
+            f"selection={selection.name}: size must be the number of occupied slots, {size + len(new)} after choose, "
+            f"got {selection.size}. Count _size up for each new slot, and down in remove."
+        )
+    return slots.astype(np.int64)

@@ -14,7 +14,7 @@ import replay.memory.memory
 from mixer.loading.reader import SampleError
 from replay import MIR, OnDisk, ReplayBuffer
 from replay.memory.held_classes import HeldClasses
-from replay.selection import GradientDiversity
+from replay.selection import GradientDiversity, Reservoir
 from tests.replay.buffers import STORAGES, letters, snapshot
 from tests.replay.selection.offering import BY_TASK, MAKERS
 
@@ -383,3 +383,39 @@ def test_classes_that_are_unknown_or_too_many_are_not_counted(
     buffer = ReplayBuffer(len(labels), selection, storage)
     buffer.remember("data", table(labels))
     assert HeldClasses().count(buffer) == expected
+
+
+class Wrong(Reservoir):
+    """Returns what a function makes of the right slots."""
+
+    def __init__(self, change: Any):
+        self._change = change
+
+    def choose(self, offers: Any) -> Any:
+        return self._change(super().choose(offers))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda slots: slots[:-1], ValueError, "a slot for each of 6 samples, -1 for those left out, got 5"),
+        (lambda slots: slots.astype(float), TypeError, "int64.*got float64 of shape"),
+        (lambda slots: slots[:, None], TypeError, "shape .6, 1."),
+        (lambda slots: [None] * 6, TypeError, "got object"),
+        (lambda slots: slots + 1, ValueError, r"new ones in order from 0 on, got \[1, 2"),
+        (lambda slots: slots * 3, ValueError, "slots below capacity=8"),
+        (lambda slots: slots - 3, ValueError, r"got \[-3, -2"),
+        (lambda slots: np.full(6, -1), ValueError, "size must be the number of occupied slots, 0 after choose, got 6"),
+    ],
+)
+def test_slots_that_a_selection_must_not_choose_are_refused(change: Any, error: Any, message: str) -> None:
+    buffer = ReplayBuffer(8, Wrong(change), seed=0)
+    with pytest.raises(error, match=f"selection=Wrong: .*{message}"):
+        buffer.remember("a", letters(6))
+    assert len(buffer) == 0
+
+
+def test_a_list_of_slots_is_taken_as_an_array() -> None:
+    buffer = ReplayBuffer(8, Wrong(lambda slots: slots.tolist()), "memory", seed=0)
+    buffer.remember("a", letters(6))
+    assert sorted(contents(buffer)) == [f"s{row}" for row in range(6)]

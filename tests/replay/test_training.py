@@ -39,7 +39,9 @@ def simulate(capacity: int, key: int, names: list[str], batches: list[list[tuple
     random, kept, number, before, seen = RandomNumbers(key), [], 0, [], set[Any]()
     for batch in batches:
         before.append(list(kept))
-        for sample in [sample for name in names for sample in batch if sample[0] == name and sample not in seen]:
+        for sample in [sample for name in names for sample in batch if sample[0] == name]:
+            if sample in seen:
+                continue
             seen.add(sample)
             place = int(random.integers(np.array([number]), np.array([number + 1]))[0])
             if number < capacity:
