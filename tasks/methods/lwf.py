@@ -72,6 +72,6 @@ class LwF(Method):
 
 
 def softened_divergence(earlier: Tensor, logits: Tensor, temperature: float) -> Tensor:
-    """Computes each row's `KL(p_earlier || p)`, `[num_rows]`, of logits `[num_rows, num_classes]` over a temperature."""
+    """Returns `KL(p_earlier || p)` of each row, `[num_rows]`; logits are `[num_rows, num_classes]`."""
     own, target = ((one / temperature).log_softmax(dim=-1) for one in (logits, earlier))
     return nn.functional.kl_div(own, target, reduction="none", log_target=True).sum(dim=-1)
