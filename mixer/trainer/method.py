@@ -135,10 +135,11 @@ class Method(KeepsArguments, StepHook):
     In a continual run it is told where tasks begin and end. Passed in a list it lasts for all tasks, and what it saves
     is saved after each task too.
 
-    A subclass sets `adds_term` if it returns a `term`, `one_stream_each` if micro-batches must contain one stream each,
-    `needs_samples` if steps must keep their samples, `takes_gradients` if each rank must have whole gradients of its
-    own, as with DDP, `takes_weights` if it copies, changes or runs the whole model by itself, which needs DDP too,
-    `adds_parameters` if `begin_task` adds parameters, so that each task needs a new optimizer, and
+    A subclass that overrides `term` has `adds_term`, unless it says otherwise. It sets `one_stream_each` if
+    micro-batches must contain one stream each, `needs_samples` if steps must keep their samples, `takes_gradients` if
+    each rank must have whole gradients of its own, as with DDP, `takes_weights` if it copies, changes or runs the whole
+    model by itself, which needs DDP too, `adds_parameters` if `begin_task` adds parameters, so that each task needs a
+    new optimizer, and
     `lasts_for_all_tasks` if it needs in a task what it learnt in earlier ones, so that a new one for each is refused.
     """
 
@@ -155,6 +156,8 @@ class Method(KeepsArguments, StepHook):
         super().__init_subclass__(**options)
         for name, value in vars(cls).items():
             _check_hook(cls, name, value)
+        if "term" in vars(cls) and "adds_term" not in vars(cls):
+            cls.adds_term = True
 
     def __setattr__(self, name: str, value: Any) -> None:
         _check_hook(type(self), name, value)

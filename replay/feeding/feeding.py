@@ -45,6 +45,7 @@ class BufferFeeding(Method):
     """
 
     name = ""  # in place of the property
+    adds_term = False  # `term` only takes notes
 
     def __init__(self, buffer: Memory, name: str):
         self._buffer, self.name = buffer, name
