@@ -139,8 +139,8 @@ class Method(KeepsArguments, StepHook):
     micro-batches must contain one stream each, `needs_samples` if steps must keep their samples, `takes_gradients` if
     each rank must have whole gradients of its own, as with DDP, `takes_weights` if it copies, changes or runs the whole
     model by itself, which needs DDP too, `adds_parameters` if `begin_task` adds parameters, so that each task needs a
-    new optimizer, and
-    `lasts_for_all_tasks` if it needs in a task what it learnt in earlier ones, so that a new one for each is refused.
+    new optimizer, and `lasts_for_all_tasks` if it needs in a task what it learnt in earlier ones, so that a new one for
+    each is refused.
     """
 
     adds_term: bool = False

@@ -188,8 +188,8 @@ class Rehearsal:
         if trainer.args.max_steps <= 0 and passes < _FEW * epochs <= passes + replayed / length:
             logger.warning(
                 "Task %r: its %d samples were trained on %.2f times on average in %g epochs, since mixing=%s gave "
-                "%.0f %% of them to the memory. To cover them, replay on top of the batch size (additional=True), or train for "
-                "more epochs.",
+                "%.0f %% of them to the memory. To cover them, replay on top of the batch size (additional=True), or "
+                "train for more epochs.",
                 *(self._sequence[number].name, length, passes, epochs, type(self._mixing).__name__),
                 100 * replayed / (replayed + seen[0]),
             )
