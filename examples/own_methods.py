@@ -38,7 +38,7 @@ class KeepPredictions(Method):
             before = self.before(**self.run.runs.prepared(trained.micro.inputs))["logits"]
         target = before[:, self.earlier].softmax(dim=-1)
         logs = trained.output["logits"][:, self.earlier].log_softmax(dim=-1)
-        return -(target * logs).sum() * self.strength * self.run.world_size / trained.plan.total
+        return self.run.mean_over_step(-self.strength * target * logs, trained)
 
 
 class HoldWeights(Method):
@@ -58,7 +58,8 @@ class HoldWeights(Method):
     def end_backward(self, model: nn.Module) -> None:
         for name, weight in self.run.runs.model.named_parameters():
             if name in self.fisher and weight.grad is not None:
-                weight.grad += self.strength * self.fisher[name] * (weight.detach() - self.anchor[name])
+                pull = self.strength * self.fisher[name] * (weight.detach() - self.anchor[name])
+                weight.grad += self.run.mean_over_step(pull)
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
         run, runs = self.run, self.run.runs

@@ -45,6 +45,8 @@ class ReplayBuffer(Memory):
         label_column: Column or attribute of the classes, for class-based selection; no other is used. `None` uses
             `"label"`, or `"labels"` or `targets` if it holds one integer per sample.
         seed: Random key of the buffer; `None` derives it from the seed of its first run.
+        keeps_repeats: Whether a sample that comes again, as in a second epoch, counts as another one and may be stored
+            twice. Rows of iterable streams always do, since nothing tells which they are.
 
     Raises:
         ValueError: If the capacity is below 1 or below the minimum of the selection.
@@ -68,6 +70,7 @@ class ReplayBuffer(Memory):
         is_online: bool = True,
         label_column: str | None = None,
         seed: int | None = None,
+        keeps_repeats: bool = False,
     ):
         if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)):
             raise TypeError(f"capacity must be a whole number of samples, got {capacity!r}.")
@@ -76,7 +79,7 @@ class ReplayBuffer(Memory):
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer, type(None))):
             raise TypeError(f"seed must be a whole number, got {seed!r}.")
         super().__init__(int(capacity), as_selection(selection), as_storage(storage), as_retrieval(retrieval))
-        self.is_online, self.label_column = is_online, label_column
+        self.is_online, self.label_column, self.keeps_repeats = is_online, label_column, keeps_repeats
         self.stream_names = as_names("streams", streams)
         self.feeding: BufferFeeding | None = None  # in the run that the buffer takes part in
         if is_online and self.selection.is_by_task:
@@ -149,7 +152,7 @@ class ReplayBuffer(Memory):
             ]
 
         keeps_rows = self.storage.keeps_contents or bool(given)
-        self.offer(offers, lambda numbers: where[numbers], make_rows if keeps_rows else None)
+        self.offer(offers, lambda numbers: where[numbers], make_rows if keeps_rows else None, renews_rows=bool(given))
 
     def find(self, source: str, indices: Iterable[int]) -> list[int]:
         """Returns the numbers of the entries that hold given samples; samples of iterable streams cannot be found.
@@ -216,7 +219,8 @@ class ReplayBuffer(Memory):
 
     def stand_in(self) -> "ReplayBuffer":
         """Returns a buffer of the same size and streams that only stores references; see `mixer.analysis.simulate`."""
-        return ReplayBuffer(self.capacity, streams=self.stream_names, is_online=self.is_online)
+        options: dict[str, Any] = {"is_online": self.is_online, "keeps_repeats": self.keeps_repeats}
+        return ReplayBuffer(self.capacity, streams=self.stream_names, **options)
 
     def empty_copy(self, capacity: int, seed: int) -> "ReplayBuffer":
         """Returns an empty buffer with the same options that only `remember` fills.
@@ -231,8 +235,9 @@ class ReplayBuffer(Memory):
         if self.storage.working_folder is not None:
             raise ValueError("storage: copies of a buffer cannot share a folder; use References() or InMemory().")
         selection, storage, retrieval = (copy.deepcopy(r) for r in (self.selection, self.storage, self.retrieval))
-        options: dict[str, Any] = {"selection": selection, "storage": storage, "retrieval": retrieval}
-        return ReplayBuffer(capacity, **options, is_online=False, label_column=self.label_column, seed=seed)
+        options: dict[str, Any] = {"selection": selection, "storage": storage, "retrieval": retrieval, "seed": seed}
+        options |= {"label_column": self.label_column, "keeps_repeats": self.keeps_repeats}
+        return ReplayBuffer(capacity, **options, is_online=False)
 
     def as_method(self, name: str) -> Method:
         """Returns the method that fills the buffer during a run; see `mixer.mixture.cursor.GrowingDataset`."""

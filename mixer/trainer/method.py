@@ -71,6 +71,36 @@ class RunContext:
             raise ValueError(f"{asked_by}: there is no stream {name!r}; the streams are {names}.")
         return names.index(name)
 
+    def mean_over_step(
+        self, values: Tensor, trained: ForwardResult | None = None, num_values: int | None = None
+    ) -> Tensor:
+        """Turns values into their part of a mean over the step, however it is split over micro-batches and ranks.
+
+        Args:
+            values: In `Method.term`, `[num_rows, ...]`: values of the micro-batch's samples, or a scalar that is the
+                same for all, such as a penalty on weights. In `Method.end_backward`, a gradient of any shape.
+            trained: The micro-batch; `None` in `end_backward`, where the gradient is complete and still has the factor
+                of a gradient scaler.
+            num_values: Number of values in the step over all ranks; `None` for its samples.
+
+        Returns:
+            A scalar to return from `term`, or the values in the unit of the gradient, to add to it.
+
+        Raises:
+            ValueError: If the first axis does not hold the samples.
+        """
+        if trained is None:
+            return values * self.runs.loss_scale()
+        num_rows = len(trained.micro.stream_ids)
+        if num_values is None and values.dim() and len(values) != num_rows:
+            raise ValueError(
+                f"mean_over_step: values must be a scalar or have one entry for each of the micro-batch's {num_rows} "
+                f"samples, got shape {list(values.shape)}. Say num_values=, the number in the step over all ranks."
+            )
+        total = values.sum() if values.dim() else values * num_rows
+        count = trained.plan.total - self.runs.num_skipped if num_values is None else num_values
+        return total * (self.world_size / max(count, 1))
+
 
 @dataclass(frozen=True)
 class TaskContext:
@@ -105,11 +135,12 @@ class Method(KeepsArguments, StepHook):
     In a continual run it is told where tasks begin and end. Passed in a list it lasts for all tasks, and what it saves
     is saved after each task too.
 
-    A subclass sets `adds_term` if it returns a `term`, `one_stream_each` if micro-batches must contain one stream each,
-    `needs_samples` if steps must keep their samples, `takes_gradients` if each rank must have whole gradients of its
-    own, as with DDP, `takes_weights` if it copies, changes or runs the whole model by itself, which needs DDP too,
-    `adds_parameters` if `begin_task` adds parameters, so that each task needs a new optimizer, and
-    `lasts_for_all_tasks` if it needs in a task what it learnt in earlier ones, so that a new one for each is refused.
+    A subclass that overrides `term` has `adds_term`, unless it says otherwise. It sets `one_stream_each` if
+    micro-batches must contain one stream each, `needs_samples` if steps must keep their samples, `takes_gradients` if
+    each rank must have whole gradients of its own, as with DDP, `takes_weights` if it copies, changes or runs the whole
+    model by itself, which needs DDP too, `adds_parameters` if `begin_task` adds parameters, so that each task needs a
+    new optimizer, and `lasts_for_all_tasks` if it needs in a task what it learnt in earlier ones, so that a new one for
+    each is refused.
     """
 
     adds_term: bool = False
@@ -125,6 +156,8 @@ class Method(KeepsArguments, StepHook):
         super().__init_subclass__(**options)
         for name, value in vars(cls).items():
             _check_hook(cls, name, value)
+        if "term" in vars(cls) and "adds_term" not in vars(cls):
+            cls.adds_term = True
 
     def __setattr__(self, name: str, value: Any) -> None:
         _check_hook(type(self), name, value)
@@ -195,7 +228,8 @@ class Method(KeepsArguments, StepHook):
             trained: The micro-batch and the model's output.
 
         Returns:
-            A scalar with a graph, or `None`. The whole term is the mean over ranks of the sum over their micro-batches.
+            A scalar with a graph, or `None`. The whole term is the mean over ranks of the sum over their micro-batches:
+            `RunContext.mean_over_step` gives a micro-batch's part of it.
         """
         return None
 

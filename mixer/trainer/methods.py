@@ -138,6 +138,11 @@ class MethodList:
         total, trained = torch.zeros_like(loss), replace(trained, output=output)
         for number, method in enumerate(self.all):
             if (term := method.term(trained)) is not None:
+                if number not in self._term_names:
+                    raise TypeError(
+                        f"methods: {method.name}.term returned a {type(term).__name__}, but adds_term is False, so "
+                        "that it would be trained and not logged. Set adds_term = True in its class."
+                    )
                 total = total + term
                 self._terms[number] += term.detach() / self._trainer.args.world_size
         return loss + total

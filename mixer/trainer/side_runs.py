@@ -61,6 +61,12 @@ class SideRuns:
         return self._run.step.counts.items
 
     @property
+    def num_skipped(self) -> int:
+        """Number of the present step's samples that could not be loaded, over all ranks."""
+        skipped = self._run.step.counts.skipped
+        return 0 if skipped is None else int(skipped.sum())
+
+    @property
     def learning_rate(self) -> float:
         """The learning rate of the next optimizer step, of the first parameter group."""
         return float(self.optimizer.param_groups[0]["lr"])

@@ -45,6 +45,7 @@ class BufferFeeding(Method):
     """
 
     name = ""  # in place of the property
+    adds_term = False  # `term` only takes notes
 
     def __init__(self, buffer: Memory, name: str):
         self._buffer, self.name = buffer, name
@@ -213,7 +214,8 @@ class BufferFeeding(Method):
         scores = None if self.scorer is None else self.scorer(batch, offered)
         tasks = self._source_ids[offered.stream_ids]
         offers = Offers(offered.count, buffer.num_offered, tasks, labels, known.get("loss"), scores)
-        buffer.offer(offers, self._addresses, partial(self.kept.make, batch) if self.kept.are_any else None)
+        make = partial(self.kept.make, batch) if self.kept.are_any else None
+        buffer.offer(offers, self._addresses, make, renews_rows=self.kept.depend_on_model)
 
     def _noted_labels(self, known: Mapping[str, FloatArray]) -> Int64Array | None:
         if "label" not in self._asked:

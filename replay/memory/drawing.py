@@ -10,6 +10,7 @@ import numpy as np
 from mixer.utils.arrays import Int64Array
 from replay.memory.memory import Memory
 from replay.retrieval import Retrieval
+from replay.retrieval.base import checked_slots
 
 
 class Draws(Protocol):
@@ -54,10 +55,11 @@ class BufferCursor:
             self._draws.num_drawn = self._position
             for passed in [coming for coming in self._coming if coming < self._position]:
                 del self._coming[passed]
-            slots = self._draws.retrieval.slots(start, count, len(self._buffer)) if count else self._last[1][:0]
+            rule, size = self._draws.retrieval, len(self._buffer)
+            slots = checked_slots(rule, start, count, size) if count else self._last[1][:0]
             self.assign(start, slots)
             if count:
-                self._draws.retrieval.drawn(start, slots)
+                rule.drawn(start, slots)
         return start
 
     def assign(self, start: int, slots: Int64Array) -> None:
@@ -98,7 +100,7 @@ class BufferCursor:
         count = min(self._coming.get(start, len(positions)), size)
         if not count:  # the buffer was emptied since: what is predicted is not what will be read
             return np.zeros_like(positions)
-        addresses = self._buffer.addresses(self._draws.retrieval.slots(start, count, size))
+        addresses = self._buffer.addresses(checked_slots(self._draws.retrieval, start, count, size))
         return np.take(addresses, positions - start, mode="wrap")
 
     def ahead(self) -> "BufferCursor":

@@ -19,10 +19,11 @@ _ENTRY = np.dtype(
 )
 _COLUMNS = _ENTRY.names or ()
 _FIRST_ROOM = 1_024
+_LEAST_CHANGES, _SLOTS_PER_CHANGE = 1_024, 16  # after which addresses are sorted anew
 
 
 class Entries:
-    """The occupied slots of a buffer, 0 to `size - 1`: 32 bytes each.
+    """The occupied slots of a buffer, 0 to `size - 1`: 32 bytes each, and about 20 in memory to find them by address.
 
     On disk they are in an unnamed file mapped into memory. Each process has its own, and the system removes the file
     when its last process ends, however that happens.
@@ -36,6 +37,10 @@ class Entries:
         self.capacity, self.size = capacity, 0
         self._folder, self._process = folder, os.getpid()
         self._table: NDArray[Any] = np.zeros(0, dtype=_ENTRY)
+        # Where addresses were when they were sorted, and where those are that came or moved since. Both may be out of
+        # date; the table says what is so.
+        self._sorted, self._order = np.zeros((2, 0), dtype=np.int64)
+        self._changed: dict[int, int] = {}
 
     def __getitem__(self, column: str) -> NDArray[Any]:
         """Gives a column.
@@ -48,6 +53,33 @@ class Entries:
         """
         view: NDArray[Any] = self._table[column][: self.size]
         return view
+
+    def find(self, addresses: Int64Array) -> Int64Array:
+        """Finds entries by address.
+
+        Args:
+            addresses: int64 `[count]`.
+
+        Returns:
+            int64 `[count]`: their slots, -1 where there is none.
+        """
+        changed, own = self._changed, self["address"]
+        slots = np.full(len(addresses), -1, dtype=np.int64)
+        if len(self._sorted):
+            places = np.searchsorted(self._sorted, addresses).clip(max=len(self._sorted) - 1)
+            slots = np.where(self._sorted[places] == addresses, self._order[places], -1).astype(np.int64)
+        pairs = zip(addresses.tolist(), slots.tolist(), strict=True)
+        slots = np.array([changed.get(address, slot) for address, slot in pairs], dtype=np.int64)
+        are_there = (addresses >= 0) & (slots >= 0) & (slots < self.size)
+        are_there[are_there] = own[slots[are_there]] == addresses[are_there]
+        return np.where(are_there, slots, -1)
+
+    def _moved(self, slots: Int64Array) -> None:
+        """Notes what stands in some slots now, for `find`."""
+        self._changed.update(zip(self["address"][slots].tolist(), slots.tolist(), strict=True))
+        if len(self._changed) > max(_LEAST_CHANGES, self.size // _SLOTS_PER_CHANGE):
+            order = np.argsort(self["address"], kind="stable")
+            self._order, self._sorted, self._changed = order.astype(np.int32), self["address"][order], {}
 
     def put(self, slots: Int64Array, **values: Any) -> None:
         """Fills slots, new ones or such that are taken.
@@ -66,6 +98,12 @@ class Entries:
         self.size = size
         for name in _COLUMNS:
             self._table[name][slots] = values[name]
+        self._moved(slots)
+
+    def set_rows(self, slots: Int64Array, rows: Int64Array) -> None:
+        """Changes the numbers of what is kept of some entries."""
+        self._make_room(self.size)
+        self._table["row"][slots] = rows
 
     def remove(self, slot: int) -> None:
         """Frees a slot: what stands in the last one comes in its place.
@@ -76,6 +114,8 @@ class Entries:
         self._make_room(self.size)
         self.size -= 1
         self._table[slot] = self._table[self.size]
+        if slot < self.size:
+            self._moved(np.array([slot]))
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Gives all columns."""

@@ -46,6 +46,11 @@ class KeptRows:
         return self._keeps_contents or bool(self._extractors)
 
     @property
+    def depend_on_model(self) -> bool:
+        """Whether they hold model outputs, which are others when the sample is trained on again."""
+        return bool(self._extractors)
+
+    @property
     def are_gathered(self) -> bool:
         """Whether the ranks exchange rows."""
         return bool(self._extractors) or self.has_iterables

@@ -3,6 +3,7 @@
 import copy
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -10,21 +11,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.utils.arrays import Int64Array
+from mixer.utils.arrays import BoolArray, Int64Array
 from mixer.utils.files import digests_of, find_damaged, other_version
 from mixer.utils.validation import refusing_damage
 from replay.memory.entries import Entries
 from replay.memory.reading import ColumnReferenceReader, ReferenceReader, RowReader
+from replay.memory.seen_rows import SeenRows
 from replay.retrieval import Retrieval
 from replay.selection import Offers, Selection
+from replay.selection.base import checked_choice
 from replay.shared.arguments import as_whole_numbers
 from replay.storage import Row, Rows, Storage
 from replay.storage.saved_state import read_state, write_state
 from replay.storage.sources import Sources
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _FIELDS = {"task": "tasks", "label": "labels", "loss": "losses", "gradient": "scores", "features": "features"}
-_COUNTERS = ("num_offered", "num_kept", "num_drawn", "num_gathered_bytes")
+_COUNTERS = ("num_offered", "num_considered", "num_kept", "num_drawn", "num_gathered_bytes")
 
 
 class Memory:
@@ -45,14 +48,16 @@ class Memory:
         self.selection, self.storage, self.retrieval = selection, storage, retrieval
         self.sources = Sources()
         self.num_offered = self.num_kept = self.num_drawn = self.num_gathered_bytes = 0
+        self.num_considered = 0  # by the selection: the samples offered without those that only come again
         # Whether this process writes the files that other ranks of its machine read; a run says so too.
         self.is_writer = int(os.environ.get("LOCAL_RANK", "0")) <= 0
         self.key: int | None = None
-        self.is_online = True
+        self.is_online, self.keeps_repeats = True, False
         self.label_column: str | None = None
         self.stream_names: tuple[str, ...] | None = None
         self._entries = Entries(capacity, storage.working_folder)
         self._rows: Rows | None = None
+        self._seen = SeenRows()  # rows that were offered, if the selection counts rows
         self._forgotten: Int64Array = np.zeros(0, dtype=np.int64)  # addresses of samples that must not come back
         selection.start(capacity, 0)  # what does not fit shows at once
 
@@ -151,13 +156,15 @@ class Memory:
         offers: Offers,
         addresses_of: Callable[[Int64Array], Int64Array],
         make_rows: Callable[[Int64Array], list[Row]] | None = None,
+        renews_rows: bool = False,
     ) -> Int64Array:
-        """Offers samples, and stores those that the selection keeps.
+        """Offers samples, and stores those that the selection keeps; a sample that is held is not stored twice.
 
         Args:
             offers: The samples.
             addresses_of: Returns the addresses of some of them, by their ascending numbers in `offers`.
             make_rows: Likewise returns the rows to store; `None` to store none.
+            renews_rows: Whether a new row replaces that of a sample that is held, because it depends on the model.
 
         Returns:
             int64 `[num_kept]`: the numbers in `offers` of the new entries, ascending.
@@ -168,21 +175,21 @@ class Memory:
         if not offers.count:
             return np.zeros(0, dtype=np.int64)
         self._check_columns(offers)
-        numbers, slots = _last_of_each(self._choose(offers, addresses_of))
-        rows = np.full(len(numbers), -1, dtype=np.int64)
-        if make_rows is not None and len(numbers):
-            try:
-                rows = self.rows.append(make_rows(numbers))
-            except BaseException:
-                self._give_up(slots)
-                raise
+        where = addresses_of(np.arange(offers.count))
+        are_offered, held = self._look_up(where)
+        numbers, slots = _last_of_each(self._choose(offers, are_offered, held))
+        renewed = np.flatnonzero((held >= 0) & ~np.isin(held, slots)) if renews_rows else numbers[:0]
+        rows = self._new_rows(numbers, slots, renewed, held[renewed], make_rows)
         self.num_offered += offers.count
+        self.num_considered += int(are_offered.sum())
+        if self.selection.counts_rows:
+            self._seen.add(where)
         if not len(numbers):
             return numbers
         self._drop_rows(slots[slots < len(self)])
         self._entries.put(
             slots,
-            address=addresses_of(numbers),
+            address=where[numbers],
             row=rows,
             number=np.arange(self.num_kept, self.num_kept + len(numbers)),
             task=0 if offers.tasks is None else offers.tasks[numbers],
@@ -191,6 +198,27 @@ class Memory:
         self.num_kept += len(numbers)
         self.retrieval.placed(slots)
         return numbers
+
+    def _new_rows(
+        self,
+        numbers: Int64Array,
+        slots: Int64Array,
+        renewed: Int64Array,
+        renewed_slots: Int64Array,
+        make_rows: Callable[[Int64Array], list[Row]] | None,
+    ) -> Int64Array:
+        """Stores rows of new entries, whose numbers it returns, and in place of those of some that are held."""
+        if make_rows is None or not len(numbers) + len(renewed):
+            return np.full(len(numbers), -1, dtype=np.int64)
+        stored = np.union1d(numbers, renewed)
+        try:
+            rows = self.rows.append(make_rows(stored))
+        except BaseException:
+            self._give_up(slots)
+            raise
+        self._drop_rows(renewed_slots)
+        self._entries.set_rows(renewed_slots, rows[np.searchsorted(stored, renewed)])
+        return rows[np.searchsorted(stored, numbers)]
 
     def _check_columns(self, offers: Offers) -> None:
         """Refuses samples of which something is unknown that the selection needs."""
@@ -203,12 +231,27 @@ class Memory:
                 f"here. Give remember(..., {given}){column}."
             )
 
-    def _choose(self, offers: Offers, addresses_of: Callable[[Int64Array], Int64Array]) -> Int64Array:
-        if not len(self._forgotten):
-            return self.selection.choose(offers)
-        are_new = ~np.isin(addresses_of(np.arange(offers.count)), self._forgotten)
+    def _look_up(self, where: Int64Array) -> tuple[BoolArray, Int64Array]:
+        """Returns which samples are offered to the selection, and the slots of those that are held, -1 for others.
+
+        A row without an address, of an iterable stream, cannot be recognised: each is another one.
+        """
+        are_offered = ~np.isin(where, self._forgotten) if len(self._forgotten) else np.ones(len(where), dtype=bool)
+        if self.keeps_repeats:
+            return are_offered, np.full(len(where), -1, dtype=np.int64)
+        are_offered &= _are_single(where, self.selection.follows_repeats) | (where < 0)
+        held = np.where(are_offered, self._entries.find(where), -1)
+        if not self.selection.follows_repeats:
+            are_offered &= held < 0
+        if self.selection.counts_rows and len(self) == self.capacity:  # room that was made is for all
+            are_offered &= ~self._seen.has(where)
+        return are_offered, held
+
+    def _choose(self, offers: Offers, are_offered: BoolArray, held: Int64Array) -> Int64Array:
         slots = np.full(offers.count, -1, dtype=np.int64)
-        slots[are_new] = self.selection.choose(offers.part(are_new))
+        if are_offered.any():
+            told = replace(offers, first=self.num_considered, held=held if self.selection.follows_repeats else None)
+            slots[are_offered] = checked_choice(self.selection, told.part(are_offered), len(self), self.capacity)
         return slots
 
     def _give_up(self, slots: Int64Array) -> None:
@@ -255,7 +298,7 @@ class Memory:
         self._drop_rows(slots)
         for slot in slots[::-1].tolist():
             self._entries.remove(slot)
-        self.num_offered = 0
+        self.num_offered, self.num_considered, self._seen = 0, 0, SeenRows()
         self.selection.start(self.capacity, self.key or 0)
         self.retrieval.start(self.capacity, self.key or 0)
 
@@ -271,6 +314,7 @@ class Memory:
             "retrieval": self.retrieval.name,
             "retrieval_options": _options(self.retrieval),
             "keeps_contents": self.storage.keeps_contents,
+            "keeps_repeats": self.keeps_repeats,
         }
 
     def save(self, folder: Path | str) -> None:
@@ -291,6 +335,7 @@ class Memory:
             "entries": self._entries.state_dict(),
             "selection": self.selection.state_dict(),
             "retrieval": {} if self.key is None else self.retrieval.state_dict(),
+            "seen": self._seen.state_dict(),
         }
         write_state(folder / "buffer", state, arrays)
 
@@ -306,10 +351,10 @@ class Memory:
         """
         folder = Path(folder)
         state, arrays = read_state(folder / "buffer")
-        if state["format"] != FORMAT_VERSION:
+        if state["format"] not in (1, FORMAT_VERSION):
             raise ValueError(other_version("the buffer", state["format"], FORMAT_VERSION))
         for name, own in self.description.items():
-            if state.get(name) != own:
+            if name in state and state[name] != own:  # format 1 had fewer
                 raise ValueError(f"the buffer was saved with {name}={state.get(name)!r} and has {name}={own!r} now")
         with refusing_damage(f"{folder / 'buffer.json'}"):
             damaged = find_damaged(folder, state.get("digests", {}))
@@ -320,6 +365,7 @@ class Memory:
 
     def _take_up(self, state: Mapping[str, Any], arrays: Mapping[str, Any], rows: Path) -> None:
         """Loads a state that was read; an error leaves the buffer as it was."""
+        state = {"num_considered": state["num_offered"], **state}  # which format 1 lacked
         counters = {name: index(state[name]) for name in _COUNTERS}  # no text
         key = None if state["key"] is None else index(state["key"])
         forgotten = np.array(state["forgotten"], dtype=np.int64)
@@ -334,8 +380,11 @@ class Memory:
         if key is not None:
             retrieval.start(self.capacity, key)
             retrieval.load_state_dict(arrays["retrieval"])
+        seen = SeenRows(arrays.get("seen"))
+        if "seen" not in arrays:  # in format 1
+            seen.add(entries["address"])
         self.rows.load(rows)
-        self.selection, self.retrieval = selection, retrieval
+        self._seen, self.selection, self.retrieval = seen, selection, retrieval
         self.sources, self._entries, self.key, self._forgotten = sources, entries, key, forgotten
         vars(self).update(counters)
 
@@ -345,6 +394,14 @@ def _options(rule: Selection | Retrieval) -> dict[str, Any]:
     plain = (bool, int, float, str, tuple, type(None))
     values = {name: value for name, value in vars(rule).items() if name[0] != "_" and isinstance(value, plain)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _are_single(where: Int64Array, last: bool) -> BoolArray:
+    """Returns for one of equal addresses that it is the one, `[count]`: for the last, or the first."""
+    step = -1 if last else 1
+    are_single = np.zeros(len(where), dtype=bool)
+    are_single[np.unique(where[::step], return_index=True)[1]] = True
+    return are_single[::step]
 
 
 def _last_of_each(slots: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -85,7 +85,7 @@ class DER(Method):
         slots = run.planner().cursors[self._memory_id].slots(micro.positions)  # type: ignore[attr-defined]  # a buffer's
         distances = self._squared_distances(trained, self._buffer.payloads(slots, _LOGITS))
         counts = run.runs.items_by_stream if self._are_of_tokens(trained) else trained.plan.counts
-        return distances * (self.alpha * run.world_size / max(int(counts[self._memory_id]), 1))
+        return run.mean_over_step(self.alpha * distances, trained, int(counts[self._memory_id]))
 
     def _are_of_tokens(self, trained: ForwardResult) -> bool:
         """Whether the model gives logits for each token of a micro-batch."""
@@ -121,7 +121,7 @@ class DER(Method):
             kept: For each row what `_to_keep` gave.
 
         Returns:
-            A scalar with a graph: over samples or positions the sum, over classes the mean, of squared differences.
+            `[num_vectors]`, with a graph: of each sample or position the mean over classes of squared differences.
 
         Raises:
             ValueError: If something of another shape was kept.
@@ -141,7 +141,7 @@ class DER(Method):
         if top_k is not None:
             stored, places = stored.unbind(dim=-2)
             vectors = vectors.gather(-1, places.long())
-        return (vectors - stored).square().flatten(1).mean(dim=1).sum()
+        return (vectors - stored).square().flatten(1).mean(dim=1)
 
     def _vectors(self, trained: ForwardResult) -> tuple[Tensor, list[int] | None, int | None]:
         """Gives vectors of logits with a graph, how many each row has (`None`: one), and how much of each is kept."""

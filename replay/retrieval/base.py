@@ -2,6 +2,8 @@
 
 from abc import ABC, abstractmethod
 
+import numpy as np
+
 from mixer.utils.arrays import Int64Array
 from mixer.utils.saved_state import HasState
 
@@ -48,3 +50,19 @@ class Retrieval(HasState, ABC):
 
     def removed(self, slot: int, last: int) -> None:  # most rules need not know
         """Called after an entry was removed: the entry in slot `last` moved to `slot`."""
+
+
+def checked_slots(retrieval: Retrieval, start: int, count: int, size: int) -> Int64Array:
+    """Returns the slots of a draw; see `Retrieval.slots`.
+
+    Raises:
+        ValueError: If they are not as many different occupied slots.
+    """
+    found = np.asarray(retrieval.slots(start, count, size))
+    is_whole = found.dtype.kind in "iu" and found.shape == (count,)
+    if not is_whole or len(np.unique(found)) < count or found.min() < 0 or found.max() >= size:
+        raise ValueError(
+            f"retrieval={retrieval.name}: slots must return int64 [count], {count} different slots below size={size}, "
+            f"got {found.dtype} {found.tolist()}."
+        )
+    return found.astype(np.int64)

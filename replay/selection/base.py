@@ -21,13 +21,15 @@ class Offers:
 
     Args:
         count: Number of samples.
-        first: Number of samples offered before, over the lifetime of the buffer.
+        first: Number of samples that the selection was offered before, over the lifetime of the buffer.
         tasks: int64 `[count]`: the task (source) of each; `None` unless the selection needs `"task"`.
         labels: int64 `[count]`: the class of each; `None` unless the selection needs `"label"`.
         losses: `[count]`: mean loss per item of each; `None` unless the selection needs `"loss"`.
         scores: `[count]`: the largest cosine of each gradient with those of randomly drawn entries, in [-1, 1];
             `None` unless the selection needs `"gradient"`.
         features: float32 or float64 `[count, num_features]`; `None` unless the selection needs `"features"`.
+        held: int64 `[count]`: the slot of each that the buffer holds already, -1 for others; `None` unless the
+            selection sets `follows_repeats`, without which such samples are not offered.
     """
 
     count: int
@@ -37,16 +39,18 @@ class Offers:
     losses: FloatArray | None = None
     scores: FloatArray | None = None
     features: NDArray[Any] | None = None
+    held: Int64Array | None = None
 
     def part(self, numbers: NDArray[Any]) -> "Offers":
         """Returns a part of the samples, by int `[num_taken]` or bool `[count]`."""
-        columns = {name: getattr(self, name) for name in ("tasks", "labels", "losses", "scores", "features")}
+        names = ("tasks", "labels", "losses", "scores", "features", "held")
+        columns = {name: getattr(self, name) for name in names}
         taken = {name: None if column is None else column[numbers] for name, column in columns.items()}
         return Offers(len(np.arange(self.count)[numbers]), self.first, **taken)
 
     @property
     def numbers(self) -> Int64Array:
-        """int64 `[count]`: the number of each sample among all samples ever offered, from 0."""
+        """int64 `[count]`: the number of each sample among all that the selection was ever offered, from 0."""
         return np.arange(self.first, self.first + self.count, dtype=np.int64)
 
 
@@ -66,13 +70,18 @@ class Selection(HasState, ABC):
     number of tasks.
 
     A subclass lists in `needs` the columns it requires: `"task"`, `"label"`, `"loss"`, `"gradient"` and `"features"`.
-    It sets `is_by_task` if it chooses among all samples of a task at once, at the end of the task, and `follows_losses`
-    if it wants the losses of replayed entries. `options` names the entries of its state that must be equal on loading.
+    It sets `is_by_task` if it chooses among all samples of a task at once, at the end of the task, `follows_losses`
+    if it wants the losses of replayed entries, `counts_rows` if a row that comes again, in a second epoch, must not
+    count again even if it is no longer held, and `follows_repeats` if it is told of rows that are held already, which
+    it leaves out (-1) unless an offer before in the same call took their slot. `options` names the entries of its state
+    that must be equal on loading.
     """
 
     needs: frozenset[str] = frozenset()
     is_by_task: bool = False
     follows_losses: bool = False
+    counts_rows: bool = False
+    follows_repeats: bool = False
     options: tuple[str, ...] = ()
 
     @property
@@ -160,3 +169,39 @@ class Selection(HasState, ABC):
                     f"{self.name} has {option} {own[option]!r}, but the saved state is of one with {state[option]!r}; "
                     "build the buffer as it was when it was saved."
                 )
+
+
+def checked_choice(selection: Selection, offers: Offers, size: int, capacity: int) -> Int64Array:
+    """Has a selection choose, and refuses slots that it must not return, of which samples could not be read later.
+
+    Args:
+        selection: The selection.
+        offers: The samples.
+        size: Number of occupied slots.
+        capacity: Number of slots.
+
+    Returns:
+        int64 `[count]`; see `Selection.choose`.
+
+    Raises:
+        TypeError: If it returns no whole numbers.
+        ValueError: If they are no slots of the samples, or `size` is not what it must be then.
+    """
+    asked, slots = f"selection={selection.name}: choose must return", np.asarray(selection.choose(offers))
+    if slots.ndim != 1 or (slots.dtype.kind not in "iu" and len(slots)):
+        raise TypeError(f"{asked} int64 [count], a slot a sample, got {slots.dtype} of shape {list(slots.shape)}.")
+    if len(slots) != offers.count:
+        raise ValueError(f"{asked} a slot for each of {offers.count} samples, -1 for those left out, got {len(slots)}.")
+    new = slots[slots >= size]
+    new = new[np.sort(np.unique(new, return_index=True)[1])]
+    expected = np.arange(size, size + len(new))
+    if slots.min(initial=-1) < -1 or slots.max(initial=-1) >= capacity or not np.array_equal(new, expected):
+        raise ValueError(
+            f"{asked} -1 or slots below capacity={capacity}, new ones in order from {size} on, got {slots.tolist()}."
+        )
+    if selection.size != size + len(new):
+        raise ValueError(
+            f"selection={selection.name}: size must be the number of occupied slots, {size + len(new)} after choose, "
+            f"got {selection.size}. Count _size up for each new slot, and down in remove."
+        )
+    return slots.astype(np.int64)

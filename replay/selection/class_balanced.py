@@ -26,6 +26,7 @@ class ClassBalanced(GroupedSlots):
     """
 
     needs = frozenset({"label"})
+    counts_rows = True
     column = "slots"
     _slots: Bags
 

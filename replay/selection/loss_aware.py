@@ -28,7 +28,7 @@ class LossAware(SlotValues):
     needs = frozenset({"loss"})
     column = "weights"
     _tree: SumTree
-    follows_losses = True
+    follows_losses = counts_rows = True
 
     def start(self, capacity: int, key: int) -> None:
         """Begins with an empty buffer; see `Selection.start`."""

@@ -11,7 +11,7 @@ from replay.shared.random_numbers import RandomNumbers
 
 
 class Reservoir(Selection):
-    """Keeps every sample with the same probability, however many come: reservoir sampling.
+    """Keeps every sample with the same probability, however many come and however often: reservoir sampling.
 
     Vitter 1985, "Random Sampling with a Reservoir", algorithm R: sample `n`, counted from 0, draws `j ~ U{0..n}`, both
     ends included, and takes slot `j` if `j < C`. So each of `N` samples is kept with probability `min(1, C/N)`. (With
@@ -21,6 +21,8 @@ class Reservoir(Selection):
     push nothing out. With `r` entries removed, samples from before and after then differ in their probability by a
     factor of about `1 + r/C`, and not at all among themselves.
     """
+
+    counts_rows = True
 
     def start(self, capacity: int, key: int) -> None:
         """Begins with an empty buffer; see `Selection.start`."""

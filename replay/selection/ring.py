@@ -15,7 +15,7 @@ class Ring(GroupedSlots):
     """Keeps the newest samples of each group, first in, first out: a ring buffer a group.
 
     Chaudhry et al. 2019, "On Tiny Episodic Memories in Continual Learning", arXiv:1902.10486, ring buffer: `m`
-    slots for each class of each task, and in each the last `m` samples.
+    slots for each class of each task, and in each the last `m` samples. One that comes again is the newest.
 
     Args:
         slots_per_group: `m`. With `None` the capacity is shared evenly by the groups that came so far: a group that has
@@ -29,6 +29,7 @@ class Ring(GroupedSlots):
 
     options = ("slots_per_group", "by")
     column = "queues"
+    follows_repeats = True
     _slots: Queues
 
     def __init__(
@@ -54,8 +55,16 @@ class Ring(GroupedSlots):
         columns = {"task": offers.tasks, "label": offers.labels}
         names = list(zip(*(known(columns[name], f"{name}s").tolist() for name in self.by), strict=True))
         self.check_room(self._groups.count_with(set(names)), f"groups by {self.by}", "slots_per_group")
-        slots = [self._choose_one(self._groups.number_of(name)) for name in names]
-        return np.array(slots, dtype=np.int64)
+        slots = np.full(offers.count, -1, dtype=np.int64)
+        held = slots if offers.held is None else offers.held
+        taken: set[int] = set()  # here, from what was held
+        for index, (name, slot) in enumerate(zip(names, held.tolist(), strict=True)):
+            if slot >= 0 and slot not in taken:
+                self._slots.put(slot, self._slots.take(slot))
+            else:
+                slots[index] = new = self._choose_one(self._groups.number_of(name))
+                taken.add(new)
+        return slots
 
     def _choose_one(self, group: int) -> int:
         loser = self._loser(group)

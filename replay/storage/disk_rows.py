@@ -15,7 +15,7 @@ from replay.storage.rows import Rows
 from replay.storage.segments import SEGMENTS, Segment, SegmentFiles, neighbourhood
 
 _MANIFEST, _LIVE, _PENDING = "rows.json", "live.int64", "pending.arrow"
-_FORMAT = 1
+_FORMAT = 2
 ROWS_PER_SEGMENT = 65_536
 _BYTES_PER_SEGMENT = 16 * 2**20
 
@@ -32,7 +32,7 @@ def read_manifest(folder: Path) -> tuple[tuple[int, int, int], list[Segment], di
     """
     path = folder / _MANIFEST
     content = read_json(path)
-    if content.get("format") != _FORMAT:
+    if content.get("format") not in (1, _FORMAT):
         raise ValueError(f"{other_version(str(path), content.get('format'), _FORMAT)}.")
     with refusing_damage(f"{path}"):
         for name, size in content["files"].items():

@@ -1,8 +1,9 @@
-"""Arrow files with the columns `number` and `row`, written atomically and never changed."""
+"""Arrow files with the columns `number`, `row` and `digest`, written atomically and never changed."""
 
 import os
 import shutil
 import uuid
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,9 @@ TEMPORARY_SUFFIX = ".tmp"
 
 _ROWS_PER_BATCH = 1024
 _NEXT_NUMBER = b"next_number"
-_SCHEMA = pa.schema([pa.field("number", pa.int64(), False), pa.field("row", pa.large_binary(), False)])
+# Format 1:
+_WITHOUT_DIGEST = pa.schema([pa.field("number", pa.int64(), False), pa.field("row", pa.large_binary(), False)])
+_SCHEMA = _WITHOUT_DIGEST.append(pa.field("digest", pa.uint32(), False))
 
 
 class RowFile:
@@ -42,10 +45,11 @@ class RowFile:
             if isinstance(error, OSError) and error.errno is not None:  # a system error, not a damaged file
                 raise
             raise ValueError(f"{path} is torn ({error}). Load an earlier checkpoint.") from error
-        if not table.schema.equals(_SCHEMA):
+        if not (table.schema.equals(_SCHEMA) or table.schema.equals(_WITHOUT_DIGEST)):
             raise ValueError(f"{path} has the columns {table.schema.names} instead of rows of a buffer.")
         self._numbers = [batch.to_numpy() for batch in table.column("number").chunks]  # in the file, not in memory
-        self._rows = table.column("row")
+        self._path, self._rows = path, table.column("row")
+        self._digests = table.column("digest") if "digest" in table.schema.names else None
         are_full = all(len(numbers) == _ROWS_PER_BATCH for numbers in self._numbers[:-1])
         if table.column("row").null_count or not are_full or not (np.diff(self.numbers, prepend=-1) > 0).all():
             raise ValueError(f"{path} is torn (its rows are not in their order). Load an earlier checkpoint.")
@@ -56,8 +60,18 @@ class RowFile:
         return np.concatenate([np.empty(0, dtype=np.int64), *self._numbers])
 
     def read(self, index: int) -> Any:
-        """Returns the bytes of the row at a place in `numbers`, as a buffer that keeps the file open."""
-        return self._rows[index].as_buffer()
+        """Returns the bytes of the row at a place in `numbers`, as a buffer that keeps the file open.
+
+        Raises:
+            ValueError: If they are not those that were written under this number.
+        """
+        row = self._rows[index].as_buffer()
+        batch, place = divmod(index, _ROWS_PER_BATCH)
+        number = int(self._numbers[batch][place])
+        if self._digests is not None and self._digests[index].as_py() != _digest(number, row):
+            reason = f"row {number} is not what was written"
+            raise ValueError(f"{self._path} is damaged: {reason}. Load an earlier checkpoint.")
+        return row
 
     def find(self, number: int) -> Any | None:
         """Returns the bytes of the row with a number, as a buffer that keeps the file open, or `None`."""
@@ -68,6 +82,10 @@ class RowFile:
         index = int(np.searchsorted(numbers, number))
         is_here = index < len(numbers) and numbers[index] == number
         return self.read(batch * _ROWS_PER_BATCH + index) if is_here else None
+
+
+def _digest(number: int, row: Any) -> int:
+    return zlib.crc32(row, zlib.crc32(number.to_bytes(8, "little")))
 
 
 def write_rows(path: Path, rows: Iterable[tuple[int, Any]], next_number: int = 0) -> None:
@@ -83,7 +101,8 @@ def write_rows(path: Path, rows: Iterable[tuple[int, Any]], next_number: int = 0
     with whole_file(path) as file, pa.ipc.new_file(file, schema) as writer:
         while part := list(islice(left, _ROWS_PER_BATCH)):
             numbers, contents = [number for number, _ in part], [bytes(row) for _, row in part]
-            columns = [pa.array(numbers, pa.int64()), pa.array(contents, pa.large_binary())]
+            digests = pa.array(map(_digest, numbers, contents), pa.uint32())
+            columns = [pa.array(numbers, pa.int64()), pa.array(contents, pa.large_binary()), digests]
             writer.write_batch(pa.record_batch(columns, schema=schema))
 
 

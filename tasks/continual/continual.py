@@ -307,6 +307,11 @@ class ContinualRun:
         of_run = {"batch_size": self._batch_size, "curve_steps": self._curve_steps}
         return {**of_arguments, **of_run, **self.rehearsal.settings}
 
+    @property
+    def _limits_checkpoints(self) -> bool:
+        """Whether finished tasks keep no checkpoints, since the state at their end is all that is gone on with."""
+        return (self.args.save_total_limit or 0) > 0
+
     def _take_up(self, num_done: int) -> None:
         end = self._ends.end_of(num_done)
         self.head.begin(self.model, max(num_done - 1, 0))
@@ -319,6 +324,8 @@ class ContinualRun:
     def _save_end(self, num_done: int) -> None:
         if self.args.process_index == 0:
             self._ends.write(num_done, self._write_end)
+            if self._limits_checkpoints:
+                self._ends.remove_checkpoints(num_done)
             names = self.sequence.names[:num_done]
             new = read_pace(self.folder, names, first=max(num_done - 1, 0))  # earlier ledgers stay as they are
             self._pace = pd.concat([self._pace, new]) if len(self._pace) else new
@@ -328,7 +335,7 @@ class ContinualRun:
         self._model_file.save(end)
         self._optimizer.save(end)
         self.rehearsal.save(end)
-        write_cost(self.model, end)
+        write_cost(self.model, end, keeps_checkpoints=not self._limits_checkpoints)
 
     def _show(self) -> None:
         if self.args.process_index == 0:

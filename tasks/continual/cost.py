@@ -13,18 +13,23 @@ FILE = "cost.json"
 COLUMNS = ("parameters", "trainable_parameters", "disk_bytes", "memory_bytes")
 
 
-def write_cost(model: nn.Module, end: Path) -> None:
-    """Writes what the state at the end of a task takes.
+def write_cost(model: nn.Module, end: Path, keeps_checkpoints: bool) -> None:
+    """Writes what a task takes.
 
     Args:
         model: The model.
-        end: The folder of the state, with all other files.
+        end: The folder of the state at its end, in the folder of the task, with all other files.
+        keeps_checkpoints: Whether the checkpoints of the task stay.
     """
+    counted = [end] if end.name != "end" else [*end.parent.iterdir()]
+    counted = [path for path in counted if keeps_checkpoints or not path.name.startswith("checkpoint-")]
+    files = [path for one in counted for path in (one, *one.rglob("*")) if path.is_file()]
+    sizes = {(status.st_dev, status.st_ino): status.st_size for status in map(Path.stat, files)}  # linked ones once
     parameters = [*model.parameters()]
     counts = {
         "parameters": sum(parameter.numel() for parameter in parameters),
         "trainable_parameters": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
-        "disk_bytes": sum(path.stat().st_size for path in end.rglob("*") if path.is_file()),
+        "disk_bytes": sum(sizes.values()),
         "memory_bytes": _most_memory(),
     }
     write_json(end / FILE, counts)

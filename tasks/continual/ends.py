@@ -10,7 +10,7 @@ import pandas as pd
 from transformers.utils import logging
 
 from mixer.ledger.ledger import Ledger
-from mixer.trainer.checkpointing.files import STATE_FILE, begin_writing, complete, find_problem
+from mixer.trainer.checkpointing.files import STATE_FILE, begin_writing, complete, find_problem, remove_checkpoints
 from mixer.utils.files import read_json, synced_later, write_json
 from tasks.continual.cost import COLUMNS, read_cost
 from tasks.metrics.score_matrix import SCORES_FILE
@@ -108,6 +108,11 @@ class Ends:
         complete(end)
         write_json(self.folder / RUN_STATE_FILE, state)
 
+    def remove_checkpoints(self, num_done: int) -> None:
+        """Removes the checkpoints of finished tasks, of which those of earlier ones are left after a kill."""
+        for number in range(num_done):
+            remove_checkpoints(self.folder_of(number))
+
 
 def remove_run(folder: Path) -> None:
     """Removes the state and scores of a run, so that a new one can begin in its folder; one rank has to call it."""
@@ -136,7 +141,7 @@ def read_pace(folder: str | Path, task_names: Sequence[str], first: int = 0) -> 
         and training, on the main rank; of a run that was killed and went on, what counts in the end), and
         `samples_per_second`, the samples of all ranks over the seconds of a step, as the median over the steps,
         so that the first ones, which warm up, do not rule it; `parameters`, those that are trained, the bytes of the
-        state on disk and the most memory so far, of the accelerator or the process.
+        task's folder, checkpoints that stay included, and the most memory so far, of the accelerator or the process.
     """
     rows = {}
     for number, name in enumerate(task_names[first:], start=first):

@@ -15,11 +15,13 @@ from mixer.utils.files import folder_name, read_json, write_json
 from mixer.utils.recorded_arguments import as_data
 from replay import DER, ReplayBuffer, ReplayRatio
 from replay.policies import Past, ReplayPolicy
+from replay.second_draw import SecondDraw
 from tasks.continual.memories import MEMORY, OneMemory, TaskMemories
 from tasks.methods import PseudoSamples
 from tasks.task import Task, TaskSequence
 
 _METHODS, _POLICY_FILE = "methods", "policy.json"
+_FEW = 0.95  # of the epochs, which end with whole steps
 logger = logging.get_logger(__name__)
 
 Methods = Sequence[Method] | Callable[[], Sequence[Method]]
@@ -158,7 +160,7 @@ class Rehearsal:
         """Tells the methods that a task ended, and lets the memories take it in."""
         for method, task, model in self._told(trainer, number):
             method.end_task(task, model)
-        self._warn_if_unused(number)
+        self._warn_of_shares(trainer, number)
         if self._replay is not None:
             self._lasting = self._replay.lasting_state()
         writes_samples = any(isinstance(method, PseudoSamples) for method in self._present_methods)
@@ -175,10 +177,22 @@ class Rehearsal:
         for method in self._present_methods:
             yield method, context, trainer.side_runs.model
 
-    def _warn_if_unused(self, number: int) -> None:
+    def _warn_of_shares(self, trainer: MixingTrainer, number: int) -> None:
+        """Warns where nothing was replayed, or so much that epochs did not cover the task's own samples."""
         buffers = [] if self._memories is None else self._memories.buffers
         drawn = [buffer.num_drawn - before for buffer, before in zip(buffers, self._num_drawn, strict=True)]
-        held = sum(map(len, buffers))
+        held, seen = sum(map(len, buffers)), trainer.mixing.seen
+        again = [int(seen[k]) for k, stream in enumerate(trainer.streams) if isinstance(stream.dataset, SecondDraw)]
+        length, replayed = max(len(self._sequence[number].train), 1), sum(drawn) + sum(again)
+        passes, epochs = seen[0] / length, float(trainer.args.num_train_epochs)
+        if trainer.args.max_steps <= 0 and passes < _FEW * epochs <= passes + replayed / length:
+            logger.warning(
+                "Task %r: its %d samples were trained on %.2f times on average in %g epochs, since mixing=%s gave "
+                "%.0f %% of them to the memory. To cover them, replay on top of the batch size (additional=True), or "
+                "train for more epochs.",
+                *(self._sequence[number].name, length, passes, epochs, type(self._mixing).__name__),
+                100 * replayed / (replayed + seen[0]),
+            )
         if number and held and not any(drawn):
             logger.warning(
                 "Task %r drew nothing from the memory, which holds %d samples: mixing=%s gave it no share. Give it "

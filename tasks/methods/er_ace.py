@@ -1,5 +1,6 @@
 """Experience replay with asymmetric cross-entropy: new samples do not push earlier classes down."""
 
+import torch
 from torch import Tensor, nn
 
 from mixer.trainer.hooks import ForwardResult
@@ -59,9 +60,10 @@ class ERACE(Method):
         is_new = trained.micro.stream_ids == self._new
         if not is_new.any():
             return None
-        logits = class_logits(trained.output, len(is_new), self.name)[is_new]
+        logits = class_logits(trained.output, len(is_new), self.name)
         difference = logits[:, self._classes].logsumexp(dim=-1) - logits.logsumexp(dim=-1)
-        return difference.sum() * (_loss_weight(self._run.runs, self._new) * self._run.world_size / trained.plan.total)
+        difference = difference.where(torch.from_numpy(is_new).to(difference.device), 0.0)
+        return self._run.mean_over_step(_loss_weight(self._run.runs, self._new) * difference, trained)
 
 
 def _loss_weight(runs: SideRuns, stream_id: int) -> float:

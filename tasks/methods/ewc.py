@@ -67,7 +67,7 @@ class OnlineEWC(Method):
 
     def end_backward(self, model: nn.Module) -> None:
         """Adds the gradient of the penalty; see `Method.end_backward`."""
-        self._anchor.add_gradient(self._run.runs, self.strength)
+        self._anchor.add_gradient(self._run, self.strength)
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
         """Takes the Fisher information over all ranks; see `Method.end_task`."""

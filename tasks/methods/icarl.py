@@ -78,4 +78,4 @@ class ICaRL(Method):
             before = self._before.logits(trained, self.name)[:, self._earlier]
             targets[:, self._earlier] = (before / self.temperature).sigmoid()
         losses = nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
-        return losses[:, self._seen].sum() * (self._run.world_size / trained.plan.total)
+        return self._run.mean_over_step(losses[:, self._seen], trained)

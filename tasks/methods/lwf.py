@@ -59,7 +59,7 @@ class LwF(Method):
             return None
         earlier, logits = self._before.logits(trained, self.name), self._logits(trained)
         divergence = sum(softened_divergence(earlier[:, g], logits[:, g], self.temperature) for g in self._groups)
-        return torch.as_tensor(divergence * (self.strength * self._run.world_size / trained.plan.total))
+        return self._run.mean_over_step(self.strength * torch.as_tensor(divergence), trained)
 
     def _logits(self, trained: ForwardResult) -> Tensor:
         """Gives the logits of a micro-batch; a masked head hides those of other tasks while the model is trained."""
@@ -72,6 +72,6 @@ class LwF(Method):
 
 
 def softened_divergence(earlier: Tensor, logits: Tensor, temperature: float) -> Tensor:
-    """Computes the sum over rows of `KL(p_earlier || p)` of logits `[num_rows, num_classes]` over a temperature."""
+    """Returns `KL(p_earlier || p)` of each row, `[num_rows]`; logits are `[num_rows, num_classes]`."""
     own, target = ((one / temperature).log_softmax(dim=-1) for one in (logits, earlier))
-    return nn.functional.kl_div(own, target, reduction="sum", log_target=True)
+    return nn.functional.kl_div(own, target, reduction="none", log_target=True).sum(dim=-1)

@@ -83,9 +83,8 @@ class OLoRA(Method):
         """Returns this micro-batch's share of the term; see `Method.term`."""
         if not self._pairs:
             return None
-        run = self._run
-        share = trained.num_items * run.world_size / max(int(run.runs.items_by_stream.sum()), 1)
-        return self.weight * share * torch.stack([overlap(own, other) for own, other in self._pairs]).sum()
+        overlaps = torch.stack([overlap(own, other) for own, other in self._pairs])
+        return self._run.mean_over_step(self.weight * overlaps.sum(), trained)
 
 
 def overlap(matrix: Tensor, other: Tensor) -> Tensor:

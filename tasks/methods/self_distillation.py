@@ -99,7 +99,7 @@ class SelfDistillation(Method):
 
     def term(self, trained: ForwardResult) -> Tensor:
         """Returns this micro-batch's part of the mean divergence; see `Method.term`."""
-        run, micro = self._run, trained.micro
+        micro = trained.micro
         ids, labels = micro.inputs["input_ids"], micro.inputs["labels"]
         masks = micro.inputs.get("attention_mask", torch.ones_like(ids)).bool()
         rows = [self._parts(*row) for row in zip(ids, labels, masks, strict=True)]
@@ -108,8 +108,7 @@ class SelfDistillation(Method):
         with torch.no_grad():
             contexts = [self.context(prompt, answer) for prompt, answer in rows]
             teacher = self._log_probabilities(contexts, written, self._teacher)
-        total = max(int(trained.plan.counts.sum()), 1)
-        return mean_divergences(student, teacher, written).sum() * (run.world_size / total)
+        return self._run.mean_over_step(mean_divergences(student, teacher, written), trained)
 
     def _parts(self, ids: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tokens, Tokens]:
         """Returns the tokens of a row's prompt and answer."""

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mixer.trainer.hooks import ForwardResult
-from mixer.trainer.method import Method, TaskContext
+from mixer.trainer.method import Method, RunContext, TaskContext
 from mixer.trainer.side_runs import SideRuns
 
 _FILE = "state.safetensors"
@@ -73,17 +73,16 @@ class WeightAnchor:
             self.importances[name] = new
         self.weights = copied(model)
 
-    def add_gradient(self, runs: SideRuns, factor: float) -> None:
+    def add_gradient(self, run: RunContext, factor: float) -> None:
         """Adds `factor` times half the gradient of the penalty to a complete gradient."""
-        parameters = trainable(runs.model) if self.importances else {}
-        scale = float(runs.loss_scale()) if self.importances else 1.0
+        parameters = trainable(run.runs.model) if self.importances else {}
         for name in self.importances.keys() & parameters.keys():
             parameter, importance = parameters[name], self.importances[name]
             part = _part(importance)
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             distance = parameter.detach()[part] - self.weights[name][part]
-            parameter.grad[part].add_(importance * distance, alpha=factor * scale)
+            parameter.grad[part].add_(run.mean_over_step(factor * importance * distance))
 
 
 def _part(smaller: Tensor) -> tuple[slice, ...]:

@@ -70,7 +70,7 @@ class SI(Method):
         scale, parameters = float(runs.loss_scale()), trainable(runs.model)
         self._gradients = {n: one.grad / scale for n, one in parameters.items() if one.grad is not None}
         self._before = copied(runs.model)
-        self._anchor.add_gradient(runs, 2 * self.strength)
+        self._anchor.add_gradient(self._run, 2 * self.strength)
 
     def close(self, batch: StepBatch) -> None:
         """Adds the step to the way; see `Method.close`."""

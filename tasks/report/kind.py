@@ -102,7 +102,7 @@ def cost_rows(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
     costs: list[dict[str, int]] = [next(iter(reversed(pace.values())), {}) for pace in paces]
     made: dict[str, Callable[[dict[str, int]], str]] = {
         "Parameters (trained)": lambda cost: f"{cost['parameters']:,} ({cost['trainable_parameters']:,})",
-        "State on disk after the last task": lambda cost: f"{cost['disk_bytes'] / 1e6:,.1f} MB",
+        "Disk of the last task": lambda cost: f"{cost['disk_bytes'] / 1e6:,.1f} MB",
         "Most memory": lambda cost: f"{cost['memory_bytes'] / 1e6:,.0f} MB",
     }
     return [(name, [cell(cost) if cost.get("parameters") else "-" for cost in costs]) for name, cell in made.items()]

@@ -14,7 +14,7 @@ import replay.memory.memory
 from mixer.loading.reader import SampleError
 from replay import MIR, OnDisk, ReplayBuffer
 from replay.memory.held_classes import HeldClasses
-from replay.selection import GradientDiversity
+from replay.selection import GradientDiversity, Reservoir
 from tests.replay.buffers import STORAGES, letters, snapshot
 from tests.replay.selection.offering import BY_TASK, MAKERS
 
@@ -141,13 +141,13 @@ def test_whatever_is_forgotten_is_gone_and_does_not_come_back(selection: str, re
             case "forget" if len(buffer):
                 numbers = sorted(data.draw(st.sets(st.sampled_from(sorted(before)))))
                 assert buffer.forget([*numbers, 10**6]) == len(numbers)
-                gone |= {before.pop(number) for number in numbers} - set(before.values())  # one may be there twice
+                gone |= {before.pop(number) for number in numbers}
                 assert {*buffer.entries["number"].tolist()} == set(before)
             case "find" if "a" in buffer.sources.names:
                 found = buffer.find("a", range(0, 30, 2))
                 assert found == [n for n, text in before.items() if text[0] == "s" and int(text[1:]) % 2 == 0]
                 assert buffer.forget(found) == len(found)
-                gone |= {before.pop(number) for number in found} - set(before.values())
+                gone |= {before.pop(number) for number in found}
             case "draw" if len(buffer):
                 count = data.draw(st.integers(0, len(buffer)))
                 start = cursor.advance(count)
@@ -156,6 +156,7 @@ def test_whatever_is_forgotten_is_gone_and_does_not_come_back(selection: str, re
                 assert set(drawn) <= set(buffer._entries["row"].tolist())
         assert buffer.selection.size == len(buffer) <= 10
         assert not gone & set(contents(buffer))
+        assert len(set(contents(buffer))) == len(buffer)
 
 
 def test_what_is_forgotten_leaves_the_disk_too(tmp_path: Path) -> None:
@@ -260,7 +261,7 @@ def test_missing_and_torn_files_are_named_and_the_buffer_stays_as_it_is(storage:
         *(({name: None}, r"buffer\.json is damaged") for name in ("sources", "forgotten")),
         ({"capacity": None}, "saved with capacity=None"),
         *(({name: ...}, r"buffer\.json") for name in ("key", "num_offered", "sources", "forgotten", "parts", "plain")),
-        ({"format": 99}, "format 99, but this version reads up to 1: upgrade"),
+        ({"format": 99}, "format 99, but this version reads up to 2: upgrade"),
         ({"entries": 1}, "the selection knows 8 entries, and there are 7"),
     ],
 )
@@ -382,3 +383,39 @@ def test_classes_that_are_unknown_or_too_many_are_not_counted(
     buffer = ReplayBuffer(len(labels), selection, storage)
     buffer.remember("data", table(labels))
     assert HeldClasses().count(buffer) == expected
+
+
+class Wrong(Reservoir):
+    """Returns what a function makes of the right slots."""
+
+    def __init__(self, change: Any):
+        self._change = change
+
+    def choose(self, offers: Any) -> Any:
+        return self._change(super().choose(offers))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda slots: slots[:-1], ValueError, "a slot for each of 6 samples, -1 for those left out, got 5"),
+        (lambda slots: slots.astype(float), TypeError, "int64.*got float64 of shape"),
+        (lambda slots: slots[:, None], TypeError, "shape .6, 1."),
+        (lambda slots: [None] * 6, TypeError, "got object"),
+        (lambda slots: slots + 1, ValueError, r"new ones in order from 0 on, got \[1, 2"),
+        (lambda slots: slots * 3, ValueError, "slots below capacity=8"),
+        (lambda slots: slots - 3, ValueError, r"got \[-3, -2"),
+        (lambda slots: np.full(6, -1), ValueError, "size must be the number of occupied slots, 0 after choose, got 6"),
+    ],
+)
+def test_slots_that_a_selection_must_not_choose_are_refused(change: Any, error: Any, message: str) -> None:
+    buffer = ReplayBuffer(8, Wrong(change), seed=0)
+    with pytest.raises(error, match=f"selection=Wrong: .*{message}"):
+        buffer.remember("a", letters(6))
+    assert len(buffer) == 0
+
+
+def test_a_list_of_slots_is_taken_as_an_array() -> None:
+    buffer = ReplayBuffer(8, Wrong(lambda slots: slots.tolist()), "memory", seed=0)
+    buffer.remember("a", letters(6))
+    assert sorted(contents(buffer)) == [f"s{row}" for row in range(6)]

@@ -41,12 +41,12 @@ class ManyOffered:
         self.now: dict[int, float] = {}  # the loss of each row that is kept, as it was last told
         offer = buffer.offer
 
-        def noting(offers: Any, addresses_of: Any, make_rows: Any = None) -> Any:
+        def noting(offers: Any, addresses_of: Any, make_rows: Any = None, **options: Any) -> Any:
             self.labels += [] if offers.labels is None else offers.labels.tolist()
             self.losses += [] if offers.losses is None else offers.losses.tolist()
             self.addresses += addresses_of(np.arange(offers.count)).tolist()
             first = buffer.rows.next_number
-            kept = offer(offers, addresses_of, make_rows)
+            kept = offer(offers, addresses_of, make_rows, **options)
             self.now |= {} if offers.losses is None else dict(enumerate(offers.losses[kept].tolist(), first))
             return kept
 

@@ -380,6 +380,24 @@ def test_the_pace_counts_all_samples_of_the_tasks_that_were_trained(whole: Whole
     assert (pace[["seconds", "samples_per_second"]] > 0).all(axis=None)
 
 
+def test_a_limit_of_checkpoints_leaves_none_of_finished_tasks(tmp_path: Path) -> None:
+    sizes = {}
+    for limit in (None, 1):
+        run = short(tmp_path / str(limit), save_steps=1, save_strategy="steps", save_total_limit=limit)
+        run.run()
+        folders = [run.folder / f"{number:02}-task_{number}" for number in (1, 2, 3)]
+        found = [sorted(path.name for path in folder.glob("checkpoint-*")) for folder in folders]
+        assert found == [[] if limit else ["checkpoint-1", "checkpoint-2"]] * 3
+        sizes[limit] = read_pace(run.folder, run.sequence.names)["disk_bytes"].tolist()
+        for folder, size in zip(folders, sizes[limit], strict=True):
+            files = {path.stat().st_ino: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+            assert sum(files.values()) == pytest.approx(size, abs=5_000)  # what was written since
+        again = short(tmp_path / str(limit), save_steps=1, save_strategy="steps", save_total_limit=limit)
+        again.run(resume=True)
+        assert weights_of(again.model).tolist() == weights_of(run.model).tolist()
+    assert all(size > limited + 5_000 for size, limited in zip(sizes[None], sizes[1], strict=True))
+
+
 def test_methods_of_a_list_last_and_those_of_a_function_are_new_for_each_task(whole: Whole, tmp_path: Path) -> None:
     lasting, end, _ = whole("a method, fresh")
     assert [method.num_steps for method in lasting.rehearsal.new_methods()] == [30]

@@ -132,3 +132,20 @@ def test_a_memory_that_was_never_drawn_from_is_told(tmp_path: Path, caplog: pyte
     build(tmp_path, "reservoir, fresh", scores_before=False, **changes).run()
     said = [record.getMessage() for record in caplog.records if "drew nothing" in record.getMessage()]
     assert [text.split("'")[1] for text in said] == ["task_2", "task_3", "task_4"]
+
+
+@pytest.mark.parametrize("additional", [False, True])
+def test_new_samples_that_epochs_do_not_cover_are_told(
+    additional: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logging.getLogger("transformers").propagate = True
+    mixing = ReplayRatio("tasks", additional=additional)
+    changes = {"mixing": mixing, "sequence": sequence(), "num_labels": 2, "max_steps": -1, "num_train_epochs": 1}
+    run = build(tmp_path, "reservoir, fresh", scores_before=False, **changes)
+    run.run()
+    said = [record.getMessage() for record in caplog.records if "times on average" in record.getMessage()]
+    passes = [table[task.name].sum() / len(task.train) for table, task in zip(counts(run), run.sequence, strict=True)]
+    expected = [1.0] * 4 if additional else [1 / number for number in (1, 2, 3, 4)]
+    np.testing.assert_allclose(passes, expected, atol=0.1)
+    assert [text.split("'")[1] for text in said] == ([] if additional else ["task_2", "task_3", "task_4"])
+    assert additional or f"trained on {passes[3]:.2f} times on average in 1 epochs, since mixing=ReplayRatio" in said[2]

@@ -266,6 +266,12 @@ def rotate(newest: Path, limit: int | None, best: str | None) -> None:
         _remove(path)
 
 
+def remove_checkpoints(folder: Path) -> None:
+    """Removes all checkpoints in a folder."""
+    for checkpoint in list_checkpoints(folder):
+        _remove(checkpoint)
+
+
 def _aside(checkpoint: Path) -> Path:
     return checkpoint.with_name(_ASIDE + checkpoint.name)
 

@@ -124,6 +124,20 @@ def test_a_term_is_added_to_the_loss_whole_and_logged_whatever_the_micro_batches
     assert second["term/Watching"] > 0
 
 
+def test_a_term_is_logged_though_nothing_says_that_there_is_one_and_refused_where_it_is_denied(tmp_path: Path) -> None:
+    class Silent(Method):
+        def term(self, trained: ForwardResult) -> Tensor:
+            return 0.5 * trained.output.logits.square().mean(dim=-1).sum() / trained.plan.total
+
+    class Denied(Silent):
+        adds_term = False
+
+    first = train(tmp_path, [Silent()], max_steps=1).state.log_history[0]
+    assert first["term/Silent"] == pytest.approx(train(tmp_path, [Entropy(0.5)]).state.log_history[0]["term/Entropy"])
+    with pytest.raises(TypeError, match=r"Denied\.term returned a Tensor, but adds_term is False"):
+        train(tmp_path, [Denied()], max_steps=1)
+
+
 def test_factors_weigh_the_losses_of_streams(tmp_path: Path) -> None:
     factors = [*np.eye(3).tolist(), [0.5, 2.0, 3.0]]
     a, b, c, whole = (train(tmp_path, [Weighted(own)], max_steps=1).gradients[0] for own in factors)

@@ -1,10 +1,12 @@
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replay import ReplayBuffer
 from replay.retrieval import LeastRecent, Retrieval, Uniform, as_retrieval
 
 
@@ -80,3 +82,15 @@ def test_a_state_of_a_larger_buffer_and_what_is_no_retrieval_are_refused() -> No
     for wrong, said in (("unifrm", "Did you mean 'Uniform'"), (Uniform, "give an instance"), (1, "got int")):
         with pytest.raises((ValueError, TypeError), match=said):
             as_retrieval(wrong)
+
+
+@pytest.mark.parametrize("wrong", [[0, 1, 1], [0, 1], [0, 1, 5], [-1, 0, 1], [0.0, 1.0, 2.0], [[0], [1], [2]]])
+def test_slots_that_are_no_draw_are_refused(wrong: Any) -> None:
+    class Wrong(Uniform):
+        def slots(self, start: int, count: int, size: int) -> Any:
+            return wrong
+
+    buffer = ReplayBuffer(8, retrieval=Wrong(), seed=0)
+    buffer.remember("a", ["x"] * 5)
+    with pytest.raises(ValueError, match=r"retrieval=Wrong: slots must return .* 3 different slots below size=5, got"):
+        buffer.new_cursor(0).advance(3)

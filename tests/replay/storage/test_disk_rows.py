@@ -10,10 +10,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mixer.loading.reader import SampleError
+from replay import OnDisk, ReplayBuffer
 from replay.storage import DiskRows, Row, disk_rows
 from replay.storage import segments as segment_files
 from replay.storage.disk_rows import read_manifest
@@ -278,3 +281,39 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
         assert rows.next_number == saved * 3
         check(rows, _live(saved))
         assert len(list(tmp_path.glob("rows/*"))) == len(list(tmp_path.glob(f"saved-{saved}/rows-*.arrow")))
+
+
+@pytest.mark.parametrize("kind", ["disk", "memory"])
+def test_no_flipped_byte_gives_another_row(kind: str, tmp_path: Path) -> None:
+    """Every byte in turn: what is read is what was written, or an error that names the file."""
+    folders = [tmp_path / "rows", tmp_path / "again"]
+    storages: list[Any] = [OnDisk(folder, rows_per_segment=4) if kind == "disk" else "memory" for folder in folders]
+    buffer, again = (ReplayBuffer(7, storage=storage, seed=0) for storage in storages)
+    buffer.remember("a", [{"ids": list(range(number, number + 9)), "text": f"row {number}"} for number in range(9)])
+    buffer.save(tmp_path / "saved")
+    expected = [buffer[slot] for slot in range(len(buffer))]
+    files = sorted((tmp_path / "saved" / "rows").glob("*.arrow"))
+    assert len(files) == (2 if kind == "disk" else 1)
+    refused: list[bool] = []
+    for path in files:
+        whole = path.read_bytes()
+        for place in range(0, len(whole), 7):
+            path.unlink()  # a linked file is another one then
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+            try:
+                again.load(tmp_path / "saved")
+                found = [again[slot] for slot in range(len(again))]
+            except (ValueError, FileNotFoundError, SampleError) as error:
+                refused.append(path.name in str(error))
+            else:
+                assert found == expected
+        path.write_bytes(whole)
+    assert len(refused) > 100
+    assert all(refused)
+
+
+def test_files_without_digests_are_read(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("number", pa.int64(), False), pa.field("row", pa.large_binary(), False)])
+    with pa.OSFile(str(tmp_path / "rows"), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        writer.write_batch(pa.record_batch([pa.array([3]), pa.array([b"abc"], pa.large_binary())], schema=schema))
+    assert bytes(RowFile(tmp_path / "rows").find(3)) == b"abc"

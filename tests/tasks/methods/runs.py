@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from mixer.distributed.collectives import RankSync
+from mixer.trainer.method import RunContext
 from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun
 from tasks.methods import ERACE, SCR, SI, FromScratch, ICaRL, LwF, OnlineEWC, gdumb, nearest_mean
@@ -57,7 +59,7 @@ def build(folder: Path, name: str, instants: Instants | None = None, seed: int =
     """Makes a run of three tasks of three steps, with half of each step on each of two ranks."""
     options = {**CASES[name](), **changes}
     tasks = options.pop("sequence", None) or sequence(options.pop("scenario", "class"))
-    names = ("max_steps", "num_train_epochs", "logging_steps")
+    names = ("max_steps", "num_train_epochs", "logging_steps", "per_device_train_batch_size")
     given = {key: options.pop(key) for key in names if key in options}
     size = (8 if name == "SCR" else 2) // int(os.environ.get("WORLD_SIZE", "1"))
     training = {"save_steps": 2, "save_strategy": "steps", "learning_rate": 0.05, "max_steps": 3, "seed": 0}
@@ -65,6 +67,12 @@ def build(folder: Path, name: str, instants: Instants | None = None, seed: int =
     recorder = Recorder(instants or Instants())
     model = new_model(seed, num_labels=2 if options.get("head") == "growing" else 6)
     return ContinualRun(model, tasks, args, batch_size=4, scores_before=False, callbacks=[recorder], **options)
+
+
+def context(runs: Any, world_size: int = 1, streams: Any = ()) -> RunContext:
+    """A run as a method sees it, of parts that stand in for its own."""
+    ranks: Any = RankSync(1)
+    return RunContext(streams, 0, world_size, True, torch.device("cpu"), ranks, lambda: None, runs)  # type: ignore[arg-type,return-value]
 
 
 class Softmax(nn.Module):

@@ -13,7 +13,7 @@ from replay import ReplayBuffer
 from tasks.methods import ERACE, SCR, ICaRL, LwF, gdumb, nearest_mean
 from tasks.methods.lwf import softened_divergence
 from tasks.methods.scr import contrastive_loss
-from tests.tasks.methods.runs import Softmax, build, data, sequence
+from tests.tasks.methods.runs import Softmax, build, context, data, sequence
 
 LOGITS = torch.tensor([[1.0, -0.5, 2.0, 0.3], [0.2, 0.8, -1.0, 1.5], [-0.7, 0.1, 0.4, 0.9]], dtype=torch.float64)
 EARLIER = torch.tensor([[0.5, 0.5, 0.0, 0.0], [2.0, -1.0, 0.3, 0.1], [0.0, 1.0, 0.0, 0.2]], dtype=torch.float64)
@@ -22,9 +22,9 @@ LABELS = torch.tensor([2, 1, 3])
 
 def begun(method: Any, world_size: int = 2) -> Any:
     """A method in its second task, of classes 2 and 3, on one of two ranks."""
-    runs = SimpleNamespace(loss_factors=lambda: None, prepared=dict, model=None)
-    run = {"stream_id": lambda *_: 0, "runs": runs, "streams": [SimpleNamespace(dataset=ReplayBuffer(2))]}
-    method.attach(SimpleNamespace(world_size=world_size, **run))
+    runs = SimpleNamespace(loss_factors=lambda: None, num_skipped=0, prepared=dict, model=None)
+    streams: Any = [SimpleNamespace(name="second", dataset=ReplayBuffer(2))]
+    method.attach(context(runs, world_size, streams))
     task = {"number": 1, "name": "second", "classes": (2, 3), "seen": (0, 1, 2, 3), "earlier": ((0, 1),)}
     method.begin_task(SimpleNamespace(**task, scenario="class"), nn.Linear(1, 1))
     method._before = SimpleNamespace(logits=lambda *_: EARLIER)
@@ -37,7 +37,7 @@ def trained(total: int = 6, stream_ids: Any = (0, 1, 0)) -> Any:
 
 
 def test_what_did_not_change_costs_nothing_and_what_did_the_divergence_of_earlier_classes() -> None:
-    assert float(softened_divergence(LOGITS, LOGITS, 2.0)) == 0.0
+    assert softened_divergence(LOGITS, LOGITS, 2.0).tolist() == [0.0] * len(LOGITS)
     target, own = (EARLIER[:, :2] / 2.0).softmax(dim=-1), (LOGITS[:, :2] / 2.0).softmax(dim=-1)
     expected = 0.7 * (target * (target / own).log()).sum() / 6 * 2
     torch.testing.assert_close(begun(LwF(0.7)).term(trained()), expected)

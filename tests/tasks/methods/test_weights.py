@@ -15,7 +15,7 @@ from tasks.methods.shared import WeightAnchor
 from tasks.sequences import permuted
 from tasks.sources import Arrays
 from tests.helpers import arguments
-from tests.tasks.methods.runs import Softmax
+from tests.tasks.methods.runs import Softmax, context
 
 RATE, STEPS = 0.2, 5
 
@@ -121,7 +121,7 @@ def test_weights_that_were_added_since_are_not_held() -> None:
     anchor, small, grown = WeightAnchor(), nn.Linear(2, 2, bias=False), nn.Linear(2, 3, bias=False)
     anchor.hold(small, {"weight": torch.full((2, 2), 2.0)})
     runs: Any = SimpleNamespace(model=grown, loss_scale=lambda: 4.0)
-    anchor.add_gradient(runs, 3.0)
+    anchor.add_gradient(context(runs), 3.0)
     expected = torch.zeros(3, 2)
     expected[:2] = 4.0 * 3.0 * 2.0 * (grown.weight[:2] - small.weight).detach()
     torch.testing.assert_close(grown.weight.grad, expected)

@@ -48,7 +48,7 @@ def test_the_page_shows_scores_forgetting_memory_and_training(runs: dict[str, Pa
     assert "Scores while tasks are learnt" in shown
     assert "Accuracy on general (no task), first → last</th><td>-</td><td>0." in text
     assert "Stability gap" in text
-    assert "State on disk after the last task" in text
+    assert "Disk of the last task" in text
     assert '<th scope="row">Tasks done</th><td>3 of 3</td><td>3 of 3</td>' in text
     assert '<th scope="row">Samples including replay</th><td>36</td><td>' in text
     assert "Not every run has every stream: memory only in reservoir." in text

@@ -1,0 +1,180 @@
+"""What a buffer holds of rows that come again, in a second epoch or by a second call."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from replay import ReplayBuffer
+from replay.memory.entries import Entries
+from replay.memory.seen_rows import SeenRows
+from replay.selection import ClassBalanced, Ring
+from tests.replay.buffers import STORAGES, Masked, letters, train
+from tests.replay.selection.offering import BY_TASK, MAKERS, chi_square_is_fine
+from tests.replay.test_buffer import contents, remember
+
+ALL: dict[str, Callable[[], Any]] = {**MAKERS, **BY_TASK}
+
+
+def epochs_of(num_rows: int, num_epochs: int, seed: int = 0) -> list[int]:
+    random = np.random.default_rng(seed)
+    return [int(row) for _ in range(num_epochs) for row in random.permutation(num_rows)]
+
+
+KINDS = [(name, "references") for name in ALL if name != "GradientDiversity"] + [
+    ("Ring", "disk"),
+    ("Reservoir", "memory"),
+]
+
+
+@pytest.mark.parametrize(("name", "storage"), KINDS)
+def test_a_row_is_held_once_and_a_small_task_leaves_its_room(name: str, storage: str, tmp_path: Path) -> None:
+    is_online = name not in BY_TASK
+    buffer = ReplayBuffer(100, ALL[name](), STORAGES[storage](tmp_path / "rows"), is_online=is_online, seed=1)
+    for source, data in (("a", letters(12)), ("bb", letters(400, "t"))):
+        order = epochs_of(len(data), 5)
+        for start in range(0, len(order), 100):
+            remember(buffer, source, data, order[start : start + 100])
+            assert len(set(contents(buffer))) == len(buffer) == buffer.selection.size
+        if source == "a":
+            assert sorted(contents(buffer)) == sorted(row["text"] for row in data)
+    assert len(buffer) == 100
+    if name == "Ring":  # four classes of each task: those of the small one are below their share
+        assert buffer.num_samples_by_source == {"a": 12, "bb": 88}
+
+
+@pytest.mark.parametrize("storage", ["references", "memory"])
+@pytest.mark.parametrize("selection", ["Reservoir", "Surprise", Ring(by="task")])
+def test_random_transforms_and_epochs_of_training_make_no_second_row(
+    selection: Any, storage: str, tmp_path: Path
+) -> None:
+    buffer = ReplayBuffer(20, selection, storage, seed=0)
+    train(
+        tmp_path, {"a": Masked(7, 1, length=8), "b": Masked(50, 2, length=8), "memory": buffer}, mixing=[0.4, 0.4, 0.2]
+    )
+    addresses = buffer._entries["address"].tolist()
+    assert len(set(addresses)) == len(addresses) == 20
+
+
+def test_a_reservoir_is_even_over_distinct_rows_however_often_they_come() -> None:
+    """Against Vitter's algorithm R over the rows as they come for the first time."""
+    num_rows, capacity, num_buffers = 40, 8, 1_500
+    order = [row for row in epochs_of(num_rows, 2, 3) for _ in range(1 + 3 * (row % 5 == 0))]  # some come more often
+    data, found, plain, random = letters(num_rows), Counter[int](), Counter[int](), np.random.default_rng(5)
+    for seed in range(num_buffers):
+        buffer = ReplayBuffer(capacity, seed=seed)
+        for start in range(0, len(order), 25):
+            buffer.remember("a", data, order[start : start + 25])
+        found.update((buffer._entries["address"] & 2**40 - 1).tolist())
+        kept: list[int] = []
+        for number, row in enumerate(dict.fromkeys(order)):
+            place = int(random.integers(number + 1))
+            if number < capacity:
+                kept.append(row)
+            elif place < capacity:
+                kept[place] = row
+        plain.update(kept)
+    share = capacity / num_rows
+    for counts in (found, plain):
+        each = np.array([counts[row] for row in range(num_rows)])
+        assert each.sum() == capacity * num_buffers
+        assert chi_square_is_fine(each, num_buffers * share, share)
+
+
+def test_classes_are_even_inside_by_distinct_rows() -> None:
+    rows, num_buffers, found = [*range(30)], 800, Counter[int]()
+    labels = [int(row >= 10) for row in rows]
+    order = [row for row in epochs_of(30, 3, 1) for _ in range(1 + 4 * (row % 3 == 0))]
+    for seed in range(num_buffers):
+        buffer = ReplayBuffer(10, ClassBalanced(), seed=seed)
+        buffer.remember("a", letters(30), order, labels=[labels[row] for row in order])
+        assert np.bincount(buffer.entries["label"]).tolist() == [5, 5]
+        found.update((buffer._entries["address"] & 2**40 - 1).tolist())
+    for members, share in ((rows[:10], 0.5), (rows[10:], 0.25)):
+        assert chi_square_is_fine(np.array([found[row] for row in members]), num_buffers * share, share)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 1_000])
+def test_a_ring_holds_the_rows_that_came_last(cut: int) -> None:
+    order, data = [*epochs_of(30, 4, 2), 3, 3, 5, 3], letters(30)
+    buffer = ReplayBuffer(9, Ring(by="task"), seed=0)
+    for start in range(0, len(order), cut):
+        buffer.remember("a", data, order[start : start + cut])
+        newest = list(dict.fromkeys(reversed(order[: start + cut])))[:9]
+        assert sorted(contents(buffer)) == sorted(f"s{row}" for row in newest)
+
+
+def test_repeats_are_kept_where_they_are_asked_for(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(30, seed=0, keeps_repeats=True)
+    buffer.remember("a", letters(6), epochs_of(6, 4))
+    assert Counter(contents(buffer)) == {f"s{row}": 4 for row in range(6)}
+    buffer.save(tmp_path)
+    with pytest.raises(ValueError, match="saved with keeps_repeats=True and has keeps_repeats=False now"):
+        ReplayBuffer(30).load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["Reservoir", "ClassBalanced", "Ring by task"])
+def test_what_was_seen_is_known_after_a_resume(name: str, tmp_path: Path) -> None:
+    data, ends = letters(50), []
+    going, again = (ReplayBuffer(10, ALL[name](), seed=3) for _ in range(2))
+    remember(going, "a", data, epochs_of(50, 1)[:40])
+    going.save(tmp_path)
+    again.load(tmp_path)
+    for buffer in (going, again):
+        remember(buffer, "a", data, epochs_of(50, 2, 4))
+        ends.append((contents(buffer), buffer.num_considered))
+    assert ends[0] == ends[1]
+    if name != "Ring by task":
+        assert going.num_considered == 50
+
+
+def test_outputs_kept_of_a_row_are_those_of_the_last_time() -> None:
+    buffer, data = ReplayBuffer(4, storage="memory", seed=0), letters(10)
+    for time in range(3):
+        logits = [np.array([time, row]) for row in range(10)]
+        buffer.remember("a", data, range(10), payloads={"logits": logits})
+        rows = [int(text[1:]) for text in contents(buffer)]
+        assert [found.tolist() for found in buffer.payloads(np.arange(4), "logits")] == [[time, row] for row in rows]
+    assert len(buffer.rows._rows) == 4  # type: ignore[attr-defined]
+
+
+def test_room_that_was_made_is_filled_by_rows_that_come_again() -> None:
+    buffer, data = ReplayBuffer(20, seed=0), letters(40)
+    buffer.remember("a", data)
+    buffer.forget(buffer.entries["number"][:6].tolist())
+    for epoch in range(20):
+        buffer.remember("a", data, epochs_of(40, 1, epoch))
+    assert len(buffer) == len(set(contents(buffer))) == 20
+
+
+def test_entries_are_found_as_a_dict_would() -> None:
+    random, entries, model = np.random.default_rng(0), Entries(5_000), {}
+    for _ in range(50):
+        new = [int(row) for row in random.choice(20_000, 300, replace=False) if row not in model.values()]
+        slots = [slot for slot in random.choice(max(entries.size, 1), 100).tolist() if slot < entries.size]
+        slots = [*dict.fromkeys(slots), *range(entries.size, min(5_000, entries.size + 120))][: len(new)]
+        entries.put(np.array(slots), address=np.array(new[: len(slots)]), row=0, number=0, task=0, label=0)
+        model.update(zip(slots, new, strict=False))
+        for slot in random.choice(entries.size, 3, replace=False).tolist():
+            if slot < entries.size:
+                entries.remove(slot)
+                last = model.pop(entries.size)
+                model |= {slot: last} if slot < entries.size else {}
+        wanted = np.arange(-1, 20_000)
+        by_address = {address: slot for slot, address in model.items()}
+        expected = np.array([by_address.get(address, -1) for address in wanted.tolist()])
+        np.testing.assert_array_equal(entries.find(wanted), expected)
+
+
+def test_seen_rows_are_what_a_set_would_hold() -> None:
+    random, seen, model = np.random.default_rng(1), SeenRows(), set[int]()
+    for size in (10, 1_000, 100_000):
+        where = (random.integers(0, 3, 500) << 40) | random.integers(0, size, 500)
+        where[::50] = -1
+        assert seen.has(where).tolist() == [address in model for address in where.tolist()]
+        seen.add(where)
+        model |= set(where[where >= 0].tolist())
+        assert SeenRows(seen.state_dict()).has(where).tolist() == (where >= 0).tolist()
