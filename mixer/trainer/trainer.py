@@ -78,8 +78,9 @@ class MixingMixin(Trainer):
         conflict: How conflicting per-stream gradients are combined: `None` adds them up; `"pcgrad"`, `"cagrad"`,
             `"mgda"`, `"nash-mtl"`, `"upgrad"`, an aggregator of the package torchjd, or a `GradientAggregation` weights
             them. Needs memory for one more gradient per stream but one.
-        nonfinite: Reaction to a stream's loss that is not finite: `"warn"` and continue as the Trainer does, `"skip"`
-            the optimizer step, or `"raise"`.
+        nonfinite: Reaction to a stream's loss that is not finite: `"warn"`, `"skip"` the optimizer step, or `"raise"`
+            before it. A step whose gradient is not finite is never made: it is skipped with a warning, or raises. Ten
+            skipped steps in a row end the run.
         on_sample_error: Reaction to a sample that cannot be loaded (its data set or the stream's `preprocess` raises,
             or returns `None`): `"raise"` ends the run on all ranks, with stream, index and rank; `"skip"` leaves the
             sample out of its step, logs and counts it. A `Stream` can override it.
@@ -462,9 +463,9 @@ class MixingMixin(Trainer):
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         self._parts.resuming.run_epoch(super()._run_epoch, *args, **kwargs)
 
-    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
-        norm = self._parts.run.gradient_norm = super()._get_grad_norm(*args, **kwargs)  # type: ignore[no-untyped-call]
-        return norm
+    def _get_grad_norm(self, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        norm = super()._get_grad_norm(model, *args, **kwargs)  # type: ignore[no-untyped-call]
+        return self._parts.steps.check_gradient(model, norm)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
         by_trainer = super()._get_num_items_in_batch(batch_samples, device)
