@@ -6,13 +6,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.loading.result import StepResult
 from mixer.trainer.step import NonFiniteLossError
+from mixer.utils.device import to_host
 
 if TYPE_CHECKING:
     from mixer.trainer.methods import MethodList
@@ -109,7 +110,9 @@ class WeightGuard:
             NonFiniteWeightsError: With the name of a parameter.
         """
         model: Any = self._trainer.model
-        bad = [name for name, one in model.named_parameters() if one.requires_grad and not _is_finite(one)]
+        named = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        are_finite = to_host([torch.isfinite(_held(one)).all() for one in named.values()])
+        bad = [name for name, is_finite in zip(named, are_finite, strict=True) if not is_finite]
         if bad:
             raise NonFiniteWeightsError(
                 f"After step {self._trainer.state.global_step} {len(bad)} parameters are not finite ({bad[0]!r} is the "
@@ -117,8 +120,7 @@ class WeightGuard:
             )
 
 
-def _is_finite(parameter: nn.Parameter) -> bool:
-    """Whether what this rank holds of a parameter is finite."""
-    own = getattr(parameter, "ds_tensor", parameter)  # of ZeRO-3
-    own = own.to_local() if isinstance(own, DTensor) else own
-    return bool(torch.isfinite(own).all())
+def _held(parameter: nn.Parameter) -> Tensor:
+    """Returns what this rank holds of a parameter."""
+    own: Tensor = getattr(parameter, "ds_tensor", parameter)  # of ZeRO-3
+    return own.to_local() if isinstance(own, DTensor) else own

@@ -5,45 +5,22 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
-from benchmarks.quality.losses import padded, ragged
+from benchmarks.quality.losses import (
+    attended_z_loss,
+    focal_by_weights,
+    hard_half,
+    log_mean_exp,
+    padded,
+    ragged,
+    token_mean,
+)
 from mixer import MixingTrainer
 from tests.helpers import arguments
 
 _ROWS = ragged(24, 1)
-
-
-def _terms(outputs: Any, labels: Tensor) -> Tensor:
-    logits, targets = outputs.logits[:, :-1], labels[:, 1:]
-    return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")[targets.ne(-100)]
-
-
-def mean(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    return _terms(outputs, labels).mean()
-
-
-def attended_z(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    attended = outputs.logits.logsumexp(dim=-1)[labels.ne(-100)]
-    return _terms(outputs, labels).mean() + 0.1 * attended.square().mean()
-
-
-def focal_by_weights(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    terms = _terms(outputs, labels)
-    weights = (1 - terms.neg().exp()) ** 2
-    return (weights * terms).sum() / weights.sum()
-
-
-def hard_terms(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    terms = _terms(outputs, labels)
-    return terms.sort().values[len(terms) // 2 :].mean()
-
-
-def log_mean_exp(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    terms = _terms(outputs, labels)
-    return terms.logsumexp(dim=0) - torch.tensor(float(len(terms))).log()
 
 
 class Late(TrainerCallback):
@@ -58,8 +35,8 @@ class Late(TrainerCallback):
         self.is_on = state.global_step + 1 >= self.step
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-        loss = mean(outputs, labels)
-        return loss + hard_terms(outputs, labels) if self.is_on else loss
+        loss = token_mean(outputs, labels)
+        return loss + hard_half(outputs, labels) if self.is_on else loss
 
 
 def _model() -> LlamaForCausalLM:
@@ -79,7 +56,7 @@ def _told(folder: Path, loss: Any, caplog: pytest.LogCaptureFixture, **changes: 
     return [message for message in messages if "neither a sum nor a mean" in message]
 
 
-@pytest.mark.parametrize("loss", [attended_z, focal_by_weights, hard_terms, log_mean_exp])
+@pytest.mark.parametrize("loss", [attended_z_loss, focal_by_weights, hard_half, log_mean_exp])
 def test_they_are_told_once(loss: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert not _told(tmp_path / "first", loss, caplog, max_steps=1)  # it looks like a mean
     said = _told(tmp_path / "run", loss, caplog)
@@ -88,7 +65,7 @@ def test_they_are_told_once(loss: Any, tmp_path: Path, caplog: pytest.LogCapture
 
 
 def test_a_mean_stays_a_mean(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert not _told(tmp_path, mean, caplog)
+    assert not _told(tmp_path, token_mean, caplog)
 
 
 def test_a_late_term_is_told_in_the_next_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
