@@ -9,7 +9,6 @@ import torch
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from mixer import MixingTrainer
-from mixer.trainer.method import Method
 from tests.full.ranks.test_engines import ENGINES, end_of
 from tests.helpers import arguments, build_model, three_streams
 from tests.ranks.engines import as_on_gpus, without_compiling
@@ -18,15 +17,15 @@ from tests.ranks.launch import by_torchrun, message_of
 Engines = dict[str, dict[str, Any]]
 
 
-class _Broken(Method):
-    """A term without a gradient, but for one that is NaN on one rank in one step."""
+class _Broken(MixingTrainer):
+    """A loss that is finite, with a gradient that is NaN, on one rank in the second step."""
 
-    name = "broken"
-
-    def term(self, trained: Any) -> Any:
-        zeros = (trained.output["logits"] * 0.0).square().sum()
-        is_meant = trained.plan.step == 2 and torch.distributed.get_rank() == 1
-        return (zeros + float(not is_meant)).sqrt()
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **options: Any) -> Any:
+        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **options)
+        is_meant = torch.is_grad_enabled() and self.state.global_step == 1 and self.args.process_index == 1
+        zero = (outputs["logits"] * 0.0).square().sum()
+        loss = loss + (zero + float(not is_meant)).sqrt() - float(not is_meant)
+        return (loss, outputs) if return_outputs else loss
 
 
 def _trainer(folder: Path, engine: str, **options: Any) -> MixingTrainer:
@@ -34,7 +33,7 @@ def _trainer(folder: Path, engine: str, **options: Any) -> MixingTrainer:
     own = {"per_device_train_batch_size": 2, "max_steps": 4, "optim": "adamw_torch", "learning_rate": 1e-2}
     args = arguments(folder / engine, lr_scheduler_type="constant", max_grad_norm=1.0, **own, **ENGINES[engine]())
     data = three_streams()
-    return MixingTrainer(build_model("llama"), args, train_dataset=data, methods=[_Broken()], batch_size=9, **options)
+    return _Broken(build_model("llama"), args, train_dataset=data, batch_size=9, **options)
 
 
 def _skipped(folder: Path, *engines: str) -> Engines:
