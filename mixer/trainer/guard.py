@@ -12,7 +12,6 @@ from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.loading.result import StepResult
-from mixer.trainer.step import NonFiniteLossError
 from mixer.utils.device import to_host
 
 if TYPE_CHECKING:
@@ -23,6 +22,10 @@ logger = logging.get_logger(__name__)
 
 # Steps that may be left out in a row; more if losses are scaled, since the scale is found by leaving out steps.
 _MOST_IN_A_ROW, _MOST_IF_SCALED = 10, 50
+
+
+class NonFiniteLossError(RuntimeError):
+    """A loss or a gradient is not finite, and `nonfinite='raise'`; or too many steps in a row were skipped."""
 
 
 class NonFiniteWeightsError(RuntimeError):

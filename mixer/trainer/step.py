@@ -29,6 +29,7 @@ from transformers.utils import logging
 
 from mixer.loading.result import StepResult, read_together
 from mixer.loading.step import MicroBatch, StepBatch
+from mixer.trainer.guard import NonFiniteLossError as NonFiniteLossError
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.loss_trials import LossTrials
 from mixer.trainer.micro_batch import MicroBatchTraining
@@ -47,10 +48,6 @@ if TYPE_CHECKING:
     from mixer.trainer.run import PresentStep, Run
 
 logger = logging.get_logger(__name__)
-
-
-class NonFiniteLossError(RuntimeError):
-    """A loss or a gradient is not finite, and `nonfinite='raise'`; or too many steps in a row were skipped."""
 
 
 class StepRunner:
