@@ -20,7 +20,6 @@ class Promise(Enum):
     NAMED_OR_EQUAL = "an error on all ranks names the file, or the run ends equal"
     LEAVES_OUT = "the run goes on without the sample, which is named and counted"
     SKIPS = "the steps with such a loss are left out and named, all others stay"
-    WARNS = "the steps with such a loss are named; the weights are lost, as the Trainer loses them"
 
 
 @dataclass(frozen=True)

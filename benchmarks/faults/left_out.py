@@ -9,7 +9,6 @@ import torch
 from benchmarks.faults.case import Case
 from benchmarks.faults.crash_run import END
 from benchmarks.faults.data import STREAM
-from benchmarks.faults.kinds import Promise
 from benchmarks.faults.outcome import Outcome
 from benchmarks.faults.ranks import End
 from benchmarks.faults.run import NUM_STEPS
@@ -40,11 +39,9 @@ def judge_losses(case: Case, undisturbed: Path, outcome: Outcome, end: End) -> N
         outcome.was_injected = False
     if named != steps:
         outcome.broken.append(f"steps {sorted(steps)} had such losses, and {sorted(named)} were named")
-    if case.kind.promise is Promise.SKIPS and not (skipped == steps and are_finite):
+    if not (skipped == steps and are_finite):
         outcome.broken.append(f"steps {sorted(skipped)} were skipped, weights are finite: {are_finite}")
-    outcome.lost = f"{len(skipped)} steps" if case.kind.promise is Promise.SKIPS else "the weights"
-    if case.kind.promise is Promise.WARNS and are_finite:
-        outcome.lost = "nothing"
+    outcome.lost = f"{len(skipped)} steps" if are_finite else "the weights"
 
 
 def judge_left_out(case: Case, outcome: Outcome, end: End) -> None:

@@ -264,7 +264,7 @@ _LOSSES = tuple(
         inside="bad_loss",
     )
     for value, word in (("nan", "NaN"), ("inf", "infinite"))
-    for nonfinite, promise in (("raise", Promise.NAMED), ("skip", Promise.SKIPS), ("warn", Promise.WARNS))
+    for nonfinite, promise in (("raise", Promise.NAMED), ("skip", Promise.SKIPS), ("warn", Promise.SKIPS))
 )
 
 _CONTROLS = (

@@ -18,7 +18,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from benchmarks.common import QUIET, hardware, show, write_json
 from benchmarks.launching import launch
-from benchmarks.quality.losses import LOSSES, padded, ragged, small_model, whole_gradient
+from benchmarks.quality.losses import ALIKE, LOSSES, padded, ragged, small_model, whole_gradient
 from mixer import MixingTrainer
 
 _NUM_ROWS, _PER_DEVICE = 12, 3
@@ -50,7 +50,7 @@ def errors(folder: Path, trainer_name: str) -> dict[str, float]:
         For each loss the norm of the difference of the gradients, relative to that of the whole batch.
     """
     rows, found = ragged(_NUM_ROWS, 1), {}
-    for name, (loss, _) in LOSSES.items():
+    for name, loss in {**{name: loss for name, (loss, _) in LOSSES.items()}, **ALIKE}.items():
         recorder = _Gradient()
         args = TrainingArguments(
             str(folder), per_device_train_batch_size=_PER_DEVICE, max_steps=1, max_grad_norm=0.0, **QUIET
@@ -109,6 +109,6 @@ def main(arguments: list[str] | None = None) -> None:
         return
     columns = {key: title for key, title in _COLUMNS.items() if key[1] == 1 or not options.quick}
     found = {title: measure(num_ranks, name) for (name, num_ranks), title in columns.items()}
-    rows = [[name, *(f"{found[title][name]:.1e}" for title in found)] for name in LOSSES]
+    rows = [[name, *(f"{found[title][name]:.1e}" for title in found)] for name in (*LOSSES, *ALIKE)]
     show("Relative error of the gradient", ["loss", *found], rows)
     write_json(options.json, {"errors": found, "hardware": hardware()})

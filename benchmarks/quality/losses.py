@@ -115,6 +115,31 @@ def contrastive(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) ->
     return F.cross_entropy(ends @ starts.T / 0.1, torch.arange(len(labels)))
 
 
+def attended_z_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    """The mean over tokens, and that of log² Z over all places that are attended to."""
+    attended = outputs.logits.logsumexp(dim=-1)[labels.ne(_IGNORED)]
+    return token_mean(outputs, labels) + 0.1 * attended.square().mean()
+
+
+def focal_by_weights(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    """A focal loss that is divided by its weights."""
+    terms = _terms(outputs, labels)[labels[:, 1:].ne(_IGNORED)]
+    weights = (1 - terms.neg().exp()) ** 2
+    return (weights * terms).sum() / weights.sum()
+
+
+def hard_half(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    """The mean over the half of the tokens with the largest terms."""
+    terms = _terms(outputs, labels)[labels[:, 1:].ne(_IGNORED)].sort().values
+    return terms[len(terms) // 2 :].mean()
+
+
+def log_mean_exp(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    """The logarithm of the mean of the exponentials of terms."""
+    terms = _terms(outputs, labels)[labels[:, 1:].ne(_IGNORED)]
+    return terms.logsumexp(dim=0) - torch.tensor(float(len(terms))).log()
+
+
 # Name, loss (`None`: the model's own), and whether its gradient is that of the whole batch however it is cut.
 LOSSES: dict[str, tuple[Loss | None, bool]] = {
     "the model's own": (None, True),
@@ -128,6 +153,14 @@ LOSSES: dict[str, tuple[Loss | None, bool]] = {
     "class-weighted cross entropy": (class_weighted, False),
     "root mean square": (root_mean_square, False),
     "in-batch contrastive": (contrastive, False),
+}
+
+# Losses of none of these kinds, but which look like a mean as long as all terms are alike, as at the start of a run.
+ALIKE: dict[str, Loss] = {
+    "z-loss over attended tokens": attended_z_loss,
+    "focal, divided by its weights": focal_by_weights,
+    "mean over the hard half": hard_half,
+    "log of the mean of exponentials": log_mean_exp,
 }
 
 

@@ -163,10 +163,9 @@ def find_kind(whole: Seen, parts: Sequence[Seen], tolerance: float = TOLERANCE) 
     if not np.isfinite(losses).all() or whole.loss == 0:
         return None
     close = tolerance * abs(whole.loss)
-    if whole.rows is not None:
-        found = _kind_by_rows(whole, whole.rows, close)
-        if found is not None:
-            return found
+    found = kind_by_rows(whole, tolerance)
+    if found is not None:
+        return found
     items = np.array([part.items.sum() for part in parts])
     rows = np.array([len(part.items) for part in parts])
     of_parts = losses[1:]
@@ -181,7 +180,19 @@ def find_kind(whole: Seen, parts: Sequence[Seen], tolerance: float = TOLERANCE) 
     return KindFound("item mean" if is_tentative or by_item <= by_row else "row mean", is_tentative=is_tentative)
 
 
-def _kind_by_rows(whole: Seen, rows: FloatArray, close: float) -> KindFound | None:
+def kind_by_rows(whole: Seen, tolerance: float = TOLERANCE) -> KindFound | None:
+    """Detects the kind of a loss by the losses of its rows.
+
+    Args:
+        whole: The loss on some rows.
+        tolerance: Largest relative error of a prediction.
+
+    Returns:
+        The kind, or `None` if the rows are unknown or do not explain the loss.
+    """
+    rows, close = whole.rows, tolerance * abs(whole.loss)
+    if rows is None or whole.loss == 0:
+        return None
     means = rows / np.maximum(whole.items, 1)
     if abs(rows.sum() - whole.loss) <= close:
         return KindFound("sum", rows_known=True)

@@ -41,15 +41,24 @@ def rows_to_try(
         places = np.sort(np.concatenate([by_items[: _MOST_ROWS // 2], by_items[-(_MOST_ROWS // 2) :]]))
     items = items[places]
     by_items = np.argsort(items, kind="stable")
-    whole = _rows_of(inputs, places, num_samples)
+    whole = rows_of(inputs, places, num_samples)
     fewer, more = np.sort(by_items[: len(places) // 2]), np.sort(by_items[len(places) // 2 :])
     if (items == items[0]).all():
         _ignore_half(whole, fewer)
-    return whole, _rows_of(whole, fewer, len(places)), _rows_of(whole, more, len(places))
+    return whole, rows_of(whole, fewer, len(places)), rows_of(whole, more, len(places))
 
 
-def _rows_of(inputs: Mapping[str, Any], places: Int64Array, num_samples: int) -> Inputs:
-    """Selects rows of every value with one entry per sample."""
+def rows_of(inputs: Mapping[str, Any], places: Int64Array, num_samples: int) -> Inputs:
+    """Selects rows of a micro-batch.
+
+    Args:
+        inputs: The micro-batch.
+        places: int64 `[num_selected]`: the rows.
+        num_samples: Number of samples in it.
+
+    Returns:
+        The rows of every value with one entry per sample; other values as they are.
+    """
 
     def pick(value: Any) -> Any:
         if isinstance(value, Tensor) and value.dim() and len(value) == num_samples:

@@ -21,6 +21,7 @@ from mixer.models.labels import find_lack_of_labels
 from mixer.trainer.best_of_each import save_best_of_each
 from mixer.trainer.metrics import checking_metrics
 from mixer.trainer.seam import note_removed_columns
+from mixer.trainer.set_loss import SetLoss
 from mixer.trainer.streams_that_differ import StreamDifferences, tried
 from mixer.utils.attributes import attributes_held
 
@@ -151,6 +152,7 @@ class StreamEvaluation:
         metrics_by_set: Mapping[str, Callable[..., Any]] | None = None,
     ):
         self._trainer, self._metrics_by_set = trainer, metrics_by_set
+        self.set_loss = SetLoss(trainer)
         self._streams: Sequence[Stream] = ()
         self._run: Run | None = None
         self._tasks: tuple[str | None, ...] = ()
@@ -180,6 +182,7 @@ class StreamEvaluation:
             ValueError: If a set is empty, the head to evaluate it with is unknown, or a target has no labels.
         """
         self._run, self._streams, self._tasks, self._agree = run, run.streams, differences.tasks, agree
+        self.set_loss.join(losses)
         self._check_targets(run.options.steering, losses, differences)
         sets = self._trainer.eval_dataset
         if self._trainer.args.eval_strategy == "no" or sets is None:
@@ -392,6 +395,16 @@ class StreamEvaluation:
         if self._run is not None and self._trainer.args.world_size > 1:
             dataset = getattr(dataloader, "dataset", None)
             check_same_length(self._run.rank_sync, len(dataset) if isinstance(dataset, Sized) else -1)
+
+    def measured(self, evaluate: Callable[..., Any], dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+        """Evaluates a set, and computes its loss over all ranks; see `Trainer.evaluation_loop`."""
+        call = inspect.signature(evaluate).bind(dataloader, *args, **kwargs)
+        call.apply_defaults()
+        stream = self._stream
+        with self.set_loss.measuring(None if stream is None else self._streams.index(stream)):
+            output = evaluate(dataloader, *args, **kwargs)
+            self.set_loss.settled(output.metrics, call.arguments.get("metric_key_prefix", "eval"))
+        return output
 
     def with_task(self, inputs: Any) -> Any:
         """Returns inputs for the head of the set's stream."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,12 @@ from transformers.utils import logging
 
 from mixer.loading.batching import STREAMS_IN_TURN
 from mixer.loading.collate import batch_mapping
+from mixer.loading.memory import is_out_of_memory
 from mixer.loading.step import StepBatch
 from mixer.models.inputs import inner_model
 from mixer.models.loss_normalization import (
     EXACT_SHARE,
-    HALF_TOLERANCE,
     LARGEST_OTHER_SHARE,
-    TOLERANCE,
     LossNormalization,
     Seen,
     counts_other_items,
@@ -36,6 +36,7 @@ from mixer.models.side_state import model_restored
 from mixer.models.trial_rows import rows_to_try
 from mixer.models.trl import metrics_restored
 from mixer.trainer.seam import prepare_inputs
+from mixer.utils.text import in_words
 
 if TYPE_CHECKING:
     from mixer.trainer.confirmation import StepConfirmation
@@ -49,7 +50,6 @@ Trial = Callable[[StepBatch, int], Tensor]
 
 # A tentative normalisation is tried again in this many steps whose rows have unequal numbers of items.
 _MOST_UNEVEN = 32
-_HALF = (torch.float16, torch.bfloat16)
 
 
 class LossTrials:
@@ -68,10 +68,17 @@ class LossTrials:
     ) -> None:
         self._trainer, self._run, self._losses = trainer, run, losses
         self._confirmation, self._recovery = confirmation, recovery
+        self.begin()
         self._num_uneven = 0  # steps with unequal rows while a normalisation is tentative
         self._has_recounted = False  # whether the loss shifts labels unlike its model
         self._has_told = False  # that rows of several streams were mixed up
+        self._failure: Exception | None = None  # of a trial with other rows than a micro-batch has
         self._last_tried: list[Seen] = []  # the last loss of unknown kind, for some rows and for their halves
+
+    def begin(self) -> None:
+        """Begins a run."""
+        self.is_unlike = False  # whether the losses of rows did not explain that of the last step
+        self._next_look: dict[int, int] = {}  # by kind of loss: the step from which on this is a reason to try again
 
     def learned(self, batch: StepBatch) -> StepBatch:
         """Determines what is unknown of a step's losses; returns the step, which may have been loaded again."""
@@ -82,7 +89,8 @@ class LossTrials:
     def _unknown_kinds(self, batch: StepBatch) -> list[int]:
         """Returns the kinds of loss in a step whose normalisation is unknown.
 
-        A tentative one is tried again now and then, but not in a step that could not show anything new of it.
+        A tentative one is tried again now and then, but not in a step that could not show anything new of it. A settled
+        one is tried again too: at the start, losses of all kinds look like means, because all terms are alike.
         """
         known, plan, is_even = self._losses.normalizations, batch.plan, self._run.step.counts.is_even
         kinds = np.flatnonzero(plan.counts).tolist() if self._losses.differ else [0]
@@ -92,8 +100,13 @@ class LossTrials:
             self._num_uneven += 1
             tries_again |= self._num_uneven <= _MOST_UNEVEN
         again = [kind for kind in tentative if tries_again and not (is_even and known[kind].is_clear_if_even)]
-        if not self._is_parted_or_mixed_up:  # after steps whose rows were mixed up
-            again += [kind for kind in kinds if kind in known and not known[kind].rows_known]
+        parts = self._is_parted_or_mixed_up
+        again += [
+            kind
+            for kind in kinds
+            if kind in known
+            and (self._is_doubtful(kind, known[kind], plan.step) or not (parts or known[kind].rows_known))
+        ]  # the latter after steps whose rows were mixed up
         return [kind for kind in kinds if kind not in known or kind in again]
 
     @property
@@ -101,6 +114,14 @@ class LossTrials:
         """Whether streams have micro-batches of their own, or rows of several are not their samples in this step."""
         loader = self._run.present_loader
         return loader.by_stream or loader.in_turns or self._run.step.counts.mixed_up[1] > 0
+
+    def _is_doubtful(self, kind: int, known: LossNormalization, step: int) -> bool:
+        """Whether a settled normalisation may have been a coincidence: rows show it in every step, parts do not."""
+        if known.is_tentative or known.kind == "other":
+            return False
+        if known.rows_known:
+            return self.is_unlike and step >= self._next_look.get(kind, 0)
+        return not self._is_stock and step & (step - 1) == 0
 
     def _learn(self, batch: StepBatch, kinds: Sequence[int]) -> StepBatch:
         """Determines how losses are normalised; reloads the step by stream if rows cannot be separated."""
@@ -110,15 +131,24 @@ class LossTrials:
         for kind in kinds:
             batch, normalization = self._learn_kind(batch, kind)
             if normalization is not None:
-                losses.normalizations[kind] = normalization
+                losses.normalizations[kind] = self._settled(kind, normalization, batch.plan.step)
         loader, known = self._run.present_loader, losses.normalizations.values()
-        loader.keeps_samples = needs.recovers or needs.samples or any(one.is_tentative for one in known)
+        is_open = any(one.is_tentative or not one.rows_known for one in known) or loader.cap.max_samples == 1
+        loader.keeps_samples = needs.recovers or needs.samples or is_open
         if all(one.rows_known for one in known) or self._is_parted_or_mixed_up:
             if items_were == [losses.normalization_of(kind).counts_rows for kind in kinds]:
                 return batch
             return self._confirmation.reconfirmed(batch)  # its items have changed
         self._part_streams("The loss of this model cannot be separated by row")
         return self._confirmation.reloaded(batch)
+
+    def _settled(self, kind: int, found: LossNormalization, step: int) -> LossNormalization:
+        """Keeps what was settled before, unless a later trial shows otherwise."""
+        before = self._losses.normalizations.get(kind)
+        if before is None or before.is_tentative:
+            return found
+        self._next_look[kind] = 2 * step
+        return before if found.is_tentative or found.is_guess else found
 
     def _sorted_out(self, batch: StepBatch) -> StepBatch:
         """Deals with a collator whose rows are not its samples: packed or multiplied ones are separated by stream.
@@ -177,6 +207,8 @@ class LossTrials:
                 self._losses.count_other_labels()
                 return self._learn_kind(self._confirmation.reconfirmed(batch), kind)
         normalization = decide(votes, self._trainer.args.world_size, of_kind)
+        if normalization is not None and normalization.is_guess and not normalization.counts_items:
+            normalization = self._as_by_the_trainer(kind, normalization)
         if normalization is not None and normalization.kind == "other" and self._trainer.is_world_process_zero():
             self._warn_of_other_loss(kind, normalization)
         return batch, normalization
@@ -192,6 +224,20 @@ class LossTrials:
             *(seen.loss for seen in self._last_tried),
             "share of num_items_in_batch" if normalization.counts_items else "labels",
         )
+
+    def _as_by_the_trainer(self, kind: int, guess: LossNormalization) -> LossNormalization:
+        """Weights rows alike if a trial failed on any rank, as the Trainer weights micro-batches of one row."""
+        failure, self._failure = self._failure, None
+        if not self._run.rank_sync.most(int(failure is not None)):
+            return guess
+        if failure is not None and kind not in self._losses.normalizations:
+            logger.warning(
+                "How %s is normalised could not be found out, because it cannot be computed for other rows than those "
+                "of a micro-batch (%s). Every row counts alike, as in the Trainer's gradient accumulation. To divide "
+                "by tokens, divide by num_items_in_batch.",
+                *(self._losses.name(kind), in_words(failure)),
+            )
+        return replace(guess, kind="row mean", has_row_means=guess.rows_known, is_tentative=False)
 
     # ---- A trial ----
 
@@ -226,49 +272,64 @@ class LossTrials:
 
     def _loss(self, inputs: Mapping[str, Any], num_items: int, averages: bool = True) -> Tensor:
         """Computes the loss of a micro-batch as the Trainer does."""
-        trainer = self._trainer
-        prepared = prepare_inputs(trainer, dict(inputs))
-        self._losses.reader.listen(prepared)
-        trainer.args.average_tokens_across_devices = averages
-        with trainer.compute_loss_context_manager():
-            count = torch.tensor(num_items, device=trainer.args.device)
-            loss: Any = trainer.compute_loss(trainer.model_wrapped, prepared, num_items_in_batch=count)
+        self._trainer.args.average_tokens_across_devices = averages
+        try:
+            loss = self._compute(inputs, num_items)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            with torch.enable_grad():  # a forward may take gradients itself; if not, it fails as in training
+                loss = self._compute(inputs, num_items)
         if isinstance(loss, Tensor) and loss.numel() == 1:
             return loss.detach()
         actual = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r}"
         raise TypeError(f"A loss must be a tensor with one element, got {actual}: return its mean.")
+
+    def _compute(self, inputs: Mapping[str, Any], num_items: int) -> Any:
+        trainer = self._trainer
+        prepared = prepare_inputs(trainer, dict(inputs))
+        self._losses.reader.listen(prepared)
+        with trainer.compute_loss_context_manager():
+            count = torch.tensor(num_items, device=trainer.args.device)
+            return trainer.compute_loss(trainer.model_wrapped, prepared, num_items_in_batch=count)
 
     def _rows(self, num_samples: int) -> Tensor | None:
         rows = self._losses.reader.row_losses()
         return rows if rows is not None and len(rows) == num_samples else None
 
     def _try_normalization(self, batch: StepBatch, number: int) -> Tensor:
-        losses, micro, inner = self._losses, batch.micro_batches[number], inner_model(self._losses.own_model)
-        is_stock = isinstance(inner, PreTrainedModel) and type(inner).__module__.startswith("transformers.")
-        # If the user computes the loss, or there are several, the observed rows may belong to another loss.
-        is_doubtful = losses.is_users or losses.differ
+        losses, micro = self._losses, batch.micro_batches[number]
         return try_normalization(
             lambda count, averages: self._loss(micro.inputs, count, averages),
             lambda: self._rows(len(micro.stream_ids)),
             self._run.step.num_items,
             self._run.step.micro_items[number],
             self._trainer.args.world_size,
-            EXACT_SHARE if is_doubtful else LARGEST_OTHER_SHARE,
-            is_stock=is_stock and not is_doubtful,
+            EXACT_SHARE if losses.is_users or losses.differ else LARGEST_OTHER_SHARE,
+            is_stock=self._is_stock,
         )
+
+    @property
+    def _is_stock(self) -> bool:
+        """Whether the loss is that of a model of transformers; if there are several, rows may belong to another."""
+        inner = inner_model(self._losses.own_model)
+        is_known = isinstance(inner, PreTrainedModel) and type(inner).__module__.startswith("transformers.")
+        return is_known and not (self._losses.is_users or self._losses.differ)
 
     def _try_kind(self, batch: StepBatch, number: int) -> Tensor:
         micro, loader = batch.micro_batches[number], self._run.present_loader
         inputs, num_samples = batch_mapping(micro.inputs), len(micro.stream_ids)
         if num_samples == 1:
             stream_id = int(micro.stream_ids[0]) if loader.by_stream else None
-            inputs, num_samples = loader.few_samples(batch, stream_id) or (inputs, num_samples)
+            try:
+                inputs, num_samples = loader.few_samples(batch, stream_id) or (inputs, num_samples)
+            except Exception as error:  # a collator may take a single row
+                self._failure = error
         rows = rows_to_try(inputs, num_samples, self._losses.labels_per_row)
         self._last_tried = seen = [self._see(one) for one in (rows or [inputs] * 3)]
         if rows is None:
             return vote_on_kind(None)
-        is_half = any(parameter.dtype in _HALF for parameter in self._trainer.model_wrapped.parameters())
-        tolerance = HALF_TOLERANCE if is_half else TOLERANCE
+        tolerance = self._losses.tolerance
         best = find_kind(seen[0], seen[1:], tolerance)
         if best is None or best.kind != "other":
             return vote_on_kind(best)
@@ -283,8 +344,14 @@ class LossTrials:
         return vote_on_kind(best, has_other_items=other is not None and other.kind != "other")
 
     def _see(self, inputs: Mapping[str, Any]) -> Seen:
-        # Without training's factor world_size.
-        loss = float(self._loss(inputs, self._run.step.num_items, averages=False))
+        loss = math.nan  # which says nothing
+        try:
+            # Without training's factor world_size.
+            loss = float(self._loss(inputs, self._run.step.num_items, averages=False))
+        except Exception as error:  # a model may take a single row; the other ranks run as many forwards
+            if is_out_of_memory(error):
+                raise
+            self._failure = error
         items = self._losses.labels_per_row(inputs)
         rows = self._rows(len(items))
         return Seen(loss, None if rows is None else rows.double().cpu().numpy(), items.cpu().numpy())

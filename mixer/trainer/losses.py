@@ -15,7 +15,7 @@ from mixer.loading.collate import batch_mapping
 from mixer.loading.errors import alone, name_rows, unfit_rows
 from mixer.models.inputs import inner_model
 from mixer.models.labels import shifts_labels
-from mixer.models.loss_normalization import LossNormalization, samples_per_item
+from mixer.models.loss_normalization import HALF_TOLERANCE, TOLERANCE, LossNormalization, samples_per_item
 from mixer.models.row_losses import RowlessTracker, RowLossReader, hides_rows, items_per_row, num_rows
 from mixer.trainer.seam import loss_shifts_labels
 from mixer.utils.attributes import attributes_held
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from mixer.mixture.stream import Stream
     from mixer.trainer.run import PresentStep, StepNeeds
     from mixer.utils.arrays import FloatArray
+
+_HALF = (torch.float16, torch.bfloat16)
 
 
 class StreamLosses:
@@ -145,6 +147,12 @@ class StreamLosses:
         """
         known = self.normalizations.get(stream_id if self.differ else 0)
         return known or LossNormalization(False, factor=1.0, rows_known=not self.is_users_for(stream_id))
+
+    @property
+    def tolerance(self) -> float:
+        """Largest relative error of a loss predicted from its rows or parts."""
+        is_half = any(parameter.dtype in _HALF for parameter in self._trainer.model_wrapped.parameters())
+        return HALF_TOLERANCE if is_half else TOLERANCE
 
     @property
     def num_items_told(self) -> int:

@@ -44,6 +44,7 @@ class MicroBatchTraining:
     def __init__(self, trainer: Trainer, run: Run, losses: StreamLosses):
         self._trainer, self._run, self._losses = trainer, run, losses
         self.last_loss = torch.zeros(())  # of the last micro-batch with items, before weights
+        self.num_unlike = torch.zeros(())  # micro-batches of the step whose rows do not explain their loss
         self.last_rows: Tensor | None = None  # `[num_rows]`: sums of the last micro-batch's loss terms
         self._has_gone_backward = False
         self._divisor, self._factor = 1.0, 1.0  # of the present micro-batch's loss
@@ -56,6 +57,7 @@ class MicroBatchTraining:
         """
         self.step = step
         # One that the user wrote may leave out the number of items, or compute the loss by itself.
+        self._tolerance = self._losses.tolerance
         self._is_users = getattr(step, "__module__", "").partition(".")[0] not in ("transformers", "trl")
 
     def train(
@@ -184,6 +186,8 @@ class MicroBatchTraining:
         ids = torch.from_numpy(micro.stream_ids).to(sums.device, non_blocking=True)
         is_single = bool((micro.stream_ids == first).all())
         are_rows = losses.normalization_of(first).rows_known and rows is not None and len(rows) == len(ids)
+        if are_rows and rows is not None:
+            self.num_unlike += (loss - rows.sum() * per_item).abs() > self._tolerance * loss.abs()
         if are_rows and rows is not None and not (is_single and losses.is_users_for(first)):
             sums[:-1].index_add_(0, ids, rows.to(sums.dtype))
             return loss if loss.dtype not in _HALF else _unrounded(loss, rows.sum() * per_item)

@@ -37,6 +37,7 @@ from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.engines import EngineRequest, check_engine
 from mixer.trainer.evaluation import StreamEvaluation, check_best_metric
 from mixer.trainer.gradient_aggregation import check_conflict, with_conflict
+from mixer.trainer.guard import WeightGuard
 from mixer.trainer.hooks import StepHook
 from mixer.trainer.loading import LoadingRules, StreamLoading
 from mixer.trainer.log import StreamLog
@@ -103,7 +104,8 @@ class Parts:
         self.methods.attach(with_conflict(options.methods, options.conflict))
         check_conflict(trainer, options.mixture.schedule, self.methods.all)
         self.arguments = HeldArguments(trainer)
-        self.checkpoints = Checkpointing(trainer, run, self.methods, self.arguments)
+        guard = WeightGuard(trainer, run, self.methods)
+        self.checkpoints = Checkpointing(trainer, run, self.methods, self.arguments, guard)
         self.loop = loop = LoopControl(trainer, run, self.checkpoints, self.arguments, options.handles_signals)
         self.resuming = Resuming(trainer, run, loop, self.checkpoints)
         self.search = Search(trainer, run, self.methods, self._check_again)
@@ -111,7 +113,8 @@ class Parts:
         check_classes(trainer, streams, self.differences, evaluation, options.steering)
         confirmation = StepConfirmation(trainer, run, self.losses, self.differences.check_classes, lambda: loop.signals)
         self.recovery = Recovery(trainer, run, self.losses, confirmation, rules)
-        self.steps = StepRunner(trainer, run, self.losses, confirmation, self.recovery, self.methods, self.probe)
+        together = trainer, run, self.losses, confirmation, self.recovery, self.methods
+        self.steps = StepRunner(*together, guard, self.arguments, self.probe)
         _check_engine(trainer, run, self.methods.all, self.probe is not None, self.differences.has_heads)
         if needs.one_stream_each or mixing.weighs_losses:
             warn_of_forwards(len(streams), mixing.batch_size, args)
@@ -242,7 +245,7 @@ def _observers(
         hooks.append(ExcessLoss(reference, len(run.streams), rank_sync, new, dtype))
     if "loss_after" in needs:
         # A trial has an accelerator of its own.
-        hooks.append(LossesAfter(runs, rank_sync, partial(was_skipped, options.nonfinite, trainer), args.device, dtype))
+        hooks.append(LossesAfter(runs, rank_sync, partial(was_skipped, trainer, run.step), args.device, dtype))
     if keeps_metrics(trainer):
         hooks.append(TRLMetrics(trainer, lambda: int(run.step.counts.tokens.sum())))
     return hooks

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 from transformers import TrainerState
 
 from mixer.loading.step import StepCounts
@@ -42,11 +42,13 @@ class PresentStep:
         plan: Its plan.
         counts: Its items and tokens, over all ranks.
         micro_items: Items of each of this rank's micro-batches; 0 for padding.
+        is_left_out: Whether its optimizer step was left out, because a loss or the gradient is not finite.
     """
 
     plan: Plan | None = None
     counts: StepCounts = field(default_factory=lambda: StepCounts(_NONE, _NONE))
     micro_items: list[int] = field(default_factory=list)
+    is_left_out: bool = False
 
     def clear(self) -> None:
         """Begins a run."""
@@ -114,7 +116,7 @@ class Options:
         reference_model: The reference model, or `None`.
         methods: The user's methods.
         conflict: How conflicting gradients are combined, or `None`.
-        nonfinite: Reaction to a loss that is not finite.
+        nonfinite: Reaction to a loss or a gradient that is not finite.
         allow_inexact: Whether a resumed run may differ from the uninterrupted one.
         handles_signals: Whether a signal saves and ends the run.
         steering: The objective with the rows that steer, or `None`.
@@ -177,7 +179,7 @@ class Run:
     loader: MixingLoader | None = None
     feed: Feed | None = None
     learning_rate: LearningRate | None = None
-    gradient_norm: Tensor | float | None = None
+    gradient_norm: float | None = None
     policy_error: Exception | None = None
     method_error: Exception | None = None
     has_begun: bool = False

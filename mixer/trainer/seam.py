@@ -17,6 +17,7 @@ OVERRIDDEN = {
     "_finalize_training": "the whole run is summed up, its part before a checkpoint too; a signal keeps checkpoints",
     "_get_collator_with_removed_columns": "a drop-in trainer gives the user's collator all columns",
     "_get_grad_norm": "policies and ledger need the norm, which no callback gets",
+    "_get_num_items_in_batch": "an evaluation counts the loss terms that a batch has",
     "_init_training_state": "a resumed run begins in the epoch of its data clock",
     "_load_optimizer_and_scheduler": "another optimizer than that of the checkpoint is refused by name",
     "_maybe_log_save_evaluate": "ranks agree on what callbacks ask for before any of them acts",

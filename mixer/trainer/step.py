@@ -29,28 +29,26 @@ from transformers.utils import logging
 
 from mixer.loading.result import StepResult, read_together
 from mixer.loading.step import MicroBatch, StepBatch
+from mixer.trainer.guard import NonFiniteLossError as NonFiniteLossError
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.labels_seen import LabelsSeen
 from mixer.trainer.loss_trials import LossTrials
 from mixer.trainer.micro_batch import MicroBatchTraining
 from mixer.trainer.observers.reference import compared_in
+from mixer.trainer.seam import loop_losses
 from mixer.utils.attributes import MethodReplaced
 
 if TYPE_CHECKING:
-    from mixer.mixture.plan import Plan
+    from mixer.trainer.checkpointing.save import HeldArguments
     from mixer.trainer.confirmation import StepConfirmation
+    from mixer.trainer.guard import WeightGuard
     from mixer.trainer.losses import StreamLosses
     from mixer.trainer.methods import MethodList
     from mixer.trainer.observers.gradients import RunProbe
     from mixer.trainer.out_of_memory import Recovery
-    from mixer.trainer.run import NonFinite, Run
-    from mixer.utils.arrays import BoolArray
+    from mixer.trainer.run import PresentStep, Run
 
 logger = logging.get_logger(__name__)
-
-
-class NonFiniteLossError(RuntimeError):
-    """A stream's loss is not finite, and `nonfinite='raise'`."""
 
 
 class StepRunner:
@@ -63,6 +61,8 @@ class StepRunner:
         confirmation: Loads steps and confirms them with all ranks.
         recovery: Repeats what does not fit into memory.
         methods: The methods of the run.
+        guard: Leaves out steps that would destroy the weights.
+        arguments: The training arguments.
         probe: The hook that measures the streams' gradients, if there is one.
     """
 
@@ -74,15 +74,19 @@ class StepRunner:
         confirmation: StepConfirmation,
         recovery: Recovery,
         methods: MethodList,
+        guard: WeightGuard,
+        arguments: HeldArguments,
         probe: RunProbe | None = None,
     ):
         self._trainer, self._run, self._losses = trainer, run, losses
         self._confirmation, self._recovery, self._methods = confirmation, recovery, methods
         self._trials = LossTrials(trainer, run, losses, confirmation, recovery)
         self._micro = MicroBatchTraining(trainer, run, losses)
-        self._probe, self._nonfinite = probe, run.options.nonfinite
+        self._guard, self._arguments, self._probe = guard, arguments, probe
+        self._unfiltered = contextlib.ExitStack()  # from the last backward until the gradient is checked
         self._labels = LabelsSeen(run.streams, trainer.is_world_process_zero())
         self._finished: StepResult | None = None
+        self._num_unlike = torch.zeros(())  # see `MicroBatchTraining`, over all ranks
         self._num_first = 0  # remaining micro-batches of the present step that go first
         self._load_started = self._train_started = 0.0
         self._load_counts: dict[str, int] = {}
@@ -92,8 +96,10 @@ class StepRunner:
         """Begins a run."""
         self._finished = self._run.policy_error = self._run.method_error = None
         self._run.step.clear()
+        self._guard.begin()
         self._confirmation.begin()
         self._losses.normalizations.clear()
+        self._trials.begin()
         self._losses.stop_reading()
         self._labels.begin()
 
@@ -133,20 +139,46 @@ class StepRunner:
             for hook in self._run.hooks:
                 hook.cancel()
             raise
-        self._finished = self._result(batch, self._run.rank_sync.add_up(sums))
+        sums = self._run.rank_sync.add_up(sums)
+        self._finished, self._num_unlike = self._result(batch, sums[:-1]), sums[-1]
         self._labels.note(batch.plan.counts, self._run.step.counts.items, teaches=len(self._methods) > 0)
-        if self._nonfinite != "warn":
-            self._handle_nonfinite(model, self._finished)
         self._methods.end_step(batch)
         self._note_times(batch)
-        return loss
+        return self._filtered(loss)
+
+    def _filtered(self, loss: Tensor) -> Tensor:
+        """Replaces a loss that is not finite by the mean of those before, as the Trainer does, which would wait for it.
+
+        The wait saved is that for the norm of the gradient.
+        """
+        if not self._trainer.args.logging_nan_inf_filter:
+            return loss
+        self._unfiltered.enter_context(self._arguments.held(logging_nan_inf_filter=False))
+        running_loss, _, last_logged_step = loop_losses(self._trainer)
+        num_steps = 1 + self._trainer.state.global_step - last_logged_step
+        return torch.where(torch.isfinite(loss), loss, running_loss / num_steps)
+
+    def check_gradient(self, model: nn.Module, norm: Tensor | float | None) -> float | None:
+        """Decides whether the optimizer step is made, by the losses and the norm of the gradient, which it returns."""
+        self.release()
+        assert self._finished is not None, "a gradient is checked after its backward"  # noqa: S101
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm  # of FSDP
+        norm, num_unlike = read_together([self._finished], [norm, self._num_unlike])  # one wait for the device
+        self._trials.is_unlike, self._run.gradient_norm = bool(num_unlike), norm
+        self._guard.check(model, self._finished, norm)
+        return norm
+
+    def release(self) -> None:
+        """Shows the Trainer its own arguments again."""
+        self._unfiltered.close()
 
     def _train_micro_batches(
         self, model: nn.Module, num_items: Tensor | int | None, batch: StepBatch, is_synchronised: bool
     ) -> tuple[Tensor, Tensor]:
-        """Runs the micro-batches; returns the loss and, per stream, the sums for `StepResult.loss_sums`."""
+        """Runs the micro-batches; returns the loss, and the sums for `StepResult.loss_sums` before `num_unlike`."""
         args, accelerator, step = self._trainer.args, self._trainer.accelerator, self._run.step
-        sums = torch.zeros(len(self._run.streams) + 1, dtype=self._losses.sum_dtype, device=args.device)
+        whole = torch.zeros(len(self._run.streams) + 2, dtype=self._losses.sum_dtype, device=args.device)
+        sums, self._micro.num_unlike = whole[:-1], whole[-1]
         loss = torch.zeros((), device=args.device)
         if not is_synchronised:  # the step may have been split again, with other numbers of items
             num_items = torch.full((), self._losses.num_items_told, device=args.device)
@@ -164,7 +196,7 @@ class StepRunner:
             )
             if number == order[0]:
                 self._micro.check_backward(model)
-        return loss, sums
+        return loss, whole
 
     def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
         """Called before the micro-batches run, again if the step is repeated."""
@@ -246,14 +278,6 @@ class StepRunner:
             stack.callback(setattr, trainer, "current_gradient_accumulation_steps", divide_by)
         return stack
 
-    def _handle_nonfinite(self, model: nn.Module, result: StepResult) -> None:
-        names = [self._run.mixing.names[stream_id] for stream_id in result.bad_streams()]
-        if names and self._nonfinite == "raise":
-            raise NonFiniteLossError(f"Step {result.plan.step}: the loss of {names} is not finite.")
-        if names and self._trainer.accelerator.scaler is None:  # a gradient scaler skips such a step itself
-            logger.warning("Step %d is skipped: the loss of %s is not finite.", result.plan.step, names)
-            model.zero_grad(set_to_none=True)
-
     # ---- Observe and decide ----
 
     def close(self) -> None:
@@ -267,10 +291,6 @@ class StepRunner:
         self._finished = None
         self._methods.close_step()
         norm = run.gradient_norm
-        if isinstance(norm, DTensor):  # of FSDP: brought together now, while all ranks are here
-            norm = norm.full_tensor()
-        if run.recorder.reads_at_once:  # all that is decided on in one wait for the device
-            [norm] = read_together([result], [norm])
         observed = self._observed_by_schedule(result, norm)
         for hook in run.hooks:
             observed |= hook.observe(result)  # uses collectives, so errors are not deferred
@@ -298,26 +318,19 @@ class StepRunner:
             # Raised on all ranks when they confirm the next step; raised here, it would leave the others waiting.
             run.policy_error = error
 
-    def _observed_by_schedule(self, result: StepResult, norm: Tensor | float | None) -> dict[str, Any]:
+    def _observed_by_schedule(self, result: StepResult, norm: float | None) -> dict[str, Any]:
         """Measures only what the batch-size schedule needs: reading from a GPU waits for it."""
         needs, rate = self._run.options.mixture.schedule.needs, self._run.learning_rate
         observed: dict[str, Any] = {}
         if "loss" in needs:
             observed["loss"] = float(result.sums[-1])
         if "gradient_norm" in needs and norm is not None:
-            observed["gradient_norm"] = float(norm)
+            observed["gradient_norm"] = norm
         if "learning_rate" in needs and rate is not None:
             observed["learning_rate"] = rate.at
         return observed
 
 
-def was_skipped(nonfinite: NonFinite, trainer: Trainer, result: StepResult) -> bool:
-    """Whether a step moved no parameter.
-
-    Args:
-        nonfinite: Reaction to a loss that is not finite.
-        trainer: The trainer.
-        result: The step.
-    """
-    is_left_out = nonfinite == "skip" and len(result.bad_streams()) > 0
-    return is_left_out or bool(trainer.accelerator.optimizer_step_was_skipped)
+def was_skipped(trainer: Trainer, step: PresentStep) -> bool:
+    """Whether the present step moved no parameter."""
+    return step.is_left_out or bool(trainer.accelerator.optimizer_step_was_skipped)

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -83,8 +84,9 @@ class MixingMixin(Trainer):
         conflict: How conflicting per-stream gradients are combined: `None` adds them up; `"pcgrad"`, `"cagrad"`,
             `"mgda"`, `"nash-mtl"`, `"upgrad"`, an aggregator of the package torchjd, or a `GradientAggregation` weights
             them. Needs memory for one more gradient per stream but one.
-        nonfinite: Reaction to a stream's loss that is not finite: `"warn"` and continue as the Trainer does, `"skip"`
-            the optimizer step, or `"raise"`.
+        nonfinite: Reaction to a stream's loss that is not finite: `"warn"`, `"skip"` the optimizer step, or `"raise"`
+            before it. A step whose gradient is not finite is never made: it is skipped with a warning, or raises. Ten
+            skipped steps in a row end the run.
         on_sample_error: Reaction to a sample that cannot be loaded (its data set or the stream's `preprocess` raises,
             or returns `None`): `"raise"` ends the run on all ranks, with stream, index and rank; `"skip"` leaves the
             sample out of its step, logs and counts it. A `Stream` can override it.
@@ -444,15 +446,18 @@ class MixingMixin(Trainer):
     def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
         """Checks that the set has the same length on all ranks, and evaluates; see `Trainer.evaluation_loop`.
 
+        Its loss is the mean over all rows or tokens of the set, on any number of ranks.
+
         Raises:
             ValueError: On all ranks, if the lengths differ: the ranks would wait for each other forever.
         """
         self._evaluation.check_length(dataloader)
-        return super().evaluation_loop(dataloader, *args, **kwargs)
+        return self._evaluation.measured(super().evaluation_loop, dataloader, *args, **kwargs)
 
     def prediction_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Predicts a batch with the head of its stream; see `Trainer.prediction_step`."""
-        return super().prediction_step(model, self._evaluation.with_task(inputs), *args, **kwargs)
+        predict = partial(super().prediction_step, model)
+        return self._evaluation.set_loss.predicted(predict, self._evaluation.with_task(inputs), *args, **kwargs)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Creates the loader of an evaluation set, preprocessed like its stream; see `Trainer.get_eval_dataloader`."""
@@ -480,9 +485,13 @@ class MixingMixin(Trainer):
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         return is_best(self, super()._determine_best_metric, metrics, trial, self._evaluation.told_metrics)
 
-    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
-        norm = self._parts.run.gradient_norm = super()._get_grad_norm(*args, **kwargs)  # type: ignore[no-untyped-call]
-        return norm
+    def _get_grad_norm(self, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        norm = super()._get_grad_norm(model, *args, **kwargs)  # type: ignore[no-untyped-call]
+        return self._parts.steps.check_gradient(model, norm)
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
+        by_trainer = super()._get_num_items_in_batch(batch_samples, device)
+        return self._evaluation.set_loss.count(by_trainer, batch_samples)
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         self._training.after_step(super()._maybe_log_save_evaluate, *args, **kwargs)

@@ -86,6 +86,7 @@ class Training:
 
     def _release(self) -> None:
         """Releases what only the run needs."""
+        self._parts.steps.release()
         for hook in self._run.hooks:
             hook.release()
         self._parts.losses.stop_reading()

@@ -76,7 +76,8 @@ class SI(Method):
         """Adds the step to the way; see `Method.close`."""
         parameters = trainable(self._run.runs.model)
         for name, gradient in self._gradients.items():
-            self._path[name] -= gradient * (parameters[name].detach() - self._before[name])
+            moved = parameters[name].detach() - self._before[name]
+            self._path[name] -= torch.where(moved == 0, 0.0, gradient * moved)  # nor if the gradient is not finite
         self._gradients = self._before = {}
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:

@@ -33,6 +33,7 @@ from mixer.utils.attributes import attributes_held
 from mixer.utils.files import synced_later, write_json
 
 if TYPE_CHECKING:
+    from mixer.trainer.guard import WeightGuard
     from mixer.trainer.methods import MethodList
     from mixer.trainer.run import Run
 
@@ -146,10 +147,12 @@ class Checkpointing:
         run: The run.
         methods: Its methods, which have states of their own.
         arguments: The training arguments.
+        guard: Refuses weights that are not finite.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, methods: MethodList, arguments: HeldArguments):
+    def __init__(self, trainer: Trainer, run: Run, methods: MethodList, arguments: HeldArguments, guard: WeightGuard):
         self._trainer, self._run, self._methods, self._arguments = trainer, run, methods, arguments
+        self._guard = guard
         self.started = 0.0  # start time of the run without its interruptions, by the monotonic clock
         self.last: Path | None = None  # the newest checkpoint
         # Number, gradient norm and learning rate of the last step.
@@ -214,7 +217,9 @@ class Checkpointing:
 
         Raises:
             WriteError: If a file cannot be written; on the other ranks a `RemoteError`.
+            NonFiniteWeightsError: Before anything is written, if weights are not finite; likewise.
         """
+        self._run.rank_sync.run_on_all(self._guard.check_weights)
         args, trainer = self._trainer.args, self._trainer
         checkpoint = output_folder(trainer, trial) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
         with self._putting_errors_off("its folder"):

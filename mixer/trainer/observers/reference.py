@@ -296,7 +296,7 @@ class LossesAfter(StepHook):
     Args:
         runs: Runs of the model outside of training.
         rank_sync: Collective operations.
-        was_skipped: Returns whether a step moved no parameter.
+        was_skipped: Returns whether the present step moved no parameter.
         device: The device of the model.
         dtype: The type of the sums.
     """
@@ -305,7 +305,7 @@ class LossesAfter(StepHook):
         self,
         runs: SideRuns,
         rank_sync: RankSync,
-        was_skipped: Callable[[StepResult], bool],
+        was_skipped: Callable[[], bool],
         device: torch.device,
         dtype: torch.dtype,
     ):
@@ -325,7 +325,7 @@ class LossesAfter(StepHook):
         """Returns each stream's loss on the samples of the step; waits for a GPU. See `StepHook.observe`."""
         items = result.contents.items
         sums = self._rank_sync.add_up(self.measure(len(items)))
-        if self._was_skipped(result):
+        if self._was_skipped():
             return {"losses_after": np.full(len(items), np.nan)}  # without a step there is no loss after it
         return {"losses_after": _means(to_host([sums])[0], items)}
 

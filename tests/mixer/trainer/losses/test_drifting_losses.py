@@ -1,0 +1,74 @@
+"""Losses that look like a mean only as long as all terms are alike: later trials find them out, and say so once."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
+
+from benchmarks.quality.losses import (
+    attended_z_loss,
+    focal_by_weights,
+    hard_half,
+    log_mean_exp,
+    padded,
+    ragged,
+    token_mean,
+)
+from mixer import MixingTrainer
+from tests.helpers import arguments
+
+_ROWS = ragged(24, 1)
+
+
+class Late(TrainerCallback):
+    """A mean over tokens, to which another term is added from a step on."""
+
+    __qualname__ = "late"
+
+    def __init__(self, step: int):
+        self.step, self.is_on = step, False
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.is_on = state.global_step + 1 >= self.step
+
+    def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+        loss = token_mean(outputs, labels)
+        return loss + hard_half(outputs, labels) if self.is_on else loss
+
+
+def _model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=64, pad_token_id=0, initializer_range=1e-4, **sizes))
+
+
+def _told(folder: Path, loss: Any, caplog: pytest.LogCaptureFixture, **changes: Any) -> list[str]:
+    own = {"per_device_train_batch_size": 3, "max_steps": 34, "learning_rate": 3e-2, "optim": "adamw_torch", **changes}
+    callbacks = [loss] if isinstance(loss, TrainerCallback) else []
+    data = {"a": _ROWS[:10], "b": _ROWS[10:]}
+    args = arguments(folder, **own)
+    trainer = MixingTrainer(_model(), args, padded, data, batch_size=12, compute_loss_func=loss, callbacks=callbacks)
+    trainer.train()
+    messages = [record.getMessage() for record in caplog.records]
+    return [message for message in messages if "neither a sum nor a mean" in message]
+
+
+@pytest.mark.parametrize("loss", [attended_z_loss, focal_by_weights, hard_half, log_mean_exp])
+def test_they_are_told_once(loss: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert not _told(tmp_path / "first", loss, caplog, max_steps=1)  # it looks like a mean
+    said = _told(tmp_path / "run", loss, caplog)
+    assert len(said) == 1
+    assert said[0].startswith(f"{loss.__name__} is neither")
+
+
+def test_a_mean_stays_a_mean(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert not _told(tmp_path, token_mean, caplog)
+
+
+def test_a_late_term_is_told_in_the_next_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert not _told(tmp_path / "before", Late(10), caplog, max_steps=10)
+    said = _told(tmp_path / "run", Late(10), caplog, max_steps=11)
+    assert len(said) == 1

@@ -1,0 +1,80 @@
+"""Models and collators that take a single row train as by the Trainer; what trials cannot find out is told."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from transformers import Trainer
+
+from benchmarks.quality.losses import padded, ragged, small_model
+from mixer import MixingTrainer
+from tests.helpers import arguments, weights_of
+
+_ROWS = ragged(12, 1)
+
+
+class _OneRow(nn.Module):
+    def __init__(self, shows_logits: bool) -> None:
+        super().__init__()
+        self.inner, self.shows_logits = small_model(), shows_logits
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        assert len(input_ids) == 1, "a single row"
+        logits = self.inner(input_ids=input_ids, attention_mask=attention_mask).logits
+        loss = F.cross_entropy(logits[0, :-1], labels[0, 1:])
+        return {"loss": loss, "logits": logits} if self.shows_logits else {"loss": loss}
+
+
+class _OwnGradient(_OneRow):
+    """Takes a gradient in its forward, which no trial without gradients can."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits = self.inner(input_ids=input_ids, attention_mask=attention_mask).logits
+        torch.autograd.grad(logits.sum(), self.inner.lm_head.weight, create_graph=True)
+        return {"loss": F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()), "logits": logits}
+
+
+def _one(rows: list[Any]) -> dict[str, Tensor]:
+    (one,) = rows
+    return padded([one])
+
+
+def _weights(kind: Any, folder: Path, model: nn.Module, data: Any = _ROWS, collator: Any = _one, **options: Any) -> Any:
+    own = {"per_device_train_batch_size": 1, "max_steps": 4, "train_sampling_strategy": "sequential", **options}
+    sets = {"per_device_eval_batch_size": 1, "eval_strategy": "steps", "eval_steps": 4}
+    args = arguments(folder, **own, **sets)
+    kind(model, args, train_dataset=data, eval_dataset=_ROWS[:3], data_collator=collator).train()
+    return weights_of(model)
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("shows_logits", [True, False])
+def test_a_model_of_one_row_trains_as_by_the_trainer(
+    shows_logits: bool, accumulation: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"gradient_accumulation_steps": accumulation}
+    plain = _weights(Trainer, tmp_path / "plain", _OneRow(shows_logits), **options)
+    own = _weights(MixingTrainer, tmp_path / "own", _OneRow(shows_logits), **options)
+    torch.testing.assert_close(own, plain, rtol=0, atol=1e-7)
+    told = [record.getMessage() for record in caplog.records if "could not be found out" in record.getMessage()]
+    assert len(told) == 1
+    assert "_OneRow" in told[0]
+    assert "a single row" in told[0]
+
+
+def test_streams_of_single_rows_train(tmp_path: Path) -> None:
+    assert torch.isfinite(_weights(MixingTrainer, tmp_path, _OneRow(True), {"a": _ROWS[:5], "b": _ROWS[5:]})).all()
+
+
+def test_a_collator_of_one_row_leaves_the_model_to_be_tried(tmp_path: Path) -> None:
+    plain = _weights(Trainer, tmp_path / "plain", small_model())
+    torch.testing.assert_close(_weights(MixingTrainer, tmp_path / "own", small_model()), plain, rtol=0, atol=1e-7)
+
+
+def test_a_forward_that_takes_gradients_is_tried_with_them(tmp_path: Path) -> None:
+    args, model = arguments(tmp_path, per_device_train_batch_size=2), _OwnGradient(True)
+    MixingTrainer(model, args, train_dataset={"a": _ROWS[:5], "b": _ROWS[5:]}, data_collator=padded).train()
+    assert not torch.equal(weights_of(model), weights_of(_OwnGradient(True)))
