@@ -17,6 +17,7 @@ OVERRIDDEN = {
     "_get_collator_with_removed_columns": "a drop-in trainer gives the user's collator all columns",
     "_get_grad_norm": "policies and ledger need the norm, which no callback gets",
     "_init_training_state": "a resumed run begins in the epoch of its data clock",
+    "_issue_warnings_after_load": "weights that loading by name has left out are converted, or refused",
     "_maybe_log_save_evaluate": "ranks agree on what callbacks ask for before any of them acts",
     "_remove_unused_columns": "a drop-in trainer gives the user's collator all columns",
     "_report_to_hp_search": "a trial is pruned on all ranks",
@@ -114,6 +115,12 @@ def present_trial(trainer: Any) -> Any:
 def output_folder(trainer: Any, trial: Any = None) -> Path:
     """Returns the folder of a run; a trial has its own."""
     return Path(str(trainer._get_output_dir(trial)))
+
+
+def without_ignored_weights(model: Any, names: Any) -> None:
+    """Removes the names of weights that a model's class says are never saved, or may be missing or superfluous."""
+    names.missing_keys -= set(model._keys_to_ignore_on_save or ())
+    model._adjust_missing_and_unexpected_keys(names)
 
 
 def save_checkpoint(trainer: Any, model: Any, trial: Any) -> None:
