@@ -24,12 +24,14 @@ from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective, as_objective
 from mixer.schedules.base import Schedule
 from mixer.schedules.registry import as_schedule
-from mixer.trainer.checks import check_choice, check_class
+from mixer.trainer.checks import check_choice
 from mixer.trainer.evaluation import StreamEvaluation, check_sets
 from mixer.trainer.failures import made_among_others
 from mixer.trainer.loading import LoadingRules, data_seed
+from mixer.trainer.log import log_at
 from mixer.trainer.method import Method
 from mixer.trainer.observers.gradient_options import Probing
+from mixer.trainer.overrides import check_class
 from mixer.trainer.parts import Parts
 from mixer.trainer.run import NonFinite, Options
 from mixer.trainer.side_runs import SideRuns
@@ -329,7 +331,7 @@ class MixingMixin(Trainer):
         of single streams; the ledger has them.
         """
         if self._built is None:
-            super().log(logs, start_time)
+            log_at(super().log, logs, start_time)
         else:
             own_start = None if start_time is None else self._built.checkpoints.start_time
             self._built.log.log(super().log, logs, own_start)
@@ -429,7 +431,9 @@ class MixingMixin(Trainer):
             ValueError: On all ranks, if the lengths differ: the ranks would wait for each other forever.
         """
         self._evaluation.check_length(dataloader)
-        return super().evaluation_loop(dataloader, *args, **kwargs)
+        output = super().evaluation_loop(dataloader, *args, **kwargs)
+        self._evaluation.end_set()
+        return output
 
     def prediction_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Predicts a batch with the head of its stream; see `Trainer.prediction_step`."""
