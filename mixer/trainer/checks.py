@@ -1,7 +1,9 @@
 """Checks of trainer classes and training arguments, before anything is built."""
 
+import math
 import os
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, get_args
 
 from accelerate import Accelerator
@@ -12,6 +14,7 @@ from mixer.mixture.resolve import resolve_batch_size
 from mixer.mixture.stream import Stream
 from mixer.schedules.base import Schedule
 from mixer.trainer.argument_support import REFUSED
+from mixer.utils.nested import flat
 
 _WHY = (
     "Even a step that fits into one micro-batch is split if each micro-batch has to contain one stream: if a policy "
@@ -47,6 +50,18 @@ def check_budget(args: TrainingArguments, budget: Budget) -> None:
             f"optim={name!r} has a learning rate per layer that can only count steps, but with a budget in samples or "
             f"tokens the learning rate follows the data. Set the budget in steps or epochs, or use another optimizer."
         )
+
+
+def check_finite(args: TrainingArguments) -> None:
+    """Refuses numbers of training arguments that are not finite; only `max_grad_norm` may be infinite: never clip.
+
+    Raises:
+        ValueError: With the argument.
+    """
+    values = flat({one.name: getattr(args, one.name) for one in fields(args)})
+    for name, value in values.items():
+        if isinstance(value, float) and not (math.isfinite(value) or (name, value) == (("max_grad_norm",), math.inf)):
+            raise ValueError(f"{'.'.join(name)} of the training arguments must be a finite number, got {value}.")
 
 
 def check_one_pass(
@@ -96,6 +111,7 @@ def check_arguments(
         ValueError: With the option, the reason and the alternatives.
     """
     args = trainer.args
+    check_finite(args)
     _check_ranks(args)
     if args.n_gpu > 1:
         raise ValueError(

@@ -67,17 +67,25 @@ class Training:
             self._release()
 
     def _train(self, train: Callable[..., Any], requested: str | bool | None, *args: Any, **kwargs: Any) -> Any:
-        training_args, mixing = self._trainer.args, self._run.mixing
+        training_args = self._trainer.args
         self._run.needs.recovers = bool(training_args.auto_find_batch_size)
         trial = args[0] if args else kwargs.get("trial")
         with (
-            among_others(lambda: f"in step {mixing.clock.step + 1}", lambda: training_args.ddp_timeout),
+            among_others(self._place, lambda: training_args.ddp_timeout),
             self._parts.arguments.held(auto_find_batch_size=False),  # otherwise the whole loop would restart
             contextlib.ExitStack() as self._held,
             adapters_checked(self._trainer.model, self._check_loaded),
             self._parts.resuming.chosen(requested, trial) as checkpoint,
         ):
             return self._parts.loop.run(partial(train, checkpoint, *args, **kwargs), self._finish)
+
+    def _place(self) -> str:
+        """Returns the place in the run, for the error of another rank."""
+        step, state = self._run.mixing.clock.step, self._trainer.state
+        is_over = 0 < step == state.global_step and (
+            step >= state.max_steps or self._trainer.control.should_training_stop
+        )
+        return f"after the last step, {step}" if is_over else f"in step {step + 1}"
 
     def _end_ledger(self, error: BaseException) -> None:
         run, reason = self._run, shortened(f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": "))
