@@ -8,6 +8,7 @@ import numpy as np
 
 from mixer.loading.batching import MicroBatcher, MicroBatchOptions, ids_of, indices_of, positions_of, streams_in_turn
 from mixer.loading.collate import Collation, Collator, Loaded, Selection, StreamSpecifics
+from mixer.loading.epoch_sampler import EpochSampler
 from mixer.loading.errors import naming_rows
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.memory import MicroBatchCap
@@ -86,7 +87,7 @@ class MixingLoader:
         self._feed, self.keeps_samples = feed, keeps_samples
         self._collation = Collation(collator, stack_columns, seed, rank, pin_memory, specifics or {}, mixing.names)
         self.has_specifics = bool(specifics)  # whether streams have collators or heads of their own
-        self._world_size = world_size
+        self._rank, self._world_size = rank, world_size
         options = micro_batches or MicroBatchOptions()
         self._batcher = MicroBatcher(lambda: mixing.planner, options, rank, world_size)
         self.cap = self.configured_cap = MicroBatchCap(options.max_samples, options.max_tokens)  # equal on all ranks
@@ -123,6 +124,18 @@ class MixingLoader:
     def total_batch_size(self) -> int:
         """Current samples per step over all ranks, as for a loader prepared by Accelerate."""
         return self.mixing.clock.batch_size
+
+    @property
+    def batch_size(self) -> int:
+        """Current samples per step on this rank."""
+        return -(-self.total_batch_size // self._world_size)
+
+    @property
+    def sampler(self) -> EpochSampler | None:
+        """The rows of `dataset` that an epoch gives this rank; `None` if some streams have no index."""
+        if any(stream.is_iterable or stream.is_memory for stream in self.mixing.planner.streams):
+            return None
+        return EpochSampler(self.mixing, self._rank, self._world_size)
 
     @property
     def hits_and_misses(self) -> tuple[int, int]:

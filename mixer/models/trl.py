@@ -92,3 +92,20 @@ def metrics_restored(trainer: Trainer) -> Iterator[None]:
 
 def _of_this_rank(values: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
     return values
+
+
+def name_by_set(trainer: Trainer, name: str) -> set[str]:
+    """Names what a trainer of TRL has measured in an evaluation by its set; all sets would have the same names.
+
+    Args:
+        trainer: The trainer.
+        name: The set.
+
+    Returns:
+        The names without the set; empty for other trainers.
+    """
+    measured = vars(trainer).get("_metrics", {}).get("eval", {})
+    own = dict(measured)
+    measured.clear()
+    measured.update({f"{name}_{metric}": values for metric, values in own.items()})
+    return set(own)

@@ -1,31 +1,26 @@
 """Checks of trainer classes and training arguments, before anything is built."""
 
-import inspect
-import itertools
+import math
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
 from accelerate import Accelerator
-from transformers import Seq2SeqTrainer, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from mixer.mixture.clock import Budget
 from mixer.mixture.resolve import resolve_batch_size
 from mixer.mixture.stream import Stream
 from mixer.schedules.base import Schedule
 from mixer.trainer.argument_support import REFUSED
-from mixer.utils.recorded_arguments import check_keywords
+from mixer.utils.nested import flat
 
 _WHY = (
     "Even a step that fits into one micro-batch is split if each micro-batch has to contain one stream: if a policy "
     "weights losses, a method or a probe needs it, or row losses cannot be separated; and after an out-of-memory error."
 )
-_MAKE_BATCHES = ("get_train_dataloader", "_get_train_sampler", "get_batch_samples", "_inner_training_loop")
-_STOCK = (Trainer, Seq2SeqTrainer)
-# It keeps the data order of older versions of transformers, for losses that `check_loss` refuses.
-_HARMLESS = {("trl.trainer.kto_trainer", "KTOTrainer", "_get_train_sampler")}
-_IN_ORDER = ("model", "args", "data_collator", "train_dataset")
 _NOT_BY_SAMPLE = {
     "aot": "sorts the log-ratios of a micro-batch",
     "aot_unpaired": "sorts the log-ratios of a micro-batch",
@@ -56,6 +51,18 @@ def check_budget(args: TrainingArguments, budget: Budget) -> None:
             f"optim={name!r} has a learning rate per layer that can only count steps, but with a budget in samples or "
             f"tokens the learning rate follows the data. Set the budget in steps or epochs, or use another optimizer."
         )
+
+
+def check_finite(args: TrainingArguments) -> None:
+    """Refuses numbers of training arguments that are not finite; only `max_grad_norm` may be infinite: never clip.
+
+    Raises:
+        ValueError: With the argument.
+    """
+    values = flat({one.name: getattr(args, one.name) for one in fields(args)})
+    for name, value in values.items():
+        if isinstance(value, float) and not (math.isfinite(value) or (name, value) == (("max_grad_norm",), math.inf)):
+            raise ValueError(f"{'.'.join(name)} of the training arguments must be a finite number, got {value}.")
 
 
 def check_one_pass(
@@ -105,6 +112,7 @@ def check_arguments(
         ValueError: With the option, the reason and the alternatives.
     """
     args = trainer.args
+    check_finite(args)
     _check_ranks(args)
     if args.n_gpu > 1:
         raise ValueError(
@@ -186,134 +194,6 @@ def check_output_folder(args: TrainingArguments | None) -> None:
         raise ValueError(f"output_dir={str(output)!r}: {existing} is a file. Name a folder, which the run creates.")
 
 
-def check_class(trainer_class: type[Trainer], mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:
-    """Refuses trainer classes, overrides and orders of arguments that mixing cannot honour.
-
-    Args:
-        trainer_class: The class that is built.
-        mixin: The mixin in its method resolution order.
-        args: The argument `args`.
-        positional: Positional arguments after the first four.
-
-    Returns:
-        Whether the parent's constructor takes the first four arguments by these names.
-
-    Raises:
-        TypeError: With class and method, the reason and the alternatives.
-    """
-    check_trainer_is_supported(trainer_class, mixin)
-    check_compute_loss(trainer_class)
-    check_create_optimizer(trainer_class)
-    return check_order(trainer_class, mixin, args, positional)
-
-
-def check_trainer_is_supported(trainer_class: type, mixin: type) -> None:
-    """Refuses trainer classes below the mixin that make their own batches.
-
-    Args:
-        trainer_class: The class that is built.
-        mixin: The mixin in its method resolution order.
-
-    Raises:
-        TypeError: With class and method, the reason and the alternatives.
-    """
-    order = trainer_class.__mro__
-    below = [owner for owner in order[order.index(mixin) + 1 :] if issubclass(owner, Trainer) and owner not in _STOCK]
-    for owner, name in itertools.product(below, _MAKE_BATCHES):
-        if name not in vars(owner) or (owner.__module__, owner.__name__, name) in _HARMLESS:
-            continue
-        raise TypeError(
-            f"{trainer_class.__name__}: {owner.__name__} overrides {name}, which mixing replaces: the batches that it "
-            f"makes (generated, repeated or reordered) would silently be lost. Train with {owner.__name__} on one data "
-            f"set that is mixed beforehand (datasets.interleave_datasets), or use a trainer that leaves {name} to "
-            f"transformers.Trainer, such as SFTTrainer or DPOTrainer."
-        )
-
-
-def check_trainer_keywords(trainer_class: type, mixin: type, given: Collection[str]) -> None:
-    """Refuses keyword arguments that neither the mixin nor the class below it has.
-
-    Args:
-        trainer_class: The class that is built.
-        mixin: The mixin in its method resolution order.
-        given: Names of the arguments that the mixin passes on.
-
-    Raises:
-        TypeError: With the argument that was probably meant.
-    """
-    order = trainer_class.__mro__
-    below = next(owner for owner in order[order.index(mixin) + 1 :] if "__init__" in vars(owner))
-    parameters = inspect.signature(below.__init__).parameters.values()  # type: ignore[misc]  # of that very class
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        own = [name for name in _names(mixin) if name not in ("positional", "kwargs")]
-        check_keywords(given, [*own, *_names(below)], trainer_class.__name__)
-
-
-def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:
-    """Refuses positional arguments to a trainer that takes them in another order.
-
-    Args:
-        trainer_class: The class that is built.
-        mixin: The mixin in its method resolution order.
-        args: The argument `args`.
-        positional: Positional arguments after the first four.
-
-    Returns:
-        Whether the parent's constructor has parameters of these four names; if not, they are passed by position.
-
-    Raises:
-        TypeError: With the order that the parent expects.
-    """
-    order = trainer_class.__mro__
-    parents = [owner for owner in order[order.index(mixin) + 1 :] if "__init__" in vars(owner)]
-    # Constructors that take *args or **kwargs only pass them on.
-    parent = next(owner for owner in parents if "model" in _names(owner) or owner is Trainer)
-    names = _names(parent)
-    way_out = f"Pass all but the model by name, as in {trainer_class.__name__}(model, args=args, train_dataset=...)."
-    if args is not None and not isinstance(args, TrainingArguments):
-        raise TypeError(
-            f"args must be TrainingArguments, got {type(args).__name__}. The order of arguments here is "
-            f"{', '.join(_IN_ORDER)}; {parent.__name__} has {', '.join(names[:4])}. {way_out}"
-        )
-    knows_names = set(_IN_ORDER) <= set(names)
-    if positional and knows_names and tuple(names[:4]) != _IN_ORDER:
-        raise TypeError(
-            f"{len(positional)} positional arguments follow {', '.join(_IN_ORDER)}, but "
-            f"{parent.__name__} has another order: {', '.join(names[:6])}. {way_out}"
-        )
-    return knows_names
-
-
-def check_compute_loss(trainer_class: type[Trainer]) -> None:
-    """Refuses a `compute_loss` that does not take `num_items_in_batch`.
-
-    Raises:
-        TypeError: With the parameters that it has, and the missing one.
-    """
-    parameters = inspect.signature(trainer_class.compute_loss).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    if "num_items_in_batch" not in parameters and not takes_any:
-        raise TypeError(
-            f"{trainer_class.__name__}.compute_loss takes {list(parameters)[1:]}, but the Trainer also passes "
-            f"num_items_in_batch: add num_items_in_batch=None to its parameters."
-        )
-
-
-def check_create_optimizer(trainer_class: type[Trainer]) -> None:
-    """Refuses an override of `create_optimizer_and_scheduler`, which the Trainer defines but does not call.
-
-    Raises:
-        TypeError: With the class that overrides it, and the alternatives.
-    """
-    name = "create_optimizer_and_scheduler"
-    if (owner := next(owner for owner in trainer_class.__mro__ if name in vars(owner))) is not Trainer:
-        raise TypeError(
-            f"{trainer_class.__name__}: {owner.__name__} overrides {name}, which the Trainer does not call, so its "
-            f"optimizer would never be used. Override create_optimizer() and create_scheduler(num_training_steps, "
-            f"optimizer=None) instead, or pass optimizers=(optimizer, scheduler)."
-        )
-
-
 def check_prepared_elsewhere(trainer_class: type) -> None:
     """Refuses a trainer of TRL that does not prepare its data in `_prepare_dataset`.
 
@@ -330,10 +210,6 @@ def check_prepared_elsewhere(trainer_class: type) -> None:
             f"streams could not be prepared. Mix them beforehand (datasets.interleave_datasets), or use SFTTrainer, "
             f"DPOTrainer, RewardTrainer or KTOTrainer."
         )
-
-
-def _names(owner: type) -> list[str]:
-    return list(inspect.signature(owner.__init__).parameters)[1:]  # type: ignore[misc]  # of that very class
 
 
 def check_loss(trainer: Trainer) -> None:

@@ -6,10 +6,11 @@ import contextlib
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
 from mixer.ledger.evaluated_losses import check_eval_weights, mean_loss, mean_metrics, metrics_by_set, worst_loss
@@ -18,12 +19,13 @@ from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.resolve import check_metrics
 from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_task
 from mixer.models.labels import find_lack_of_labels
+from mixer.models.trl import name_by_set
 from mixer.trainer.best_of_each import save_best_of_each
 from mixer.trainer.metrics import checking_metrics
 from mixer.trainer.seam import note_removed_columns
 from mixer.trainer.set_loss import SetLoss
 from mixer.trainer.streams_that_differ import StreamDifferences, tried
-from mixer.utils.attributes import attributes_held
+from mixer.utils.attributes import MethodReplaced, attributes_held
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
@@ -160,6 +162,8 @@ class StreamEvaluation:
         self.prefix: str | None = None  # of the sets of a dict while they are evaluated
         self.task: str | None = None  # of the set that is evaluated
         self._options: Mapping[str, Any] = {}  # for all sets of a dict
+        self._set: str | None = None  # the set of a dict that is evaluated
+        self._own_metrics: set[str] = set()  # names of those that TRL's trainer adds to each set's
         self._stream: Stream | None = None
         self._without_labels: set[str] = set()  # sets that have no loss
         self.told_metrics: set[str] = set()  # metrics of the best model that were told not to be finite
@@ -289,7 +293,8 @@ class StreamEvaluation:
         if losses := labelled or losses:
             weights = run.options.mixture.eval_weights
             summary = {f"{prefix}_loss": mean_loss(losses, weights), f"{prefix}_worst_loss": worst_loss(losses)}
-            summary |= {f"{prefix}_mean_{name}": mean for name, mean in mean_metrics(by_set, sets, weights).items()}
+            for name, mean in mean_metrics(by_set, sets, weights).items():
+                summary[f"{prefix}_{name}" if name in self._own_metrics else f"{prefix}_mean_{name}"] = mean
             objective = run.options.mixture.objective
             value = math.nan if objective is None else objective.evaluated(losses, by_set)
             summary |= {} if math.isnan(value) else {f"{prefix}_objective": value}
@@ -298,9 +303,10 @@ class StreamEvaluation:
             trainer.log(dict(summary))
             metrics.update(summary)
             # Callbacks such as early stopping have seen each set, but not yet these summaries.
-            trainer.control = trainer.callback_handler.on_evaluate(
-                trainer.args, trainer.state, trainer.control, summary
-            )
+            with stopping_once(trainer, metrics.keys() - summary.keys()):
+                trainer.control = trainer.callback_handler.on_evaluate(
+                    trainer.args, trainer.state, trainer.control, summary
+                )
         if trainer.is_in_train:
             run.mixing.observe_evaluation(losses)
             run.ledger.record_evaluation(trainer.state.global_step, losses, by_set)
@@ -336,8 +342,11 @@ class StreamEvaluation:
                 for name, dataset in test_dataset.items()
             }
 
-    def _evaluating_sets(self, prefix: str, options: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
-        return attributes_held(self, prefix=f"{prefix}_", _options=options)
+    @contextlib.contextmanager
+    def _evaluating_sets(self, prefix: str, options: Mapping[str, Any]) -> Iterator[None]:
+        self._own_metrics.clear()
+        with attributes_held(self, prefix=f"{prefix}_", _options=options), stopping_once(self._trainer):
+            yield
 
     def _set_name(self, prefix: str) -> str:
         return prefix.removeprefix(self.prefix) if self.prefix is not None else prefix.partition("_")[2]
@@ -361,7 +370,8 @@ class StreamEvaluation:
         for attribute in ("label_names", "compute_loss_func", "data_collator"):
             if getattr(stream, attribute, None) is not None:
                 own[attribute] = getattr(stream, attribute)
-        set_up = attributes_held(self, _stream=stream, task=self._task_of(name, stream))
+        task, own_set = self._task_of(name, stream), None if self.prefix is None else name
+        set_up = attributes_held(self, _stream=stream, task=task, _set=own_set)
         with attributes_held(self._trainer, **own), set_up:
             try:
                 yield
@@ -404,7 +414,13 @@ class StreamEvaluation:
         with self.set_loss.measuring(None if stream is None else self._streams.index(stream)):
             output = evaluate(dataloader, *args, **kwargs)
             self.set_loss.settled(output.metrics, call.arguments.get("metric_key_prefix", "eval"))
+        self._end_set()
         return output
+
+    def _end_set(self) -> None:
+        """Names what TRL's trainer has measured by the set of a dict, before it logs that."""
+        if self._set is not None and self.prefix == _PREFIX:
+            self._own_metrics |= name_by_set(self._trainer, self._set)
 
     def with_task(self, inputs: Any) -> Any:
         """Returns inputs for the head of the set's stream."""
@@ -433,6 +449,30 @@ class StreamEvaluation:
         prepared = getattr(self._trainer.accelerator, "_dataloaders", [])
         prepared[:] = [one for one in prepared if one is not loader]
         return loader
+
+
+@contextlib.contextmanager
+def stopping_once(trainer: Any, seen: Collection[str] | None = None) -> Iterator[None]:
+    """Shows early stopping only the evaluations with its metric: it warns of others that it is disabled.
+
+    Args:
+        trainer: The trainer.
+        seen: Metrics that it has seen; `None` while each of several sets is evaluated.
+
+    Yields:
+        Nothing.
+    """
+    metric = f"{_PREFIX}{str(trainer.args.metric_for_best_model).removeprefix(_PREFIX)}"
+    with contextlib.ExitStack() as replaced:
+        for callback in trainer.callback_handler.callbacks:
+            if isinstance(callback, EarlyStoppingCallback) and (seen is None or metric in seen):
+                shown = partial(_show_metric, callback.on_evaluate, metric)
+                replaced.enter_context(MethodReplaced(callback, "on_evaluate", shown))
+        yield
+
+
+def _show_metric(on_evaluate: Callable[..., Any], metric: str, *args: Any, metrics: Any, **kwargs: Any) -> Any:
+    return on_evaluate(*args, metrics=metrics, **kwargs) if metric in metrics else None
 
 
 def check_same_length(rank_sync: RankSync, length: int) -> None:

@@ -5,7 +5,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import Any, ParamSpec
 
@@ -23,6 +23,7 @@ _KEY, _CALL = "mixer/why-a-rank-ended", "mixer/who-is-there"
 _POLL_SECONDS = 0.25
 _MOST_POLLS_A_SECOND = 1_000  # of all ranks together: one process keeps the store
 _POLLS_TO_ANSWER = 8
+_SECONDS_TO_BE_HEARD = 10.0  # of the rank that keeps the store: another may be between two calls, or slow
 _heard: list[str] = []  # the last note read; the store may be gone by now
 # These are raised on all ranks together and need no explanation.
 _TOLD = (RemoteError, DisagreementError, MicroBatchMemoryError, RunInterrupted, RunTerminated)
@@ -52,31 +53,38 @@ def _read(store: Any) -> str:
 
 def remove_note() -> None:
     """Removes this rank's notes of an earlier run in the same processes; those of other ranks may be new."""
-    _heard.clear()
-    if (_with_store(_read) or "").partition(" ")[0] == str(_rank()):
+    note = _with_store(_read)
+    if note == "":
+        _heard.clear()
+    elif note is not None and note.partition(" ")[0] == str(_rank()):
+        _heard.clear()
         _with_store(lambda store: store.set(_KEY, ""))
     _with_store(lambda store: [store.delete_key(key) for key in (_waiting(_rank()), _here(_rank()))])
 
 
-def stay_until_heard() -> None:
-    """Keeps the rank that hosts the store alive until the others have read the note, or do not answer."""
+def stay_until_heard(gone: Sequence[int] = ()) -> None:
+    """Keeps the rank that hosts the store alive until the others have read the note, or do not answer.
+
+    Args:
+        gone: Ranks that are not waited for.
+    """
     _set(_here(_rank()))
     if _keeps_store(_rank()):
-        _absent()
+        _absent(max(_SECONDS_TO_BE_HEARD, _POLLS_TO_ANSWER * _poll_seconds()), gone)
 
 
 def who_is_gone() -> list[int]:
     """Calls all ranks and returns those that do not answer: their processes have ended or stopped."""
     if not _set(_CALL):
         return [0] if _keeps_store(0) else []
-    return _absent()
+    return _absent(_POLLS_TO_ANSWER * _poll_seconds())
 
 
-def _absent() -> list[int]:
+def _absent(seconds: float, gone: Sequence[int] = ()) -> list[int]:
     """Returns the ranks that do not answer in time."""
     _set(_here(_rank()))
-    end = time.monotonic() + _POLLS_TO_ANSWER * _poll_seconds()
-    absent = list(range(dist.get_world_size())) if dist.is_initialized() else []
+    end = time.monotonic() + seconds
+    absent = [rank for rank in range(dist.get_world_size() if dist.is_initialized() else 0) if rank not in gone]
     while absent and time.monotonic() < end:
         absent = [rank for rank in absent if not _is_set(_here(rank))]
         time.sleep(_POLL_SECONDS / 5)
@@ -238,10 +246,10 @@ def _missing_ranks_error(where: str) -> RemoteError | None:
         return None
     message = (
         f"{_named(gone)} ended without a word {where}: by os._exit, a SIGKILL (as when a machine runs out of memory), "
-        "or with the machine itself. The run can be resumed from its newest checkpoint."
+        "or with the machine itself; or its own log has the error. The run can be resumed from its newest checkpoint."
     )
     leave_note(message)
-    stay_until_heard()
+    stay_until_heard(gone)
     return RemoteError(message)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,7 @@ class StreamLog:
             if "loss" in logs and not self._entries:
                 self._entries = self._run.recorder.log_entries() | self._methods.log_entries()
                 logs.update(self._entries)
-            log(logs, start_time)
+            log_at(log, logs, start_time)
 
         try:  # the Trainer has no hook before log()
             with MethodReplaced(self._trainer, "log", log_with_entries):
@@ -63,8 +64,15 @@ class StreamLog:
         self._reporting.note(entries)
         history = self._trainer.state.log_history
         place = len(history)
-        log(logs, start_time)
+        log_at(log, logs, start_time)
         if len(self._run.streams) > MOST_STREAMS_IN_HISTORY:
             names = frozenset(self._run.mixing.names)
             of_streams = {entry for entry in entries if entry.partition("/")[2] in names}
             history[place] = {entry: value for entry, value in history[place].items() if entry not in of_streams}
+
+
+def log_at(log: Callable[..., None], logs: dict[str, float], start_time: float | None) -> None:
+    """Logs with a method of a class that may have no parameter `start_time`, as older versions had none."""
+    parameters = inspect.signature(log).parameters.values()
+    is_taken = len(parameters) > 1 or any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    log(logs, *((start_time,) if is_taken else ()))

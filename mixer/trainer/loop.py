@@ -77,6 +77,12 @@ class LoopControl:
 
     def initial_values(self, args: TrainingArguments, dataloader: Any) -> tuple[Any, ...]:
         """Returns the length of the run by the mixture's clock; see `Trainer.set_initial_training_values`."""
+        if self._trainer.is_in_train and dataloader is not self._run.loader:
+            raise TypeError(
+                f"get_train_dataloader of {type(self._trainer).__name__} returns another {type(dataloader).__name__} "
+                f"than the first super().get_train_dataloader() of the run, which yields its steps. Return that one, "
+                f"and change the streams (preprocess, data_collator, weights)."
+            )
         clock = self._run.mixing.clock
         max_steps, steps = clock.planned_steps, clock.steps_per_epoch
         if clock.budget.epochs is None:

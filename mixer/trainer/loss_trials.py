@@ -100,13 +100,7 @@ class LossTrials:
             self._num_uneven += 1
             tries_again |= self._num_uneven <= _MOST_UNEVEN
         again = [kind for kind in tentative if tries_again and not (is_even and known[kind].is_clear_if_even)]
-        parts = self._is_parted_or_mixed_up
-        again += [
-            kind
-            for kind in kinds
-            if kind in known
-            and (self._is_doubtful(kind, known[kind], plan.step) or not (parts or known[kind].rows_known))
-        ]  # the latter after steps whose rows were mixed up
+        again += [kind for kind in kinds if kind in known and self._is_doubtful(kind, known[kind], plan.step)]
         return [kind for kind in kinds if kind not in known or kind in again]
 
     @property
@@ -117,6 +111,8 @@ class LossTrials:
 
     def _is_doubtful(self, kind: int, known: LossNormalization, step: int) -> bool:
         """Whether a settled normalisation may have been a coincidence: rows show it in every step, parts do not."""
+        if not (known.rows_known or self._is_parted_or_mixed_up):  # after steps whose rows were mixed up
+            return True
         if known.is_tentative or known.kind == "other":
             return False
         if known.rows_known:

@@ -19,6 +19,7 @@ OVERRIDDEN = {
     "_get_grad_norm": "policies and ledger need the norm, which no callback gets",
     "_get_num_items_in_batch": "an evaluation counts the loss terms that a batch has",
     "_init_training_state": "a resumed run begins in the epoch of its data clock",
+    "_issue_warnings_after_load": "weights that loading by name has left out are converted, or refused",
     "_load_optimizer_and_scheduler": "another optimizer than that of the checkpoint is refused by name",
     "_maybe_log_save_evaluate": "ranks agree on what callbacks ask for before any of them acts",
     "_remove_unused_columns": "a drop-in trainer gives the user's collator all columns",
@@ -127,6 +128,12 @@ def present_trial(trainer: Any) -> Any:
 def output_folder(trainer: Any, trial: Any = None) -> Path:
     """Returns the folder of a run; a trial has its own."""
     return Path(str(trainer._get_output_dir(trial)))
+
+
+def without_ignored_weights(model: Any, names: Any) -> None:
+    """Removes the names of weights that a model's class says are never saved, or may be missing or superfluous."""
+    names.missing_keys -= set(model._keys_to_ignore_on_save or ())
+    model._adjust_missing_and_unexpected_keys(names)
 
 
 def save_checkpoint(trainer: Any, model: Any, trial: Any) -> None:

@@ -39,6 +39,7 @@ from mixer.trainer.seam import loop_losses
 from mixer.utils.attributes import MethodReplaced
 
 if TYPE_CHECKING:
+    from mixer.mixture.plan import Plan
     from mixer.trainer.checkpointing.save import HeldArguments
     from mixer.trainer.confirmation import StepConfirmation
     from mixer.trainer.guard import WeightGuard
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from mixer.trainer.observers.gradients import RunProbe
     from mixer.trainer.out_of_memory import Recovery
     from mixer.trainer.run import PresentStep, Run
+    from mixer.utils.arrays import BoolArray
 
 logger = logging.get_logger(__name__)
 
@@ -130,6 +132,10 @@ class StepRunner:
         """Trains a whole step, up to its complete gradient; see `Trainer.training_step`."""
         if not isinstance(batch, StepBatch):  # called by a callback, say
             return self._micro.step(model, batch, num_items_in_batch)
+        if not self._run.step.micro_items:
+            raise TypeError(
+                f"get_batch_samples of this {type(self._trainer).__name__} bypasses the mixin's: call super()."
+            )
         try:
             work = partial(self._train_micro_batches, model, num_items_in_batch)
             loss, sums = self._recovery.trained(work, batch)
@@ -286,7 +292,8 @@ class StepRunner:
         if result is None:
             raise TypeError(
                 f"training_step of this {type(self._trainer).__name__} was replaced during the run. Replace it before "
-                "train(), or override it in the class: it then gets each micro-batch."
+                "train(), or override it in the class: it then gets each micro-batch. Or get_batch_samples returned "
+                "another batch than super().get_batch_samples."
             )
         self._finished = None
         self._methods.close_step()

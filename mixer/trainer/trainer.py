@@ -27,13 +27,15 @@ from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective, as_objective
 from mixer.schedules.base import Schedule
 from mixer.schedules.registry import as_schedule
-from mixer.trainer.checks import check_choice, check_class, check_output_folder, check_trainer_keywords
+from mixer.trainer.checks import check_choice, check_output_folder
 from mixer.trainer.evaluation import StreamEvaluation, check_sets
 from mixer.trainer.failures import made_among_others
 from mixer.trainer.loading import LoadingRules, data_seed
+from mixer.trainer.log import log_at
 from mixer.trainer.method import Method
 from mixer.trainer.metrics import is_best
 from mixer.trainer.observers.gradient_options import Probing
+from mixer.trainer.overrides import check_class, check_trainer_keywords
 from mixer.trainer.parts import Parts
 from mixer.trainer.run import NonFinite, Options
 from mixer.trainer.side_runs import SideRuns
@@ -350,7 +352,7 @@ class MixingMixin(Trainer):
         of single streams; the ledger has them.
         """
         if self._built is None:
-            super().log(logs, start_time)
+            log_at(super().log, logs, start_time)
         else:
             own_start = None if start_time is None else self._built.checkpoints.start_time
             self._built.log.log(super().log, logs, own_start)
@@ -478,6 +480,9 @@ class MixingMixin(Trainer):
     def _init_training_state(self, max_steps: int, num_steps: int, _num_epochs: int, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # the loop passes these by place
         begin, num_epochs = super()._init_training_state, self.mixing.clock.planned_epochs
         return self._parts.resuming.first_epoch(begin, max_steps, num_steps, num_epochs, *args, **kwargs)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        super()._issue_warnings_after_load(self._training.loaded(load_result))  # type: ignore[no-untyped-call]
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         self._parts.resuming.run_epoch(super()._run_epoch, *args, **kwargs)

@@ -15,6 +15,7 @@ from mixer.loading.build import assemble
 from mixer.loading.loader import MixingLoader
 from mixer.trainer.checkpointing.choose import write_error
 from mixer.trainer.checkpointing.files import annotate
+from mixer.trainer.checkpointing.weights import adapters_checked, loaded_whole, refusal_of_weights
 from mixer.trainer.confirmation import explained
 from mixer.trainer.failures import among_others
 from mixer.trainer.loop import MixingCallback
@@ -66,16 +67,25 @@ class Training:
             self._release()
 
     def _train(self, train: Callable[..., Any], requested: str | bool | None, *args: Any, **kwargs: Any) -> Any:
-        training_args, mixing = self._trainer.args, self._run.mixing
+        training_args = self._trainer.args
         self._run.needs.recovers = bool(training_args.auto_find_batch_size)
         trial = args[0] if args else kwargs.get("trial")
         with (
-            among_others(lambda: f"in step {mixing.clock.step + 1}", lambda: training_args.ddp_timeout),
+            among_others(self._place, lambda: training_args.ddp_timeout),
             self._parts.arguments.held(auto_find_batch_size=False),  # otherwise the whole loop would restart
             contextlib.ExitStack() as self._held,
+            adapters_checked(self._trainer.model, self._check_loaded),
             self._parts.resuming.chosen(requested, trial) as checkpoint,
         ):
             return self._parts.loop.run(partial(train, checkpoint, *args, **kwargs), self._finish)
+
+    def _place(self) -> str:
+        """Returns the place in the run, for the error of another rank."""
+        step, state = self._run.mixing.clock.step, self._trainer.state
+        is_over = 0 < step == state.global_step and (
+            step >= state.max_steps or self._trainer.control.should_training_stop
+        )
+        return f"after the last step, {step}" if is_over else f"in step {step + 1}"
 
     def _end_ledger(self, error: BaseException) -> None:
         run, reason = self._run, shortened(f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": "))
@@ -119,6 +129,30 @@ class Training:
         if self._trainer.args.should_save and self._parts.checkpoints.last is not None:
             with contextlib.suppress(FileNotFoundError):
                 annotate(self._parts.checkpoints.last, ended=True)
+
+    # ---- The weights of a checkpoint ----
+
+    def loaded(self, result: Any) -> Any:
+        """Completes the loading of weights from a checkpoint.
+
+        Args:
+            result: What loading them by name has returned.
+
+        Returns:
+            What is then left out.
+
+        Raises:
+            ValueError: If weights are left out and `allow_inexact` is not set.
+        """
+        is_resuming, trainer = self._is_beginning, self._trainer
+        checkpoint = str(self._parts.resuming.checkpoint if is_resuming else trainer.state.best_model_checkpoint)
+        left = loaded_whole(trainer.model, result, Path(checkpoint))
+        self._check_loaded(left, checkpoint)
+        return left
+
+    def _check_loaded(self, left: Any, checkpoint: str) -> None:
+        if any(left) and not self._run.options.allow_inexact:
+            raise ValueError(refusal_of_weights(self._trainer.model, left, checkpoint))
 
     # ---- The loader, whose first request begins the run ----
 

@@ -121,7 +121,9 @@ def failing(kind: str, folder: Path) -> None:
             time.sleep(0.1)
         raise ValueError("a broken callback")
 
-    trainer = build(folder, callbacks=[At("step_begin", 3, {1}, fail)], ddp_timeout=4)
+    event, step = ("train_end", 4) if kind == "end" else ("step_begin", 3)
+    options = {"max_steps": 4} if kind == "end" else {}
+    trainer = build(folder, callbacks=[At(event, step, {1}, fail)], ddp_timeout=4, **options)
     message, rank = message_of(trainer.train), trainer.args.process_index
     (folder / f"{kind}-{rank}.txt").write_text(message)
     os._exit(rank)
@@ -164,6 +166,13 @@ def test_the_error_of_one_rank_is_told_by_the_one_that_waits_for_it(tmp_path: Pa
     assert codes == [0, 1], output[-4000:]
     told = (tmp_path / "backward-0.txt").read_text()
     assert told == "RemoteError: rank 1 failed in step 4: ValueError: a broken callback"
+
+
+def test_an_error_after_the_last_step_is_of_no_further_one(tmp_path: Path) -> None:
+    codes, output = run_warm(tmp_path, partial(failing, "end"))
+    assert codes == [0, 1], output[-4000:]
+    told = (tmp_path / "end-0.txt").read_text()
+    assert told == "RemoteError: rank 1 failed after the last step, 4: ValueError: a broken callback"
 
 
 @pytest.mark.full

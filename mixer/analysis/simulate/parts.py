@@ -21,7 +21,7 @@ from mixer.policies.objective import as_objective
 from mixer.recipe.checks import check_evaluation, check_streams
 from mixer.recipe.recipe import Recipe, rows_of
 from mixer.schedules.registry import as_schedule
-from mixer.trainer.checks import check_budget
+from mixer.trainer.checks import check_budget, check_finite
 from mixer.utils.random_state import seeded
 
 
@@ -48,6 +48,7 @@ class Parts:
     """
 
     def __init__(self, recipe: Recipe, num_ranks: int):
+        check_finite(recipe.training)
         check_streams(recipe.streams, recipe.mixing)
         args = self.args = of_ranks(recipe.training, num_ranks)
         self.ledger_interval_steps = recipe.ledger_interval_steps

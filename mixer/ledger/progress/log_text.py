@@ -61,7 +61,9 @@ class LogText:
         others = [f"{_called(key)} {_number(value)}" for key, value in self._others(logs).items()]
         if is_evaluation:
             others = [" ".join(["evaluation:", *others[:1]]), *others[1:]]
-        text = "  ".join(part for part in (self._place(state), *(self._step(logs) if is_step else []), *others) if part)
+        text = "  ".join(
+            part for part in (self._place(logs, state), *(self._step(logs) if is_step else []), *others) if part
+        )
         if not (is_evaluation or self._evaluated or self._num_lines >= _LINES_PER_TABLE):
             return text
         return "\n".join([text, *self._table()])
@@ -77,15 +79,20 @@ class LogText:
         own = {key: value for key, value in logs.items() if key.partition("/")[2] not in names}
         return _results({key: value for key, value in own.items() if not key.startswith("gradient_cosine/")}, _PREFIX)
 
-    def _place(self, state: Any) -> str:
+    def _place(self, logs: Mapping[str, Any], state: Any) -> str:
+        """Returns the place in the run: epoch, coverage and batch size of the entry, if it has them."""
         if not state.max_steps:  # an evaluation outside of training
             return ""
         clock = self._mixing().clock
         if clock.counts_steps:
             return f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}"
-        done = {"epochs": clock.epoch, "samples": clock.num_samples, "tokens": clock.num_tokens, "steps": clock.step}
+        done = {"samples": clock.num_samples, "tokens": clock.num_tokens, "steps": clock.step}
+        done["epochs"] = logs.get("epoch", clock.epoch)
         budget = {name: value for name, value in vars(clock.budget).items() if value is not None}
-        return f"step {state.global_step}, {clock_text(done, budget)}, batch {clock.batch_size:,}"
+        # Only the drop-in trainer's state has it: its epoch counts dropped samples too.
+        covered = [f"coverage {state.train_coverage:.2f}"] if hasattr(state, "train_coverage") else []
+        size = int(logs.get("batch_size", clock.batch_size))
+        return ", ".join([f"step {state.global_step}", clock_text(done, budget), *covered, f"batch {size:,}"])
 
     def _step(self, logs: Mapping[str, Any]) -> list[str]:
         rate, left = self._line.samples_per_second(), self._line.remaining.seconds

@@ -1,5 +1,6 @@
 """Errors of other ranks, told by notes that outlive the store they were left in; two ranks in one process' stead."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -44,6 +45,22 @@ def test_a_note_that_was_heard_outlives_its_store(ranks: Ranks) -> None:
         ranks.store = None
         assert read_note() == "rank 0 failed"
     assert not listener._thread.is_alive()
+
+
+def test_a_note_that_was_heard_outlives_its_store_in_the_next_call(ranks: Ranks) -> None:
+    notes._heard[:] = ["rank 0 failed"]
+    ranks.rank, ranks.store = 1, None
+    remove_note()
+    assert read_note() == "rank 0 failed"
+
+
+def test_the_rank_that_keeps_the_store_stays_for_a_slow_one(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notes, "_POLLS_TO_ANSWER", 1)
+    answer = threading.Timer(0.3, ranks.store.set, (notes._here(1), ""))
+    answer.start()
+    notes.stay_until_heard()
+    assert notes._is_set(notes._here(1))
+    answer.join()
 
 
 def test_a_rank_removes_its_own_note_alone(ranks: Ranks) -> None:

@@ -1,5 +1,6 @@
 """`metric_for_best_model` that names a stream: the best model by it is kept, loaded, and waited for."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,10 @@ class _Worsens(TrainerCallback):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("metric", ["eval_math_loss", "worst_loss", "loss"])
-def test_a_run_stops_once_it_does_not_improve(metric: str, tmp_path: Path) -> None:
+def test_a_run_stops_once_it_does_not_improve(
+    metric: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     stopping = EarlyStoppingCallback(early_stopping_patience=2)
     trainer = _trainer(tmp_path, metric, callbacks=[_Worsens(), stopping], learning_rate=0.1, max_steps=12)
     trainer.train()
@@ -71,6 +75,7 @@ def test_a_run_stops_once_it_does_not_improve(metric: str, tmp_path: Path) -> No
     best = values.index(min(values))
     assert len(values) == best + 3 < 12  # two evaluations that are no better, of that metric alone
     assert trainer.state.best_global_step == best + 1
+    assert "early stopping" not in caplog.text  # "is disabled"
 
 
 @pytest.mark.parametrize(

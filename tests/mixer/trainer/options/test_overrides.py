@@ -13,8 +13,8 @@ from transformers import Trainer, TrainerCallback
 from mixer import MixingMixin, MixingTrainer
 from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
 
-# What makes the batches of training is not the Trainer's here, but the streams'; the last two are called by that.
-REPLACED = {"_get_train_sampler", "_get_num_items_in_batch"}
+# What makes the batches of training is not the Trainer's here, but the streams'.
+NEVER_CALLED = ("_get_train_sampler", "_get_num_items_in_batch")
 # Calls that are as many: the loss is asked for thrice more, to find out how it is normalised.
 AS_OFTEN = (
     *("training_step", "get_batch_samples", "log", "evaluate", "evaluation_loop", "prediction_step", "save_model"),
@@ -33,7 +33,8 @@ def overriding(base: type[Trainer], calls: Counter[str]) -> type[Trainer]:
         return method
 
     own = [name for name, value in vars(Trainer).items() if inspect.isfunction(value) and not name.startswith("__")]
-    own.remove("create_optimizer_and_scheduler")
+    refused = {"create_optimizer_and_scheduler", *(NEVER_CALLED if issubclass(base, MixingMixin) else ())}
+    own = [name for name in own if name not in refused]
     mine: Any = type("Mine", (base,), {name: noting(name) for name in own})
     return mine
 
@@ -58,7 +59,7 @@ def made(folder: Path, kind: Any = MixingTrainer, callbacks: Any = None, **chang
 
 def test_what_the_trainer_calls_is_called(tmp_path: Path) -> None:
     stock, ours = (calls_of(base, tmp_path / base.__name__) for base in (Trainer, MixingTrainer))
-    assert set(stock) - set(ours) <= REPLACED
+    assert set(stock) - set(ours) <= set(NEVER_CALLED)
     assert [(name, ours[name]) for name in AS_OFTEN] == [(name, stock[name]) for name in AS_OFTEN]
     assert all(stock[name] > 0 for name in AS_OFTEN)
 
@@ -109,6 +110,22 @@ class TestLog:
             assert trainer.state.log_history[step - 1] == {**kept, "step": step}
         assert "log" not in vars(trainer)
 
+    @pytest.mark.parametrize("is_above", [True, False])
+    def test_one_without_a_start_time_is_called(self, tmp_path: Path, is_above: bool) -> None:
+        seen: list[dict[str, float]] = []
+
+        def log(self: Any, logs: dict[str, float]) -> None:
+            seen.append(logs)
+            super(kind if is_above else below, self).log(logs)
+
+        below: Any = type("Below", (Trainer,), {} if is_above else {"log": log})
+        kind: Any = type("Mine", (MixingMixin, below), {})
+        kind = type("Mine", (kind,), {"log": log}) if is_above else kind
+        trainer = made(tmp_path, kind)
+        trainer.train()
+        assert len(seen) == len(trainer.state.log_history) > 3
+        assert seen[0]["loss/a"] > 0
+
 
 class TestLoader:
     def test_a_look_at_it_changes_no_run(self, tmp_path: Path) -> None:
@@ -140,6 +157,63 @@ class TestLoader:
         batches.append(list(trainer.get_train_dataloader()))
         assert [sum(len(batch["input_ids"]) for batch in epoch) for epoch in batches] == [37, 37, 37]
         assert torch.equal(batches[0][0]["input_ids"], batches[1][0]["input_ids"])
+
+    def test_it_says_what_others_ask_of_a_loader(self, tmp_path: Path) -> None:
+        trainer = made(tmp_path, per_device_train_batch_size=2, batch_size=5)
+        loader = trainer.get_train_dataloader()
+        rows = [loader.dataset[index]["input_ids"] for index in loader.sampler]
+        assert (loader.batch_size, len(loader.sampler), sorted(loader.sampler)) == (5, 37, list(range(37)))
+        assert torch.equal(torch.stack(rows), torch.cat([batch["input_ids"] for batch in loader]))
+        trainer.train()
+        assert len(trainer.callback_handler.train_dataloader.sampler) == 37
+        stock = Trainer(build_model("llama"), trainer.args, train_dataset=Tokens(37, 1)).get_train_dataloader()
+        assert (len(stock.sampler), len(stock.dataset)) == (len(loader.sampler), len(loader.dataset))
+
+
+REPLACED = (
+    *("get_train_dataloader", "get_batch_samples", "_inner_training_loop"),
+    *("set_initial_training_values", "get_total_train_batch_size"),
+)
+EXTENDED = ("train", "_init_training_state", "_run_epoch", "_maybe_log_save_evaluate", "_finalize_training")
+
+
+def bypassing(base: type[Trainer], name: str) -> Any:
+    """A class that overrides a method as in the Trainer's code, without its parent's."""
+    return type("Bypassing", (base,), {name: lambda self, *args, **kwargs: None})
+
+
+class TestBypassing:
+    @pytest.mark.parametrize("name", [*NEVER_CALLED, *REPLACED])
+    def test_below_the_mixin_what_is_not_called_is_refused(self, tmp_path: Path, name: str) -> None:
+        kind: Any = type("Mine", (MixingMixin, bypassing(Trainer, name)), {})
+        with pytest.raises(TypeError, match=rf"Mine: Bypassing overrides {name}, "):
+            made(tmp_path, kind)
+
+    @pytest.mark.parametrize("name", [*NEVER_CALLED, *REPLACED, *EXTENDED])
+    def test_above_it_what_bypasses_it_is_refused(self, tmp_path: Path, name: str) -> None:
+        kind: Any = type("Mine", (bypassing(MixingTrainer, name),), {})
+        with pytest.raises(TypeError, match=rf"Mine: Bypassing overrides {name}[ ,]"):
+            made(tmp_path, kind)
+
+    def test_another_loader_is_refused(self, tmp_path: Path) -> None:
+        class Mine(MixingTrainer):
+            def get_train_dataloader(self) -> Any:
+                return torch.utils.data.DataLoader(super().get_train_dataloader().dataset, 4)
+
+        with pytest.raises(TypeError, match=r"get_train_dataloader of Mine returns another DataLoader"):
+            made(tmp_path, Mine).train()
+
+    @pytest.mark.parametrize("by_name", [True, False])
+    def test_another_batch_is_refused(self, tmp_path: Path, by_name: bool) -> None:
+        class Mine(MixingTrainer):
+            def get_batch_samples(self, *args: Any) -> Any:
+                if by_name:
+                    return Trainer.get_batch_samples(self, *args)
+                [step], num_items = super().get_batch_samples(*args)
+                return [step.micro_batches[0].inputs], num_items
+
+        with pytest.raises(TypeError, match="get_batch_samples"):
+            made(tmp_path, Mine).train()
 
 
 class Theirs(Trainer):  # type: ignore[misc]

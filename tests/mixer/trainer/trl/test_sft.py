@@ -97,6 +97,14 @@ def test_evaluation_sets_by_name(tmp_path: Path) -> None:
     losses = [metrics["eval_chat_loss"], metrics["eval_answers_loss"]]
     assert metrics["eval_loss"] == pytest.approx(sum(losses) / 2)
     assert metrics["eval_worst_loss"] == max(losses)
+    alone = {name: trainer.evaluate(rows) for name, rows in trainer.eval_dataset.items()}
+    for metric in ("entropy", "mean_token_accuracy"):
+        values = {name: found[f"eval_{metric}"] for name, found in alone.items()}
+        assert values["chat"] != values["answers"]
+        assert {name: metrics[f"eval_{name}_{metric}"] for name in values} == values
+        assert metrics[f"eval_{metric}"] == pytest.approx(sum(values.values()) / 2)
+        logged = next(entry for entry in trainer.state.log_history if f"eval_{metric}" in entry)
+        assert logged["eval_worst_loss"] == metrics["eval_worst_loss"]  # the summary, not one of the sets
     assert trainer.eval_dataset["answers"]["labels"][0][0] == -100  # of completions alone, as in training
     assert trainer.streams[1].dataset["labels"][0][0] == -100
     assert trainer.evaluate(dev)["eval_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-6)

@@ -1,0 +1,183 @@
+"""Checks of trainer classes: which overrides a run on streams calls, and in which order constructors take arguments."""
+
+import inspect
+import itertools
+from collections.abc import Collection
+from types import CodeType
+from typing import Any
+
+from transformers import Seq2SeqTrainer, Trainer, TrainingArguments
+
+from mixer.utils.recorded_arguments import check_keywords
+
+_STOCK = (Trainer, Seq2SeqTrainer)
+# What makes the batches of training is the streams' in place of the Trainer's.
+_NEVER_CALLED = {
+    "_get_train_sampler": "each stream is read in an order of its own, once per epoch. Leave rows out of its data set, "
+    "repeat it by its weight, or set train_sampling_strategy.",
+    "_get_num_items_in_batch": "items are counted over all micro-batches and ranks of a step, as the loss needs them. "
+    "Normalise in compute_loss_func or compute_loss, which get their number as num_items_in_batch.",
+}
+_REPLACED = (
+    *("get_train_dataloader", "get_batch_samples", "_inner_training_loop"),
+    *("set_initial_training_values", "get_total_train_batch_size"),
+)
+_EXTENDED = ("train", "_init_training_state", "_run_epoch", "_maybe_log_save_evaluate", "_finalize_training")
+# It keeps the data order of older versions of transformers, for losses that `check_loss` refuses.
+_HARMLESS = {("trl.trainer.kto_trainer", "KTOTrainer", "_get_train_sampler")}
+_IN_ORDER = ("model", "args", "data_collator", "train_dataset")
+
+
+def check_class(trainer_class: type[Trainer], mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:
+    """Refuses trainer classes, overrides and orders of arguments that mixing cannot honour.
+
+    Args:
+        trainer_class: The class that is built.
+        mixin: The mixin in its method resolution order.
+        args: The argument `args`.
+        positional: Positional arguments after the first four.
+
+    Returns:
+        Whether the parent's constructor takes the first four arguments by these names.
+
+    Raises:
+        TypeError: With class and method, the reason and the alternatives.
+    """
+    check_overrides(trainer_class, mixin)
+    check_compute_loss(trainer_class)
+    check_create_optimizer(trainer_class)
+    return check_order(trainer_class, mixin, args, positional)
+
+
+def check_overrides(trainer_class: type, mixin: type) -> None:
+    """Refuses overrides that a run on streams would never call, or that would bypass what it needs.
+
+    Args:
+        trainer_class: The class that is built.
+        mixin: The mixin in its method resolution order.
+
+    Raises:
+        TypeError: With class and method, the reason and the alternatives.
+    """
+    order = trainer_class.__mro__
+    owners = [owner for owner in order if issubclass(owner, Trainer) and owner not in (mixin, *_STOCK)]
+    for owner, name in itertools.product(owners, (*_REPLACED, *_NEVER_CALLED, *_EXTENDED)):
+        if name not in vars(owner) or (owner.__module__, owner.__name__, name) in _HARMLESS:
+            continue
+        is_below, found = order.index(owner) > order.index(mixin), f"{owner.__name__} overrides {name}"
+        if is_below and name not in _EXTENDED:
+            raise TypeError(
+                f"{trainer_class.__name__}: {found}, which mixing replaces: the batches that it makes (generated, "
+                f"repeated or reordered) would silently be lost. Train with {owner.__name__} on one data set that is "
+                f"mixed beforehand (datasets.interleave_datasets), or use a trainer that leaves {name} to "
+                f"transformers.Trainer, such as SFTTrainer or DPOTrainer."
+            )
+        if name in _NEVER_CALLED:
+            raise TypeError(f"{trainer_class.__name__}: {found}, which mixing does not call: {_NEVER_CALLED[name]}")
+        if not is_below and not _may_call_parent(vars(owner)[name], name):
+            raise TypeError(
+                f"{trainer_class.__name__}: {found} without super().{name}(), which a run on streams needs. Call it "
+                f"and change what it gets or returns, or change the streams (preprocess, data_collator, weights)."
+            )
+
+
+def _may_call_parent(method: Any, name: str) -> bool:
+    """Whether the code of a method, or of what it wraps, mentions its parent's; unknown callables may call it."""
+    code = getattr(method, "__code__", None)
+    if code is None or _mentions(code, name):
+        return True
+    wrapped = [cell.cell_contents for cell in method.__closure__ or () if inspect.isfunction(cell.cell_contents)]
+    return any(_may_call_parent(one, name) for one in wrapped)
+
+
+def _mentions(code: CodeType, name: str) -> bool:
+    inner = [value for value in code.co_consts if isinstance(value, CodeType)]
+    return not {"super", name}.isdisjoint(code.co_names) or any(_mentions(one, name) for one in inner)
+
+
+def check_trainer_keywords(trainer_class: type, mixin: type, given: Collection[str]) -> None:
+    """Refuses keyword arguments that neither the mixin nor the class below it has.
+
+    Args:
+        trainer_class: The class that is built.
+        mixin: The mixin in its method resolution order.
+        given: Names of the arguments that the mixin passes on.
+
+    Raises:
+        TypeError: With the argument that was probably meant.
+    """
+    order = trainer_class.__mro__
+    below = next(owner for owner in order[order.index(mixin) + 1 :] if "__init__" in vars(owner))
+    parameters = inspect.signature(below.__init__).parameters.values()  # type: ignore[misc]  # of that very class
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        own = [name for name in _names(mixin) if name not in ("positional", "kwargs")]
+        check_keywords(given, [*own, *_names(below)], trainer_class.__name__)
+
+
+def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:
+    """Refuses positional arguments to a trainer that takes them in another order.
+
+    Args:
+        trainer_class: The class that is built.
+        mixin: The mixin in its method resolution order.
+        args: The argument `args`.
+        positional: Positional arguments after the first four.
+
+    Returns:
+        Whether the parent's constructor has parameters of these four names; if not, they are passed by position.
+
+    Raises:
+        TypeError: With the order that the parent expects.
+    """
+    order = trainer_class.__mro__
+    parents = [owner for owner in order[order.index(mixin) + 1 :] if "__init__" in vars(owner)]
+    # Constructors that take *args or **kwargs only pass them on.
+    parent = next(owner for owner in parents if "model" in _names(owner) or owner is Trainer)
+    names = _names(parent)
+    way_out = f"Pass all but the model by name, as in {trainer_class.__name__}(model, args=args, train_dataset=...)."
+    if args is not None and not isinstance(args, TrainingArguments):
+        raise TypeError(
+            f"args must be TrainingArguments, got {type(args).__name__}. The order of arguments here is "
+            f"{', '.join(_IN_ORDER)}; {parent.__name__} has {', '.join(names[:4])}. {way_out}"
+        )
+    knows_names = set(_IN_ORDER) <= set(names)
+    if positional and knows_names and tuple(names[:4]) != _IN_ORDER:
+        raise TypeError(
+            f"{len(positional)} positional arguments follow {', '.join(_IN_ORDER)}, but "
+            f"{parent.__name__} has another order: {', '.join(names[:6])}. {way_out}"
+        )
+    return knows_names
+
+
+def check_compute_loss(trainer_class: type[Trainer]) -> None:
+    """Refuses a `compute_loss` that does not take `num_items_in_batch`.
+
+    Raises:
+        TypeError: With the parameters that it has, and the missing one.
+    """
+    parameters = inspect.signature(trainer_class.compute_loss).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if "num_items_in_batch" not in parameters and not takes_any:
+        raise TypeError(
+            f"{trainer_class.__name__}.compute_loss takes {list(parameters)[1:]}, but the Trainer also passes "
+            f"num_items_in_batch: add num_items_in_batch=None to its parameters."
+        )
+
+
+def check_create_optimizer(trainer_class: type[Trainer]) -> None:
+    """Refuses an override of `create_optimizer_and_scheduler`, which the Trainer defines but does not call.
+
+    Raises:
+        TypeError: With the class that overrides it, and the alternatives.
+    """
+    name = "create_optimizer_and_scheduler"
+    if (owner := next(owner for owner in trainer_class.__mro__ if name in vars(owner))) is not Trainer:
+        raise TypeError(
+            f"{trainer_class.__name__}: {owner.__name__} overrides {name}, which the Trainer does not call, so its "
+            f"optimizer would never be used. Override create_optimizer() and create_scheduler(num_training_steps, "
+            f"optimizer=None) instead, or pass optimizers=(optimizer, scheduler)."
+        )
+
+
+def _names(owner: type) -> list[str]:
+    return list(inspect.signature(owner.__init__).parameters)[1:]  # type: ignore[misc]  # of that very class
