@@ -55,7 +55,7 @@ class Feed:
         Raises:
             SampleError: If a row cannot be read on this rank.
             OtherRankError: If a row cannot be read on another rank.
-            ValueError: If a rank received no row in a whole pass over a dataset.
+            ValueError: If a rank received no row in a whole pass, and the others have too many to share them out.
         """
         cursors = self._mixing.planner.row_drawers
         for stream_id, cursor in cursors.items():
