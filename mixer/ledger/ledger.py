@@ -237,8 +237,8 @@ class Ledger:
         Returns:
             One row per step and stream: step, stream, weight (the share asked for), count, items (terms of the
             loss), loss (mean per item, NaN where there is none), tokens, seen, unique, coverage, epoch (seen / n;
-            both NaN where n is not known), staleness, undelivered (rows of an iterable stream so far that ranks had
-            left when another had none), policy_weight (what the policy, or the user, had decided), loss_weight (the
+            both NaN where n is not known), staleness, undelivered (rows of an iterable stream so far that ranks
+            discarded at ends of passes), policy_weight (what the policy, or the user, had decided), loss_weight (the
             factor on its loss), owed (samples of its share that it has not had yet, after the step), active (whether
             it can give a sample in the next step), skipped (its samples so far that could not be loaded and were
             left out; count and seen have them). With more than 256 streams a row covers the steps since the one

@@ -21,7 +21,7 @@ _FEW_STREAMS = 32  # above, all streams' positions are mapped in one vectorised 
 class IterableCursor:
     """Cursor over an iterable dataset: simply its next rows.
 
-    The total is unknown until the end; the row reader reports how many are left once a rank reaches it.
+    The total is unknown until the last pass ends on a rank; the row reader then reports how many rows are left.
 
     Args:
         stream: Stream.
@@ -40,11 +40,6 @@ class IterableCursor:
         return self.passes == self._max_passes
 
     @property
-    def is_in_last_pass(self) -> bool:
-        """Whether the current pass is the last."""
-        return self._max_passes is not None and self.passes + 1 >= self._max_passes
-
-    @property
     def available(self) -> int | None:
         """Rows left, or `None` without a limit until the end of the last pass is known."""
         if self._end is None:
@@ -58,23 +53,21 @@ class IterableCursor:
         return min(self.position, max(self.longest_pass, self.position - self.pass_start))
 
     def limit(self, num_left: int | None) -> None:
-        """Sets the rows left over all ranks; `None` if no rank has reached the end of the last pass."""
+        """Sets the rows left over all ranks; `None` if the last pass has not ended."""
         self.left = num_left
 
     def end_pass(self, num_kept: int, num_undelivered: int) -> None:
         """Records the end of a pass.
 
         Args:
-            num_kept: Rows over all ranks left from this and earlier passes, drawn if another pass follows.
-            num_undelivered: Rows over all ranks that remained when one rank had none.
+            num_kept: Rows over all ranks left from this and earlier passes, which are drawn next.
+            num_undelivered: Rows over all ranks that are discarded.
         """
         self.passes += 1
-        to_draw = 0 if self.is_over else num_kept
-        end = self.position + to_draw
+        end = self.position + num_kept
         self.longest_pass = max(self.longest_pass, end - self.pass_start)
         self.pass_start = end
-        self.undelivered += num_undelivered + num_kept - to_draw
-        self.left = 0 if self.is_over else None
+        self.undelivered += num_undelivered
 
     def advance(self, count: int) -> int:
         """Reserves the next rows; see `Cursor.advance`."""

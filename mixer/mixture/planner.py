@@ -194,7 +194,7 @@ class Planner:
 
     @property
     def undelivered(self) -> Int64Array:
-        """int64 `[num_streams]`: rows of iterable streams that some ranks had left when another had none."""
+        """int64 `[num_streams]`: rows of iterable streams that ranks discarded at the ends of passes."""
         rows = np.zeros(len(self.cursors), dtype=np.int64)
         for stream_id, cursor in self.row_drawers.items():
             rows[stream_id] = cursor.undelivered

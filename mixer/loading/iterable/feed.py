@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mixer.distributed.collectives import OtherRankError, RankSync
-from mixer.loading.iterable.passes import ENDLESS, ChainedRows
+from mixer.loading.iterable.passes import ChainedRows
 from mixer.loading.iterable.source import RowSource
 from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
@@ -18,6 +18,8 @@ from mixer.utils.files import read_json, write_json
 from mixer.utils.validation import refusing_damage
 
 _FAILED = -1
+_ALONE = b"alone"
+_MOST_SURPLUS = 1_000  # rows left on some ranks only, which all of them hold at the end of a pass
 
 
 def rows_file(rank: int) -> str:
@@ -28,8 +30,9 @@ def rows_file(rank: int) -> str:
 class Feed:
     """Supplies this rank's rows of the iterable streams.
 
-    Before a step is planned, every rank reads as many rows as it may need, or reaches the end. The ranks exchange how
-    many rows are left: a stream that ends on one rank ends on all, before any rank runs short.
+    Before a step is planned, every rank reads as many rows as it may need, or reaches the end. A pass that ends on one
+    rank ends on all, before any rank runs short; the rows left on the others are shared out, and come first in the next
+    steps.
 
     Args:
         sources: Row source of each iterable stream, by stream id.
@@ -39,12 +42,12 @@ class Feed:
     """
 
     def __init__(self, sources: Mapping[int, RowSource], mixing: Mixing, ranks: RankSync, world_size: int):
-        self._rows = {stream_id: ChainedRows(source) for stream_id, source in sources.items()}
+        self._rows = {k: ChainedRows(source, mixing.names[k]) for k, source in sources.items()}
         self._mixing, self._ranks, self._world_size = mixing, ranks, world_size
         self._last: tuple[Plan | None, dict[int, list[Any]]] = (None, {})
 
     def prepare(self, num_rows: int) -> None:
-        """Reads ahead and determines how many rows are left.
+        """Reads ahead, and ends passes until there are rows for the next step.
 
         Args:
             num_rows: Maximum rows per stream that this rank may need in the next step.
@@ -52,39 +55,74 @@ class Feed:
         Raises:
             SampleError: If a row cannot be read on this rank.
             OtherRankError: If a row cannot be read on another rank.
-            ValueError: If a rank received no row in a whole pass over a dataset.
+            ValueError: If a rank received no row in a whole pass, and the others have too many to share them out.
         """
         cursors = self._mixing.planner.row_drawers
-        active = [stream_id for stream_id, cursor in cursors.items() if not cursor.is_over]
-        began: list[int] = []
-        while active:
+        for stream_id, cursor in cursors.items():
+            self._rows[stream_id].advance(cursor.position)
+            if self._rows[stream_id].has_left:  # after a resume
+                self._share_left(stream_id)
+        active = list(cursors)
+        while active := [stream_id for stream_id in active if self._needs_more(stream_id, num_rows)]:
             numbers, error = self._fill(active, num_rows)
             least = self._ranks.least(numbers)
             if (least == _FAILED).any():
                 raise error or OtherRankError("Another rank could not read its rows.")
-            ending = []
-            for stream_id, ready, left in zip(active, *least.reshape(2, -1).tolist(), strict=True):
-                cursor = cursors[stream_id]
-                if cursor.is_in_last_pass:
-                    cursor.limit(None if ready == ENDLESS else ready * self._world_size)
-                if ready == 0 if cursor.is_in_last_pass else ready < num_rows:
-                    ending.append((stream_id, left))
-            self._check_passes([stream_id for stream_id, left in ending if stream_id in began and left == 0])
-            for stream_id, left in ending:
-                self._end_pass(stream_id, left)
-            active = began = [stream_id for stream_id, _ in ending if not cursors[stream_id].is_over]
+            ending = {k: ready for k, ready in zip(active, least.tolist(), strict=True) if ready < num_rows}
+            for stream_id, ready in ending.items():
+                self._end_pass(stream_id, ready)
+            active = list(ending)
+        for stream_id, cursor in cursors.items():
+            cursor.limit(self._rows[stream_id].num_in_tail if cursor.is_over else None)
 
-    def _end_pass(self, stream_id: int, num_kept: int) -> None:
-        ended, failure = (0, 0), None
+    def _needs_more(self, stream_id: int, num_rows: int) -> bool:
+        is_over = self._mixing.planner.row_drawers[stream_id].is_over
+        return not is_over and self._rows[stream_id].num_in_tail < num_rows * self._world_size
+
+    def _end_pass(self, stream_id: int, num_equal: int) -> None:
+        """Ends a pass and shares out the rows left: all if they can be counted, else at least those of equal number.
+
+        Args:
+            stream_id: Stream.
+            num_equal: Rows left on the rank that has fewest.
+        """
+        rows, count, failure = self._rows[stream_id], (0, 0, False, False), None
         try:
-            ended = self._rows[stream_id].end_pass(num_kept)
+            count = rows.count(num_equal + _MOST_SURPLUS + 1)
         except Exception as error:  # raised after the collective, so that no rank is left waiting
             failure = error
-        numbers = np.array([*ended, failure is not None], dtype=np.int64)
-        kept, undelivered, num_failed = self._ranks.total(numbers).tolist()
+        numbers = self._ranks.total(np.array([*count, failure is not None], dtype=np.int64))
+        num_left, num_taken, num_open, num_empty, num_failed = numbers.tolist()
         if num_failed:
+            raise failure or OtherRankError("Another rank could not read its rows.")
+        is_whole = num_open == 0 and num_left <= num_equal * self._world_size + _MOST_SURPLUS
+        if num_empty and not is_whole:
+            raise self._empty(stream_id)
+        num_before = rows.num_in_tail
+        self._share_left(stream_id, num_left if is_whole else num_equal + _MOST_SURPLUS // self._world_size)
+        num_kept = rows.num_in_tail - num_before
+        if num_taken + num_kept == 0:
+            raise self._empty(stream_id)
+        self._mixing.planner.row_drawers[stream_id].end_pass(rows.num_in_tail, num_left - num_kept)
+
+    def _share_left(self, stream_id: int, num_rows: int | None = None) -> None:
+        """Exchanges the rows left on the ranks.
+
+        Args:
+            stream_id: Stream.
+            num_rows: Rows of this rank to keep at most of the pass to end; `None` to end none.
+        """
+        rows, packed, failure = self._rows[stream_id], b"", None
+        try:
+            if num_rows is not None:
+                rows.end_pass(num_rows)
+            packed = rows.pack_left() if self._world_size > 1 else _ALONE
+        except Exception as error:  # raised after the collective, so that no rank is left waiting
+            failure = error
+        parts = self._ranks.gather_bytes(packed)
+        if not all(parts):
             raise failure or OtherRankError("Another rank could not end a pass over its rows.")
-        self._mixing.planner.row_drawers[stream_id].end_pass(kept, undelivered)
+        rows.share_left(parts if self._world_size > 1 else ())
 
     def take(self, plan: Plan, share: Sequence[StreamShare]) -> dict[int, list[Any]]:
         """Returns this rank's rows of a step, by stream; repeated calls with the same plan return the same rows.
@@ -97,7 +135,7 @@ class Feed:
             return {}  # keep the rows of the current step
         if self._last[0] is not plan:
             own = [part for part in share if part.stream_id in self._rows]
-            self._last = plan, {part.stream_id: self._rows[part.stream_id].take(len(part.indices)) for part in own}
+            self._last = plan, {part.stream_id: self._rows[part.stream_id].take(part.positions) for part in own}
         return self._last[1]
 
     def example(self) -> tuple[int, Any]:
@@ -114,6 +152,8 @@ class Feed:
     def save(self, folder: Path, rank: int) -> None:
         """Writes this rank's position in its rows to the checkpoint `folder`."""
         names = self._mixing.names
+        for stream_id, cursor in self._mixing.planner.row_drawers.items():
+            self._rows[stream_id].advance(cursor.position)
         states = {names[stream_id]: rows.state_dict() for stream_id, rows in self._rows.items()}
         write_json(folder / rows_file(rank), states)
 
@@ -145,22 +185,20 @@ class Feed:
             rows.stop()
 
     def _fill(self, stream_ids: Sequence[int], num_rows: int) -> tuple[Int64Array, Exception | None]:
-        """Returns int64 `[2 * num_streams]`: rows left in total per stream, then rows left in the current pass."""
+        """Returns int64 `[num_streams]`: rows ready of the current pass."""
         numbers, failure = [], None
         for stream_id in stream_ids:
             try:
                 numbers.append(self._rows[stream_id].fill(num_rows))
             except Exception as error:  # raised after the collective, so that no rank is left waiting
                 failure = error
-                numbers.append((_FAILED, _FAILED))
-        return np.array(numbers, dtype=np.int64).T.ravel(), failure
+                numbers.append(_FAILED)
+        return np.array(numbers, dtype=np.int64), failure
 
-    def _check_passes(self, stream_ids: Sequence[int]) -> None:
-        if stream_ids:
-            names = [self._mixing.names[stream_id] for stream_id in stream_ids]
-            raise ValueError(
-                f"At least one of {self._world_size} ranks received no row in a whole pass over the iterable streams "
-                f"{names}: either they have fewer rows than there are ranks (and workers), or the shards (files) that "
-                "datasets gave to this rank are empty. Remove empty files, divide the data set anew "
-                "(dataset.reshard(), or fewer and larger files), or use fewer ranks."
-            )
+    def _empty(self, stream_id: int) -> ValueError:
+        return ValueError(
+            f"At least one of {self._world_size} ranks received no row in a whole pass over the iterable stream "
+            f"{self._mixing.names[stream_id]!r}: it has no rows, or the shards (files) that datasets gave to this rank "
+            f"are empty and the others have more than {_MOST_SURPLUS:,} rows, too many to share them out. Remove empty "
+            "files, divide the data set anew (dataset.reshard(), or fewer and larger files), or use fewer ranks."
+        )

@@ -113,28 +113,11 @@ class RowSource:
         self._last_row = self._last_row if last is None else last
         return rows
 
-    def end_pass(self, most: int = 10_000) -> int:
-        """Ends this pass and starts the next one.
-
-        Args:
-            most: Maximum rows to read, beyond the ready ones, to count the rest.
-
-        Returns:
-            Undelivered rows of this rank, as far as counted.
-        """
-        num_left, num_read = self.num_ready, 0
-        try:
-            while self._is_open and num_read < most:
-                self.take(self.num_ready)
-                self.fill(1)
-                num_read += self.num_ready
-        except SampleError as error:
-            logger.warning("Stream %r: not all rows left at the end of the pass were counted: %s", self._name, error)
-            self.stop()
+    def end_pass(self) -> None:
+        """Ends this pass, without its remaining rows, and starts the next one."""
         self.pass_number += 1
         self.num_taken, self._is_inexact = 0, False
         self._begin([ShardPosition()] * self._num_shards, 0)
-        return num_left + min(num_read, most)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns this rank's position as plain data."""

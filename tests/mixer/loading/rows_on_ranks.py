@@ -54,20 +54,23 @@ class Meeting:
 
     def __init__(self, world_size: int):
         self._barrier = threading.Barrier(world_size, timeout=10)
-        self._numbers: dict[int, np.ndarray] = {}
+        self._parts: dict[str, Any] = {}  # by name of the thread, which is that of its rank
 
-    def _gather(self, numbers: np.ndarray) -> np.ndarray:
-        self._numbers[threading.get_ident()] = numbers
+    def _gather(self, part: Any) -> list[Any]:
+        self._parts[threading.current_thread().name] = part
         self._barrier.wait()
-        together = np.stack(list(self._numbers.values()))
+        together = [self._parts[name] for name in sorted(self._parts)]
         self._barrier.wait()
         return together
 
+    def gather_bytes(self, content: bytes) -> list[bytes]:
+        return self._gather(content)
+
     def least(self, numbers: np.ndarray) -> np.ndarray:
-        return self._gather(numbers).min(axis=0)
+        return np.min(self._gather(numbers), axis=0)
 
     def total(self, numbers: np.ndarray) -> np.ndarray:
-        return self._gather(numbers).sum(axis=0)
+        return np.sum(self._gather(numbers), axis=0)
 
     def leave(self) -> None:
         """Leaves no rank waiting for one that failed."""
@@ -136,7 +139,7 @@ def outcomes_of(
             if isinstance(error, SampleError):
                 meeting.leave()
 
-    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(world_size)]
+    threads = [threading.Thread(target=train, args=(rank,), name=str(rank)) for rank in range(world_size)]
     for thread in threads:
         thread.start()
     for thread in threads:

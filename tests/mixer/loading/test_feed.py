@@ -23,17 +23,50 @@ from tests.mixer.loading.rows_on_ranks import (
 )
 
 
-def test_a_shard_that_ends_first_ends_the_stream_for_all_at_the_same_step() -> None:
+def test_rows_left_on_one_rank_are_given_on_all_of_them_before_the_stream_ends() -> None:
     ranks = run_ranks(lambda: [Stream("rows", shards([9, 40]), max_epochs=1), Stream("map", places(50, 1))], 2, 40)
     counts = [[batch.plan.counts.tolist() for batch in batches] for _, batches in ranks]
     assert counts[0] == counts[1]
     given = [rows_of(batches) for _, batches in ranks]
-    assert given[0] == list(range(9))
-    assert given[1] == list(range(1000, 1000 + len(given[1])))
+    assert sorted(given[0] + given[1]) == [*range(9), *range(1000, 1040)]
     assert abs(len(given[0]) - len(given[1])) <= 1
-    undelivered = ranks[0][0].mixing.planner.undelivered.tolist()
-    assert undelivered == [49 - len(given[0]) - len(given[1]), 0]
-    assert all(total == [0, 6] for total in counts[0][-5:])  # the others have taken over
+    assert ranks[0][0].mixing.planner.undelivered.tolist() == [0, 0]
+    assert [total[0] for total in counts[0]] == [3] * 16 + [1] + [0] * 23  # 49 rows; the other stream has taken over
+
+
+def test_of_a_pass_too_long_to_be_shared_out_the_rest_is_counted() -> None:
+    # 6 rows a step, 3 of each rank: after 9 each, rank 0 keeps half of the 1,000 rows that may be left on some ranks.
+    ranks = run_ranks(lambda: [Stream("rows", shards([3_000, 9]), max_epochs=1)], 2, 100, epoch_size=10_000)
+    given = [row for _, batches in ranks for row in rows_of(batches)]
+    assert sorted(given) == [*range(509), *range(1000, 1009)]
+    assert 500 <= ranks[0][0].mixing.planner.undelivered[0] <= 2_491
+
+
+@pytest.mark.parametrize("sizes", [[1_500, 0], [0, 0]])
+def test_a_rank_without_rows_is_an_error_unless_the_others_can_share_theirs_out(sizes: list[int]) -> None:
+    message = r"least one of 2 ranks received no row in a whole pass over the iterable stream 'rows'"
+    with pytest.raises(ValueError, match=message):
+        run_ranks(lambda: [Stream("rows", shards(sizes)), Stream("map", places(50, 1))], 2, 20)
+
+
+class _Unsendable:
+    def __reduce__(self) -> Any:
+        raise TypeError("holds an open file")
+
+
+class _OpenRows(Rows):
+    def __iter__(self) -> Any:
+        return ({**row, "file": _Unsendable()} for row in super().__iter__())
+
+
+def test_rows_that_cannot_be_sent_to_other_ranks_are_counted() -> None:
+    # In steps of 6, each rank has 2 rows left at the end of a pass of 10.
+    ranks = run_ranks(lambda: [Stream("rows", _OpenRows(10))], 2, 3)
+    times = np.bincount([row for _, batches in ranks for row in rows_of(batches)], minlength=10)
+    assert times.tolist() == [3] * 6 + [0] * 4
+    assert ranks[0][0].mixing.planner.undelivered.tolist() == [8]
+    with pytest.raises(ValueError, match="'rows'"):
+        run_ranks(lambda: [Stream("rows", _OpenRows(3))], 2, 3)
 
 
 def test_a_row_that_cannot_be_read_leaves_no_rank_waiting() -> None:
@@ -45,8 +78,10 @@ def test_a_row_that_cannot_be_read_leaves_no_rank_waiting() -> None:
 def test_a_pass_that_cannot_be_ended_on_one_rank_leaves_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     end_pass = RowSource.end_pass
 
-    def fail_on_one(source: RowSource, most: int = 10_000) -> int:
-        return end_pass(source, most) if source._rank != 1 else Path("/missing").stat().st_size
+    def fail_on_one(source: RowSource) -> None:
+        if source._rank == 1:
+            raise FileNotFoundError
+        end_pass(source)
 
     monkeypatch.setattr(RowSource, "end_pass", fail_on_one)
     errors = outcomes_of(lambda: [Stream("rows", Rows(9)), Stream("map", places(50, 1))], 2, 20)
@@ -62,19 +97,24 @@ def test_rows_that_come_on_top_of_a_batch_are_there(world_size: int, monkeypatch
     assert sum(len(rows_of(batches, 1)) for _, batches in ranks) == 60
 
 
-def test_fewer_rows_than_ranks_is_an_error_and_no_endless_search() -> None:
-    message = r"least one of 3 ranks received no row in a whole pass over the iterable streams \['rows'\]"
-    with pytest.raises(ValueError, match=message):
-        run_ranks(lambda: [Stream("rows", Rows(2)), Stream("map", places(50, 1))], 3, 20)
+# Rows on ranks: in turn, by shards of which each rank has one, or by one shard of which each rank takes every n-th row.
+_DATA = {
+    "torch": lambda length: Rows(length),
+    "one shard": lambda length: shards([length]),
+    "a shard each": lambda length: shards([length - length // 3, length // 3, 0]),
+}
 
 
-@pytest.mark.parametrize(("length", "world_size"), [(4, 3), (7, 2), (10, 1), (10, 3)])
-def test_the_end_of_a_pass_costs_a_stream_nothing_of_its_share(length: int, world_size: int) -> None:
-    ranks = run_ranks(lambda: [Stream("rows", Rows(length)), Stream("map", places(1000, 1))], world_size, 20)
+@pytest.mark.parametrize("name", _DATA)
+@pytest.mark.parametrize(("length", "world_size"), [(1, 3), (2, 3), (4, 3), (7, 2), (7, 3), (10, 1), (10, 3), (40, 3)])
+def test_rows_come_equally_often_and_take_their_share_of_each_step(name: str, length: int, world_size: int) -> None:
+    ranks = run_ranks(lambda: [Stream("rows", _DATA[name](length)), Stream("map", places(1000, 1))], world_size, 20)
     assert all(batch.plan.counts.tolist() == [3, 3] for _, batches in ranks for batch in batches)
-    times = np.bincount([row for _, batches in ranks for row in rows_of(batches)], minlength=length)
-    assert times.sum() == 60
-    assert times.max() - times.min() <= 1 + int(ranks[0][0].mixing.planner.undelivered[0])
+    every_row = [f"{row}" for row in rows_of([batch for _, batches in ranks for batch in batches])]
+    times = sorted(every_row.count(row) for row in set(every_row))
+    whole, rest = divmod(60, length)  # 20 steps of 3 rows
+    assert times == [number for number in [whole] * (length - rest) + [whole + 1] * rest if number]
+    assert ranks[0][0].mixing.planner.undelivered[0] == 0
 
 
 def test_a_pass_may_be_shorter_than_a_step() -> None:
