@@ -162,8 +162,8 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
     unread = [name for name in columns if name in chosen.telling_columns and name not in (*chosen.columns, *ignored)]
     if unread:
         raise ValueError(
-            f"{called}: {_name(chosen)} does not read the column {unread[0]!r}, whose name says that it changes what is "
-            f"learned: remove it from the data, or leave it unread, {_name(chosen)}(ignored_columns={unread})."
+            f"{called}: {_name(chosen)} does not read the column {unread[0]!r}, whose name says that it changes what "
+            f"is learned: remove it from the data, or leave it unread, {_name(chosen)}(ignored_columns={unread})."
         )
     try:
         return chosen.fitted(dataset, tokenizer)

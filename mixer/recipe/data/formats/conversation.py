@@ -139,7 +139,7 @@ def _message(value: Mapping[str, Any], column: str) -> Message:
     if is_sharegpt:
         content = {"content": message.pop("value")} if "value" in message else {}
         message = {"role": message.pop("from"), **content, **message}
-    elif "role" not in message or not value.keys() & {"content", "tool_calls", "function_call"}:
+    elif "role" not in message or ("content" not in message and message.keys() & {"value", "text", "message"}):
         raise ValueError(
             f"column {column!r} has a message with the fields {sorted(message)}: it needs role and content, or from "
             "and value."

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from os.path import commonprefix
+from os.path import commonprefix as _common  # of characters
 from typing import Any
 
 from jinja2 import TemplateError
@@ -183,10 +183,12 @@ class Rendering:
         if not opening.startswith(context):  # earlier messages are rendered differently too
             messages[number - 1] = self._marked(number - 1)
             between = str(self._render(messages)).split(_MARK)[1]
-            header = between.removeprefix(commonprefix([between, self._closing(number - 1)]))
+            header = between.removeprefix(_common([between, self._closing(number - 1)]))  # noqa: RUF071
         begin = len(opening) - len(header)
-        start = begin + len(commonprefix([header, prompt, self.text[begin:]]))
-        end = len(self.text) - len(rest) + len(commonprefix([rest, closing]))
+        start = begin + len(_common([header, prompt, self.text[begin:]]))  # noqa: RUF071
+        if opening.startswith(before) and self.text.startswith(before):
+            start = len(before)
+        end = len(self.text) - len(rest) + len(_common([rest, closing]))  # noqa: RUF071
         is_found = start <= end and self.text.startswith(opening[:start]) and self.text.endswith(rest)
         return (start, end) if is_found and prompt else None
 
