@@ -64,8 +64,8 @@ class Text(Format):
         """See `Format.encode`."""
         length = length_limit(self.max_length, tokenizer)
         if not self.pack:
-            texts = self._by_row(rows, tokenizer, task, length)
-            return [within(length, own, own) if task == "causal-lm" else _sample(own, task) for own in texts]
+            by_row = self._by_row(rows, tokenizer, task, length)
+            return [within(length, own, own) if task == "causal-lm" else _sample(own, task) for own in by_row]
         if length is None:
             raise ValueError(
                 f"{type(tokenizer).__name__} has no limit of its own: give max_length, the tokens of a block."
