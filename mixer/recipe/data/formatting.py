@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from jinja2 import TemplateError
 from transformers.utils import logging
 
 from mixer.recipe.data.formats.base import Format, Row, Sample
-from mixer.recipe.data.formats.tokens import IGNORED
+from mixer.recipe.data.formats.tokens import IGNORED, NUM_CUT
+from mixer.utils.files import read_json, write_json
 from mixer.utils.text import shortened
 
 ROWS_AT_ONCE = 1000
@@ -32,8 +34,9 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
     """Turns rows into samples by a format.
 
     The samples of a `datasets.Dataset` are cached on disk, for other ranks, processes and runs with the same rows and
-    format. Samples without a token or a label to learn are left out. The samples of a `datasets.IterableDataset` are
-    made while streaming; it can still save its state.
+    format. Samples without a token or a label to learn are left out, and answers that `max_length` cuts off are
+    counted; a warning gives both numbers. The samples of a `datasets.IterableDataset` are made while streaming; it can
+    still save its state.
 
     Args:
         dataset: The rows: a `datasets.Dataset` or `datasets.IterableDataset`.
@@ -55,7 +58,7 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
         {'input_ids': [5, 6, 2], 'labels': [5, 6, 2]}
     """
     chosen = fitted(dataset, chosen, tokenizer, task, called)
-    encode = _Encoding(chosen, tokenizer, task, called)
+    encode = _Encoding(chosen, tokenizer, task, called, dataset.features)
     options = {"batch_size": ROWS_AT_ONCE, "remove_columns": column_names(dataset)}
     encode_all = partial(dataset.map, encode, batched=True, with_indices=True, **options)
     if isinstance(dataset, datasets.IterableDataset):
@@ -69,10 +72,48 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
             f"{called}: {_name(chosen)} leaves nothing of {len(dataset)} rows: "
             f"{chosen.why_nothing(dataset.select(range(min(ROWS_AT_ONCE, len(dataset)))).to_list())}."
         )
-    if not chosen.packs and len(samples) < len(dataset):
-        text = "%s: %d of %d rows are left out: they have no token, or no label to learn within max_length."
-        logger.warning(text, called, len(dataset) - len(samples), len(dataset))
+    if encode.cut["rows"]:  # else they come from the cache
+        write_json(path.with_suffix(".json"), encode.cut)
+    elif path.with_suffix(".json").is_file():
+        encode.cut.update(read_json(path.with_suffix(".json")))
+    if not chosen.packs:
+        _warn(called, len(dataset), len(dataset) - len(samples), encode.cut)
     return samples
+
+
+def _warn(called: str, num_rows: int, num_left_out: int, cut: Mapping[str, int]) -> None:
+    """Warns of rows that are left out, and of answers that are cut off."""
+    if num_left_out:
+        text = "%s: %d of %d rows are left out: they have no token, or no label to learn within max_length."
+        if cut["wholly"]:
+            text += f" The answer of {cut['wholly']:,} of them is cut off: raise max_length, or shorten the prompts."
+        logger.warning(text, called, num_left_out, num_rows)
+    if cut["partly"]:
+        text = "%s: the end of what is learned is cut off in %d of %d rows: raise max_length, or shorten these rows."
+        logger.warning(text, called, cut["partly"], num_rows)
+
+
+def as_written(value: Any, feature: Any) -> Any:
+    """Leaves out the fields that an object of a row lacks, and that Arrow fills with `None`.
+
+    Objects in an Arrow table have the fields of all rows, so a `None` among them is taken for a missing field. Objects
+    that `datasets` stores as JSON are as they were written.
+
+    Args:
+        value: The value.
+        feature: Its feature in the data set; `None` if unknown.
+    """
+    if isinstance(value, list):
+        own = getattr(feature, "feature", feature[0] if isinstance(feature, list) else None)
+        return value if _is_json(feature) else [as_written(part, own) for part in value]
+    if not isinstance(value, dict) or _is_json(feature):
+        return value
+    features = feature if isinstance(feature, dict) else {}
+    return {name: as_written(part, features.get(name)) for name, part in value.items() if part is not None}
+
+
+def _is_json(feature: Any) -> bool:
+    return type(feature).__name__ == "Json"  # a class of datasets since 4.7
 
 
 def column_names(dataset: Any) -> list[str]:
@@ -118,6 +159,13 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
             f"{columns}."
         )
     _warn_of_lost_characters(dataset, chosen, called)
+    ignored = getattr(chosen, "ignored_columns", ())
+    unread = [name for name in columns if name in chosen.telling_columns and name not in (*chosen.columns, *ignored)]
+    if unread:
+        raise ValueError(
+            f"{called}: {_name(chosen)} does not read the column {unread[0]!r}, whose name says that it changes what "
+            f"is learned: remove it from the data, or leave it unread, {_name(chosen)}(ignored_columns={unread})."
+        )
     try:
         return chosen.fitted(dataset, tokenizer)
     except (ValueError, OSError) as error:
@@ -201,15 +249,23 @@ def _name(chosen: Format) -> str:
 
 @dataclass(frozen=True)
 class _Encoding:
-    """Turns a batch of rows, given by columns, into samples; drops samples with nothing to learn."""
+    """Turns a batch of rows, given by columns, into samples; drops samples with nothing to learn.
+
+    It counts rows, and those of them whose labels `max_length` cuts off, wholly or partly.
+    """
 
     chosen: Format
     tokenizer: Any
     task: str
     called: str
+    features: Mapping[str, Any] | None
+    cut: Counter[str] = field(default_factory=Counter)
 
     def __call__(self, columns: Mapping[str, Sequence[Any]], numbers: Sequence[int]) -> dict[str, list[Any]]:
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        if self.chosen.reads_objects:
+            features = self.features or {}
+            rows = [{name: as_written(value, features.get(name)) for name, value in row.items()} for row in rows]
         try:
             samples = self.chosen.encode(rows, self.tokenizer, self.task)
         except _ROW_ERRORS as error:
@@ -229,8 +285,12 @@ class _Encoding:
         return "", error
 
     def _is_learned(self, sample: Sample) -> bool:
-        labels = sample.get("labels")
+        num_cut, labels = sample.pop(NUM_CUT, 0), sample.get("labels")
+        is_learned = bool(sample["input_ids"])
         if isinstance(labels, list):
             learned = labels[1:] if self.task == "causal-lm" else labels  # no token predicts the first one
-            return any(label != IGNORED for label in learned)
-        return bool(sample["input_ids"])
+            is_learned = any(label != IGNORED for label in learned)
+        self.cut["rows"] += 1
+        if num_cut:
+            self.cut["partly" if is_learned else "wholly"] += 1
+        return is_learned

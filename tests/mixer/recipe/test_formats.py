@@ -79,7 +79,10 @@ def test_rows_of_which_no_label_is_left_are_left_out_and_counted(monkeypatch: py
     monkeypatch.setattr("mixer.recipe.data.formatting.logger.warning", lambda text, *values: said.append(text % values))
     rows = [{"q": "abcdef", "a": "x"}, {"q": "a", "a": "b"}, {"q": "aaaa", "a": "y"}]
     assert [learned(sample) for sample in made(rows, Prompt("{q}", "{a}", 4))] == ["b<|endoftext|>"]
-    assert said == ["streams.s: 2 of 3 rows are left out: they have no token, or no label to learn within max_length."]
+    assert said == [
+        "streams.s: 2 of 3 rows are left out: they have no token, or no label to learn within max_length."
+        " The answer of 2 of them is cut off: raise max_length, or shorten the prompts."
+    ]
     with pytest.raises(ValueError, match=r"streams\.s: Prompt leaves nothing of 1 rows"):
         made(rows[:1], Prompt("{q}", "{a}", 4))
 

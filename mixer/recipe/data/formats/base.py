@@ -17,6 +17,9 @@ class Format(ABC):
 
     version: ClassVar[int] = 1  # raise it when the same rows give other samples than before
     tasks: ClassVar[Sequence[str]]  # the model tasks it makes samples for
+    # Columns whose names say that they change the samples: refused unless read, or named by `ignored_columns`.
+    telling_columns: ClassVar[Sequence[str]] = ()
+    reads_objects: ClassVar[bool] = False  # whether a field that Arrow filled with None in an object is left out
 
     @property
     def packs(self) -> bool:

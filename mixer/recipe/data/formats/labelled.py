@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import datasets
 
 from mixer.recipe.data.formats.base import Format, Row, Sample
-from mixer.recipe.data.formats.tokens import check_max_length, length_limit, texts_of
+from mixer.recipe.data.formats.tokens import WEIGHTS, check_max_length, length_limit, texts_of
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Labelled(Format):
         label: The column of labels.
         max_length: Most tokens of a sample; the rest is cut off. Default: the tokenizer's limit, if it has one.
         labels: Class names in the order of their numbers. Default: the words in the training data.
+        ignored_columns: Columns to leave unread that would be refused by their names, such as `weight`.
 
     Raises:
         ValueError: If `max_length` is below 2, or a label occurs twice.
@@ -31,12 +32,14 @@ class Labelled(Format):
 
     version: ClassVar[int] = 2
     tasks: ClassVar[Sequence[str]] = ("sequence-classification", "encoder")
+    telling_columns: ClassVar[Sequence[str]] = WEIGHTS
 
     text: str = "text"
     text_pair: str | None = None
     label: str = "label"
     max_length: int | None = None
     labels: list[str] | None = None
+    ignored_columns: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_max_length(self.max_length, "Labelled")

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mixer.recipe.data.formats.base import Format, Row, Sample
-from mixer.recipe.data.formats.tokens import IGNORED, check_max_length, end_of_text, length_limit, text_of, without_end
+from mixer.recipe.data.formats.tokens import (
+    IGNORED,
+    NUM_CUT,
+    WEIGHTS,
+    check_max_length,
+    end_of_text,
+    length_limit,
+    text_of,
+    within,
+    without_end,
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,7 @@ class Prompt(Format):
         max_length: Most tokens of a sample; the rest is cut off. An encoder-decoder model has the limit for prompt and
             completion each. Default: the tokenizer's limit, if it has one.
         train_on_prompt: Whether the prompt is learned too.
+        ignored_columns: Columns to leave unread that would be refused by their names, such as `weight` and `system`.
 
     Raises:
         ValueError: If a template cannot be read or names no column, or `max_length` is below 2.
@@ -32,11 +43,13 @@ class Prompt(Format):
 
     version: ClassVar[int] = 3
     tasks: ClassVar[Sequence[str]] = ("causal-lm", "seq2seq-lm")
+    telling_columns: ClassVar[Sequence[str]] = (*WEIGHTS, "system", "system_prompt", "tools", "functions")
 
     prompt: str
     completion: str
     max_length: int | None = None
     train_on_prompt: bool = False
+    ignored_columns: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_max_length(self.max_length, "Prompt")
@@ -70,8 +83,11 @@ class Prompt(Format):
                 raise ValueError("an encoder-decoder model does not learn its prompt: leave train_on_prompt at False.")
             cut = {"truncation": length is not None, "max_length": length}
             inputs = tokenizer(prompts, **cut)["input_ids"]
-            labels = tokenizer(text_target=completions, **cut)["input_ids"]
-            return [{"input_ids": read, "labels": learned} for read, learned in zip(inputs, labels, strict=True)]
+            labels = tokenizer(text_target=completions, verbose=False)["input_ids"]
+            return [
+                {"input_ids": read, **_target(completion, learned, tokenizer, length)}
+                for read, completion, learned in zip(inputs, completions, labels, strict=True)
+            ]
         end = end_of_text(tokenizer)
         inputs = tokenizer(prompts, verbose=False)["input_ids"]
         labels = tokenizer(completions, add_special_tokens=False, verbose=False)["input_ids"]
@@ -82,7 +98,14 @@ class Prompt(Format):
 
     def _sample(self, prompt: list[int], completion: list[int], length: int | None) -> Sample:
         ignored = prompt if self.train_on_prompt else [IGNORED] * len(prompt)
-        return {"input_ids": (prompt + completion)[:length], "labels": (ignored + completion)[:length]}
+        return within(length, prompt + completion, ignored + completion)
+
+
+def _target(completion: str, tokens: list[int], tokenizer: Any, length: int | None) -> Sample:
+    if length is None or len(tokens) <= length:
+        return {"labels": tokens}
+    labels = tokenizer(text_target=completion, truncation=True, max_length=length)["input_ids"]
+    return {"labels": labels, NUM_CUT: len(tokens) - len(labels)}
 
 
 class _Fill(string.Formatter):

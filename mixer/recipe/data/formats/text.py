@@ -6,7 +6,15 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from mixer.recipe.data.formats.base import Format, Row, Sample
-from mixer.recipe.data.formats.tokens import check_max_length, end_of_text, length_limit, texts_of, without_end
+from mixer.recipe.data.formats.tokens import (
+    WEIGHTS,
+    check_max_length,
+    end_of_text,
+    length_limit,
+    texts_of,
+    within,
+    without_end,
+)
 
 
 @dataclass(frozen=True)
@@ -25,16 +33,19 @@ class Text(Format):
         column: The column of texts.
         max_length: Tokens of a block, or most tokens of a row. Default: the tokenizer's limit, if it has one.
         pack: Whether to pack texts into blocks. Otherwise each row is a sample, cut off after `max_length` tokens.
+        ignored_columns: Columns to leave unread that would be refused by their names, such as `weight`.
 
     Raises:
         ValueError: If `max_length` is below 2.
     """
 
     tasks: ClassVar[Sequence[str]] = ("causal-lm", "masked-lm")
+    telling_columns: ClassVar[Sequence[str]] = WEIGHTS
 
     column: str = "text"
     max_length: int | None = None
     pack: bool = True
+    ignored_columns: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_max_length(self.max_length, "Text")
@@ -53,7 +64,8 @@ class Text(Format):
         """See `Format.encode`."""
         length = length_limit(self.max_length, tokenizer)
         if not self.pack:
-            return [_sample(tokens, task) for tokens in self._by_row(rows, tokenizer, task, length)]
+            by_row = self._by_row(rows, tokenizer, task, length)
+            return [within(length, own, own) if task == "causal-lm" else _sample(own, task) for own in by_row]
         if length is None:
             raise ValueError(
                 f"{type(tokenizer).__name__} has no limit of its own: give max_length, the tokens of a block."
@@ -67,12 +79,11 @@ class Text(Format):
     def _by_row(self, rows: Sequence[Row], tokenizer: Any, task: str, length: int | None) -> list[list[int]]:
         texts = texts_of(rows, self.column)
         if task == "masked-lm":  # special tokens at the end stay
-            cut: list[list[int]] = tokenizer(texts, truncation=length is not None, max_length=length)["input_ids"]
+            encoded: list[list[int]] = tokenizer(texts, truncation=length is not None, max_length=length)["input_ids"]
         else:
             end = end_of_text(tokenizer)
-            whole = tokenizer(texts, verbose=False)["input_ids"]
-            cut = [[*without_end(tokens, end), end][:length] for tokens in whole]
-        return [tokens if text else [] for text, tokens in zip(texts, cut, strict=True)]
+            encoded = [[*without_end(own, end), end] for own in tokenizer(texts, verbose=False)["input_ids"]]
+        return [tokens if text else [] for text, tokens in zip(texts, encoded, strict=True)]
 
 
 def cut_into_blocks(documents: Iterable[Sequence[int]], length: int) -> list[list[int]]:

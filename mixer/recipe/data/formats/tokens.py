@@ -5,9 +5,11 @@ import decimal
 from collections.abc import Sequence
 from typing import Any
 
-from mixer.recipe.data.formats.base import Row
+from mixer.recipe.data.formats.base import Row, Sample
 
 IGNORED = -100  # the label of a token without a loss
+NUM_CUT = "num_cut"  # field of a sample: how many of its labels max_length cuts off; removed before training
+WEIGHTS = ("weight", "weights", "sample_weight")  # columns of data sets with weighted rows
 
 # Tokenizers without a limit have a huge number as their limit.
 _NO_LIMIT = 1_000_000
@@ -49,6 +51,13 @@ def length_limit(max_length: int | None, tokenizer: Any) -> int | None:
         return max_length
     own = int(tokenizer.model_max_length)
     return own if own < _NO_LIMIT else None
+
+
+def within(length: int | None, tokens: Sequence[int], labels: Sequence[int]) -> Sample:
+    """Makes a sample that is cut off after `length` tokens; `NUM_CUT` counts the labels that this loses, if any."""
+    sample: Sample = {"input_ids": list(tokens[:length]), "labels": list(labels[:length])}
+    lost = 0 if length is None else sum(label != IGNORED for label in labels[length:])
+    return {**sample, NUM_CUT: lost} if lost else sample
 
 
 def check_max_length(max_length: int | None, called: str) -> None:
