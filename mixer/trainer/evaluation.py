@@ -127,8 +127,8 @@ def _may_be_computed(key: str, trainer: Trainer, has_metrics: bool) -> bool:
     if not is_loss and not all(map(_is_ours, adds)):
         return True
     # Other metrics may be averages over several sets.
-    by_name = is_loss and isinstance(sets, dict)
-    return has_metrics and (not by_name or any(key.startswith(f"{_PREFIX}{name}_") for name in ("mean", *sets)))
+    prefixes = [f"{_PREFIX}{name}_" for name in ("mean", *sets)] if is_loss and isinstance(sets, dict) else [_PREFIX]
+    return has_metrics and key.startswith(tuple(prefixes))
 
 
 def _evaluates_itself(trainer: Trainer) -> bool:

@@ -482,7 +482,7 @@ class MixingMixin(Trainer):
         return self._parts.resuming.first_epoch(begin, max_steps, num_steps, num_epochs, *args, **kwargs)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        super()._issue_warnings_after_load(self._training.loaded(load_result))  # type: ignore[no-untyped-call]
+        super()._issue_warnings_after_load(self._training.loaded(load_result))
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         self._parts.resuming.run_epoch(super()._run_epoch, *args, **kwargs)

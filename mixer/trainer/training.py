@@ -144,15 +144,17 @@ class Training:
         Raises:
             ValueError: If weights are left out and `allow_inexact` is not set.
         """
-        is_resuming, trainer = self._is_beginning, self._trainer
+        is_resuming = self._is_beginning
+        trainer: Any = self._trainer
         checkpoint = str(self._parts.resuming.checkpoint if is_resuming else trainer.state.best_model_checkpoint)
         left = loaded_whole(trainer.model, result, Path(checkpoint))
         self._check_loaded(left, checkpoint)
         return left
 
     def _check_loaded(self, left: Any, checkpoint: str) -> None:
+        model: Any = self._trainer.model
         if any(left) and not self._run.options.allow_inexact:
-            raise ValueError(refusal_of_weights(self._trainer.model, left, checkpoint))
+            raise ValueError(refusal_of_weights(model, left, checkpoint))
 
     # ---- The loader, whose first request begins the run ----
 
