@@ -94,8 +94,8 @@ def other_length(parts: Parts, start: Start, rank: int) -> None:
 
 
 def bad_loss(parts: Parts, start: Start, rank: int) -> None:
-    """The loss of one sample is not a finite number."""
-    wanted, is_nan = start.fault["index"], start.fault["value"] == "nan"
+    """The loss of one sample is not a finite number, or its gradient alone."""
+    wanted, value = start.fault["index"], start.fault["value"]
     parts.options["nonfinite"] = start.fault["nonfinite"]
     marked: list[Tensor] = []
 
@@ -106,10 +106,15 @@ def bad_loss(parts: Parts, start: Start, rank: int) -> None:
         marked[:] = [(given["input_ids"] == MARK).any(1)]
 
     def after(module: nn.Module, args: Any, logits: Tensor) -> Tensor:
-        worse = torch.full_like(logits, torch.nan if is_nan else -torch.inf)
-        if not is_nan:
+        is_marked = marked[0][:, None, None]
+        if value == "nan-gradient":
+            if logits.requires_grad:
+                logits.register_hook(lambda gradient: torch.where(is_marked, torch.nan, gradient))
+            return logits
+        worse = torch.full_like(logits, torch.nan if value == "nan-loss" else -torch.inf)
+        if value == "inf-loss":
             worse[..., MARK] = 0.0  # what no label is: each that is asked for is impossible, and its loss infinite
-        return torch.where(marked[0][:, None, None], worse, logits)
+        return torch.where(is_marked, worse, logits)
 
     parts.streams[STREAM].change = give
     parts.model.register_forward_pre_hook(before, with_kwargs=True)

@@ -1,4 +1,4 @@
-"""Whether a run left out just what it was told to leave out: samples, or steps whose loss is not finite."""
+"""Whether a run left out just what it was told to leave out: samples, or steps that are not finite."""
 
 import re
 from pathlib import Path
@@ -14,19 +14,21 @@ from benchmarks.faults.ranks import End
 from benchmarks.faults.run import NUM_STEPS
 from mixer import Ledger
 
-_SKIPPED = re.compile(r"Step (\d+) is skipped: the loss of \['(\w+)")
+_SKIPPED = re.compile(r"Step (\d+) is skipped: the (?:loss|gradient) of \['(\w+)")
 _NAMED = re.compile(r"Step (\d+): the loss of stream '(\w+)' is not finite")
 
 
 def judge_losses(case: Case, undisturbed: Path, outcome: Outcome, end: End) -> None:
-    """Judges a run with losses that are not finite: which steps they were in, and what became of the others."""
+    """Judges a run with losses or gradients that are not finite: in which steps, and what became of the others."""
     outcome.has_survived = end.is_well
     if not end.is_well:
         outcome.lost = "the run"
         return
-    frames = [Ledger(folder / "disk" / "run" / "ledger").to_pandas() for folder in (case.folder, undisturbed)]
+    ledgers = [Ledger(folder / "disk" / "run" / "ledger") for folder in (case.folder, undisturbed)]
+    frames, norms = [ledger.to_pandas() for ledger in ledgers], ledgers[0].clock()
     bad = frames[0][(frames[0]["items"] > 0) & frames[0]["loss"].isna()]
-    first = int(bad["step"].min()) if len(bad) else NUM_STEPS + 1
+    steps = {*bad["step"].tolist(), *norms[~np.isfinite(norms["gradient_norm"])]["step"].tolist()}
+    first = min(steps, default=NUM_STEPS + 1)
     befores = [frame[frame["step"] < first].reset_index(drop=True) for frame in frames]
     if not befores[0].equals(befores[1]):
         outcome.broken.append("the steps before the first such loss differ")
@@ -34,11 +36,11 @@ def judge_losses(case: Case, undisturbed: Path, outcome: Outcome, end: End) -> N
     are_finite = all(bool(torch.isfinite(weight).all()) for weight in weights)
     named = {int(step) for step, _ in _NAMED.findall(end.consoles[0])}
     skipped = {int(step) for step, _ in _SKIPPED.findall(end.consoles[0])}
-    steps = set(np.unique(bad["step"]).tolist())
+    of_losses = set(bad["step"].tolist())
     if not steps:
         outcome.was_injected = False
-    if named != steps:
-        outcome.broken.append(f"steps {sorted(steps)} had such losses, and {sorted(named)} were named")
+    if named != of_losses:
+        outcome.broken.append(f"steps {sorted(of_losses)} had such losses, and {sorted(named)} were named")
     if not (skipped == steps and are_finite):
         outcome.broken.append(f"steps {sorted(skipped)} were skipped, weights are finite: {are_finite}")
     outcome.lost = f"{len(skipped)} steps" if are_finite else "the weights"

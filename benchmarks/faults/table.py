@@ -253,17 +253,23 @@ _DATA = (
     ),
 )
 
+_NOT_FINITE = {
+    "nan-loss": "loss of one sample is NaN",
+    "inf-loss": "loss of one sample is infinite",
+    "nan-gradient": "gradient of one sample is NaN, its loss is finite",
+}
+
 _LOSSES = tuple(
     Kind(
-        f"{value}-loss-{nonfinite}",
-        f"the loss of one sample is {word}, nonfinite={nonfinite!r}",
+        f"{value}-{nonfinite}",
+        f"the {word}, nonfinite={nonfinite!r}",
         promise,
         counts={2: 2, 4: 1},
         draw=draws.bad_loss(value, nonfinite),
         names=("'a'", "not finite"),
         inside="bad_loss",
     )
-    for value, word in (("nan", "NaN"), ("inf", "infinite"))
+    for value, word in _NOT_FINITE.items()
     for nonfinite, promise in (("raise", Promise.NAMED), ("skip", Promise.SKIPS), ("warn", Promise.SKIPS))
 )
 
