@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from mixer.utils.recorded_arguments import NamesArguments
+from mixer.utils.recorded_arguments import names_arguments
 from mixer.utils.validation import MAX_SAMPLES_PER_STEP, MOST_COUNT, finite_number, whole_number
 
 _COUNTS = ("step", "step_in_epoch", "num_epochs_done", "num_samples", "num_tokens", "samples_in_epoch")
 
 
+@names_arguments
 @dataclass(frozen=True)
-class Budget(NamesArguments):
+class Budget:
     """Length of a run: it ends at the first limit reached.
 
     Args:

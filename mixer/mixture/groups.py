@@ -7,13 +7,14 @@ import numpy as np
 
 from mixer.mixture.stream import Stream
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
-from mixer.utils.recorded_arguments import NamesArguments
+from mixer.utils.recorded_arguments import names_arguments
 
 _MAX_SWEEPS = 200
 
 
+@names_arguments
 @dataclass(frozen=True)
-class Grouping(NamesArguments):
+class Grouping:
     """One partition of the streams into groups: `Stream.groups[name]` is a stream's group.
 
     Args:

@@ -1,6 +1,7 @@
 """Streams: the named data sources of a mixture, and checks of several together."""
 
 import hashlib
+import logging
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,23 +10,23 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from transformers.utils import logging
 
 from mixer.mixture.bad_samples import OnSampleError, Skipping, check_choice
 from mixer.mixture.cursor import GrowingDataset
 from mixer.mixture.splits import find_held_out
 from mixer.policies.contract import Mixture
 from mixer.utils.arrays import Int64Array
-from mixer.utils.recorded_arguments import NamesArguments
+from mixer.utils.recorded_arguments import names_arguments
 from mixer.utils.text import safe_name, safe_names
 
-logger = logging.get_logger(__name__)
+logger = logging.getLogger(__name__)
 # Libraries of datasets, which take seconds to import.
 _LIBRARIES = ("torch.utils.data", "datasets")
 
 
+@names_arguments
 @dataclass(frozen=True)
-class Stream(NamesArguments):
+class Stream:
     """A data source of a mixture.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 
 from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray
-from mixer.utils.recorded_arguments import NamesArguments
+from mixer.utils.recorded_arguments import names_arguments
 from mixer.utils.text import did_you_mean, first_of, listed
 
 _MOST_VARIANCE = 1e6  # more, or what is not finite, counts as this
@@ -18,8 +18,9 @@ STEERING = frozenset({"alignment", "branches"})  # what a policy needs if it rea
 Kind = Literal["average", "worst"]
 
 
+@names_arguments
 @dataclass(frozen=True)
-class Objective(NamesArguments):
+class Objective:
     """What a run is to lower: the losses of targets.
 
     Targets are named evaluation sets, which need not be streams. Rows that steer the mixture are apart from rows that

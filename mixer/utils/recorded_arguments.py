@@ -1,10 +1,11 @@
 """Objects that record their constructor's arguments, and their representation as plain data."""
 
 import copy
+import functools
 import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,8 @@ FLOAT = "float"
 # Longer lists and larger arrays are data, not settings.
 _MOST_ITEMS = 10_000
 _MOST_LEVELS = 20
+
+T = TypeVar("T")
 
 
 # What users call what options here call otherwise.
@@ -41,25 +44,30 @@ def check_keywords(names: Iterable[str], known: Sequence[str], owner: str) -> No
         raise TypeError(f"{owner} has no argument {name!r}.{hint or there_are}")
 
 
-class NamesArguments:
-    """Suggests the keyword argument that was meant if there is none of a given name."""
+def names_arguments(kind: type[T]) -> type[T]:
+    """Makes a class suggest the keyword argument that was meant if there is none of a given name."""
+    make: Any = kind.__init__  # type: ignore[misc]  # of that very class
 
-    def __new__(cls, *_: Any, **kwargs: Any) -> Self:
-        """Creates the object, once its keyword arguments are known to exist."""
-        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            check_keywords(kwargs, [parameter.name for parameter in parameters], cls.__name__)
-        return super().__new__(cls)
+    @functools.wraps(make)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        check_keywords(kwargs, list(inspect.signature(make).parameters)[1:], kind.__name__)
+        make(self, *args, **kwargs)
+
+    kind.__init__ = made  # type: ignore[misc]
+    return kind
 
 
-class KeepsArguments(NamesArguments):
-    """Records the arguments of its constructor."""
+class KeepsArguments:
+    """Records the arguments of its constructor, and suggests the one that was meant if one does not exist."""
 
     _given_arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Creates the object and records its arguments; a copy keeps the original's."""
-        made = super().__new__(cls, *args, **kwargs)
+        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            check_keywords(kwargs, [parameter.name for parameter in parameters], cls.__name__)
+        made = super().__new__(cls)
         given = tuple(map(_copied, args)), {name: _copied(value) for name, value in kwargs.items()}
         object.__setattr__(made, "_given_arguments", given)  # frozen dataclasses, too
         return made

@@ -272,7 +272,7 @@ def test_tasks_have_folders_in_the_run_and_streams_are_not_called_so(tmp_path: P
         folder = folder_of_task(tmp_path, place, name)
         folder.mkdir()
         assert folder.resolve().parent == tmp_path.resolve()
-    for name in ("a\nb", "\x1b[31m", "\u202eabc", "\x00", "\ud800", "a/b"):
+    for name in ("a\nb", "\x1b[31m", "\u202eabc", "\x00", "\ud800"):
         with pytest.raises(ValueError, match="name"):
             Stream(name, range(3))
 

@@ -74,7 +74,7 @@ def test_one_document_says_everything(written: Path, as_json: Callable[..., Any]
 def test_the_objective_is_shown_with_the_rows_that_judge(
     written: Path, as_json: Callable[..., Any], printed: Runs
 ) -> None:
-    options = ("--streams.sums.validation", "8", "--objective", "sums")
+    options = ("--streams.sums.validation", "8", "--objective", "sums", "--mixing", "MarginalValue")
     document = as_json(written, *options)
     size = document["streams"][0]["validation"]["size"]
     judging = size - round(size / 4)

@@ -10,13 +10,14 @@ from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.stream import Stream, describe
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
-from mixer.utils.recorded_arguments import NamesArguments
+from mixer.utils.recorded_arguments import names_arguments
 
 logger = logging.get_logger(__name__)
 
 
+@names_arguments
 @dataclass(frozen=True)
-class Probing(NamesArguments):
+class Probing:
     """Options for measuring per-stream gradients; see `GradientProbe`.
 
     Args:

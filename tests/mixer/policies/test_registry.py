@@ -84,7 +84,7 @@ def test_weights_by_name_or_in_order_and_functions_are_policies(mixing: Any) -> 
 @pytest.mark.parametrize(
     ("mixing", "error", "message"),
     [
-        ("unifrom", ValueError, r"no policy is called 'unifrom'.*'Proportional'.*Did you mean 'Uniform'\?"),
+        ("unifrom", ValueError, r"no policy is called 'unifrom'. Did you mean 'Uniform'\?.*Proportional"),
         ("Scheduled", ValueError, r"needs \['points'\]; give an instance"),
         (WarmUp, TypeError, r"mixing is the class WarmUp; give an instance: mixing=WarmUp\(\.\.\.\)"),
         *[(mixing, TypeError, f"got {type(mixing).__name__}") for mixing in (3, 0.5, None, b"uniform", {1, 2})],

@@ -30,7 +30,7 @@ def test_schedules_names_functions_numbers_and_nothing_are_schedules() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ("rmap", ValueError, r"batch_size: no schedule is called 'rmap'.*'Ramp'.*Did you mean 'Ramp'\?"),
+        ("rmap", ValueError, r"batch_size: no schedule is called 'rmap'. Did you mean 'Ramp'\?.*Seesaw"),
         ("ramp", ValueError, r"batch_size: Ramp needs \['final', 'over'\]; give an instance"),
         (Ramp, TypeError, r"batch_size is the class Ramp; give an instance: batch_size=Ramp\(\.\.\.\)"),
         (0, ValueError, "batch_size must be at least 1 sample, got 0"),

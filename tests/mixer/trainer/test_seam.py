@@ -28,11 +28,11 @@ def test_the_installed_trainer_has_every_name_and_a_renamed_one_is_found(monkeyp
     assert set(seam.missing_names(type("Renamed", (), {}))) == {*seam.OVERRIDDEN, *seam.USED}
 
 
-def test_the_names_that_are_overridden_at_most_twelve_and_used_are_those_of_the_lists() -> None:
+def test_the_names_that_are_overridden_at_most_fifteen_and_used_are_those_of_the_lists() -> None:
     own = [kind for kind in MixingTrainer.__mro__ if kind.__module__.startswith("mixer.")]
     overridden = {name for kind in own for name in vars(kind) if name in dir(Trainer) and re.match("_[a-z]", name)}
     assert overridden == set(seam.OVERRIDDEN)
-    assert len(overridden) <= 12
+    assert len(overridden) <= 15
     used = {
         node.attr
         for path in ROOT.rglob("*.py")

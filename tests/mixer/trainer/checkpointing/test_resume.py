@@ -276,7 +276,7 @@ def test_what_cannot_be_resumed_from_says_which_file_is_wrong_and_what_to_do(tmp
 
     with pytest.raises(ValueError, match=r"No valid checkpoint found in output directory \(.*\)\. To start over"):
         resume(True)
-    with pytest.raises(ValueError, match=r"the folder does not exist.*start over"):
+    with pytest.raises(ValueError, match=r"the folder does not exist.*Start over"):
         resume(str(tmp_path / "checkpoint-3"))
     build(tmp_path).train()
     (tmp_path / "checkpoint-8" / "rng_state.pth").write_bytes(b"torn")
