@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -50,7 +51,7 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         OSError: If it cannot be written; the error names the file, and the previous content remains.
     """
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")  # ranks may write the same file of a cache
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with new_file(temporary) as file:
