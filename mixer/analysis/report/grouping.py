@@ -89,11 +89,11 @@ def _one_stream(streams: Mapping[str, pd.DataFrame], clock: pd.DataFrame) -> pd.
     with np.errstate(invalid="ignore", divide="ignore"):  # a step may have no item of these streams
         loss = sums["loss"] / np.where(sums["items"] > 0, sums["items"], np.nan)
         passes, coverage = (np.cumsum(sums[name]) / size for name in ("seen", "covered"))
-    columns: dict[str, Any] = {name: sums[name] for name in ("weight", "policy_weight", "count", "items", "tokens")} | {
+    summed: dict[str, Any] = {name: sums[name] for name in ("weight", "policy_weight", "count", "items", "tokens")} | {
         "loss": loss
     }
-    columns |= {"seen": np.cumsum(sums["seen"]), "coverage": coverage, "passes": passes, "active": sums["active"] > 0}
-    return clock[["step", "epoch", "samples"]].assign(**columns)
+    summed |= {"seen": np.cumsum(sums["seen"]), "coverage": coverage, "passes": passes, "active": sums["active"] > 0}
+    return clock[["step", "epoch", "samples"]].assign(**summed)
 
 
 def _mean_losses(evaluations: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -84,8 +84,8 @@ def made(rows: Any, template: str, chosen: Format | None = None, **changes: Any)
 def rendered(template: str, messages: Any, **arguments: Any) -> list[int]:
     """The tokens of the tokenizer's own template."""
     tokenizer = byte_level(chat_template=template, bos_token="<|endoftext|>")
-    tokens: list[int] = tokenizer.apply_chat_template(messages, return_dict=True, **arguments)["input_ids"]
-    return tokens
+    encoded: Any = tokenizer.apply_chat_template(messages, return_dict=True, **arguments)
+    return list(encoded["input_ids"])
 
 
 def learned(sample: dict[str, Any]) -> list[str]:
@@ -95,7 +95,7 @@ def learned(sample: dict[str, Any]) -> list[str]:
         if label != -100:
             own.append(label)
         elif own:
-            texts.append(byte_level().decode(own))
+            texts.append(str(byte_level().decode(own)))
             own = []
     return texts
 
@@ -151,7 +151,7 @@ class TestColumns:
     def test_documents_and_variables_of_the_template(self) -> None:
         documents = [{"title": "a", "text": "b"}, {"title": "c", "text": "d"}]
         variables = {"style": "short"}
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"messages": TALK, "documents": documents, "chat_template_kwargs": variables},
             {"messages": TALK, "documents": [], "chat_template_kwargs": None},
         ]
