@@ -11,6 +11,7 @@ import datasets
 from torch import nn
 from transformers import Trainer
 from transformers.trainer_utils import unwrap_peft_model
+from transformers.utils import logging
 
 from mixer.gradients.probe.plain_forward import is_fused
 from mixer.loading.preprocessing import Preprocess, preprocessed_now
@@ -22,6 +23,11 @@ from mixer.trainer.hooks import ForwardResult, StepHook
 _IMAGES = {"image", "images"}
 # SFTTrainer reads a stream with all columns of one of these, or with the column dataset_text_field.
 _SFT_FORMATS = ({"messages"}, {"conversations"}, {"prompt", "completion"}, {"input_ids"})
+# Columns, and fields of turns, that say what is read or learned, and that SFTTrainer drops.
+_DROPPED_COLUMNS = ("system", "system_prompt", "functions", "documents", "weight", "weights", "sample_weight")
+_DROPPED_FIELDS = ("weight", "train", "training", "function_call")
+
+logger = logging.get_logger(__name__)
 
 
 def check_kinds(streams: Sequence[Stream], trainer: str) -> None:
@@ -78,6 +84,27 @@ def check_sft(stream: Stream, args: Any, formats: bool) -> None:
             f"so its whole text would count for the loss. Convert it to 'messages', or leave assistant_only_loss at "
             f"False."
         )
+    if not formats and "input_ids" not in columns and (dropped := _dropped(sample)):
+        logger.warning(
+            "Stream %r: SFTTrainer drops %s, so that it changes nothing. Put a system prompt into the messages, rename "
+            "'functions' to 'tools', take out what is not to be learned; then remove the column.",
+            stream.name,
+            " and ".join(dropped),
+        )
+
+
+def _dropped(sample: Mapping[str, Any]) -> list[str]:
+    """Names the columns of a sample, and the fields of its turns, that SFTTrainer drops."""
+    turns = [
+        turn for name in ("messages", "conversations", "prompt", "completion") for turn in _turns(sample.get(name))
+    ]
+    fields = [name for name in _DROPPED_FIELDS if any(name in turn for turn in turns)]
+    columns = [name for name in _DROPPED_COLUMNS if name in sample]
+    return [*(f"the column {name!r}" for name in columns), *(f"the field {name!r} of turns" for name in fields)]
+
+
+def _turns(value: Any) -> list[Any]:
+    return [turn for turn in value if isinstance(turn, Mapping)] if isinstance(value, list) else []
 
 
 def first_sample(stream: Stream) -> dict[str, Any]:

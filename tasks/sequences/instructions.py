@@ -49,6 +49,7 @@ def instructions(
     answer: str = "{answer}",
     evaluation_split: str = "test",
     max_length: int | None = None,
+    ignored_columns: Sequence[str] = (),
     max_samples: int | None = None,
     max_evaluation_samples: int | None = None,
     seed: int = 0,
@@ -69,6 +70,7 @@ def instructions(
         answer: Template of the answer. For those of O-LoRA: `" {label}"`.
         evaluation_split: Which file is evaluated on.
         max_length: Most tokens of a sample; see the format `Prompt`.
+        ignored_columns: Columns to leave unread; see the format `Prompt`.
         max_samples: Most training samples of a task, drawn by the seed; `None` takes all.
         max_evaluation_samples: The same of evaluation: each is answered anew at every evaluation.
         seed: Seed of what is drawn and held out.
@@ -85,7 +87,7 @@ def instructions(
     for name, most in (("max_samples", max_samples), ("max_evaluation_samples", max_evaluation_samples)):
         if most is not None:
             check_count(f"instructions: {name}", most, 1, "None takes all")
-    chosen = Prompt(prompt, answer, max_length)
+    chosen = Prompt(prompt, answer, max_length, ignored_columns=ignored_columns)
 
     def samples(rows: Any, most: int | None, key: tuple[int, int], called: str) -> Any:
         if most is not None and most < len(rows):

@@ -90,7 +90,8 @@ def test_what_is_cut_off_is_counted_by_the_rows(written: Path, as_json: Callable
     assert sums["training"]["size"] == 15
     assert sums["training"]["lengths"]["quantiles"]["0.5"] == 13
     shares = {"share_cut": 0.25, "share_lost": pytest.approx(5 * (38 - 16) / (15 * 13 + 5 * 38))}
-    assert sums["truncation"] == {"max_length": 16, "num_rows": 20, "num_cut": 5, **shares}
+    answers = {"num_unlearned": 5, "num_learned_partly": 0}
+    assert sums["truncation"] == {"max_length": 16, "num_rows": 20, "num_cut": 5, **shares, **answers}
 
 
 def test_validation_rows_that_are_trained_on_end_a_strict_look(

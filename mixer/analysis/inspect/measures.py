@@ -14,6 +14,7 @@ from mixer.analysis.inspect.duplicates import digest
 from mixer.analysis.inspect.reading import Faults, SampleReading
 from mixer.models.labels import LABEL_COLUMNS
 from mixer.recipe.data.formats.tokens import IGNORED, length_limit
+from mixer.recipe.data.formatting import readable
 from mixer.recipe.streams import BuiltStream
 from mixer.utils.arrays import Int64Array, UInt64Array
 from mixer.utils.console import Result
@@ -66,6 +67,8 @@ class Truncation:
         num_cut: Number of these that are longer.
         share_cut: Share of these that are longer.
         share_lost: Share of their tokens beyond the limit.
+        num_unlearned: Number of rows of which all that would be learned is cut off, so that they are left out.
+        num_learned_partly: Number of other rows of which a part of what would be learned is cut off.
     """
 
     max_length: int
@@ -73,6 +76,8 @@ class Truncation:
     num_cut: int
     share_cut: float
     share_lost: float
+    num_unlearned: int = 0
+    num_learned_partly: int = 0
 
 
 class Measures(Result):
@@ -263,13 +268,19 @@ def truncation_of(built: BuiltStream, tokenizer: Any, task: str, most_rows: int,
         return None
     unlimited = replace(chosen, max_length=_NO_LIMIT)
     lengths = []  # of the input and, for a model with a decoder of its own, of the target
+    learned = []  # labels within the limit, and beyond it
     for _, row in SampleReading(built.rows, min(most_rows, _MOST_REFORMATTED), seed):
         try:
-            (sample,) = unlimited.encode([row], tokenizer, task)
+            (sample,) = unlimited.encode([readable(row, chosen, built.rows.features)], tokenizer, task)
         except Exception:  # noqa: S112  # a row of an iterable source; broken samples are counted elsewhere
             continue
+        labels = labels_by_token(sample.get("labels"), tokens_of(sample), task)
         lengths.append((len(sample["input_ids"]), len(sample["labels"]) if task == "seq2seq-lm" else 0))
-    whole = np.array(lengths, np.int64).reshape(-1, 2)
+        if labels is not None:
+            is_learned = labels != IGNORED
+            learned.append((is_learned[task == "causal-lm" : limit].sum(), is_learned[limit:].sum()))
+    whole, (within, beyond) = np.array(lengths, np.int64).reshape(-1, 2), np.array(learned, np.int64).reshape(-1, 2).T
     num_cut, total = int((whole > limit).any(axis=1).sum()), whole.sum()
     lost = (total - np.minimum(whole, limit).sum()) / max(1, total)
-    return Truncation(limit, len(whole), num_cut, num_cut / max(1, len(whole)), float(lost))
+    answers = [int(((beyond > 0) & is_rest).sum()) for is_rest in (within == 0, within > 0)]
+    return Truncation(limit, len(whole), num_cut, num_cut / max(1, len(whole)), float(lost), *answers)

@@ -150,7 +150,9 @@ def _lengths(lengths: Lengths) -> str:
 
 def _truncated(cut: Truncation) -> str:
     rows = f"{cut.num_cut:,} of {cut.num_rows:,} rows at {cut.max_length:,} tokens"
-    return f"{rows} ({cut.share_cut:.1%}; {cut.share_lost:.1%} of the tokens)"
+    answers = {"the whole answer": cut.num_unlearned, "the end of the answer": cut.num_learned_partly}
+    words = ", ".join(f"{part} of {number:,}" for part, number in answers.items() if number)
+    return f"{rows} ({cut.share_cut:.1%}; {cut.share_lost:.1%} of the tokens){words and f', {words}'}"
 
 
 def _classes(one: InspectedStream) -> str:

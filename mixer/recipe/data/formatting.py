@@ -93,7 +93,20 @@ def _warn(called: str, num_rows: int, num_left_out: int, cut: Mapping[str, int])
         logger.warning(text, called, cut["partly"], num_rows)
 
 
-def as_written(value: Any, feature: Any) -> Any:
+def readable(row: Row, chosen: Format, features: Mapping[str, Any] | None) -> Row:
+    """Returns a row as a format reads it: some read objects without the fields that Arrow fills in.
+
+    Args:
+        row: The row.
+        chosen: The format.
+        features: The features of the data set; `None` if unknown.
+    """
+    if not chosen.reads_objects:
+        return row
+    return {name: _as_written(value, (features or {}).get(name)) for name, value in row.items()}
+
+
+def _as_written(value: Any, feature: Any) -> Any:
     """Leaves out the fields that an object of a row lacks, and that Arrow fills with `None`.
 
     Objects in an Arrow table have the fields of all rows, so a `None` among them is taken for a missing field. Objects
@@ -105,11 +118,11 @@ def as_written(value: Any, feature: Any) -> Any:
     """
     if isinstance(value, list):
         own = getattr(feature, "feature", feature[0] if isinstance(feature, list) else None)
-        return value if _is_json(feature) else [as_written(part, own) for part in value]
+        return value if _is_json(feature) else [_as_written(part, own) for part in value]
     if not isinstance(value, dict) or _is_json(feature):
         return value
     features = feature if isinstance(feature, dict) else {}
-    return {name: as_written(part, features.get(name)) for name, part in value.items() if part is not None}
+    return {name: _as_written(part, features.get(name)) for name, part in value.items() if part is not None}
 
 
 def _is_json(feature: Any) -> bool:
@@ -263,9 +276,7 @@ class _Encoding:
 
     def __call__(self, columns: Mapping[str, Sequence[Any]], numbers: Sequence[int]) -> dict[str, list[Any]]:
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        if self.chosen.reads_objects:
-            features = self.features or {}
-            rows = [{name: as_written(value, features.get(name)) for name, value in row.items()} for row in rows]
+        rows = [readable(row, self.chosen, self.features) for row in rows]
         try:
             samples = self.chosen.encode(rows, self.tokenizer, self.task)
         except _ROW_ERRORS as error:

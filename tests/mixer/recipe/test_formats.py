@@ -87,6 +87,72 @@ def test_rows_of_which_no_label_is_left_are_left_out_and_counted(monkeypatch: py
         made(rows[:1], Prompt("{q}", "{a}", 4))
 
 
+PLAIN = "{% for message in messages %}{{ message.content }}{% endfor %}{% if not add_generation_prompt %}.{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "task", "tokenizer", "num_wholly", "num_partly"),
+    [
+        # Tokens with the end: 1 + 2, 1 + 4, 4 + 2.
+        (Prompt("{q}", "{a}", 4), "causal-lm", BYTES, 1, 1),
+        (Prompt("{q}", "{a}", 4, train_on_prompt=True), "causal-lm", BYTES, 0, 2),
+        (Chat(max_length=4, chat_template=PLAIN), "causal-lm", BYTES, 1, 1),
+        (Text("a", 3, pack=False), "causal-lm", BYTES, 0, 1),
+        (Text("a", 3), "causal-lm", BYTES, 0, 0),  # nothing is cut off
+        # Words between a first and a last token.
+        (Prompt("{q}", "{w}", 3), "seq2seq-lm", WORDS, 0, 1),
+    ],
+)
+def test_answers_that_are_cut_off_are_told_at_each_start(
+    chosen: Format, task: str, tokenizer: Any, num_wholly: int, num_partly: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("mixer.recipe.data.formatting.logger.warning", lambda text, *values: said.append(text % values))
+    rows: list[dict[str, Any]] = [
+        {"q": asked, "a": told, "w": words}
+        for asked, told, words in [("a", "b", "bad"), ("a", "bcd", "good film"), ("abcd", "e", "so")]
+    ]
+    for row in rows:
+        row["messages"] = [{"role": "user", "content": row["q"]}, {"role": "assistant", "content": row["a"]}]
+    expected = [f"streams.s: {num_wholly} of 3 rows are left out"] if num_wholly else []
+    expected += [f"streams.s: the end of what is learned is cut off in {num_partly} of 3 rows"] if num_partly else []
+    for _ in range(2):  # the second time from the cache
+        made(rows, chosen, tokenizer, task)
+        assert all(text.startswith(begin) for text, begin in zip(said, expected, strict=True))
+        assert all(f"The answer of {num_wholly} of them is cut off" in text for text in said[: num_wholly > 0])
+        said.clear()
+
+
+TALKS = [
+    [{"role": "user", "content": asked}, {"role": "assistant", "content": told}]
+    for asked, told in [("a", "b"), ("a", "bcd"), ("abcd", "e")]
+]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "task", "tokenizer", "numbers"),
+    [
+        # With the end of text: 1 + 2, 1 + 4, 4 + 2 tokens.
+        (Prompt("{q}", "{a}", 4), "causal-lm", BYTES, ["1 of 4", "answer of 1", "in 1 of 4"]),
+        (Prompt("{q}", "{a}", 4, train_on_prompt=True), "causal-lm", BYTES, ["in 2 of 4"]),
+        (
+            Chat(max_length=4, chat_template="{% for one in messages %}{{ one.content }}{% endfor %}."),
+            "causal-lm",
+            BYTES,
+            ["1 of 4", "answer of 1", "in 1 of 4"],
+        ),
+        (Text("a", 3, pack=False), "causal-lm", BYTES, ["in 1 of 4"]),
+        (Text("a", 3), "causal-lm", BYTES, []),
+        (Prompt("{q}", "{a}", 3), "seq2seq-lm", WORDS, ["in 1 of 4"]),
+    ],
+)
+def test_answers_that_are_cut_off_are_told_whenever_the_data_are_read(
+    chosen: Format, task: str, tokenizer: Any, numbers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("mixer.recipe.data.formatting.logger.warning", lambda text, *values: said.append(text % values))
+
+
 @pytest.mark.parametrize(("task", "tokenizer"), [("causal-lm", BYTES), ("seq2seq-lm", WORDS)])
 def test_rows_without_a_completion_do_not_teach_to_say_nothing(task: str, tokenizer: Any) -> None:
     rows = [{"q": "good", "a": {"b": text}} for text in ("bad", "", None)] + [{"q": "film", "a": None}]

@@ -110,6 +110,16 @@ def test_a_missing_task_is_named_with_the_folder(tmp_path: Path) -> None:
         instructions(TOKENIZER, tmp_path, ["C-STANCE"], prompt="{question}")
 
 
+def test_columns_that_say_more_are_refused_unless_ignored(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        write(tmp_path / "a" / f"{split}.json", [{**row, "system": "be brief"} for row in rows("a", 2)])
+        write(tmp_path / "b" / f"{split}.json", rows("a", 2))
+    with pytest.raises(ValueError, match=r"instructions: a: train: .*'system'"):
+        instructions(TOKENIZER, tmp_path)
+    ignoring, plain = instructions(TOKENIZER, tmp_path, ignored_columns=["system"])
+    assert texts(ignoring.train) == texts(plain.train)
+
+
 def test_the_embedded_folder_is_read() -> None:
     sequence = instructions(TOKENIZER, ROOT / "examples/data_files/instructions")
     assert [(len(task.train), len(task.evaluation)) for task in sequence] == [(120, 30)] * 4

@@ -107,6 +107,8 @@ def _variables(row: Row) -> dict[str, Any]:
     value = _parsed(row.get("chat_template_kwargs"), "chat_template_kwargs") or {}
     if not isinstance(value, Mapping):
         raise ValueError(f"column 'chat_template_kwargs' has {value!r}, where arguments by name are expected.")
+    if own := value.keys() & {"messages", "tools", "documents"}:
+        raise ValueError(f"column 'chat_template_kwargs' has {min(own)!r}: put it in a column of its own.")
     return dict(value)
 
 
@@ -146,6 +148,8 @@ def _message(value: Mapping[str, Any], column: str) -> Message:
         )
     message["role"] = role = _role(message["role"], is_sharegpt)
     _check_content(message.get("content", ""), role, column)
+    if type(message.get("content")) is int:
+        message["content"] = str(message["content"])
     calls = [message.pop("function_call", None)]
     if role in _CALLS:
         message["role"] = "assistant"
@@ -170,7 +174,7 @@ def _check_content(content: Any, role: str, column: str) -> None:
                 f"column {column!r} has a content with parts of the type {', '.join(others)}: Chat reads parts of the "
                 "type text. Remove the others in the data, or train a model of images with its own processor."
             )
-    elif not (isinstance(content, (str, int, float)) or (role == "tool" and isinstance(content, (list, Mapping)))):
+    elif type(content) not in (str, int) and not (role == "tool" and isinstance(content, (float, list, Mapping))):
         raise ValueError(
             f"column {column!r} has a content that is a {type(content).__name__}, {str(content)[:80]}, where a text "
             'or a list of parts {"type": "text", "text": ...} is expected.'

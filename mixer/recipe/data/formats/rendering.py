@@ -12,6 +12,7 @@ from jinja2 import TemplateError
 from mixer.recipe.data.formats.conversation import Conversation, Message, are_parts, text_of
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_BEGUN = re.compile(r"<[^<>]*$")  # a special token of which only the beginning is the same
 _MARK = "\ue000"  # of Unicode's private use: it stands for a content
 
 
@@ -26,7 +27,7 @@ class Template:
 
     tokenizer: Any
     own: str | None = None
-    _is_read: dict[str, bool] = field(default_factory=dict)  # by role
+    _tried: dict[tuple[str, bool], str | None] = field(default_factory=dict)  # by role, and whether in parts
 
     def render(self, messages: list[Message], arguments: dict[str, Any], **options: Any) -> Any:
         """Applies the template.
@@ -45,25 +46,27 @@ class Template:
         """Returns the template itself."""
         return str(self.tokenizer.get_chat_template(self.own, arguments.get("tools")))
 
-    @cached_property
-    def reads_parts(self) -> bool:
-        """Whether it reads contents in parts, such as `{"type": "text", "text": ...}`."""
-        rendered = self._try([{"role": "user", "content": [{"type": "text", "text": _MARK}]}])
-        return rendered is not None and _MARK in rendered and "type" not in rendered
-
     def reads(self, role: str) -> bool:
         """Returns whether it renders messages of a role, as far as a short conversation tells."""
-        if role not in self._is_read:
-            message, user = {"role": role, "content": _MARK}, {"role": "user", "content": "a"}
-            rendered = self._try([message, user] if role in ("system", "developer") else [user, message])
-            self._is_read[role] = rendered is None or _MARK in rendered
-        return self._is_read[role]
+        rendered = self._try(role, is_parts=False)
+        return rendered is None or _MARK in rendered or self.reads_parts(role)
 
-    def _try(self, messages: list[Message]) -> str | None:
-        try:
-            return str(self.render(messages, {}))
-        except (ValueError, TypeError, LookupError, AttributeError):
-            return None
+    def reads_parts(self, role: str) -> bool:
+        """Returns whether it reads contents of a role in parts, such as `{"type": "text", "text": ...}`."""
+        rendered = self._try(role, is_parts=True)
+        return rendered is not None and _MARK in rendered and "type" not in rendered
+
+    def _try(self, role: str, is_parts: bool) -> str | None:
+        """Renders a short conversation with a message of a role; `None` if the template refuses it."""
+        if (role, is_parts) not in self._tried:
+            content = [{"type": "text", "text": _MARK}] if is_parts else _MARK
+            message, user = {"role": role, "content": content}, {"role": "user", "content": "a"}
+            try:
+                rendered = str(self.render([message, user] if role in ("system", "developer") else [user, message], {}))
+            except (ValueError, TypeError, LookupError, AttributeError):
+                rendered = None
+            self._tried[role, is_parts] = rendered
+        return self._tried[role, is_parts]
 
 
 class Rendering:
@@ -79,17 +82,11 @@ class Rendering:
 
     def __init__(self, conversation: Conversation, template: Template):
         self._template, self._arguments = template, conversation.arguments
-        self.messages = conversation.messages
-        if any(are_parts(message.get("content")) for message in self.messages) and not template.reads_parts:
-            self.messages = [
-                {**message, "content": text_of(message["content"])} if "content" in message else message
-                for message in self.messages
-            ]
+        self.messages = [self._readable(message) for message in conversation.messages]
         self._check_names()
         self.text = str(self._render(self.messages))
-        for message in self.messages:
-            content = str(text_of(message.get("content", ""))).strip()
-            if content not in self.text and not template.reads(message["role"]):
+        for number, message in enumerate(self.messages):
+            if self._is_left_out(number):
                 raise ValueError(
                     f"the chat template leaves out messages of the role {message['role']!r}: rename the role in the "
                     "data, or give a template that reads it, Chat(chat_template=...)."
@@ -129,8 +126,24 @@ class Rendering:
         offsets = self._encoded["offset_mapping"]
         return [any(start <= first < last <= end for start, end in spans) for first, last in offsets]
 
+    def _readable(self, message: Message) -> Message:
+        """Joins the parts of a content where the template does not read them."""
+        content = message.get("content")
+        is_left = not are_parts(content) or self._template.reads_parts(message["role"])
+        return message if is_left else {**message, "content": text_of(content)}
+
     def _render(self, messages: list[Message], **options: Any) -> Any:
         return self._template.render(messages, self._arguments, **options)
+
+    def _is_left_out(self, number: int) -> bool:
+        """Returns whether the text lacks a message's content, which may be found in it by chance."""
+        message = self.messages[number]
+        content = message.get("content")
+        plain = str(text_of(content or "")).strip()
+        if not plain or (plain in self.text and self._template.reads(message["role"])):
+            return False
+        marked = {**message, "content": [{"type": "text", "text": _MARK}] if are_parts(content) else _MARK}
+        return _MARK not in str(self._render([*self.messages[:number], marked, *self.messages[number + 1 :]]))
 
     def _check_names(self) -> None:
         """Refuses what the template does not read."""
@@ -188,7 +201,8 @@ class Rendering:
         start = begin + len(_common([header, prompt, self.text[begin:]]))  # noqa: RUF071
         if opening.startswith(before) and self.text.startswith(before):
             start = len(before)
-        end = len(self.text) - len(rest) + len(_common([rest, closing]))  # noqa: RUF071
+        closing = closing if rest.startswith(closing) else _BEGUN.sub("", _common([rest, closing]))  # noqa: RUF071
+        end = len(self.text) - len(rest) + len(closing)
         is_found = start <= end and self.text.startswith(opening[:start]) and self.text.endswith(rest)
         return (start, end) if is_found and prompt else None
 

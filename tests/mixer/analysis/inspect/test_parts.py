@@ -18,7 +18,7 @@ from mixer.analysis.inspect.measures import Limits, Measures, Truncation, distri
 from mixer.analysis.inspect.reading import SampleReading
 from mixer.analysis.inspect.view import marked
 from mixer.mixture.stream import Stream
-from mixer.recipe.data.formats import Text
+from mixer.recipe.data.formats import Chat, Prompt, Text
 from mixer.recipe.streams import BuiltStream
 from tests.mixer.analysis.inspect.sources import Breaking, Streamed, plain
 from tests.mixer.recipe.small_tokenizers import byte_level
@@ -142,7 +142,7 @@ def test_what_is_learned_is_marked_where_it_stands() -> None:
     ("chosen", "expected"),
     [
         # 3, 5 and 6 with their ends.
-        (Text(max_length=5, pack=False), Truncation(5, 3, 1, 1 / 3, pytest.approx(1 / 14))),
+        (Text(max_length=5, pack=False), Truncation(5, 3, 1, 1 / 3, pytest.approx(1 / 14), 0, 1)),
         (Text(max_length=6, pack=False), Truncation(6, 3, 0, 0.0, 0.0)),
         (Text(max_length=5), None),  # what is packed is not cut off
         (Text(pack=False), None),
@@ -153,3 +153,26 @@ def test_what_a_format_cuts_off_is_counted(chosen: Text | None, expected: Trunca
     texts = Dataset.from_dict({"text": ["ab", "abcd", "abcde"]})
     built = BuiltStream(Stream("a", plain()), None, None, texts, None, chosen)
     assert truncation_of(built, byte_level(), "causal-lm", 100, 0) == expected
+
+
+def test_answers_that_a_format_cuts_off_are_counted() -> None:
+    # The tokens of questions, and of answers with their ends: 1 + 2, 1 + 4, 4 + 2, and nothing to learn.
+    pairs = [("a", "b"), ("a", "bcd"), ("abcd", "e"), ("abcdef", "")]
+    rows = Dataset.from_list([{"q": question, "a": answer} for question, answer in pairs])
+    built = BuiltStream(Stream("a", plain()), None, None, rows, None, Prompt("{q}", "{a}", 4))
+    found = truncation_of(built, byte_level(), "causal-lm", 100, 0)
+    assert found is not None
+    assert (found.num_cut, found.num_unlearned, found.num_learned_partly) == (2, 1, 1)
+
+
+def test_the_fields_of_other_rows_make_no_row_longer() -> None:
+    template = "{{ tools | tojson }}{% for message in messages %}{{ message.content }}{% endfor %}"
+    tokenizer = byte_level(chat_template=template)
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    given = [[{"name": "a"}], [{"name": "b", "strict": True}]]  # Arrow gives both tools both fields
+    longest = max(
+        len(tokenizer.apply_chat_template(messages, tools=tools, return_dict=True)["input_ids"]) for tools in given
+    )
+    rows = Dataset.from_list([{"messages": messages, "tools": tools} for tools in given])
+    built = BuiltStream(Stream("a", plain()), None, None, rows, None, Chat(max_length=longest, train_on="all"))
+    assert truncation_of(built, tokenizer, "causal-lm", 100, 0) == Truncation(longest, 2, 0, 0.0, 0.0)

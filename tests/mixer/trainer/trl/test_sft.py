@@ -130,6 +130,19 @@ def test_a_stream_that_does_not_go_is_named(tmp_path: Path, other: Any, changes:
         sft(tmp_path, {"chat": chats(4, 1), "odd": other}, **changes)
 
 
+def test_what_sft_trainer_drops_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("mixer.trainer.trl.logger.warning", lambda text, *values: said.append(text % values))
+    plain = chats(4, 1)
+    columns = {"system": "w1", "weight": 0.5, "tools": None, "id": 1}
+    dropping = datasets.Dataset.from_list([{**row, **columns} for row in plain])
+    weighted = [{"messages": [{**turn, "weight": 0} for turn in row["messages"]]} for row in plain]
+    sft(tmp_path, {"plain": plain, "dropping": dropping, "turns": datasets.Dataset.from_list(weighted)})
+    assert len(said) == 2
+    assert "'dropping': SFTTrainer drops the column 'system' and the column 'weight', so" in said[0]
+    assert "'turns': SFTTrainer drops the field 'weight' of turns, so" in said[1]
+
+
 def test_an_evaluation_set_that_does_not_go_is_named(tmp_path: Path) -> None:
     sets = {"chat": chats(3, 2), "odd": texts(3, 1).rename_column("text", "words")}
     with pytest.raises(KeyError, match="text") as caught:
