@@ -46,14 +46,14 @@ def check_keywords(names: Iterable[str], known: Sequence[str], owner: str) -> No
 
 def names_arguments(kind: type[T]) -> type[T]:
     """Makes a class suggest the keyword argument that was meant if there is none of a given name."""
-    make: Any = kind.__init__  # type: ignore[misc]  # of that very class
+    make: Any = vars(kind)["__init__"]
 
     @functools.wraps(make)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
         check_keywords(kwargs, list(inspect.signature(make).parameters)[1:], kind.__name__)
         make(self, *args, **kwargs)
 
-    kind.__init__ = made  # type: ignore[misc]
+    setattr(kind, "__init__", made)  # noqa: B010  # mypy takes no other constructor
     return kind
 
 
