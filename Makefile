@@ -5,7 +5,6 @@ CONSTRAINTS := constraints.txt
 
 VENV_PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-RAY_STAMP := $(VENV)/.installed-ray
 DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
 PEERS_VENV := .venv-peers
@@ -38,11 +37,6 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(VENV_PYTHON) -m pip install --quiet --constraint $(CONSTRAINTS) torch
 	$(VENV_PYTHON) -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]"
 	touch $(STAMP)
-
-# Ray, of which only one test of `make test-all` has need.
-$(RAY_STAMP): $(STAMP)
-	$(VENV_PYTHON) -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[ray]"
-	touch $(RAY_STAMP)
 
 $(DOCS_STAMP): pyproject.toml constraints.txt
 	test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
@@ -86,8 +80,8 @@ docs: $(DOCS_STAMP)
 test: $(STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS)
 
-# All tests: engines, two nodes, elastic runs, Ray, examples, pages in a browser, and what takes long.
-test-all: $(RAY_STAMP)
+# All tests: engines, two nodes, elastic runs, examples, pages in a browser, and what takes long.
+test-all: $(STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) $(ALL_TESTS)
 
 # Every benchmark in its quick form, which takes some ten minutes.
@@ -103,11 +97,11 @@ test-python:
 	$(MAKE) test-all VENV=.venv-$(notdir $(PYTHON))
 
 # All tests in another order, of files and of tests in each: make test-random SEED=7
-test-random: $(RAY_STAMP)
+test-random: $(STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) $(ALL_TESTS) --random-order --random-order-seed=$(SEED)
 
 # Which branches the tests take, in ranks and commands too. Fails below 90 %.
-coverage: $(RAY_STAMP)
+coverage: $(STAMP)
 	$(VENV_PYTHON) -m coverage erase
 	$(VENV_PYTHON) -m coverage run -m pytest $(TWO_WORKERS) $(ALL_TESTS)
 	$(VENV_PYTHON) -m coverage combine --quiet
