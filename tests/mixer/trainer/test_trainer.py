@@ -61,8 +61,11 @@ def test_one_data_set_gives_the_weights_of_the_trainer_to_the_bit(tmp_path: Path
     stock, ours = _run_both(tmp_path, model, num_samples=21, num_train_epochs=1, **options)
     assert torch.equal(weights_of(stock.model), weights_of(ours.model))
     for mine, theirs in zip(ours.state.log_history, stock.state.log_history, strict=True):
-        for key in ("loss", "grad_norm", "eval_loss", "train_loss"):
+        for key in ("loss", "grad_norm", "train_loss"):
             assert mine.get(key) == pytest.approx(theirs.get(key), abs=1e-6)
+        # Of GPT-2 the Trainer divides by the first label of a row too, which is not predicted; rows have four.
+        if "eval_loss" in theirs:
+            assert mine["eval_loss"] == pytest.approx(theirs["eval_loss"] * (4 / 3 if model == "gpt2" else 1), abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -35,12 +35,14 @@ USUAL = {"np": "numpy", "pd": "pandas", "pq": "pyarrow.parquet", "pa": "pyarrow"
 # Why each of these is none.
 ALLOWED = {
     ("mixer/loading/transport.py", "pickle"): "samples on their way from this run's own workers, in memory",
+    ("mixer/loading/iterable/passes.py", "pickle"): "rows on their way from this run's own ranks, in memory",
     ("mixer/analysis/inspect/duplicates.py", "marshal"): "digests of samples by their bytes; loads nothing",
     ("tasks/sources/checks.py", "pickle"): "compares two samples by their bytes; loads nothing",
     ("mixer/utils/lazy_imports.py", "import_module"): "from a table in the source",
     ("mixer/distributed/ending.py", "import_module"): "deepspeed alone",
     ("mixer/analysis/fit/regressors.py", "import_module"): "names in the source",
     ("mixer/gradients/conflict.py", "import_module"): "torchjd alone",
+    ("mixer/recipe/data/rows.py", "import_module"): "zstandard alone",
     ("mixer/ledger/trackers/adapters.py", "import_module"): "mlflow, wandb and trackio alone",
     ("tasks/sources/loaders.py", "import_module"): "sklearn.datasets alone",
     ("mixer/policies/registry.py", "import_module"): "mixer.policies alone",
