@@ -47,10 +47,11 @@ def check_keywords(names: Iterable[str], known: Sequence[str], owner: str) -> No
 def names_arguments(kind: type[T]) -> type[T]:
     """Makes a class suggest the keyword argument that was meant if there is none of a given name."""
     make: Any = vars(kind)["__init__"]
+    known = list(inspect.signature(make).parameters)[1:]
 
     @functools.wraps(make)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
-        check_keywords(kwargs, list(inspect.signature(make).parameters)[1:], kind.__name__)
+        check_keywords(kwargs, known, kind.__name__)
         make(self, *args, **kwargs)
 
     setattr(kind, "__init__", made)  # noqa: B010  # mypy takes no other constructor
