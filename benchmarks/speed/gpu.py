@@ -1,41 +1,48 @@
-"""On GPUs, in bf16: what a step costs over one of the Trainer, measuring gradients, loading ahead, and memory.
+"""On GPUs, in bf16: what a step costs over one of the Trainer, measuring, loading ahead, sharding, and memory.
 
-Run `python -m benchmarks gpu`; where there are several GPUs it starts one process for each. All competitors have the
-same model and the same samples to draw from, do a block of steps each in every round, and are compared with the Trainer
-of that round. Ours has a policy that looks at nothing (*overhead*), at the streams' losses after each step (*losses*),
-or at their gradients in each step (*gradients*). The Trainer is there twice: the second shows what the comparison of
-equals gives. *prefetch* has samples that take time to load, and is compared with a Trainer that has them too. Memory is
-the peak of a step over what was there before it.
+Run `python -m benchmarks gpu`. Each case is a process of its own, or one for each GPU where there are several:
+
+- *llama-125m*: a step of ours with a policy that looks at nothing (*overhead*), at the streams' losses after each
+  step (*losses*), at their gradients in each step (*gradients*), or at a target outside of the streams (*auto*).
+  *prefetch* has samples that take time to load, and is compared with a Trainer that has them too;
+- *llama-1b* and *llama-1b-lora*: a Llama of the shape of Llama-3.2-1B, trained whole, and by LoRA with gradient
+  checkpointing;
+- *fsdp2*: the first model, sharded by FSDP2.
+
+All contestants of a case have the same model and the same samples to draw from, take turns of a block of steps each,
+and are compared with the Trainer of the same round. The Trainer is there twice: the second shows what the comparison of
+equals gives. Memory is the peak of a run of some steps alone: weights, optimizer, activations and measurements.
 """
 
 import argparse
+import gc
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Trainer, TrainingArguments
 from transformers.utils import logging
 
 from benchmarks.common import QUIET, paired_ratio, show, spread, write_json
-from benchmarks.speed.overhead import new_model
 from benchmarks.turns import take_turns
 from mixer import LossChange, MixingTrainer, PiKE, Policy, Uniform
 
-PLAIN, AGAIN, LOADING = "Trainer", "Trainer again", "Trainer, loading"
-_POLICIES: dict[str, Policy | None] = {
-    PLAIN: None,
-    AGAIN: None,
+PLAIN, AGAIN, LOADING, AUTO = "Trainer", "Trainer again", "Trainer, loading", "auto"
+_POLICIES: dict[str, Policy | str] = {
     "overhead": Uniform(),
     "losses": LossChange(),
     "gradients": PiKE(interval_steps=1),
-    LOADING: None,
+    AUTO: AUTO,
     "prefetch": Uniform(),
 }
 _IS_LOADING = {LOADING, "prefetch"}
@@ -47,6 +54,47 @@ REFUSAL = (
 )
 
 
+@dataclass(frozen=True)
+class Case:
+    """A model, its batch and who trains it.
+
+    Args:
+        contestants: The first one is the Trainer that the others are compared with.
+        model: Options of the Llama's configuration.
+        batch: Samples of a step on each GPU.
+        length: Tokens of a sample.
+        lora: Whether adapters are trained, with gradient checkpointing, or all weights.
+        fsdp: Whether FSDP2 shards the model.
+    """
+
+    contestants: tuple[str, ...]
+    model: dict[str, Any]
+    batch: int
+    length: int
+    lora: bool = False
+    fsdp: bool = False
+
+
+_SMALL = {"vocab_size": 32_000, "hidden_size": 768, "intermediate_size": 2_048, "num_hidden_layers": 12}
+_SMALL |= {"num_attention_heads": 12}
+_LARGE = {"vocab_size": 128_256, "hidden_size": 2_048, "intermediate_size": 8_192, "num_hidden_layers": 16}
+_LARGE |= {"num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": True}
+_TINY = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+_FEW = (PLAIN, AGAIN, "overhead", AUTO)
+CASES = {
+    "llama-125m": Case((PLAIN, AGAIN, "overhead", "losses", "gradients", AUTO, LOADING, "prefetch"), _SMALL, 16, 512),
+    "llama-1b": Case(_FEW, _LARGE, 4, 1_024),
+    "llama-1b-lora": Case(_FEW, _LARGE, 4, 1_024, lora=True),
+    "fsdp2": Case((PLAIN, AGAIN, "overhead", "losses"), _SMALL, 16, 512, fsdp=True),
+}
+
+
 class Rows(Dataset[dict[str, Tensor]]):
     """Tokenised samples that take some time to load.
 
@@ -55,7 +103,7 @@ class Rows(Dataset[dict[str, Tensor]]):
         seconds: How long one takes.
     """
 
-    def __init__(self, rows: Tensor, seconds: float):
+    def __init__(self, rows: Tensor, seconds: float = 0.0):
         self._rows, self._seconds = rows, seconds
 
     def __len__(self) -> int:
@@ -66,84 +114,102 @@ class Rows(Dataset[dict[str, Tensor]]):
         return {"input_ids": self._rows[index], "labels": self._rows[index]}
 
 
-class Peak(TrainerCallback):
-    """Notes the most memory of a step over what was there before it, in bytes; 0 on a CPU."""
-
-    def __init__(self) -> None:
-        self.num_bytes = self._before = 0
-
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """Notes what is there."""
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
-            self._before = torch.cuda.memory_allocated()
-
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Notes the peak."""
-        if torch.cuda.is_available():
-            self.num_bytes = max(self.num_bytes, torch.cuda.max_memory_allocated() - self._before)
+def _case(args: argparse.Namespace) -> Case:
+    case = CASES[args.case]
+    return Case(case.contestants, _TINY, 6, 16, case.lora, case.fsdp) if args.quick else case
 
 
-def _new_trainer(name: str, args: argparse.Namespace, folder: str) -> Trainer:
-    generator, is_loading = torch.Generator().manual_seed(0), name in _IS_LOADING
-    shape = (_NUM_STREAMS, args.samples // _NUM_STREAMS, args.length)
-    tokens = torch.randint(args.vocabulary, shape, generator=generator)
+def _new_model(case: Case, device: str) -> nn.Module:
+    torch.manual_seed(0)
+    config = LlamaConfig(**case.model, max_position_embeddings=case.length, use_cache=False)
+    with torch.device(device):
+        model: nn.Module = LlamaForCausalLM(config)
+    if case.lora:
+        import peft  # an extra
+
+        model = peft.get_peft_model(model, peft.LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM"))
+    return model
+
+
+def _new_trainer(name: str, args: argparse.Namespace, folder: str, num_steps: int) -> Trainer:
+    case, generator, is_loading = _case(args), torch.Generator().manual_seed(0), name in _IS_LOADING
+    shape = (_NUM_STREAMS + 1, args.samples // _NUM_STREAMS, case.length)
+    *tokens, target = torch.randint(case.model["vocab_size"], shape, generator=generator)
     streams = {f"stream{k}": Rows(own, args.load_ms / 1e3 * is_loading) for k, own in enumerate(tokens)}
     training = TrainingArguments(
         f"{folder}/{name}",
-        per_device_train_batch_size=args.batch,
-        max_steps=10_000,
+        per_device_train_batch_size=case.batch,
+        max_steps=num_steps,
         bf16=True,
+        gradient_checkpointing=case.lora,
         dataloader_num_workers=args.workers * is_loading,
         dataloader_persistent_workers=bool(args.workers * is_loading),
-        **{**QUIET, "use_cpu": args.device == "cpu", "logging_strategy": "steps", "logging_steps": args.block},
+        **({"fsdp": True, "fsdp_config": {}} if case.fsdp else {}),
+        **{
+            **QUIET,
+            "use_cpu": args.device == "cpu" and not case.fsdp,
+            "logging_strategy": "steps",
+            "logging_steps": args.block,
+        },
     )
-    policy = _POLICIES[name]
-    if policy is None:
-        return Trainer(new_model(args), training, train_dataset=ConcatDataset(list(streams.values())))
-    return MixingTrainer(new_model(args), training, train_dataset=streams, mixing=policy)
+    model = _new_model(case, args.device)
+    if name not in _POLICIES:
+        return Trainer(model, training, train_dataset=ConcatDataset(list(streams.values())))
+    outside: dict[str, Any] = {"eval_dataset": {"target": Rows(target)}, "objective": "target"} if name == AUTO else {}
+    return MixingTrainer(model, training, train_dataset=streams, mixing=_POLICIES[name], **outside)
+
+
+def _peak_bytes(name: str, args: argparse.Namespace, folder: str) -> int:
+    """Trains some steps alone; gives the most memory that was allocated, 0 on a CPU."""
+    if args.device == "cpu":
+        return 0
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    trainer = _new_trainer(name, args, f"{folder}/alone", args.block)
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    return torch.cuda.max_memory_allocated()
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs the comparison.
+    """Runs the comparison of one case.
 
     Args:
-        args: The command line.
+        args: The command line, with the case.
 
     Returns:
         All figures as plain data.
     """
+    case, first = _case(args), {name: LOADING if name in _IS_LOADING else PLAIN for name in _case(args).contestants}
     with tempfile.TemporaryDirectory() as folder:
-        trainers = {name: _new_trainer(name, args, folder) for name in _POLICIES}
-        peaks = {name: Peak() for name in trainers}
-        for name, trainer in trainers.items():
+        peaks = {name: _peak_bytes(name, args, folder) for name in case.contestants}
+        trainers = {name: _new_trainer(name, args, folder, 10_000) for name in case.contestants}
+        for trainer in trainers.values():
             trainer.remove_callback(PrinterCallback)
-            trainer.add_callback(peaks[name])
-        times = take_turns(trainers, dict.fromkeys(trainers, args.warmup), args.rounds, args.block, num_threads=1)
         num_parameters = sum(parameter.numel() for parameter in trainers[PLAIN].model.parameters())
+        times = take_turns(trainers, dict.fromkeys(trainers, args.warmup), args.rounds, args.block, num_threads=1)
     return {
         "device": torch.cuda.get_device_name() if args.device == "cuda" else "CPU",
         "num_devices": int(os.environ.get("WORLD_SIZE", 1)),
         "num_parameters": num_parameters,
         "milliseconds_per_step": {name: spread(own) for name, own in times.items()},
-        "ratio": {
-            name: paired_ratio(own, times[LOADING if name in _IS_LOADING else PLAIN])
-            for name, own in times.items()
-            if name not in (PLAIN, LOADING)
-        },
-        "peak_bytes": {name: peak.num_bytes for name, peak in peaks.items()},
+        "ratio": {name: paired_ratio(times[name], times[of]) for name, of in first.items() if name != of},
+        "peak_bytes": peaks,
+        "rounds": times,
     }
 
 
 def _show(args: argparse.Namespace, figures: dict[str, Any]) -> None:
-    rows = []
+    rows, case = [], _case(args)
     for name, times in figures["milliseconds_per_step"].items():
         ratio = figures["ratio"].get(name)
         cells = [f"{ratio['median']:.4f}", f"{ratio['low']:.4f} to {ratio['high']:.4f}"] if ratio else ["1", ""]
-        rows.append([name, f"{times['median']:.2f}", *cells, f"{figures['peak_bytes'][name] / 2**20:.0f}"])
+        rows.append([name, f"{times['median']:.2f}", *cells, f"{figures['peak_bytes'][name] / 2**20:,.0f}"])
     title = (
-        f"{figures['num_devices']} x {figures['device']}, bf16, {figures['num_parameters'] / 1e6:.0f}M parameters, "
-        f"batch {args.batch} x {args.length}; torch {torch.__version__}; {args.rounds} rounds of {args.block} steps"
+        f"{args.case}: {figures['num_devices']} x {figures['device']}, bf16, {figures['num_parameters'] / 1e6:.0f}M "
+        f"parameters, batch {case.batch} x {case.length}; torch {torch.__version__}; {args.rounds} rounds of "
+        f"{args.block} steps after {args.warmup}"
     )
     show(title, ["", "ms a step", "over its Trainer", "95 % interval", "peak MiB"], rows)
 
@@ -159,49 +225,52 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
-    parser.add_argument("--quick", action="store_true", help="a small model and few rounds, for a test")
-    parser.add_argument("--model", choices=("llama", "gpt2"), default="llama")
-    parser.add_argument("--vocabulary", type=int, default=32_000)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--length", type=int, default=512, help="tokens of a sample")
-    parser.add_argument("--batch", type=int, default=16, help="samples of a step on each GPU")
+    parser.add_argument("--quick", action="store_true", help="small models and few rounds, for a test")
+    parser.add_argument("--case", choices=CASES, help="only this one, in this process")
     parser.add_argument("--samples", type=int, default=12_000, help="samples of all streams together")
     parser.add_argument("--workers", type=int, default=4, help="workers of those that load")
     parser.add_argument("--load-ms", type=float, default=2.0, help="milliseconds that these take to load a sample")
-    parser.add_argument("--rounds", type=int, default=14, help="multiples of 14 balance the order")
-    parser.add_argument("--block", type=int, default=20, help="steps of a turn")
+    parser.add_argument("--rounds", type=int, default=16, help="multiples of twice the contestants balance the order")
+    parser.add_argument("--block", type=int, default=16, help="steps of a turn, and of a run for the peak")
     parser.add_argument("--warmup", type=int, default=10, help="steps that do not count")
     args = parser.parse_args(argv)
     if args.quick:
-        args.layers, args.hidden, args.vocabulary, args.length, args.batch = 2, 64, 512, 16, 6
         args.rounds, args.block, args.warmup, args.samples, args.workers = 2, 2, 3, 240, 1
     args.device = "cuda"
     return args
 
 
-def main(argv: Sequence[str] | None = None) -> int | None:
-    """Runs the benchmark, prints the table and writes the figures.
+def _run_case(name: str, own: Sequence[str], folder: str) -> dict[str, Any]:
+    """Runs a case in processes of its own, one for each GPU; gives its figures."""
+    launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={torch.cuda.device_count()}", "-m"]
+    launched = launcher if torch.cuda.device_count() > 1 or CASES[name].fsdp else []
+    file = Path(folder) / f"{name}.json"
+    command = [sys.executable, "-m", *launched, "benchmarks", "gpu", *own, "--case", name, "--json", str(file)]
+    if subprocess.run(command).returncode:
+        raise SystemExit(f"python -m benchmarks gpu: the case {name} failed; its error is above.")
+    figures: dict[str, Any] = json.loads(file.read_text())
+    return figures
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the benchmark, prints the tables and writes the figures.
 
     Args:
         argv: Command line; `None` takes the process's own.
 
-    Returns:
-        The exit status of the processes it started, if it started any.
-
     Raises:
-        SystemExit: If there is no GPU.
+        SystemExit: If there is no GPU, or a case fails.
     """
     args = arguments(argv)
     if not torch.cuda.is_available():
         raise SystemExit(REFUSAL.format(version=torch.__version__))
-    if torch.cuda.device_count() > 1 and "WORLD_SIZE" not in os.environ:  # one process cannot train on several
-        launcher = ("torch.distributed.run", "--standalone", f"--nproc_per_node={torch.cuda.device_count()}")
-        own = sys.argv[1:] if argv is None else list(argv)
-        return subprocess.run([sys.executable, "-m", *launcher, "-m", "benchmarks", "gpu", *own]).returncode
+    if args.case is None:
+        own = sys.argv[2:] if argv is None else list(argv)
+        with tempfile.TemporaryDirectory() as folder:
+            write_json(args.json, {name: _run_case(name, own, folder) for name in CASES})
+        return
     logging.set_verbosity_error()
     figures = measure(args)
     if int(os.environ.get("RANK", 0)) == 0:
         _show(args, figures)
         write_json(args.json, {"arguments": vars(args), **figures})
-    return None
