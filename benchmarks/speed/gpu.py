@@ -226,7 +226,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
     parser.add_argument("--quick", action="store_true", help="small models and few rounds, for a test")
-    parser.add_argument("--case", choices=CASES, help="only this one, in this process")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="these cases")
+    parser.add_argument("--case", choices=CASES, help="this case, in this process")
     parser.add_argument("--samples", type=int, default=12_000, help="samples of all streams together")
     parser.add_argument("--workers", type=int, default=4, help="workers of those that load")
     parser.add_argument("--load-ms", type=float, default=2.0, help="milliseconds that these take to load a sample")
@@ -267,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.case is None:
         own = sys.argv[2:] if argv is None else list(argv)
         with tempfile.TemporaryDirectory() as folder:
-            write_json(args.json, {name: _run_case(name, own, folder) for name in CASES})
+            write_json(args.json, {name: _run_case(name, own, folder) for name in args.only})
         return
     logging.set_verbosity_error()
     figures = measure(args)
