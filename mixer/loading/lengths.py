@@ -7,6 +7,7 @@ import datasets
 import numpy as np
 
 from mixer.loading.collate import Loaded
+from mixer.loading.memory import MicroBatchCap
 from mixer.loading.micro_batches import MicroBatchSlice
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
@@ -56,7 +57,11 @@ class Lengths:
         num_samples = sum(len(part.indices) for part in share)
         if loaded.is_stacked and num_samples:
             return np.full(num_samples, self._length(loaded.samples(slice(0, 1))[0]), dtype=np.int64)
-        return np.array([self._length(sample) for sample in loaded.samples(_ALL)], dtype=np.int64)
+        return self.of(loaded.samples(_ALL))
+
+    def of(self, samples: Sequence[Any]) -> Int64Array:
+        """Returns the lengths of samples of any data set, int64 `[num_samples]`; see `measure`."""
+        return np.array([self._length(sample) for sample in samples], dtype=np.int64)
 
     def _length(self, sample: Any) -> int:
         if isinstance(sample, BrokenSample):  # skipped
@@ -157,6 +162,25 @@ def split_by_tokens(
     if start < len(ids):
         slices.append(MicroBatchSlice(start, len(ids), ids[start] if is_by_stream else -1))
     return slices
+
+
+def split_by_cap(
+    stream_ids: Int64Array, lengths: Int64Array | None, cap: MicroBatchCap, is_by_stream: bool
+) -> list[slice]:
+    """Splits samples into micro-batches by both limits of a cap, in sample order.
+
+    Args:
+        stream_ids: int64 `[count]`: stream of each sample.
+        lengths: int64 `[count]`: its length; `None` if tokens are not limited.
+        cap: The limits.
+        is_by_stream: Whether each micro-batch holds one stream only.
+    """
+    limited = (np.zeros_like(stream_ids), 1) if lengths is None or cap.max_tokens is None else (lengths, cap.max_tokens)
+    return [
+        slice(start, min(start + cap.max_samples, part.stop))
+        for part in split_by_tokens(stream_ids, *limited, is_by_stream)
+        for start in range(part.start, part.stop, cap.max_samples)
+    ]
 
 
 def _column(source: Any, name: str) -> Any:

@@ -11,6 +11,7 @@ from mixer.loading.collate import Collation, Collator, Loaded, Selection, Stream
 from mixer.loading.epoch_sampler import EpochSampler
 from mixer.loading.errors import naming_rows
 from mixer.loading.iterable.feed import Feed
+from mixer.loading.lengths import split_by_cap
 from mixer.loading.memory import MicroBatchCap
 from mixer.loading.micro_batches import MicroBatchSlice
 from mixer.loading.prefetch import Prefetcher
@@ -89,7 +90,7 @@ class MixingLoader:
         self.has_specifics = bool(specifics)  # whether streams have collators or heads of their own
         self._rank, self._world_size = rank, world_size
         options = micro_batches or MicroBatchOptions()
-        self._batcher = MicroBatcher(lambda: mixing.planner, options, rank, world_size)
+        self._batcher, self._lengths = MicroBatcher(lambda: mixing.planner, options, rank, world_size), options.lengths
         self.cap = self.configured_cap = MicroBatchCap(options.max_samples, options.max_tokens)  # equal on all ranks
         self.takes_turns = options.lengths is None  # whether `in_turns` can be set
         # Whether loading involves collectives, which no rank may omit.
@@ -290,12 +291,17 @@ class MixingLoader:
                 raise SampleError(sample.message)
         return samples
 
-    def samples(self, wanted: Mapping[int, Int64Array], most: int | None = None) -> list[MicroBatch]:
+    def split_others(self, samples: Sequence[Any], cap: MicroBatchCap) -> list[slice]:
+        """Splits samples of another data set into micro-batches no larger than a cap."""
+        lengths = None if cap.max_tokens is None or self._lengths is None else self._lengths.of(samples)
+        return split_by_cap(np.zeros(len(samples), dtype=np.int64), lengths, cap, is_by_stream=False)
+
+    def samples(self, wanted: Mapping[int, Int64Array], cap: MicroBatchCap | None = None) -> list[MicroBatch]:
         """Loads and collates samples of map-style streams in this process, apart from the steps; skips broken ones.
 
         Args:
             wanted: int64 `[num_samples]` by stream: positions in the stream.
-            most: Most samples of a micro-batch; `None` for that of a step.
+            cap: Largest micro-batch; `None` for that of a step.
 
         Returns:
             Micro-batches, of one stream each where those of steps are.
@@ -306,10 +312,11 @@ class MixingLoader:
             return []
         loaded, ids, indices = Loaded(self.read(share)), ids_of(share), indices_of(share)
         places = _without(np.arange(len(ids)), self._find_broken(ids, loaded))
-        groups = [places[ids[places] == k] for k in np.unique(ids[places])] if self.by_stream else [places]
-        size = min(most or self.cap.max_samples, self.cap.max_samples)
-        cuts = [own[start : start + size] for own in groups for start in range(0, len(own), size)]
-        step = self.mixing.clock.step
+        cap, step = cap or self.cap, self.mixing.clock.step
+        lengths = None
+        if cap.max_tokens is not None and self._lengths is not None:
+            lengths = self._lengths.measure(share, loaded)[places]
+        cuts = [places[part] for part in split_by_cap(ids[places], lengths, cap, self.by_stream)]
         return [
             MicroBatch(
                 self._collation.collate(loaded, cut, step, number, int(ids[cut[0]]) if self.by_stream else -1),

@@ -1,14 +1,17 @@
 """State of a model around side runs: mode, gradients, buffers and attributes are restored."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging
 
+from mixer.utils.attributes import MethodReplaced, attributes_held
 from mixer.utils.random_state import RandomState
 
 logger = logging.get_logger(__name__)
@@ -17,6 +20,7 @@ _MOST_BYTES = 2**28
 # Modules of these libraries keep state of their own forwards: DDP, for one, sets itself up in the first.
 _KEEP_THEIR_OWN = ("torch.", "deepspeed.", "accelerate.")
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+_CACHES = {"past_key_values", "layer_past"}  # recomputing a layer would append to them twice
 
 
 class Snapshot:
@@ -114,6 +118,40 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+@contextlib.contextmanager
+def checkpointing_kept(model: nn.Module) -> Iterator[None]:
+    """Keeps gradient checkpointing in evaluation mode, where transformers switches it off.
+
+    Its layers stay in evaluation mode, so they drop nothing. Code of others tests the mode of the module that holds the
+    layers: this module alone is in training mode.
+    """
+    with contextlib.ExitStack() as stack:
+        for module in model.modules():
+            if _is_checkpointed(module):
+                forward = partial(_checkpointed, module, module.forward)
+                stack.enter_context(MethodReplaced(module, "forward", forward))
+            elif _checkpoints_itself(module):
+                stack.enter_context(attributes_held(module, training=True))
+        yield
+
+
+def _is_checkpointed(module: nn.Module) -> bool:
+    return isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing
+
+
+def _checkpoints_itself(module: nn.Module) -> bool:
+    is_others = not type(module).__module__.startswith("transformers.")
+    is_on = is_others and bool(getattr(module, "gradient_checkpointing", False))
+    return is_on and not any(map(_is_checkpointed, module.modules()))
+
+
+def _checkpointed(module: Any, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    kwargs |= dict.fromkeys(kwargs.keys() & _CACHES)
+    return module._gradient_checkpointing_func(partial(forward, **kwargs), *args)  # noqa: SLF001
 
 
 @contextlib.contextmanager

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
+from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 from transformers import Trainer
+from transformers.utils import logging
 
 from mixer.distributed.gradient_sync import average_gradients, obstacle, settle
+from mixer.loading.collate import batch_mapping
+from mixer.loading.memory import MicroBatchCap, Size, is_out_of_memory
 from mixer.loading.step import MicroBatch, StepBatch
-from mixer.models.side_state import gradients_stashed, model_restored
+from mixer.models.side_state import checkpointing_kept, gradients_stashed, model_restored
 from mixer.models.trl import metrics_restored
 from mixer.trainer.seam import collator_removing_columns, prepare_inputs
 
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from mixer.trainer.run import Run
     from mixer.utils.arrays import FloatArray, Int64Array
 
+logger = logging.get_logger(__name__)
 Result = TypeVar("Result")
 
 
@@ -44,6 +50,7 @@ class SideRuns:
 
     def __init__(self, trainer: Trainer, run: Run, losses: StreamLosses, loading: StreamLoading):
         self._trainer, self._run, self._losses, self._loading = trainer, run, losses, loading
+        self._halved: dict[MicroBatchCap, MicroBatchCap] = {}  # what fits, by the cap of steps
 
     @property
     def model(self) -> nn.Module:
@@ -77,9 +84,10 @@ class SideRuns:
         return self._losses.shifts_labels
 
     @property
-    def most_samples(self) -> int:
-        """Maximum samples of a micro-batch."""
-        return self._run.present_loader.cap.max_samples
+    def cap(self) -> MicroBatchCap:
+        """Largest micro-batch, the same on all ranks: that of steps, until memory runs out."""
+        cap = self._run.present_loader.cap
+        return self._halved.get(cap, cap)
 
     @property
     def is_cut_by_tokens(self) -> bool:
@@ -151,6 +159,44 @@ class SideRuns:
     def on_all_ranks(self, work: Callable[[], Result]) -> Result:
         """Runs work on every rank; an error on one of them is raised on all."""
         return self._run.rank_sync.run_on_all(work)
+
+    def fitted(self, work: Callable[[], Result], micros: Sequence[MicroBatch]) -> Result | None:
+        """Runs work on every rank, unless it does not fit into memory.
+
+        Args:
+            work: This rank's part.
+            micros: Its micro-batches.
+
+        Returns:
+            Its result; `None` on all ranks if memory ran out on one. It can be tried again: `cap` is smaller now.
+        """
+        result, largest = self.on_all_ranks(partial(self._attempt, work, micros))
+        largest = Size(*self._run.rank_sync.greatest(np.array(largest)).tolist())
+        if not largest.samples:
+            return result
+        old, steps = self.cap, self._run.present_loader.cap
+        self._halved[steps] = new = old.halved(largest) or old
+        clear_device_cache(garbage_collection=True)
+        if self._trainer.is_world_process_zero():
+            logger.warning(
+                "A measurement ran out of memory. It is repeated with at most %s per micro-batch instead of %s; steps "
+                "keep theirs.",
+                *(new, old),
+            )
+        return None
+
+    def _attempt(self, work: Callable[[], Result], micros: Sequence[MicroBatch]) -> tuple[Result | None, Size]:
+        """Returns the result, or the largest micro-batch if memory ran out."""
+        try:
+            return work(), Size(0, 0)
+        except Exception as error:
+            largest = Size.largest([(batch_mapping(micro.inputs), len(micro.stream_ids)) for micro in micros])
+            if not is_out_of_memory(error):
+                raise
+            if self.cap.halved(largest) is None:
+                error.add_note("In a measurement between steps, with a single sample: no smaller micro-batch helps.")
+                raise
+        return None, largest
 
     def gathered(self, text: str) -> list[str]:
         """Gathers a text of every rank, on all ranks."""
@@ -274,13 +320,14 @@ class SideRuns:
         """Allows runs whose gradients stay on this rank until `average_own`.
 
         Args:
-            training: The model's mode meanwhile.
+            training: The model's mode meanwhile; gradient checkpointing stays on in both.
 
         Yields:
             The trainable parameters, without gradients.
         """
         model = self._trainer.model_wrapped
-        with self._aside(training), gradients_stashed(self.parameters) as parameters:
+        kept = contextlib.nullcontext() if training else checkpointing_kept(model)
+        with self._aside(training), kept, gradients_stashed(self.parameters) as parameters:
             settle(model)
             with self._trainer.accelerator.no_sync(model=model):
                 yield parameters
@@ -293,8 +340,10 @@ class SideRuns:
             weight: Its share of the items over all ranks.
 
         Returns:
-            Its mean loss per item.
+            Its mean loss per item; 0 without weight.
         """
+        if not weight:  # the mean over no items may be NaN
+            return 0.0
         loss = self.mean_loss(micro)
         torch.autograd.backward(loss * (weight * self._trainer.args.world_size * float(self.loss_scale())))
         return float(loss.detach())
@@ -318,9 +367,15 @@ class SideRuns:
 
         Args:
             wanted: int64 `[num_samples]` by stream: positions in the stream.
-            most: Most samples of a micro-batch; `None` for that of a step.
+            most: Most samples of a micro-batch; `None` for those that fit.
         """
-        return self._run.present_loader.samples(wanted, most)
+        cap = self.cap
+        size = min(most or cap.max_samples, cap.max_samples)
+        return self._run.present_loader.samples(wanted, replace(cap, max_samples=size))
+
+    def split(self, samples: Sequence[Any]) -> list[slice]:
+        """Splits samples of any data set into micro-batches that fit."""
+        return self._run.present_loader.split_others(samples, self.cap)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -359,7 +414,7 @@ class SideRuns:
         Yields:
             The model, not wrapped for distributed training.
         """
-        with self._aside(training=False), gradients_stashed(self.parameters):
+        with self._aside(training=False), checkpointing_kept(self.model), gradients_stashed(self.parameters):
             yield self.model
 
     def _aside(self, training: bool) -> contextlib.AbstractContextManager[None]:

@@ -156,22 +156,28 @@ class TargetRows:
         self._rows = preprocessed(rows, None if stream is None else stream.preprocess)
         self._cursor = ShuffledCursor(Stream(f"target {name}", rows), seed)
 
-    def micro_batch(self, positions: Int64Array, step: int) -> MicroBatch:
-        """Reads and collates rows.
+    def micro_batches(self, positions: Int64Array, step: int, runs: SideRuns) -> list[MicroBatch]:
+        """Reads and collates rows, in micro-batches as large as those of steps.
 
         Args:
             positions: int64 `[num_rows]`: positions in the target's shuffled order, pass after pass.
             step: The step, which seeds random transforms and collators.
+            runs: Runs the model.
         """
+        if not len(positions):
+            return []
         with seeded(self._seed, step, int(positions[0])):
             samples = [self._rows[index] for index in self._cursor.references(positions).tolist()]
-            inputs = self._collator(samples)
+            return [self._collated(samples[part]) for part in runs.split(samples)]
+
+    def _collated(self, samples: list[Any]) -> MicroBatch:
+        inputs = self._collator(samples)
         if self._task is not None:
             inputs = {**batch_mapping(inputs), TASK: self._task}
-        return MicroBatch(inputs, np.full(len(positions), self._stream_id), False)
+        return MicroBatch(inputs, np.full(len(samples), self._stream_id), False)
 
     def summed_loss(self, runs: SideRuns, rank: int, world_size: int, most: int) -> tuple[float, float]:
-        """Returns the sum of a rank's losses and its items, in micro-batches as large as those of steps.
+        """Returns the sum of a rank's losses and its items.
 
         Args:
             runs: Runs the model.
@@ -181,9 +187,8 @@ class TargetRows:
         """
         positions = np.arange(rank, min(most, self.num_rows), world_size, dtype=np.int64)
         total, num_items = 0.0, 0.0
-        for part in np.array_split(positions, max(1, -(-len(positions) // runs.most_samples))):
-            if len(part):
-                micro = self.micro_batch(part, 0)
-                items = float(runs.items(micro).sum())
-                total, num_items = total + items * float(runs.mean_loss(micro)), num_items + items
+        for part in np.array_split(positions, max(1, -(-len(positions) // runs.cap.max_samples))):
+            for micro in self.micro_batches(part, 0, runs):
+                if items := float(runs.items(micro).sum()):
+                    total, num_items = total + items * float(runs.mean_loss(micro)), num_items + items
         return total, num_items

@@ -49,9 +49,11 @@ class TargetProbe(StepHook):
 
     Rows of streams are some that are still to come, others in each measurement. So a stream without samples in the
     mixture is measured too, and one that repeats its rows is measured on rows that it repeats. A target's
-    gradient is averaged over ranks, and sums over rows are added up. While it measures, it takes the memory of three
-    copies of the trained parameters, for any number of targets. The average of several targets without bounds is
+    gradient is averaged over ranks, and sums over rows are added up. The average of several targets without bounds is
     measured at once, along its own gradient, where the policy is content with that.
+
+    Rows run in micro-batches as large as those of steps, and in smaller ones if these do not fit into memory; gradient
+    checkpointing stays on. Beside a micro-batch, two copies of the trained parameters are in memory at a time.
 
     Losses of an objective with bounds or of the worst target are those of the same up to 64 rows each time, others
     those of the measurement's rows; with bounds, the first ones follow step 1. Measurements follow steps 2, 4, 8, 16
@@ -149,18 +151,15 @@ class TargetProbe(StepHook):
             self._warn_of_few_bits(parameters)
             micros = self._stream_rows(step)
             for weights in self._directions:
-                gradient = self._gradient(weights, parameters, step, losses)
-                loss = float(weights @ np.where(weights > 0.0, losses, 0.0))
-                direction = [None if part is None else part.clone() for part in gradient]
-                if metric is not None:
-                    metric.scale(parameters, direction)
-                fall = float(product(direction, gradient))
-                length = _FALL * abs(loss) / fall if fall > 0.0 and math.isfinite(loss) else 0.0
-                sums.append(self._differences(micros, parameters, direction, length))
+                direction, length = self._direction(weights, parameters, metric, step, losses)
+                while (own := self._differences(micros, parameters, direction, length)) is None:
+                    micros = self._stream_rows(step)
+                sums.append(own)
+                del direction  # before the next gradient
         name = "plain" if metric is None else metric.name(parameters)
         self._warn_of_plain(name)
-        own = torch.stack(sums)  # [num_directions, 5, num_streams]
-        alignment, error = _means_and_errors(self._run.rank_sync.add_up(own).cpu().numpy())
+        totals = self._run.rank_sync.add_up(torch.stack(sums))  # [num_directions, 5, num_streams]
+        alignment, error = _means_and_errors(totals.cpu().numpy())
         return TargetStatistics(losses, alignment, error, name)
 
     def _warn_of_plain(self, name: str) -> None:
@@ -190,27 +189,56 @@ class TargetProbe(StepHook):
 
     # ---- Targets ----
 
-    def _gradient(
-        self, weights: FloatArray, parameters: Sequence[nn.Parameter], step: int, losses: FloatArray
-    ) -> list[Tensor | None]:
-        """Returns the gradient of the weighted losses of targets over all ranks, and fills in these losses."""
-        for index in np.flatnonzero(weights).tolist():
-            losses[index] = self._backward(self._targets[index], float(weights[index]), step)
+    def _direction(
+        self,
+        weights: FloatArray,
+        parameters: Sequence[nn.Parameter],
+        metric: OptimizerMetric | None,
+        step: int,
+        losses: FloatArray,
+    ) -> tuple[list[Tensor | None], float]:
+        """Returns the scaled gradient of the weighted losses of targets and the step along it; fills in the losses."""
+        chosen = np.flatnonzero(weights)
+        while (own := self._backward(chosen, weights, parameters, step)) is None:
+            pass
+        losses[chosen] = own
         self._runs.average_own()
-        gradients = [parameter.grad for parameter in parameters]
+        gradient = [parameter.grad for parameter in parameters]
         for parameter in parameters:
             parameter.grad = None
-        return gradients
+        direction = gradient
+        if metric is not None:
+            direction = [None if part is None else part.clone() for part in gradient]
+            metric.scale(parameters, direction)
+        loss, fall = float(weights[chosen] @ losses[chosen]), float(product(direction, gradient))
+        return direction, _FALL * abs(loss) / fall if fall > 0.0 and math.isfinite(loss) else 0.0
 
-    def _backward(self, target: TargetRows, weight: float, step: int) -> float:
-        """Adds a target's gradient to this rank's, and returns the target's mean loss over all ranks."""
-        micro = self._runs.on_all_ranks(partial(target.micro_batch, self._positions(0, step), step))
-        own_items = int(self._runs.items(micro).sum())
-        num_items = int(self._run.rank_sync.total(np.array([own_items]))[0])
-        share = own_items / max(num_items, 1)
-        loss = self._runs.on_all_ranks(partial(self._runs.backward, micro, weight * share))
-        total = float(self._run.rank_sync.add_up(torch.tensor([loss * share], dtype=torch.float64)))
-        return total if num_items else math.nan
+    def _backward(
+        self, chosen: Int64Array, weights: FloatArray, parameters: Sequence[nn.Parameter], step: int
+    ) -> FloatArray | None:
+        """Computes this rank's gradient of the chosen targets, and their mean losses over all ranks.
+
+        Returns:
+            float64 `[num_chosen]`; `None` on all ranks if memory ran out on one, to be tried again.
+        """
+        runs, ranks, positions = self._runs, self._run.rank_sync, self._positions(0, step)
+        targets = [self._targets[index] for index in chosen.tolist()]
+        rows = runs.on_all_ranks(lambda: [target.micro_batches(positions, step, runs) for target in targets])
+        micros, places = [micro for own in rows for micro in own], np.repeat(np.arange(len(rows)), list(map(len, rows)))
+        items = np.array([int(runs.items(micro).sum()) for micro in micros])
+        num_items = ranks.total(np.bincount(places, items).astype(np.int64))
+        shares = items / np.maximum(num_items, 1)[places]
+        factors = (weights[chosen][places] * shares).tolist()
+
+        def backward() -> list[float]:
+            for parameter in parameters:
+                parameter.grad = None
+            return [runs.backward(micro, factor) for micro, factor in zip(micros, factors, strict=True)]
+
+        if (losses := runs.fitted(backward, micros)) is None:
+            return None
+        means = ranks.add_up(torch.from_numpy(np.bincount(places, shares * losses))).numpy()
+        return np.where(num_items > 0, means, np.nan)
 
     # ---- Streams ----
 
@@ -235,10 +263,11 @@ class TargetProbe(StepHook):
         parameters: Sequence[nn.Parameter],
         direction: Sequence[Tensor | None],
         length: float,
-    ) -> Tensor:
+    ) -> Tensor | None:
         """Returns this rank's sums over rows, `[5, num_streams]`, of `d, n, d², dn, n²`.
 
-        `d` is the derivative of a row's summed loss along the direction, `n` its number of items.
+        `d` is the derivative of a row's summed loss along the direction, `n` its number of items. On all ranks it is
+        `None` if memory ran out on one, to be tried again.
         """
         sums = torch.zeros(5, len(self._are_measured), dtype=torch.float64)
         if not length > 0.0:
@@ -252,7 +281,9 @@ class TargetProbe(StepHook):
                 for sign in (1.0, -1.0):
                     for parameter, before, part in zip(moved, kept, steps, strict=True):
                         parameter.copy_(before.add(part.to(before), alpha=sign * length))
-                    rows.append(self._runs.on_all_ranks(partial(self._row_losses, micros)))
+                    if (losses := self._runs.fitted(partial(self._row_losses, micros), micros)) is None:
+                        return None
+                    rows.append(losses)
             finally:
                 for parameter, before in zip(moved, kept, strict=True):
                     parameter.copy_(before)

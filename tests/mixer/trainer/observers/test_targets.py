@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transformers import default_data_collator
 
 import mixer
 from mixer import MarginalValue, MixingTrainer, Objective, Uniform
 from mixer.gradients.metric import OptimizerMetric
 from mixer.ledger.summary import comparison_table, summarise
+from mixer.loading.step import MicroBatch
 from mixer.policies.objective import TargetStatistics
 from mixer.trainer.observers.targets import TargetProbe
 from tests.helpers import Tokens, arguments, build_model, weights_of
@@ -41,13 +43,17 @@ def by_autograd(
     model, metric = trainer.model, OptimizerMetric(trainer.optimizer)
     parameters = [p for p in model.parameters() if p.requires_grad]
 
+    def one_batch(target: Any) -> MicroBatch:
+        rows = [target._rows[index] for index in target._cursor.references(probe._positions(0, step)).tolist()]
+        return MicroBatch(default_data_collator(rows), np.zeros(len(rows), dtype=np.int64), False)
+
     def gradient(micro: Any) -> list[Tensor]:
         loss = trainer.side_runs.mean_loss(micro)
         return list(torch.autograd.grad(loss, parameters))
 
     found = np.zeros((len(directions), len(trainer.streams)))
     for j, weights in enumerate(directions):
-        parts = [gradient(target.micro_batch(probe._positions(0, step), step)) for target in probe._targets]
+        parts = [gradient(one_batch(target)) for target in probe._targets]
         whole = [sum(w * p for w, p in zip(weights, own, strict=True)) for own in zip(*parts, strict=True)]
         if seen.metric != "plain":
             metric.scale(parameters, whole)
