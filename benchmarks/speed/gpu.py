@@ -231,8 +231,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=12_000, help="samples of all streams together")
     parser.add_argument("--workers", type=int, default=4, help="workers of those that load")
     parser.add_argument("--load-ms", type=float, default=2.0, help="milliseconds that these take to load a sample")
-    parser.add_argument("--rounds", type=int, default=16, help="multiples of twice the contestants balance the order")
-    parser.add_argument("--block", type=int, default=16, help="steps of a turn, and of a run for the peak")
+    parser.add_argument("--rounds", type=int, default=8, help="multiples of twice the contestants balance the order")
+    parser.add_argument("--block", type=int, default=8, help="steps of a turn, and of a run for the peak")
     parser.add_argument("--warmup", type=int, default=10, help="steps that do not count")
     args = parser.parse_args(argv)
     if args.quick:
