@@ -22,14 +22,12 @@ class Contestant:
         work: Where its work is: `"module:function"` of this package.
         package: The distribution whose version is named; `None` for this toolkit.
         folder: Folder of the environment where the distribution was installed apart; `""` for the usual place.
-        trials: Where its trials are; `None` for none.
     """
 
     name: str
     work: str
     package: str | None = None
     folder: str = ""
-    trials: str | None = None
 
     @property
     def version(self) -> str | None:
@@ -40,16 +38,11 @@ class Contestant:
 
 
 MIXING = (
-    Contestant("mixer", "with_mixer:training", trials="with_mixer:trials"),
-    Contestant("interleave, map", "with_interleave:map_training", "datasets", trials="with_interleave:map_trials"),
-    Contestant(
-        "interleave, iterable",
-        "with_interleave:iterable_training",
-        "datasets",
-        trials="with_interleave:iterable_trials",
-    ),
-    Contestant("torchdata.nodes", "with_torchdata:training", "torchdata", trials="with_torchdata:trials"),
-    Contestant("Grain", "with_grain:training", "grain", trials="with_grain:trials"),
+    Contestant("mixer", "with_mixer:training"),
+    Contestant("interleave, map", "with_interleave:map_training", "datasets"),
+    Contestant("interleave, iterable", "with_interleave:iterable_training", "datasets"),
+    Contestant("torchdata.nodes", "with_torchdata:training", "torchdata"),
+    Contestant("Grain", "with_grain:training", "grain"),
 )
 CONTINUAL = (
     Contestant("mixer", "with_continual_run:training"),
@@ -62,12 +55,11 @@ GRAMIAN = (
 )
 
 
-def run_apart(contestant: Contestant, work: str, options: dict[str, Any]) -> dict[str, Any]:
+def run_apart(contestant: Contestant, options: dict[str, Any]) -> dict[str, Any]:
     """Has a contestant do its work in a fresh process.
 
     Args:
         contestant: Who.
-        work: What: its `work` or its `trials`.
         options: Of the contest.
 
     Returns:
@@ -80,7 +72,7 @@ def run_apart(contestant: Contestant, work: str, options: dict[str, Any]) -> dic
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(options["threads"])}
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "benchmarks.peers.child", work, str(result)],
+                [sys.executable, "-m", "benchmarks.peers.child", contestant.work, str(result)],
                 input=json.dumps({**options, "folder": str(Path(folder) / "output")}),
                 env=environment,
                 capture_output=True,

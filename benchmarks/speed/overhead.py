@@ -146,6 +146,7 @@ def set_shape(args: argparse.Namespace, shapes: Mapping[str, Mapping[str, int]])
     shape = {"vocabulary": 512, "layers": 1, "hidden": 64} if args.quick else shapes[args.model]
     for name, value in shape.items():
         setattr(args, name, getattr(args, name) or value)
+    args.threads = 1 if args.quick else args.threads
 
 
 def new_trainers(args: argparse.Namespace, folder: str) -> dict[str, Trainer]:

@@ -1,7 +1,6 @@
 """How often the prediction of the coming steps is right where the weights keep changing, on one rank of several."""
 
 import time
-from typing import Any
 
 import numpy as np
 import torch

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.speed.probe_steps import GRAPH, IDLE, PASSES, PLAIN, PROBED, Subject, new_step
 from torch import nn
 
 from benchmarks.speed import probe_steps
-from benchmarks.speed.probe_steps import GRAPH, IDLE, PASSES, PLAIN, PROBED, Subject, new_step
 
 MEBIBYTE = 2**20
 
