@@ -1,11 +1,11 @@
-"""This toolkit beside others, on the same work: `python -m benchmarks peers [PART ...] [--data-dir DIR]`.
+"""This toolkit beside others, on the same work: `python -m benchmarks peers [PART ...]`.
 
-`mixing`: the plain Trainer on `datasets.interleave_datasets`, torchdata's weighted sampler and Grain's mix.
-`continual`: replay on MNIST with Avalanche. `gramian`: the streams' gradient Gramian with TorchJD. Each run is in a
-fresh process of the same interpreter with the same number of threads; contestants take turns, in another order in
-every round, which has a seed of its own. Ratios are taken round by round; beside the wall time stands that of the
-processor, which other work on the machine changes less. Memory is the peak of the resident set over what was there
-after all imports, until the training or the measuring is done (in `continual` until tasks are evaluated). What is not
+`mixing`: the plain Trainer on `datasets.interleave_datasets`, torchdata's weighted sampler and Grain's mix. `gramian`:
+the streams' gradient Gramian with TorchJD. (Replay beside Avalanche is a method of `python -m benchmarks continual`:
+`avalanche-er-reservoir`.) Each run is in a fresh process of the same interpreter with the same number of threads;
+contestants take turns, in another order in every round, which has a seed of its own. Ratios are taken round by round;
+beside the wall time stands that of the processor, which other work on the machine changes less. Memory is the peak of
+the resident set over what was there after all imports, until the training or the measuring is done. What is not
 installed is said so; the peers' environment is made as `benchmarks/peers/requirements.txt` says.
 """
 
@@ -18,17 +18,15 @@ from transformers.utils import logging
 
 from benchmarks.common import hardware, new_parser, write_json
 from benchmarks.peers import contests
-from benchmarks.peers.contestants import CONTINUAL, GRAMIAN, MIXING
-from benchmarks.peers.continual_work import PROTOCOLS
+from benchmarks.peers.contestants import GRAMIAN, MIXING
 from benchmarks.peers.tables import COLUMNS, OURS, Row
 from benchmarks.presenting import markdown
 
 _PARTS: dict[str, Callable[[Any], tuple[Any, list[Row]]]] = {
     "mixing": contests.mixing,
-    "continual": contests.continual,
     "gramian": contests.gramian,
 }
-_ALL = (*MIXING, *CONTINUAL, *GRAMIAN)
+_ALL = (*MIXING, *GRAMIAN)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -67,20 +65,15 @@ def _arguments(argv: Sequence[str] | None) -> Any:
     parser.add_argument("parts", nargs="*", choices=[*_PARTS, []], help="what is run; default: all")
     names = sorted({own.name for own in _ALL if own.name != OURS})
     parser.add_argument("--only", metavar="NAME", choices=names, help="one contestant beside ours: " + ", ".join(names))
-    parser.add_argument("--data-dir", type=Path, help="a folder with mnist.npz, for `continual`")
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="where the table is written")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5, help="of `mixing`")
     parser.add_argument("--steps", type=int, default=300, help="steps of a run of `mixing`")
-    parser.add_argument("--seeds", type=int, default=3, help="rounds of `continual` and `gramian`")
-    parser.add_argument("--protocols", nargs="+", choices=[*PROTOCOLS], default=[*PROTOCOLS])
-    parser.add_argument("--tasks", type=int, default=20, help="of permuted MNIST")
-    parser.add_argument("--samples-per-task", type=int, default=10_000, help="of permuted MNIST")
+    parser.add_argument("--seeds", type=int, default=3, help="rounds of `gramian`")
     parser.add_argument("--gramian-steps", type=int, default=15, help="turns in each round of `gramian`")
     args = parser.parse_args(argv)
     args.divisor = 1
     if args.quick:
         args.rounds = args.seeds = 1
-        args.protocols = ["permuted"]
-        args.steps, args.tasks, args.samples_per_task, args.gramian_steps, args.divisor = 10, 2, 500, 2, 10
+        args.steps, args.gramian_steps, args.divisor = 10, 2, 10
     return args

@@ -13,6 +13,20 @@ from typing import Any
 _TIMEOUT_SECONDS = 900
 
 
+def version_of(package: str, folder: Path | None = None) -> str | None:
+    """Looks for a distribution.
+
+    Args:
+        package: Its name.
+        folder: Where it may be installed apart.
+
+    Returns:
+        Its version; `None` if it is not installed.
+    """
+    found = list(importlib.metadata.distributions(name=package, path=[*sys.path, str(folder or "")]))
+    return found[0].version if found else None
+
+
 @dataclass(frozen=True)
 class Contestant:
     """One side of a contest.
@@ -21,20 +35,16 @@ class Contestant:
         name: Its name, in tables too.
         work: Where its work is: `"module:function"` of this package.
         package: The distribution whose version is named; `None` for this toolkit.
-        folder: Folder of the environment where the distribution was installed apart; `""` for the usual place.
     """
 
     name: str
     work: str
     package: str | None = None
-    folder: str = ""
 
     @property
     def version(self) -> str | None:
         """Version of its package; `None` if that is not installed."""
-        path = [*sys.path, str(Path(sys.prefix) / self.folder)]
-        found = list(importlib.metadata.distributions(name=self.package or "torch", path=path))
-        return found[0].version if found else None
+        return version_of(self.package or "torch")
 
 
 MIXING = (
@@ -43,10 +53,6 @@ MIXING = (
     Contestant("interleave, iterable", "with_interleave:iterable_training", "datasets"),
     Contestant("torchdata.nodes", "with_torchdata:training", "torchdata"),
     Contestant("Grain", "with_grain:training", "grain"),
-)
-CONTINUAL = (
-    Contestant("mixer", "with_continual_run:training"),
-    Contestant("Avalanche", "with_avalanche:training", "avalanche-lib", folder="avalanche"),
 )
 GRAMIAN = (
     Contestant("mixer", "with_probe:training"),
@@ -67,9 +73,8 @@ def run_apart(contestant: Contestant, options: dict[str, Any]) -> dict[str, Any]
     """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "figures.json"
-        extra = [str(Path(sys.prefix) / contestant.folder)] if contestant.folder else []
-        path = os.pathsep.join([os.environ.get("PYTHONPATH", os.getcwd()), *extra])
-        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(options["threads"])}
+        path, threads = os.environ.get("PYTHONPATH", os.getcwd()), str(options["threads"])
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": threads}
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "benchmarks.peers.child", contestant.work, str(result)],

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import rotated
-from benchmarks.peers.contestants import CONTINUAL, GRAMIAN, MIXING, Contestant, run_apart
-from benchmarks.peers.tables import OURS, Row, compared, continual_result, gramian_result, mixing_result
+from benchmarks.peers.contestants import GRAMIAN, MIXING, Contestant, run_apart
+from benchmarks.peers.tables import OURS, Row, compared, gramian_result, mixing_result
 
 Runs = dict[str, list[dict[str, Any]] | None]  # by contestant, round by round; None if it is not installed
 
@@ -69,28 +69,6 @@ def mixing(args: argparse.Namespace) -> tuple[Any, list[Row]]:
         common = {"data": str(path), **shape, "threads": args.threads}
         runs = take_part(MIXING, args.rounds, lambda number: {**common, "seed": number}, args.only)
     return runs, _rows("train on a mixture", MIXING, runs, mixing_result)
-
-
-def continual(args: argparse.Namespace) -> tuple[Any, list[Row]]:
-    """Learns tasks one after the other with each.
-
-    Args:
-        args: The command line.
-
-    Returns:
-        The figures by protocol, and rows of the main table.
-    """
-    if args.data_dir is None or not (args.data_dir / "mnist.npz").is_file():
-        return {}, [["replay on MNIST", "Avalanche", "not run: it needs --data-dir with mnist.npz", *[""] * 5]]
-    found: dict[str, Runs] = {}
-    for protocol in args.protocols:
-        sizes = {"tasks": args.tasks, "samples_per_task": args.samples_per_task, "threads": args.threads}
-        options = {"protocol": protocol, "data_dir": str(args.data_dir.resolve()), **sizes}
-        of_seed = lambda number, own=options: {**own, "seed": number + 1}  # noqa: E731
-        found[protocol] = take_part(CONTINUAL, args.seeds, of_seed, args.only)
-    return found, [
-        row for own, runs in found.items() for row in _rows(f"replay, {own} MNIST", CONTINUAL, runs, continual_result)
-    ]
 
 
 def gramian(args: argparse.Namespace) -> tuple[Any, list[Row]]:

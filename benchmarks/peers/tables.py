@@ -104,18 +104,6 @@ def mixing_result(runs: Runs | None) -> str:
     return f"loss {mean_of(runs, 'loss', 3)}; shares off by {deviation:.1f} samples at most"
 
 
-def continual_result(runs: Runs | None) -> str:
-    """Says how well tasks were learnt.
-
-    Args:
-        runs: A contestant's; `None` if it is not installed.
-
-    Returns:
-        The average accuracy.
-    """
-    return "" if runs is None or error_in(runs) is not None else f"accuracy {mean_of(runs, 'accuracy', 1)} %"
-
-
 def gramian_result(runs: Runs | None) -> str:
     """Says what a Gramian costs over a plain step, and how exact it is.
 

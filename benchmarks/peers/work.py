@@ -16,9 +16,9 @@ from transformers import LlamaForCausalLM, PrinterCallback, Trainer, TrainingArg
 
 from benchmarks.common import QUIET
 from benchmarks.domains import new_model, read_domains
+from benchmarks.peak import Peak
 from benchmarks.peers.clock import Clock
 from benchmarks.peers.counted import ROW, SOURCE, Counter, largest_deviation, realised_shares
-from benchmarks.peers.peak import Peak
 
 NAMES = ("python", "cpp", "english")
 SHARES = (0.5, 0.3, 0.2)

@@ -1,8 +1,8 @@
 """The training that `benchmarks.scale.long_runs` watches.
 
-`python -m benchmarks.scale.long_trained FOLDER STEPS WORKERS`, by torchrun. Two streams and a replay buffer under an adaptive policy
-with a probe, log entries, evaluations and checkpoints of which few are kept. Each rank writes `rank-N.json`: what it
-held over the run, and how long a step took.
+`python -m benchmarks.scale.long_trained FOLDER STEPS WORKERS`, by torchrun. Two streams and a replay buffer
+under an adaptive policy with a probe, log entries, evaluations and checkpoints of which few are kept. Each rank writes
+`rank-N.json`: what it held over the run, and how long a step took.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""From data sets to micro-batches: loading, how far behind the weights it is, loading ahead, and resuming.
+"""From data sets to micro-batches: loading, how far behind the weights it is, and resuming.
 
 Run `python -m benchmarks data_path`. The competitors of a figure have their turns in one process, round after
 round; what is compared are ratios within a round.
@@ -12,7 +12,6 @@ import torch
 
 from benchmarks.common import in_words, new_parser, show, write_json
 from benchmarks.speed.loading import OURS, THEIRS, throughput
-from benchmarks.speed.prediction import hits
 from benchmarks.speed.resuming import resume
 from benchmarks.speed.staleness import staleness
 
@@ -23,8 +22,6 @@ _LOADS = (
     *(("tokens", size, _WORKERS) for size in (32, 256)),
     ("slow", 16, _WORKERS),
 )
-# Streams and samples of a step; deviation of a step of the weights' logits, and steps between two steps.
-_MIXTURES, _WALKS, _NUM_RANKS = ((3, 32), (10, 64)), ((0.05, 1), (0.3, 1), (0.3, 20)), (1, 2, 8)
 
 
 def _loading(args: argparse.Namespace) -> list[Any]:
@@ -48,36 +45,21 @@ def _show_loading(results: Sequence[Any], lags: dict[int, dict[str, int]]) -> No
     show("Loading alone (tokens: in memory; slow: 5 ms a sample); staleness in steps", columns, rows)
 
 
-def _prediction(args: argparse.Namespace) -> list[list[str]]:
-    rows = []
-    for sigma, interval_steps in _WALKS[:1] if args.quick else _WALKS:
-        for mixture in _MIXTURES[:1] if args.quick else _MIXTURES:
-            for world_size in _NUM_RANKS:
-                rate, loads = hits(sigma, interval_steps, *mixture, world_size, args.steps)
-                sizes = ", ".join(map(str, (*mixture, world_size)))
-                rows.append([f"{sigma} every {interval_steps}", sizes, f"{100 * rate:.1f} %", f"{loads:.2f}"])
-    return rows
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the benchmark, prints the tables and writes the figures."""
     parser = new_parser(__doc__)
     parser.add_argument("--threads", type=int, default=1, help="torch's threads")
     parser.add_argument("--samples", type=int, default=100_000, help="samples of each of the three streams loaded from")
     parser.add_argument("--rounds", type=int, default=24, help="of loading tokens; a quarter of slow samples")
-    parser.add_argument("--steps", type=int, default=300, help="of predictions")
     parser.add_argument("--loading", action="store_true", help="loading without workers, and nothing else")
     args = parser.parse_args(argv)
     if args.quick:
-        args.samples, args.rounds, args.steps = 5_000, 2, 20
+        args.samples, args.rounds = 5_000, 2
     torch.set_num_threads(args.threads)
     lags = {num_workers: staleness(num_workers) for num_workers in _WORKERS}
     figures: dict[str, Any] = {"staleness": lags, "loading": _loading(args)}
     _show_loading(figures["loading"], lags)
     if not args.loading:
-        figures["prediction"] = _prediction(args)
-        columns = ["deviation of weights", "streams, batch, ranks", "loaded in time", "loads a sample"]
-        show("Prediction: rank 0 with 2 workers", columns, figures["prediction"])
         places, size, times = ((10**3, 10**4), 10**4, 2) if args.quick else ((10**4, 10**5, 10**6, 10**7), 4 * 10**6, 5)
         figures["resuming"] = resume(places, size, times)
         rows = [
