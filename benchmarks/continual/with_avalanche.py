@@ -58,7 +58,7 @@ def run_with_avalanche(protocol: Protocol, name: str, memory: int, seed: int, da
     """
     sys.path.append(str(_FOLDER))
     warnings.filterwarnings("ignore", module="avalanche")
-    importlib.import_module("benchmarks.continual.avalanche")  # neither its time nor its memory counts
+    importlib.import_module("benchmarks.continual.avalanche_parts")  # neither its time nor its memory counts
     peak = Peak()
     set_seed(seed)
     tasks, method = protocol.sequence(data_dir, seed), name.removeprefix(PREFIX)
@@ -79,10 +79,12 @@ def _trained(
     protocol: Protocol, method: str, tasks: TaskSequence, model: nn.Module, memory: int
 ) -> tuple[ScoreMatrix, list[float]]:
     """Trains, and gives the scores and each task's seconds."""
-    from benchmarks.continual import avalanche
+    from avalanche.benchmarks import benchmark_from_datasets
+
+    import benchmarks.continual.avalanche_parts as avalanche
 
     data, logits = avalanche.Data(tasks), avalanche.Logits(model)
-    benchmark = avalanche.benchmark_from_datasets(train=data.train, test=data.test)
+    benchmark = benchmark_from_datasets(train=data.train, test=data.test)
     new_optimizer = partial(avalanche.new_optimizer, logits, protocol.training["optim"], protocol.rate(method))
     plugins = _plugins(method, 0 if not memory else protocol.capacity(memory, len(tasks)), protocol, len(tasks))
     settings = protocol.batch_size, protocol.training["num_train_epochs"], plugins
@@ -106,7 +108,7 @@ def _trained(
 def _plugins(method: str, capacity: int, protocol: Protocol, num_tasks: int) -> list[object]:
     from avalanche.training.plugins import AGEMPlugin
 
-    from benchmarks.continual import avalanche
+    import benchmarks.continual.avalanche_parts as avalanche
 
     if method == "a-gem":
         return [AGEMPlugin(capacity // num_tasks, A_GEM_BATCH)]
