@@ -109,7 +109,9 @@ coverage: $(STAMP)
 
 # Small changes to what decides a run, and which of them no test notices. Fails where fewer than 85 % are noticed.
 mutation: $(STAMP)
-	$(VENV_PYTHON) -m benchmarks mutation
+	$(VENV_PYTHON) -m mutmut run
+	$(VENV_PYTHON) -m mutmut export-cicd-stats
+	$(VENV_PYTHON) -c "import json, sys; found = json.load(open('mutants/mutmut-cicd-stats.json')); killed = (found['killed'] + found['timeout']) / found['total']; print(f'{killed:.1%} of {found[\"total\"]} killed'); sys.exit(killed < 0.85)"
 
 # This toolkit beside others, on the same work, in an environment of its own: docs/peers.md.
 peers: $(PEERS_STAMP)

@@ -46,7 +46,6 @@ COMMANDS = {
             *("--data-dir", DATA, "--folder", FOLDER),
         ),
     ),
-    "loss_kinds": Command("quality.loss_kinds", "Is the gradient that of the whole batch, loss by loss?", 2, _QUICK),
     "continual": Command(
         "continual.command",
         "Do published results of continual learning reproduce?",
@@ -77,6 +76,5 @@ COMMANDS = {
         ("mixing", *_QUICK, "--only", "interleave, map"),
     ),
     "fuzz": Command("tools.fuzz.command", "Does hostile input end in a documented error?", 2, ("--cases", "200")),
-    "mutation": Command("tools.mutation.command", "Which small changes to the code does no test notice?", 40, None),
     "pictures": Command("tools.pictures", "What do the pages of the two demos look like?", None, None),
 }
