@@ -11,8 +11,6 @@ PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 BUILD_VENV := .venv-build
 RELEASE_VENV := .venv-release
-# Where mnist.npz is, for the part of `make peers` that needs it.
-DATA_DIR := data
 # Of `make test-random`.
 SEED := 1
 # Files in the order of pyproject.toml's folders.
@@ -115,7 +113,7 @@ mutation: $(STAMP)
 
 # This toolkit beside others, on the same work, in an environment of its own: docs/peers.md.
 peers: $(PEERS_STAMP)
-	$(PEERS_VENV)/bin/python -m benchmarks peers --data-dir $(DATA_DIR) --json runs/peers.json --markdown runs/peers.md
+	$(PEERS_VENV)/bin/python -m benchmarks peers --json runs/peers.json --markdown runs/peers.md
 
 # The sdist, the wheel that is built from it, and the README's quick start from the wheel in an environment of its own. That
 # one begins empty, with torch and all: a missing dependency would not be noticed beside packages of another environment.
