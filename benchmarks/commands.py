@@ -43,7 +43,7 @@ COMMANDS = {
         240,
         (
             *(*_QUICK, *_ONCE, "--parallel", "1", "--policy", "Uniform", "MarginalValue", "grid"),
-            *("--data-dir", DATA, "--folder", FOLDER),
+            *("--scenario", "small_target", "--data-dir", DATA, "--folder", FOLDER),
         ),
     ),
     "continual": Command(
@@ -56,7 +56,7 @@ COMMANDS = {
         ),
     ),
     "replay": Command(
-        "continual.replay", "What does replay cost, and what is it good for?", 15, (*_QUICK, "--folder", FOLDER)
+        "continual.replay", "What does replay cost, and what is it good for?", None, (*_QUICK, "--folder", FOLDER)
     ),
     "faults": Command("faults.command", "What does a fault on one rank lose?", 7, (*_QUICK, "--kinds", "kill-one")),
     "crash": Command("faults.crash", "Is a run that is killed again and again equal to the bit?", 9, _QUICK),
@@ -72,7 +72,7 @@ COMMANDS = {
     "peers": Command(
         "peers.command",
         "How does the same work go with other toolkits?",
-        24,
+        None,
         ("mixing", *_QUICK, "--only", "interleave, map"),
     ),
     "fuzz": Command("tools.fuzz.command", "Does hostile input end in a documented error?", 2, ("--cases", "200")),

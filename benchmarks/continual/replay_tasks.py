@@ -13,7 +13,7 @@ import functools
 import multiprocessing
 import tempfile
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -122,7 +122,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     Returns:
         What `run_once` gives, by policy and seed.
     """
-    with ProcessPoolExecutor(args.parallel, multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ThreadPoolExecutor(1) if args.parallel == 1 else ProcessPoolExecutor(args.parallel, context) as pool:
         runs = {
             name: [pool.submit(run_once, name, seed, args.quick) for seed in range(1, args.seeds + 1)]
             for name in POLICIES
