@@ -35,6 +35,7 @@ COMMANDS = {
         "speed.data_path", "How fast is loading, how far behind the weights, and resuming?", 5, _QUICK
     ),
     "probe": Command("speed.probe", "What do measurements of the streams' gradients cost?", 10, _QUICK),
+    "targets": Command("speed.targets", "What do measurements of an objective's targets cost?", 16, _QUICK),
     "gpu": Command("speed.gpu", "What do a step, measuring, loading and memory cost on GPUs?", None, None),
     "report": Command("speed.report", "How long does `mixer report` take on long runs?", 1, _QUICK),
     "quality": Command(
