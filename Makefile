@@ -11,8 +11,6 @@ PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 BUILD_VENV := .venv-build
 RELEASE_VENV := .venv-release
-# Where mnist.npz is, for the part of `make peers` that needs it.
-DATA_DIR := data
 # Of `make test-random`.
 SEED := 1
 # Files in the order of pyproject.toml's folders.
@@ -109,11 +107,13 @@ coverage: $(STAMP)
 
 # Small changes to what decides a run, and which of them no test notices. Fails where fewer than 85 % are noticed.
 mutation: $(STAMP)
-	$(VENV_PYTHON) -m benchmarks mutation
+	$(VENV_PYTHON) -m mutmut run
+	$(VENV_PYTHON) -m mutmut export-cicd-stats
+	$(VENV_PYTHON) -c "import json, sys; found = json.load(open('mutants/mutmut-cicd-stats.json')); killed = (found['killed'] + found['timeout']) / found['total']; print(f'{killed:.1%} of {found[\"total\"]} killed'); sys.exit(killed < 0.85)"
 
 # This toolkit beside others, on the same work, in an environment of its own: docs/peers.md.
 peers: $(PEERS_STAMP)
-	$(PEERS_VENV)/bin/python -m benchmarks peers --data-dir $(DATA_DIR) --json runs/peers.json --markdown runs/peers.md
+	$(PEERS_VENV)/bin/python -m benchmarks peers --json runs/peers.json --markdown runs/peers.md
 
 # The sdist, the wheel that is built from it, and the README's quick start from the wheel in an environment of its own. That
 # one begins empty, with torch and all: a missing dependency would not be noticed beside packages of another environment.

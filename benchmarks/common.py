@@ -1,9 +1,10 @@
 """What the benchmarks share: the machine, paired statistics, tables and the file of figures."""
 
+import argparse
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,36 @@ def rotated(names: Sequence[str], round_number: int) -> list[str]:
     cycle, shift = divmod(round_number, len(names))
     order = [*names[shift:], *names[:shift]]
     return order[::-1] if cycle % 2 else order
+
+
+def new_parser(text: str | None) -> argparse.ArgumentParser:
+    """Makes the parser of a benchmark, with the options that all have.
+
+    Args:
+        text: What the benchmark is, from its docstring.
+
+    Returns:
+        The parser, which has `--json` and `--quick`.
+    """
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", metavar="FILE", help="where all figures are written")
+    parser.add_argument("--quick", action="store_true", help="small and few, for a test; its figures mean nothing")
+    return parser
+
+
+def in_words(ratio: Mapping[str, float] | None, digits: int = 3) -> str:
+    """Writes a paired ratio.
+
+    Args:
+        ratio: What `paired_ratio` gave; `None` writes nothing.
+        digits: Decimals.
+
+    Returns:
+        The median, with the interval in brackets.
+    """
+    if ratio is None:
+        return ""
+    return f"{ratio['median']:.{digits}f} ({ratio['low']:.{digits}f} to {ratio['high']:.{digits}f})"
 
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

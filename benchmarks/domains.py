@@ -1,11 +1,9 @@
-"""The demo's domains and model, for benchmarks that train on them, and a clock for how long that takes."""
+"""The demo's domains and model, for benchmarks that train on them."""
 
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tasks.text_domains import ByteBlocks, cpp_headers, english_docstrings, python_source
 
@@ -13,28 +11,6 @@ _SPREAD = 8  # one in so many validation blocks is taken: few blocks in a row wo
 _SOURCES = {"python": python_source, "cpp": cpp_headers, "english": english_docstrings}
 
 Data = Mapping[str, Mapping[str, ByteBlocks]]
-
-
-class Stopwatch(TrainerCallback):
-    """Measures the time of training, with loading and whatever schedules decide, without the time of evaluating."""
-
-    def __init__(self) -> None:
-        self._total = self._since = 0.0
-        self.seconds: list[float] = []  # after each step
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Starts."""
-        self._since = time.perf_counter()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Adds a step, from the end of the one before."""
-        now = time.perf_counter()
-        self._total, self._since = self._total + now - self._since, now
-        self.seconds.append(self._total)
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leaves the time since the step out; called after each set, of which the last one counts."""
-        self._since = time.perf_counter()
 
 
 def read_domains(num_blocks: Sequence[int], num_validation_blocks: int, block_length: int) -> Data:

@@ -13,7 +13,7 @@ settings.register_profile(
     deadline=None,
     database=None,
     max_examples=60,
-    suppress_health_check=[HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],  # mutmut runs tests again and again
 )
 settings.load_profile("deterministic")
 

@@ -34,7 +34,7 @@ from benchmarks.continual import with_avalanche
 from benchmarks.continual.methods import METHODS, WITHOUT_MEMORY, why_unfit
 from benchmarks.continual.protocols import PROTOCOLS, Protocol
 from benchmarks.continual.results import Run, report
-from benchmarks.peers.peak import Peak
+from benchmarks.peak import Peak
 from mixer import MixingTrainer
 from tasks.continual.continual import ContinualRun
 from tasks.continual.ends import read_pace

@@ -15,15 +15,15 @@ from torch import nn
 from transformers import set_seed
 
 from benchmarks.continual.protocols import A_GEM_BATCH, Protocol
-from benchmarks.peers.contestants import CONTINUAL
-from benchmarks.peers.peak import Peak
+from benchmarks.peak import Peak
+from benchmarks.peers.contestants import version_of
 from tasks.metrics.metrics import all_metrics
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.task import TaskSequence
 
 PREFIX = "avalanche-"
 NAMES = tuple(PREFIX + name for name in ("fine-tune", "er-reservoir", "a-gem"))
-_AVALANCHE = next(one for one in CONTINUAL if one.name == "Avalanche")
+_FOLDER = Path(sys.prefix) / "avalanche"  # apart, as `make peers` installs it
 
 
 def why_unfit(name: str, protocol: Protocol) -> str | None:
@@ -36,7 +36,7 @@ def why_unfit(name: str, protocol: Protocol) -> str | None:
     Returns:
         The reason and the way out; `None` if it can.
     """
-    if _AVALANCHE.version is None:
+    if version_of("avalanche-lib", _FOLDER) is None:
         return f"{name} needs Avalanche, which is not installed: `make peers` makes an environment that has it."
     if not protocol.is_of_digits or protocol.scenario == "task":
         return f"{name} is for images and one head. Take split-mnist, permuted-mnist-10 or another of them."
@@ -56,9 +56,9 @@ def run_with_avalanche(protocol: Protocol, name: str, memory: int, seed: int, da
     Returns:
         What `benchmarks.continual.command.run_once` returns.
     """
-    sys.path.append(str(Path(sys.prefix) / _AVALANCHE.folder))
+    sys.path.append(str(_FOLDER))
     warnings.filterwarnings("ignore", module="avalanche")
-    importlib.import_module("benchmarks.peers.with_avalanche")  # neither its time nor its memory counts
+    importlib.import_module("benchmarks.continual.avalanche_parts")  # neither its time nor its memory counts
     peak = Peak()
     set_seed(seed)
     tasks, method = protocol.sequence(data_dir, seed), name.removeprefix(PREFIX)
@@ -79,10 +79,12 @@ def _trained(
     protocol: Protocol, method: str, tasks: TaskSequence, model: nn.Module, memory: int
 ) -> tuple[ScoreMatrix, list[float]]:
     """Trains, and gives the scores and each task's seconds."""
-    import benchmarks.peers.with_avalanche as avalanche
+    from avalanche.benchmarks import benchmark_from_datasets
+
+    import benchmarks.continual.avalanche_parts as avalanche
 
     data, logits = avalanche.Data(tasks), avalanche.Logits(model)
-    benchmark = avalanche.benchmark_from_datasets(train=data.train, test=data.test)
+    benchmark = benchmark_from_datasets(train=data.train, test=data.test)
     new_optimizer = partial(avalanche.new_optimizer, logits, protocol.training["optim"], protocol.rate(method))
     plugins = _plugins(method, 0 if not memory else protocol.capacity(memory, len(tasks)), protocol, len(tasks))
     settings = protocol.batch_size, protocol.training["num_train_epochs"], plugins
@@ -106,7 +108,7 @@ def _trained(
 def _plugins(method: str, capacity: int, protocol: Protocol, num_tasks: int) -> list[object]:
     from avalanche.training.plugins import AGEMPlugin
 
-    import benchmarks.peers.with_avalanche as avalanche
+    import benchmarks.continual.avalanche_parts as avalanche
 
     if method == "a-gem":
         return [AGEMPlugin(capacity // num_tasks, A_GEM_BATCH)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from benchmarks.peers.peak import Peak
+from benchmarks.peak import Peak
 
 
 def main() -> None:

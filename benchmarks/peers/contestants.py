@@ -13,6 +13,20 @@ from typing import Any
 _TIMEOUT_SECONDS = 900
 
 
+def version_of(package: str, folder: Path | None = None) -> str | None:
+    """Looks for a distribution.
+
+    Args:
+        package: Its name.
+        folder: Where it may be installed apart.
+
+    Returns:
+        Its version; `None` if it is not installed.
+    """
+    found = list(importlib.metadata.distributions(name=package, path=[*sys.path, str(folder or "")]))
+    return found[0].version if found else None
+
+
 @dataclass(frozen=True)
 class Contestant:
     """One side of a contest.
@@ -21,39 +35,24 @@ class Contestant:
         name: Its name, in tables too.
         work: Where its work is: `"module:function"` of this package.
         package: The distribution whose version is named; `None` for this toolkit.
-        folder: Folder of the environment where the distribution was installed apart; `""` for the usual place.
-        trials: Where its trials are; `None` for none.
     """
 
     name: str
     work: str
     package: str | None = None
-    folder: str = ""
-    trials: str | None = None
 
     @property
     def version(self) -> str | None:
         """Version of its package; `None` if that is not installed."""
-        path = [*sys.path, str(Path(sys.prefix) / self.folder)]
-        found = list(importlib.metadata.distributions(name=self.package or "torch", path=path))
-        return found[0].version if found else None
+        return version_of(self.package or "torch")
 
 
 MIXING = (
-    Contestant("mixer", "with_mixer:training", trials="with_mixer:trials"),
-    Contestant("interleave, map", "with_interleave:map_training", "datasets", trials="with_interleave:map_trials"),
-    Contestant(
-        "interleave, iterable",
-        "with_interleave:iterable_training",
-        "datasets",
-        trials="with_interleave:iterable_trials",
-    ),
-    Contestant("torchdata.nodes", "with_torchdata:training", "torchdata", trials="with_torchdata:trials"),
-    Contestant("Grain", "with_grain:training", "grain", trials="with_grain:trials"),
-)
-CONTINUAL = (
-    Contestant("mixer", "with_continual_run:training"),
-    Contestant("Avalanche", "with_avalanche:training", "avalanche-lib", folder="avalanche"),
+    Contestant("mixer", "with_mixer:training"),
+    Contestant("interleave, map", "with_interleave:map_training", "datasets"),
+    Contestant("interleave, iterable", "with_interleave:iterable_training", "datasets"),
+    Contestant("torchdata.nodes", "with_torchdata:training", "torchdata"),
+    Contestant("Grain", "with_grain:training", "grain"),
 )
 GRAMIAN = (
     Contestant("mixer", "with_probe:training"),
@@ -62,12 +61,11 @@ GRAMIAN = (
 )
 
 
-def run_apart(contestant: Contestant, work: str, options: dict[str, Any]) -> dict[str, Any]:
+def run_apart(contestant: Contestant, options: dict[str, Any]) -> dict[str, Any]:
     """Has a contestant do its work in a fresh process.
 
     Args:
         contestant: Who.
-        work: What: its `work` or its `trials`.
         options: Of the contest.
 
     Returns:
@@ -75,12 +73,11 @@ def run_apart(contestant: Contestant, work: str, options: dict[str, Any]) -> dic
     """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "figures.json"
-        extra = [str(Path(sys.prefix) / contestant.folder)] if contestant.folder else []
-        path = os.pathsep.join([os.environ.get("PYTHONPATH", os.getcwd()), *extra])
-        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(options["threads"])}
+        path, threads = os.environ.get("PYTHONPATH", os.getcwd()), str(options["threads"])
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": threads}
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "benchmarks.peers.child", work, str(result)],
+                [sys.executable, "-m", "benchmarks.peers.child", contestant.work, str(result)],
                 input=json.dumps({**options, "folder": str(Path(folder) / "output")}),
                 env=environment,
                 capture_output=True,

@@ -7,26 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import rotated
-from benchmarks.peers.contestants import CONTINUAL, GRAMIAN, MIXING, Contestant, run_apart
-from benchmarks.peers.tables import (
-    OURS,
-    Row,
-    compared,
-    continual_result,
-    gramian_result,
-    lacks_of,
-    mixing_result,
-)
+from benchmarks.peers.contestants import GRAMIAN, MIXING, Contestant, run_apart
+from benchmarks.peers.tables import OURS, Row, compared, gramian_result, mixing_result
 
 Runs = dict[str, list[dict[str, Any]] | None]  # by contestant, round by round; None if it is not installed
-Figures = dict[str, Any]
 
 _ROWS = (4_000, 2_400, 1_600)  # of each domain: as its share, so that none runs out
 _VALIDATION_ROWS, _LENGTH = 200, 64
-_TIED = "llama, tied"
-_CASES = ("mlp", "llama", _TIED)
-# Not tried here; said by a maintainer.
-_AVALANCHE_LACKS = "accelerate, DeepSpeed, fp16, gradient accumulation (not tried: ContinualAI/avalanche#1477)"
+_CASES = ("mlp", "llama", "llama, tied")
 
 
 def take_part(
@@ -50,34 +38,27 @@ def take_part(
         for name in rotated(list(present), number):
             own = runs[name]
             assert own is not None
-            own.append(run_apart(present[name], present[name].work, dict(options(number))))
+            own.append(run_apart(present[name], dict(options(number))))
             print(f"  {name}, round {number + 1}: {own[-1].get('seconds', own[-1].get('error'))}", flush=True)
     return runs
 
 
-def titles(contestants: Sequence[Contestant]) -> dict[str, str]:
-    """Names the contestants with their versions.
-
-    Args:
-        contestants: Who.
-
-    Returns:
-        By name.
-    """
-    return {
-        own.name: own.name if own.package is None else f"{own.name} ({own.package} {own.version or '?'})"
-        for own in contestants
-    }
+def _rows(work: str, contestants: Sequence[Contestant], runs: Runs, result: Callable[[Any], str]) -> list[Row]:
+    """Gives the rows of the main table: a peer each."""
+    versions = {own.name: f" ({own.package} {own.version or '?'})" for own in contestants}
+    ours, rest = runs[OURS], {name: own for name, own in runs.items() if name != OURS}
+    assert ours is not None, "this toolkit is always there"
+    return [compared(work, name + versions[name], ours, own, (result(ours), result(own))) for name, own in rest.items()]
 
 
-def mixing(args: argparse.Namespace) -> Figures:
-    """Trains on a mixture with each, and tries what each can do.
+def mixing(args: argparse.Namespace) -> tuple[Any, list[Row]]:
+    """Trains on a mixture with each.
 
     Args:
         args: The command line.
 
     Returns:
-        `runs` and `trials`.
+        The figures, and rows of the main table.
     """
     from benchmarks.peers.work import write_rows
 
@@ -87,124 +68,25 @@ def mixing(args: argparse.Namespace) -> Figures:
         shape = {"hidden": 64, "layers": 2, "length": _LENGTH, "batch_size": 16, "steps": args.steps}
         common = {"data": str(path), **shape, "threads": args.threads}
         runs = take_part(MIXING, args.rounds, lambda number: {**common, "seed": number}, args.only)
-        trials: dict[str, Any] = {}
-        for own in MIXING if not args.without_trials else ():
-            if own.name in runs:
-                is_active = runs[own.name] is not None
-                trials[own.name] = run_apart(own, str(own.trials), common) if is_active else None
-                print(f"  {own.name}: trials done", flush=True)
-    return {"runs": runs, "trials": trials}
+    return runs, _rows("train on a mixture", MIXING, runs, mixing_result)
 
 
-def mixing_rows(figures: Figures) -> list[Row]:
-    """Gives the rows of the main table.
-
-    Args:
-        figures: What `mixing` gave.
-
-    Returns:
-        The cells.
-    """
-    runs, named = figures["runs"], titles(MIXING)
-    work = "train on a mixture"
-    return [
-        compared(
-            work,
-            named[name],
-            runs[OURS],
-            own,
-            (mixing_result(runs[OURS]), mixing_result(own)),
-            lacks_of(figures["trials"].get(name)),
-        )
-        for name, own in runs.items()
-        if name != OURS
-    ]
-
-
-def continual(args: argparse.Namespace) -> Figures:
-    """Learns tasks one after the other with each.
-
-    Args:
-        args: The command line.
-
-    Returns:
-        `runs` by protocol; or `missing`, what is missing for it.
-    """
-    if args.data_dir is None or not (args.data_dir / "mnist.npz").is_file():
-        return {"missing": "not run: it needs --data-dir with mnist.npz"}
-    found = {}
-    for protocol in args.protocols:
-        options = {"protocol": protocol, "data_dir": str(args.data_dir.resolve()), "threads": args.threads}
-        sizes = {"tasks": args.tasks, "samples_per_task": args.samples_per_task}
-        found[protocol] = take_part(
-            CONTINUAL, args.seeds, lambda number, own={**options, **sizes}: {**own, "seed": number + 1}, args.only
-        )
-    return {"runs": found}
-
-
-def continual_rows(figures: Figures) -> list[Row]:
-    """Gives the rows of the main table.
-
-    Args:
-        figures: What `continual` gave.
-
-    Returns:
-        The cells.
-    """
-    named = titles(CONTINUAL)
-    if "missing" in figures:
-        return [["replay on MNIST", title, figures["missing"], *[""] * 6] for title in list(named.values())[1:]]
-    return [
-        compared(
-            f"replay, {protocol} MNIST",
-            named[name],
-            runs[OURS],
-            own,
-            (continual_result(runs[OURS]), continual_result(own)),
-            _AVALANCHE_LACKS,
-        )
-        for protocol, runs in figures["runs"].items()
-        for name, own in runs.items()
-        if name != OURS
-    ]
-
-
-def gramian(args: argparse.Namespace) -> Figures:
+def gramian(args: argparse.Namespace) -> tuple[Any, list[Row]]:
     """Measures gradient Gramians with each.
 
     Args:
         args: The command line.
 
     Returns:
-        `runs` by case.
+        The figures by case, and rows of the main table.
     """
-    found = {}
+    found: dict[str, Runs] = {}
     for case in _CASES:
         options = {"case": case, "steps": args.gramian_steps, "threads": args.threads}
-        found[case] = take_part(GRAMIAN, args.seeds, lambda number, own=options: {**own, "seed": number}, args.only)
-    return {"runs": found}
-
-
-def gramian_rows(figures: Figures) -> list[Row]:
-    """Gives the rows of the main table.
-
-    Args:
-        figures: What `gramian` gave.
-
-    Returns:
-        The cells.
-    """
-    named = titles(GRAMIAN)
-    return [
-        compared(
-            f"Gramian of streams, {case}",
-            named[name],
-            runs[OURS],
-            own,
-            (gramian_result(runs[OURS]), gramian_result(own)),
-            "weights that modules share: their cross terms are left out" if case == _TIED else "",
-        )
-        for case, runs in figures["runs"].items()
-        for name, own in runs.items()
-        if name != OURS
+        of_seed = lambda number, own=options: {**own, "seed": number}  # noqa: E731
+        found[case] = take_part(GRAMIAN, args.seeds, of_seed, args.only)
+    return found, [
+        row
+        for case, runs in found.items()
+        for row in _rows(f"Gramian of streams, {case}", GRAMIAN, runs, gramian_result)
     ]

@@ -42,18 +42,9 @@ class Counter:
         """
         self.batches.append(np.stack([source.numpy(), row.numpy()], axis=1).astype(np.int64))
 
-    def samples(self, start: int = 0, end: int | None = None) -> Int64Array:
-        """Gives what some steps had.
-
-        Args:
-            start: The first of the steps.
-            end: The one after the last; `None` for all that follow.
-
-        Returns:
-            `[num_samples, 2]`: stream and row, in order.
-        """
-        chosen = self.batches[start:end]
-        return np.concatenate(chosen) if chosen else np.empty((0, 2), dtype=np.int64)
+    def samples(self) -> Int64Array:
+        """Gives `[num_samples, 2]`: stream and row of all samples, in order."""
+        return np.concatenate(self.batches)
 
 
 def realised_shares(samples: Int64Array, num_streams: int) -> list[float]:
@@ -83,26 +74,3 @@ def largest_deviation(batches: Sequence[Int64Array], shares: Sequence[float]) ->
     counts = np.stack([np.bincount(batch[:, 0], minlength=len(shares)) for batch in batches]).cumsum(axis=0)
     asked = counts.sum(axis=1, keepdims=True) * np.asarray(shares)
     return float(np.abs(counts - asked).max())
-
-
-def repeated_and_lost(seen: Int64Array, uninterrupted: Int64Array) -> tuple[int, int]:
-    """Compares a run that was interrupted with one that was not, stream by stream, whatever their mixture.
-
-    Of each stream as many of the uninterrupted run's samples are taken as were seen of it, so that another order of the
-    streams, or another batch size, is no fault by itself. No stream may have come to its end.
-
-    Args:
-        seen: `[num_samples, 2]`: what the interrupted run was trained on, before and after.
-        uninterrupted: `[num_samples, 2]`: what the other one was trained on; long enough.
-
-    Returns:
-        How many samples came again, and how many of those that were due never came.
-    """
-    repeated = lost = 0
-    for stream in np.unique(seen[:, 0]):
-        own = seen[seen[:, 0] == stream, 1]
-        due = uninterrupted[uninterrupted[:, 0] == stream, 1]
-        assert len(due) >= len(own), f"the uninterrupted run is too short: {len(due)} of {len(own)} samples of {stream}"
-        repeated += len(own) - len(np.unique(own))
-        lost += len(np.setdiff1d(due[: len(own)], own))
-    return repeated, lost

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.peak import Peak
 from benchmarks.peers.clock import Clock
-from benchmarks.peers.peak import Peak
 from tasks.mlp import mlp
 
 MLP, LLAMA, TIED = "mlp", "llama", "llama, tied"

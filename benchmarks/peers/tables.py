@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import paired_ratio
-from benchmarks.peers.verdicts import QUESTIONS, cannot, found_in
 
 OURS = "mixer"
 MISSING = "not installed"
@@ -19,9 +18,7 @@ COLUMNS = (
     "memory, ours / peer",
     "ours",
     "peer's",
-    "what it cannot do",
 )
-_MEGABYTE = 1e6
 
 Runs = Sequence[Mapping[str, Any]]  # one contestant's, round by round
 Row = list[str]
@@ -70,15 +67,8 @@ def mean_of(runs: Runs, figure: str, digits: int) -> str:
     return f"{values.mean():.{digits}f}{deviation}"
 
 
-def compared(
-    work: str,
-    peer: str,
-    ours: Runs,
-    theirs: Runs | None,
-    result: Sequence[str],
-    lacks: str,
-) -> Row:
-    """Makes a row of the main table.
+def compared(work: str, peer: str, ours: Runs, theirs: Runs | None, result: Sequence[str]) -> Row:
+    """Makes a row of the table.
 
     Args:
         work: What was done.
@@ -86,19 +76,17 @@ def compared(
         ours: Our runs.
         theirs: The peer's; `None` if it is not installed.
         result: Our result and the peer's, in words.
-        lacks: What the peer cannot do.
 
     Returns:
         The cells.
     """
     if theirs is None:
-        return [work, peer, MISSING, "", "", "", result[0], "", ""]
+        return [work, peer, MISSING, "", "", "", result[0], ""]
     if (error := error_in(theirs) or error_in(ours)) is not None:
-        return [work, peer, f"failed: {error}".replace("|", "/"), "", "", "", "", "", lacks]
+        return [work, peer, f"failed: {error}".replace("|", "/"), *[""] * 5]
     seconds = " / ".join(f"{np.median([run['seconds'] for run in runs]):.3g}" for runs in (ours, theirs))
-    memory = ratio_of(ours, theirs, "growth_bytes")
-    times = [ratio_of(ours, theirs, "seconds"), ratio_of(ours, theirs, "processor_seconds")]
-    return [work, peer, seconds, *times, memory, *result, lacks]
+    ratios = [ratio_of(ours, theirs, figure) for figure in ("seconds", "processor_seconds", "growth_bytes")]
+    return [work, peer, seconds, *ratios, *result]
 
 
 def mixing_result(runs: Runs | None) -> str:
@@ -116,18 +104,6 @@ def mixing_result(runs: Runs | None) -> str:
     return f"loss {mean_of(runs, 'loss', 3)}; shares off by {deviation:.1f} samples at most"
 
 
-def continual_result(runs: Runs | None) -> str:
-    """Says how well tasks were learnt.
-
-    Args:
-        runs: A contestant's; `None` if it is not installed.
-
-    Returns:
-        The average accuracy.
-    """
-    return "" if runs is None or error_in(runs) is not None else f"accuracy {mean_of(runs, 'accuracy', 1)} %"
-
-
 def gramian_result(runs: Runs | None) -> str:
     """Says what a Gramian costs over a plain step, and how exact it is.
 
@@ -141,37 +117,3 @@ def gramian_result(runs: Runs | None) -> str:
         return ""
     over = np.median([run["processor_seconds"] / run["plain_processor_seconds"] for run in runs])
     return f"{over:.2f} of a plain step; error {max(run['difference'] for run in runs):.0e}"
-
-
-def trial_rows(trials: Mapping[str, Mapping[str, Any] | None]) -> list[Row]:
-    """Makes the table of trials: a row for each question.
-
-    Args:
-        trials: By contestant; `None` if it is not installed.
-
-    Returns:
-        The cells; the contestants are the columns.
-    """
-
-    def cell(trial: str, found: Mapping[str, Any] | None) -> str:
-        if found is None:
-            return MISSING
-        if isinstance(found.get("error"), str):
-            return f"failed: {found['error']}".replace("|", "/")
-        return found_in(trial, found)
-
-    return [[question, *(cell(trial, found) for found in trials.values())] for trial, question in QUESTIONS.items()]
-
-
-def lacks_of(trials: Mapping[str, Any] | None) -> str:
-    """Says what a contestant cannot do.
-
-    Args:
-        trials: Its trials; `None` if there were none.
-
-    Returns:
-        The text.
-    """
-    if trials is None or isinstance(trials.get("error"), str):
-        return ""
-    return "; ".join(cannot(trials)) or "nothing of this"

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.peak import Peak
 from benchmarks.peers.gramian_work import measure, new_subject
-from benchmarks.peers.peak import Peak
 from mixer.gradients.probe import GradientProbe
 
 

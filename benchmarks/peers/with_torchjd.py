@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torchjd.autogram import Engine
 
+from benchmarks.peak import Peak
 from benchmarks.peers.gramian_work import measure, new_subject
-from benchmarks.peers.peak import Peak
 
 
 def by_rows(options: dict[str, Any]) -> dict[str, Any]:

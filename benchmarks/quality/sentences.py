@@ -181,15 +181,3 @@ def new_classifier(num_words: int, hidden: int, layers: int) -> AveragingForSequ
         The model.
     """
     return AveragingForSequenceClassification(AveragingConfig(num_words, hidden, layers))
-
-
-def accuracy(prediction: Any) -> dict[str, float]:
-    """Computes the share of sentences whose class is right, for the Trainer's `compute_metrics`.
-
-    Args:
-        prediction: Logits and labels.
-
-    Returns:
-        `accuracy`.
-    """
-    return {"accuracy": float((prediction.predictions.argmax(axis=-1) == prediction.label_ids).mean())}

@@ -2,8 +2,7 @@
 
 Run `python -m benchmarks scale`. Each term is measured at two sizes or more; its exponent is the slope between
 the two largest, and where 10,000 streams, 4,096 ranks, 1e6 steps or 1e13 samples are not among the sizes, the cost
-there goes on with it. Seconds are of a CPU, so that other work on the machine counts little. What cannot be timed
-without a network, the collectives, is counted in bytes.
+there goes on with it. Seconds are of a CPU, so that other work on the machine counts little.
 """
 
 import argparse
@@ -15,20 +14,15 @@ from typing import Any
 
 from benchmarks.common import write_json
 from benchmarks.presenting import present
-from benchmarks.scale import planning, policies, ranks, records
+from benchmarks.scale import planning, records
 from benchmarks.scale.limits import checks
-from benchmarks.scale.term import RANKS, STEPS, STREAMS, TARGETS, Term, in_words
+from benchmarks.scale.term import TARGETS, Term, in_words
 
 _PARTS: dict[str, Callable[[], list[Term]]] = {
     "planning": planning.terms,
     "records": records.terms,
-    "policies": policies.terms,
-    "ranks": ranks.terms,
 }
 _EXACT = "exact"
-_IF_KEPT = "were streams' entries not left out beyond 256"
-_GRAM_BYTES = 8
-_PROBE_COPIES = 2  # the Gram matrix and how far off it may be
 
 
 def show_terms(name: str, terms: Sequence[Term], as_markdown: bool) -> None:
@@ -58,39 +52,6 @@ def _size(size: float) -> str:
     return f"{size:,.0f}" if size < 1e7 else f"{size:.0e}".replace("e+", "e")
 
 
-def large(found: dict[str, list[Term]]) -> list[list[str]]:
-    """Puts together what is largest in a run of the targeted size.
-
-    Args:
-        found: Terms by part.
-
-    Returns:
-        Rows of a table: what, how much, of what.
-    """
-    at = {(term.part, term.variable, term.unit): term.at_target for terms in found.values() for term in terms}
-    streams, ranks, steps = (TARGETS[name] for name in (STREAMS, RANKS, STEPS))
-    rows = []
-    entry = at.get(("log entry of all streams", STREAMS, "bytes"))
-    if entry is not None:
-        last, written = records.history_bytes(entry, steps)
-        rows.append(["trainer_state.json of the last checkpoint", last, f"an entry every 10 steps, {_IF_KEPT}"])
-        rows.append(["trainer_state.json of all checkpoints together", written, f"one every 1,000 steps, {_IF_KEPT}"])
-    row = at.get(("ledger, a step", STREAMS, "bytes"))
-    if row is not None:
-        rows.append(["ledger", row * steps, "a row a stream for 100 steps"])
-    gram = _PROBE_COPIES * _GRAM_BYTES * streams**2
-    rows.append(["a measurement of gradients, on each rank and in the ledger", gram, "K x K products and their errors"])
-    state = at.get(("RegularizedBalance, state", STREAMS, "bytes"))
-    if state is not None:
-        rows.append(["state of a policy that remembers K x K products, in a checkpoint", state, "JSON"])
-    state = at.get(("state in a checkpoint", STREAMS, "bytes"))
-    if state is not None:
-        rows.append(
-            ["texts of the run from all ranks on each, before ranks compared hashes", state * ranks, "at start"]
-        )
-    return [[what, in_words(size, "bytes"), note] for what, size, note in sorted(rows, key=lambda one: -one[1])]
-
-
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
@@ -117,7 +78,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         found[name] = _PARTS[name]()
         print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
         show_terms(name, found[name], args.markdown)
-    present("Largest at 10,000 streams, 4,096 ranks, 1e6 steps", ["what", "bytes", "with"], large(found), args.markdown)
     figures: dict[str, Any] = {
         name: [{**asdict(term), "exponent": term.exponent, "at_target": term.at_target} for term in terms]
         for name, terms in found.items()

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 
 from benchmarks.scale.process_state import ProcessState, as_rows, begin, growth, sample
@@ -102,13 +101,12 @@ class LongPlannedRun:
             self.states.append(sample(done))
         states = as_rows(self.states)
         figures = growth(states, self.seconds)
-        tail = self._tail_bytes()
         self._ledger.finish()
         return {
             **figures,
             "states": states,
             "block_seconds": self.seconds,
-            "ledger": {**tail, **ledger_figures(self._folder / "ledger", self._num_steps)},
+            "ledger": ledger_figures(self._folder / "ledger", self._num_steps),
             "num_steps": self._num_steps,
             "num_resumes": self._num_resumes,
         }
@@ -174,17 +172,6 @@ class LongPlannedRun:
         variance = np.diagonal(gram) * plan.counts * 0.5
         return GradientStatistics(gram, variance, norms, plan.counts, plan.weights, np.zeros_like(gram))
 
-    def _tail_bytes(self) -> dict[str, float]:
-        """Gives bytes a row of the live tail of the table of streams."""
-        folder = self._folder / "ledger" / "streams"
-        tails, table = list(folder.glob("tail-*.arrow")), self._ledger
-        num_rows = table.read("streams", ["step"]).num_rows - _rows_of_parts(folder)
-        return {"tail_bytes_per_row": sum(path.stat().st_size for path in tails) / num_rows if num_rows else 0.0}
-
-
-def _rows_of_parts(folder: Path) -> int:
-    return sum(pq.ParquetFile(path).metadata.num_rows for path in folder.glob("part-*.parquet"))
-
 
 def ledger_figures(folder: Path, num_steps: int) -> dict[str, Any]:
     """Measures and checks a sealed ledger of every step once.
@@ -195,26 +182,22 @@ def ledger_figures(folder: Path, num_steps: int) -> dict[str, Any]:
 
     Returns:
         `bytes_per_row` of the table of streams, `bytes_per_step` of all tables, `num_files`, the `read_seconds` of the
-        whole table of streams and `column_seconds` of two of its columns, `is_exact`: whether each step and stream
-        is there once, in order, and the counts add up to what was seen.
+        whole table of streams, `is_exact`: whether each step and stream is there once, in order, and the counts add up
+        to what was seen.
     """
     files = [path for path in folder.rglob("*") if path.is_file()]
     streams = sum(path.stat().st_size for path in files if path.parent.name == "streams")
     ledger = Ledger(folder)
     started = time.perf_counter()
-    rows = ledger.read("streams", ["step", "loss"])
-    column_seconds, started = time.perf_counter() - started, time.perf_counter()
-    num_rows = ledger.read("streams").num_rows
+    table = ledger.read("streams")
     read_seconds = time.perf_counter() - started
-    steps = rows.column("step").to_numpy()
-    counts = ledger.read("streams", ["count", "seen"])
-    count, seen = (counts.column(name).to_numpy().reshape(-1, NUM_STREAMS) for name in ("count", "seen"))
+    steps = table.column("step").to_numpy()
+    count, seen = (table.column(name).to_numpy().reshape(-1, NUM_STREAMS) for name in ("count", "seen"))
     wanted = np.repeat(np.arange(1, num_steps + 1), NUM_STREAMS)
     return {
-        "bytes_per_row": streams / num_rows,
+        "bytes_per_row": streams / table.num_rows,
         "bytes_per_step": sum(path.stat().st_size for path in files) / num_steps,
         "num_files": len(files),
         "read_seconds": read_seconds,
-        "column_seconds": column_seconds,
         "is_exact": bool(np.array_equal(steps, wanted) and np.array_equal(np.cumsum(count, axis=0), seen)),
     }

@@ -15,9 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from benchmarks.common import write_json
+from benchmarks.common import new_parser, write_json
 from benchmarks.launching import launch
 from benchmarks.presenting import present
 from benchmarks.scale.long_planned import NUM_STREAMS, LongPlannedRun
@@ -41,13 +39,12 @@ def planned(num_steps: int) -> dict[str, Any]:
         return LongPlannedRun(Path(folder), num_steps).run()
 
 
-def trained(num_steps: int, num_workers: int, policy: str) -> dict[str, Any]:
+def trained(num_steps: int, num_workers: int) -> dict[str, Any]:
     """Trains on two ranks.
 
     Args:
         num_steps: Number of steps.
         num_workers: Worker processes of each rank.
-        policy: The adaptive policy.
 
     Returns:
         What `benchmarks.scale.long_trained` writes, rank by rank under `ranks`, and `num_workers` and `num_steps`.
@@ -57,10 +54,10 @@ def trained(num_steps: int, num_workers: int, policy: str) -> dict[str, Any]:
         subprocess.TimeoutExpired: If it took longer than fifty minutes.
     """
     with tempfile.TemporaryDirectory() as name:
-        arguments = ["benchmarks.scale.long_trained", name, "--steps", str(num_steps), "--policy", policy]
-        launch(_NUM_RANKS, [*arguments, "--workers", str(num_workers)], _LIMIT_SECONDS)
+        arguments = ["benchmarks.scale.long_trained", name, str(num_steps), str(num_workers)]
+        launch(_NUM_RANKS, arguments, _LIMIT_SECONDS)
         ranks = [json.loads((Path(name) / f"rank-{rank}.json").read_text()) for rank in range(_NUM_RANKS)]
-    return {"ranks": ranks, "num_workers": num_workers, "num_steps": num_steps, "policy": policy}
+    return {"ranks": ranks, "num_workers": num_workers, "num_steps": num_steps}
 
 
 def _processes(figures: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -99,38 +96,19 @@ def show_figures(figures: Mapping[str, Any], as_markdown: bool) -> None:
     )
     if _PLANNED in figures:
         _show_ledger(figures[_PLANNED], as_markdown)
-    if figures.get("trained"):
-        _show_states(figures["trained"][0], as_markdown)
 
 
 def _show_ledger(own: Mapping[str, Any], as_markdown: bool) -> None:
     ledger = own["ledger"]
     rows = [
         ["bytes a step and stream, sealed", f"{ledger['bytes_per_row']:.1f}"],
-        ["bytes a step and stream, in the live tail", f"{ledger['tail_bytes_per_row']:.1f}"],
         ["bytes a step, all tables, sealed", f"{ledger['bytes_per_step']:.0f}"],
         ["files", f"{ledger['num_files']}"],
         ["seconds to read all of it", f"{ledger['read_seconds']:.2f}"],
-        ["seconds to read two columns", f"{ledger['column_seconds']:.2f}"],
         ["each step and stream once, counts add up", "yes" if ledger["is_exact"] else "NO"],
     ]
     title = f"Ledger of {own['num_steps']:,} steps x {NUM_STREAMS} streams, resumed {own['num_resumes']} times"
     present(title, ["", "figure"], rows, as_markdown)
-
-
-def _show_states(run: Mapping[str, Any], as_markdown: bool) -> None:
-    """Shows the Trainer's own state, which holds every log entry and so grows with the run."""
-    sizes = run["ranks"][0]["state_bytes"]
-    picks = sorted({0, len(sizes) // 4, len(sizes) // 2, len(sizes) - 1})
-    rows = [[f"{sizes[k][0]:,}", f"{sizes[k][1] / 1e3:,.1f}", f"{sizes[k][2] / 1e3:,.1f}"] for k in picks]
-    present("Files of a checkpoint, kB", ["update", "trainer_state.json", "mixing.json"], rows, as_markdown)
-    steps, bytes_ = np.array(sizes)[:, 0], np.array(sizes)[:, 1]
-    written = float(bytes_.sum())
-    print(
-        f"trainer_state.json grows by {np.polyfit(steps, bytes_, 1)[0]:.0f} bytes a step "
-        f"({run['ranks'][0]['log_entries']} entries) and is written anew in each of {len(sizes)} checkpoints: "
-        f"{written / 1e6:.2f} MB in all.\n"
-    )
 
 
 def find_broken(figures: Mapping[str, Any]) -> list[str]:
@@ -149,14 +127,11 @@ def find_broken(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", metavar="FILE", help="where all figures are written")
+    parser = new_parser(__doc__)
     parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
-    parser.add_argument("--quick", action="store_true", help="short runs, whose bounds mean nothing: a smoke test")
     parser.add_argument("--planned-steps", type=int, default=1_000_000, help="0 leaves this run out")
     parser.add_argument("--trained-steps", type=int, default=2_000, help="0 leaves these runs out")
     parser.add_argument("--workers", type=int, nargs="*", default=[0, 2], help="of each training")
-    parser.add_argument("--policy", choices=("PiKE", "LossChange"), default="PiKE")
     args = parser.parse_args(argv)
     if args.quick:
         args.planned_steps, args.trained_steps, args.workers = 2_000, 80, [0]
@@ -175,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.planned_steps:
         parts.append((_PLANNED, lambda: planned(args.planned_steps)))
     if args.trained_steps:
-        parts.append(("trained", lambda: [trained(args.trained_steps, n, args.policy) for n in args.workers]))
+        parts.append(("trained", lambda: [trained(args.trained_steps, n) for n in args.workers]))
     for name, measure in parts:
         started = time.perf_counter()
         figures[name] = measure()

@@ -1,12 +1,12 @@
 """The training that `benchmarks.scale.long_runs` watches.
 
-`python -m benchmarks.scale.long_trained FOLDER`, by torchrun. Two streams and a replay buffer under an adaptive policy
-with a probe, log entries, evaluations and checkpoints of which few are kept. Each rank writes `rank-N.json`: what it
-held over the run, and how long a step took.
+`python -m benchmarks.scale.long_trained FOLDER STEPS WORKERS`, by torchrun. Two streams and a replay buffer
+under an adaptive policy with a probe, log entries, evaluations and checkpoints of which few are kept. Each rank writes
+`rank-N.json`: what it held over the run, and how long a step took.
 """
 
-import argparse
 import json
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,11 +17,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, Trainin
 
 from benchmarks.faults.crash_run import Rows
 from benchmarks.scale.process_state import ProcessState, as_rows, begin, growth, sample
-from mixer import LossChange, MixingTrainer, PiKE
-from mixer.trainer.checkpointing.files import STATE_FILE
+from mixer import MixingTrainer, PiKE
 from replay import ReplayBuffer, ReplayRatio
 
-POLICIES = {"PiKE": lambda: PiKE(interval_steps=20), "LossChange": LossChange}
 _NUM_SAMPLES, _NUM_CHECKPOINTS = 80, 20
 
 
@@ -51,26 +49,13 @@ class Watching(TrainerCallback):
             self._last = time.perf_counter()
 
 
-class _Saving(TrainerCallback):
-    """Notes how large the Trainer's own state is in each checkpoint."""
-
-    def __init__(self) -> None:
-        self.sizes: list[tuple[int, int, int]] = []
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        sizes = [(folder / name).stat().st_size for name in ("trainer_state.json", STATE_FILE)]
-        self.sizes.append((state.global_step, *sizes))
-
-
-def build(folder: Path, num_steps: int, num_workers: int, policy: str) -> MixingTrainer:
+def build(folder: Path, num_steps: int, num_workers: int) -> MixingTrainer:
     """Builds the trainer.
 
     Args:
         folder: The output folder.
         num_steps: Number of steps.
         num_workers: Worker processes that load samples.
-        policy: Name of the adaptive policy, of `POLICIES`.
 
     Returns:
         The trainer.
@@ -110,7 +95,7 @@ def build(folder: Path, num_steps: int, num_workers: int, policy: str) -> Mixing
         args,
         train_dataset={**data, "memory": ReplayBuffer(500)},
         eval_dataset={name: Rows(8, number) for number, name in enumerate("ab")},
-        mixing=ReplayRatio(0.2, POLICIES[policy]()),
+        mixing=ReplayRatio(0.2, PiKE(interval_steps=20)),
         data_collator=default_data_collator,
     )
 
@@ -121,28 +106,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     Args:
         argv: Command line; `None` takes the process's own.
     """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--policy", choices=POLICIES, default="PiKE")
-    args = parser.parse_args(argv)
+    folder, num_steps, num_workers = sys.argv[1:] if argv is None else argv
     torch.set_num_threads(1)
-    trainer = build(args.folder, args.steps, args.workers, args.policy)
-    watching, saving = Watching(max(1, args.steps // _NUM_SAMPLES)), _Saving()
+    trainer = build(Path(folder), int(num_steps), int(num_workers))
+    watching = Watching(max(1, int(num_steps) // _NUM_SAMPLES))
     trainer.add_callback(watching)
-    if trainer.is_world_process_zero():
-        trainer.add_callback(saving)
     trainer.train()
     states = as_rows(watching.states)
     found = {
         **growth(states, watching.seconds),
         "states": states,
         "block_seconds": watching.seconds,
-        "state_bytes": saving.sizes,
-        "log_entries": len(trainer.state.log_history),
     }
-    (args.folder / f"rank-{trainer.args.process_index}.json").write_text(json.dumps(found))
+    (Path(folder) / f"rank-{trainer.args.process_index}.json").write_text(json.dumps(found))
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
 

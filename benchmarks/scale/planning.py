@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,11 @@ from benchmarks.scale.term import BATCH, RANKS, SAMPLES, STREAMS, Term, counted,
 from benchmarks.speed.competitors import ROW_LENGTH, LazyRows
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
-from mixer.mixture.permutation import Order
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.sharding import rank_samples
 from mixer.mixture.stream import Stream
-from mixer.policies import Fixed, Function, LossChange, Policy
+from mixer.policies import Fixed
 
 NUM_STREAMS = (100, 1_000, 10_000)
 NUM_RANKS = (64, 512, 4_096)
@@ -38,15 +36,12 @@ def new_streams(num_streams: int, num_samples: float = 1e13) -> list[Stream]:
     return [Stream(f"stream-{number:05d}", LazyRows(size)) for number in range(num_streams)]
 
 
-def new_mixing(
-    num_streams: int, batch_size: int = _BATCH, policy: Policy | None = None, num_samples: float = 1e13
-) -> Mixing:
-    """Builds the controller of a long run.
+def new_mixing(num_streams: int, batch_size: int = _BATCH, num_samples: float = 1e13) -> Mixing:
+    """Builds the controller of a long run, with weights that are fixed at random.
 
     Args:
         num_streams: Number of streams.
         batch_size: Samples of a step, over all ranks.
-        policy: What decides; `None` fixes weights at random.
         num_samples: Samples of all streams together.
 
     Returns:
@@ -55,7 +50,7 @@ def new_mixing(
     weights = np.random.default_rng(0).dirichlet(np.ones(num_streams)) + 1e-6
     clock = Clock(batch_size, int(num_samples), Budget(steps=10**9))
     planner = Planner(new_streams(num_streams, num_samples), seed=0)
-    return Mixing(planner, policy or Fixed(weights.tolist()), clock)
+    return Mixing(planner, Fixed(weights.tolist()), clock)
 
 
 def a_plan(num_streams: int, batch_size: int = _BATCH, num_samples: float = 1e13) -> tuple[Mixing, Plan]:
@@ -79,13 +74,6 @@ def a_plan(num_streams: int, batch_size: int = _BATCH, num_samples: float = 1e13
 
 def _observe(mixing: Mixing, plan: Plan) -> None:
     mixing.observe(plan, np.where(plan.counts > 0, 2.0, np.nan), plan.counts * ROW_LENGTH)
-
-
-def _moving(num_streams: int) -> Policy:
-    """Gives weights that are others in each step, as far from each other as can be."""
-    random = np.random.default_rng(1)
-    drawn = cycle([random.dirichlet(np.full(num_streams, 0.1)) + 1e-9 for _ in range(8)])
-    return Function(lambda step, weights: next(drawn))
 
 
 def _planning(mixing: Mixing) -> Callable[[], object]:
@@ -116,38 +104,10 @@ def _step(num_streams: int) -> Callable[[], object]:
     return step
 
 
-def _ahead(num_streams: int) -> Callable[[], object]:
-    mixing, _ = a_plan(num_streams)
-    mixing.next_plan()
-    return lambda: list(islice(mixing.forecast(), 2))
-
-
-def _mapping(length: int) -> Callable[[], object]:
-    order, positions = Order(length, 7), np.arange(length - 4_096, length, dtype=np.int64)
-    ids = np.zeros(len(positions), dtype=np.int64)
-    return lambda: order.map_positions(ids, positions)
-
-
-def _fingerprint(num_streams: int) -> Callable[[], object]:
-    _, plan = a_plan(num_streams)
-    return plan.fingerprint
-
-
-def _loaded(num_streams: int) -> Callable[[], object]:
-    mixing, _ = a_plan(num_streams)
-    text = json.dumps(mixing.state_dict())
-    return lambda: mixing.load_state_dict(json.loads(text))
-
-
-def _state_bytes(num_streams: int, policy: Policy | None = None) -> int:
-    mixing = new_mixing(num_streams, policy=policy)
+def _state_bytes(num_streams: int) -> int:
+    mixing = new_mixing(num_streams)
     _planning(mixing)()
     return len(json.dumps(mixing.state_dict()))
-
-
-def _saved(num_streams: int) -> Callable[[], Any]:
-    mixing, _ = a_plan(num_streams)
-    return lambda: json.dumps(mixing.state_dict())
 
 
 def terms() -> list[Term]:
@@ -156,60 +116,20 @@ def terms() -> list[Term]:
     Returns:
         The terms.
     """
-    many, alone = f"{_BATCH:,} samples", f"{_WORLD_SIZE:,} ranks"
+    many, alone, thousand = f"{_BATCH:,} samples", f"{_WORLD_SIZE:,} ranks", "K = 1,000"
+    plan, share = "plan and observe", "share of one rank"
+    by_samples = (1e7, 1e10, 1e13)
     return [
-        swept("plan and observe, fixed weights", STREAMS, NUM_STREAMS, lambda k: _planning(new_mixing(k)), many),
-        swept(
-            "plan and observe, LossChange",
-            STREAMS,
-            NUM_STREAMS,
-            lambda k: _planning(new_mixing(k, policy=LossChange(floor=0.1 / k))),
-            many,
-        ),
-        swept(
-            "plan and observe, weights that jump",
-            STREAMS,
-            NUM_STREAMS,
-            lambda k: _planning(new_mixing(k, policy=_moving(k))),
-            many,
-        ),
-        swept(
-            "plan and observe, fixed weights", BATCH, _BATCHES, lambda b: _planning(new_mixing(1_000, b)), "K = 1,000"
-        ),
-        swept(
-            "plan and observe, fixed weights",
-            SAMPLES,
-            (1e7, 1e10, 1e13),
-            lambda n: _planning(new_mixing(1_000, num_samples=n)),
-            "K = 1,000",
-        ),
-        swept("two plans looked ahead", STREAMS, NUM_STREAMS, _ahead, many),
-        swept("fingerprint of a plan", STREAMS, NUM_STREAMS, _fingerprint),
+        swept(plan, STREAMS, NUM_STREAMS, lambda k: _planning(new_mixing(k)), many),
+        swept(plan, BATCH, _BATCHES, lambda b: _planning(new_mixing(1_000, b)), thousand),
+        swept(plan, SAMPLES, by_samples, lambda n: _planning(new_mixing(1_000, num_samples=n)), thousand),
         swept("a step of one rank, all of it", STREAMS, NUM_STREAMS, _step, f"{many}, {alone}"),
-        swept("share of one rank", STREAMS, NUM_STREAMS, lambda k: _share(k, _BATCH, _WORLD_SIZE), f"{many}, {alone}"),
-        swept("share of one rank", BATCH, _BATCHES, lambda b: _share(1_000, b, _WORLD_SIZE), f"K = 1,000, {alone}"),
-        swept(
-            "share of one rank", RANKS, NUM_RANKS, lambda w: _share(1_000, 4_096 * 64, w), "K = 1,000, 262,144 samples"
-        ),
-        swept(
-            "share of one rank",
-            SAMPLES,
-            (1e7, 1e10, 1e13),
-            lambda n: _share(1_000, _BATCH, _WORLD_SIZE, n),
-            f"K = 1,000, {alone}",
-        ),
-        swept("4,096 positions of an order", SAMPLES, (1e7, 1e10, 1e13), _mapping),
+        swept(share, STREAMS, NUM_STREAMS, lambda k: _share(k, _BATCH, _WORLD_SIZE), f"{many}, {alone}"),
+        swept(share, BATCH, _BATCHES, lambda b: _share(1_000, b, _WORLD_SIZE), f"{thousand}, {alone}"),
+        swept(share, RANKS, NUM_RANKS, lambda w: _share(1_000, 4_096 * 64, w), f"{thousand}, 262,144 samples"),
+        swept(share, SAMPLES, by_samples, lambda n: _share(1_000, _BATCH, _WORLD_SIZE, n), f"{thousand}, {alone}"),
         swept("start: streams and planner", STREAMS, NUM_STREAMS, lambda k: lambda: new_mixing(k)),
-        counted("state in a checkpoint", STREAMS, NUM_STREAMS, _state_bytes, "fixed weights"),
-        counted(
-            "state in a checkpoint",
-            STREAMS,
-            NUM_STREAMS,
-            lambda k: _state_bytes(k, LossChange(floor=0.1 / k)),
-            "LossChange",
-        ),
-        swept("state written as JSON", STREAMS, NUM_STREAMS, _saved),
-        swept("state read and taken up", STREAMS, NUM_STREAMS, _loaded),
+        counted("state in a checkpoint", STREAMS, NUM_STREAMS, _state_bytes),
     ]
 
 

@@ -1,6 +1,5 @@
-"""What recording, logging, showing and remembering cost by streams and steps: for `benchmarks.scale`."""
+"""What recording, reporting and remembering cost by streams and steps: for `benchmarks.scale`."""
 
-import json
 import tempfile
 import tracemalloc
 from collections.abc import Callable
@@ -14,8 +13,6 @@ from benchmarks.scale.planning import NUM_STREAMS, a_plan
 from benchmarks.scale.term import ENTRIES, STEPS, STREAMS, Term, counted, cpu_seconds, swept
 from benchmarks.speed.competitors import ROW_LENGTH, LazyRows
 from benchmarks.speed.report import Length, measure, write_ledger
-from mixer.analysis.watch.gathered import WatchedRun
-from mixer.analysis.watch.view import view
 from mixer.ledger.intervals import default_interval
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
@@ -26,7 +23,6 @@ from replay import ReplayBuffer
 _SHOWN = (100, 1_000)  # on a page
 _NUM_STEPS = (1_000, 5_000, 25_000)
 _ENTRIES = (10_000, 100_000, 1_000_000)
-_LOG_STEPS, _SAVE_STEPS = 10, 1_000
 _REPORT_STEPS = 20
 _SAMPLES = (256, 65_536)  # of a step
 _OF_STEPS = ("streams", "clock", "timings")  # tables
@@ -54,11 +50,6 @@ class Recorded:
         """Records a step, as it is written in the end."""
         self.recorder.record(self._update)
 
-    def log(self) -> dict[str, float]:
-        """Gives the log entry of a step."""
-        self.record()
-        return self.recorder.log_entries()
-
 
 def _steps_of(num_rows: int, num_streams: int) -> int:
     """Gives the number of steps that so many rows of the ledger hold, some of each stream at least."""
@@ -74,26 +65,6 @@ def _recording(folder: Path, num_streams: int) -> float:
             recorded.record()
 
     return cpu_seconds(record) / num_steps
-
-
-def _logging(folder: Path) -> Callable[[int], Callable[[], object]]:
-    def prepare(num_streams: int) -> Callable[[], object]:
-        recorded = Recorded(folder / f"log-{num_streams}", num_streams)
-        recorded.record()
-        recorded.recorder.settle()
-
-        def log() -> None:
-            recorded.recorder._num_steps = 1
-            recorded.recorder.log_entries()
-
-        return log
-
-    return prepare
-
-
-def _entry_bytes(folder: Path, num_streams: int) -> float:
-    entries = Recorded(folder / f"entry-{num_streams}", num_streams).log()
-    return len(json.dumps(entries, indent=2))
 
 
 def _row_bytes(folder: Path, batch_size: int, num_streams: int) -> float:
@@ -117,21 +88,6 @@ def _report(folder: Path, num_streams: int) -> dict[str, float]:
     return measure(run)
 
 
-def _watching(folder: Path) -> Callable[[int], Callable[[], object]]:
-    def prepare(num_streams: int) -> Callable[[], object]:
-        run = folder / f"watch-{num_streams}"
-        write_ledger(run, Length(num_streams, _steps_of(0, num_streams), 0))
-
-        def watch() -> None:
-            watched = WatchedRun(run)
-            watched.read()
-            view(watched, 120, 40)
-
-        return watch
-
-    return prepare
-
-
 def _buffer_bytes(capacity: int) -> float:
     dataset = LazyRows(2 * capacity)
     tracemalloc.start()
@@ -141,18 +97,6 @@ def _buffer_bytes(capacity: int) -> float:
     tracemalloc.stop()
     assert len(buffer) == capacity
     return current
-
-
-def _drawing(capacity: int) -> Callable[[], object]:
-    buffer = ReplayBuffer(capacity, seed=0)
-    buffer.remember("task", LazyRows(capacity))
-    cursor = buffer.new_cursor(0)
-
-    def draw() -> None:
-        start = cursor.advance(32)
-        cursor.references(range(start, start + 32))
-
-    return draw
 
 
 def _resuming(folder: Path, num_steps: int) -> float:
@@ -167,20 +111,6 @@ def _resuming(folder: Path, num_steps: int) -> float:
     return cpu_seconds(cut, 1.0)
 
 
-def history_bytes(entry_bytes: float, num_steps: float) -> tuple[float, float]:
-    """Gives how large the Trainer's own state gets, which holds every log entry, and what all checkpoints write of it.
-
-    Args:
-        entry_bytes: Bytes of a log entry of so many streams.
-        num_steps: Length of the run.
-
-    Returns:
-        Bytes of `trainer_state.json` in the last checkpoint, and those of all checkpoints together.
-    """
-    last = num_steps / _LOG_STEPS * entry_bytes
-    return last, last * (num_steps / _SAVE_STEPS + 1) / 2
-
-
 def terms() -> list[Term]:
     """Measures all of it.
 
@@ -193,40 +123,20 @@ def terms() -> list[Term]:
 
 def _terms(folder: Path) -> list[Term]:
     pages = {k: _report(folder, k) for k in _SHOWN}
-    shown = f"{_REPORT_STEPS} rows a stream"
+    shown, ten = f"{_REPORT_STEPS} rows a stream", "10 streams"
+
+    def read(num_steps: int) -> Callable[[], object]:
+        return lambda: Ledger(_long_ledger(folder, num_steps) / "ledger").read("streams")
+
     return [
         counted("record a step", STREAMS, NUM_STREAMS, lambda k: _recording(folder, k), "written and sealed", "s"),
         *(
-            counted(
-                "ledger, a step",
-                STREAMS,
-                NUM_STREAMS,
-                partial(_row_bytes, folder, size),
-                f"{size:,} samples",
-            )
+            counted("ledger, a step", STREAMS, NUM_STREAMS, partial(_row_bytes, folder, size), f"{size:,} samples")
             for size in _SAMPLES
         ),
-        counted(
-            "ledger, whole",
-            STEPS,
-            _NUM_STEPS,
-            lambda t: sum(path.stat().st_size for path in _long_ledger(folder, t).rglob("*.parquet")),
-            "10 streams",
-        ),
-        swept(
-            "ledger read whole",
-            STEPS,
-            _NUM_STEPS,
-            lambda t: lambda: Ledger(_long_ledger(folder, t) / "ledger").read("streams"),
-            "10 streams",
-        ),
-        counted("ledger cut on resume", STEPS, _NUM_STEPS, lambda t: _resuming(folder, t), "10 streams", "s"),
-        swept("log entry made", STREAMS, NUM_STREAMS, _logging(folder)),
-        counted("log entry of all streams", STREAMS, NUM_STREAMS, lambda k: _entry_bytes(folder, k)),
+        swept("ledger read whole", STEPS, _NUM_STEPS, read, ten),
+        counted("ledger cut on resume", STEPS, _NUM_STEPS, lambda t: _resuming(folder, t), ten, "s"),
         counted("report: time", STREAMS, _SHOWN, lambda k: pages[k]["cpu_seconds"], shown, "s"),
         counted("report: peak memory", STREAMS, _SHOWN, lambda k: 1e6 * pages[k]["peak_megabytes"], shown),
-        counted("report: page", STREAMS, _SHOWN, lambda k: 1e6 * pages[k]["page_megabytes"], shown),
-        swept("watch: read and drawn", STREAMS, NUM_STREAMS, _watching(folder), shown),
         counted("replay buffer of references", ENTRIES, _ENTRIES, _buffer_bytes),
-        swept("replay buffer: 32 drawn", ENTRIES, _ENTRIES, _drawing),
     ]

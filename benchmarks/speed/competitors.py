@@ -1,18 +1,15 @@
-"""The data of the planning benchmark, and those who draw batches from it."""
+"""The data of the benchmarks of loading and of scale, and a controller over it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 from datasets import Dataset as ArrowDataset
-from datasets import interleave_datasets
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, RandomSampler
+from torch.utils.data import Dataset
 
-from mixer.loading.batching import MicroBatchOptions
-from mixer.loading.loader import MixingLoader
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
@@ -21,10 +18,8 @@ from mixer.policies import Fixed
 
 ROW_LENGTH = 128
 SHARES = (0.5, 0.3, 0.2)
-_SHUFFLE_BUFFER = 1_000
 
 Batch = dict[str, Tensor]
-Collator = Callable[[list[Any]], Any]
 Sample = dict[str, Tensor]
 
 
@@ -108,38 +103,6 @@ def new_mixing(datasets: Sequence[Any], shares: Sequence[float], batch_size: int
     return Mixing(Planner(streams, seed=0), Fixed(list(shares)), clock)
 
 
-def mixing_batches(datasets: Sequence[Any], batch_size: int, collator: Collator) -> Iterator[Batch]:
-    """Draws batches as the trainer does on one rank: plan, fetch, collate, observe.
-
-    Args:
-        datasets: The streams' data sets.
-        batch_size: Samples of a batch.
-        collator: Makes a batch of a list of samples.
-
-    Yields:
-        Batches without end.
-    """
-    mixing = new_mixing(datasets, SHARES, batch_size)
-    loader = MixingLoader(
-        mixing, datasets, collator, micro_batches=MicroBatchOptions(batch_size), stack_columns=dict, stacks_lists=True
-    )
-    losses = np.ones(len(datasets))
-    while (batch := loader.next_batch()) is not None:
-        yield batch.micro_batches[0].inputs
-        mixing.observe(batch.plan, losses, batch.plan.counts * ROW_LENGTH)
-
-
-def _endless(loader: DataLoader[Any]) -> Iterator[Batch]:
-    while True:
-        yield from loader
-
-
-def torch_batches(datasets: Sequence[Any], batch_size: int, collator: Collator) -> Iterator[Batch]:
-    """Draws batches from the data sets in a row, shuffled together (without any mixture); see `mixing_batches`."""
-    together: Dataset[Any] = ConcatDataset(datasets)
-    return _endless(DataLoader(together, batch_size, sampler=RandomSampler(together), collate_fn=collator))
-
-
 def arrow_datasets(rows: Sequence[Tensor]) -> list[ArrowDataset]:
     """Shows the same tokens as Arrow data sets, without copying them.
 
@@ -156,17 +119,3 @@ def _arrow_dataset(tokens: np.ndarray) -> ArrowDataset:
     offsets = np.arange(len(tokens) + 1, dtype=np.int32) * tokens.shape[1]
     column = pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens.ravel()))
     return ArrowDataset(pa.table({"input_ids": column, "labels": column})).with_format("torch")
-
-
-def interleaved_batches(datasets: Sequence[ArrowDataset], batch_size: int, collator: Collator) -> Iterator[Batch]:
-    """Draws batches from the map-style interleaved data sets, shuffled; see `mixing_batches`."""
-    mixed = interleave_datasets(list(datasets), probabilities=list(SHARES), seed=0).with_format("torch")
-    return _endless(DataLoader(mixed, batch_size, shuffle=True, collate_fn=collator))
-
-
-def streamed_batches(datasets: Sequence[ArrowDataset], batch_size: int, collator: Collator) -> Iterator[Batch]:
-    """Draws batches from the iterable interleaved data sets, shuffled in a buffer; see `mixing_batches`."""
-    iterables = [dataset.to_iterable_dataset() for dataset in datasets]
-    mixed = interleave_datasets(iterables, probabilities=list(SHARES), seed=0)
-    shuffled = mixed.shuffle(seed=0, buffer_size=_SHUFFLE_BUFFER).with_format("torch")
-    return _endless(DataLoader(shuffled, batch_size, collate_fn=collator))

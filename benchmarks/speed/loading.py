@@ -1,4 +1,4 @@
-"""Loading with and without worker processes, ours and a prepared DataLoader: how fast, and what a step waits."""
+"""Loading with and without worker processes, ours and a prepared DataLoader: how fast."""
 
 import gc
 import time
@@ -148,20 +148,13 @@ class PreparedSource:
             workers._shutdown_workers()
 
 
-def rates(
-    sources: Mapping[str, Source],
-    rounds: int,
-    seconds: float,
-    step_seconds: float = 0.0,
-    clock: Clock = time.perf_counter,
-) -> dict[str, list[float]]:
-    """Has competitors draw batches in turns, with something else to do between two of them.
+def rates(sources: Mapping[str, Source], rounds: int, seconds: float, clock: Clock) -> dict[str, list[float]]:
+    """Has competitors draw batches in turns.
 
     Args:
         sources: The competitors by name; they are stopped in the end.
         rounds: Number of turns each.
         seconds: About how long a turn is.
-        step_seconds: How long a training step takes.
         clock: Gives seconds; that of the thread's processor where it alone works.
 
     Returns:
@@ -169,39 +162,34 @@ def rates(
     """
     measured: dict[str, list[float]] = {name: [] for name in sources}
     gc.collect()  # no old loader may be collected in a worker, whose copy of it would end those of others
-    num_batches = {name: _batches_of_a_turn(source, seconds, step_seconds, clock) for name, source in sources.items()}
+    num_batches = {name: _batches_of_a_turn(source, seconds, clock) for name, source in sources.items()}
     for number in range(rounds):
         for name in rotated(list(sources), number):
-            measured[name].append(_rate(sources[name], num_batches[name], step_seconds, clock))
+            measured[name].append(_rate(sources[name], num_batches[name], clock))
     for source in sources.values():
         source.stop()
     return measured
 
 
-def _batches_of_a_turn(source: Source, seconds: float, step_seconds: float, clock: Clock) -> int:
-    _rate(source, 2, step_seconds, clock)  # starts the workers
+def _batches_of_a_turn(source: Source, seconds: float, clock: Clock) -> int:
+    _rate(source, 2, clock)  # starts the workers
     count, start = 0, clock()
     while clock() - start < seconds / 2:
-        _draw(source, 2, step_seconds)
+        _draw(source, 2)
         count += 2
     return max(2 * count, 4)  # even: two workers deliver in pairs
 
 
-def _rate(source: Source, num_batches: int, step_seconds: float, clock: Clock) -> float:
+def _rate(source: Source, num_batches: int, clock: Clock) -> float:
     # What was loaded while the others had their turns comes for nothing.
-    _draw(source, source.num_ready + _MARGIN, step_seconds)
+    _draw(source, source.num_ready + _MARGIN)
     start = clock()
-    num_samples = _draw(source, num_batches, step_seconds)
+    num_samples = _draw(source, num_batches)
     return num_samples / (clock() - start)
 
 
-def _draw(source: Source, num_batches: int, step_seconds: float) -> int:
-    num_samples = 0
-    for _ in range(num_batches):
-        num_samples += len(source.next_batch()["input_ids"])
-        if step_seconds:
-            time.sleep(step_seconds)
-    return num_samples
+def _draw(source: Source, num_batches: int) -> int:
+    return sum(len(source.next_batch()["input_ids"]) for _ in range(num_batches))
 
 
 def throughput(kind: str, batch_size: int, num_workers: int, rounds: int, seconds: float, num_samples: int) -> Any:
@@ -239,7 +227,7 @@ def throughput(kind: str, batch_size: int, num_workers: int, rounds: int, second
 def _data_sets(kind: str, num_samples: int) -> dict[str, Sequence[Any]]:
     """Makes the data sets of each competitor; the DataLoader's are ours where it has none."""
     if kind == "slow":
-        return {OURS: _slow_rows(num_samples)}
+        return {OURS: [SlowRows(num_samples, _SLOW_SECONDS) for _ in SHARES]}
     rows = make_rows(len(SHARES), num_samples)
     if kind == "tokens":
         return {OURS: [Rows(tokens) for tokens in rows], BY_COLUMNS: [ColumnRows(tokens) for tokens in rows]}
@@ -251,39 +239,3 @@ def _data_sets(kind: str, num_samples: int) -> dict[str, Sequence[Any]]:
         OURS: [data.with_format(how) for data in arrow_datasets(rows)],
         THEIRS: [data.with_format(how) for data in together],
     }
-
-
-def training(batch_size: int, num_workers: int, rounds: int, seconds: float, step_seconds: float = 0.06) -> Any:
-    """Compares what a step takes where samples cost 5 ms each and can be loaded while the model trains.
-
-    Args:
-        batch_size: Samples of a batch.
-        num_workers: Number of processes that load.
-        rounds: Number of turns each.
-        seconds: About how long a turn is.
-        step_seconds: What training alone takes.
-
-    Returns:
-        `milliseconds`: the spread of each competitor's time a step; `ratio`: ours over each other.
-    """
-    samples = _slow_rows(10_000)
-    sources: dict[str, Source] = {
-        f"{OURS}, {num_workers} workers": MixingSource(samples, batch_size, num_workers),
-        f"{THEIRS}, {num_workers} workers": PreparedSource(samples, batch_size, num_workers),
-        f"{OURS}, no workers": MixingSource(samples, batch_size, 0),
-        f"{THEIRS}, no workers": PreparedSource(samples, batch_size, 0),
-    }
-    measured = rates(sources, rounds, seconds, step_seconds)
-    times = {name: 1e3 * batch_size / np.array(values) for name, values in measured.items()}
-    ours, *others = times
-    return {
-        "batch_size": batch_size,
-        "num_workers": num_workers,
-        "step_milliseconds": 1e3 * step_seconds,
-        "milliseconds": {name: spread(values) for name, values in times.items()},
-        "ratio": {name: paired_ratio(times[ours], times[name]) for name in others},
-    }
-
-
-def _slow_rows(num_samples: int) -> list[Any]:
-    return [SlowRows(num_samples, _SLOW_SECONDS) for _ in SHARES]

@@ -1,17 +1,13 @@
 """What a step of the MixingTrainer costs over one of the plain Trainer, on the same batches.
 
-Run `python -m benchmarks overhead`; on a GPU `--device cuda --dtype bf16 --layers 12 --hidden 768`. The mixture
-has three streams, the policy follows their losses. Three trainers go in turns, a block of steps each: ours and two
-plain ones, of which the second shows what the comparison of equals gives (A/A). The plain ones are fed exactly the
-samples that ours has drawn, in the same order.
-
-After that a MixingTrainer whose batch size changes with every step, and the learning rate with it, goes in turns with
-one of constant size: pairs of steps, which have as many samples together.
+Run `python -m benchmarks overhead`; on a GPU `python -m benchmarks gpu`. The mixture has three streams, the policy
+follows their losses. Three trainers go in turns, step by step: ours and two plain ones, of which the second shows what
+the comparison of equals gives (A/A). The plain ones are fed exactly the samples that ours has drawn, in the same order.
 """
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 import torch
@@ -28,14 +24,12 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from benchmarks.common import paired_ratio, show, spread, write_json
+from benchmarks.common import QUIET, in_words, new_parser, paired_ratio, show, spread, write_json
 from benchmarks.turns import take_turns
 from mixer import MixingTrainer
 from mixer.policies import LossChange
-from mixer.schedules import Constant, Function, Schedule
 
 OURS, PLAIN, PLAIN_AGAIN = "MixingTrainer", "Trainer", "Trainer again"
-CONSTANT, CHANGING = "MixingTrainer, constant size", "MixingTrainer, changing size"
 _NUM_STREAMS = 3
 # A little over ten million parameters; the large vocabulary is where losses by stream could cost most.
 _SHAPES = {
@@ -46,7 +40,7 @@ _LOGGING_STEPS = 10
 # The plain trainers' loader reads ahead, so ours has to have drawn some batches more.
 _LEAD_STEPS = 3
 # Relative difference of logged losses that rounding explains; other batches differ by more.
-_TOLERANCES = {"fp32": 1e-4, "bf16": 1e-2}
+_TOLERANCE = 1e-4
 
 
 class RecordedRows(Dataset[dict[str, Tensor]]):
@@ -127,6 +121,34 @@ def new_model(args: argparse.Namespace) -> nn.Module:
     return LlamaForCausalLM(config)
 
 
+def add_shape(parser: argparse.ArgumentParser, shapes: Mapping[str, Mapping[str, int]]) -> None:
+    """Adds the options of a model.
+
+    Args:
+        parser: The parser.
+        shapes: What each kind of model has where nobody says else.
+    """
+    parser.add_argument("--model", choices=[*shapes], default="llama")
+    for name in ("vocabulary", "layers", "hidden"):
+        defaults = ", ".join(f"{own[name]} for {model}" for model, own in shapes.items())
+        parser.add_argument(f"--{name}", type=int, help=f"default: {defaults}")
+    parser.add_argument("--length", type=int, default=128, help="tokens of a sample")
+    parser.add_argument("--threads", type=int, default=2, help="torch's threads")
+
+
+def set_shape(args: argparse.Namespace, shapes: Mapping[str, Mapping[str, int]]) -> None:
+    """Completes the options of a model.
+
+    Args:
+        args: The command line; what it leaves out of the model is set, a tiny one if it is quick.
+        shapes: As in `add_shape`.
+    """
+    shape = {"vocabulary": 512, "layers": 1, "hidden": 64} if args.quick else shapes[args.model]
+    for name, value in shape.items():
+        setattr(args, name, getattr(args, name) or value)
+    args.threads = 1 if args.quick else args.threads
+
+
 def new_trainers(args: argparse.Namespace, folder: str) -> dict[str, Trainer]:
     """Builds ours and the plain trainers, on the same samples.
 
@@ -137,16 +159,22 @@ def new_trainers(args: argparse.Namespace, folder: str) -> dict[str, Trainer]:
     Returns:
         The trainers by name.
     """
-    num_steps = args.warmup + args.rounds * args.block + _LEAD_STEPS + 10
-    rows, log = _rows(args, num_steps), []
+    rows, log = _rows(args, args.warmup + args.rounds + _LEAD_STEPS + 10), list[int]()
+    streams = {f"stream{k}": RecordedRows(own, k * len(own), log) for k, own in enumerate(rows)}
     together = ConcatDataset([RecordedRows(own, 0, []) for own in rows])
 
+    def training(name: str) -> TrainingArguments:
+        logs = {"logging_strategy": "steps", "logging_steps": _LOGGING_STEPS}
+        options = {**QUIET, **logs, "max_steps": 10_000, "learning_rate": 1e-4}
+        return TrainingArguments(f"{folder}/{name}", per_device_train_batch_size=args.batch, **options)
+
     def plain(name: str) -> Trainer:
-        trainer = ReplayTrainer(new_model(args), _training_arguments(args, folder, name), train_dataset=together)
+        trainer = ReplayTrainer(new_model(args), training(name), train_dataset=together)
         trainer.sampler = ReplaySampler(log, len(together))
         return trainer
 
-    ours = _mixing_trainer(args, _training_arguments(args, folder, OURS), rows, log, None)
+    policy = LossChange(num_warmup_observations=2)
+    ours = MixingTrainer(new_model(args), training(OURS), train_dataset=streams, mixing=policy)
     # Ours comes first: the others read what it has drawn.
     trainers = {OURS: ours, PLAIN: plain(PLAIN), PLAIN_AGAIN: plain(PLAIN_AGAIN)}
     for trainer in trainers.values():
@@ -154,65 +182,10 @@ def new_trainers(args: argparse.Namespace, folder: str) -> dict[str, Trainer]:
     return trainers
 
 
-def new_resizing_trainers(args: argparse.Namespace, folder: str) -> dict[str, Trainer]:
-    """Builds two of ours, one of constant size and one whose size goes up and down by a quarter.
-
-    Args:
-        args: The command line.
-        folder: Where they may write.
-
-    Returns:
-        The trainers by name.
-    """
-    rows = _rows(args, args.warmup + 2 * args.rounds * args.block + 10)
-    sizes = (args.batch - args.batch // 4, args.batch + args.batch // 4)
-    schedules: dict[str, Schedule] = {
-        CONSTANT: Constant(args.batch),
-        CHANGING: Function(lambda step, size: sizes[step % 2], initial=args.batch, learning_rate="sqrt"),
-    }
-    trainers: dict[str, Trainer] = {}
-    for name, schedule in schedules.items():
-        # As many micro-batches in either size: what is compared is the change, not the cutting.
-        training = _training_arguments(args, folder, name, -(-sizes[1] // args.accumulation), 1)
-        trainers[name] = _mixing_trainer(args, training, rows, [], schedule)
-        trainers[name].remove_callback(PrinterCallback)
-    return trainers
-
-
 def _rows(args: argparse.Namespace, num_steps: int) -> list[Tensor]:
     """Draws the samples of each stream; they differ in entropy, so that their losses do."""
     generator, shape = torch.Generator().manual_seed(0), (num_steps * args.batch, args.length)
     return [torch.randint(args.vocabulary // 4**k, shape, generator=generator) for k in range(_NUM_STREAMS)]
-
-
-def _mixing_trainer(
-    args: argparse.Namespace,
-    training: TrainingArguments,
-    rows: Sequence[Tensor],
-    log: list[int],
-    schedule: Schedule | None,
-) -> MixingTrainer:
-    streams = {f"stream{k}": RecordedRows(own, k * len(own), log) for k, own in enumerate(rows)}
-    policy = LossChange(num_warmup_observations=2)
-    return MixingTrainer(new_model(args), training, train_dataset=streams, mixing=policy, batch_size=schedule)
-
-
-def _training_arguments(
-    args: argparse.Namespace, folder: str, name: str, micro_batch: int | None = None, accumulation: int | None = None
-) -> TrainingArguments:
-    return TrainingArguments(
-        output_dir=f"{folder}/{name}",
-        per_device_train_batch_size=micro_batch or args.batch // args.accumulation,
-        gradient_accumulation_steps=accumulation or args.accumulation,
-        max_steps=10_000,
-        logging_steps=_LOGGING_STEPS,
-        learning_rate=1e-4,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=args.device == "cpu",
-        bf16=args.dtype == "bf16",
-    )
 
 
 def loss_difference(ours: Trainer, plain: Trainer) -> float:
@@ -242,95 +215,17 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory() as folder:
         trainers = new_trainers(args, folder)
-        lead_steps = {name: args.warmup + (args.block + _LEAD_STEPS) * (name == OURS) for name in trainers}
-        times = take_turns(trainers, lead_steps, args.rounds, args.block, args.threads)
+        lead_steps = {name: args.warmup + (1 + _LEAD_STEPS) * (name == OURS) for name in trainers}
+        times = take_turns(trainers, lead_steps, args.rounds, 1, args.threads)
         difference = loss_difference(trainers[OURS], trainers[PLAIN])
-    assert difference < _TOLERANCES[args.dtype], f"the losses differ by {difference:.1e}: not the same batches"
-    plain = times[PLAIN]
+    assert difference < _TOLERANCE, f"the losses differ by {difference:.1e}: not the same batches"
     return {
         "num_parameters": sum(parameter.numel() for parameter in trainers[PLAIN].model.parameters()),
         "milliseconds_per_step": {name: spread(values) for name, values in times.items()},
-        "ratio": paired_ratio(times[OURS], plain),
-        "ratio_of_equals": paired_ratio(times[PLAIN_AGAIN], plain),
-        "added_milliseconds": spread([own - other for own, other in zip(times[OURS], plain, strict=True)]),
+        "ratio": {name: paired_ratio(times[name], times[PLAIN]) for name in (OURS, PLAIN_AGAIN)},
         "largest_loss_difference": difference,
-        "changing_size": measure_resizing(args),
         "rounds": times,
     }
-
-
-def measure_resizing(args: argparse.Namespace) -> dict[str, Any]:
-    """Compares a size that changes with every step with a constant one, over as many samples.
-
-    Args:
-        args: The command line.
-
-    Returns:
-        All figures as plain data.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        trainers = new_resizing_trainers(args, folder)
-        lead_steps = dict.fromkeys(trainers, args.warmup + args.warmup % 2)  # whole pairs of a small and a large step
-        times = take_turns(trainers, lead_steps, args.rounds, 2 * args.block, args.threads)
-    return {
-        "milliseconds_per_sample": {name: spread([t / args.batch for t in own]) for name, own in times.items()},
-        "ratio": paired_ratio(times[CHANGING], times[CONSTANT]),
-        "rounds": times,
-    }
-
-
-def _show(args: argparse.Namespace, figures: dict[str, Any]) -> None:
-    ratios = {OURS: figures["ratio"], PLAIN_AGAIN: figures["ratio_of_equals"]}
-    rows = []
-    for name, times in figures["milliseconds_per_step"].items():
-        ratio = ratios.get(name)
-        cells = [f"{ratio['median']:.4f}", f"{ratio['low']:.4f} to {ratio['high']:.4f}"] if ratio else ["1", ""]
-        rows.append([name, f"{times['median']:.2f}", f"{times['min']:.2f} to {times['max']:.2f}", *cells])
-    millions = figures["num_parameters"] / 1e6
-    title = (
-        f"{args.model}, {millions:.1f}M parameters, vocabulary {args.vocabulary}, batch {args.batch} x {args.length}, "
-        f"{args.device} {args.dtype}, {args.threads} threads; {args.rounds} rounds of {args.block} steps; "
-        f"losses agree to {figures['largest_loss_difference']:.1e}"
-    )
-    show(title, ["", "ms a step", "least to most", "over Trainer", "95 % interval"], rows)
-    _show_resizing(figures["changing_size"])
-
-
-def _show_resizing(figures: dict[str, Any]) -> None:
-    ratio, rows = figures["ratio"], []
-    for name, times in figures["milliseconds_per_sample"].items():
-        cells = ["1", ""]
-        if name == CHANGING:
-            cells = [f"{ratio['median']:.4f}", f"{ratio['low']:.4f} to {ratio['high']:.4f}"]
-        rows.append([name, f"{times['median']:.3f}", f"{times['min']:.3f} to {times['max']:.3f}", *cells])
-    title = "A batch size that changes with every step, and the learning rate with it, over as many samples"
-    show(title, ["", "ms a sample", "least to most", "over constant size", "95 % interval"], rows)
-
-
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", metavar="FILE", help="where all figures are written")
-    parser.add_argument("--quick", action="store_true", help="a small model and few rounds, for a test")
-    parser.add_argument("--model", choices=("llama", "gpt2"), default="llama")
-    parser.add_argument("--vocabulary", type=int, help="default: 8192 for llama, 32000 for gpt2")
-    parser.add_argument("--layers", type=int, help="default: 6 for llama, 4 for gpt2")
-    parser.add_argument("--hidden", type=int, help="default: 320 for llama, 256 for gpt2")
-    parser.add_argument("--length", type=int, default=128, help="tokens of a sample")
-    parser.add_argument("--batch", type=int, default=16, help="samples of a step")
-    parser.add_argument("--accumulation", type=int, default=1, help="micro-batches of a step")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="bf16 is mixed precision")
-    parser.add_argument("--threads", type=int, default=2, help="torch's threads on the CPU")
-    parser.add_argument("--rounds", type=int, default=42, help="multiples of 6 balance the order")
-    parser.add_argument("--block", type=int, help="steps of a turn; default: 1 on the CPU, 20 on a GPU")
-    parser.add_argument("--warmup", type=int, default=5, help="steps that do not count")
-    args = parser.parse_args(argv)
-    if args.quick:
-        args.layers, args.hidden, args.vocabulary, args.rounds, args.warmup = 2, 64, 512, 12, 3
-    for name, value in _SHAPES[args.model].items():
-        setattr(args, name, getattr(args, name) or value)
-    args.block = args.block or (20 if args.device == "cuda" else 1)
-    return args
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -339,9 +234,31 @@ def main(argv: Sequence[str] | None = None) -> None:
     Args:
         argv: Command line; `None` takes the process's own.
     """
-    args = _arguments(argv)
+    parser = new_parser(__doc__)
+    add_shape(parser, _SHAPES)
+    parser.add_argument("--batch", type=int, default=16, help="samples of a step")
+    parser.add_argument("--rounds", type=int, default=42, help="multiples of 6 balance the order")
+    parser.add_argument("--warmup", type=int, default=5, help="steps that do not count")
+    args = parser.parse_args(argv)
+    set_shape(args, _SHAPES)
+    if args.quick:
+        args.rounds = 12
     logging.set_verbosity_error()
     torch.set_num_threads(args.threads)
     figures = measure(args)
-    _show(args, figures)
+    rows = [
+        [
+            name,
+            f"{times['median']:.2f}",
+            f"{times['min']:.2f} to {times['max']:.2f}",
+            in_words(figures["ratio"].get(name), 4),
+        ]
+        for name, times in figures["milliseconds_per_step"].items()
+    ]
+    title = (
+        f"{args.model}, {figures['num_parameters'] / 1e6:.1f}M parameters, vocabulary {args.vocabulary}, "
+        f"batch {args.batch} x {args.length}, {args.threads} threads; {args.rounds} rounds; "
+        f"losses agree to {figures['largest_loss_difference']:.1e}"
+    )
+    show(title, ["", "ms a step", "least to most", "over Trainer"], rows)
     write_json(args.json, {"arguments": vars(args), **figures})

@@ -1,197 +1,181 @@
-"""What a step costs in which the streams' gradients are measured, over a plain one.
+"""What a step costs in which the streams' gradients are measured, over a plain step of the same batch.
 
-Run `python -m benchmarks probe [--model gpt2]`; on a GPU `--device cuda --dtype bf16 --layers 12 --hidden 768`. A
-step is forward, backward and AdamW of a batch of 24 rows of 128 tokens, of 3 streams and of 8. Every competitor has a
-model and an optimizer of its own; they go in turns in one process, a block of steps each in every round, and each is
-compared with the plain step of the same round. The plain step is there twice: the second shows what the comparison of
-equals gives (A/A).
+Run `python -m benchmarks probe [--model gpt2]`; on a GPU `--device cuda --dtype bf16 --layers 12 --hidden 768`. A step
+is forward, backward and AdamW. Each competitor has a model and an optimizer of its own; they go in turns, step by step
+in rotated order, and each is compared with the plain step of the same round.
 
-*exact* and *sketch* are the probe's modes, with or without the variance. *homogeneous* reads micro-batches of one
-stream each: K of them for the Gram matrix alone, 2K with the variance. The probe *that is idle* was used once and then
-only held. Two ways need no probe: *K passes*, a forward and backward for each stream, which hold K gradients, and
-*K backwards of one graph*. A run measures now and then: what that costs at an interval of 20 is computed, and with
-`--amortised N` measured, in N rounds of 20 steps.
-
-Memory is the peak of a step over what was there before it. Accuracy is the largest difference of a sketch's cosines
-from the exact ones, on the model after some steps on real text (`--trained-steps`).
+*Exact* and *sketch* are the modes of `GradientProbe`; *variance* adds the noise of the samples. *Idle* is a probe that
+was used once and is then only held. *K backwards of one graph* is what one would do without a probe; it takes several
+times as long, and goes every third round. A run that measures one step in 20 pays a twentieth of what a step adds.
 """
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
 from transformers.utils import logging
 
-from benchmarks.common import paired_ratio, rotated, show, spread, write_json
-from benchmarks.speed.overhead import new_model
-from benchmarks.speed.probe_accuracy import accuracy
-from benchmarks.speed.probe_memory import largest_pieces, peak_bytes
-from benchmarks.speed.probe_steps import (
-    AGAIN,
-    EXACT,
-    EXACT_VARIANCE,
-    GRAPH,
-    IDLE,
-    PASSES,
-    PLAIN,
-    PROBED,
-    SKETCH,
-    SKETCH_VARIANCE,
-    Step,
-    new_step,
-)
+from benchmarks.common import in_words, new_parser, paired_ratio, rotated, show, spread, write_json
+from benchmarks.speed.overhead import add_shape, new_model, set_shape
+from mixer.gradients.probe import GradientProbe
 
-INTERVAL = 20
+PLAIN, AGAIN, IDLE, GRAPH = "plain step", "plain step again", "probe that is idle", "K backwards of one graph"
+# Mode, and whether the variance is measured too.
+PROBED: dict[str, tuple[Any, bool]] = {
+    "exact": ("exact", False),
+    "sketch": ("sketch", False),
+    "exact, variance": ("exact", True),
+    "sketch, variance": ("sketch", True),
+}
+NAMES = (PLAIN, AGAIN, IDLE, *PROBED, GRAPH)
 # 17 million parameters, and 14.
 _SHAPES = {
     "llama": {"vocabulary": 8_192, "layers": 6, "hidden": 384},
     "gpt2": {"vocabulary": 20_000, "layers": 6, "hidden": 320},
 }
-_GRAPH_EVERY = 3  # rounds: it takes several times as long as the others
-_AIMS = {IDLE: "1.00", EXACT: "1.05", SKETCH: "1.05", EXACT_VARIANCE: "1.15", SKETCH_VARIANCE: "1.15"}
-_AMORTISED_AIM = "1.01"
-_KINDS = {"computed": f"1 in {INTERVAL}, computed", "measured": "measured"}
+_INTERVAL, _GRAPH_EVERY = 20, 3
+_AIMS = {IDLE: "1.00", **{name: "1.15" if variance else "1.05" for name, (_, variance) in PROBED.items()}}
+
+Step = Callable[[], None]
+
+
+class Subject:
+    """A model that is trained on one batch, with an optimizer of its own.
+
+    Args:
+        args: The command line.
+        num_streams: Number of streams in the batch.
+    """
+
+    def __init__(self, args: argparse.Namespace, num_streams: int):
+        self.device = torch.device(args.device)
+        self.model: Any = new_model(args).to(self.device)
+        self.num_streams = num_streams
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self._autocasts = args.dtype == "bf16"
+        ids = torch.randint(args.vocabulary, (args.batch, args.length), generator=torch.Generator().manual_seed(1))
+        self.ids = ids.to(self.device)
+        streams = np.arange(args.batch) % num_streams
+        self.stream_ids = streams if args.alternating else np.sort(streams)
+
+    def _logits(self) -> Tensor:
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._autocasts):
+            logits: Tensor = self.model(input_ids=self.ids).logits
+        return logits
+
+    def _row_losses(self) -> Tensor:
+        logits = self._logits()[:, :-1].float().transpose(1, 2)
+        return F.cross_entropy(logits, self.ids[:, 1:], reduction="none").mean(1) / len(self.ids)
+
+    def _update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def plain(self) -> None:
+        """Does a step as the Trainer would."""
+        self._row_losses().sum().backward()  # type: ignore[no-untyped-call]
+        self._update()
+
+    def probed(self, probe: GradientProbe) -> None:
+        """Does a step in which one backward of the mixed batch is read.
+
+        Args:
+            probe: What reads it.
+        """
+        probe.start(self.stream_ids)
+        self._row_losses().sum().backward()  # type: ignore[no-untyped-call]
+        probe.finish()
+        self._update()
+
+    def graph(self) -> None:
+        """Does a step of one forward and as many backwards as streams, and multiplies the gradients."""
+        losses, parameters = self._row_losses(), list(self.model.parameters())
+        of_streams = [losses[torch.from_numpy(self.stream_ids == k)].sum() for k in range(self.num_streams)]
+        gradients = [torch.autograd.grad(loss, parameters, retain_graph=True) for loss in of_streams]
+        gram = torch.zeros(len(gradients), len(gradients), dtype=torch.float64, device=self.device)
+        for parameter, *own in zip(parameters, *gradients, strict=True):
+            stack = torch.stack(own).flatten(1)
+            gram += stack @ stack.T
+            parameter.grad = stack.sum(0).view_as(parameter)
+        gram.cpu()
+        self._update()
+
+
+def new_step(name: str, args: argparse.Namespace, num_streams: int) -> Step:
+    """Builds a competitor, with a model and an optimizer of its own.
+
+    Args:
+        name: Which one, of `NAMES`.
+        args: The command line.
+        num_streams: Number of streams.
+
+    Returns:
+        What does a step.
+    """
+    subject = Subject(args, num_streams)
+    if name == GRAPH:
+        return subject.graph
+    if name in (PLAIN, AGAIN):
+        return subject.plain
+    mode, variance = PROBED.get(name, ("exact", True))
+    probe = GradientProbe(subject.model, num_streams, mode, variance=variance, sketch_size=args.sketch_size)
+    if name == IDLE:
+        subject.probed(probe)  # and leaves nothing behind
+    return lambda: subject.plain() if name == IDLE else subject.probed(probe)
 
 
 def measure(args: argparse.Namespace, num_streams: int) -> dict[str, Any]:
-    """Measures time, memory and accuracy with one number of streams.
+    """Measures steps with one number of streams.
 
     Args:
         args: The command line.
         num_streams: Number of streams.
 
     Returns:
-        `milliseconds`, `ratio` (over the plain step), `amortised`, `peak_bytes`, `largest_pieces` and `accuracy`.
+        `milliseconds`, and `ratio` over the plain step.
     """
-    device = torch.device(args.device)
-    names = [PLAIN, AGAIN, IDLE, *PROBED, PASSES, GRAPH]
-    steps = {name: new_step(name, args, num_streams) for name in names}
+    steps = {name: new_step(name, args, num_streams) for name in NAMES}
     for _ in range(args.warmup):
         for step in steps.values():
             step()
-    times = _take_turns(args, steps)
-    ratios = {name: _over_plain(times, name) for name in names if name != PLAIN}
-    peaks = {name: peak_bytes(step, device) for name, step in steps.items()}
-    return {
-        "milliseconds": {name: spread(own) for name, own in times.items()},
-        "ratio": ratios,
-        "amortised": _amortised(args, steps, ratios),
-        "peak_bytes": peaks,
-        "largest_pieces": largest_pieces(new_model(args), num_streams),
-        "accuracy": accuracy(args, num_streams),
-    }
-
-
-def _take_turns(args: argparse.Namespace, steps: Mapping[str, Step]) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(args.rounds):
         for name in rotated(list(steps), number):
             if name != GRAPH or number % _GRAPH_EVERY == 0:
-                times[name].append(_time([steps[name]] * args.block, args.device))
-    return times
-
-
-def _over_plain(times: Mapping[str, Sequence[float]], name: str) -> dict[str, float]:
-    plain = times[PLAIN][::_GRAPH_EVERY] if name == GRAPH else times[PLAIN]
-    return paired_ratio(times[name], plain)
-
-
-def _time(steps: Sequence[Step], device: str) -> float:
-    """Does some steps; gives milliseconds a step."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    started = time.perf_counter()
-    for step in steps:
-        step()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - started) / len(steps) * 1e3
-
-
-def _amortised(
-    args: argparse.Namespace, steps: Mapping[str, Step], ratios: Mapping[str, Mapping[str, float]]
-) -> dict[str, dict[str, Any]]:
-    """Spreads the cost of a measurement over an interval, by calculation and, if asked for, by measurement."""
-    ends = ("median", "low", "high")
-    figures: dict[str, dict[str, Any]] = {
-        name: {"computed": {end: 1.0 + (ratios[name][end] - 1.0) / INTERVAL for end in ends}} for name in PROBED
+                times[name].append(_milliseconds(steps[name], args))
+    return {
+        "milliseconds": {name: spread(own) for name, own in times.items()},
+        "ratio": {
+            name: paired_ratio(own, times[PLAIN][:: _GRAPH_EVERY if name == GRAPH else 1])
+            for name, own in times.items()
+            if name != PLAIN
+        },
     }
-    blocks = {name: [steps[PLAIN]] * (INTERVAL - 1) + [steps[name]] for name in (PLAIN, AGAIN, *args.amortised_of)}
-    times: dict[str, list[float]] = {name: [] for name in blocks}
-    for number in range(args.amortised):
-        for name in rotated(list(blocks), number):
-            times[name].append(_time(blocks[name], args.device))
-    for name in (AGAIN, *args.amortised_of) if args.amortised else ():
-        figures.setdefault(name, {})["measured"] = paired_ratio(times[name], times[PLAIN])
-    return figures
 
 
-def _show(args: argparse.Namespace, num_streams: int, figures: Mapping[str, Any]) -> None:
-    title = f"{args.model}, {args.parameters / 1e6:.1f}M parameters, {num_streams} streams, "
-    title += f"batch of {args.batch} rows of {args.length} tokens, {args.dtype} on {args.device}"
+def _milliseconds(step: Step, args: argparse.Namespace) -> float:
+    synchronise = torch.cuda.synchronize if args.device == "cuda" else lambda: None
+    synchronise()
+    started = time.perf_counter()
+    for _ in range(args.block):
+        step()
+    synchronise()
+    return (time.perf_counter() - started) / args.block * 1e3
+
+
+def _show(args: argparse.Namespace, num_streams: int, figures: dict[str, Any]) -> None:
     rows = []
     for name, times in figures["milliseconds"].items():
-        ratio, amortised = figures["ratio"].get(name), figures["amortised"].get(name, {})
-        more = (figures["peak_bytes"][name] - figures["peak_bytes"][PLAIN]) / 2**20
-        over = [f"{ratio['median']:.3f}", _interval(ratio)] if ratio else ["1", ""]
-        spread_out = [f"{amortised[kind]['median']:.4f}" if kind in amortised else "" for kind in _KINDS]
-        rows.append([name, f"{times['median']:,.0f}", *over, _AIMS.get(name, ""), *spread_out, f"{more:+,.0f}"])
-    columns = ["step", "ms", "over plain", "95 % interval", "aim: at most", *_KINDS.values(), "MiB over plain"]
-    show(title, columns, rows)
-    peak, pieces = figures["peak_bytes"][PLAIN] / 2**20, figures["largest_pieces"] / 2**20
-    print(f"Peak of the plain step: {peak:,.0f} MiB; the largest layer's {num_streams} pieces: {pieces:,.0f} MiB.")
-    print(f"The aim for one measurement in {INTERVAL} steps is at most {_AMORTISED_AIM}.\n")
-    _show_accuracy(args, num_streams, figures["accuracy"])
-
-
-def _interval(ratio: Mapping[str, float]) -> str:
-    return f"{ratio['low']:.3f} to {ratio['high']:.3f}"
-
-
-def _show_accuracy(args: argparse.Namespace, num_streams: int, figures: Mapping[str, Any]) -> None:
-    cosines = figures["cosines"]
-    title = f"Error of a sketch's cosines after {args.trained_steps} steps on {num_streams} streams of text; exact "
-    title += f"cosines from {cosines['least']:.3f} to {cosines['most']:.3f}, mean {cosines['mean']:.3f}"
-    kinds = ("largest", "root_mean_square", "mean_bar")
-    rows = [[size, *(f"{own[kind]:.4f}" for kind in kinds)] for size, own in figures["sketch_size"].items()]
-    show(title, ["sketch_size", "largest error", "root mean square", "mean bound (gram_error)"], rows)
-
-
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", metavar="FILE", help="where all figures are written")
-    parser.add_argument("--quick", action="store_true", help="a small model and few rounds, for a test")
-    parser.add_argument("--model", choices=("llama", "gpt2"), default="llama")
-    parser.add_argument("--vocabulary", type=int, help="default: 8192 for llama, 20000 for gpt2")
-    parser.add_argument("--layers", type=int, help="default: 6")
-    parser.add_argument("--hidden", type=int, help="default: 384 for llama, 320 for gpt2")
-    parser.add_argument("--streams", type=int, nargs="+", default=[3, 8], help="numbers of streams")
-    parser.add_argument("--length", type=int, default=128, help="tokens of a row")
-    parser.add_argument("--batch", type=int, default=24, help="rows of a batch")
-    parser.add_argument(
-        "--alternating", action="store_true", help="streams alternate by row; the mixer puts them in order"
-    )
-    parser.add_argument("--sketch-size", type=int, default=64, help="of the sketches that are timed")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="bf16 is mixed precision")
-    parser.add_argument("--threads", type=int, default=2, help="torch's threads on the CPU")
-    parser.add_argument("--rounds", type=int, default=12, help="turns of each competitor")
-    parser.add_argument("--block", type=int, help="steps of a turn; default: 1 on the CPU, 10 on a GPU")
-    parser.add_argument("--warmup", type=int, default=2, help="steps of each competitor that do not count")
-    parser.add_argument("--amortised", type=int, default=0, metavar="N", help=f"rounds of {INTERVAL} steps; 0 for none")
-    parser.add_argument("--amortised-of", nargs="+", choices=PROBED, default=[SKETCH_VARIANCE])
-    parser.add_argument("--trained-steps", type=int, default=60, help="steps before accuracy is measured")
-    args = parser.parse_args(argv)
-    if args.quick:
-        args.layers, args.hidden, args.vocabulary, args.rounds, args.warmup = 1, 64, 256, 4, 1
-        args.length, args.trained_steps, args.amortised = 32, 3, min(args.amortised, 2)
-    for name, value in _SHAPES[args.model].items():
-        setattr(args, name, getattr(args, name) or value)
-    args.block = args.block or (10 if args.device == "cuda" else 1)
-    args.parameters = sum(parameter.numel() for parameter in new_model(args).parameters())
-    return args
+        ratio = figures["ratio"].get(name)
+        spread_out = f"{1.0 + (ratio['median'] - 1.0) / _INTERVAL:.4f}" if name in PROBED else ""
+        rows.append([name, f"{times['median']:,.0f}", in_words(ratio), _AIMS.get(name, ""), spread_out])
+    title = f"{args.model}, {num_streams} streams, batch {args.batch} x {args.length}, {args.dtype} on {args.device}"
+    show(title, ["step", "ms", "over plain", "aim: at most", f"1 in {_INTERVAL}, computed"], rows)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -200,11 +184,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     Args:
         argv: Command line; `None` takes the process's own.
     """
-    args = _arguments(argv)
+    parser = new_parser(__doc__)
+    add_shape(parser, _SHAPES)
+    parser.add_argument("--streams", type=int, nargs="+", default=[3, 8], help="numbers of streams")
+    parser.add_argument("--batch", type=int, default=24, help="rows of a batch")
+    parser.add_argument("--alternating", action="store_true", help="streams alternate by row, in place of in order")
+    parser.add_argument("--sketch-size", type=int, default=64)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="bf16 is mixed precision")
+    parser.add_argument("--rounds", type=int, default=12, help="turns of each competitor")
+    parser.add_argument("--block", type=int, default=1, help="steps of a turn; on a GPU 10 or so")
+    parser.add_argument("--warmup", type=int, default=2, help="steps of each competitor that do not count")
+    args = parser.parse_args(argv)
+    set_shape(args, _SHAPES)
+    if args.quick:
+        args.streams, args.length, args.rounds, args.warmup = [3], 32, 4, 1
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     torch.set_num_threads(args.threads)
     figures = {}
     for num_streams in args.streams:
         figures[str(num_streams)] = measure(args, num_streams)
         _show(args, num_streams, figures[str(num_streams)])
-        write_json(args.json, {"arguments": vars(args), "streams": figures})
+    write_json(args.json, {"arguments": vars(args), "streams": figures})

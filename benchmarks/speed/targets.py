@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Trainer, TrainingArguments
 from transformers.utils import logging
 
-from benchmarks.common import show, write_json
+from benchmarks.common import QUIET, new_parser, show, write_json
 from benchmarks.turns import take_turns
 from mixer import MixingTrainer
 
@@ -50,17 +50,8 @@ def _trainer(args: argparse.Namespace, folder: str, mixing: str, num_streams: in
         max_position_embeddings=_LENGTH,
         use_cache=False,
     )
-    training = TrainingArguments(
-        output_dir=f"{folder}/{mixing}",
-        per_device_train_batch_size=_BATCH,
-        max_steps=10_000,
-        learning_rate=1e-3,
-        logging_steps=50,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=True,
-    )
+    options = {**QUIET, "logging_strategy": "steps", "logging_steps": 50, "learning_rate": 1e-3, "max_steps": 10_000}
+    training = TrainingArguments(f"{folder}/{mixing}", per_device_train_batch_size=_BATCH, **options)
     targets = [f"target{j}" for j in range(num_targets)]
     trainer = MixingTrainer(
         LlamaForCausalLM(config),
@@ -95,10 +86,13 @@ def measure(args: argparse.Namespace, num_streams: int, num_targets: int) -> dic
     return {"streams": num_streams, "targets": num_targets, **ratios, "rounds": rounds}
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", metavar="FILE", help="where all figures are written")
-    parser.add_argument("--quick", action="store_true", help="a small model and few steps, for a test")
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the benchmark, prints the table and writes the figures.
+
+    Args:
+        argv: Command line; `None` takes the process's own.
+    """
+    parser = new_parser(__doc__)
     parser.add_argument("--streams", type=int, nargs="+", default=[5, 16])
     parser.add_argument("--targets", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--steps", type=int, default=1_024, help="of each trainer; more than 256")
@@ -108,23 +102,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="torch's threads")
     args = parser.parse_args(argv)
     if args.quick:
-        args.streams, args.targets, args.steps, args.hidden, args.layers = [3], [1], 288, 16, 1
-    if args.steps <= _EARLY_STEPS:
-        parser.error(f"--steps must be more than {_EARLY_STEPS}, got {args.steps}.")
-    return args
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the benchmark, prints the table and writes the figures.
-
-    Args:
-        argv: Command line; `None` takes the process's own.
-    """
-    args = _arguments(argv)
+        args.streams, args.targets, args.steps, args.hidden, args.layers = [3], [1], 272, 16, 1
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     found = [measure(args, streams, targets) for streams in args.streams for targets in args.targets]
     columns = ["streams, targets", f"first {_EARLY_STEPS} steps", "later steps", f"all {args.steps} steps"]
-    cells = [f"{own['early']:.3f} {own['late']:.3f} {own['all']:.3f}".split() for own in found]
-    rows = [[f"{own['streams']}, {own['targets']}", *times] for own, times in zip(found, cells, strict=True)]
+    parts = ("early", "late", "all")
+    rows = [[f"{own['streams']}, {own['targets']}", *(f"{own[part]:.3f}" for part in parts)] for own in found]
     show('Time of `"auto"` over that of uniform mixing', columns, rows)
     write_json(args.json, {"arguments": vars(args), "results": found})

@@ -1,1 +1,1 @@
-"""Tools of the tests and of the documentation: fuzzing, mutation, pictures."""
+"""Tools of the tests and of the documentation: fuzzing, pictures."""

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from transformers import TrainerCallback
 
-from benchmarks.quality.losses import LOSSES, padded, ragged, small_model, whole_gradient
 from mixer import MixingTrainer, Uniform
 from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, arguments, build_model, three_streams, weights_of
+from tests.losses import LOSSES, padded, ragged, small_model, whole_gradient
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.quality.losses import LOSSES, padded, ragged, small_model
 from mixer import MixingTrainer
 from tests.helpers import MODEL_DATA, Tokens, arguments, build_model
+from tests.losses import LOSSES, padded, ragged, small_model
 from tests.ranks.warm import on_ranks
 
 SIZES = (7, 1)  # of sets: with batches of 2 they divide on no number of ranks

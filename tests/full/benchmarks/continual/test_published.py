@@ -1,9 +1,7 @@
 """Protocols of continual learning, on requests and texts that are made up."""
 
 import dataclasses
-import multiprocessing
 import re
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -99,12 +97,6 @@ def test_methods_for_text_begin_with_a_base_that_is_kept(method: str, tmp_path_f
     base, data = (tmp_path_factory.getbasetemp() / name for name in ("base", "texts"))
     assert 2.0 < _run_on_text(method, base, data)["average_accuracy"] < 6.0  # nats a byte
     assert [path.name for path in base.iterdir()] == ["text-base-3-1.safetensors"]
-
-
-def test_a_run_in_a_process_of_its_own_takes_memory(tmp_path: Path) -> None:
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:  # here earlier tests left some to use
-        found = pool.submit(_run_on_text, "offline", tmp_path / "base", tmp_path / "texts").result()
-    assert found["growth_bytes"] > 0.0
 
 
 def test_offline_is_scored_by_the_mean_over_tasks(folder: Path) -> None:

@@ -39,7 +39,7 @@ class Flushed(Watching):
 
 
 def test_training_leaves_no_objects_behind(tmp_path: Path) -> None:
-    trainer = build(tmp_path, 100, 0, "PiKE")
+    trainer = build(tmp_path, 100, 0)
     watching = Flushed(trainer)
     trainer.add_callback(watching)
     trainer.train()

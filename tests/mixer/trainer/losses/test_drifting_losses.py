@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
-from benchmarks.quality.losses import (
+from mixer import MixingTrainer
+from tests.helpers import arguments
+from tests.losses import (
     attended_z_loss,
     focal_by_weights,
     hard_half,
@@ -17,8 +19,6 @@ from benchmarks.quality.losses import (
     ragged,
     token_mean,
 )
-from mixer import MixingTrainer
-from tests.helpers import arguments
 
 _ROWS = ragged(24, 1)
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import nn
 from transformers import BertLMHeadModel, Trainer
 
-from benchmarks.quality.losses import LOSSES, padded, ragged, small_model, whole_gradient
 from mixer import MixingTrainer
 from mixer.models.labels import shifts_labels
 from mixer.models.loss_normalization import KindFound, Seen, find_kind
@@ -25,6 +24,7 @@ from tests.helpers import (
     arguments,
     build_model,
 )
+from tests.losses import LOSSES, padded, ragged, small_model, whole_gradient
 
 _ROWS = ragged(13, 1)
 # By parts: what the loss of some rows is, given their terms, `[num_rows]` lists.

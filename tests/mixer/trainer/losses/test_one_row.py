@@ -9,9 +9,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from transformers import Trainer
 
-from benchmarks.quality.losses import padded, ragged, small_model
 from mixer import MixingTrainer
 from tests.helpers import arguments, weights_of
+from tests.losses import padded, ragged, small_model
 
 _ROWS = ragged(12, 1)
 

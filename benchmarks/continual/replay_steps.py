@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from transformers import PrinterCallback, Trainer, TrainingArguments
 
-from benchmarks.common import paired_ratio, show, spread
+from benchmarks.common import QUIET, in_words, paired_ratio, show, spread
 from benchmarks.domains import new_model
 from benchmarks.turns import take_turns
 from mixer import MixingTrainer
@@ -56,23 +56,13 @@ def new_trainer(name: str, args: argparse.Namespace, folder: Path) -> MixingTrai
     rows = np.random.default_rng(0).integers(256, size=(2 * capacity, _LENGTH), dtype=np.uint8)
     streams: dict[str, Any] = {"new": ByteBlocks(rows)}
     if name not in (PLAIN, AGAIN):
-        storages: dict[str, Storage | str] = {
-            MEMORY: InMemory(),
-            DISK: OnDisk(folder / "rows"),
-        }
+        storages: dict[str, Storage | str] = {MEMORY: InMemory(), DISK: OnDisk(folder / "rows")}
         streams["memory"] = ReplayBuffer(capacity, storage=storages.get(name, "references"))
         if name != DARK:
             streams["memory"].remember("new", streams["new"], range(capacity))
+    options = {**QUIET, "logging_strategy": "steps", "logging_steps": 10}
     training = TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=batch,
-        max_steps=100_000,
-        learning_rate=1e-4,
-        logging_steps=10,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=True,
+        str(folder), per_device_train_batch_size=batch, max_steps=100_000, learning_rate=1e-4, **options
     )
     trainer = MixingTrainer(
         new_model(hidden, layers, _LENGTH, seed=0),
@@ -130,8 +120,7 @@ def show_figures(figures: Mapping[str, Any]) -> None:
     """
     rows = []
     for name, times in figures["milliseconds"].items():
-        ratio = figures["ratio"].get(name)
-        over = [f"{ratio['median']:.3f}", f"{ratio['low']:.3f} to {ratio['high']:.3f}"] if ratio else ["1", ""]
-        rows.append([name, f"{times['median']:.1f}", *over, _AIMS.get(name, ""), f"{figures['replayed'][name]:.3f}"])
-    columns = ["step", "ms", "over without", "95 % interval", "aim: at most", "share replayed"]
+        over, share = in_words(figures["ratio"].get(name)), f"{figures['replayed'][name]:.3f}"
+        rows.append([name, f"{times['median']:.1f}", over, _AIMS.get(name, ""), share])
+    columns = ["step", "ms", "over without", "aim: at most", "share replayed"]
     show("A training step, 32 samples, a quarter of them replayed", columns, rows)

@@ -155,14 +155,6 @@ LOSSES: dict[str, tuple[Loss | None, bool]] = {
     "in-batch contrastive": (contrastive, False),
 }
 
-# Losses of none of these kinds, but which look like a mean as long as all terms are alike, as at the start of a run.
-ALIKE: dict[str, Loss] = {
-    "z-loss over attended tokens": attended_z_loss,
-    "focal, divided by its weights": focal_by_weights,
-    "mean over the hard half": hard_half,
-    "log of the mean of exponentials": log_mean_exp,
-}
-
 
 def whole_gradient(loss: Loss | None, rows: list[dict[str, list[int]]]) -> Tensor:
     """Computes the gradient of one process that has all rows in one batch.

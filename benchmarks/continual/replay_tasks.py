@@ -13,7 +13,7 @@ import functools
 import multiprocessing
 import tempfile
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from transformers import PrinterCallback, TrainingArguments
 from transformers.utils import logging
 
 from benchmarks.common import QUIET, show
-from benchmarks.continual.replay.steps import replayed
+from benchmarks.continual.replay_steps import replayed
 from benchmarks.domains import new_model
 from mixer import MixingTrainer, Policy, Stream
 from replay import ForgettingAware, ReplayBuffer, ReplayRatio, Spaced
@@ -122,18 +122,13 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     Returns:
         What `run_once` gives, by policy and seed.
     """
-    with _pool(args.parallel) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ThreadPoolExecutor(1) if args.parallel == 1 else ProcessPoolExecutor(args.parallel, context) as pool:
         runs = {
             name: [pool.submit(run_once, name, seed, args.quick) for seed in range(1, args.seeds + 1)]
             for name in POLICIES
         }
         return {name: [run.result() for run in own] for name, own in runs.items()}
-
-
-def _pool(parallel: int) -> Executor:
-    if parallel == 1:
-        return ThreadPoolExecutor(1)
-    return ProcessPoolExecutor(parallel, multiprocessing.get_context("spawn"))
 
 
 def show_figures(figures: Mapping[str, Any]) -> None:

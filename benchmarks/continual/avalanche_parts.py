@@ -1,4 +1,4 @@
-"""Avalanche: its template with a `ReplayPlugin` and a `ReservoirSamplingBuffer`.
+"""What `benchmarks.continual.with_avalanche` makes of Avalanche's parts; imported only where that is installed.
 
 Settings: those of its documentation. Data sets are TensorDatasets, permutations transforms of a data set, as in its own
 PermutedMNIST; loaders without workers, its default; an evaluator of accuracies that logs nothing. As many samples of
@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset
 
-from benchmarks.peers.torchvision_operators import define_operators
+from benchmarks.continual.torchvision_operators import define_operators
 
 define_operators()  # before Avalanche imports torchvision
 
-from avalanche.benchmarks import benchmark_from_datasets  # noqa: E402
 from avalanche.benchmarks.utils.classification_dataset import (  # noqa: E402
     _make_taskaware_classification_dataset as make_dataset,  # as its own PermutedMNIST does
 )
@@ -25,16 +24,10 @@ from avalanche.evaluation.metrics import accuracy_metrics  # noqa: E402
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin  # noqa: E402
 from avalanche.training.storage_policy import ReservoirSamplingBuffer  # noqa: E402
 from avalanche.training.supervised import Naive  # noqa: E402
-from transformers import set_seed  # noqa: E402
 
-from benchmarks.peers.clock import Clock  # noqa: E402
-from benchmarks.peers.continual_work import (  # noqa: E402
-    BATCH_SIZE,
-    EVALUATION_BATCH_SIZE,
-    PROTOCOLS,
-    read_tasks,
-)
 from tasks.task import TaskSequence  # noqa: E402
+
+EVALUATION_BATCH_SIZE = 1_024
 
 
 class Logits(nn.Module):
@@ -151,23 +144,3 @@ def accuracies(strategy: Naive, tests: Any, num_tasks: int) -> list[float]:
     found = [value for name, value in sorted(values.items()) if name.startswith("Top1_Acc_Exp")]
     assert len(found) == num_tasks, f"{len(found)} accuracies of {num_tasks} tasks"
     return found
-
-
-def training(options: dict[str, Any]) -> dict[str, Any]:
-    """Trains on all tasks; see `benchmarks.peers.with_continual_run.training`."""
-    torch.set_num_threads(options["threads"])
-    protocol, data = PROTOCOLS[options["protocol"]], Data(read_tasks(options))
-    set_seed(options["seed"])
-    clock = Clock()
-    benchmark = benchmark_from_datasets(train=data.train, test=data.test)
-    model = Logits(protocol.model())
-    optimizer = new_optimizer(model, protocol.optim, protocol.learning_rate)
-    strategy = new_strategy(model, optimizer, BATCH_SIZE, protocol.epochs, [replay(protocol.capacity, BATCH_SIZE)])
-    seconds = []
-    for experience in benchmark.train_stream:
-        strategy.train(experience)
-        times = clock.stop()
-        seconds.append(times["seconds"])
-        clock.go_on()
-    accuracy = float(np.mean(accuracies(strategy, benchmark.test_stream, len(data.test))))
-    return {"accuracy": 100 * accuracy, **times, "task_seconds": seconds}

@@ -1,1 +1,0 @@
-"""What replay costs and what it is good for."""

@@ -1,1 +1,0 @@
-"""Batches that change, against constant ones."""

@@ -1,1 +1,0 @@
-"""One model for six tasks, against six models."""

@@ -1,1 +1,0 @@
-"""Small changes to the code that a test should notice."""
