@@ -383,7 +383,8 @@ class Memory:
         seen = SeenRows(arrays.get("seen"))
         if "seen" not in arrays:  # in format 1
             seen.add(entries["address"])
-        self.rows.load(rows)
+        own = entries["row"]
+        self.rows.load(rows, own if self.storage.keeps_contents else own[own >= 0])
         self._seen, self.selection, self.retrieval = seen, selection, retrieval
         self.sources, self._entries, self.key, self._forgotten = sources, entries, key, forgotten
         vars(self).update(counters)

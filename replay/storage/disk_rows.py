@@ -11,7 +11,7 @@ from mixer.utils.arrays import Int64Array
 from mixer.utils.files import other_version, read_json, write_json
 from mixer.utils.validation import refusing_damage
 from replay.storage.row_file import RowFile, whole_file, write_rows
-from replay.storage.rows import Rows
+from replay.storage.rows import Rows, check_are_there
 from replay.storage.segments import SEGMENTS, Segment, SegmentFiles, neighbourhood
 
 _MANIFEST, _LIVE, _PENDING = "rows.json", "live.int64", "pending.arrow"
@@ -130,9 +130,11 @@ class DiskRows(Rows):
         }
         write_json(folder / _MANIFEST, content, sealed=True)
 
-    def load(self, folder: Path) -> None:
+    def load(self, folder: Path, wanted: Int64Array | Sequence[int] = ()) -> None:
         """See the base class; files in the working folder that came after the checkpoint are removed."""
         counters, segments, pending = read_manifest(folder)
+        there = [*(segment.live for segment in segments), np.fromiter(pending, np.int64)]
+        check_are_there(wanted, np.concatenate(there, dtype=np.int64), folder)
         self._files.take_from(folder, segments)
         self.next_number, self._first_pending, self._pending_bytes = counters
         self.segments, self._pending = segments, pending

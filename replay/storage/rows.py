@@ -77,8 +77,16 @@ class Rows(ABC):
         """Writes all remaining rows into the folder of a checkpoint; one rank has to call it."""
 
     @abstractmethod
-    def load(self, folder: Path) -> None:
-        """Loads saved rows in place of the present ones, on every rank; raises a `ValueError` for a damaged file."""
+    def load(self, folder: Path, wanted: Int64Array | Sequence[int] = ()) -> None:
+        """Loads saved rows in place of the present ones, on every rank.
+
+        Args:
+            folder: The folder that `save` wrote.
+            wanted: int64 `[count]`: numbers of rows that have to be there.
+
+        Raises:
+            ValueError: If a file is damaged, or a wanted row is not there. The present rows stay then.
+        """
 
 
 class MemoryRows(Rows):
@@ -106,7 +114,7 @@ class MemoryRows(Rows):
         folder.mkdir(parents=True, exist_ok=True)
         write_rows(folder / _FILE, self._rows.items(), self.next_number)
 
-    def load(self, folder: Path) -> None:
+    def load(self, folder: Path, wanted: Int64Array | Sequence[int] = ()) -> None:
         """See the base class."""
         path = folder / _FILE
         try:
@@ -116,5 +124,13 @@ class MemoryRows(Rows):
         if file.numbers.max(initial=-1) >= file.next_number:
             reason = f"it has rows beyond its next number, {file.next_number}"
             raise ValueError(f"{path} is torn ({reason}). Load an earlier checkpoint.")
+        check_are_there(wanted, file.numbers, path)
         self._rows = {number: bytes(file.read(index)) for index, number in enumerate(file.numbers.tolist())}
         self.next_number = file.next_number
+
+
+def check_are_there(wanted: Int64Array | Sequence[int], there: Int64Array, where: Path) -> None:
+    """Raises a `ValueError` that names the file or folder if it lacks a row that is wanted; int64 `[count]` each."""
+    missing = np.setdiff1d(wanted, there)
+    if len(missing):
+        raise ValueError(f"{where} lacks row {missing[0]}, which an entry refers to. Load an earlier checkpoint.")

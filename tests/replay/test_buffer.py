@@ -281,6 +281,19 @@ def test_a_saved_value_that_cannot_be_is_refused(changes: dict[str, Any], said: 
     refused(other, tmp_path, said)
 
 
+@pytest.mark.parametrize("row", [0, 77, -1])
+@pytest.mark.parametrize("storage", ["memory", "disk"])
+def test_an_entry_whose_row_is_not_there_is_refused(storage: str, row: int, tmp_path: Path) -> None:
+    buffer, other = (make("Reservoir", storage, tmp_path / name) for name in ("one", "two"))
+    remember(buffer, "a", letters())
+    remember(other, "bb", letters(30, "u"))
+    buffer.rows.drop(buffer._entries["row"][:1])
+    if row:  # else it is the one that was dropped
+        buffer._entries["row"][0] = row
+    buffer.save(tmp_path / "saved")
+    refused(other, tmp_path / "saved", "rows.* lacks row")
+
+
 def test_a_crash_while_it_is_saved_leaves_no_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = ReplayBuffer(8, storage="memory")
     buffer.remember("a", letters())

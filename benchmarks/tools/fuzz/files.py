@@ -14,6 +14,7 @@ from mixer.analysis.explain.explanation import explain
 from mixer.analysis.report.exporting import file_name
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
+from mixer.cli.registry import load_command
 from mixer.ledger.decisions import Level, rows_of_weights
 from mixer.ledger.folder import read_description
 from mixer.ledger.ledger import Ledger
@@ -42,7 +43,6 @@ _RECIPES = Path(__file__).parents[3] / "recipes"
 _NAMES = ("a", "b", "c")
 _SHARE_UNDIGESTED = 0.5
 _LOSSES = np.array([1.0, 2.0, 0.5])
-_OPTIONS = ("--recipe", "--model", "--streams", "--training", "--mixing", "--batch_size", "--budget", "--methods")
 
 
 def controllers() -> Case:
@@ -68,27 +68,25 @@ def controllers() -> Case:
 
 def progresses() -> Case:
     """Gives a case of the training loop's own progress."""
-    numbers = {
-        "seconds": 1.0,
-        "running_losses": [1.0],
-        "logged_loss": 2.0,
-        "last_logged_step": 3,
-        "gradient_norm": None,
-    }
-    rest = {"learning_rate": 0.1, "learning_rate_factor": 1.0, "epoch_end_is_left": True, "epoch_stops": False}
-    progress = {**numbers, **rest, "training_stops": False, "num_evaluations": 0, "recorder": {}, "methods": {}}
+    numbers = {"seconds": 1.0, "running_losses": [1.0], "logged_loss": 2.0, "last_logged_step": 3}
+    rates = {"gradient_norm": None, "learning_rate": 0.1, "learning_rate_factor": 1.0}
+    flags = {"epoch_end_is_left": True, "epoch_stops": False, "training_stops": False}
+    rest = {"num_evaluations": 0, "num_metrics": 0, "recorder": {}, "methods": {}, "ledger_rows": {"clock": 3}}
+    progress = Progress(**numbers, **rates, **flags, **rest).state_dict()
     return lambda random: Progress.from_state(changed_data(progress, random)).running_loss(0, 1) and None
 
 
 def recipes(folder: Path) -> Case:
-    """Gives a case of a recipe as text."""
-    texts = [path.read_text(encoding="utf-8") for path in sorted(_RECIPES.glob("*.yaml"))]
+    """Gives a case of a recipe as text, read by the command that it is for."""
+    texts = [(path.name, path.read_text(encoding="utf-8")) for path in sorted(_RECIPES.glob("*.yaml"))]
     path = folder / "recipe.yaml"
+    commands = {name: load_command(name) for name in ("train", "continual")}
 
     def case(random: Random) -> None:
-        text = changed_text(random.choice(texts), random)
-        path.write_text(text, encoding="utf-8", errors="surrogatepass")
-        check_recipe(Recipe, ["--recipe", str(path)], _OPTIONS)
+        name, text = random.choice(texts)
+        command = commands["continual" if name.startswith("continual") else "train"]
+        path.write_text(changed_text(text, random), encoding="utf-8", errors="surrogatepass")
+        check_recipe(command.recipe_class or Recipe, ["--recipe", str(path)], command.parser._option_string_actions)
 
     return case
 
