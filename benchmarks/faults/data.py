@@ -114,7 +114,7 @@ def bad_loss(parts: Parts, start: Start, rank: int) -> None:
         worse = torch.full_like(logits, torch.nan if value == "nan-loss" else -torch.inf)
         if value == "inf-loss":
             worse[..., MARK] = 0.0  # what no label is: each that is asked for is impossible, and its loss infinite
-        return torch.where(is_marked, worse, logits)
+        return logits + torch.where(is_marked, worse, 0.0)
 
     parts.streams[STREAM].change = give
     parts.model.register_forward_pre_hook(before, with_kwargs=True)

@@ -26,12 +26,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         argv: Command line, without options; `None` takes the process's own.
     """
     argparse.ArgumentParser(description=__doc__).parse_args(argv)
+    mp.set_forkserver_preload([__name__, "torch._dynamo"])  # imported once; DDP needs the second
     print("| ranks | find_unused_parameters | first backward and second | second and third |")
     print("|---:|---|---:|---:|")
     for world_size in _WORLD_SIZES:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
-        mp.spawn(_be_a_rank, args=(world_size, port), nprocs=world_size)  # type: ignore[attr-defined]
+        mp.start_processes(_be_a_rank, (world_size, port), world_size, start_method="forkserver")  # type: ignore[attr-defined]
 
 
 def _be_a_rank(rank: int, world_size: int, port: int) -> None:

@@ -61,7 +61,7 @@ def judge(case: Case, undisturbed: Path, end: End) -> Outcome:
     if kind.promise is Promise.LEAVES_OUT:
         judge_left_out(case, outcome, end)
         return outcome
-    if kind.promise is Promise.SKIPS:
+    if kind.promise in (Promise.SKIPS, Promise.WARNS):
         judge_losses(case, undisturbed, outcome, end)
         return outcome
     if kind.promise in _RESUMED and not (kind.promise is Promise.NAMED_OR_GOES_ON and end.is_well):
@@ -146,6 +146,7 @@ _ENDINGS = {
     Promise.NAMED_OR_EQUAL: _ends_naming_or_well,
     Promise.LEAVES_OUT: _ends_well,
     Promise.SKIPS: _ends_well,
+    Promise.WARNS: _ends_well,
 }
 
 

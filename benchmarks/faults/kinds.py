@@ -19,7 +19,8 @@ class Promise(Enum):
     SECOND_REFUSED = "the second run is refused with an error that names it; the first ends equal"
     NAMED_OR_EQUAL = "an error on all ranks names the file, or the run ends equal"
     LEAVES_OUT = "the run goes on without the sample, which is named and counted"
-    SKIPS = "the steps with such a loss are left out and named, all others stay"
+    SKIPS = "the steps with it are left out and named, all others stay"
+    WARNS = "the steps with it are named, and made, since their gradient is finite"
 
 
 @dataclass(frozen=True)

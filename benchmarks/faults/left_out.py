@@ -9,6 +9,7 @@ import torch
 from benchmarks.faults.case import Case
 from benchmarks.faults.crash_run import END
 from benchmarks.faults.data import STREAM
+from benchmarks.faults.kinds import Promise
 from benchmarks.faults.outcome import Outcome
 from benchmarks.faults.ranks import End
 from benchmarks.faults.run import NUM_STEPS
@@ -41,9 +42,12 @@ def judge_losses(case: Case, undisturbed: Path, outcome: Outcome, end: End) -> N
         outcome.was_injected = False
     if named != of_losses:
         outcome.broken.append(f"steps {sorted(of_losses)} had such losses, and {sorted(named)} were named")
-    if not (skipped == steps and are_finite):
+    if not (skipped == (set() if case.kind.promise is Promise.WARNS else steps) and are_finite):
         outcome.broken.append(f"steps {sorted(skipped)} were skipped, weights are finite: {are_finite}")
-    outcome.lost = f"{len(skipped)} steps" if are_finite else "the weights"
+    if not are_finite:
+        outcome.lost = "the weights"
+    else:
+        outcome.lost = f"{len(skipped)} steps" if skipped else "nothing"
 
 
 def judge_left_out(case: Case, outcome: Outcome, end: End) -> None:

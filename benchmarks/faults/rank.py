@@ -5,6 +5,7 @@ import gc
 import importlib
 import multiprocessing
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -35,6 +36,7 @@ def be_a_rank(start: Start, console: str, environment: dict[str, str]) -> None:
     written = os.open(console, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(written, 1)
     os.dup2(written, 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background command ignores
     gc.freeze()  # what was imported is not looked through by every collection
     torch.set_num_threads(1)
     multiprocessing.set_start_method("fork", force=True)  # of loaders' workers; this process has another one

@@ -254,8 +254,8 @@ _DATA = (
 )
 
 _NOT_FINITE = {
-    "nan-loss": "loss of one sample is NaN",
-    "inf-loss": "loss of one sample is infinite",
+    "nan-loss": "loss of one sample and its gradient are NaN",
+    "inf-loss": "loss of one sample is infinite, its gradient finite",
     "nan-gradient": "gradient of one sample is NaN, its loss is finite",
 }
 
@@ -270,7 +270,11 @@ _LOSSES = tuple(
         inside="bad_loss",
     )
     for value, word in _NOT_FINITE.items()
-    for nonfinite, promise in (("raise", Promise.NAMED), ("skip", Promise.SKIPS), ("warn", Promise.SKIPS))
+    for nonfinite, promise in (
+        ("raise", Promise.NAMED),
+        ("skip", Promise.SKIPS),
+        ("warn", Promise.WARNS if value == "inf-loss" else Promise.SKIPS),
+    )
 )
 
 _CONTROLS = (
