@@ -96,10 +96,10 @@ def read_note(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder} is not the folder of a run: it has no ledger/ledger.json. Pass {choice}")
     try:
         note = load_json(path)
-    except ValueError:
-        note = None
+        reason = "it is not a JSON object"
+    except ValueError as error:
+        note, reason = None, str(error)
     if not isinstance(note, dict):
-        raise ValueError(
-            f'{path} is damaged: replace its content by {{"format": {FORMAT_VERSION}}} to read the tables of the run.'
-        )
+        way_out = f'replace its content by {{"format": {FORMAT_VERSION}}} to read the tables of the run'
+        raise ValueError(f"{path} is damaged ({reason}): {way_out}.")
     return note

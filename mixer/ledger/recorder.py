@@ -18,6 +18,7 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.weights import mean_tokens
 from mixer.utils.arrays import FloatArray
 from mixer.utils.saved_state import HasState, from_plain
+from mixer.utils.validation import finite_number
 
 logger = logging.get_logger(__name__)
 # Number of steps whose losses may wait on a GPU, if nothing needs them earlier.
@@ -224,12 +225,17 @@ class Recorder(HasState):
         """Restores saved figures; an empty state, as of other streams, changes nothing."""
         if not state:
             return
-        state = {"tokens": [0] * len(self._counts), **state}  # checkpoints of 0.1.0 have none
+        num_streams = len(self._counts)
+        state = {"tokens": [0] * num_streams, **state}  # checkpoints of 0.1.0 have none
         super().load_state_dict(state)
-        self._tokens = from_plain(state["tokens"], len(self._counts), dtype=np.int64)
+        self._tokens = from_plain(state["tokens"], num_streams, dtype=np.int64)
         self._losses.load_state_dict({"items": state["items"], "sums": state["loss_sums"]})
-        for column, means in state["compared"].items():
-            self._compared.setdefault(column, StreamMeans(len(self._counts))).load_state_dict(means)
+        for column, saved in state["compared"].items():
+            self._compared.setdefault(column, StreamMeans(num_streams)).load_state_dict(saved)
+        self._gradients = {name: finite_number(value, name) for name, value in state["gradients"].items()}
+        means = [array for one in (self._losses, *self._compared.values()) for array in (one.items, one.sums)]
+        if any(len(array) != num_streams for array in (self._weights, self._counts, *means)):
+            raise ValueError(f"the figures of the next log entry must be of {num_streams} streams")
 
     def _record_decisions(self, step: int) -> None:
         mixing = self._mixing

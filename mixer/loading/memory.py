@@ -86,9 +86,11 @@ class MicroBatchCap:
         Args:
             state: Saved state, or `None`.
         """
-        if not state or not state["was_halved"]:
+        if not state:
             return self
         with refusing_damage("the saved micro-batch cap"):
+            if not state["was_halved"]:
+                return self
             max_samples = whole_number(state["max_samples"], "max_samples", 1)
             max_tokens = self.max_tokens
             if max_tokens is not None and state["max_tokens"] is not None:

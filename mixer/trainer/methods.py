@@ -17,6 +17,7 @@ from mixer.trainer.checkpointing.files import METHODS_ENTRY
 from mixer.trainer.losses import factor_of
 from mixer.trainer.method import Method, RunContext, as_methods
 from mixer.utils.files import WriteError, folder_name
+from mixer.utils.validation import whole_number
 
 if TYPE_CHECKING:
     from mixer.loading.step import MicroBatch, StepBatch
@@ -204,7 +205,7 @@ class MethodList:
     def _begin_terms(self, state: Mapping[str, Any]) -> None:
         sums = state.get("terms", [0.0] * len(self.all))
         self._term_sums = torch.tensor(sums, dtype=self._dtype, device=self._trainer.args.device)
-        self._num_terms = state.get("num_terms", 0)
+        self._num_terms = whole_number(state.get("num_terms", 0), "num_terms")
 
     def log_state(self) -> dict[str, Any]:
         """Returns the methods' part of the next log entry."""

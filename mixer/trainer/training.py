@@ -202,7 +202,8 @@ class Training:
         run.recorder = new_recorder(self._trainer, run.options, run.mixing, run.ledger)
         if progress is None:
             run.recorder.record_start()
-        self._parts.methods.load_log_state({} if progress is None else progress.methods)
+        with self._parts.resuming.taking_up():
+            self._parts.methods.load_log_state({} if progress is None else progress.methods)
         self._parts.steps.begin()
         self._parts.reporting.hook()  # callbacks may have been added
         if progress is not None:  # only at the start

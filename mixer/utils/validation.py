@@ -38,17 +38,25 @@ def load_json(path: Path, most_bytes: int = MOST_JSON_BYTES) -> Any:
 
     Raises:
         OSError: If it cannot be read.
-        ValueError: If it is not a regular file, too large, or not valid JSON.
+        ValueError: If it is not a regular file, too large, or not valid JSON, including NaN, Infinity, excessive
+            nesting and keys that stand twice.
     """
-    return parse_json(read_bytes(path, most_bytes))
-
-
-def parse_json(text: str | bytes) -> Any:
-    """Parses JSON text; raises a `ValueError` if it is invalid, including NaN, Infinity and excessive nesting."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(
+            read_bytes(path, most_bytes), parse_constant=_refuse_constant, object_pairs_hook=with_unique_keys
+        )
     except RecursionError:
         raise ValueError("it has too many nested levels") from None
+
+
+def with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Makes an object of JSON; raises a `ValueError` if a key stands twice, of which readers take one or the other."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {shortened(twice)!r} stands twice")
+    return content
 
 
 def read_bytes(path: Path, most_bytes: int) -> bytes:

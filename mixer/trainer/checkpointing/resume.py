@@ -16,7 +16,7 @@ from transformers.utils import logging
 from mixer.distributed.consistency import check_same, check_shared, shared_options
 from mixer.mixture.controller import check_format
 from mixer.trainer.checkpointing.choose import Choice, agree, choose, none_in_common, usable_names, warn_of_passed_over
-from mixer.trainer.checkpointing.files import CAP_ENTRY, read_state, supersede
+from mixer.trainer.checkpointing.files import CAP_ENTRY, STATE_FILE, read_state, supersede
 from mixer.trainer.checkpointing.lock import FolderLock
 from mixer.trainer.checkpointing.options import (
     OPTIONS_ENTRY,
@@ -178,6 +178,15 @@ class Resuming:
 
     # ---- The state of a checkpoint ----
 
+    @contextlib.contextmanager
+    def taking_up(self) -> Iterator[None]:
+        """Raises a `ValueError` that names the checkpoint if its state is damaged or does not fit the run."""
+        try:
+            with refusing_damage(f"its {STATE_FILE}"):
+                yield
+        except ValueError as error:
+            raise ValueError(f"Cannot resume the mixture from {self.checkpoint}: {_sentence(error)}") from error
+
     def restored(
         self, methods: MethodList, new_parts: Callable[[int | None], tuple[Planner, Clock, BatchSize]]
     ) -> Progress:
@@ -196,12 +205,8 @@ class Resuming:
         mixing, checkpoint = self._run.mixing, Path(str(self.checkpoint))
         methods.load(checkpoint)
         state, manual, manual_size = read_state(checkpoint), mixing.manual_weights, mixing.manual_batch_size
-        try:
+        with self.taking_up():
             progress = self._load(state, methods, new_parts)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"Cannot resume the mixture from {checkpoint}: its state lacks {error}.") from None
-        except ValueError as error:
-            raise ValueError(f"Cannot resume the mixture from {checkpoint}: {_sentence(error)}") from None
         if manual is not None:  # set by the user before this run: overrides the saved weights
             mixing.set_weights(manual)
         if manual_size is not None:
@@ -271,7 +276,8 @@ class Resuming:
         """Restores the micro-batch limit that an earlier part of the run has found."""
         if self._run.needs.recovers and self.checkpoint is not None:
             loader, saved = self._run.present_loader, read_state(Path(self.checkpoint))
-            loader.cap = loader.cap.taken_up(saved.get(CAP_ENTRY))
+            with self.taking_up():
+                loader.cap = loader.cap.taken_up(saved.get(CAP_ENTRY))
 
     # ---- The beginning of a run ----
 
@@ -342,7 +348,7 @@ class Resuming:
         restore_loop(self._trainer, running_loss, progress.logged_loss, progress.last_logged_step)
         if run.learning_rate is not None:
             run.learning_rate.factor = progress.learning_rate_factor
-        with refusing_damage(f"the next log entry in {self.checkpoint}"):
+        with self.taking_up():
             run.recorder.load_state_dict(progress.recorder)
 
     # ---- The epoch that the checkpoint has cut off ----

@@ -31,6 +31,8 @@ from mixer.trainer.checkpointing.options import OPTIONS_ENTRY, options_of
 from mixer.trainer.seam import loop_losses, output_folder, push_checkpoint
 from mixer.utils.attributes import attributes_held
 from mixer.utils.files import synced_later, write_json
+from mixer.utils.text import shortened
+from mixer.utils.validation import finite_number, whole_number
 
 if TYPE_CHECKING:
     from mixer.trainer.guard import WeightGuard
@@ -91,13 +93,13 @@ class Progress:
         """Restores a saved state.
 
         Raises:
-            ValueError: If a field is missing or unknown.
+            ValueError: If a field is missing, unknown or of another kind.
         """
         names = {one.name for one in fields(cls)}
         missing, unknown = names - state.keys(), state.keys() - names
         if missing or unknown:
             raise ValueError(f"the saved progress lacks {sorted(missing)} and has the unknown fields {sorted(unknown)}")
-        return cls(**{name: _from_json(value) for name, value in state.items()})
+        return cls(**{one.name: _CHECKS[str(one.type)](state[one.name], one.name) for one in fields(cls)})
 
 
 def _to_json(value: Any) -> Any:
@@ -106,10 +108,30 @@ def _to_json(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _from_json(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_from_json(item) for item in value]
-    return float(value) if isinstance(value, str) else value
+def _number(value: Any, name: str) -> float:
+    return float(value) if value in ("nan", "inf", "-inf") else finite_number(value, name)
+
+
+def _kind(kind: type, words: str) -> Callable[[Any, str], Any]:
+    def checked(value: Any, name: str) -> Any:
+        if not isinstance(value, kind) or value == []:
+            raise ValueError(f"{name} must be {words}, but {shortened(repr(value))} was saved")
+        return value
+
+    return checked
+
+
+_flag, _list, _mapping = _kind(bool, "true or false"), _kind(list, "a list of numbers"), _kind(dict, "a mapping")
+# How a saved field of `Progress` is read, by its type.
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "int": whole_number,
+    "float": _number,
+    "float | None": lambda value, name: None if value is None else _number(value, name),
+    "bool": _flag,
+    "list[float]": lambda value, name: [_number(one, name) for one in _list(value, name)],
+    "dict[str, Any]": _mapping,
+    "dict[str, int]": lambda value, name: {key: whole_number(one, name) for key, one in _mapping(value, name).items()},
+}
 
 
 class HeldArguments:

@@ -14,7 +14,7 @@ from transformers.trainer_pt_utils import safe_globals
 
 from mixer.trainer.checkpointing.files import STATE_FILE, read_state
 from mixer.utils.text import printable, shortened
-from mixer.utils.validation import DAMAGE, MOST_JSON_BYTES, check_plain, finite_number, whole_number
+from mixer.utils.validation import DAMAGE, MOST_JSON_BYTES, check_plain, finite_number, whole_number, with_unique_keys
 
 
 def check_trainer_state(checkpoint: Path) -> None:
@@ -26,7 +26,8 @@ def check_trainer_state(checkpoint: Path) -> None:
     path = checkpoint / TRAINER_STATE_NAME
     try:
         check_plain(path, MOST_JSON_BYTES)
-        state = TrainerState.load_from_json(str(path))
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=with_unique_keys)
+        state = TrainerState(**content)  # as `load_from_json` does, which takes the last of equal keys
         _check_numbers(state)
         step = state.global_step
         clock = read_state(checkpoint)["clock"] if (checkpoint / STATE_FILE).is_file() else {"step": step}

@@ -17,7 +17,7 @@ from mixer.ledger.table import Table
 from mixer.ledger.table_files import open_tail, read_part, read_tail, write_rows
 from mixer.trainer.checkpointing.files import MARKER_FILE, STATE_FILE, complete, find_problem
 from mixer.utils.files import folder_name
-from mixer.utils.validation import finite_number, finite_numbers, load_json, parse_json, refusing_damage, whole_number
+from mixer.utils.validation import finite_number, finite_numbers, load_json, refusing_damage, whole_number
 from mixer.utils.yaml_files import load_yaml
 
 
@@ -29,11 +29,13 @@ from mixer.utils.yaml_files import load_yaml
         ("[-Infinity]", "Infinity"),
         ("9" * 5_000, "digits"),
         ("{", "Expecting"),
+        ('{"a": {"step": 1, "x": 2, "step": 3}}', "'step' stands twice"),
     ],
 )
-def test_json_that_is_refused(text: str, said: str) -> None:
+def test_json_that_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
     with pytest.raises(ValueError, match=said):
-        parse_json(text)
+        load_json(tmp_path / "a.json")
 
 
 def test_a_file_that_is_too_large_or_a_pipe_is_not_read(tmp_path: Path) -> None:
