@@ -41,6 +41,10 @@ class Tracker(ABC):
             step: Number of steps done.
         """
 
+    def told_apart(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """Returns the entries that the Trainer's callback logs, by names that it does not merge with each other."""
+        return logs
+
     @abstractmethod
     def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
         """Records the results.
@@ -58,6 +62,7 @@ class MLflow(Tracker):
         super().__init__(callback)
         self._mlflow: Any = importlib.import_module("mlflow")
         self._names = Names(r"[^-\w. ]", longest=240)
+        self._names_of_callback = Names(r"[^-0-9A-Za-z_. :]", longest=240)  # as it replaces them
 
     @property
     def is_open(self) -> bool:
@@ -78,6 +83,10 @@ class MLflow(Tracker):
         named = {self._names.of(_renamed(name)): float(value) for name, value in entries.items()}
         self._mlflow.log_metrics(named, step=step)
 
+    def told_apart(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """See the base class."""
+        return {self._names_of_callback.of(name): value for name, value in logs.items()}
+
     def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
         """Logs the report page as an artifact."""
         path = page()
@@ -96,6 +105,7 @@ class TensorBoard(Tracker):
     def __init__(self, callback: Any):
         super().__init__(callback)
         self._names = Names(r"[^-/\w.]", longest=250)
+        self._names_of_callback = Names(r"[^-/\w.]", longest=250)
 
     @property
     def is_open(self) -> bool:
@@ -114,6 +124,11 @@ class TensorBoard(Tracker):
         """Writes scalars."""
         for name, value in entries.items():
             self._callback.tb_writer.add_scalar(self._names.of(name), value, step)
+
+    def told_apart(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """See the base class; torch's writer takes every name, and that of tensorboardX replaces characters."""
+        replaces = type(self._callback.tb_writer).__module__.startswith("tensorboardX")
+        return {self._names_of_callback.of(name): value for name, value in logs.items()} if replaces else logs
 
     def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
         """Writes the summary as text."""

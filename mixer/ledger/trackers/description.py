@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from transformers.utils import logging
 
 from mixer.utils.yaml_files import load_yaml
+
+logger = logging.get_logger(__name__)
 
 _CLOCK = ("batch_size", "learning_rate_factor", "train_coverage")
 _OF_A_SET = re.compile(r"eval_(.+)_loss")
@@ -68,6 +71,8 @@ class Names:
             while free in taken:
                 number += 1
                 free = f"{plain[: self._longest - len(str(number)) - 1]}_{number}"
+            if number > 1:
+                logger.warning("A tracker shows %r as %r: another name became the same there.", name, free)
             self._taken[name] = free
         return self._taken[name]
 

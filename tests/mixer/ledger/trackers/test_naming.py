@@ -1,11 +1,13 @@
 """Names of what trackers are told, and the texts that they keep."""
 
 import itertools
+import re
 from typing import Any
 
 import pytest
 import yaml
 
+from mixer.ledger.trackers.adapters import MLflow
 from mixer.ledger.trackers.description import Names, RunText, evaluation_losses, grouped, markdown_table, redacted
 
 DESCRIPTION: dict[str, Any] = {
@@ -37,6 +39,15 @@ def test_no_two_names_become_the_same(refused: str) -> None:
     assert (given[0], given[5]) == ("loss/a_b", "loss/математика")
     assert "loss/.." not in given
     assert [names.of(f"loss/{stream}") for stream in streams] == given
+
+
+def test_names_that_the_callback_of_mlflow_would_merge_are_told_apart() -> None:
+    pytest.importorskip("mlflow", reason="the extra `trackers` is not installed")
+    logs = {"eval_数学_loss": 1.0, "eval_英语_loss": 2.0, "eval_a(b_loss": 3.0, "eval_a[b_loss": 4.0, "loss": 5.0}
+    told = MLflow(None).told_apart(logs)
+    merged = {re.sub(r"[^0-9A-Za-z_\-\.\ :/]", "_", name): value for name, value in told.items()}  # as it does
+    assert list(merged.values()) == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert merged["loss"] == 5.0
 
 
 def test_secrets_are_hidden_at_any_depth_and_what_is_none_is_told() -> None:
