@@ -7,6 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+# Kinds of arrays that JSON gives for an array of a kind; objects are numbers with `None`.
+_KINDS = {"f": "iufO", "i": "iu", "b": "b"}
+
 
 class HasState:
     """Saves and restores the attributes that a class and its bases name in `_remembered`, as JSON-compatible data.
@@ -62,7 +65,12 @@ def _loaded(current: Any, saved: Any) -> Any:
         return current
     if isinstance(current, np.ndarray):  # the first axis may have grown since the start
         return from_plain(saved, -1, *current.shape[1:], dtype=current.dtype)
-    return type(current)(saved) if isinstance(current, bool | int | float) else saved
+    if not isinstance(current, bool | int | float):
+        return saved
+    kinds: Any = bool if isinstance(current, bool) else int if isinstance(current, int) else int | float
+    if not isinstance(saved, kinds) or isinstance(saved, bool) != isinstance(current, bool):
+        raise ValueError(f"the saved state must have a {type(current).__name__}, got {reprlib.repr(saved)}.")
+    return type(current)(saved)
 
 
 def to_plain(values: NDArray[Any]) -> Any:
@@ -78,6 +86,9 @@ def to_plain(values: NDArray[Any]) -> Any:
 def from_plain(values: Sequence[Any], *shape: int, dtype: Any = np.float64) -> NDArray[Any]:
     """Converts nested lists of `to_plain` to an array of the shape, which empty lists do not determine."""
     try:
+        found, kind = np.array(values), np.dtype(dtype).kind
+        if found.size and found.dtype.kind not in _KINDS.get(kind, kind):  # such as texts, or fractions: they were cut
+            raise TypeError
         return np.array(values, dtype=dtype).reshape(shape)
     except (ValueError, TypeError, OverflowError):
         raise ValueError(

@@ -191,7 +191,8 @@ def unit_in(rule: Any) -> str | None:
 def _rule_in_words(rule: Any) -> str:
     if not isinstance(rule, Mapping) or "class_path" not in rule:
         return "a function" if isinstance(rule, Mapping) else str(rule)
-    parts = rule.get("init_args", {}).values()
+    arguments = rule.get("init_args")
+    parts = arguments.values() if isinstance(arguments, Mapping) else ()
     rules = [part for value in parts for part in (value if isinstance(value, list) else [value])]
     inner = [_rule_in_words(part) for part in rules if isinstance(part, Mapping) and "class_path" in part]
     return f"{rule['class_path']}({', '.join(inner)})" if inner else str(rule["class_path"])

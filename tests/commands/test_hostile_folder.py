@@ -116,6 +116,31 @@ def test_a_malicious_file_of_a_checkpoint_runs_nothing_and_is_named(
     assert not mark.exists()
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("progress",), 5),
+        (("progress", "methods", "num_terms"), "nan"),
+        (("progress", "recorder", "items"), 5),
+        (("progress", "recorder", "total"), "x"),
+        (("weights", "policy", "state", "policy", "num_observations"), [4, 0.5]),
+        (("clock", "initial_batch_size"), 10**400),
+    ],
+)
+def test_a_number_of_another_kind_in_the_mixture_is_refused_and_the_checkpoint_named(
+    place: tuple[str, ...], value: Any, run: Path
+) -> None:
+    path = run / f"checkpoint-{SAVED_STEP}" / "mixing.json"
+    content = inner = json.loads(path.read_text())
+    content.pop("crc32", None)
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"Cannot resume the mixture from {path.parent}"):
+        make_trainer(run).train(resume_from_checkpoint=str(_checkpoint(run)))
+
+
 def test_every_file_of_a_checkpoint_is_tried_and_the_payload_would_run(run: Path, tmp_path: Path) -> None:
     checkpoint = run / f"checkpoint-{SAVED_STEP}"
     assert _files(checkpoint) <= {name for name, _ in SAID}
@@ -265,6 +290,14 @@ def test_pages_tables_and_markdown_hold_names_as_text(named: Path, tmp_path: Pat
     lines = markdown_table([{"name": name} for name in AWFUL]).split("\n")
     assert len(lines) == len(AWFUL) + 2
     assert not any(re.search(r"(?<!\\)(\]\(|`)|<(img|script)", line) for line in lines[2:])
+
+
+def test_a_described_policy_without_arguments_is_named(run: Path) -> None:
+    note = run / "ledger" / "ledger.json"
+    content = json.loads(note.read_text())
+    content["run"]["mixing"]["init_args"] = 0.5
+    note.write_text(json.dumps(content))
+    comparison_table([summarise(run)])
 
 
 def test_tasks_have_folders_in_the_run_and_streams_are_not_called_so(tmp_path: Path) -> None:

@@ -13,10 +13,13 @@ from mixer.mixture.stream import Stream
 from mixer.policies import Floor, GroupDRO
 from mixer.policies.contract import Policy
 from mixer.schedules import LossChange
+from mixer.trainer.checkpointing.save import Progress
+from mixer.utils.saved_state import from_plain
 from mixer.utils.validation import MOST_COUNT
 from tests.mixer.mixture.test_controller import make_mixing, one_step
 
 HUGE = 10**400
+HUGE_LOSS = float("inf")
 
 
 def saved_state(policy: Policy | None = None) -> Any:
@@ -156,3 +159,30 @@ def test_a_schedules_state_of_another_form_is_refused() -> None:
     for name in names:
         with pytest.raises(ValueError, match="must be"):
             size.load_state_dict({**state, "state": {**state["state"], name: "text"}})
+
+
+@pytest.mark.parametrize(("values", "dtype"), [([4, 0.5], int), ([True], int), (["1.5"], float), (["nan"], float)])
+def test_an_array_of_another_kind_is_not_cut_or_parsed(values: list[Any], dtype: type) -> None:
+    with pytest.raises(ValueError, match="lists of numbers"):
+        from_plain(values, -1, dtype=dtype)
+    assert from_plain([4, None], -1).tolist()[0] == 4.0
+    assert from_plain([[], []], 2, 0, dtype=int).shape == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("running_losses", value) for value in ([], [[1]], "", 7)),
+        *(("seconds", "x"), ("gradient_norm", []), ("epoch_stops", 1), ("recorder", 5), ("num_metrics", -1)),
+        ("ledger_rows", {"clock": 0.5}),
+    ],
+)
+def test_progress_of_another_kind_is_refused_by_name(name: str, value: Any) -> None:
+    numbers: Any = {"seconds": 1.0, "running_losses": [HUGE_LOSS], "logged_loss": 2.0, "last_logged_step": 3}
+    rates: Any = {"gradient_norm": None, "learning_rate": 0.1, "learning_rate_factor": 1.0}
+    rest: Any = {"epoch_end_is_left": True, "epoch_stops": False, "training_stops": False, "num_evaluations": 0}
+    progress = Progress(**numbers, **rates, **rest, num_metrics=0, recorder={}, methods={}, ledger_rows={"clock": 3})
+    state = progress.state_dict()
+    assert Progress.from_state(json.loads(json.dumps(state))) == progress
+    with pytest.raises(ValueError, match=name):
+        Progress.from_state({**state, name: value})
