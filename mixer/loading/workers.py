@@ -29,6 +29,7 @@ _MEMORY = (
 )
 Share = tuple[StreamShare, ...]
 _PIPE_BYTES = 1 << 20
+_SECONDS_TO_DIE = 5.0
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,11 @@ class Answers:
         if poll is None or limit_seconds is None:
             return
 
-        def poll_in_time(*args: Any, **kwargs: Any) -> Any:
-            result = poll(*args, **kwargs)
-            if not result[0] and time.monotonic() - self._started > limit_seconds:
+        def poll_in_time(seconds: float = poll.__defaults__[0]) -> Any:
+            # Not longer than what is left: the other ranks, which wait for this one, have hardly more time.
+            left = self._started + limit_seconds - time.monotonic()
+            result = poll(min(seconds, max(left, 0.0)))
+            if not result[0] and time.monotonic() - self._started >= limit_seconds:
                 raise WorkerTimeoutError(f"no answer for {limit_seconds:g} seconds, nine tenths of ddp_timeout")
             return result
 
@@ -107,10 +110,14 @@ class Answers:
         """Stops the workers."""
         # A live traceback would keep the iterator, and with it the workers, alive.
         getattr(self.results, "_shutdown_workers", lambda: None)()
+        # One that is stuck in native code outlives torch's SIGTERM, and Python would wait for it at exit.
+        for worker in getattr(self.results, "_workers", ()):
+            worker.kill()
+            worker.join(_SECONDS_TO_DIE)
         self.results = None
 
 
-def likely_cause(error: Exception, results: Any = None) -> str:
+def likely_cause(error: Exception, results: Any) -> str:
     """Explains why a worker may have died or not answered: a sentence, or an empty string.
 
     Args:
@@ -119,8 +126,13 @@ def likely_cause(error: Exception, results: Any = None) -> str:
     """
     if isinstance(error, WorkerTimeoutError):
         return "If reading really takes that long, raise ddp_timeout; else a resource it waits for does not answer."
-    was_killed = any(worker.exitcode == -signal.SIGKILL for worker in getattr(results, "_workers", ()))
-    return _MEMORY if was_killed or "signal: Killed" in str(error) else ""
+    codes = {worker.exitcode for worker in getattr(results, "_workers", ())} - {None}
+    if -signal.SIGKILL in codes:
+        return _MEMORY
+    ends = [f"signal {-code}" if code < 0 else f"status {code}" for code in sorted(codes)]
+    if not ends:
+        return ""
+    return f"It ended with {' and '.join(ends)}, in code that a sample runs: dataloader_num_workers=0 shows where."
 
 
 @dataclass(frozen=True)

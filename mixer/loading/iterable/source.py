@@ -186,10 +186,8 @@ class RowSource:
         try:
             chunk = next(self._chunks)
         except Exception as error:
-            self.stop()
-            fault = "does not answer" if isinstance(error, WorkerTimeoutError) else "failed or died"
-            text = f"Stream {self._name!r}: a worker process {fault}: {error}. {likely_cause(error)}"
-            raise SampleError(text.rstrip()) from error
+            self._failure = self._worker_failure(error)  # workers are stopped later: a stuck one would delay the error
+            raise SampleError(self._failure.failure) from error
         if chunk.problem is not None and not self._has_warned:
             self._has_warned = True
             logger.warning(
@@ -203,6 +201,14 @@ class RowSource:
         self._queue.append(chunk)
         self.num_ready += chunk.num_rows
         self._drop_taken()
+
+    def _worker_failure(self, error: Exception) -> Chunk:
+        shard = self._next_shard
+        place = f"waiting for row {self._received[shard].row} of shard {self._reader.first_shard + shard}"
+        fault = "does not answer" if isinstance(error, WorkerTimeoutError) else "failed or died"
+        cause = likely_cause(error, None if self._workers is None else self._workers.results)
+        text = f"Stream {self._name!r}: a worker process {fault}, {place}: {error}. {cause}"
+        return Chunk(shard, [], 0, self._received[shard], text.rstrip(), error)
 
     def _start(self) -> Iterator[Chunk]:
         points = self._received

@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import fsspec.asyn  # type: ignore[import-untyped]
 import torch
@@ -68,6 +69,11 @@ class ShardWorkers:
         self._options = options.data_loader_arguments(seed)
         self._shards: _ShardDataset | None = None
         self._loader: DataLoader[Chunk] | None = None
+
+    @property
+    def results(self) -> Any:
+        """The DataLoader's iterator; `None` while no workers run."""
+        return self._answers.results
 
     def start(
         self, pass_number: int, points: Sequence[ShardPosition], next_shard: int, chunk_size: int

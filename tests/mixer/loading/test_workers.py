@@ -1,16 +1,18 @@
+import ctypes
 import os
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from mixer import Uniform
+from mixer.distributed.signals import StopSignals
 from mixer.loading.reader import SampleError, StreamReader
-from mixer.loading.workers import Job, WorkerOptions, Workers
+from mixer.loading.workers import Answers, Job, WorkerOptions, Workers, WorkerTimeoutError
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
 from mixer.utils.random_state import RandomState
@@ -91,6 +93,23 @@ class Deadly(Noisy):
         return super().__getitem__(index)
 
 
+class Leaving(Noisy):
+    """Ends whoever reads its sample 3."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return os._exit(7) if index == 3 else super().__getitem__(index)
+
+
+class Stuck(Noisy):
+    """Never gives sample 3, in native code that no signal interrupts, as a lock held at the fork."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        library, lock = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+        for _ in range(2 if index == 3 else 0):
+            library.pthread_mutex_lock(lock)
+        return super().__getitem__(index)
+
+
 class Hanging(Noisy):
     """Never gives sample 3, in a worker."""
 
@@ -113,6 +132,18 @@ class TestBrokenSamples:
         loader.stop()
         assert children() == []
 
+    def test_a_worker_that_ends_itself_is_told_with_its_status(self) -> None:
+        message, _ = self.error_of(Leaving)
+        assert "sample 3." in message
+        assert "status 7" in message
+
+    def test_a_worker_that_is_stuck_in_native_code_does_not_outlive_the_loader(self, monkeypatch, children) -> None:
+        monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)  # until it is ended by force
+        with StopSignals():  # workers leave SIGTERM to Python, as in a run
+            _, loader = self.error_of(Stuck, limit_seconds=1.0)
+            loader.stop()
+        assert children() == []
+
     @pytest.mark.full
     def test_a_worker_that_hangs_is_told_with_the_sample_it_is_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)  # until it is ended by force
@@ -133,6 +164,32 @@ class TestBrokenSamples:
         with pytest.raises(SampleError, match="A worker process died"):
             list(batches)
         loader.stop()
+
+
+class _Silent:
+    """The iterator of a DataLoader whose workers never answer."""
+
+    waits: ClassVar[list[float]] = []
+
+    def __iter__(self) -> "_Silent":
+        return self
+
+    def _try_get_data(self, timeout: float = 5.0) -> tuple[bool, None]:
+        self.waits.append(timeout)
+        time.sleep(timeout)
+        return False, None
+
+    def __next__(self) -> Any:
+        while not self._try_get_data()[0]:
+            pass
+
+
+def test_workers_are_not_awaited_beyond_the_limit() -> None:
+    answers = Answers(limit_seconds=0.1)
+    answers.start(_Silent())  # type: ignore[arg-type]
+    with pytest.raises(WorkerTimeoutError):
+        next(answers)
+    assert max(_Silent.waits) <= 0.1  # other ranks wait for this one hardly longer
 
 
 def job(step: int, *positions: int) -> Job:
