@@ -51,7 +51,7 @@ _STAGES = {
     ),
     "decide": ("mixer.trainer.step:StepRunner._decide",),
     "ledger": ("mixer.ledger.recorder:Recorder.record", "mixer.ledger.ledger:Ledger.record_timings"),
-    "training_step": ("transformers.trainer:Trainer.training_step",),
+    "training_step": ("mixer.trainer.micro_batch:MicroBatchTraining.step",),  # watched, the Trainer's would be a user's
     "close": ("mixer.trainer.step:StepRunner.close",),
     "callbacks": ("transformers.trainer_callback:CallbackHandler.call_event",),
 }
