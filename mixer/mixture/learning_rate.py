@@ -7,6 +7,8 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from transformers.optimization import GreedyLR
 from transformers.utils import logging
 
+from mixer.utils.user_code import library_of
+
 logger = logging.get_logger(__name__)
 
 
@@ -92,8 +94,7 @@ def check_scheduler(scheduler: Any) -> None:
 
 def _place(function: Any, position: float) -> Any:
     """Rounds positions for functions that may use a lookup table; those of transformers accept fractions."""
-    name: str = getattr(getattr(function, "func", function), "__module__", None) or ""
-    return position if name.startswith("transformers.") and not position.is_integer() else int(position)
+    return int(position) if position.is_integer() or library_of(function) != "transformers" else position
 
 
 def _set(scheduler: Any, rates: list[Any]) -> None:

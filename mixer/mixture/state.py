@@ -9,6 +9,7 @@ import numpy as np
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
 from mixer.utils.text import in_words, shortened
+from mixer.utils.user_code import library_of
 
 _MOST_LEVELS, _LONGEST = 8, 80
 _OWN = ("mixer", "replay", "tasks")
@@ -31,7 +32,7 @@ def is_known(rule: Any) -> bool:
     A user's class may start with a number that becomes a list in the first step, and restores its own state.
     """
     parts = (part for part in vars(rule).values() if isinstance(part, Policy | Schedule))
-    return type(rule).__module__.split(".")[0] in _OWN and all(map(is_known, parts))
+    return library_of(type(rule)) in _OWN and all(map(is_known, parts))
 
 
 def check_form(saved: Any, own: Any, name: str) -> None:
@@ -81,7 +82,7 @@ def arrays_of(rule: Any, length: int, levels: int = _MOST_LEVELS) -> dict[str, t
     for name, value in vars(rule).items():
         if isinstance(value, np.ndarray) and value.ndim and value.shape[0] == length:
             shapes[name] = value.shape[:1]
-        elif levels and hasattr(value, "__dict__") and type(value).__module__.split(".")[0] in _OWN:
+        elif levels and hasattr(value, "__dict__") and library_of(type(value)) in _OWN:
             parts = arrays_of(value, length, levels - 1)
             shapes |= {f"{name}.{path}": shape for path, shape in parts.items()}
     return shapes

@@ -16,6 +16,7 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils.generic import can_return_loss, find_labels
 
 from mixer.models.inputs import heads_of, inner_model
+from mixer.utils.user_code import library_of
 
 _IGNORED = -100
 _CLASSIFIERS = frozenset(
@@ -155,7 +156,7 @@ def find_lack_of_labels(model: nn.Module, inputs: Mapping[str, Any], dataset: An
 
 def needs_labels(model: nn.Module) -> bool:
     """Whether a model is known to give no loss without labels; a user's own model may."""
-    return type(inner_model(model)).__module__.startswith(("transformers.", "mixer."))
+    return library_of(type(inner_model(model))) in ("transformers", "mixer")
 
 
 def check_labels(name: str, labels: Any, num_classes: int, head: str) -> None:

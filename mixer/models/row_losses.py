@@ -4,7 +4,7 @@ import inspect
 import statistics
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -88,6 +88,18 @@ class _ItemCrossEntropy(TorchFunctionMode):
         return terms.sum() if reduction == "sum" else terms.sum() / target.ne(options["ignore_index"]).sum()
 
 
+class Heard(NamedTuple):
+    """Losses of a forward; `None` if they are unknown.
+
+    Args:
+        rows: float `[num_rows]`: the sum of each row's loss terms.
+        items: float `[num_rows, num_places]`: the loss of each term, 0 for ignored labels; only if they are kept.
+    """
+
+    rows: Tensor | None
+    items: Tensor | None
+
+
 class RowLossReader:
     """Reads the loss of each row from a model's forward pass, without a second one.
 
@@ -100,7 +112,7 @@ class RowLossReader:
         label_smoothing: The Trainer's label smoothing factor.
         wrap_loss_function: `False` leaves the loss function as it is, for compiled models.
         keeps_output: Whether to keep the output of a forward until the next one.
-        keeps_items: Whether to keep `item_losses` until the next forward.
+        keeps_items: Whether to keep the losses of items.
         weighs_by_probability: Whether to multiply each item's loss by its probability, as dynamic fine-tuning does.
             Only used for models that return log-probabilities in place of logits.
         trusts_labels: Whether the labels of a micro-batch are those of its forward. Then those that count are found on
@@ -119,8 +131,6 @@ class RowLossReader:
         trusts_labels: bool = False,
     ):
         self.output: Any = None
-        # `[num_rows, num_places]`: the loss of each item, 0 for ignored labels; `None` if they are unknown.
-        self.item_losses: Tensor | None = None
         self._keeps_output = keeps_output
         self._keeps_items = keeps_items
         self._shifts_labels = shifts_labels
@@ -128,6 +138,7 @@ class RowLossReader:
         self._weighs_by_probability = weighs_by_probability
         self._trusts_labels = trusts_labels
         self._row_losses: Tensor | None = None
+        self._item_losses: Tensor | None = None
         self.terms: list[Tensor] = []
         self._labels: Any = None
         self.is_listening = False
@@ -188,17 +199,14 @@ class RowLossReader:
             inputs: Its micro-batch.
         """
         self._row_losses, self.terms, self.is_listening, self.output = None, [], True, None
-        self._labels, self.item_losses = inputs.get("labels"), None
+        self._labels, self._item_losses = inputs.get("labels"), None
 
-    def row_losses(self) -> Tensor | None:
-        """Returns the row losses of the last forward, once.
-
-        Returns:
-            float `[num_rows]`: the sum of each row's loss terms; `None` if they are unknown.
-        """
-        losses, self._row_losses, self.is_listening = self._row_losses, None, False
-        self._labels = self.output = None
-        return losses
+    def heard(self) -> Heard:
+        """Returns the losses of the last forward, once."""
+        heard = Heard(self._row_losses, self._item_losses)
+        self._row_losses = self._item_losses = self._labels = self.output = None
+        self.is_listening = False
+        return heard
 
     def hear(self, output: Any, kwargs: Mapping[str, Any]) -> None:
         """Reads the row losses of a forward's output."""
@@ -233,7 +241,7 @@ class RowLossReader:
         self._keep(F.pad(terms[:, -(labels.shape[-1] - 1) :], (0, 1)))
 
     def _keep(self, terms: Tensor) -> None:
-        self.item_losses = terms if self._keeps_items else None
+        self._item_losses = terms if self._keeps_items else None
 
     def _from_logits(self, logits: Tensor, labels: Tensor, kwargs: Mapping[str, Any]) -> Tensor | None:
         known, own = labels, self._labels

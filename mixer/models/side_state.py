@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging
 
-from mixer.utils.attributes import MethodReplaced, attributes_held
+from mixer.utils.attributes import attributes_held
 from mixer.utils.random_state import RandomState
 
 logger = logging.get_logger(__name__)
@@ -131,7 +131,7 @@ def checkpointing_kept(model: nn.Module) -> Iterator[None]:
         for module in model.modules():
             if _is_checkpointed(module):
                 forward = partial(_checkpointed, module, module.forward)
-                stack.enter_context(MethodReplaced(module, "forward", forward))
+                stack.enter_context(attributes_held(module, forward=forward))
             elif _checkpoints_itself(module):
                 stack.enter_context(attributes_held(module, training=True))
         yield

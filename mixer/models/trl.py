@@ -11,27 +11,19 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from transformers import Trainer
 
-GATHERING = ("gather", "gather_for_metrics")
+from mixer.utils.attributes import attributes_held
+
 _KEPT = ("_metrics", "_total_train_tokens")
 
 
-@contextlib.contextmanager
-def gathering(trainer: Trainer, gather: Callable[..., Any]) -> Iterator[None]:
+def gathering(trainer: Trainer, gather: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
     """Replaces the gather methods of a trainer's accelerator.
 
     Args:
         trainer: The trainer.
         gather: Takes this rank's values and returns those of all ranks.
     """
-    attributes = vars(trainer.accelerator)
-    own = {name: attributes[name] for name in GATHERING if name in attributes}
-    attributes.update(dict.fromkeys(GATHERING, gather))
-    try:
-        yield
-    finally:
-        for name in GATHERING:
-            del attributes[name]
-        attributes.update(own)
+    return attributes_held(trainer.accelerator, gather=gather, gather_for_metrics=gather)
 
 
 def rows_of_ranks(accelerator: Any, counts: bool) -> Callable[..., Any]:
@@ -81,17 +73,9 @@ def metrics_restored(trainer: Trainer) -> Iterator[None]:
     if not keeps_metrics(trainer):
         yield
         return
-    kept = {name: copy.deepcopy(getattr(trainer, name)) for name in _KEPT if hasattr(trainer, name)}
-    try:
-        with gathering(trainer, _of_this_rank):
-            yield
-    finally:
-        for name, value in kept.items():
-            setattr(trainer, name, value)
-
-
-def _of_this_rank(values: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
-    return values
+    copies = {name: copy.deepcopy(getattr(trainer, name)) for name in _KEPT if hasattr(trainer, name)}
+    with attributes_held(trainer, **copies), gathering(trainer, lambda values, *_, **__: values):
+        yield
 
 
 def name_by_set(trainer: Trainer, name: str) -> set[str]:

@@ -16,6 +16,7 @@ from mixer.mixture.stream import Stream
 from mixer.schedules.base import Schedule
 from mixer.trainer.argument_support import REFUSED
 from mixer.utils.nested import flat
+from mixer.utils.user_code import library_of
 
 _WHY = (
     "Even a step that fits into one micro-batch is split if each micro-batch has to contain one stream: if a policy "
@@ -203,7 +204,7 @@ def check_prepared_elsewhere(trainer_class: type) -> None:
     Raises:
         TypeError: With the class and the alternatives.
     """
-    owner = next((owner for owner in trainer_class.__mro__ if owner.__module__.startswith("trl.")), None)
+    owner = next((owner for owner in trainer_class.__mro__ if library_of(owner) == "trl"), None)
     if owner is not None:
         raise TypeError(
             f"{trainer_class.__name__}: TRL's {owner.__name__} has no _prepare_dataset, so the data sets of the "

@@ -14,6 +14,7 @@ from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.stream import is_iterable
 from mixer.models.class_names import NamedClasses, check_same_classes, find_class_names, warn_of_config
 from mixer.models.labels import LABEL_COLUMNS, check_label_values, num_classes_of
+from mixer.trainer.loading import goes_by_first
 from mixer.trainer.streams_that_differ import tried
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _is_stock(trainer: Trainer, stream: Stream | None) -> bool:
     if trainer.compute_loss_func is not None or type(trainer).compute_loss != Trainer.compute_loss:
         return False
     collator: Any = (None if stream is None else stream.data_collator) or trainer.data_collator
-    return str(getattr(collator, "__module__", "")).startswith("transformers.")
+    return goes_by_first(collator)
 
 
 def _named(

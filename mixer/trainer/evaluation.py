@@ -25,7 +25,8 @@ from mixer.trainer.metrics import checking_metrics
 from mixer.trainer.seam import note_removed_columns
 from mixer.trainer.set_loss import SetLoss
 from mixer.trainer.streams_that_differ import StreamDifferences, tried
-from mixer.utils.attributes import MethodReplaced, attributes_held
+from mixer.utils.attributes import attributes_held
+from mixer.utils.user_code import library_of
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
@@ -137,7 +138,7 @@ def _evaluates_itself(trainer: Trainer) -> bool:
 
 
 def _is_ours(kind: type) -> bool:
-    return kind.__module__.split(".")[0] in ("mixer", "transformers")
+    return library_of(kind) in ("mixer", "transformers")
 
 
 class StreamEvaluation:
@@ -467,7 +468,7 @@ def stopping_once(trainer: Any, seen: Collection[str] | None = None) -> Iterator
         for callback in trainer.callback_handler.callbacks:
             if isinstance(callback, EarlyStoppingCallback) and (seen is None or metric in seen):
                 shown = partial(_show_metric, callback.on_evaluate, metric)
-                replaced.enter_context(MethodReplaced(callback, "on_evaluate", shown))
+                replaced.enter_context(attributes_held(callback, on_evaluate=shown))
         yield
 
 

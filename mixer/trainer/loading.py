@@ -20,6 +20,7 @@ from mixer.loading.preprocessing import preprocessed
 from mixer.loading.workers import WorkerOptions
 from mixer.mixture.stream import Stream, read_from
 from mixer.trainer.seam import collator_removing_columns, signature_columns, train_batch_size, without_unused_columns
+from mixer.utils.user_code import module_of
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
@@ -257,4 +258,4 @@ def _is_made(stream: Stream) -> bool:
 
 def goes_by_first(collator: Any) -> bool:
     """Says whether a collator is one of transformers, which all use the columns of the first sample."""
-    return getattr(collator, "__module__", "").startswith("transformers.data")
+    return module_of(collator).startswith("transformers.data")

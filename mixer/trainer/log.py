@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from transformers import Trainer
 
-from mixer.utils.attributes import MethodReplaced
+from mixer.trainer.replaced_methods import log_replaced
 
 if TYPE_CHECKING:
     from mixer.ledger.trackers.reporting import Reporting
@@ -33,7 +33,7 @@ class StreamLog:
 
     def __init__(self, trainer: Trainer, run: Run, methods: MethodList, reporting: Reporting):
         self._trainer, self._run, self._methods, self._reporting = trainer, run, methods, reporting
-        self._entries: Mapping[str, float] = {}  # in the log entry that is being made
+        self._entries: dict[str, float] | None = None  # in the loop's own entry; `None` outside of it
 
     @contextlib.contextmanager
     def adding_entries(self) -> Iterator[None]:
@@ -41,16 +41,20 @@ class StreamLog:
         log = self._trainer.log
 
         def log_with_entries(logs: dict[str, float], start_time: float | None = None) -> None:
-            if "loss" in logs and not self._entries:
-                self._entries = self._run.recorder.log_entries() | self._methods.log_entries()
-                logs.update(self._entries)
+            self._add_entries(logs)
             log_at(log, logs, start_time)
 
-        try:  # the Trainer has no hook before log()
-            with MethodReplaced(self._trainer, "log", log_with_entries):
+        self._entries = {}
+        try:
+            with log_replaced(self._trainer, log_with_entries):
                 yield
         finally:
-            self._entries = {}
+            self._entries = None
+
+    def _add_entries(self, logs: dict[str, float]) -> None:
+        if "loss" in logs and self._entries == {}:
+            self._entries = self._run.recorder.log_entries() | self._methods.log_entries()
+            logs.update(self._entries)
 
     def log(self, log: Callable[..., None], logs: dict[str, float], start_time: float | None) -> None:
         """Logs; see `MixingMixin.log`.
@@ -60,7 +64,8 @@ class StreamLog:
             logs: The entry.
             start_time: Start time of the run, for its speed.
         """
-        entries = {entry: value for entry, value in self._entries.items() if entry in logs}
+        self._add_entries(logs)
+        entries = {entry: value for entry, value in (self._entries or {}).items() if entry in logs}
         self._reporting.note(entries)
         history = self._trainer.state.log_history
         place = len(history)

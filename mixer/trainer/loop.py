@@ -18,6 +18,7 @@ from mixer.distributed.signals import StopSignals, ending, which
 from mixer.ledger.progress.bar import show_in_own_bars
 from mixer.mixture.learning_rate import LearningRate, check_scheduler
 from mixer.trainer.seam import save_checkpoint
+from mixer.utils.user_code import is_user_code
 
 if TYPE_CHECKING:
     from mixer.mixture.controller import Mixing
@@ -28,8 +29,6 @@ logger = logging.get_logger(__name__)
 
 NO_BOUND = 2**31 - 1  # maximum epochs, or steps per epoch, of the loop: the clock ends them
 _FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
-# Callbacks of these packages decide the same on all ranks.
-_KNOWN = ("transformers", "trl", "mixer", "replay", "tasks")
 
 
 class LoopControl:
@@ -134,8 +133,9 @@ class LoopControl:
     def begin(self) -> None:
         """Finds out whether some callbacks may decide on one rank only."""
         callbacks = self._trainer.callback_handler.callbacks
-        are_known = all(type(one).__module__.partition(".")[0] in _KNOWN for one in callbacks)
-        self._compares_control = bool(self._run.rank_sync.most(int(not are_known)))
+        # Callbacks of libraries decide the same on all ranks.
+        are_users = any(is_user_code(type(one)) for one in callbacks)
+        self._compares_control = bool(self._run.rank_sync.most(int(are_users)))
         self.ended_at, self._stops_epoch = None, False
 
     def prepare(self) -> None:

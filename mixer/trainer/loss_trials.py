@@ -37,6 +37,7 @@ from mixer.models.trial_rows import rows_to_try
 from mixer.models.trl import metrics_restored
 from mixer.trainer.seam import prepare_inputs
 from mixer.utils.text import in_words
+from mixer.utils.user_code import library_of
 
 if TYPE_CHECKING:
     from mixer.trainer.confirmation import StepConfirmation
@@ -290,7 +291,7 @@ class LossTrials:
             return trainer.compute_loss(trainer.model_wrapped, prepared, num_items_in_batch=count)
 
     def _rows(self, num_samples: int) -> Tensor | None:
-        rows = self._losses.reader.row_losses()
+        rows = self._losses.reader.heard().rows
         return rows if rows is not None and len(rows) == num_samples else None
 
     def _try_normalization(self, batch: StepBatch, number: int) -> Tensor:
@@ -309,7 +310,7 @@ class LossTrials:
     def _is_stock(self) -> bool:
         """Whether the loss is that of a model of transformers; if there are several, rows may belong to another."""
         inner = inner_model(self._losses.own_model)
-        is_known = isinstance(inner, PreTrainedModel) and type(inner).__module__.startswith("transformers.")
+        is_known = isinstance(inner, PreTrainedModel) and library_of(type(inner)) == "transformers"
         return is_known and not (self._losses.is_users or self._losses.differ)
 
     def _try_kind(self, batch: StepBatch, number: int) -> Tensor:

@@ -16,9 +16,10 @@ from mixer.loading.errors import alone, name_rows, unfit_rows
 from mixer.models.inputs import inner_model
 from mixer.models.labels import shifts_labels
 from mixer.models.loss_normalization import HALF_TOLERANCE, TOLERANCE, LossNormalization, samples_per_item
-from mixer.models.row_losses import RowlessTracker, RowLossReader, hides_rows, items_per_row, num_rows
+from mixer.models.row_losses import Heard, RowlessTracker, RowLossReader, hides_rows, items_per_row, num_rows
 from mixer.trainer.seam import loss_shifts_labels
 from mixer.utils.attributes import attributes_held
+from mixer.utils.user_code import definitions, is_user_code, module_of
 
 if TYPE_CHECKING:
     from mixer.loading.step import MicroBatch
@@ -85,11 +86,11 @@ class StreamLosses:
     @property
     def is_users(self) -> bool:
         """Whether the user computes the loss, not the model or a known trainer."""
-        return self._trainer.compute_loss_func is not None or not _is_known(type(self._trainer).compute_loss)
+        return self._trainer.compute_loss_func is not None or not _is_known(self._trainer.compute_loss)
 
     def _is_librarys(self, method: str) -> bool:
         """Whether a method is that of a known trainer, which leaves labels as they are."""
-        return getattr(type(self._trainer), method).__module__.partition(".")[0] in ("transformers", "trl", "mixer")
+        return not any(map(is_user_code, definitions(self._trainer, method)))
 
     def is_users_for(self, stream_id: int) -> bool:
         """Whether the user computes the loss of a stream, not the model."""
@@ -106,7 +107,7 @@ class StreamLosses:
         function: Any = self._streams[kind].compute_loss_func if self.differ else None
         if (function := function or trainer.compute_loss_func) is not None:
             name = getattr(function, "__qualname__", type(function).__qualname__)
-        elif not _is_known(type(trainer).compute_loss):
+        elif not _is_known(trainer.compute_loss):
             name = f"{type(trainer).__name__}.compute_loss"
         else:
             name = f"the loss of {type(inner_model(self.own_model)).__name__}"
@@ -202,13 +203,13 @@ class StreamLosses:
         counted = items_per_row(batch_mapping(micro.inputs), loss_shifts_labels(self._trainer))
         return int(counted.sum()) - int(per_row.sum())
 
-    def row_terms(self, micro: MicroBatch) -> Tensor | None:
-        """Returns the rows' contributions to the last loss, `[num_rows]`; `None` if they are unknown."""
-        rows, normalization = self.reader.row_losses(), self.normalization_of(micro.first_stream)
-        if rows is None or not normalization.has_row_means:
-            return rows
+    def heard(self, micro: MicroBatch) -> Heard:
+        """Returns the losses of a micro-batch's forward, once; its rows' are their contributions to its loss."""
+        heard, normalization = self.reader.heard(), self.normalization_of(micro.first_stream)
+        if heard.rows is None or not normalization.has_row_means:
+            return heard
         labels = self.labels_per_row(batch_mapping(micro.inputs))
-        return rows / labels.to(rows.device, non_blocking=True).clamp(min=1)
+        return Heard(heard.rows / labels.to(heard.rows.device, non_blocking=True).clamp(min=1), heard.items)
 
     # ---- The reader of row losses ----
 
@@ -228,7 +229,7 @@ class StreamLosses:
     def stop_listening(self) -> None:
         """Stops waiting for a forward that failed."""
         if self._reader is not None:
-            self._reader.row_losses()
+            self._reader.heard()
 
     def stop_reading(self) -> None:
         """Detaches the reader."""
@@ -266,4 +267,4 @@ def factor_of(factors: FloatArray | None, stream_id: int) -> float:
 def _is_known(compute_loss: Any) -> bool:
     """Whether a `compute_loss` returns the model's loss, with or without an auxiliary one."""
     known = ("trl.trainer.sft_trainer", "mixer.trainer.adaptive_batch_size")
-    return compute_loss is Trainer.compute_loss or getattr(compute_loss, "__module__", "") in known
+    return getattr(compute_loss, "__func__", None) is Trainer.compute_loss or module_of(compute_loss) in known

@@ -1,39 +1,56 @@
-"""The training of one micro-batch: the Trainer's own training step, with its loss weighted in the backward."""
+"""The training of one micro-batch: what the Trainer's training step does, with the loss weighted in the backward."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import send_to_device
+from accelerate.utils import DistributedType, send_to_device
+from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 from transformers import Trainer
 
 from mixer.trainer.losses import StreamLosses, factor_of
-from mixer.utils.attributes import MethodReplaced
+from mixer.trainer.seam import prepare_inputs
 
 if TYPE_CHECKING:
     from mixer.loading.step import MicroBatch
+    from mixer.trainer.replaced_methods import OwnStep
     from mixer.trainer.run import Run
 
-_PLACE_OF_COUNT = 4  # arguments of `compute_loss(model, inputs, return_outputs, num_items_in_batch)`
 _HALF = (torch.float16, torch.bfloat16)
 
-TrainingStep = Callable[..., Tensor]
 Term = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class MicroBatchResult:
+    """A micro-batch after its backward.
+
+    Args:
+        loss: A scalar: the share of the micro-batch in the step's loss, before loss weights.
+        row_losses: `[num_rows]`: the sum of each row's loss terms; `None` if rows cannot be separated.
+        item_losses: `[num_rows, num_places]`: the loss of each term; `None` if no hook needs them, or they are unknown.
+        sums: `[num_streams + 2]`: the share in `StepResult.loss_sums`, and 1 if the rows do not explain the loss.
+    """
+
+    loss: Tensor
+    row_losses: Tensor | None
+    item_losses: Tensor | None
+    sums: Tensor
 
 
 class MicroBatchTraining:
     """Trains micro-batches so that their gradients add up to that of the whole step.
 
-    The Trainer's `training_step`, or a user's, computes the loss of a micro-batch as if it was the whole batch, and
-    passes it to `accelerator.backward`. There, and nowhere else, the loss is divided: a mean over the items of the
-    micro-batch by their share of the step's items, a sum by the number of items; and by the number of ranks, whose
-    gradients are averaged. Then the methods' terms are added.
+    The loss of a micro-batch is computed as if it was the whole batch. In the backward, and nowhere else, it is
+    divided: a mean over the items of the micro-batch by their share of the step's items, a sum by the number of items;
+    and by the number of ranks, whose gradients are averaged. Then the methods' terms are added.
 
     Args:
         trainer: The trainer.
@@ -43,22 +60,17 @@ class MicroBatchTraining:
 
     def __init__(self, trainer: Trainer, run: Run, losses: StreamLosses):
         self._trainer, self._run, self._losses = trainer, run, losses
-        self.last_loss = torch.zeros(())  # of the last micro-batch with items, before weights
-        self.num_unlike = torch.zeros(())  # micro-batches of the step whose rows do not explain their loss
-        self.last_rows: Tensor | None = None  # `[num_rows]`: sums of the last micro-batch's loss terms
-        self._has_gone_backward = False
-        self._divisor, self._factor = 1.0, 1.0  # of the present micro-batch's loss
 
-    def begin(self, step: TrainingStep) -> None:
+    def begin(self, own_step: OwnStep | None) -> None:
         """Begins a run.
 
         Args:
-            step: The training step of the trainer's class.
+            own_step: A training step that `step` does not know; `None` if there is none.
         """
-        self.step = step
-        # One that the user wrote may leave out the number of items, or compute the loss by itself.
-        self._tolerance = self._losses.tolerance
-        self._is_users = getattr(step, "__module__", "").partition(".")[0] not in ("transformers", "trl")
+        self._own_step, self._tolerance = own_step, self._losses.tolerance
+        is_deepspeed = self._trainer.accelerator.distributed_type == DistributedType.DEEPSPEED
+        self._options = {"scale_wrt_gas": False} if is_deepspeed else {}
+        self._offloading = vars(self._trainer).get("maybe_activation_offload_context", contextlib.nullcontext())
 
     def train(
         self,
@@ -66,11 +78,10 @@ class MicroBatchTraining:
         micro: MicroBatch,
         num_items: Tensor | int | None,
         own_items: int,
-        weight: float,
-        add_terms: Term | None,
-        sums: Tensor,
-    ) -> Tensor:
-        """Runs the forward and backward of a micro-batch and adds the streams' losses to `sums`.
+        weight: float = 1.0,
+        add_terms: Term | None = None,
+    ) -> MicroBatchResult:
+        """Runs the forward and backward of a micro-batch.
 
         Args:
             model: The model as it is trained.
@@ -79,58 +90,61 @@ class MicroBatchTraining:
             own_items: Items of the micro-batch.
             weight: Factor of the methods on its loss.
             add_terms: Adds the methods' terms to a loss, if there are any.
-            sums: `[num_streams + 1]`: see `StepResult.loss_sums`.
-
-        Returns:
-            A scalar: the share of the micro-batch in the step's loss, before loss weights.
         """
         losses, world_size = self._losses, self._trainer.args.world_size
         first, total = micro.first_stream, self._losses.divisor_of_sum
         normalization, counting = losses.normalization_of(first), factor_of(losses.item_factors, first)
-        self._divisor = normalization.divisor(total, own_items, world_size)
-        self._factor = weight * factor_of(losses.factors, first) if own_items else 0.0
+        divisor = normalization.divisor(total, own_items, world_size)
+        weigh = partial(_weighted, add_terms, weight * factor_of(losses.factors, first) if own_items else 0.0)
+        count = num_items if normalization.counts_items else None
         losses.reader.listen(micro.inputs)
         with losses.function_of(first), losses.naming_streams(micro):
-            if not self._is_users or not normalization.counts_items:
-                loss = self._run_step(model, micro, num_items if normalization.counts_items else None, add_terms)
+            if self._own_step is None:
+                loss = self.step(model, self._inputs(micro), count, partial(weigh, divisor))
             else:
                 mean = replace(normalization, counts_items=False, kind="item mean")
-                with self._counting(num_items, mean.divisor(total, own_items, world_size)):
-                    loss = self._run_step(model, micro, num_items, add_terms)
-        self.last_rows = losses.row_terms(micro)
+                of_mean = divisor if count is None else mean.divisor(total, own_items, world_size)
+                loss, divisor = self._own_step.run(model, self._inputs(micro), count, weigh, divisor, of_mean)
+        heard = losses.heard(micro)
+        sums = torch.zeros(len(self._run.streams) + 2, dtype=losses.sum_dtype, device=self._trainer.args.device)
         if not own_items:
-            return torch.zeros_like(loss)
+            return MicroBatchResult(torch.zeros_like(loss), *heard, sums)
         per_item = counting * world_size / total
-        loss = self._add_losses(sums, micro, _divided(loss, self._divisor / counting), per_item)
-        self.last_loss, share = loss, total / self._run.step.num_items
-        sums[-1].add_(_divided(loss if share == 1.0 else loss * share, world_size))
-        return loss
+        loss = self._add_losses(sums, micro, _divided(loss, divisor / counting), heard.rows, per_item)
+        share = total / self._run.step.num_items
+        sums[-2].add_(_divided(loss if share == 1.0 else loss * share, world_size))
+        return MicroBatchResult(loss, *heard, sums)
 
-    @contextlib.contextmanager
-    def _counting(self, num_items: Tensor | int | None, divisor_of_mean: float) -> Iterator[None]:
-        """Tells a user's step the number of items where it leaves this out, as a loss that counts items needs it.
+    def step(self, model: nn.Module, inputs: Any, num_items: Tensor | int | None, weigh: Term) -> Tensor:
+        """Computes a loss and its gradient, as `Trainer.training_step` and those of TRL's trainers do to the bit.
 
-        A step that does not call `compute_loss` at all gets the mean that models compute without the number.
+        What these do for several GPUs of one process, for context parallelism and for gradient accumulation has no
+        place here: the first two are refused, and the loop counts one micro-batch a step.
         """
-        compute_loss, divisor = self._trainer.compute_loss, self._divisor
-        self._divisor = divisor_of_mean
+        trainer: Any = self._trainer
+        interval_steps = trainer.args.torch_empty_cache_steps
+        with self._offloading:
+            model.train()
+            if callable(train := getattr(trainer.optimizer, "train", None)):
+                train()
+            inputs = prepare_inputs(trainer, inputs)
+            with trainer.compute_loss_context_manager():
+                loss: Tensor = trainer.compute_loss(model, inputs, num_items_in_batch=num_items)
+            del inputs
+            if interval_steps is not None and trainer.state.global_step % interval_steps == 0:
+                clear_device_cache()
+                if torch.backends.mps.is_available() and hasattr(torch.mps, "clear_graph_cache"):
+                    torch.mps.clear_graph_cache()
+            trainer.accelerator.backward(weigh(loss), **self._options)
+            return loss.detach()
 
-        def counting(*args: Any, **kwargs: Any) -> Any:
-            self._divisor = divisor
-            if len(args) < _PLACE_OF_COUNT and kwargs.get("num_items_in_batch") is None:
-                kwargs["num_items_in_batch"] = num_items
-            return compute_loss(*args, **kwargs)
-
-        with MethodReplaced(self._trainer, "compute_loss", counting):
-            yield
-
-    def loss_sum_to_check(self, micro: MicroBatch) -> Tensor | None:
-        """Returns the sum of the last micro-batch's item losses by its loss, unless rows are known to be its terms."""
+    def loss_sum_to_check(self, micro: MicroBatch, loss: Tensor) -> Tensor | None:
+        """Returns the sum of a micro-batch's item losses by its loss, unless rows are known to be its terms."""
         first = micro.first_stream
         if self._losses.normalization_of(first).rows_known:
             return None
         counting = factor_of(self._losses.item_factors, first)
-        loss_sum: Tensor = self.last_loss * (self._losses.divisor_of_sum / (counting * self._trainer.args.world_size))
+        loss_sum: Tensor = loss * (self._losses.divisor_of_sum / (counting * self._trainer.args.world_size))
         return loss_sum
 
     def _inputs(self, micro: MicroBatch) -> Any:
@@ -141,56 +155,26 @@ class MicroBatchTraining:
             inputs = send_to_device(inputs, args.device, non_blocking=True)
         return inputs
 
-    def _run_step(
-        self, model: nn.Module, micro: MicroBatch, num_items: Tensor | int | None, add_terms: Term | None
+    def _add_losses(
+        self, sums: Tensor, micro: MicroBatch, loss: Tensor, rows: Tensor | None, per_item: float
     ) -> Tensor:
-        """Runs the training step; its backward gets the loss divided, and once with the methods' terms."""
-        accelerator = self._trainer.accelerator
-        backward, self._has_gone_backward = accelerator.backward, False
-
-        def weighted(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
-            is_first, self._has_gone_backward = not self._has_gone_backward, True
-            loss = _divided(loss, self._divisor / self._factor if self._factor else float("inf"))
-            return backward(loss if add_terms is None or not is_first else add_terms(loss), *args, **kwargs)
-
-        with MethodReplaced(accelerator, "backward", weighted):
-            return self.step(model, self._inputs(micro), num_items).detach()
-
-    def check_backward(self, model: nn.Module) -> None:
-        """Refuses a training step with a backward of its own, after the first micro-batch of a step.
-
-        Raises:
-            TypeError: With the call to use.
-        """
-        if self._has_gone_backward:
-            return
-        is_hidden = getattr(self._trainer, "is_deepspeed_enabled", False)  # it keeps gradients elsewhere
-        if not is_hidden and all(parameter.grad is None for parameter in model.parameters()):
-            return
-        raise TypeError(
-            f"{type(self._trainer).__name__}.training_step has computed a gradient without "
-            "self.accelerator.backward(loss), where the loss is weighted by the micro-batch's share of the step. Call "
-            "that instead of loss.backward()."
-        )
-
-    def _add_losses(self, sums: Tensor, micro: MicroBatch, loss: Tensor, per_item: float) -> Tensor:
         """Adds the streams' losses to `sums`; returns the loss of the micro-batch, without rounding if rows show it.
 
         Args:
-            sums: `[num_streams + 1]`: the sums of the step.
+            sums: `[num_streams + 2]`: see `MicroBatchResult`.
             micro: The micro-batch.
             loss: Its loss, without loss weights.
+            rows: Its row losses.
             per_item: Weight of an item in that loss.
         """
-        losses, rows, first = self._losses, self.last_rows, micro.first_stream
+        losses, first = self._losses, micro.first_stream
         ids = torch.from_numpy(micro.stream_ids).to(sums.device, non_blocking=True)
         is_single = bool((micro.stream_ids == first).all())
-        are_rows = losses.normalization_of(first).rows_known and rows is not None and len(rows) == len(ids)
-        if are_rows and rows is not None:
-            self.num_unlike += (loss - rows.sum() * per_item).abs() > self._tolerance * loss.abs()
-        if are_rows and rows is not None and not (is_single and losses.is_users_for(first)):
-            sums[:-1].index_add_(0, ids, rows.to(sums.dtype))
-            return loss if loss.dtype not in _HALF else _unrounded(loss, rows.sum() * per_item)
+        if rows is not None and losses.normalization_of(first).rows_known and len(rows) == len(ids):
+            sums[-1] = (loss - rows.sum() * per_item).abs() > self._tolerance * loss.abs()
+            if not (is_single and losses.is_users_for(first)):
+                sums[:-2].index_add_(0, ids, rows.to(sums.dtype))
+                return loss if loss.dtype not in _HALF else _unrounded(loss, rows.sum() * per_item)
         # A loss of several streams whose rows cannot be separated belongs to none of them. If its kind is still
         # unknown, it is 0 or not finite.
         is_unknown = (
@@ -198,6 +182,12 @@ class MicroBatchTraining:
         )
         sums[ids] += loss * (1 / per_item if is_single else 0.0 if is_unknown else float("nan"))
         return loss
+
+
+def _weighted(add_terms: Term | None, factor: float, divisor: float, loss: Tensor, is_first: bool = True) -> Tensor:
+    """Weights a loss for its backward; the first of a micro-batch gets the methods' terms."""
+    loss = _divided(loss, divisor / factor if factor else float("inf"))
+    return add_terms(loss) if add_terms is not None and is_first else loss
 
 
 def _divided(loss: Tensor, divisor: float) -> Tensor:

@@ -1,13 +1,12 @@
 """The seam with transformers: what this package overrides or uses of the Trainer beyond its documented interface."""
 
-import inspect
-import re
 from pathlib import Path
 from typing import Any
 
+import transformers
+from packaging.version import Version
 from torch import Tensor
 from transformers import Trainer
-from transformers import trainer as trainer_module
 
 # The lowest and the highest version that the names below were compared with.
 CHECKED_WITH = ("5.19.0", "5.23.0")
@@ -50,18 +49,9 @@ USED = {
 }
 
 
-def missing_names(trainer: type = Trainer) -> dict[str, str]:
-    """Finds what the installed Trainer lacks of the names above.
-
-    Args:
-        trainer: The Trainer.
-
-    Returns:
-        The reason why each missing name is needed.
-    """
-    assigned = set(re.findall(r"self\.(\w+)", inspect.getsource(trainer_module)))
-    relied_on = OVERRIDDEN | USED
-    return {name: why for name, why in relied_on.items() if not hasattr(trainer, name) and name not in assigned}
+def is_newer() -> bool:
+    """Whether the installed transformers is newer than what was compared, so that its training step may do more."""
+    return bool(Version(transformers.__version__) > Version(CHECKED_WITH[1]))
 
 
 # ---- The only places that read or write private attributes of the Trainer ----

@@ -253,7 +253,7 @@ class SideRuns:
         try:
             mean = self.mean_loss(micro)
         finally:
-            rows, reader.item_losses = losses.row_terms(micro), None
+            rows = losses.heard(micro).rows
         are_known = losses.normalization_of(micro.first_stream).rows_known
         return mean, rows if are_known and rows is not None and len(rows) == len(micro.stream_ids) else None
 
@@ -288,7 +288,7 @@ class SideRuns:
             for micro in batch.micro_batches:
                 self._losses.reader.listen(micro.inputs)
                 self.mean_loss(micro)
-                rows = self._losses.row_terms(micro)
+                rows = self._losses.heard(micro).rows
                 if micro.is_padding:
                     continue
                 if rows is None or len(rows) != len(micro.stream_ids):

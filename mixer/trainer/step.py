@@ -33,10 +33,10 @@ from mixer.trainer.guard import NonFiniteLossError as NonFiniteLossError
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.labels_seen import LabelsSeen
 from mixer.trainer.loss_trials import LossTrials
-from mixer.trainer.micro_batch import MicroBatchTraining
+from mixer.trainer.micro_batch import MicroBatchResult, MicroBatchTraining
 from mixer.trainer.observers.reference import compared_in
+from mixer.trainer.replaced_methods import OwnStep, has_own_step
 from mixer.trainer.seam import loop_losses
-from mixer.utils.attributes import MethodReplaced
 
 if TYPE_CHECKING:
     from mixer.mixture.plan import Plan
@@ -88,7 +88,7 @@ class StepRunner:
         self._unfiltered = contextlib.ExitStack()  # from the last backward until the gradient is checked
         self._labels = LabelsSeen(run.streams, trainer.is_world_process_zero())
         self._finished: StepResult | None = None
-        self._num_unlike = torch.zeros(())  # see `MicroBatchTraining`, over all ranks
+        self._num_unlike = torch.zeros(())  # micro-batches whose rows do not explain their loss, over all ranks
         self._num_first = 0  # remaining micro-batches of the present step that go first
         self._load_started = self._train_started = 0.0
         self._load_counts: dict[str, int] = {}
@@ -109,10 +109,11 @@ class StepRunner:
         """Ends a run that no signal has stopped; raises a `ValueError` if it had nothing to learn from."""
         self._labels.end(teaches=len(self._methods) > 0)
 
-    def taking_over(self) -> MethodReplaced:
-        """Makes the Trainer's loop train whole steps; `training_step` of the class then gets each micro-batch."""
-        self._micro.begin(self._trainer.training_step)
-        return MethodReplaced(self._trainer, "training_step", self.train)
+    def taking_over(self) -> contextlib.AbstractContextManager[None]:
+        """Makes the Trainer's loop train whole steps; a `training_step` of the user's then gets each micro-batch."""
+        own_step = OwnStep(self._trainer, self.train) if has_own_step(self._trainer) else None
+        self._micro.begin(own_step)
+        return contextlib.nullcontext() if own_step is None else own_step.replaced()
 
     # ---- Plan, load, confirm ----
 
@@ -128,10 +129,8 @@ class StepRunner:
 
     # ---- Forward and backward ----
 
-    def train(self, model: nn.Module, batch: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    def train(self, model: nn.Module, batch: StepBatch, num_items_in_batch: Tensor | int | None) -> Tensor:
         """Trains a whole step, up to its complete gradient; see `Trainer.training_step`."""
-        if not isinstance(batch, StepBatch):  # called by a callback, say
-            return self._micro.step(model, batch, num_items_in_batch)
         if not self._run.step.micro_items:
             raise TypeError(
                 f"get_batch_samples of this {type(self._trainer).__name__} bypasses the mixin's: call super()."
@@ -182,11 +181,9 @@ class StepRunner:
     def _train_micro_batches(
         self, model: nn.Module, num_items: Tensor | int | None, batch: StepBatch, is_synchronised: bool
     ) -> tuple[Tensor, Tensor]:
-        """Runs the micro-batches; returns the loss, and the sums for `StepResult.loss_sums` before `num_unlike`."""
+        """Runs the micro-batches; returns the sums of `MicroBatchResult.loss` and `MicroBatchResult.sums`."""
         args, accelerator, step = self._trainer.args, self._trainer.accelerator, self._run.step
-        whole = torch.zeros(len(self._run.streams) + 2, dtype=self._losses.sum_dtype, device=args.device)
-        sums, self._micro.num_unlike = whole[:-1], whole[-1]
-        loss = torch.zeros((), device=args.device)
+        loss, sums = torch.zeros((), device=args.device), None
         if not is_synchronised:  # the step may have been split again, with other numbers of items
             num_items = torch.full((), self._losses.num_items_told, device=args.device)
         gradient_state = accelerator.gradient_state
@@ -198,12 +195,11 @@ class StepRunner:
             gradient_state._set_sync_gradients(number == last)  # noqa: SLF001 accelerate
             synchronises = is_synchronised and (always or number == last)
             no_sync = contextlib.nullcontext() if synchronises else accelerator.no_sync(model=model)
-            loss = loss + self._train_micro_batch(
-                model, micro, num_items, step.micro_items[number], sums, synchronises, no_sync
-            )
-            if number == order[0]:
-                self._micro.check_backward(model)
-        return loss, whole
+            result = self._train_micro_batch(model, micro, num_items, step.micro_items[number], synchronises, no_sync)
+            loss = loss + result.loss
+            sums = result.sums if sums is None else sums + result.sums
+        assert sums is not None, "a step has at least one micro-batch on every rank"  # noqa: S101
+        return loss, sums
 
     def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
         """Called before the micro-batches run, again if the step is repeated."""
@@ -219,30 +215,34 @@ class StepRunner:
         micro: MicroBatch,
         num_items: Tensor | int | None,
         own_items: int,
-        sums: Tensor,
         is_synchronised: bool,
         no_sync: contextlib.AbstractContextManager[None],
-    ) -> Tensor:
+    ) -> MicroBatchResult:
         """Trains a micro-batch, with the hooks before and after it."""
         train = partial(self._micro.train, model, micro, num_items, own_items)
-        hooks, methods, reader = self._run.hooks, self._methods, self._losses.reader
+        hooks, methods = self._run.hooks, self._methods
         if not hooks:
             with no_sync:
-                return train(1.0, None, sums)
+                return train()
         trained = ForwardResult(self._run.step.its_plan, micro, None, self._losses.items_per_row(micro))
         for hook in hooks:
             hook.begin_micro_batch(trained, is_synchronised)
+        reader = self._losses.reader
         add_terms = (lambda loss: methods.add_terms(trained, reader.output, loss)) if len(methods) else None
         with no_sync:
-            loss = train(methods.factor(micro.first_stream), add_terms, sums)
-        items, reader.item_losses = reader.item_losses, None
-        to_check = self._micro.loss_sum_to_check(micro) if items is not None and trained.num_items else None
-        done = replace(trained, row_losses=self._micro.last_rows, item_losses=items, loss_sum=to_check)
+            result = train(methods.factor(micro.first_stream), add_terms)
+        is_checked = result.item_losses is not None and trained.num_items
+        done = replace(
+            trained,
+            row_losses=result.row_losses,
+            item_losses=result.item_losses,
+            loss_sum=self._micro.loss_sum_to_check(micro, result.loss) if is_checked else None,
+        )
         is_first = methods.goes_first(micro)
         self._num_first -= is_first
         for hook in hooks:
             hook.end_micro_batch(model, done, is_first and self._num_first == 0)
-        return loss
+        return result
 
     def _result(self, batch: StepBatch, sums: Tensor) -> StepResult:
         run, rate = self._run, self._run.learning_rate

@@ -25,6 +25,7 @@ from mixer.models.labels import (
     needs_labels,
     num_classes_of,
 )
+from mixer.trainer.loading import goes_by_first
 from mixer.trainer.seam import (
     collator_removing_columns,
     find_signature_columns,
@@ -109,8 +110,7 @@ class StreamDifferences:
         for stream, task, number in zip(self._streams, self.tasks, num_classes, strict=True):
             collator = stream.data_collator or self._trainer.data_collator
             # A user's collator may change the labels of the data set.
-            is_stock = str(getattr(collator, "__module__", "")).startswith("transformers.")
-            if stream.preprocess is None and is_stock:
+            if stream.preprocess is None and goes_by_first(collator):
                 check_label_values(f"Stream {stream.name!r}", stream.dataset, number, _head(task))
                 if number is not None:
                     check_label_column(stream.name, stream.dataset, number, _head(task))

@@ -15,6 +15,7 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.progress.log_text import LoggingStyle
 from mixer.loading.build import MixtureOptions, resolve_budget, resolve_policy
 from mixer.loading.loader import MixingLoader
+from mixer.loading.step import StepBatch
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.clock import Budget
 from mixer.mixture.controller import Mixing
@@ -339,6 +340,11 @@ class MixingMixin(Trainer):
     ) -> tuple[list[Any], Tensor | int | None]:
         """Loads the next step, which all ranks agree on; see `Trainer.get_batch_samples`."""
         return self._training.get_batch_samples(epoch_iterator, device)
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """Trains a whole step, or what an override or a callback passes on; see `Trainer.training_step`."""
+        step = self._built.steps.train if isinstance(inputs, StepBatch) and self._built else super().training_step
+        return step(model, inputs, num_items_in_batch)
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
         """Averages an auxiliary loss over a step's micro-batches; see `Trainer.compute_loss_context_manager`."""

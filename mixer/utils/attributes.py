@@ -7,33 +7,13 @@ from typing import Any
 
 @contextlib.contextmanager
 def attributes_held(owner: object, **values: Any) -> Iterator[None]:
-    """Sets attributes of an object temporarily."""
-    before = {name: getattr(owner, name) for name in values}
-    vars(owner).update(values)
+    """Sets attributes, or methods, of one object temporarily; its class keeps its own."""
+    attributes = vars(owner)
+    before = {name: attributes[name] for name in values if name in attributes}
+    attributes.update(values)
     try:
         yield
     finally:
-        vars(owner).update(before)
-
-
-class MethodReplaced:
-    """Replaces a method of one object temporarily; the class keeps its own.
-
-    Args:
-        owner: The object.
-        name: Name of the method.
-        function: What takes its place.
-    """
-
-    def __init__(self, owner: object, name: str, function: Any):
-        self._attributes, self._name, self._function = vars(owner), name, function
-
-    def __enter__(self) -> None:
-        self._before = self._attributes.get(self._name)
-        self._attributes[self._name] = self._function
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is None:
-            self._attributes.pop(self._name, None)
-        else:
-            self._attributes[self._name] = self._before
+        for name in values.keys() - before.keys():
+            attributes.pop(name, None)
+        attributes.update(before)

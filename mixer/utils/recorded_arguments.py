@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from mixer.utils.text import did_you_mean
+from mixer.utils.user_code import library_of
 
 # In place of a value that is no plain data, such as a function.
 NO_DATA = "no_data"
@@ -136,5 +137,5 @@ def _arguments_of(rule: KeepsArguments, level: int) -> dict[str, Any]:
 
 def _path_of(rule: type) -> str:
     """Names a class as recipes do: built-in classes without their module."""
-    is_own = rule.__module__.split(".")[0] in ("mixer", "replay")
+    is_own = library_of(rule) in ("mixer", "replay")
     return rule.__name__ if is_own else f"{rule.__module__}.{rule.__qualname__}"

@@ -16,6 +16,7 @@ from mixer.trainer.engines import engine_of
 from mixer.trainer.method import as_methods
 from mixer.trainer.trainer import MixingMixin
 from mixer.utils.text import did_you_mean
+from mixer.utils.user_code import is_user_code
 from replay import ReplayBuffer
 from tasks.score import Score
 from tasks.sources.checks import check_map_style
@@ -148,7 +149,7 @@ def check_options(options: Mapping[str, Any], trainer_class: type, own: Iterable
     for kind in trainer_class.__mro__[:-1]:
         parameters = inspect.signature(kind.__init__).parameters.values() if "__init__" in vars(kind) else ()  # type: ignore[misc]
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-        if takes_any and kind.__module__.split(".")[0] not in ("mixer", "transformers", "trl"):
+        if takes_any and is_user_code(kind):
             return
         known |= {parameter.name for parameter in parameters}
     for name in sorted(options.keys() - known):

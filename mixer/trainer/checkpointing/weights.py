@@ -17,7 +17,7 @@ from transformers.modeling_utils import LoadStateDictConfig, load_state_dict
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 
 from mixer.trainer.seam import without_ignored_weights
-from mixer.utils.attributes import MethodReplaced
+from mixer.utils.attributes import attributes_held
 from mixer.utils.text import shortened
 
 _MOST_CHARACTERS = 300  # of the names in an error
@@ -68,7 +68,7 @@ def adapters_checked(model: Any, check: Callable[[Any, str], None]) -> Iterator[
         check(_IncompatibleKeys(result.missing_keys, []), folder)
         return result
 
-    with MethodReplaced(model, "load_adapter", load_and_check):
+    with attributes_held(model, load_adapter=load_and_check):
         yield
 
 

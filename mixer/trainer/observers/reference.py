@@ -70,7 +70,7 @@ class ReferenceModel:
         """Computes the loss of each item of a micro-batch.
 
         Returns:
-            `[num_rows, num_places]`: as `RowLossReader.item_losses`; `None` if items cannot be separated.
+            `[num_rows, num_places]`: as `Heard.items`; `None` if items cannot be separated.
         """
         start = Snapshot(self._model, self.device)
         self._reader.listen(micro.inputs)
@@ -82,9 +82,8 @@ class ReferenceModel:
             raise
         finally:
             start.restore()
-            self._reader.row_losses()
-        items, self._reader.item_losses = self._reader.item_losses, None
-        return items
+            heard = self._reader.heard()
+        return heard.items
 
     def detach(self) -> None:
         """Removes the hooks and restores the model, except for its device."""

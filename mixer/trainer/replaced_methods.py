@@ -1,0 +1,125 @@
+"""The only file that replaces methods in a run: where a user's class overrides `training_step` or `log`, and why.
+
+- `training_step` of the trainer: the loop calls it once a step, with all micro-batches. A user's override expects one,
+  as with gradient accumulation, so the loop gets ours, and the override each micro-batch.
+- `backward` of the accelerator, while an override runs: it computes a loss by itself and passes it on only there, where
+  the loss is weighted by the micro-batch's share of the step.
+- `compute_loss` of the trainer, meanwhile: an override may leave out the number of items, which a loss that counts
+  items needs.
+- `log` of the trainer, for the loop's own entry: an override is called before the mixin's, and is to see the streams.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import Trainer
+from transformers.utils.import_utils import is_sagemaker_mp_enabled
+
+from mixer.loading.step import StepBatch
+from mixer.trainer.checks import steps_in_backward
+from mixer.trainer.seam import is_newer
+from mixer.utils.attributes import attributes_held
+from mixer.utils.user_code import definitions, library_of, module_of
+
+# The modules of the training steps that were read: TRL's only offload activations around the Trainer's.
+_TRLS = {f"trl.trainer.{kind}_trainer" for kind in ("dpo", "kto", "reward", "sft")}
+_KNOWN = {"mixer.trainer.trainer", "transformers.trainer", *_TRLS}
+_PLACE_OF_COUNT = 4  # arguments of `compute_loss(model, inputs, return_outputs, num_items_in_batch)`
+
+Weigh = Callable[[float, Tensor, bool], Tensor]
+
+
+def has_own_step(trainer: Trainer) -> bool:
+    """Whether a trainer has a training step that `MicroBatchTraining.step` does not reproduce.
+
+    That is a user's, one of a library or a version that was not read, or one that goes backward in its own way.
+    """
+    if is_sagemaker_mp_enabled() or steps_in_backward(trainer.args) or is_newer():
+        return True
+    steps = definitions(trainer, "training_step")
+    return "training_step" in vars(trainer) or not {module_of(step) for step in steps} <= _KNOWN
+
+
+class OwnStep:
+    """Trains micro-batches by a training step that goes backward by itself, and gets whole steps out of its way.
+
+    Args:
+        trainer: The trainer.
+        train: Trains a whole step.
+    """
+
+    def __init__(self, trainer: Trainer, train: Callable[..., Tensor]):
+        self._trainer, self._train, self._step = trainer, train, trainer.training_step
+
+    def replaced(self) -> contextlib.AbstractContextManager[None]:
+        """Gives the loop a training step for whole steps."""
+
+        @functools.wraps(self._step)
+        def training_step(model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+            step = self._train if isinstance(inputs, StepBatch) else self._step  # called by a callback, say
+            return step(model, inputs, num_items_in_batch)
+
+        return attributes_held(self._trainer, training_step=training_step)
+
+    def run(
+        self, model: nn.Module, inputs: Any, num_items: Any, weigh: Weigh, divisor: float, of_mean: float
+    ) -> tuple[Tensor, float]:
+        """Runs the training step on a micro-batch.
+
+        Args:
+            model: The model as it is trained.
+            inputs: The micro-batch, which the step may change.
+            num_items: Number of items in the step; `None` for a loss that does not count them.
+            weigh: Weights a loss by its divisor, and adds the methods' terms if it is the first.
+            divisor: The divisor of the loss.
+            of_mean: Its divisor if the step computes it without `compute_loss`, which gives it the number of items.
+
+        Returns:
+            The loss, and its divisor.
+
+        Raises:
+            TypeError: If the step has a backward of its own; with the call to use.
+        """
+        compute_loss, backward = self._trainer.compute_loss, self._trainer.accelerator.backward
+        used, num_backwards = divisor if num_items is None else of_mean, 0
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            nonlocal used
+            used = divisor
+            if len(args) < _PLACE_OF_COUNT and kwargs.get("num_items_in_batch") is None:
+                kwargs["num_items_in_batch"] = num_items
+            return compute_loss(*args, **kwargs)
+
+        def weighted(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
+            nonlocal num_backwards
+            num_backwards += 1
+            return backward(weigh(used, loss, num_backwards == 1), *args, **kwargs)
+
+        with contextlib.ExitStack() as replaced:
+            replaced.enter_context(attributes_held(self._trainer.accelerator, backward=weighted))
+            if num_items is not None:
+                replaced.enter_context(attributes_held(self._trainer, compute_loss=counting))
+            has_none = not _has_gradient(model)
+            loss = self._step(model, inputs, num_items).detach()
+        is_hidden = getattr(self._trainer, "is_deepspeed_enabled", False)  # it keeps gradients elsewhere
+        if has_none and not num_backwards and not is_hidden and _has_gradient(model):
+            raise TypeError(
+                f"{type(self._trainer).__name__}.training_step has computed a gradient without "
+                "self.accelerator.backward(loss), where the loss is weighted by the micro-batch's share of the step. "
+                "Call that instead of loss.backward()."
+            )
+        return loss, used
+
+
+def _has_gradient(model: nn.Module) -> bool:
+    return any(parameter.grad is not None for parameter in model.parameters())
+
+
+def log_replaced(trainer: Trainer, log: Callable[..., None]) -> contextlib.AbstractContextManager[None]:
+    """Gives the loop another `log`, if the trainer's is an override of the mixin's."""
+    return contextlib.nullcontext() if library_of(trainer.log) == "mixer" else attributes_held(trainer, log=log)
