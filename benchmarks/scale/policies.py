@@ -9,8 +9,17 @@ import numpy as np
 
 from benchmarks.scale.term import STREAMS, Term, counted, cpu_seconds
 from mixer import policies
+from mixer.measurements import (
+    EvaluationLoss,
+    ExcessLoss,
+    Gradients,
+    GradientStatistics,
+    Loss,
+    LossAfter,
+    asked,
+    names_of,
+)
 from mixer.policies import LossChange, Mixture, Observation, Policy
-from mixer.policies.gradient_statistics import GradientStatistics
 
 # Policies that go by products of gradients see K x K numbers; at 10,000 streams those alone are 800 MB.
 _BY_STREAM, _BY_PAIR = (100, 1_000, 10_000), (30, 100, 300)
@@ -71,8 +80,8 @@ class Course:
         names = tuple(f"stream-{number:05d}" for number in range(num_streams))
         sizes = np.full(num_streams, 10**6)
         self._decision = self.policy.start(Mixture(names, sizes, np.full(num_streams, 1.0 / num_streams)))
-        needs = self.policy.needs
-        self._gradients = self._statistics() if needs & {"gradient", "gradient_variance"} else None
+        self._kinds = {type(need) for need in self.policy.needs}
+        self._gradients = self._statistics() if Gradients in self._kinds else None
 
     def _statistics(self) -> GradientStatistics:
         size = self._num_streams
@@ -87,6 +96,8 @@ class Course:
         size, random = self._num_streams, self._random
         losses = 2.0 + 3.0 / self._step + random.normal(0.0, 0.05, size)
         weights = self._decision.weights
+        measured = {Loss: losses, EvaluationLoss: losses + 0.1, ExcessLoss: losses - 1.0, LossAfter: losses - 0.01}
+        measured[Gradients] = self._gradients
         self._decision = self.policy.update(
             Observation(
                 step=self._step,
@@ -95,13 +106,9 @@ class Course:
                 counts=np.full(size, 8),
                 tokens=np.full(size, 1_000),
                 seen=np.full(size, 8 * self._step),
-                losses=losses,
-                evaluation_losses=losses + 0.1 if "evaluation_loss" in self.policy.needs else None,
-                gradients=self._gradients,
-                excess_losses=losses - 1.0,
-                losses_after=losses - 0.01,
                 shares=weights / weights.sum(),
                 batch_size=8 * size,
+                measured={kind: found for kind, found in measured.items() if kind in self._kinds},
             )
         )
 
@@ -118,7 +125,7 @@ def _measured(name: str, make: Callable[[int], Policy]) -> tuple[Term, Term]:
         states.append(float(len(json.dumps(course.policy.state_dict()))))
         if len(sizes) > 1 and seconds[-1] > _MOST_SECONDS:
             break
-    shown = f"needs {', '.join(sorted(make(10).needs)) or 'nothing'}"
+    shown = f"needs {', '.join(names_of(make(10).needs)) or 'nothing'}"
     return (
         Term(name, STREAMS, "s", tuple(sizes), tuple(seconds), shown),
         counted(f"{name}, state", STREAMS, sizes, dict(zip(sizes, states, strict=True)).__getitem__),
@@ -128,7 +135,7 @@ def _measured(name: str, make: Callable[[int], Policy]) -> tuple[Term, Term]:
 def _sizes(make: Callable[[int], Policy]) -> tuple[int, ...]:
     squares = ("SkillIt", "Aioli")  # what they hold is K x K
     policy = make(10)
-    is_by_pair = bool(policy.needs & {"gradient", "gradient_variance"}) or policy.name in squares
+    is_by_pair = bool(asked(policy.needs, Gradients)) or policy.name in squares
     return _BY_PAIR if is_by_pair else _BY_STREAM
 
 

@@ -13,6 +13,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, RandomSampler
 
 from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.loader import MixingLoader
+from mixer.measurements import Loss
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
@@ -126,7 +127,7 @@ def mixing_batches(datasets: Sequence[Any], batch_size: int, collator: Collator)
     losses = np.ones(len(datasets))
     while (batch := loader.next_batch()) is not None:
         yield batch.micro_batches[0].inputs
-        mixing.observe(batch.plan, losses, batch.plan.counts * ROW_LENGTH)
+        mixing.observe(batch.plan, batch.plan.counts * ROW_LENGTH, {Loss: losses})
 
 
 def _endless(loader: DataLoader[Any]) -> Iterator[Batch]:

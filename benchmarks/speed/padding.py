@@ -15,6 +15,7 @@ from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.lengths import Lengths
 from mixer.loading.loader import MixingLoader
 from mixer.loading.step import StepBatch
+from mixer.measurements import Loss
 from mixer.utils.arrays import Int64Array
 
 BATCH_SIZE = 64
@@ -110,7 +111,7 @@ def _loader(
 def _next_batch(loader: MixingLoader) -> StepBatch:
     batch = loader.next_batch()
     assert batch is not None, "the streams have no end"
-    loader.mixing.observe(batch.plan, np.ones(len(SHARES)), batch.plan.counts)
+    loader.mixing.observe(batch.plan, batch.plan.counts, {Loss: np.ones(len(SHARES))})
     return batch
 
 

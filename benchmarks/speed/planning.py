@@ -36,6 +36,7 @@ from benchmarks.speed.competitors import (
     streamed_batches,
     torch_batches,
 )
+from mixer.measurements import Loss
 
 OURS, BY_SAMPLE = "mixer, by columns", "mixer, by samples"
 _COLLATORS: dict[str, Collator] = {"default_data_collator": default_data_collator, "default_collate": default_collate}
@@ -153,7 +154,7 @@ def _time_stages(mixing: Any, rank: int, world_size: int, steps: int) -> np.ndar
         laps[step, 1] = time.perf_counter()
         mixing.planner.rank_share(plan, rank, world_size)
         laps[step, 2] = time.perf_counter()
-        mixing.observe(plan, losses, plan.counts * ROW_LENGTH)
+        mixing.observe(plan, plan.counts * ROW_LENGTH, {Loss: losses})
         laps[step, 3] = time.perf_counter()
     means: np.ndarray = np.diff(laps, axis=1).mean(axis=0) * 1e6
     return means

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from benchmarks.speed.probe_steps import Subject
 from mixer.gradients.probe import GradientProbe
-from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.measurements.gradients import GradientStatistics
 from mixer.utils.arrays import FloatArray
 from tasks.text_domains import cpp_headers, english_docstrings, python_source
 

@@ -18,6 +18,7 @@ from benchmarks.common import rotated, spread
 from benchmarks.speed.competitors import ROW_LENGTH, SHARES, Batch, LazyRows, new_mixing
 from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.loader import MixingLoader
+from mixer.measurements import Loss
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
@@ -81,13 +82,13 @@ def _states(datasets: Sequence[Any], positions: Sequence[int]) -> Iterator[tuple
         step_batch = loader.next_batch()
         assert step_batch is not None, "the streams have no end"
         yield state, step_batch.micro_batches[0].inputs["input_ids"]
-        mixing.observe(step_batch.plan, np.ones(len(datasets)), step_batch.plan.counts * ROW_LENGTH)
+        mixing.observe(step_batch.plan, step_batch.plan.counts * ROW_LENGTH, {Loss: np.ones(len(datasets))})
 
 
 def _plan_and_observe(mixing: Mixing) -> Any:
     plan = mixing.next_plan()
     assert plan is not None, "the streams have no end"
-    mixing.observe(plan, np.ones(len(plan.counts)), plan.counts * ROW_LENGTH)
+    mixing.observe(plan, plan.counts * ROW_LENGTH, {Loss: np.ones(len(plan.counts))})
     return plan
 
 
@@ -143,7 +144,7 @@ def state_sizes(num_streams: int = 10, position: int = 1_000) -> dict[str, int]:
     while mixing.seen.sum() < position:
         plan = mixing.next_plan()
         assert plan is not None, "the streams have no end"
-        mixing.observe(plan, random.normal(3.0, 0.1, num_streams), plan.counts * ROW_LENGTH)
+        mixing.observe(plan, plan.counts * ROW_LENGTH, {Loss: random.normal(3.0, 0.1, num_streams)})
     state = json.dumps(mixing.state_dict())
     far = _far(json.loads(state))
     mixing.load_state_dict(json.loads(far))

@@ -9,6 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from mixer import MixingTrainer
+from mixer.measurements import ExcessLoss, LossAfter
 from tests.mixer.comparing import Leaning, Tagger, Watching, build
 from tests.mixer.trainer.checkpointing.test_resume import end_of
 from tests.mixer.trainer.observers.test_comparing import Silent, compared_entries
@@ -19,7 +20,7 @@ BOTH = ("excess_loss", "loss_after")
 
 
 def _seen(trainer: MixingTrainer) -> Any:
-    return np.array([[seen.excess_losses, seen.losses_after] for seen in trainer.mixing.policy.seen])
+    return np.array([[seen[ExcessLoss], seen[LossAfter]] for seen in trainer.mixing.policy.seen])
 
 
 def observed(name: str, folder: Path) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def resumed(folder: Path) -> list[str]:
 def refused(folder: Path) -> list[str]:
 
     def of(*model: Any, **options: Any) -> str:
-        return message_of(build(folder / "refused", Watching("excess_loss"), *model, **options).train)
+        return message_of(build(folder / "refused", Watching(ExcessLoss()), *model, **options).train)
 
     return [of(Silent()), of(reference_model=Tagger(seed=dist.get_rank()))]
 

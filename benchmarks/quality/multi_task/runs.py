@@ -19,6 +19,7 @@ from benchmarks.quality.multi_task.data import Texts, cut, cut_padding, number
 from benchmarks.quality.multi_task.encoder import ConvolutionConfig, ConvolutionEncoder
 from benchmarks.quality.sentences import NUM_CLASSES, Sentences, accuracy
 from mixer import Budget, Head, MixingTrainer, MultiTaskModel, Objective
+from mixer.measurements import EvaluationLoss, asked
 from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
 from mixer.trainer.best_of_each import folder_of
@@ -163,7 +164,9 @@ def _train(run: Run, texts: Texts) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as output:
         trainer = MixingTrainer(
             new_model(num_words, run.tasks, run.setting),
-            _arguments(output, run, run.keeps_best or (policy is not None and "evaluation_loss" in policy.needs)),
+            _arguments(
+                output, run, run.keeps_best or (policy is not None and bool(asked(policy.needs, EvaluationLoss)))
+            ),
             cut_padding,
             {task: own["train"] for task, own in parts.items()},
             {task: own["validation"] for task, own in parts.items()},

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mixer import AdaptiveBatchSampler, MixingTrainer, schedules
 from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
+from mixer.measurements import GradientNoise
 from mixer.mixture.resolve import check_gradient_noise
 from tests.helpers import Tokens, arguments, build_model
 
@@ -73,7 +74,7 @@ def test_a_schedule_sees_what_a_probe_found(tmp_path: Path, monkeypatch: pytest.
     update = schedule.update
 
     def noted(observation: schedules.BatchObservation) -> schedules.BatchDecision:
-        shown.append(observation.noise)
+        shown.append(observation[GradientNoise])
         return update(observation)
 
     monkeypatch.setattr(schedule, "update", noted)
