@@ -41,13 +41,12 @@ class Engine:
     @property
     def lacking(self) -> dict[Requirement, str]:
         """What measurements may require and no rank has here, with the reason."""
-        gradients: dict[Requirement, str] = (
-            {} if self.has_gradients else {"whole gradients": f"under {self.name} {_NO_GRADIENTS}"}
-        )
-        weights: dict[Requirement, str] = (
-            {} if self.has_weights else {"whole weights": f"{self.name} keeps only a shard"}
-        )
-        return gradients | weights
+        reasons: dict[Requirement, str] = {}
+        if not self.has_gradients:
+            reasons["whole gradients"] = f"under {self.name} {_NO_GRADIENTS}"
+        if not self.has_weights:
+            reasons["whole weights"] = f"{self.name} keeps only a shard"
+        return reasons
 
 
 def is_requested(args: TrainingArguments) -> bool:

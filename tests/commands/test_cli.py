@@ -11,8 +11,8 @@ import yaml
 
 from mixer import Ledger
 from mixer.cli.entry import main
+from mixer.measurements.gradients import STEP_WITH_VARIANCES
 from mixer.policies import policy_classes
-from mixer.policies.registry import STEP_WITH_VARIANCES
 from tests.commands.recipes import SAVING, Runs, on_a_rank, write_recipe
 from tests.ranks.warm import run_warm
 

@@ -109,4 +109,4 @@ def test_a_loop_of_one_s_own_is_told_what_it_has_to_report(caplog: pytest.LogCap
     with caplog.at_level("WARNING", logger="mixer"):
         for _ in sampler:
             sampler.observe(loss=1.0)
-    assert "depends on ['gradients']" in caplog.text
+    assert "depends on ['Gradients']" in caplog.text
