@@ -16,7 +16,7 @@ from tests.mixer.trainer.observers.test_comparing import Silent, compared_entrie
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
 
-BOTH = ("excess_loss", "loss_after")
+BOTH = (ExcessLoss(), LossAfter())
 
 
 def _seen(trainer: MixingTrainer) -> Any:
@@ -35,7 +35,7 @@ def observed(name: str, folder: Path) -> dict[str, Any]:
 
     trainer._parts.steps.train = counting  # type: ignore[method-assign]
     trainer.train()
-    kept = trainer.ledger.comparisons()[list(BOTH)].to_numpy() if trainer.is_world_process_zero() else None
+    kept = trainer.ledger.comparisons()[[need.column for need in BOTH]].to_numpy() if trainer.is_world_process_zero() else None
     found = {"paddings": sum(paddings), "entries": compared_entries(trainer), "kept": kept}
     return {"numbers": _seen(trainer), **found}
 
