@@ -35,7 +35,11 @@ def observed(name: str, folder: Path) -> dict[str, Any]:
 
     trainer._parts.steps.train = counting  # type: ignore[method-assign]
     trainer.train()
-    kept = trainer.ledger.comparisons()[[need.column for need in BOTH]].to_numpy() if trainer.is_world_process_zero() else None
+    kept = (
+        trainer.ledger.comparisons()[[need.column for need in BOTH]].to_numpy()
+        if trainer.is_world_process_zero()
+        else None
+    )
     found = {"paddings": sum(paddings), "entries": compared_entries(trainer), "kept": kept}
     return {"numbers": _seen(trainer), **found}
 
