@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from mixer.ledger.ledger import Ledger
     from mixer.loading.batch_sampler import AdaptiveBatchSampler
     from mixer.loading.dataloader import MixingDataLoader
+    from mixer.measurements.gradients import GradientStatistics
     from mixer.mixture.clock import Budget
     from mixer.mixture.controller import Mixing
     from mixer.mixture.groups import Grouping
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
         WarmUp,
         Wrapper,
     )
-    from mixer.policies.gradient_statistics import GradientStatistics
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer
     from mixer.trainer.gradient_aggregation import GradientAggregation
     from mixer.trainer.hooks import ForwardResult
@@ -154,7 +154,7 @@ if not TYPE_CHECKING:
             "mixer.mixture.stream": ["Stream"],
             "mixer.models.heads": ["Head"],
             "mixer.models.multi_task": ["MultiTaskConfig", "MultiTaskModel"],
-            "mixer.policies.gradient_statistics": ["GradientStatistics"],
+            "mixer.measurements.gradients": ["GradientStatistics"],
             "mixer.schedules": ["schedules"],
             "mixer.trainer.adaptive_batch_size": ["AdaptiveBatchSizeTrainer"],
             "mixer.trainer.gradient_aggregation": ["GradientAggregation"],

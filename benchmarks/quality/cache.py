@@ -19,14 +19,15 @@ from typing import Any
 
 from benchmarks.quality.policies import AUTO, classes
 from benchmarks.quality.scenarios import Scenario
+from mixer.measurements import Alignment, Branches
 from mixer.policies import Policy, as_policy
 
 PROTOCOL = 3  # to be raised when results of earlier runs do not count any more
 _KEPT = Path(__file__).parent / "results"
 # Modules that measure what a policy needs and are likely to change with it.
 _MEASURED = {
-    "alignment": ("mixer.trainer.observers.targets", "mixer.gradients.metric"),
-    "branches": ("mixer.trainer.observers.branches", "mixer.models.branches", "mixer.policies.shared.mixing_law"),
+    Alignment: ("mixer.trainer.observers.targets", "mixer.gradients.metric"),
+    Branches: ("mixer.trainer.observers.branches", "mixer.models.branches", "mixer.policies.shared.mixing_law"),
 }
 
 
@@ -42,7 +43,7 @@ def modules_of(class_name: str) -> list[str]:
     kinds = [type(policy) for policy in _nested(as_policy(AUTO))] if class_name == AUTO else [classes()[class_name]]
     above = {owner for kind in kinds for owner in kind.__mro__}
     names = {owner.__module__ for owner in above if issubclass(owner, Policy)} - {Policy.__module__}
-    needs = {need for kind in kinds for need in kind.needs}
+    needs = {type(need) for kind in kinds for need in kind.needs}
     return sorted(names | {name for need, measured in _MEASURED.items() if need in needs for name in measured})
 
 

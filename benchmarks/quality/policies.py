@@ -23,6 +23,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from benchmarks.quality.scenarios import Scenario, Size
+from mixer.measurements import EvaluationLoss, Needs, asked
 from mixer.policies import Policy
 from mixer.policies.registry import as_policy, built_in_policies
 
@@ -93,7 +94,7 @@ def settings_of(entry: Entry, scenario: Scenario) -> dict[str, Any]:
     if entry.class_name == AUTO:
         return {}
     policy_class = classes()[entry.class_name]
-    follows_evaluations = "evaluation_loss" in _needs(policy_class, entry.settings)
+    follows_evaluations = bool(asked(_needs(policy_class, entry.settings), EvaluationLoss))
     num_observations = Scenario.num_decisions if follows_evaluations else scenario.num_steps
     parameters = _parameters_of(policy_class)
     by_rule = {
@@ -173,7 +174,7 @@ def _parameters_of(policy_class: type[Policy]) -> dict[str, inspect.Parameter]:
     return found
 
 
-def _needs(policy_class: type[Policy], settings: Mapping[str, Any]) -> frozenset[str]:
+def _needs(policy_class: type[Policy], settings: Mapping[str, Any]) -> Needs:
     """What a policy observes; a setting may change it, but for one that is only known in a run."""
     if {REFERENCE_LOSSES, NUM_SAMPLES} & {value for value in settings.values() if isinstance(value, str)}:
         return policy_class.needs

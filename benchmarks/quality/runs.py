@@ -18,6 +18,7 @@ from benchmarks.quality.cache import Run, write_whole
 from benchmarks.quality.data import PARTS, Splits
 from benchmarks.quality.policies import REFERENCE_LOSSES, UNIFORM, make
 from mixer import MixingTrainer, Objective, Policy
+from mixer.measurements import EvaluationLoss, ExcessLoss, asked
 
 NUM_PLACES = 12  # of the run, at which the objective is taken
 _COURSE_ROWS = 128  # of a target's test part at each place; all of them at the end
@@ -99,11 +100,11 @@ def _run(run: Run, folder: Path, data_dir: Path | None, session: str) -> None:
     policy = None if needs_reference else make(run.class_name, run.settings, num_samples)
     reference: Mapping[str, Any] = {}
     options = {}
-    if policy is None or "excess_loss" in policy.needs:
+    if policy is None or asked(policy.needs, ExcessLoss):
         reference, trained = _reference(run, folder, data_dir, session)
         losses = {name: reference["validation"][name]["loss"] for name in run.scenario.streams}
         policy = policy or make(run.class_name, run.settings, num_samples, losses)
-        if "excess_loss" in policy.needs:
+        if asked(policy.needs, ExcessLoss):
             options["reference_model"] = trained
     model = run.scenario.new_model(run.seed)
     measured = {"reference_seconds": reference.get("cpu_seconds", 0.0), **_train(run, policy, model, parts, options)}
@@ -136,7 +137,7 @@ def _train(
     with tempfile.TemporaryDirectory() as output:
         trainer = MixingTrainer(
             model,
-            scenario.arguments(output, run.seed, "evaluation_loss" in policy.needs),
+            scenario.arguments(output, run.seed, bool(asked(policy.needs, EvaluationLoss))),
             train_dataset={name: parts[name]["train"] for name in scenario.streams},
             eval_dataset={name: own["validation"] for name, own in parts.items()},
             mixing=policy,

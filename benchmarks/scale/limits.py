@@ -60,7 +60,7 @@ def whole_run(num_samples: int = NUM_SAMPLES, batch_size: int = _BATCH_SIZE) -> 
     clock = Clock(batch_size, num_samples, Budget(samples=num_samples))
     mixing, worst = Mixing(Planner(streams, seed=0), Proportional(), clock), 0.0
     while clock.progress < 1.0 and (plan := mixing.next_plan()) is not None:
-        mixing.observe(plan, np.full(len(sizes), np.nan), np.zeros(len(sizes), dtype=np.int64))
+        mixing.observe(plan, np.zeros(len(sizes), dtype=np.int64))
         done = int(mixing.seen.sum())
         off = (abs(int(seen) * num_samples - done * size) for seen, size in zip(mixing.seen, sizes, strict=True))
         worst = max(worst, max(off) / num_samples)

@@ -20,13 +20,14 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.loading.result import StepResult
 from mixer.loading.step import StepCounts
+from mixer.measurements import Gradients, Loss, asked
+from mixer.measurements.gradients import GradientStatistics
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from mixer.policies import ODM, Fixed, LossChange, PiKE, Policy, Smoothed
-from mixer.policies.gradient_statistics import GradientStatistics
 
 NUM_STREAMS, BATCH_SIZE, WORLD_SIZE = 10, 64, 16
 _NUM_TURNS, _NUM_LOST, _NUM_EVENTS = 10, 100, 200
@@ -158,9 +159,9 @@ class LongPlannedRun:
         losses = np.where(plan.counts > 0, 2.0 + (1.0 + mixing.seen / 1e4) ** -0.5, np.nan)
         losses += self._random.normal(0.0, 0.05, NUM_STREAMS)
         policy = mixing.policy
-        is_due = "gradient_variance" in policy.needs and plan.step % policy.interval_steps == 0
+        is_due = any(plan.step % need.interval_steps == 0 for need in asked(policy.needs, Gradients))
         gradients = self._gradients(plan) if is_due else None
-        mixing.observe(plan, losses, tokens, gradients=gradients)
+        mixing.observe(plan, tokens, {Loss: losses, **({} if gradients is None else {Gradients: gradients})})
         sums = np.append(np.nan_to_num(losses) * tokens, np.nansum(losses * tokens) / tokens.sum())
         batch = StepResult(plan, StepCounts(tokens, tokens), torch.from_numpy(sums), 1e-3, 1.0, gradients)
         self._recorder.record(batch)

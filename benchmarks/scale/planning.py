@@ -8,6 +8,7 @@ import numpy as np
 
 from benchmarks.scale.term import BATCH, RANKS, SAMPLES, STREAMS, Term, counted, swept
 from benchmarks.speed.competitors import ROW_LENGTH, LazyRows
+from mixer.measurements import Loss
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.plan import Plan
@@ -73,7 +74,7 @@ def a_plan(num_streams: int, batch_size: int = _BATCH, num_samples: float = 1e13
 
 
 def _observe(mixing: Mixing, plan: Plan) -> None:
-    mixing.observe(plan, np.where(plan.counts > 0, 2.0, np.nan), plan.counts * ROW_LENGTH)
+    mixing.observe(plan, plan.counts * ROW_LENGTH, {Loss: np.where(plan.counts > 0, 2.0, np.nan)})
 
 
 def _planning(mixing: Mixing) -> Callable[[], object]:

@@ -27,6 +27,7 @@ from benchmarks.speed.competitors import (
 from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.loader import MixingLoader
 from mixer.loading.workers import WorkerOptions
+from mixer.measurements import Loss
 from mixer.mixture.plan import Plan
 
 OURS, BY_COLUMNS, THEIRS = "mixer", "mixer, by columns", "DataLoader"
@@ -95,7 +96,7 @@ class MixingSource:
     def next_batch(self) -> Batch:
         """Lets the policy see the last step and gives the next; see `Source.next_batch`."""
         if self._plan is not None:
-            self.mixing.observe(self._plan, self._losses, self._plan.counts * ROW_LENGTH)
+            self.mixing.observe(self._plan, self._plan.counts * ROW_LENGTH, {Loss: self._losses})
         step_batch = self._loader.next_batch()
         assert step_batch is not None, "the streams have no end"
         self._plan = step_batch.plan

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.common import show, spread, write_json
 from mixer.ledger.ledger import Ledger
-from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.measurements.gradients import GradientStatistics
 
 _MEGABYTE = 1e6
 _EVALUATIONS = 100

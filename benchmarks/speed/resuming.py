@@ -15,6 +15,7 @@ from benchmarks.common import rotated, spread
 from benchmarks.speed.competitors import ROW_LENGTH, SHARES, Batch, LazyRows, new_mixing
 from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.loader import MixingLoader
+from mixer.measurements import Loss
 from mixer.mixture.controller import Mixing
 
 OURS, THEIRS = "mixer", "accelerate.skip_first_batches"
@@ -58,7 +59,7 @@ def _states(datasets: Sequence[Any], positions: Sequence[int]) -> Iterator[tuple
         while mixing.seen.sum() + _BATCH_SIZE <= position:
             plan = mixing.next_plan()
             assert plan is not None, "the streams have no end"
-            mixing.observe(plan, np.ones(len(plan.counts)), plan.counts * ROW_LENGTH)
+            mixing.observe(plan, plan.counts * ROW_LENGTH, {Loss: np.ones(len(plan.counts))})
         state = json.dumps(mixing.state_dict())
         yield state, _resume_ours(datasets, state, mixing)["input_ids"]
 
@@ -71,7 +72,7 @@ def _resume_ours(datasets: Sequence[Any], state: str, mixing: Mixing | None = No
     loader = MixingLoader(mixing, datasets, default_data_collator, micro_batches=options, stack_columns=dict)
     step_batch = loader.next_batch()
     assert step_batch is not None, "the streams have no end"
-    mixing.observe(step_batch.plan, np.ones(len(datasets)), step_batch.plan.counts * ROW_LENGTH)
+    mixing.observe(step_batch.plan, step_batch.plan.counts * ROW_LENGTH, {Loss: np.ones(len(datasets))})
     batch: Batch = step_batch.micro_batches[0].inputs
     return batch
 

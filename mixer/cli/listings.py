@@ -7,6 +7,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
 from mixer.cli.command import Command, add_json
+from mixer.measurements import names_of
 from mixer.policies import Policy, Wrapper, policy_classes
 from mixer.policies.registry import cost_of
 from mixer.schedules import Schedule, schedule_classes
@@ -45,4 +46,4 @@ def _row(name: str, rule: type[Policy] | type[Schedule]) -> dict[str, Any]:
     summary = (rule.__doc__ or "").strip().splitlines()[0]
     if issubclass(rule, Wrapper):
         return {"name": name, "needs": "its inner policy's", "costs": "its inner policy's", "summary": summary}
-    return {"name": name, "needs": sorted(rule.needs), "costs": cost_of(rule), "summary": summary}
+    return {"name": name, "needs": names_of(rule.needs), "costs": cost_of(rule), "summary": summary}

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from mixer.distributed.gradient_sync import averaged_parameters
-from mixer.policies.gradient_statistics import signal_and_noise
-from mixer.schedules.base import GradientNoise
+from mixer.measurements.gradient_noise import Noise
+from mixer.measurements.gradients import signal_and_noise
 
 _BLOCK = 2**12  # values summed in float32; a float32 sum of many millions is off by 0.3 %
 
@@ -90,7 +90,7 @@ class RankNoise:
         return torch.cat([squares / (torch.as_tensor(scale, dtype=torch.float64, device=device) ** 2), items])
 
 
-def noise_of_ranks(sums: Sequence[float], world_size: int, num_samples: int | None = None) -> GradientNoise:
+def noise_of_ranks(sums: Sequence[float], world_size: int, num_samples: int | None = None) -> Noise:
     """Separates signal and noise in the ranks' measurements.
 
     Losses are scaled so that the mean of the ranks' gradients `l_r` is that of the batch, `g`: of N items those of rank
@@ -106,14 +106,14 @@ def noise_of_ranks(sums: Sequence[float], world_size: int, num_samples: int | No
 
     Example:
         >>> noise_of_ranks([10.0, 8.0, 2.0, 2.0], 2)  # l = (1, 0) and (3, 0) of an item each, whose mean is (2, 0)
-        GradientNoise(squared_norm=3.0, variance=2.0)
+        Noise(squared_norm=3.0, variance=2.0)
     """
     local_squares, averages, num_items, num_squared = sums
     # All ranks have the same average; the sum makes the estimate equal to the last bit.
     square_of_sum = num_items**2 * averages / world_size
     sum_of_squares = (num_items / world_size) ** 2 * local_squares
     signal, noise = signal_and_noise(square_of_sum, sum_of_squares, num_items, num_squared)
-    return GradientNoise(signal, noise if num_samples is None else noise * num_samples / num_items)
+    return Noise(signal, noise if num_samples is None else noise * num_samples / num_items)
 
 
 def _take(norms: dict[int, Tensor], number: int, parameter: Tensor) -> None:

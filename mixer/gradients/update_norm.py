@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from mixer.distributed.gradient_sync import shards_of
 
 
-class UpdateNorm:
+class StepLength:
     """Measures `||θ_{t+1} - θ_t||` over the trainable parameters between calls of `measure`.
 
     It holds a copy of the trainable parameters, so it doubles their memory (little for adapters). Each call reads them
@@ -22,9 +22,9 @@ class UpdateNorm:
 
     Example:
         >>> model = nn.Linear(2, 1, bias=False)
-        >>> norm = UpdateNorm(model)
+        >>> length = StepLength(model)
         >>> _ = model.weight.data.add_(torch.tensor([[3.0, 4.0]]))
-        >>> round(norm.measure().item(), 4)
+        >>> round(length.measure().item(), 4)
         5.0
     """
 
@@ -34,7 +34,7 @@ class UpdateNorm:
         if sharded is not None:
             raise ValueError(
                 f"model must have whole parameters on every rank, but {sharded} has them in shards, so no rank can "
-                "measure the length of a step: train with DDP, or choose a policy that does not need 'update_norm'."
+                "measure the length of a step: train with DDP, or choose a policy that does not need UpdateNorm."
             )
         if not self._parameters:
             raise ValueError("model has no trainable parameter; unfreeze the parameters to train first.")

@@ -17,7 +17,7 @@ from mixer.gradients.records import cosines_of, rows_of
 from mixer.ledger.intervals import IntervalRows, default_interval
 from mixer.ledger.schemas import COMPARISONS, METRICS, SCHEMAS
 from mixer.ledger.table import Table
-from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.measurements.gradients import GradientStatistics
 from mixer.utils.files import WriteError, at_once, make_folder, read_json, write_json, writing
 
 FORMAT_VERSION = 2  # 1 where every row of a stream is one step
@@ -270,7 +270,7 @@ class Ledger:
             One row a step: step, samples and tokens (so far), epoch, progress (share of the budget), batch_size
             (asked for), total (its samples), learning_rate, learning_rate_factor (what the batch size multiplied it
             by), loss (mean over all items, by which gradients were taken), gradient_norm (before clipping; NaN
-            without) and update_norm (how far it moved the parameters; NaN where no policy needed it).
+            without), and the numbers of `mixer.measurements`, NaN where no policy needed them.
         """
         return self._frame("clock")
 

@@ -13,7 +13,7 @@ from mixer.gradients.records import measurements_in
 from mixer.ledger.decisions import Control, decided_before
 from mixer.ledger.evaluated_losses import recorded_objective
 from mixer.ledger.folder import open_ledger, read_note
-from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.measurements.gradients import GradientStatistics
 from mixer.policies.objective import Objective
 from mixer.utils.arrays import FloatArray, Int64Array
 

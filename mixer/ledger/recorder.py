@@ -14,6 +14,7 @@ from mixer.ledger.decisions import Control, Level, copied, is_same, levels_of, r
 from mixer.ledger.intervals import StreamMeans
 from mixer.ledger.ledger import Ledger
 from mixer.loading.result import StepResult, read_together
+from mixer.measurements import RECORDED, ByStream, Gradients, Results
 from mixer.mixture.controller import Mixing
 from mixer.mixture.weights import mean_tokens
 from mixer.utils.arrays import FloatArray
@@ -122,19 +123,17 @@ class Recorder(HasState):
     def record(
         self,
         result: StepResult,
-        compared: Mapping[str, FloatArray] | None = None,
+        measured: Results | None = None,
         gradient_norm: Tensor | float | None = None,
-        update_norm: float = math.nan,
     ) -> None:
         """Records a step, after the controller has observed it.
 
         Args:
             result: The step.
-            compared: Comparisons of its losses, by column of the ledger's `comparisons`; `None` for none.
+            measured: What was measured, by the class of its request; `None` for nothing.
             gradient_norm: Norm of its gradient before clipping, on any device; `None` if it was not measured.
-            update_norm: Distance by which it moved the parameters; NaN if it was not measured.
         """
-        mixing, epochs = self._mixing, self._mixing.stream_epochs
+        mixing, epochs, measured = self._mixing, self._mixing.stream_epochs, measured or {}
         state: dict[str, NDArray[Any]] = {
             "shares": _shares_in_unit(mixing, result),
             "seen": mixing.seen.copy(),
@@ -158,11 +157,11 @@ class Recorder(HasState):
             "total": plan.total,
             "learning_rate": result.learning_rate,
             "learning_rate_factor": result.learning_rate_factor,
-            "update_norm": update_norm,
+            **{kind.column: measured.get(kind, math.nan) for kind in RECORDED if not issubclass(kind, ByStream)},
         }
         self._waiting.append((result, state, place, gradient_norm))
         self._record_decisions(plan.step)
-        self._record_measured(result, compared or {})
+        self._record_measured(result, measured)
         if self.reads_at_once or len(self._waiting) >= _MAX_WAITING:
             self._write_steps()
 
@@ -274,11 +273,12 @@ class Recorder(HasState):
             rows = rows_of_batch_size(step, mixing.schedule.name, mixing.explain_batch_size())
             self._ledger.record_decision(rows)
 
-    def _record_measured(self, result: StepResult, compared: Mapping[str, FloatArray]) -> None:
-        step, names = result.plan.step, self._mixing.names
-        if result.gradients is not None:
-            self._ledger.record_gradients(step, names, result.gradients)
-            self._gradients = gradient_entries(names, result.gradients)
+    def _record_measured(self, result: StepResult, measured: Results) -> None:
+        step, names, gradients = result.plan.step, self._mixing.names, measured.get(Gradients)
+        compared = {kind.column: measured[kind] for kind in RECORDED if issubclass(kind, ByStream) and kind in measured}
+        if gradients is not None:
+            self._ledger.record_gradients(step, names, gradients)
+            self._gradients = gradient_entries(names, gradients)
         if compared:
             columns: dict[str, NDArray[Any]] = {**compared, "items": result.contents.items}
             self._ledger.record_comparisons(step, names, columns)

@@ -2,6 +2,8 @@
 
 import pyarrow as pa
 
+from mixer.measurements import RECORDED, ByStream
+
 _TYPES = {
     **dict.fromkeys(["stream", "source", "metric", "control", "rule", "term"], pa.string()),
     **dict.fromkeys(["step", "count", "items", "tokens", "seen", "unique", "staleness", "undelivered"], pa.int64()),
@@ -25,11 +27,12 @@ TIMINGS = _schema(
 )
 CLOCK = _schema(
     *("step", "samples", "tokens", "epoch", "progress", "batch_size", "total", "learning_rate"),
-    *("learning_rate_factor", "loss", "gradient_norm", "update_norm"),
+    *("learning_rate_factor", "loss", "gradient_norm"),
+    *(kind.column for kind in RECORDED if not issubclass(kind, ByStream)),
 )
 EVALUATIONS = _schema("step", "stream", "loss")
 METRICS = _schema("step", "stream", "metric", "value")
-COMPARISONS = _schema("step", "stream", "excess_loss", "loss_after")
+COMPARISONS = _schema("step", "stream", *(kind.column for kind in RECORDED if issubclass(kind, ByStream)))
 SCHEMAS = {
     "streams": STREAMS,
     "clock": CLOCK,

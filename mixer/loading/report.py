@@ -7,71 +7,80 @@ from typing import Any, SupportsFloat
 import numpy as np
 import torch
 
+from mixer.measurements import (
+    ByStream,
+    EvaluationLoss,
+    GradientNoise,
+    Gradients,
+    GradientStatistics,
+    Loss,
+    MeanLoss,
+    Measurement,
+    Results,
+)
 from mixer.policies.contract import Policy
-from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.schedules.base import Schedule
 from mixer.utils.arrays import FloatArray
 
 # By name, in order, or one number for a single stream.
-ByStream = Mapping[str, SupportsFloat] | Sequence[SupportsFloat] | FloatArray | SupportsFloat
-# Measurements by stream that are `None` if missing, and all needs of policies by the name of their measurement.
-_OPTIONAL = {"excess_loss": "excess_losses", "loss_after": "losses_after"}
-_MEASUREMENTS = {"loss": "losses", "update_norm": "update_norm", **_OPTIONAL}
+StreamValues = Mapping[str, SupportsFloat] | Sequence[SupportsFloat] | FloatArray | SupportsFloat
 
 
 def make_report(
-    names: Sequence[str],
-    by_stream: Mapping[str, ByStream | None],
-    numbers: Mapping[str, SupportsFloat],
-    gradients: GradientStatistics | None = None,
-) -> dict[str, Any]:
-    """Validates a user's measurements of a batch, named as in `Standalone.observe`.
+    names: Sequence[str], losses: StreamValues | None, loss: SupportsFloat, measured: Results
+) -> dict[type[Measurement[Any]], Any]:
+    """Validates a user's measurements of a batch; those that are not finite count as not measured.
 
-    With a single stream, `loss` and `losses` are the same and either is enough. Losses that are not finite count as
-    not measured, missing tokens as 0.
+    With a single stream, `loss` and `losses` are the same and either is enough.
 
     Args:
         names: Stream names.
-        by_stream: Measurements of each stream, or `None`.
-        numbers: Measurements of the batch, NaN if not measured.
-        gradients: Gradient statistics of the streams.
+        losses: Mean loss of each stream, or `None`.
+        loss: Mean loss of the batch, NaN if not measured.
+        measured: All others, by the class of their request.
 
     Raises:
         ValueError: If values do not match the streams.
         TypeError: If the gradients have the wrong type.
     """
-    report: dict[str, Any] = {name: _number(value) for name, value in numbers.items()}
-    for name, values in by_stream.items():
-        is_missing = values is None and name in _OPTIONAL.values()
-        report[name] = None if is_missing else _by_stream(name, values, names)
-    if len(names) == 1 and by_stream["losses"] is None:
-        report["losses"] = _by_stream("losses", report["loss"], names)
-    elif len(names) == 1 and math.isnan(report["loss"]):
-        report["loss"] = float(report["losses"][0])
-    if not isinstance(gradients, GradientStatistics | None):
+    own, whole = as_numbers("losses", losses, names), as_number(loss)
+    if len(names) == 1 and losses is None:
+        own = as_numbers("losses", whole, names)
+    elif len(names) == 1 and math.isnan(whole):
+        whole = float(own[0])
+    found = {kind: _checked(kind, result, names) for kind, result in measured.items() if result is not None}
+    return {Loss: own, MeanLoss: whole, **found}
+
+
+def _checked(kind: object, result: Any, names: Sequence[str]) -> Any:
+    if not (isinstance(kind, type) and issubclass(kind, Measurement)):
         raise TypeError(
-            f"observe: gradients must be the result of GradientProbe.finish(), got a {type(gradients).__name__}."
+            f"observe: measured has results by the class of a measurement, such as LossAfter, not {kind!r}."
         )
-    if gradients is not None and len(gradients.counts) != len(names):
-        raise ValueError(
-            f"observe: gradients must cover the streams {list(names)}, got {len(gradients.counts)} streams."
+    if issubclass(kind, ByStream):
+        return as_numbers(kind.__name__, result, names)
+    if kind is Gradients and not isinstance(result, GradientStatistics):
+        raise TypeError(
+            f"observe: gradients must be the result of GradientProbe.finish(), got a {type(result).__name__}."
         )
-    return {**report, "gradients": gradients}
+    if kind is Gradients and len(result.counts) != len(names):
+        raise ValueError(f"observe: gradients must cover the streams {list(names)}, got {len(result.counts)} streams.")
+    return as_number(result) if isinstance(result, torch.Tensor) else result
 
 
-def find_missing(report: Mapping[str, Any], step: int, policy: Policy, schedule: Schedule) -> list[str]:
+def find_missing(report: Results, step: int, policy: Policy, schedule: Schedule) -> list[str]:
     """Names the measurements that policy or batch-size schedule need after a step and that a report lacks."""
-    required = {name for need, name in _MEASUREMENTS.items() if need in policy.needs}
-    required |= schedule.needs & {"loss", "gradient_norm", "learning_rate"}
-    missing = {name for name in required if report[name] is None or np.isnan(report[name]).all()}
-    needs_gradients = [
-        not step % control.interval_steps and bool(control.needs & {"gradient", "gradient_variance", "gradient_noise"})
-        for control in (policy, schedule)
-    ]
-    return sorted(missing | ({"gradients"} if any(needs_gradients) and report["gradients"] is None else set()))
+    needs = [need for need in (*policy.needs, *schedule.needs) if not step % (getattr(need, "interval_steps", 0) or 1)]
+    kinds = {Gradients if isinstance(need, GradientNoise) else type(need) for need in needs} - {EvaluationLoss}
+    return sorted(kind.__name__ for kind in kinds if _is_unknown(report.get(kind)))
 
 
-def _by_stream(argument: str, values: ByStream | None, names: Sequence[str]) -> FloatArray:
+def _is_unknown(result: Any) -> bool:
+    return result is None or (isinstance(result, float | np.ndarray) and bool(np.isnan(result).all()))
+
+
+def as_numbers(argument: str, values: StreamValues | None, names: Sequence[str]) -> FloatArray:
+    """Returns a user's numbers of the streams in their order; NaN where there is none, and 0 for tokens."""
     missing = 0.0 if argument == "tokens" else math.nan
     if isinstance(values, torch.Tensor):
         values = values.tolist()
@@ -81,16 +90,16 @@ def _by_stream(argument: str, values: ByStream | None, names: Sequence[str]) -> 
         if unknown:
             raise ValueError(f"observe: {argument} has {unknown}, but the streams are {list(names)}.")
         values = [by_name.get(name, missing) for name in names]
-    numbers = [_number(value) for value in values] if isinstance(values, Sequence | np.ndarray) else [_number(values)]
+    numbers = (
+        [as_number(value) for value in values] if isinstance(values, Sequence | np.ndarray) else [as_number(values)]
+    )
     if len(numbers) != len(names):
         raise ValueError(f"observe: {argument} must have one number for each of {list(names)}, got {len(numbers)}.")
     result = np.array(numbers)
-    if argument == "tokens":
-        return result.astype(np.int64)
     result[~np.isfinite(result)] = math.nan
     return result
 
 
-def _number(value: SupportsFloat) -> float:
+def as_number(value: SupportsFloat) -> float:
     """Converts a model's loss: torch warns if `float` is called on a tensor that requires grad."""
     return float(value.item() if isinstance(value, torch.Tensor) else value)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from mixer.loading.step import StepCounts
 from mixer.mixture.plan import Plan
-from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.device import to_host
 
@@ -25,7 +24,6 @@ class StepResult:
             all items by the loss that was back-propagated (before loss weights).
         learning_rate: The learning rate of its optimizer step, of the first group of parameters.
         learning_rate_factor: Factor of the batch size on it.
-        gradients: The measurement of the streams' gradients, if there was one.
         item_factors: `[num_streams]`: weight of a stream's item in that mean loss; `None` if all are one.
         measured: bool `[num_streams]`: streams with measured losses; `None` for all.
     """
@@ -35,7 +33,6 @@ class StepResult:
     loss_sums: Tensor
     learning_rate: float
     learning_rate_factor: float
-    gradients: GradientStatistics | None = None
     item_factors: FloatArray | None = None
     measured: BoolArray | None = None
 

@@ -10,7 +10,7 @@ import numpy as np
 from transformers.utils import logging
 
 from mixer.loading.build import resolve_policy
-from mixer.loading.report import ByStream, find_missing, make_report
+from mixer.loading.report import StreamValues, as_number, as_numbers, find_missing, make_report
 from mixer.loading.standalone_options import (
     BatchSizeLike,
     MixingLike,
@@ -19,6 +19,7 @@ from mixer.loading.standalone_options import (
     resolve_size,
     resolve_streams,
 )
+from mixer.measurements import GradientNorm, Gradients, GradientStatistics, LearningRate, Results
 from mixer.mixture.amounts import amounts_of, budget_of, check_amounts
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
@@ -28,7 +29,6 @@ from mixer.mixture.planner import Planner
 from mixer.mixture.resolve import check_epochs, resolve_epoch_size
 from mixer.mixture.stream import combine, total_samples
 from mixer.policies.contract import Policy, Weights
-from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.utils.arrays import Int64Array
 
 logger = logging.get_logger(__name__)
@@ -182,16 +182,14 @@ class Standalone:
 
     def observe(
         self,
-        losses: ByStream | None = None,
+        losses: StreamValues | None = None,
         *,
         loss: SupportsFloat = math.nan,
-        tokens: ByStream | None = None,
+        tokens: StreamValues | None = None,
         gradient_norm: SupportsFloat = math.nan,
         learning_rate: SupportsFloat = math.nan,
         gradients: GradientStatistics | None = None,
-        update_norm: SupportsFloat = math.nan,
-        excess_losses: ByStream | None = None,
-        losses_after: ByStream | None = None,
+        measured: Results | None = None,
     ) -> None:
         """Reports measurements of the last batch, for adaptive policies and schedules.
 
@@ -206,26 +204,25 @@ class Standalone:
             gradient_norm: Norm of the gradient before clipping.
             learning_rate: Factor of the learning-rate schedule for the next batch, 1 at its peak.
             gradients: Result of a `GradientProbe`, for policies or schedules that need gradients.
-            update_norm: Norm of the parameter change by the optimizer step, as measured by
-                `mixer.gradients.update_norm.UpdateNorm`.
-            excess_losses: Mean excess loss per item of each stream over a reference model, clipped at 0 per item, by
-                name or in order.
-            losses_after: Mean loss of each stream on the same samples after the optimizer step, likewise.
+            measured: What else was measured, by its class in `mixer.measurements`: `{LossAfter: {"math": 1.5}}`, with
+                numbers of streams by name or in order.
 
         Raises:
             RuntimeError: If no batch waits for a report.
             ValueError: If the values do not match the streams, or required tokens are missing.
-            TypeError: If the gradients have the wrong type.
+            TypeError: If the gradients have the wrong type, or something is measured that is no measurement.
         """
         if self._uncounted is None:
             raise RuntimeError(
                 "observe: no batch waits for a report. Report each batch once, before the next batch or the state is "
                 "requested."
             )
-        by_stream = {"losses": losses, "tokens": tokens, "excess_losses": excess_losses, "losses_after": losses_after}
-        numbers = {"loss": loss, "gradient_norm": gradient_norm, "update_norm": update_norm}
-        numbers["learning_rate"] = learning_rate
-        self._count(self._uncounted, make_report(self.mixing.names, by_stream, numbers, gradients))
+        names, rate = self.mixing.names, as_number(learning_rate)
+        known = {GradientNorm: as_number(gradient_norm), Gradients: gradients, **(measured or {})}
+        report = make_report(names, losses, loss, known)
+        if not math.isnan(rate):
+            report[LearningRate] = lambda _position: rate
+        self._count(self._uncounted, as_numbers("tokens", tokens, names).astype(np.int64), report)
 
     # ---- State ----
 
@@ -275,10 +272,10 @@ class Standalone:
         if self._uncounted is not None:
             self.observe()
 
-    def _count(self, plan: Plan, report: dict[str, Any]) -> None:
+    def _count(self, plan: Plan, tokens: Int64Array, report: Results) -> None:
         mixing = self.mixing
         try:
-            mixing.check_tokens(plan, report["tokens"])
+            mixing.check_tokens(plan, tokens)
         except ValueError as error:
             raise ValueError(f"{error} Report them after each batch: observe(tokens=...).") from None
         missing = find_missing(report, plan.step, mixing.policy, mixing.schedule)
@@ -288,4 +285,4 @@ class Standalone:
         self._uncounted = None
         for follow in self._followers:
             follow(plan)
-        mixing.observe(plan, **{**report, "learning_rate": lambda _position: report["learning_rate"]})
+        mixing.observe(plan, tokens, report)

@@ -8,6 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from mixer.measurements import (
+    EvaluationLoss,
+    GradientNoise,
+    Gradients,
+    GradientStatistics,
+    LearningRate,
+    Loss,
+    Noise,
+    Rates,
+    Results,
+)
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Clock
 from mixer.mixture.loss_units import LossUnits
@@ -15,18 +26,15 @@ from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import describe
 from mixer.mixture.weights import MixtureWeights
-from mixer.policies.branches import BranchStatistics
 from mixer.policies.contract import Decision, Observation, Policy, Terms, Weights
-from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.policies.objective import Objective, TargetStatistics
-from mixer.schedules.base import BatchObservation, GradientNoise, Schedule
+from mixer.policies.objective import Objective
+from mixer.schedules.base import BatchObservation, Schedule
 from mixer.schedules.constant import Constant
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.files import other_version
 from mixer.utils.validation import MOST_COUNT, refusing_damage, whole_number
 
 FORMAT_VERSION = 2
-_LOSSES = ("losses", "evaluation_losses", "excess_losses", "losses_after")
 
 
 class Mixing:
@@ -307,7 +315,7 @@ class Mixing:
         users = {
             "unit='tokens'": self.policy.unit == "tokens",
             "A budget in tokens": self.clock.budget.tokens is not None,
-            f"batch_size={self.schedule.name}": "tokens" in self.schedule.needs,
+            f"batch_size={self.schedule.name}": self.schedule.unit == "tokens",
         }
         user = next((user for user, counts_tokens in users.items() if counts_tokens), None)
         lacking = [self.planner.streams[number] for number in np.flatnonzero(has_samples & (tokens == 0))]
@@ -318,41 +326,18 @@ class Mixing:
             raise ValueError(f"{user} needs token counts, but samples of {names} have no tokens and no mask.")
 
     def observe(
-        self,
-        plan: Plan,
-        losses: FloatArray,
-        tokens: Int64Array,
-        loss: float = math.nan,
-        gradient_norm: float = math.nan,
-        learning_rate: Callable[[float], float] | None = None,
-        noise: GradientNoise | None = None,
-        gradients: GradientStatistics | None = None,
-        update_norm: float = math.nan,
-        excess_losses: FloatArray | None = None,
-        losses_after: FloatArray | None = None,
-        targets: TargetStatistics | None = None,
-        branches: BranchStatistics | None = None,
-        skipped: Int64Array | None = None,
+        self, plan: Plan, tokens: Int64Array, measured: Results | None = None, skipped: Int64Array | None = None
     ) -> None:
         """Counts a step and lets policy and batch-size schedule decide on the next one.
 
         Args:
             plan: Plan of the step.
-            losses: `[num_streams]`: mean loss per item, NaN if there is none.
-            tokens: int64 `[num_streams]`: tokens of the step.
-            loss: Mean loss per item over all streams, for schedules that need it.
-            gradient_norm: Norm of the gradient before clipping, likewise.
-            learning_rate: Returns the factor of the learning-rate schedule at a position, likewise.
-            noise: Gradient noise, likewise; `None` uses that of `gradients`.
-            gradients: Gradient statistics of the streams, for policies that need them; `None` if not measured.
-            update_norm: Norm of the parameter change by the step, likewise.
-            excess_losses: `[num_streams]`: mean excess loss per item over a reference model, likewise.
-            losses_after: `[num_streams]`: mean loss per item after the optimizer step, likewise.
-            targets: Measurements of the objective's targets, likewise.
-            branches: Losses of branches of the model, likewise.
+            tokens: int64 `[num_streams]`: its tokens.
+            measured: What was measured, by the class of its request, for policies and schedules that need it; for
+                `LearningRate` a function that gives the factor at a position.
             skipped: int64 `[num_streams]`: samples skipped because they could not be loaded; `None` for none.
         """
-        position_before = self.clock.schedule_position
+        position, measured = self.clock.schedule_position, dict(measured or {})
         self.end_step(plan.clocked(plan.counts), plan.clocked(tokens))
         if self.schedule.unit == "epochs":
             self.drop_rest()
@@ -360,25 +345,20 @@ class Mixing:
         self.planner.count_tokens(self.num_tokens)
         if skipped is not None:
             self.skipped += skipped
+        if measured.get(GradientNoise) is None and (noise := _noise_of(measured.get(Gradients))) is not None:
+            measured[GradientNoise] = noise
+        if LearningRate in measured:
+            rate: Callable[[float], float] = measured[LearningRate]
+            measured[LearningRate] = Rates(rate(self.clock.schedule_position), rate(position))
         if not self._batch_size.is_constant:
-            self._update_batch_size(
-                batch_size=plan.batch_size,
-                loss=loss,
-                gradient_norm=gradient_norm,
-                learning_rate=math.nan if learning_rate is None else learning_rate(self.clock.schedule_position),
-                last_learning_rate=math.nan if learning_rate is None else learning_rate(position_before),
-                noise=_noise_of(gradients) if noise is None else noise,
-            )
+            self._update_batch_size(plan, measured)
         self.drop_rest()
         if self.policy.is_static:
             self._weights.num_observed = self.clock.step
             return
-        by_stream = {"losses": losses, "excess_losses": excess_losses, "losses_after": losses_after, "tokens": tokens}
-        self._update_weights(
-            plan, **by_stream, gradients=gradients, update_norm=update_norm, targets=targets, branches=branches
-        )
+        self._update_weights(plan, tokens, measured)
 
-    def _update_batch_size(self, **measured: Any) -> None:
+    def _update_batch_size(self, plan: Plan, measured: Results) -> None:
         clock = self.clock
         seen = BatchObservation(
             step=clock.step,
@@ -386,28 +366,33 @@ class Mixing:
             num_epochs_done=clock.num_epochs_done,
             num_samples=clock.num_samples,
             num_tokens=clock.num_tokens,
-            **measured,
+            batch_size=plan.batch_size,
+            measured=measured,
         )
         self._batch_size.update(seen)
         clock.resize(self._batch_size.value)
 
-    def _update_weights(self, plan: Plan, **measured: Any) -> None:
+    def _update_weights(self, plan: Plan, tokens: Int64Array, measured: Results) -> None:
         lengths = self._weights.tokens_per_sample(self.seen, self.num_tokens)
-        measured["evaluation_losses"] = self._weights.take_evaluation_losses()
+        if (evaluated := self._weights.take_evaluation_losses()) is not None:
+            measured = {**measured, EvaluationLoss: evaluated}
         if self.loss_units is not None:
-            self.loss_units.take(measured["losses"])
-            measured |= {name: self.loss_units.measure(measured[name]) for name in _LOSSES}
+            if Loss in measured:
+                self.loss_units.take(measured[Loss])
+            in_units = {kind: self.loss_units.measure(losses) for kind, losses in measured.items() if kind.is_loss}
+            measured = {**measured, **in_units}
         observation = Observation(
             step=self.clock.step,
             progress=self.clock.progress,
             weights=plan.policy_weights,
             counts=plan.counts,
+            tokens=tokens,
             seen=self.seen.copy(),
             shares=plan.weights.copy() if lengths is None else plan.weights * lengths / (plan.weights @ lengths),
             batch_size=plan.batch_size,
             active=self.planner.active(self.clock.progress),
             tokens_per_sample=lengths,
-            **measured,
+            measured=measured,
         )
         self._weights.update(observation, self.clock.step)
 
@@ -485,8 +470,8 @@ class Mixing:
         return np.array([by_name.get(name, 0) for name in self.names], dtype=np.int64)
 
 
-def _noise_of(gradients: GradientStatistics | None) -> GradientNoise | None:
-    noise = GradientNoise(*gradients.noise) if gradients is not None else None
+def _noise_of(gradients: GradientStatistics | None) -> Noise | None:
+    noise = None if gradients is None else Noise(*gradients.noise)
     is_known = noise is not None and math.isfinite(noise.squared_norm) and math.isfinite(noise.variance)
     return noise if is_known else None
 

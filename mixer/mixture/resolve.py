@@ -7,32 +7,17 @@ import numpy as np
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
+from mixer.measurements import Branches, EvaluationLoss, GradientNoise, asked, check_requests, required
 from mixer.mixture.clock import Budget
 from mixer.mixture.learning_rate import check_scheduler
 from mixer.mixture.stream import Stream, is_dataset
 from mixer.policies.contract import Mixture, Policy
-from mixer.policies.objective import STEERING, Objective
+from mixer.policies.objective import Objective
 from mixer.schedules.base import Schedule
 
 logger = logging.get_logger(__name__)
 
 _MANY_STREAMS = 16  # above, separate micro-batches per stream are costly enough for a warning
-
-OBSERVABLE = frozenset(
-    {
-        "loss",
-        "evaluation_loss",
-        "first_evaluation",
-        "excess_loss",
-        "loss_after",
-        "gradient",
-        "gradient_variance",
-        "update_norm",
-        "alignment",
-        "branches",
-    }
-)
-OBSERVABLE_BY_SCHEDULE = frozenset({"loss", "gradient_norm", "learning_rate", "tokens", "gradient_noise"})
 
 
 def check_micro_batch(max_samples: int | None, max_tokens: int | None) -> None:
@@ -131,7 +116,7 @@ def check_needs(
     eval_dataset: Any,
     objective: Objective | None = None,
 ) -> None:
-    """Refuses a policy with needs that this run does not observe.
+    """Refuses a policy that needs what this run lacks.
 
     Args:
         policy: Policy.
@@ -141,11 +126,12 @@ def check_needs(
         objective: What the run is to lower, or `None`.
 
     Raises:
-        ValueError: If the policy has unknown needs, or needs evaluation losses or an objective that are missing.
+        ValueError: If the policy needs evaluation losses or an objective that are missing.
+        TypeError: If its needs are no measurements.
     """
     name = type(policy).__name__
-    _check_observable(f"Policy {name}", policy.needs, OBSERVABLE)
-    if policy.needs & STEERING and objective is None:
+    check_requests(f"Policy {name}", policy.needs)
+    if "objective" in required(policy.needs) and objective is None:
         raise ValueError(
             f"Policy {name} needs an objective: set objective to the names of the evaluation sets that the run is for, "
             f"'average' or 'worst' (of all sets), or an Objective. (mixing='auto' is Safeguard(MarginalValue()).)"
@@ -157,7 +143,7 @@ def check_needs(
             "MarginalValue act on them.",
             *(policy.name, dict(objective.bounds)),
         )
-    if "evaluation_loss" in policy.needs:
+    if "evaluations" in required(policy.needs):
         _check_evaluated(policy, streams, args, eval_dataset)
 
 
@@ -172,7 +158,7 @@ def _check_evaluated(policy: Policy, streams: Sequence[Stream], args: TrainingAr
         )
     if args.eval_strategy == "no":
         raise ValueError(f"Policy {name} needs evaluation losses: set eval_strategy to 'steps' or 'epoch'.")
-    if "first_evaluation" in policy.needs and not args.eval_on_start:
+    if not args.eval_on_start and any(need.before_first_step for need in asked(policy.needs, EvaluationLoss)):
         raise ValueError(
             f"Policy {name} compares losses with those before the first step: set eval_on_start=True in the training "
             f"arguments."
@@ -181,7 +167,8 @@ def _check_evaluated(policy: Policy, streams: Sequence[Stream], args: TrainingAr
 
 def _check_measured(policy: Policy, streams: Sequence[Stream], args: TrainingArguments) -> None:
     """Refuses branches that cannot be trained."""
-    if "branches" not in policy.needs:
+    branches = asked(policy.needs, Branches)
+    if not branches:
         return
     num_measured = sum(not (stream.is_iterable or stream.is_memory) for stream in streams)
     if num_measured < 2:
@@ -189,16 +176,11 @@ def _check_measured(policy: Policy, streams: Sequence[Stream], args: TrainingArg
             f"Policy {policy.name} compares trainings on single streams, and needs two or more that are neither "
             f"iterable nor a memory; there {'is' if num_measured == 1 else 'are'} {num_measured}."
         )
-    if policy.branch_plan.adapter_rank and args.torch_compile:
+    if branches[0].adapter_rank and args.torch_compile:
         raise ValueError(
-            f"Policy {policy.name}: adapter_rank={policy.branch_plan.adapter_rank} adds adapters by hooks, which a "
+            f"Policy {policy.name}: adapter_rank={branches[0].adapter_rank} adds adapters by hooks, which a "
             "compiled model does not call. Use adapter_rank=0, or torch_compile=False."
         )
-
-
-def _check_observable(rule: str, needs: frozenset[str], observable: frozenset[str]) -> None:
-    if not needs <= observable:
-        raise ValueError(f"{rule} needs {sorted(needs - observable)}, but a run only observes {sorted(observable)}.")
 
 
 def check_samples(policy: Policy, num_streams: int, batch_size: int) -> None:
@@ -244,16 +226,17 @@ def check_own_weights(policy: Policy, mixture: Mixture, weights: Mapping[str, fl
 
 
 def check_schedule(schedule: Schedule, scheduler: Any) -> None:
-    """Refuses a batch-size schedule with needs that a run does not observe.
+    """Refuses a batch-size schedule that the learning rate cannot follow, or whose needs are no measurements.
 
     Args:
         schedule: Batch-size schedule.
         scheduler: The user's own learning-rate schedule, or `None` for one created by the Trainer.
 
     Raises:
-        ValueError: If it has unknown needs, or the learning rate cannot follow the batch size.
+        ValueError: If the learning rate cannot follow the batch size.
+        TypeError: If its needs are no measurements.
     """
-    _check_observable(f"batch_size={schedule.name}", schedule.needs, OBSERVABLE_BY_SCHEDULE)
+    check_requests(f"batch_size={schedule.name}", schedule.needs)
     if not schedule.is_constant:
         check_scheduler(scheduler)
 
@@ -268,7 +251,7 @@ def check_gradient_noise(trainer: Trainer, schedule: Schedule) -> None:
     Raises:
         ValueError: If ranks average gradients at each micro-batch.
     """
-    if "gradient_noise" not in schedule.needs:
+    if not asked(schedule.needs, GradientNoise):
         return
     if trainer.args.world_size > 1 and trainer.accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False):
         raise ValueError(

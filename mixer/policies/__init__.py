@@ -19,7 +19,7 @@ from mixer.policies.group_dro import GroupDRO
 from mixer.policies.hold import Hold
 from mixer.policies.loss_change import LossChange
 from mixer.policies.marginal_value import MarginalValue
-from mixer.policies.objective import Objective, TargetStatistics
+from mixer.policies.objective import Objective
 from mixer.policies.odm import ODM
 from mixer.policies.op_mix import OPMix
 from mixer.policies.overfit_guard import OverfitGuard
@@ -76,7 +76,6 @@ __all__ = [
     "Smoothed",
     "StaticPolicy",
     "TargetLoss",
-    "TargetStatistics",
     "Temperature",
     "TrustRegion",
     "UniMax",

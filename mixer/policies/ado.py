@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from mixer.measurements import Loss
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
 from mixer.policies.shared.loss_history import LossHistory
 from mixer.policies.shared.ranges import check_count, check_range
@@ -55,7 +56,7 @@ class ADO(PolicyWithOptions):
 
     _remembered = ("_history", "_credit", "_mean", "_amounts")
 
-    needs = frozenset({"loss"})
+    needs = (Loss(),)
     compares_losses = True
     own_cost = "fits on the CPU"
 
@@ -120,7 +121,7 @@ class ADO(PolicyWithOptions):
         self._credit = np.where(waited, self._credit, credit)
         self._amounts = self._amounts + amounts
         if observation.step > self.num_ignored_steps:
-            self._history.take(self._amounts_of_laws(), observation.losses)
+            self._history.take(self._amounts_of_laws(), observation.by_stream(Loss))
 
     def _amounts_of_laws(self) -> FloatArray:
         return self._amounts if self.form == "paper" else np.full(len(self._amounts), self._amounts.sum())

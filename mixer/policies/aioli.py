@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from mixer.measurements import EvaluationLoss, Loss, Needs
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.shared.probe_round import ProbeRound, normalised
 from mixer.policies.shared.ranges import check_count, check_range
@@ -58,7 +59,7 @@ class Aioli(PolicyWithOptions):
 
     _remembered = ("_weights", "_num_steps", "_is_warm_up", "_course", "_base")
 
-    needs = frozenset({"loss"})
+    needs = Needs((Loss(),))
     compares_losses = True
     own_cost = "some of the steps are probes"
     plans_probes = True
@@ -75,7 +76,7 @@ class Aioli(PolicyWithOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.loss == "evaluation":
-            self.needs = frozenset({"evaluation_loss"})
+            self.needs = (EvaluationLoss(),)
             return
         check_count("probe_steps", self.probe_steps, 2, "a slope of training losses needs two")
         if self.probe_share == 1.0:
@@ -100,9 +101,9 @@ class Aioli(PolicyWithOptions):
     def update(self, observation: Observation) -> Decision:
         """Records the last step, and ends its phase when it is due; see `Policy.update`."""
         self._num_steps += 1
-        evaluation = observation.evaluation_losses if self.loss == "evaluation" else None
+        evaluation = observation[EvaluationLoss] if self.loss == "evaluation" else None
         if not self._round.is_over and self.loss == "train":
-            self._course = np.vstack([self._course, bounded(observation.losses)])
+            self._course = np.vstack([self._course, bounded(observation.by_stream(Loss))])
         if self._num_steps >= self._length() and (self.loss == "train" or evaluation is not None):
             self._end_phase(evaluation, observation.is_active)
         return self._decide(observation.is_active)

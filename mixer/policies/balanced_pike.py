@@ -5,6 +5,7 @@ from typing import Literal, TypedDict, Unpack
 
 import numpy as np
 
+from mixer.measurements import Gradients, Loss
 from mixer.policies.contract import Decision, Mixture, Observation, Unit
 from mixer.policies.pike import PiKE
 from mixer.policies.shared.decisions import with_mean_one
@@ -57,7 +58,7 @@ class BalancedPiKE(PiKE):
 
     _remembered = ("_losses",)
 
-    needs = frozenset({"gradient_variance", "loss"})
+    needs = (Gradients(variance=True), Loss())
     compares_losses = True
 
     def __init__(
@@ -80,7 +81,7 @@ class BalancedPiKE(PiKE):
 
     def update(self, observation: Observation) -> Decision:
         """Updates the average losses, then as `PiKE`; see `Policy.update`."""
-        self._losses.take(observation.losses)
+        self._losses.take(observation.by_stream(Loss))
         return self._with_loss_weights(super().update(observation), observation.is_active)
 
     def _with_loss_weights(self, decision: Decision, active: BoolArray) -> Decision:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import numpy as np
 
+from mixer.measurements import EvaluationLoss
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.shared.decisions import ActsOn, decide
 from mixer.policies.shared.ranges import check_count, check_range
@@ -56,7 +57,7 @@ class CoBa(PolicyWithOptions):
 
     _remembered = ("_first", "_steps", "_ratios", "_slopes", "_max_slopes", "_num_evaluations", "_factors")
 
-    needs = frozenset({"evaluation_loss"})
+    needs = (EvaluationLoss(),)
 
     window: Annotated[int, check_count, 2, "a slope needs two evaluations, the public code's is 2 to 5 warm-ups"] = 20
     num_warmup_evaluations: Annotated[int, check_count, 2, "a slope needs two evaluations"] = 5
@@ -80,8 +81,8 @@ class CoBa(PolicyWithOptions):
     def update(self, observation: Observation) -> Decision:
         """Records new evaluation losses and computes new weights; see `Policy.update`."""
         active = observation.is_active
-        if observation.evaluation_losses is not None:
-            self._take(observation.evaluation_losses, observation.step)
+        if (losses := observation[EvaluationLoss]) is not None:
+            self._take(losses, observation.step)
             if self._num_evaluations >= self.num_warmup_evaluations:
                 self._weigh(active & (self._own > 0))
         return decide(self._factors, self._own, active, self.acts_on)

@@ -8,9 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from mixer.policies.branches import BranchPlan, BranchStatistics
-from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.policies.objective import Objective, TargetStatistics
+from mixer.measurements.measurement import Measurement, Needs, Observed, at_interval
+from mixer.policies.objective import Objective
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.options import check_options
 from mixer.utils.recorded_arguments import KeepsArguments
@@ -52,8 +51,10 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class Observation:
-    """Measurements of a step, from which a policy decides on the next one.
+class Observation(Observed):
+    """What a step has shown, from which a policy decides on the next one.
+
+    What the policy asked for in `needs` is read by the class of the request: `observation[Loss]`.
 
     Args:
         step: Number of completed steps: the index of the step that is decided on.
@@ -62,29 +63,17 @@ class Observation:
         counts: int64 `[num_streams]`: samples of each stream in the last step.
         tokens: int64 `[num_streams]`: tokens of each stream in the last step; 0 for data without tokens.
         seen: int64 `[num_streams]`: samples of each stream so far.
-        losses: `[num_streams]`: mean loss per item in the last step; NaN without a sample or a finite loss, and for a
-            policy that does not need `"loss"`.
-        evaluation_losses: `[num_streams]`: losses of an evaluation since the last observation, NaN for a stream without
-            one; `None` without an evaluation.
-        gradients: Gradient statistics of the last step, if they were measured.
         shares: `[num_streams]`: the effective weights of the last step, 0 for absent streams, in the unit of `weights`;
             `None` if unknown.
         batch_size: Planned samples of the last step, which may have had fewer at the end of an epoch; `None` for the
             actual number.
-        excess_losses: `[num_streams]`: mean per item in the last step of the loss above that of a reference model on
-            the same item, 0 if it is below; NaN without a value, `None` if not measured.
-        losses_after: `[num_streams]`: mean loss per item of the last step's own samples after the optimizer step; NaN
-            without a value, `None` if not measured.
-        update_norm: `||θ_{t+1} - θ_t||`: distance that the last step moved the trainable parameters; NaN if not
-            measured.
         active: bool `[num_streams]`: streams that can provide a sample in the next step: they have started, have not
             ended, and neither they nor their groups are used up; a replay buffer needs an entry. This is independent of
             weights: a stream of weight 0 may be active, and so may one with samples on top of the batch size. `None`
             for all. For the streams of the last step, see `counts`.
         tokens_per_sample: `[num_streams]`: mean length of each stream so far, that of the others for a stream without
             tokens, to convert shares of tokens to shares of samples; `None` if weights are shares of samples.
-        targets: Measurements of the objective's targets after the last step, if they were taken.
-        branches: Losses of branches of the model after the last step, if it was branched.
+        measured: Results by the class of their request.
     """
 
     step: int
@@ -93,23 +82,20 @@ class Observation:
     counts: Int64Array
     tokens: Int64Array
     seen: Int64Array
-    losses: FloatArray
-    evaluation_losses: FloatArray | None = None
-    gradients: GradientStatistics | None = None
     shares: FloatArray | None = None
     batch_size: int | None = None
-    excess_losses: FloatArray | None = None
-    losses_after: FloatArray | None = None
-    update_norm: float = float("nan")
     active: BoolArray | None = None
     tokens_per_sample: FloatArray | None = None
-    targets: TargetStatistics | None = None
-    branches: BranchStatistics | None = None
 
     @property
     def is_active(self) -> BoolArray:
         """Streams that can provide a sample in the next step, bool `[num_streams]`."""
         return np.ones(len(self.weights), dtype=np.bool_) if self.active is None else self.active
+
+    def by_stream(self, kind: type[Measurement[FloatArray]]) -> FloatArray:
+        """The result of a request for a number of each stream, `[num_streams]`; NaN where nothing was measured."""
+        result = self[kind]
+        return np.full(len(self.weights), np.nan) if result is None else result
 
 
 @dataclass(frozen=True)
@@ -152,24 +138,15 @@ class Decision:
 class Policy(KeepsArguments, HasState, ABC):
     """Base class of mixing policies.
 
-    A policy knows no model, trainer, file or global random state, only K numbers at a time. A subclass lists its
-    observations in `needs`: `"loss"` (training losses), `"evaluation_loss"`, `"first_evaluation"` (one before the first
-    step), `"gradient"` (per-stream gradients after
-    every `interval_steps` steps), `"gradient_variance"` (the same with their variance, at a higher cost),
-    `"excess_loss"` (training losses above those of the trainer's reference model), `"loss_after"` (training losses once
-    more after each optimizer step), `"update_norm"` (length of each step in parameter space), `"alignment"` (how well
-    the streams' gradients fit those of the objective's targets, every so often) or `"branches"` (losses of the targets
-    after short trainings on each stream).
+    A policy knows no model, trainer, file or global random state, only K numbers at a time. A subclass lists what must
+    be measured for it in `needs`, such as `(Loss(), Gradients(variance=True, interval_steps=20))`: requests of
+    `mixer.measurements`, or of your own. It may set `needs` in its constructor too.
 
     Further class attributes: `is_static` for a policy that never changes its first decision, `min_samples` for the
     samples of each stream that a batch should have, `plans_probes` for a policy that tries mixtures to measure their
-    effect (most wrappers refuse it), `own_cost` for its cost besides the observations, in words, and for
-    `"alignment"`: `alignment_metric` (gradients are compared in the metric of the optimizer, or plain) and
-    `alignment_interval_steps` (steps between regular measurements; 0 chooses the interval by its cost) and
-    `joins_targets` (the gradient of the whole objective will do where it is an average without bounds). For
-    `"branches"`, `branch_plan` says when and how. `holds_bounds` is for a policy that acts on the objective's bounds,
-    `compares_losses` for one that compares losses between streams: it sees them in the units that the trainer's option
-    `loss_units` names.
+    effect (most wrappers refuse it), `own_cost` for its cost besides the measurements, in words, `holds_bounds` for a
+    policy that acts on the objective's bounds, and `compares_losses` for one that compares losses between streams: it
+    sees them in the units that the trainer's option `loss_units` names.
 
     Args:
         unit: Whether the weights are shares of samples or of tokens.
@@ -180,16 +157,11 @@ class Policy(KeepsArguments, HasState, ABC):
 
     _state_name = "policy state"
 
-    needs: frozenset[str] = frozenset()
+    needs: Needs = ()
     is_static: bool = False
-    interval_steps: int = 1
     min_samples: int = 0
     plans_probes: bool = False
     own_cost: str = ""
-    alignment_metric: Literal["optimizer", "plain"] = "optimizer"
-    alignment_interval_steps: int = 0
-    joins_targets: bool = False
-    branch_plan: BranchPlan = BranchPlan()
     holds_bounds: bool = False
     compares_losses: bool = False
 
@@ -240,13 +212,17 @@ class Policy(KeepsArguments, HasState, ABC):
 
 @dataclass(eq=False, repr=False)
 class PolicyWithOptions(Policy):
-    """Base class of the policies of this package, which declare their arguments; see `check_options`."""
+    """Base class of the policies of this package, which declare their arguments; see `check_options`.
+
+    An argument `interval_steps` is the interval of what is measured.
+    """
 
     unit: Unit = field(default="samples", kw_only=True)
 
     def __post_init__(self) -> None:
         super().__init__(unit=self.unit)
         check_options(self)
+        self.needs = at_interval(self.needs, self)
 
 
 class Wrapped(NamedTuple):

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
+from mixer.measurements import Alignment, Worth
 from mixer.policies.contract import Decision, Mixture
-from mixer.policies.objective import Worth
 from mixer.policies.shared.alignment_policy import AlignmentInterval, AlignmentPolicy
 from mixer.policies.shared.exponentiated import exponentiated_step
 from mixer.policies.shared.ranges import check_range
@@ -40,7 +40,7 @@ class DGA(AlignmentPolicy):
 
     _remembered = ("_alphas",)
 
-    alignment_metric = "plain"
+    needs = (Alignment(metric="plain", joined=True),)
 
     rate: Annotated[float, check_range, 0, math.inf, "1 is usual with scale_free"] = 1.0
     average: Annotated[float, check_range, 1e-6, 1, "1 takes each new vector itself"] = 0.5

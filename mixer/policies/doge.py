@@ -6,8 +6,9 @@ from typing import Annotated
 
 import numpy as np
 
+from mixer.measurements import Gradients, Needs
 from mixer.policies.shared.exponentiated import exponentiated_step
-from mixer.policies.shared.gradient_policy import Gradients, scaled_to_one
+from mixer.policies.shared.gradient_policy import KnownGradients, scaled_to_one
 from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.targeted import TargetedPolicy, TargetsOrObjective
 from mixer.policies.shared.targets import among
@@ -51,7 +52,7 @@ class DoGE(TargetedPolicy):
         ValueError: If a value is outside its range; at the start of the run if a target is no stream.
     """
 
-    needs = frozenset({"gradient"})
+    needs = Needs((Gradients(),))
 
     targets: TargetsOrObjective = None
     interval_steps: IntervalSteps = 10
@@ -64,7 +65,7 @@ class DoGE(TargetedPolicy):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.targets is not None and not self.follows_objective:
-            self.needs = frozenset({"gradient_variance"})
+            self.needs = (Gradients(variance=True, interval_steps=self.interval_steps),)
 
     def _weigh_targets(self, products: FloatArray, losses: FloatArray, weights: FloatArray) -> FloatArray | None:
         helped = self._importance @ scaled_to_one(products)[0]
@@ -73,7 +74,7 @@ class DoGE(TargetedPolicy):
             exponentiated_step(weights, np.clip(helped / size, 0.0, self.max_score), self.rate) if size > 0.0 else None
         )
 
-    def _weigh(self, gradients: Gradients) -> FloatArray | None:
+    def _weigh(self, gradients: KnownGradients) -> FloatArray | None:
         gram, scale = scaled_to_one(gradients.gram)
         squared_norms = np.maximum(np.diagonal(gram), 0.0)
         if self.targets is None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from mixer.measurements import ExcessLoss, Loss, Needs
 from mixer.policies.contract import Decision, Mixture, Observation, Unit, in_order
 from mixer.policies.group_dro import GroupDRO
 from mixer.policies.shared.decisions import ActsOn
@@ -40,7 +41,7 @@ class DoReMi(GroupDRO):
 
     _remembered = ("_averaged", "_num_steps")
 
-    needs = frozenset({"excess_loss"})
+    needs = Needs((ExcessLoss(),))
     compares_losses = False  # excess losses are made to be compared
 
     def __init__(
@@ -56,7 +57,7 @@ class DoReMi(GroupDRO):
         self.reference_losses = reference_losses
         if reference_losses is not None:
             check_losses("reference_losses", reference_losses)
-            self.needs = frozenset({"loss"})
+            self.needs = (Loss(),)
 
     @property
     def averaged_weights(self) -> dict[str, float]:
@@ -88,7 +89,6 @@ class DoReMi(GroupDRO):
 
     def _losses(self, observation: Observation) -> FloatArray:
         if self._references is None:
-            unknown = np.full(len(self._names), np.nan)
-            return unknown if observation.excess_losses is None else observation.excess_losses
+            return observation.by_stream(ExcessLoss)
         with np.errstate(over="ignore"):
-            return np.maximum(observation.losses - self._references, 0.0)
+            return np.maximum(observation.by_stream(Loss) - self._references, 0.0)

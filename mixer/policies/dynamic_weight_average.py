@@ -6,6 +6,7 @@ from typing import Annotated
 
 import numpy as np
 
+from mixer.measurements import Loss
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.shared.decisions import ActsOn, decide
 from mixer.policies.shared.exponentiated import HUGE
@@ -42,7 +43,7 @@ class DWA(PolicyWithOptions):
 
     _remembered = ("_ratios", "_last", "_means", "_counts", "_num_steps")
 
-    needs = frozenset({"loss"})
+    needs = (Loss(),)
 
     temperature: Annotated[float, check_range, 1e-9, math.inf, "2 is the paper's, a high one is uniform"] = 2.0
     window_steps: Annotated[int, check_count, 1, "an epoch of the smallest stream is in the paper's spirit"] = 100
@@ -63,7 +64,7 @@ class DWA(PolicyWithOptions):
 
     def update(self, observation: Observation) -> Decision:
         """Records the new losses, and computes ratios at the end of a window; see `Policy.update`."""
-        self._take(observation.losses)
+        self._take(observation.by_stream(Loss))
         if self._num_steps >= self.window_steps:  # above it after a resume with shorter windows
             self._close_window()
         active = observation.is_active

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import numpy as np
 
+from mixer.measurements import Loss, LossAfter
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.shared.decisions import ActsOn, decide
 from mixer.policies.shared.ranges import check_range
@@ -51,7 +52,7 @@ class FAMO(PolicyWithOptions):
 
     _remembered = ("_logits", "_first", "_second", "_num_steps", "_losses")
 
-    needs = frozenset({"loss", "loss_after"})
+    needs = (Loss(), LossAfter())
 
     learning_rate: Annotated[float, check_range, 0, 100, "the paper's is 0.025, 0 keeps the logits even"] = 0.025
     weight_decay: Annotated[float, check_range, 0, 100, "the paper tried 0.0001 to 0.01, 0 forgets nothing"] = 0.01
@@ -75,8 +76,8 @@ class FAMO(PolicyWithOptions):
 
     def update(self, observation: Observation) -> Decision:
         """Updates the logits by the fall of the losses in the last step; see `Policy.update`."""
-        if observation.losses_after is not None:
-            before, after = self._above(observation.losses), self._above(observation.losses_after)
+        if (losses_after := observation[LossAfter]) is not None:
+            before, after = self._above(observation.by_stream(Loss)), self._above(losses_after)
             self._losses.take(after)
             self._step(np.log(before) - np.log(after))
         active = observation.is_active

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import numpy as np
 
+from mixer.measurements import Gradients, Loss
 from mixer.policies.contract import Decision, Mixture, Observation
 from mixer.policies.shared.decisions import ActsOn, with_mean_one
-from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients
+from mixer.policies.shared.gradient_policy import GradientPolicy, KnownGradients
 from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
@@ -49,7 +50,7 @@ class GradNorm(GradientPolicy):
 
     _remembered = ("_factors", "_first", "_losses")
 
-    needs = frozenset({"gradient_variance", "loss"})
+    needs = (Gradients(variance=True), Loss())
     own_cost = "micro-batches of one stream each"
 
     alpha: Annotated[float, check_range, 0, 100, "1.5 is the paper's for NYUv2, 0 equalises the norms"] = 1.5
@@ -74,12 +75,12 @@ class GradNorm(GradientPolicy):
 
     def update(self, observation: Observation) -> Decision:
         """Updates the average losses, then as `GradientPolicy`; see `Policy.update`."""
-        self._losses.take(observation.losses)
+        self._losses.take(observation.by_stream(Loss))
         losses = self._losses.values
         self._first = np.where(np.isfinite(self._first), self._first, losses)
         return super().update(observation)
 
-    def _weigh(self, gradients: Gradients) -> FloatArray | None:
+    def _weigh(self, gradients: KnownGradients) -> FloatArray | None:
         norms = np.sqrt(np.maximum(np.diagonal(gradients.gram), 0.0))
         if not norms.max() > 0.0:
             return None

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import numpy as np
 
+from mixer.measurements import Alignment, Gradients, Loss, Needs
 from mixer.policies.contract import Decision, Mixture, Observation
 from mixer.policies.shared.exponentiated import exponentiated_step
-from mixer.policies.shared.gradient_policy import Gradients
+from mixer.policies.shared.gradient_policy import KnownGradients
 from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.shares import divided_anew
 from mixer.policies.shared.stream_average import StreamAverage
@@ -55,7 +56,7 @@ class GRAPE(TargetedPolicy):
 
     _remembered = ("_tasks", "_losses")
 
-    needs = frozenset({"gradient_variance", "loss"})
+    needs = Needs((Gradients(variance=True), Loss()))
 
     targets: TargetsOrObjective = None
     interval_steps: IntervalSteps = 100
@@ -79,10 +80,11 @@ class GRAPE(TargetedPolicy):
 
     def update(self, observation: Observation) -> Decision:
         """Updates the average losses, then as `GradientPolicy`; see `Policy.update`."""
+        targets = observation[Alignment]
         if not self.follows_objective:
-            self._losses.take(observation.losses)
-        elif observation.targets is not None:
-            self._losses.take(observation.targets.losses)
+            self._losses.take(observation.by_stream(Loss))
+        elif targets is not None:
+            self._losses.take(targets.losses)
         return super().update(observation)
 
     def _weigh_targets(self, products: FloatArray, losses: FloatArray, weights: FloatArray) -> FloatArray | None:
@@ -92,7 +94,7 @@ class GRAPE(TargetedPolicy):
         size = float(np.clip(own, 0.0, 1e150).mean()) if len(own) else 0.0
         return self._game(playing, products[playing], size, weights)
 
-    def _weigh(self, gradients: Gradients) -> FloatArray | None:
+    def _weigh(self, gradients: KnownGradients) -> FloatArray | None:
         losses = self._losses.values
         with np.errstate(invalid="ignore"):
             playing = gradients.known & self._is_task & (losses > 0.0)

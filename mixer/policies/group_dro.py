@@ -5,6 +5,7 @@ from typing import Annotated
 
 import numpy as np
 
+from mixer.measurements import Loss, Needs
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
 from mixer.policies.shared.decisions import ActsOn, decide
 from mixer.policies.shared.dominant import DominantStream
@@ -49,7 +50,7 @@ class GroupDRO(PolicyWithOptions):
 
     _remembered = ("_alpha", "_last_losses")
 
-    needs = frozenset({"loss"})
+    needs = Needs((Loss(),))
     compares_losses = True
     own_cost = "micro-batches of one stream each"
 
@@ -84,7 +85,7 @@ class GroupDRO(PolicyWithOptions):
 
     def _losses(self, observation: Observation) -> FloatArray:
         """`[num_streams]`: the losses to lower for the worst stream, for a subclass; NaN if unknown."""
-        return observation.losses
+        return observation.by_stream(Loss)
 
     def _decide(self, active: BoolArray) -> Decision:
         if self.acts_on == "sampling":

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from mixer.measurements import EvaluationLoss, Loss, Needs
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
 from mixer.policies.shared.dominant import DominantStream
 from mixer.policies.shared.ranges import check_count, check_decay, check_range, check_temperature
@@ -41,7 +42,7 @@ class LossChange(PolicyWithOptions):
 
     _remembered = ("_fast", "_slow", "_num_observations")
 
-    needs = frozenset({"loss"})
+    needs = Needs((Loss(),))
     compares_losses = True
 
     temperature: Annotated[
@@ -62,7 +63,7 @@ class LossChange(PolicyWithOptions):
             )
         self._dominant = DominantStream(self.name)
         if self.loss == "evaluation":
-            self.needs = frozenset({"evaluation_loss"})
+            self.needs = (EvaluationLoss(),)
 
     def start(self, mixture: Mixture) -> Decision:
         """Discards all losses and returns the streams' own weights; see `Policy.start`."""
@@ -77,7 +78,7 @@ class LossChange(PolicyWithOptions):
     def update(self, observation: Observation) -> Decision:
         """Updates the averages and computes new weights; see `Policy.update`."""
         self._dominant.take(observation, observation.weights)
-        losses = observation.losses if self.loss == "train" else observation.evaluation_losses
+        losses = observation.by_stream(Loss) if self.loss == "train" else observation[EvaluationLoss]
         if losses is not None:
             self._take(losses)
         observed = self._num_observations >= self.num_warmup_observations

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import numpy as np
 
+from mixer.measurements.alignment import Worth
 from mixer.policies.contract import Decision, Mixture
-from mixer.policies.objective import Worth
 from mixer.policies.shared.alignment_policy import AlignmentInterval, AlignmentPolicy
 from mixer.policies.shared.multipliers import BOUND_RATE, Multipliers
 from mixer.policies.shared.ranges import check_range

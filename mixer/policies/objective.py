@@ -1,9 +1,9 @@
-"""Objectives: the losses that a run is to lower, and what is measured of them for a policy."""
+"""Objectives: the losses that a run is to lower."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,9 +12,7 @@ from mixer.utils.arrays import FloatArray
 from mixer.utils.recorded_arguments import names_arguments
 from mixer.utils.text import did_you_mean, first_of, listed
 
-_MOST_VARIANCE = 1e6  # more, or what is not finite, counts as this
 _LEAST_BOUND = 0.5  # of the first loss: less is no bound but a mistake, such as 0.05 for 5 %
-STEERING = frozenset({"alignment", "branches"})  # what a policy needs if it reads rows that steer
 Kind = Literal["average", "worst"]
 
 
@@ -236,57 +234,3 @@ def as_objective(value: Any) -> Objective | None:
         "objective must be an Objective, 'average', 'worst', or names of evaluation sets, got a "
         f"{type(value).__name__}."
     )
-
-
-@dataclass(frozen=True)
-class TargetStatistics:
-    """Measurements of an objective's targets on rows that steer.
-
-    Args:
-        losses: `[num_targets]`: mean loss per item of each target's rows, in the order of `Objective.names`.
-        alignment: `[num_targets, num_streams]`: products `<g_j, D g_k>` of the gradients of the targets' and the
-            streams' mean losses, with the diagonal D of the optimizer's own metric. To first order, a step on a sample
-            of stream k lowers the loss of target j by this times the learning rate. NaN for a stream without samples of
-            its own. `[1, num_streams]` for a policy that joins targets: the products with the objective's gradient.
-        error: Of the same shape: standard errors by the differences between a stream's rows.
-        metric: The optimizer's metric: `"adam"`, `"rmsprop"`, or `"plain"` with `D = 1`.
-    """
-
-    losses: FloatArray
-    alignment: FloatArray
-    error: FloatArray
-    metric: str = "plain"
-
-    def worth(self, importance: FloatArray) -> "Worth":
-        """Returns what a sample of each stream is worth for several targets.
-
-        Args:
-            importance: `[num_targets]`: weights of the targets' losses.
-        """
-        importance = importance if len(self.alignment) == len(importance) else np.ones(1)
-        with np.errstate(over="ignore", invalid="ignore"):
-            used = importance > 0.0  # what is not asked for may have no measurement
-            scores = importance[used] @ self.alignment[used]
-            errors = importance[used] ** 2 @ self.error[used] ** 2
-        scores = np.where(np.isfinite(scores), scores, np.nan)
-        largest = float(np.abs(scores[np.isfinite(scores)]).max(initial=0.0))
-        if not largest > 0.0:
-            return Worth(scores, 0.0, errors)
-        with np.errstate(over="ignore", invalid="ignore"):
-            variance = errors / largest / largest
-        known = np.isfinite(variance) & (variance < _MOST_VARIANCE)
-        return Worth(scores / largest, largest, np.where(known, variance, _MOST_VARIANCE))
-
-
-class Worth(NamedTuple):
-    """What a sample of each stream is worth for the objective, in units of the largest.
-
-    Attributes:
-        scores: `[num_streams]`: at most 1 in size; NaN for streams without a measurement.
-        largest: The unit; 0 if all are 0.
-        variance: `[num_streams]`: squared standard errors of the scores.
-    """
-
-    scores: FloatArray
-    largest: float
-    variance: FloatArray

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from mixer.measurements import Loss
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
 from mixer.policies.shared.exponentiated import HUGE
 from mixer.policies.shared.ranges import check_count
@@ -46,7 +47,7 @@ class ODM(PolicyWithOptions):
 
     _remembered = ("_rewards",)
 
-    needs = frozenset({"loss"})
+    needs = (Loss(),)
     compares_losses = True
 
     form: Literal["paper", "code"] = "paper"
@@ -69,7 +70,8 @@ class ODM(PolicyWithOptions):
         return self._decide(observation.step, observation.is_active)
 
     def _new_rewards(self, observation: Observation) -> FloatArray:
-        losses, drawn = observation.losses, observation.weights if observation.shares is None else observation.shares
+        losses = observation.by_stream(Loss)
+        drawn = observation.weights if observation.shares is None else observation.shares
         rewards = np.full(len(losses), np.nan)
         if self.form == "code":
             new = np.isfinite(losses)

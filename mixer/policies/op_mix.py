@@ -7,11 +7,11 @@ from typing import Annotated
 
 import numpy as np
 
-from mixer.policies.branches import BranchPlan, BranchStatistics
+from mixer.measurements import Branches, BranchStatistics
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.objective import Objective
 from mixer.policies.shared.mixing_law import MixingLaw
-from mixer.policies.shared.ranges import check_range
+from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import divided_anew, share_out, shares
 from mixer.utils.arrays import BoolArray
 
@@ -52,20 +52,20 @@ class OPMix(PolicyWithOptions):
 
     _remembered = ("_weights",)
 
-    needs = frozenset({"branches"})
+    needs = (Branches(),)
     own_cost = "a branch of a fortieth of the run for each stream, at each of two stages"
 
     stages: Sequence[float] = (0.05, 0.3)
-    branch_steps: int = 0
-    num_mixtures: int = 20
+    branch_steps: Annotated[int, check_count, 0, "0 takes a fortieth of the run's steps"] = 0
+    num_mixtures: Annotated[int, check_count, 1, "20 are as published"] = 20
     strength: Annotated[float, check_range, 1e-6, math.inf, "0.05 is as published"] = 0.05
     scale_free: bool = True
-    adapter_rank: int = 0
+    adapter_rank: Annotated[int, check_count, 0, "0 branches the weights themselves"] = 0
     tau: Annotated[float, check_range, 1e-9, 1e9, "a large one is the maximum, a small one the average"] = 3.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.branch_plan = BranchPlan(tuple(self.stages), self.branch_steps, self.num_mixtures, self.adapter_rank)
+        self.needs = (Branches(tuple(self.stages), self.branch_steps, self.num_mixtures, self.adapter_rank),)
 
     def start(self, mixture: Mixture) -> Decision:
         """Starts from the streams' own weights; see `Policy.start`."""
@@ -76,8 +76,8 @@ class OPMix(PolicyWithOptions):
     def update(self, observation: Observation) -> Decision:
         """Takes the best mixture of the branches, if there are any; see `Policy.update`."""
         active = observation.is_active & (self._own > 0.0)
-        if observation.branches is not None:
-            self._decide(observation.branches, active)
+        if (branches := observation[Branches]) is not None:
+            self._decide(branches, active)
         return Decision(share_out(self._weights, self._own, active, 0.0, observation.tokens_per_sample))
 
     def _decide(self, branches: BranchStatistics, active: BoolArray) -> None:

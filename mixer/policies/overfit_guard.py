@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from mixer.measurements import EvaluationLoss, Loss
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms
 from mixer.policies.shared.decisions import mean_factor, with_mean_factor
 from mixer.policies.shared.ranges import check_count, check_range
@@ -52,6 +53,8 @@ class OverfitGuard(Wrapper):
         "_has_warned",
     )
 
+    needs = (Loss(), EvaluationLoss())
+
     def __init__(
         self,
         policy: Policy,
@@ -70,7 +73,6 @@ class OverfitGuard(Wrapper):
         check_range("returns_at", returns_at, 0, 1, "0.8 lets streams come back for the last fifth of the run")
         self.action, self.patience, self.min_rise = action, patience, min_rise
         self.least, self.returns_at = least, returns_at
-        self.needs = self.needs | {"loss", "evaluation_loss"}
 
     def start(self, mixture: Mixture) -> Decision:
         """Forgets all losses; see `Policy.start`."""
@@ -85,18 +87,17 @@ class OverfitGuard(Wrapper):
     def update(self, observation: Observation) -> Decision:
         """Takes share from streams that overfit; see `Policy.update`."""
         decision = super().update(observation)
-        known = np.isfinite(observation.losses)
-        self._sums[known] += np.clip(observation.losses[known], -LARGEST, LARGEST)
+        losses, evaluated = observation.by_stream(Loss), observation[EvaluationLoss]
+        known = np.isfinite(losses)
+        self._sums[known] += np.clip(losses[known], -LARGEST, LARGEST)
         self._counts[known] += 1.0
-        if observation.evaluation_losses is not None:
-            self._judge(observation)
+        if evaluated is not None:
+            self._judge(np.clip(evaluated, -LARGEST, LARGEST), observation.step)
         if self.action == "leave" and observation.progress >= self.returns_at:
             self._factors = np.ones(len(self._factors))
         return self._applied(decision, observation.is_active)
 
-    def _judge(self, observation: Observation) -> None:
-        assert observation.evaluation_losses is not None, "it is called after an evaluation"  # noqa: S101
-        evaluated = np.clip(observation.evaluation_losses, -LARGEST, LARGEST)
+    def _judge(self, evaluated: FloatArray, step: int) -> None:
         with np.errstate(invalid="ignore"):
             trained = self._sums / self._counts
             is_best = np.isfinite(evaluated) & ~(evaluated >= self._best)
@@ -105,7 +106,7 @@ class OverfitGuard(Wrapper):
             is_forgotten = trained > self._at_best
         self._num_worse = np.where(is_worse, self._num_worse + 1, 0)
         is_told = self._num_worse >= self.patience
-        self._reduce(is_told & falls, observation.step, evaluated, trained)
+        self._reduce(is_told & falls, step, evaluated, trained)
         if self.action == "reduce":
             comes_back = is_best | (is_told & is_forgotten)
             self._factors = np.where(comes_back, np.minimum(2.0 * self._factors, 1.0), self._factors)

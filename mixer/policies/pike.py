@@ -7,8 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+from mixer.measurements import Gradients, GradientStatistics, Needs
+from mixer.measurements.gradients import alignment_of, conflict_of
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
-from mixer.policies.gradient_statistics import GradientStatistics, alignment_of, conflict_of
 from mixer.policies.shared.descent_bound import Bound, best_weights, bound_factors, log_changes
 from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.shares import share_out
@@ -65,7 +66,7 @@ class PiKE(PolicyWithOptions):
 
     _remembered: ClassVar[tuple[str, ...]] = ("_weights",)
 
-    needs = frozenset({"gradient_variance"})
+    needs = Needs((Gradients(variance=True),))
 
     interval_steps: IntervalSteps = 20
     mode: Literal["practical", "conceptual"] = "practical"
@@ -99,8 +100,8 @@ class PiKE(PolicyWithOptions):
         batch_size = observation.batch_size or max(1, int(observation.counts.sum()))
         active = observation.is_active & (self._own > 0)
         least, lengths = self.min_samples / batch_size, observation.tokens_per_sample
-        if observation.gradients is not None:
-            self._take(observation.gradients)
+        if (gradients := observation[Gradients]) is not None:
+            self._take(gradients)
             if observation.step % self.interval_steps == 0:
                 weights = self._weigh(observation.counts, batch_size, active)
                 self._weights = share_out(weights, self._own, active, least, lengths)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mixer.measurements import at_interval
 from mixer.policies.contract import Policy
 from mixer.policies.fixed import Fixed
 from mixer.policies.function import Function
@@ -18,25 +19,6 @@ from mixer.schedules.base import Schedule
 from mixer.utils.entry_points import load_plug_ins
 from mixer.utils.registry import choose, refuse_class
 
-# Time of a step that measures three streams relative to a plain one, by benchmarks/speed/probe.py; eight streams:
-# up to 1.08 and 1.13.
-STEP_WITH_GRADIENTS = 1.05
-STEP_WITH_VARIANCES = 1.11
-# Read from the step that runs anyway, or known without it.
-_FREE = frozenset({"loss", "first_evaluation", "gradient_norm", "learning_rate", "tokens"})
-_MEASURED = {
-    "gradient": STEP_WITH_GRADIENTS,
-    "gradient_variance": STEP_WITH_VARIANCES,
-    "gradient_noise": STEP_WITH_VARIANCES,
-}
-_IN_WORDS = {
-    "evaluation_loss": "the evaluations",
-    "excess_loss": "a forward of the reference model each step",
-    "loss_after": "a second forward each step",
-    "alignment": "a few rows of each stream and target every so often, about 3 % of the run's work",
-    "branches": "short trainings on each stream, and losses of their mixtures",
-    "update_norm": "a copy of the trained weights, read and written each step",
-}
 AUTO = "auto"
 PLUG_IN_GROUP = "adaptive_mixer.policies"
 # In the order of the listing.
@@ -48,33 +30,10 @@ _NAMES = (
 
 
 def cost_of(rule: type[Policy] | type[Schedule]) -> str:
-    """Describes the cost of a policy or schedule with its default arguments.
-
-    Raises:
-        KeyError: If the cost of an observation is unknown.
-    """
-    needs = rule.needs - _FREE
-    costs = [cost for need, cost in _IN_WORDS.items() if need in needs]
-    factors = [_MEASURED[name] for name in needs - _IN_WORDS.keys()]
-    if factors:
-        interval = _interval(rule)
-        steps = "each step" if interval == 1 else f"1 step in {interval}"
-        # Several ranks compute the gradient noise from their differences.
-        where = " on a single rank" if needs == {"gradient_noise"} else ""
-        costs.append(f"{steps} takes {max(factors):.2f} times as long{where}")
-    if issubclass(rule, Policy) and rule.own_cost:
-        costs.append(rule.own_cost)
-    return ", ".join(costs) or "nothing"
-
-
-def _interval(rule: type[Policy] | type[Schedule]) -> int:
-    """Default number of steps between measurements."""
-    # Arguments may be passed on to a class above.
-    for owner in (owner for owner in rule.__mro__ if issubclass(owner, Policy | Schedule)):
-        argument = inspect.signature(owner).parameters.get("interval_steps")
-        if argument is not None and isinstance(argument.default, int):
-            return argument.default
-    return int(getattr(rule, "interval_steps", 1))
+    """Describes the cost of a policy or schedule with its default arguments."""
+    needs = at_interval(rule.needs, rule)
+    costs = [*(need.cost() for need in needs), getattr(rule, "own_cost", "")]
+    return ", ".join(cost for cost in costs if cost) or "nothing"
 
 
 def built_in_policies() -> dict[str, type[Policy]]:

@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 
 from mixer.policies.contract import Decision, Mixture
-from mixer.policies.shared.gradient_policy import GradientPolicy, Gradients, scaled_to_one
+from mixer.policies.shared.gradient_policy import GradientPolicy, KnownGradients, scaled_to_one
 from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.shares import softmax
 from mixer.policies.shared.targets import Targets, among, target_weights
@@ -55,7 +55,7 @@ class RegularizedBalance(GradientPolicy):
         self._importance = target_weights(self.targets, mixture.names, mixture.weights, "RegularizedBalance")
         return super().start(mixture)
 
-    def _weigh(self, gradients: Gradients) -> FloatArray | None:
+    def _weigh(self, gradients: KnownGradients) -> FloatArray | None:
         importance = among(self._importance, gradients.known)
         return None if importance is None else balanced(gradients.gram, importance, self.strength)
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from mixer.measurements import Alignment, TargetStatistics, asked
 from mixer.policies.contract import Decision, Mixture, Observation, Policy
-from mixer.policies.objective import Objective, TargetStatistics
+from mixer.policies.objective import Objective
 from mixer.policies.shared.multipliers import Multipliers
 from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.repeated import REPEAT_PASSES, passes, planned
@@ -65,8 +66,9 @@ class Safeguard(Wrapper):
         check_range("threshold", threshold, 0, 100, "3 standard errors are usual")
         check_count("num_kept", num_kept, _LEAST_KEPT, "6 measurements are usual")
         self.target_share, self.threshold, self.num_kept = target_share, threshold, num_kept
-        self.joins_targets = policy.joins_targets or "alignment" not in policy.needs
-        self.needs, self.holds_bounds = self.needs | {"alignment"}, True
+        if not asked(policy.needs, Alignment):  # any metric will do
+            self.needs = (Alignment(joined=True), *policy.needs)
+        self.holds_bounds = True
 
     def start(self, mixture: Mixture) -> Decision:
         """Starts the inner policy; see `Policy.start`."""
@@ -87,8 +89,8 @@ class Safeguard(Wrapper):
     def update(self, observation: Observation) -> Decision:
         """Passes on the inner policy's decision, or the own weights once it has harmed; see `Policy.update`."""
         decision = super().update(observation)
-        if observation.targets is not None and not self.has_stopped:
-            self._judge(observation.targets, self._decided, observation)
+        if (targets := observation[Alignment]) is not None and not self.has_stopped:
+            self._judge(targets, self._decided, observation)
         self._decided = shares(np.asarray(decision.weights))
         lengths = observation.tokens_per_sample
         if not self.has_stopped:

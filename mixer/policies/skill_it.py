@@ -5,6 +5,7 @@ from typing import Annotated
 
 import numpy as np
 
+from mixer.measurements import EvaluationLoss
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.shared.decisions import decide
 from mixer.policies.shared.ranges import check_count, check_range
@@ -43,7 +44,7 @@ class SkillIt(PolicyWithOptions):
 
     _remembered = ("_history",)
 
-    needs = frozenset({"evaluation_loss"})
+    needs = (EvaluationLoss(),)
     compares_losses = True
 
     graph: SkillGraph | None = None
@@ -59,8 +60,7 @@ class SkillIt(PolicyWithOptions):
 
     def update(self, observation: Observation) -> Decision:
         """Adds an evaluation to the window, and computes new weights; see `Policy.update`."""
-        losses = observation.evaluation_losses
-        if losses is not None:
+        if (losses := observation[EvaluationLoss]) is not None:
             self._history = np.vstack([self._history, bounded(losses)])[-self.window :]
         return self._weigh(observation.is_active)
 

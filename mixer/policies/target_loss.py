@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from mixer.measurements import EvaluationLoss
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, in_order
 from mixer.policies.shared.exponentiated import ExponentiatedWeights
 from mixer.policies.shared.named_losses import check_losses
@@ -41,7 +42,7 @@ class TargetLoss(PolicyWithOptions):
 
     _remembered = ("_weights",)
 
-    needs = frozenset({"evaluation_loss"})
+    needs = (EvaluationLoss(),)
 
     target_losses: Annotated[Mapping[str, float], check_losses]
     step_size: Annotated[float, check_range, 0, np.inf, "0 keeps the weights"] = 1.0
@@ -60,7 +61,7 @@ class TargetLoss(PolicyWithOptions):
 
     def update(self, observation: Observation) -> Decision:
         """Updates the weights after an evaluation; see `Policy.update`."""
-        losses, active = observation.evaluation_losses, observation.is_active
+        losses, active = observation[EvaluationLoss], observation.is_active
         if losses is not None and np.isfinite(losses).any():
             with np.errstate(over="ignore"):
                 gaps = losses - self._targets

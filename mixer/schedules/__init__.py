@@ -1,7 +1,7 @@
 """Batch-size schedules: rules from observations to the size of the next step."""
 
 from mixer.schedules.ada_batch import AdaBatch
-from mixer.schedules.base import BatchDecision, BatchObservation, GradientNoise, LearningRateRule, Schedule
+from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, Schedule
 from mixer.schedules.constant import Constant
 from mixer.schedules.critical_batch_warmup import CriticalBatchWarmup
 from mixer.schedules.function import Function
@@ -21,7 +21,6 @@ __all__ = [
     "Constant",
     "CriticalBatchWarmup",
     "Function",
-    "GradientNoise",
     "LearningRateRule",
     "Limits",
     "LossChange",

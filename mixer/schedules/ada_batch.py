@@ -8,7 +8,7 @@ from typing import Annotated
 
 from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions
 from mixer.schedules.limits import LARGEST, check_above
-from mixer.schedules.shared.position import Unit, check_points, needs_of, position
+from mixer.schedules.shared.position import Unit, check_points, position
 
 
 @dataclass(eq=False, repr=False)
@@ -45,7 +45,6 @@ class AdaBatch(ScheduleWithOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.needs = needs_of(self.unit)
         if (self.points is None) == (self.every is None):
             raise ValueError(f"Give points or every, one of them, got points={self.points} and every={self.every}.")
         if self.every is not None and not 0.0 < self.every < math.inf:

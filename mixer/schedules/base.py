@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal, get_args
 
+from mixer.measurements.measurement import Needs, Observed, at_interval
 from mixer.schedules.limits import Limits
 from mixer.utils.options import check_choice, check_options
 from mixer.utils.recorded_arguments import KeepsArguments
@@ -14,21 +15,10 @@ LearningRateRule = Literal["none", "linear", "sqrt"]
 
 
 @dataclass(frozen=True)
-class GradientNoise:
-    """Signal and noise of the gradient of the whole mixture.
+class BatchObservation(Observed):
+    """What a step has shown, from which a schedule decides on the next one.
 
-    Args:
-        squared_norm: Unbiased estimate of `||g||²`, the squared norm of the true gradient.
-        variance: Estimate of `tr Σ`, the variance of a single sample's gradient.
-    """
-
-    squared_norm: float
-    variance: float
-
-
-@dataclass(frozen=True)
-class BatchObservation:
-    """Measurements of a step, from which a schedule decides on the next one.
+    What the schedule asked for in `needs` is read by the class of the request: `observation[MeanLoss]`.
 
     Args:
         step: Number of completed steps: the index of the step that is decided on.
@@ -37,13 +27,7 @@ class BatchObservation:
         num_samples: Samples so far.
         num_tokens: Tokens so far.
         batch_size: Planned size of the last step (which may have had fewer samples at the end of an epoch).
-        loss: Mean loss per item of the last step over all streams; NaN without one, and for a schedule that does not
-            need `"loss"`.
-        gradient_norm: Norm of the last step's gradient before clipping; NaN if not measured.
-        learning_rate: Factor of the run's own learning-rate schedule for the next step, 1 at its peak, without the
-            effect of the batch size. NaN if the optimizer has no such schedule.
-        last_learning_rate: The same of the last step; NaN if unknown.
-        noise: Signal and noise of the gradient, if they were measured in the last step.
+        measured: Results by the class of their request.
     """
 
     step: int
@@ -52,11 +36,6 @@ class BatchObservation:
     num_samples: int
     num_tokens: int
     batch_size: int
-    loss: float = math.nan
-    gradient_norm: float = math.nan
-    learning_rate: float = math.nan
-    last_learning_rate: float = math.nan
-    noise: GradientNoise | None = None
 
 
 @dataclass(frozen=True)
@@ -75,12 +54,11 @@ class BatchDecision:
 class Schedule(KeepsArguments, HasState, ABC):
     """Base class of batch-size schedules.
 
-    A schedule knows no model, trainer, file or global random state. A subclass lists its observations in `needs`:
-    `"loss"`, `"gradient_norm"`, `"learning_rate"`, `"tokens"` or `"gradient_noise"`. With `is_exact` its sizes are
-    exact: less than one sample per rank is an error. With `unit = "epochs"` it only decides at the ends of epochs; the
-    old size then determines the dropped rest of an epoch, and the last step shows its end (otherwise the new size
-    determines the rest). Expensive observations are measured in steps after which `step` is a multiple of
-    `interval_steps`, cheap ones in every step.
+    A schedule knows no model, trainer, file or global random state. A subclass lists what must be measured for it in
+    `needs`, such as `(MeanLoss(), GradientNorm())`: requests of `mixer.measurements`, or of your own. With `is_exact`
+    its sizes are exact: less than one sample per rank is an error. With `unit = "epochs"` it only decides at the ends
+    of epochs; the old size then determines the dropped rest of an epoch, and the last step shows its end (otherwise the
+    new size determines the rest). With `unit = "tokens"` samples without tokens are an error.
 
     Args:
         initial: Size of the first steps, for which the learning rate was chosen; `None` is
@@ -102,11 +80,10 @@ class Schedule(KeepsArguments, HasState, ABC):
     # The first size has another default on other numbers of ranks.
     _remembered: ClassVar[tuple[str, ...]] = ("_initial",)
 
-    needs: frozenset[str] = frozenset()
+    needs: Needs = ()
     is_constant: bool = False
     is_exact: bool = False
     unit: str | None = None
-    interval_steps: int = 1
 
     def __init__(
         self,
@@ -165,7 +142,10 @@ class Schedule(KeepsArguments, HasState, ABC):
 
 @dataclass(eq=False, repr=False)
 class ScheduleWithOptions(Schedule):
-    """Base class of the schedules of this package, which declare their arguments; see `check_options`."""
+    """Base class of the schedules of this package, which declare their arguments; see `check_options`.
+
+    An argument `interval_steps` is the interval of what is measured.
+    """
 
     _: KW_ONLY
     initial: int | None = None
@@ -185,3 +165,4 @@ class ScheduleWithOptions(Schedule):
             learning_rate=self.learning_rate,
         )
         check_options(self)
+        self.needs = at_interval(self.needs, self)

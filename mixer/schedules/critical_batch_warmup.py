@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions
-from mixer.schedules.shared.position import Unit, check_points, needs_of, position
+from mixer.schedules.shared.position import Unit, check_points, position
 
 
 @dataclass(eq=False, repr=False)
@@ -40,7 +40,6 @@ class CriticalBatchWarmup(ScheduleWithOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.needs = needs_of(self.unit)
         pairs = list(self.sizes.items() if isinstance(self.sizes, Mapping) else self.sizes)
         self._points = check_points([point for point, _ in pairs], self.unit)
         self._sizes = [size for _, size in pairs]

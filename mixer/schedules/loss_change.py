@@ -4,6 +4,7 @@ import math
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import pairwise
 
+from mixer.measurements import MeanLoss
 from mixer.schedules.base import BatchDecision, BatchObservation
 from mixer.schedules.shared.multiplied import DecisionUnit, MultipliedSchedule
 
@@ -44,7 +45,7 @@ class LossChange(MultipliedSchedule):
 
     _remembered = ("_losses", "_mean", "_count")
 
-    needs = frozenset({"loss"})
+    needs = (MeanLoss(),)
 
     window: int = 5
     threshold: float = 0.01
@@ -77,10 +78,11 @@ class LossChange(MultipliedSchedule):
 
     def update(self, observation: BatchObservation) -> BatchDecision:
         """Records the loss and decides when it is due; see `Schedule.update`."""
-        if math.isfinite(observation.loss):
+        loss = observation.number(MeanLoss)
+        if math.isfinite(loss):
             self._count += 1
             # A running mean, as a sum of finite losses may overflow.
-            self._mean = self._mean * ((self._count - 1) / self._count) + observation.loss / self._count
+            self._mean = self._mean * ((self._count - 1) / self._count) + loss / self._count
         return self._multiply(self._decide() if self._is_due(observation) else 1.0, observation)
 
     def _decide(self) -> float:

@@ -4,6 +4,7 @@ import math
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated
 
+from mixer.measurements import GradientNoise
 from mixer.schedules.base import BatchDecision, BatchObservation
 from mixer.schedules.limits import check_above
 from mixer.schedules.shared.measured import MeasuredSchedule
@@ -41,7 +42,7 @@ class NoiseScale(MeasuredSchedule):
 
     def update(self, observation: BatchObservation) -> BatchDecision:
         """Updates the averages and decides when it is due; see `Schedule.update`."""
-        self._take(observation.noise)
+        self._take(observation[GradientNoise])
         scale = self._noise_scale()
         if scale is None or observation.step % self.interval_steps:
             return BatchDecision(observation.batch_size)

@@ -4,6 +4,7 @@ import math
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated
 
+from mixer.measurements import GradientNoise
 from mixer.schedules.base import BatchDecision, BatchObservation
 from mixer.schedules.limits import check_above
 from mixer.schedules.shared.measured import MeasuredSchedule
@@ -40,9 +41,9 @@ class NormTest(MeasuredSchedule):
 
     def update(self, observation: BatchObservation) -> BatchDecision:
         """Tests the last gradient; see `Schedule.update`."""
-        self._take(observation.noise)
+        self._take(observation[GradientNoise])
         scale = self._noise_scale()
-        if observation.noise is None or scale is None:
+        if observation[GradientNoise] is None or scale is None:
             return BatchDecision(observation.batch_size)
         needed = math.ceil(self.limits.clamp(scale / self.eta / self.eta))
         return BatchDecision(max(observation.batch_size, needed))

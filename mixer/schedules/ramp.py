@@ -4,7 +4,7 @@ import math
 from dataclasses import KW_ONLY, dataclass
 
 from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions
-from mixer.schedules.shared.position import Unit, needs_of, position
+from mixer.schedules.shared.position import Unit, position
 
 
 @dataclass(eq=False, repr=False)
@@ -37,7 +37,6 @@ class Ramp(ScheduleWithOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.needs = needs_of(self.unit)
         self.limits.check_size("final", self.final)
         if not 0.0 < self.over < math.inf:
             raise ValueError(f"over must be a number of {self.unit} above 0, got {self.over}.")

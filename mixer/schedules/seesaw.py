@@ -4,6 +4,7 @@ import math
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated
 
+from mixer.measurements import LearningRate, Rates
 from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions
 from mixer.schedules.limits import check_above
 
@@ -37,7 +38,7 @@ class Seesaw(ScheduleWithOptions):
 
     _remembered = ("_peak", "_growth")
 
-    needs = frozenset({"learning_rate"})
+    needs = (LearningRate(),)
 
     factor: Annotated[float, check_above, 1] = 2.0
     _: KW_ONLY
@@ -55,11 +56,11 @@ class Seesaw(ScheduleWithOptions):
     def update(self, observation: BatchObservation) -> BatchDecision:
         """Grows the batch once the run's learning rate has fallen enough; see `Schedule.update`."""
         most = max(self.limits.clamp(math.inf) / self._initial, 1.0)
-        own = observation.learning_rate
+        rates: Rates = observation[LearningRate] or Rates()
+        own, last = rates
         # An unknown rate, or one of 0 from the start, says nothing about cuts.
         share = math.nan
         if math.isfinite(own) and own >= 0.0:
-            last = observation.last_learning_rate
             self._peak = max(self._peak, own, last if math.isfinite(last) else 0.0)
             share = own / self._peak if self._peak else math.nan
             self._growth = max(self._growth, self._growth_at(share, most))

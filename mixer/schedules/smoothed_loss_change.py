@@ -4,9 +4,12 @@ import math
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal
 
+from mixer.measurements import GradientNorm, LearningRate, MeanLoss, Needs, Rates
 from mixer.schedules.base import BatchDecision, BatchObservation
 from mixer.schedules.shared.average import Trend
 from mixer.schedules.shared.multiplied import DecisionUnit, MultipliedSchedule
+
+_KINDS = {"gradient_norm": GradientNorm, "loss": MeanLoss}  # what is smoothed
 
 
 @dataclass(eq=False, repr=False)
@@ -42,7 +45,7 @@ class SmoothedLossChange(MultipliedSchedule):
 
     _remembered = ("_trends", "_learning_rate")
 
-    needs = frozenset({"loss"})
+    needs = Needs((MeanLoss(),))
 
     threshold: float = 0.01
     decay: float = 0.98
@@ -60,8 +63,7 @@ class SmoothedLossChange(MultipliedSchedule):
         super().__post_init__()
         if not (1.0 <= self.factor < math.inf and 0.0 < self.otherwise < math.inf):
             raise ValueError(f"factor must be 1 or more and otherwise above 0, got {self.factor} and {self.otherwise}.")
-        observed = {"loss": True, "gradient_norm": self.gradient_norm, "learning_rate": self.after_warmup}
-        self.needs = frozenset(name for name, is_needed in observed.items() if is_needed)
+        self.needs += (GradientNorm(),) * self.gradient_norm + (LearningRate(),) * self.after_warmup
         self.plateau_factor = self.factor if self.on_plateau == "grow" else 1.0 / self.factor
         self._forget()
 
@@ -71,17 +73,19 @@ class SmoothedLossChange(MultipliedSchedule):
         return super().start(initial)
 
     def _forget(self) -> None:
-        names = sorted(self.needs & {"loss", "gradient_norm"})
-        self._trends = {name: Trend(self.decay, self.threshold) for name in names}
+        self._trends = {
+            name: Trend(self.decay, self.threshold) for name, kind in _KINDS.items() if kind() in self.needs
+        }
         self._learning_rate = 0.0
 
     def update(self, observation: BatchObservation) -> BatchDecision:
         """Updates the averages and decides when it is due; see `Schedule.update`."""
         for name, trend in self._trends.items():
-            trend.take(getattr(observation, name))
-        is_rising = "learning_rate" in self.needs and observation.learning_rate > self._learning_rate
-        if math.isfinite(observation.learning_rate):
-            self._learning_rate = observation.learning_rate
+            trend.take(observation.number(_KINDS[name]))
+        rate = (observation[LearningRate] or Rates()).next
+        is_rising = self.after_warmup and rate > self._learning_rate
+        if math.isfinite(rate):
+            self._learning_rate = rate
         return self._multiply(self._decide(is_rising) if self._is_due(observation) else 1.0, observation)
 
     def _decide(self, is_rising: bool) -> float:

@@ -8,6 +8,7 @@ from accelerate.utils import DistributedType, parse_flag_from_env
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
+from mixer.measurements.measurement import Requirement
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
@@ -15,6 +16,7 @@ from mixer.trainer.argument_support import REFUSED
 from mixer.trainer.method import Method
 
 _PLAIN = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+_NO_GRADIENTS = "no rank has a whole gradient of its own"
 logger = logging.get_logger(__name__)
 
 
@@ -35,6 +37,16 @@ class Engine:
     has_weights: bool = True
     has_layers: bool = True
     has_step: bool = True
+
+    @property
+    def lacking(self) -> dict[Requirement, str]:
+        """What measurements may require and no rank has here, with the reason."""
+        reasons: dict[Requirement, str] = {}
+        if not self.has_gradients:
+            reasons["whole gradients"] = f"under {self.name} {_NO_GRADIENTS}"
+        if not self.has_weights:
+            reasons["whole weights"] = f"{self.name} keeps only a shard"
+        return reasons
 
 
 def is_requested(args: TrainingArguments) -> bool:
@@ -115,12 +127,16 @@ def check_engine(trainer: Trainer, request: EngineRequest) -> None:
 
 
 def _refusals(engine: Engine, request: EngineRequest) -> Iterator[str]:
-    why = f"and under {engine.name} no rank has a whole gradient of its own"
-    if not engine.has_gradients and "gradient_noise" in request.schedule.needs:
-        yield (
-            f"batch_size={request.schedule.name} measures the gradient noise, {why}. Use DDP, or a schedule that "
-            f"measures no noise, such as SmoothedLossChange."
-        )
+    policy, schedule = request.policy, request.schedule
+    rules = {f"mixing={policy.name}": policy.needs, f"batch_size={schedule.name}": schedule.needs}
+    for name, needs in rules.items():
+        for need in needs:
+            for requirement in need.requires & engine.lacking.keys():
+                yield (
+                    f"{name} needs {need!r}, which takes {requirement} on each rank, but "
+                    f"{engine.lacking[requirement]}. Use DDP, or a rule that does not need it."
+                )
+    why = f"and under {engine.name} {_NO_GRADIENTS}"
     takers = [method.name for method in request.methods if method.takes_gradients]
     if not engine.has_gradients and takers:
         yield f"{', '.join(takers)}: needs whole gradients, {why}. Use DDP, or leave it out."
@@ -129,11 +145,6 @@ def _refusals(engine: Engine, request: EngineRequest) -> Iterator[str]:
         yield (
             f"{', '.join(holders)}: copies or changes the whole model, but under {engine.name} each rank has only a "
             "shard of what is trained. Use DDP, or a method that goes by the model's outputs, such as DERPlusPlus."
-        )
-    if not engine.has_weights and "update_norm" in request.policy.needs:
-        yield (
-            f"mixing={request.policy.name} measures how far a step moves the weights, but {engine.name} keeps only a "
-            f"shard of them on each rank. Use DDP, or a policy that does not need 'update_norm'."
         )
     if not engine.has_layers and request.probes:
         yield (

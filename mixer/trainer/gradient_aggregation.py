@@ -15,6 +15,7 @@ from mixer.gradients.conflict import Aggregator, known_name
 from mixer.gradients.per_source import StreamGradients
 from mixer.ledger.recorder import ConflictLog
 from mixer.loading.step import StepBatch
+from mixer.measurements import GradientNoise, asked
 from mixer.schedules.base import Schedule
 from mixer.trainer.checks import optimizer_name, steps_in_backward
 from mixer.trainer.hooks import ForwardResult
@@ -228,7 +229,7 @@ def check_conflict(trainer: Trainer, schedule: Schedule, methods: Sequence[Metho
             f"optim={optimizer_name(trainer.args)!r} updates weights during the backward pass, before the streams' "
             f"gradients are complete. Use another optimizer, or leave conflict out."
         )
-    if trainer.args.world_size > 1 and "gradient_noise" in schedule.needs:
+    if trainer.args.world_size > 1 and asked(schedule.needs, GradientNoise):
         raise ValueError(
             f"batch_size={schedule.name} compares the gradients of the ranks, and with conflict these are gradients of "
             f"one stream. Use a schedule that measures no noise, or leave conflict out."

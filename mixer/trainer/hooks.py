@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from mixer.loading.result import StepResult
     from mixer.loading.step import MicroBatch, StepBatch
+    from mixer.measurements import Kind, Results
     from mixer.mixture.plan import Plan
 
 
@@ -52,9 +52,11 @@ class StepHook:
     gradient, then replay buffers and the user's methods.
 
     Attributes:
+        measures: The classes of requests that it fulfils, besides those of the trainer itself.
         seconds_after: Duration of what it measured after the last optimizer step; counts as measuring in the ledger.
     """
 
+    measures: tuple[Kind, ...] = ()
     seconds_after: float = 0.0
 
     def prepare(self, model: nn.Module) -> None:
@@ -96,14 +98,14 @@ class StepHook:
     def cancel(self) -> None:
         """Called if a step fails, perhaps to be repeated: releases what is held for it."""
 
-    def observe(self, result: StepResult) -> Mapping[str, Any]:
+    def observe(self, result: StepResult) -> Results:
         """Called after the optimizer step; all ranks call it.
 
         Args:
             result: The step.
 
         Returns:
-            Observations for the policy and the schedule, as arguments of `Mixing.observe`.
+            What it has measured for the policy and the schedule, by the class of the request; the same on every rank.
         """
         return {}
 

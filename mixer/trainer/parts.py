@@ -14,6 +14,7 @@ from mixer.ledger.recorder import Recorder
 from mixer.ledger.trackers.reporting import Reporting
 from mixer.loading.build import assemble, resolve_budget
 from mixer.loading.loss_units import new_loss_units
+from mixer.measurements import Loss, MeanLoss, asked
 from mixer.mixture.controller import Mixing
 from mixer.mixture.loss_units import LossUnits
 from mixer.mixture.resolve import (
@@ -27,7 +28,6 @@ from mixer.mixture.resolve import (
 )
 from mixer.mixture.stream import Stream, describe
 from mixer.models.trl import keeps_metrics
-from mixer.policies.objective import STEERING
 from mixer.trainer.best_of_each import check_best_of_each
 from mixer.trainer.checkpointing.resume import Resuming
 from mixer.trainer.checkpointing.save import Checkpointing, HeldArguments
@@ -38,26 +38,22 @@ from mixer.trainer.engines import EngineRequest, check_engine
 from mixer.trainer.evaluation import StreamEvaluation, check_best_metric
 from mixer.trainer.gradient_aggregation import check_conflict, with_conflict
 from mixer.trainer.guard import WeightGuard
-from mixer.trainer.hooks import StepHook
 from mixer.trainer.loading import LoadingRules, StreamLoading
 from mixer.trainer.log import StreamLog
 from mixer.trainer.loop import LoopControl
 from mixer.trainer.losses import StreamLosses
+from mixer.trainer.measuring import Means, check_measured, new_hooks
 from mixer.trainer.method import Method
 from mixer.trainer.methods import MethodList
-from mixer.trainer.observers.branches import BranchProbe
-from mixer.trainer.observers.gradient_options import check_exact, exact_refusal, resolve_probing
-from mixer.trainer.observers.gradients import NoiseBetweenRanks, RunProbe, StepLength
-from mixer.trainer.observers.reference import ExcessLoss, LossesAfter, ReferenceModel, needed_reference
-from mixer.trainer.observers.targets import TargetProbe
+from mixer.trainer.observers.gradients import RunProbe
 from mixer.trainer.out_of_memory import Recovery
-from mixer.trainer.run import Options, PresentStep, Run, StepNeeds
+from mixer.trainer.run import Options, PresentStep, Run, Steering, StepNeeds
 from mixer.trainer.search import Search
 from mixer.trainer.side_runs import SideRuns
-from mixer.trainer.step import StepRunner, was_skipped
+from mixer.trainer.step import StepRunner
 from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.trainer.targets import TargetRows
-from mixer.trainer.trl import TRLMetrics, with_fused_head
+from mixer.trainer.trl import TRLMetrics
 
 
 class Parts:
@@ -97,12 +93,13 @@ class Parts:
         recorder = new_recorder(trainer, options, mixing, ledger)
         self.run = run = Run(streams, options, mixing, rank_sync, ledger, recorder, needs, step)
         self.side_runs = SideRuns(trainer, run, self.losses, self.loading)
-        self.probe = _new_probe(run, self.side_runs, self.losses, trainer, rules.most_samples)
-        observers = _observers(trainer, run, self.side_runs, self.losses, self.probe)
-        run.hooks = (*observers, *self._target_probes(options, streams))
+        means = Means(trainer, run, self.side_runs, self.losses, rules.most_samples, self._target_rows)
+        run.hooks = (*new_hooks(means), *_trl_metrics(trainer, step))
+        self.probe = next((hook for hook in run.hooks if isinstance(hook, RunProbe)), None)
         self.methods = MethodList(trainer, run, self.side_runs, self.losses.sum_dtype)
         self.methods.attach(with_conflict(options.methods, options.conflict))
         check_conflict(trainer, options.mixture.schedule, self.methods.all)
+        check_measured(run, run.hooks)
         self.arguments = HeldArguments(trainer)
         guard = WeightGuard(trainer, run, self.methods)
         self.checkpoints = Checkpointing(trainer, run, self.methods, self.arguments, guard)
@@ -121,25 +118,13 @@ class Parts:
         self.reporting = Reporting(trainer, partial(_settle, run))
         self.log = StreamLog(trainer, run, self.methods, self.reporting)
 
-    def _target_probes(self, options: Options, streams: Sequence[Stream]) -> list[StepHook]:
-        """Makes the hooks that measure the objective's targets, if the policy needs them."""
-        needs = options.policy.needs & STEERING
-        if not needs:
-            return []
-        steering, args = options.steering, self.trainer.args
-        assert steering is not None, "a policy that needs an objective has been refused without one"  # noqa: S101
-        seed = self.loading.seed
-        targets = [
+    def _target_rows(self, steering: Steering) -> list[TargetRows]:
+        """Returns the rows of each target of the objective."""
+        streams, seed = self.run.streams, self.loading.seed
+        return [
             TargetRows(name, steering.rows[name], self.trainer, streams, self.differences, seed)
             for name in steering.objective.names
         ]
-        run, runs = self.run, self.side_runs
-        ranks, hooks = (args.process_index, args.world_size), list[StepHook]()
-        if "alignment" in needs:
-            hooks.append(TargetProbe(targets, run, runs, *ranks, options.policy, steering.objective))
-        if "branches" in needs:
-            hooks.append(BranchProbe(targets, run, runs, self.trainer, options.policy.branch_plan))
-        return hooks
 
     def describe(self) -> dict[str, Any]:
         """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""
@@ -207,48 +192,12 @@ def new_recorder(trainer: Trainer, options: Options, mixing: Mixing, ledger: Led
         mixing: The controller of the mixture.
         ledger: The ledger.
     """
-    needs = options.policy.needs | options.mixture.schedule.needs
-    return Recorder(mixing, ledger, reads_at_once=trainer.args.device.type == "cpu" or "loss" in needs)
+    reads_losses = bool(asked(options.needs, Loss, MeanLoss))
+    return Recorder(mixing, ledger, reads_at_once=trainer.args.device.type == "cpu" or reads_losses)
 
 
-def _new_probe(run: Run, runs: SideRuns, losses: StreamLosses, trainer: Trainer, cap: int) -> RunProbe | None:
-    """Makes the hook that measures the streams' gradients, if anyone needs them."""
-    args, options = trainer.args, run.options
-    schedule, policy = options.mixture.schedule, options.policy
-    if (resolved := resolve_probing(options.probe, policy, schedule, args.world_size)) is None:
-        return None
-    check_exact(resolved[0], args, run.mixing.size, cap, options.max_tokens, policy, list(run.streams))
-    if resolved[0].needs_one_micro_batch and run.needs.one_stream_each and len(run.streams) > 1:
-        raise exact_refusal("streams that differ have micro-batches of their own")
-    probe = RunProbe(*resolved, [stream.name for stream in run.streams], args.world_size, args.seed, runs)
-    probe.check(losses.own_model)
-    run.needs.one_stream_each |= probe.options.homogeneous
-    return probe
-
-
-def _observers(
-    trainer: Trainer, run: Run, runs: SideRuns, losses: StreamLosses, probe: RunProbe | None
-) -> list[StepHook]:
-    """Makes the hooks that measure what policy, schedule and metrics need."""
-    args, dtype, rank_sync, options = trainer.args, losses.sum_dtype, run.rank_sync, run.options
-    needs = options.policy.needs
-    hooks: list[StepHook] = [] if probe is None else [probe]
-    if args.world_size > 1 and "gradient_noise" in options.mixture.schedule.needs:
-        hooks.append(NoiseBetweenRanks(runs, rank_sync, args.world_size, args.device))
-    if "update_norm" in needs:
-        hooks.append(StepLength())
-    reference = with_fused_head(needed_reference(options.reference_model, trainer.model, options.policy), trainer.model)
-    if reference is not None:
-        run.needs.item_losses = True
-        autocast, new_reader = trainer.accelerator.autocast, losses.new_reader
-        new = partial(ReferenceModel, runs=runs, device=args.device, autocast=autocast, new_reader=new_reader)
-        hooks.append(ExcessLoss(reference, len(run.streams), rank_sync, new, dtype))
-    if "loss_after" in needs:
-        # A trial has an accelerator of its own.
-        hooks.append(LossesAfter(runs, rank_sync, partial(was_skipped, trainer, run.step), args.device, dtype))
-    if keeps_metrics(trainer):
-        hooks.append(TRLMetrics(trainer, lambda: int(run.step.counts.tokens.sum())))
-    return hooks
+def _trl_metrics(trainer: Trainer, step: PresentStep) -> list[TRLMetrics]:
+    return [TRLMetrics(trainer, lambda: int(step.counts.tokens.sum()))] if keeps_metrics(trainer) else []
 
 
 def _check_engine(trainer: Trainer, run: Run, methods: Sequence[Method], probes: bool, has_heads: bool) -> None:

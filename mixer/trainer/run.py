@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mixer.loading.build import MixtureOptions
     from mixer.loading.iterable.feed import Feed
     from mixer.loading.loader import MixingLoader
+    from mixer.measurements import Needs
     from mixer.mixture.bad_samples import Skipping
     from mixer.mixture.controller import Mixing
     from mixer.mixture.learning_rate import LearningRate
@@ -142,6 +143,17 @@ class Options:
     saves_best_of_each: bool = False
     logging_style: LoggingStyle = "line"
     ledger_interval_steps: int | None = None
+
+    @property
+    def needs(self) -> Needs:
+        """What policy and schedule ask a run to measure."""
+        return (*self.policy.needs, *self.mixture.schedule.needs)
+
+    @property
+    def aim(self) -> Steering:
+        """The objective with the rows that steer, where something is measured on them."""
+        assert self.steering is not None, "who needs an objective has been refused without one"  # noqa: S101
+        return self.steering
 
 
 @dataclass

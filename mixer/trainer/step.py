@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,16 +28,17 @@ from transformers.utils import logging
 
 from mixer.loading.result import StepResult, read_together
 from mixer.loading.step import MicroBatch, StepBatch
+from mixer.measurements import GradientNorm, LearningRate, Loss, MeanLoss, asked
 from mixer.trainer.guard import NonFiniteLossError as NonFiniteLossError
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.labels_seen import LabelsSeen
 from mixer.trainer.loss_trials import LossTrials
 from mixer.trainer.micro_batch import MicroBatchResult, MicroBatchTraining
-from mixer.trainer.observers.reference import compared_in
 from mixer.trainer.replaced_methods import OwnStep, has_own_step
 from mixer.trainer.seam import loop_losses
 
 if TYPE_CHECKING:
+    from mixer.measurements import Kind, Results
     from mixer.mixture.plan import Plan
     from mixer.trainer.checkpointing.save import HeldArguments
     from mixer.trainer.confirmation import StepConfirmation
@@ -252,7 +252,6 @@ class StepRunner:
             sums,
             learning_rate=float("nan") if rate is None else rate.value,
             learning_rate_factor=1.0 if rate is None else rate.factor,
-            gradients=None if self._probe is None else self._probe.statistics,
             item_factors=self._losses.item_factors,
             measured=self._measured(batch.plan),
         )
@@ -299,44 +298,41 @@ class StepRunner:
         self._finished = None
         self._methods.close_step()
         norm = run.gradient_norm
-        observed = self._observed_by_schedule(result, norm)
+        measured = self._read(result, norm)
         for hook in run.hooks:
-            observed |= hook.observe(result)  # uses collectives, so errors are not deferred
+            measured |= hook.observe(result)  # uses collectives, so errors are not deferred
         after = sum(hook.seconds_after for hook in run.hooks)
         own = {name: self._times[name] + after for name in ("train_seconds", "probe_seconds")}
         run.ledger.record_timings(**{**self._times, **own})
-        compared = compared_in(observed)
-        self._decide(result, observed)
-        run.recorder.record(result, compared, norm, observed.get("update_norm", math.nan))
+        # Copies: a policy may write into its arrays.
+        kept = {kind: found.copy() if isinstance(found, np.ndarray) else found for kind, found in measured.items()}
+        self._decide(result, measured)
+        run.recorder.record(result, kept, norm)
         if run.learning_rate is not None:
             run.learning_rate.moved()
             run.set_learning_rate()
 
-    def _decide(self, result: StepResult, observed: dict[str, Any]) -> None:
+    def _decide(self, result: StepResult, measured: Results) -> None:
         run = self._run
-        losses = np.full(len(run.streams), np.nan)
-        if "loss" in run.options.policy.needs:  # else they may stay on a GPU
-            losses = np.where(np.isfinite(result.losses), result.losses, np.nan)
-        skipped = result.contents.skipped
         try:
-            run.mixing.observe(
-                result.plan, losses, result.contents.tokens, gradients=result.gradients, skipped=skipped, **observed
-            )
+            run.mixing.observe(result.plan, result.contents.tokens, measured, result.contents.skipped)
         except Exception as error:
             # Raised on all ranks when they confirm the next step; raised here, it would leave the others waiting.
             run.policy_error = error
 
-    def _observed_by_schedule(self, result: StepResult, norm: float | None) -> dict[str, Any]:
-        """Measures only what the batch-size schedule needs: reading from a GPU waits for it."""
-        needs, rate = self._run.options.mixture.schedule.needs, self._run.learning_rate
-        observed: dict[str, Any] = {}
-        if "loss" in needs:
-            observed["loss"] = float(result.sums[-1])
-        if "gradient_norm" in needs and norm is not None:
-            observed["gradient_norm"] = norm
-        if "learning_rate" in needs and rate is not None:
-            observed["learning_rate"] = rate.at
-        return observed
+    def _read(self, result: StepResult, norm: float | None) -> dict[Kind, Any]:
+        """Reads off the step only what is asked for: reading from a GPU waits for it."""
+        needs, rate = self._run.options.needs, self._run.learning_rate
+        measured: dict[Kind, Any] = {}
+        if asked(needs, Loss):
+            measured[Loss] = np.where(np.isfinite(result.losses), result.losses, np.nan)
+        if asked(needs, MeanLoss):
+            measured[MeanLoss] = float(result.sums[-1])
+        if norm is not None and asked(needs, GradientNorm):
+            measured[GradientNorm] = norm
+        if rate is not None and asked(needs, LearningRate):
+            measured[LearningRate] = rate.at
+        return measured
 
 
 def was_skipped(trainer: Trainer, step: PresentStep) -> bool:

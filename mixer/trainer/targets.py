@@ -12,11 +12,12 @@ from transformers.utils import logging
 from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
 from mixer.loading.step import MicroBatch
+from mixer.measurements import required
 from mixer.mixture.cursors import ShuffledCursor
 from mixer.mixture.stream import Stream, is_iterable, selected
 from mixer.models.inputs import TASK
 from mixer.policies.contract import Policy
-from mixer.policies.objective import STEERING, Objective
+from mixer.policies.objective import Objective
 from mixer.trainer.run import Steering
 from mixer.trainer.seam import collator_removing_columns
 from mixer.utils.random_state import seeded
@@ -62,7 +63,7 @@ def find_steering(
         )
     objective = objective.of_sets(list(sets))
     _check_own_rows(targets, objective)
-    rows, judging, steers = dict(targets or {}), dict(sets), bool(policy.needs & STEERING)
+    rows, judging, steers = dict(targets or {}), dict(sets), "objective" in required(policy.needs)
     for name, own in rows.items():
         _check_rows(name, own)
     share = objective.steering_share

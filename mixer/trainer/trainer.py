@@ -81,7 +81,7 @@ class MixingMixin(Trainer):
             puts samples of similar length of a step into the same micro-batch.
         probe: Options for measuring per-stream gradients, for a policy or schedule that needs them, or for the ledger.
         reference_model: A trained model, for a policy that compares the losses of both models on the same samples
-            (`"excess_loss"`). It runs in evaluation mode on every micro-batch and is never changed.
+            (`ExcessLoss`). It runs in evaluation mode on every micro-batch and is never changed.
         methods: Methods that take part in steps, such as a loss term or a rule for the gradient; see
             `mixer.trainer.method.Method`. Replay buffers among the streams are added automatically.
         conflict: How conflicting per-stream gradients are combined: `None` adds them up; `"pcgrad"`, `"cagrad"`,

@@ -71,9 +71,9 @@ class ReplayPolicy(Policy):
         self._inner_decision: Decision | None = None
         super().__init__(unit=self.policy.unit)
         self.additional = additional
-        self.needs = type(self).needs | self.policy.needs
-        self.interval_steps, self.min_samples = self.policy.interval_steps, self.policy.min_samples
-        self.plans_probes, self.compares_losses = self.policy.plans_probes, self.policy.compares_losses
+        self.needs = tuple(dict.fromkeys((*type(self).needs, *self.policy.needs)))
+        self.plans_probes, self.min_samples = self.policy.plans_probes, self.policy.min_samples
+        self.compares_losses, self.holds_bounds = self.policy.compares_losses, self.policy.holds_bounds
 
     @property
     def name(self) -> str:

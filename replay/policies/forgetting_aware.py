@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from mixer.measurements import Loss
 from mixer.policies import Mixture, Observation, Policy
 from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.stream_average import StreamAverage
@@ -46,7 +47,7 @@ class ForgettingAware(ReplayPolicy):
     _remembered = ("_average", "_lowest", "_num_losses")  # of all streams: an earlier task's go to its memory
     needs_memory_per_task = True
 
-    needs = frozenset({"loss"})
+    needs = (Loss(),)
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class ForgettingAware(ReplayPolicy):
 
     def update_replay(self, observation: Observation) -> Replay:
         """Takes the losses into the averages and weighs anew; see `ReplayPolicy.update_replay`."""
-        losses = observation.losses
+        losses = observation.by_stream(Loss)
         self._average.take(losses)
         self._num_losses += np.isfinite(losses)
         is_young = self._num_losses * (1.0 - self._average.decay) <= 1.0 + _ROUNDING

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mixer.measurements import EvaluationLoss
 from mixer.policies import Mixture, Observation, Policy
 from mixer.policies.shared.ranges import check_range
 from mixer.utils.arrays import FloatArray
@@ -55,7 +56,7 @@ class ReplayBound(ReplayPolicy):
 
     _remembered = ("_logs", "_first", "_progresses", "_rises", "_num_at_limit", "_has_warned")
 
-    needs = frozenset({"evaluation_loss", "first_evaluation"})
+    needs = (EvaluationLoss(before_first_step=True),)
     needs_memory_per_task = True
 
     def __init__(
@@ -108,8 +109,8 @@ class ReplayBound(ReplayPolicy):
 
     def update_replay(self, observation: Observation) -> Replay:
         """Moves the odds after an evaluation; see `ReplayPolicy.update_replay`."""
-        if observation.evaluation_losses is not None and len(self.memories):
-            self._take(observation.evaluation_losses[self.memories], observation)
+        if (losses := observation[EvaluationLoss]) is not None and len(self.memories):
+            self._take(losses[self.memories], observation)
         return self._decided()
 
     def lasting_state(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from mixer.measurements import UpdateNorm
 from mixer.policies import Mixture, Observation, Policy
 from mixer.policies.shared.ranges import check_count, check_range
 from replay.policies.base import Replay, ReplayPolicy
@@ -43,7 +44,7 @@ class Spaced(ReplayPolicy):
 
     _remembered = ("_num_measured", "_first_interval", "_elapsed", "_factor", "_num_tasks", "_num_left")
 
-    needs = frozenset({"update_norm"})
+    needs = (UpdateNorm(),)
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Spaced(ReplayPolicy):
         if self._num_left > 0:
             self._num_left -= 1
         else:
-            self._move(observation.update_norm)
+            self._move(observation.number(UpdateNorm))
         if self._num_left == 0 and self._is_due:
             self._num_left, self._elapsed = self.burst_steps, 0.0
             self._factor = min(self._factor * self.growth, _HUGE)

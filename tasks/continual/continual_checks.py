@@ -8,6 +8,7 @@ from torch import nn
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
+from mixer.measurements import EvaluationLoss, Needs, asked
 from mixer.mixture.splits import have_same_rows
 from mixer.models.class_names import NamedClasses, check_same_classes, find_class_names
 from mixer.models.inputs import takes_task
@@ -55,11 +56,11 @@ def warn_of_same_rows(sequence: TaskSequence, args: TrainingArguments) -> None:
         logger.warning("The tasks %s are evaluated on the rows that they train on.", same)
 
 
-def check_evaluation(needs: frozenset[str], eval_dataset: Any, sequence: TaskSequence) -> None:
+def check_evaluation(needs: Needs, eval_dataset: Any, sequence: TaskSequence) -> None:
     """Raises a `ValueError` if the policy follows evaluations of earlier tasks that the trainer does not make."""
     there = eval_dataset.keys() if isinstance(eval_dataset, Mapping) else ()
     missing = [name for name in sequence.names[:-1] if name not in there]
-    if "evaluation_loss" in needs and missing:
+    if missing and asked(needs, EvaluationLoss):
         raise ValueError(
             f"mixing follows evaluation losses of earlier tasks: give held-out samples of {missing}, by name, as "
             "eval_dataset={NAME: data set}; the tasks' own evaluation sets are only for scores."

@@ -9,6 +9,7 @@ from torch import nn
 from transformers.utils import logging
 
 from mixer import MixingTrainer, Stream
+from mixer.measurements import Needs
 from mixer.policies import Policy
 from mixer.trainer.method import Method, TaskContext, as_methods
 from mixer.utils.files import folder_name, read_json, write_json
@@ -53,7 +54,7 @@ class Rehearsal:
         _check(memory, second_draw, mixing)
         self._memory, self._second_draw, self._mixing = memory, second_draw, mixing
         self._methods, self._sequence = methods, sequence
-        self.needs: frozenset[str] = frozenset() if mixing is None else mixing.needs
+        self.needs: Needs = () if mixing is None else mixing.needs
         self._memories = self._new_memories()
         self._replay: ReplayPolicy | None = None  # of the present task
         self._present_methods: list[Method] = []

@@ -11,8 +11,8 @@ import yaml
 
 from mixer import Ledger
 from mixer.cli.entry import main
+from mixer.measurements.gradients import STEP_WITH_VARIANCES
 from mixer.policies import policy_classes
-from mixer.policies.registry import STEP_WITH_VARIANCES
 from tests.commands.recipes import SAVING, Runs, on_a_rank, write_recipe
 from tests.ranks.warm import run_warm
 
@@ -104,8 +104,8 @@ def test_policies_and_schedules_are_listed(printed: Runs) -> None:
     rows = {row.pop("name"): row for row in listed}
     assert rows.keys() >= {*policy_classes(), "ReplayRatio", "ForgettingAware", "ReplayBound", "Spaced", "NoiseScale"}
     assert all(set(row) == {"needs", "costs", "summary"} for row in listed)
-    assert (rows["Uniform"]["needs"], rows["DoReMi"]["needs"]) == ([], ["excess_loss"])
-    assert rows["FAMO"]["needs"] == ["loss", "loss_after"]
+    assert (rows["Uniform"]["needs"], rows["DoReMi"]["needs"]) == ([], ["ExcessLoss"])
+    assert rows["FAMO"]["needs"] == ["Loss", "LossAfter"]
     assert rows["FAMO"]["costs"] == "a second forward each step"
     for name in ("PiKE", "BalancedPiKE", "NoiseScale"):
         assert f"1 step in 20 takes {STEP_WITH_VARIANCES:.2f} times as long" in rows[name]["costs"]

@@ -14,6 +14,7 @@ import yaml
 from mixer import DoReMi, Floor, Ledger, MixingTrainer, Mixture, Observation
 from mixer.analysis.doremi.runs import averaged_weights
 from mixer.cli.entry import main
+from mixer.measurements import ExcessLoss
 from tests.commands.recipes import LLAMA, NO_EVALUATION, RECIPE, SAVING, Runs, on_a_rank, write_recipe
 from tests.ranks.warm import run_warm
 
@@ -178,7 +179,7 @@ def test_weights_are_those_of_the_policy_that_others_are_wrapped_around() -> Non
     policy = Floor(DoReMi(), 0.3)
     weights = policy.start(Mixture(("a", "b"), np.array([5, 6]), np.array([0.5, 0.5]))).weights
     ones, excess = np.ones(2, dtype=np.int64), np.array([np.log(3.0), 0.0])
-    policy.update(Observation(1, 0.5, weights, ones, ones, ones, np.full(2, np.nan), excess_losses=excess))
+    policy.update(Observation(1, 0.5, weights, ones, ones, ones, measured={ExcessLoss: excess}))
     expected = {"a": 0.999 * 0.75 + 0.0005, "b": 0.999 * 0.25 + 0.0005}
     assert averaged_weights(policy, ("a", "b")) == pytest.approx(expected)
     with pytest.raises(ValueError, match=r"DoReMi.averaged_weights: .* unknown: \['b'\]"):

@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from mixer import Decision, MixingTrainer, Mixture, Observation, Policy
+from mixer.measurements import ExcessLoss, LossAfter, Measurement, asked
 from mixer.utils.arrays import FloatArray
 from tests.helpers import Tokens, arguments
 
@@ -19,9 +20,9 @@ LossOf = Callable[[Tensor, Tensor], Tensor]
 
 
 class Watching(Policy):
-    def __init__(self, *needs: str, look: Callable[[Observation], None] | None = None):
+    def __init__(self, *needs: Measurement[Any], look: Callable[[Observation], None] | None = None):
         super().__init__()
-        self.needs = frozenset(needs)
+        self.needs = needs
         self.look = look
         self.seen: list[Observation] = []
 
@@ -45,7 +46,7 @@ class Leaning(Watching):
 
     def update(self, observation: Observation) -> Decision:
         super().update(observation)
-        for values in (observation.excess_losses, observation.losses_after):
+        for values in (observation[ExcessLoss], observation[LossAfter]):
             self.sums = self.sums + np.nan_to_num(np.zeros(1) if values is None else values)
         return Decision(np.exp(0.3 * (self.sums - self.sums.max())))
 
@@ -81,7 +82,7 @@ def streams() -> dict[str, Tokens]:
 def build(folder: Path, policy: Policy, model: nn.Module | None = None, **changes: Any) -> MixingTrainer:
     args = {"max_steps": 4, "per_device_train_batch_size": 3, **changes.pop("args", {})}
     fields = {"train_dataset": streams(), "batch_size": 9, "mixing": policy, **changes}
-    if "excess_loss" in policy.needs:
+    if asked(policy.needs, ExcessLoss):
         fields.setdefault("reference_model", Tagger(seed=7))
     return MixingTrainer(Tagger() if model is None else model, arguments(folder, **args), **fields)
 

@@ -125,7 +125,7 @@ def batches_of(loader: MixingLoader, limit: int = 10_000) -> Iterator[StepBatch]
         for batch in loader:
             yield batch
             count += 1
-            mixing.observe(batch.plan, np.full(len(mixing.names), np.nan), np.zeros(len(mixing.names), dtype=np.int64))
+            mixing.observe(batch.plan, np.zeros(len(mixing.names), dtype=np.int64))
             if mixing.clock.progress >= 1.0 or count >= limit:
                 break
 

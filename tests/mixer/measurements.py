@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.measurements.gradients import GradientStatistics
 
 
 def measured(num_streams: int = 3, seed: int = 0, missing: tuple[int, ...] = ()) -> GradientStatistics:

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 ROOMS = {
     "mixer": (
         "utils",
+        "measurements",
         "distributed schedules",
         "policies",
         "mixture",
@@ -103,7 +104,7 @@ def test_every_room_has_its_place_and_says_what_it_is_for() -> None:
         docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
         assert docstring, f"{folder}/__init__.py does not say what it is for"
     entries = {path.name for path in (ROOT / "mixer").iterdir() if path.name != "__pycache__"}
-    assert len(entries) <= 16, entries
+    assert len(entries) <= 17, entries
 
 
 def test_no_two_modules_import_each_other_however_far_apart() -> None:
@@ -129,12 +130,10 @@ def _gathered_by_none(package: str) -> list[str]:
 
 # What every policy sees and gives back: read once for all of them.
 CONTRACT = {
-    "mixer.policies.branches",
     "mixer.policies.objective",
     "mixer.utils.recorded_arguments",
     "mixer.utils.saved_state",
     "mixer.policies.contract",
-    "mixer.policies.gradient_statistics",
     "mixer.utils.validation",
     "mixer.utils.text",
 }
@@ -180,7 +179,8 @@ def test_a_rule_needs_little_code() -> None:
     for module, most in limits.items():
         needed = _needed_by(module)
         most += sum(lines for name, lines in BRINGS.items() if name in needed)
-        lines = sum(map(_num_lines, needed - CONTRACT - (SHARED - {module})))
+        rule = {one for one in needed if not one.startswith("mixer.measurements")}
+        lines = sum(map(_num_lines, rule - CONTRACT - (SHARED - {module})))
         if lines >= most:
             too_long[module] = lines, most
     assert too_long == {}
@@ -247,7 +247,8 @@ def test_a_schedule_knows_nothing_of_the_rest() -> None:
         f"mixer.utils.{name}" for name in ("options", "recorded_arguments", "registry", "saved_state", "validation")
     }
     imported = {name for module in MODULES if module.startswith("mixer.schedules.") for name in _imports(module)}
-    assert {name for name in imported - known if not name.startswith("mixer.schedules.")} == set()
+    below = ("mixer.schedules.", "mixer.measurements")
+    assert {name for name in imported - known if not name.startswith(below)} == set()
 
 
 def test_no_folder_of_tests_is_left_out() -> None:

@@ -9,17 +9,18 @@ import pytest
 import torch.distributed as dist
 
 from mixer import MixingTrainer
+from mixer.measurements import ExcessLoss, LossAfter
 from tests.mixer.comparing import Leaning, Tagger, Watching, build
 from tests.mixer.trainer.checkpointing.test_resume import end_of
 from tests.mixer.trainer.observers.test_comparing import Silent, compared_entries
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
 
-BOTH = ("excess_loss", "loss_after")
+BOTH = (ExcessLoss(), LossAfter())
 
 
 def _seen(trainer: MixingTrainer) -> Any:
-    return np.array([[seen.excess_losses, seen.losses_after] for seen in trainer.mixing.policy.seen])
+    return np.array([[seen[ExcessLoss], seen[LossAfter]] for seen in trainer.mixing.policy.seen])
 
 
 def observed(name: str, folder: Path) -> dict[str, Any]:
@@ -34,7 +35,11 @@ def observed(name: str, folder: Path) -> dict[str, Any]:
 
     trainer._parts.steps.train = counting  # type: ignore[method-assign]
     trainer.train()
-    kept = trainer.ledger.comparisons()[list(BOTH)].to_numpy() if trainer.is_world_process_zero() else None
+    kept = (
+        trainer.ledger.comparisons()[[need.column for need in BOTH]].to_numpy()
+        if trainer.is_world_process_zero()
+        else None
+    )
     found = {"paddings": sum(paddings), "entries": compared_entries(trainer), "kept": kept}
     return {"numbers": _seen(trainer), **found}
 
@@ -53,7 +58,7 @@ def resumed(folder: Path) -> list[str]:
 def refused(folder: Path) -> list[str]:
 
     def of(*model: Any, **options: Any) -> str:
-        return message_of(build(folder / "refused", Watching("excess_loss"), *model, **options).train)
+        return message_of(build(folder / "refused", Watching(ExcessLoss()), *model, **options).train)
 
     return [of(Silent()), of(reference_model=Tagger(seed=dist.get_rank()))]
 

@@ -110,3 +110,18 @@ def test_two_ranks_train_log_and_resume_as_one(
         assert torch.equal(resumed, weights)
         for name in ("term/Anchored", "turning"):
             assert entry[name] == pytest.approx(logged[name], rel=1e-5)
+
+
+def test_a_measurement_of_ones_own_reaches_the_policy(tmp_path: Path) -> None:
+    page = run_page(tmp_path / "page")
+    args = arguments(tmp_path / "run", per_device_train_batch_size=5, learning_rate=LEARNING_RATE, max_steps=2)
+    options: dict[str, Any] = {"train_dataset": DATA, "batch_size": 8, "mixing": page["Growing"]()}
+    with pytest.raises(ValueError, match=r"needs WeightNorm\(\), which nothing measures"):
+        MixingTrainer(Classifier(), args, **options)
+    trainer = MixingTrainer(Classifier(), args, **options, methods=[page["WeightNormHook"]()])
+    other = trainer.mixing.weights["code"]
+    trainer.train()
+    norm, weights = float(parameters_to_vector(trainer.model.parameters()).norm()), trainer.mixing.weights
+    first = trainer.ledger.to_pandas().query("step == 2 and stream == 'code'")["policy_weight"].iloc[0]
+    assert other > first > 0
+    assert weights["math"] / weights["code"] == pytest.approx(norm / first, rel=1e-5)

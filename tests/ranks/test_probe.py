@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from mixer.gradients.probe import GradientProbe
-from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.measurements.gradients import GradientStatistics
 from tests.mixer.gradients.probe.cases import Mlp, build, vector_case
 from tests.mixer.gradients.probe.reference import Case, expected_of
 from tests.ranks.launch import message_of

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mixer import MixingTrainer, schedules
 from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
+from mixer.measurements import GradientNoise, Noise
 from mixer.trainer.observers.gradients import NoiseBetweenRanks
 from tests.helpers import arguments, build_model, three_streams, weights_of
 from tests.ranks.warm import Results, launched
@@ -113,10 +114,10 @@ def under_ddp(folder: Path) -> dict[str, list[float]]:
 class _Recording(schedules.NoiseScale):
     def __init__(self, **bounds: Any):
         super().__init__(decay=0.5, interval_steps=2, powers_of_two=False, **bounds)
-        self.shown: list[schedules.GradientNoise | None] = []
+        self.shown: list[Noise | None] = []
 
     def update(self, observation: schedules.BatchObservation) -> schedules.BatchDecision:
-        self.shown.append(observation.noise)
+        self.shown.append(observation[GradientNoise])
         return super().update(observation)
 
 

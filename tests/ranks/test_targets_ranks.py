@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from mixer import MarginalValue
+from mixer.measurements import Alignment, Branches
 from tests.mixer.trainer.observers.test_branches import Branching
 from tests.mixer.trainer.observers.test_targets import Aligned, train
 from tests.ranks.warm import Results, launched
@@ -15,14 +16,13 @@ def measured(folder: Path) -> list[Any]:
     """What is seen of targets, and the mixture that follows."""
     args, policy = {"max_steps": 8, "per_device_train_batch_size": 2}, Aligned()
     train(folder / "watched", policy, args=args)
-    joined = Aligned()
-    joined.joins_targets = True
+    joined = Aligned(joined=True)
     train(folder / "joined", joined, args=args)
     moved = train(folder / "moved", MarginalValue(rate=1.0), args=args)
     branching = Branching()
     train(folder / "branched", branching, args=args)
-    branched = [o.branches.losses.ravel() for o in branching.seen if o.branches is not None]
-    found = [o.targets for own in (policy, joined) for o in own.seen if o.targets is not None]
+    branched = [o[Branches].losses.ravel() for o in branching.seen if o[Branches] is not None]
+    found = [o[Alignment] for own in (policy, joined) for o in own.seen if o[Alignment] is not None]
     numbers = [[one.losses, one.alignment, one.error] for one in found]
     seen = np.concatenate([np.ravel(value) for one in numbers for value in one])
     return [seen, list(moved.mixing.weights.values()), np.concatenate(branched)]

@@ -7,6 +7,7 @@ import torch
 
 from mixer import AdaptiveBatchSampler, MixingDataLoader, Stream
 from mixer.loading.reader import SampleError
+from mixer.measurements import UpdateNorm
 from replay import InMemory, ReplayBuffer, ReplayRatio, Spaced
 from tests.helpers import Tokens
 from tests.replay.buffers import train
@@ -77,7 +78,7 @@ def test_model_time_is_reported() -> None:
     counts = []
     for _ in loader:
         counts.append(int((loader.stream_ids == 2).sum()))
-        loader.observe(update_norm=1.0)
+        loader.observe(measured={UpdateNorm: 1.0})
     assert counts[:10] == [0, 0, 5, 0, 0, 0, 0, 5, 0, 0]  # after 2 steps, then 4
 
 

@@ -19,6 +19,7 @@ from mixer.ledger.decisions import Level, rows_of_weights
 from mixer.ledger.folder import read_description
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.summary import summarise
+from mixer.measurements import GradientNorm, LearningRate, Loss, MeanLoss
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
@@ -259,7 +260,7 @@ def _by_losses(classes: Mapping[str, Any]) -> list[str]:
             needs = kind().needs
         except (TypeError, ValueError):
             continue
-        if needs <= {"loss"}:
+        if {*needs} <= {Loss()}:
             found.append(name)
     return found
 
@@ -281,7 +282,8 @@ def _update(mixing: Mixing) -> None:
     plan = mixing.next_plan()
     if plan is not None:
         mixing.planner.rank_share(plan, 0, 2)
-        mixing.observe(plan, _LOSSES, plan.counts * 5, loss=1.0, gradient_norm=1.0, learning_rate=lambda at: 1.0)
+        measured = {Loss: _LOSSES, MeanLoss: 1.0, GradientNorm: 1.0, LearningRate: lambda at: 1.0}
+        mixing.observe(plan, plan.counts * 5, measured)
 
 
 def _write_ledger(folder: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mixer.measurements import Loss
 from mixer.mixture.apportion import apportion
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
@@ -83,7 +84,7 @@ class Walk:
         self._check_plan(plan, before)
         losses = [losses[number % len(losses)] for number in range(len(self.mixing.names))]
         observed = np.where(plan.counts > 0, np.array(losses, dtype=np.float64), np.nan)
-        self.mixing.observe(plan, observed, plan.counts * 3)
+        self.mixing.observe(plan, plan.counts * 3, {Loss: observed})
         if self._fill is not None:
             self._fill(plan)
         self.num_steps += 1

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mixer.analysis.steps import Step, finish
+from mixer.measurements import ExcessLoss, asked
 from mixer.policies.contract import Policy, weights_array
 from mixer.policies.doremi import DoReMi
 from mixer.policies.registry import as_policy
@@ -67,7 +68,7 @@ def _check_policy(mixing: Any) -> None:
             f"mixing: {policy.name} does not average its weights over the run, as the proxy's policy must. Use "
             f"--mixing {POLICY}, or another policy with averaged_weights."
         )
-    if "excess_loss" not in policy.needs:
+    if not asked(policy.needs, ExcessLoss):
         raise ValueError(
             f"mixing: {policy.name} with these arguments needs no reference model (reference_losses replaces it). "
             "Remove that argument, or train this recipe alone with mixer train."

@@ -9,7 +9,7 @@ import pandas as pd
 
 from mixer.analysis.report.clocked import by_stream, on_clock
 from mixer.ledger.ledger import Ledger
-from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.measurements.gradients import GradientStatistics
 from mixer.utils.arrays import FloatArray, Int64Array
 
 # Cosines are averaged over so many stretches of the data clock at most: more are narrower than can be seen.

@@ -2,42 +2,43 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from mixer.ledger.recorded_run import RecordedRun
+from mixer.measurements import (
+    RECORDED,
+    ByStream,
+    EvaluationLoss,
+    GradientNoise,
+    GradientNorm,
+    Gradients,
+    GradientStatistics,
+    Kind,
+    LearningRate,
+    Loss,
+    MeanLoss,
+    Measurement,
+    Needs,
+    Results,
+    asked,
+    names_of,
+)
 from mixer.mixture.controller import Mixing
 from mixer.mixture.plan import Plan
-from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.utils.arrays import FloatArray
 
-# Observations that are planned and need no model.
-_PLANNED = frozenset({"tokens", "learning_rate"})
-_NUMBERS = ("loss", "gradient_norm", "update_norm")  # of all streams
+# In columns of the ledger's clock and streams, besides those of `RECORDED`.
+_COLUMNS: dict[Kind, str] = {Loss: "loss", MeanLoss: "loss", GradientNorm: "gradient_norm"}
+_COLUMNS |= {kind: kind.column for kind in RECORDED}
 
 
-@dataclass(frozen=True)
-class Seen:
-    """The observations of a step, as `Mixing.observe` takes them.
-
-    Args:
-        losses: `[num_streams]`: mean loss per item, NaN if there is none.
-        loss: Mean loss over all streams.
-        gradient_norm: Norm of the gradient before clipping.
-        update_norm: Distance by which the step moves the parameters.
-        gradients: The streams' gradients, if they are measured.
-        compared: `[num_streams]` by column of the ledger's `comparisons`, if losses are compared.
-    """
-
-    losses: FloatArray
-    loss: float = math.nan
-    gradient_norm: float = math.nan
-    update_norm: float = math.nan
-    gradients: GradientStatistics | None = None
-    compared: Mapping[str, FloatArray] = field(default_factory=dict)
+def _measured(needs: Needs) -> list[Measurement[Any]]:
+    """Returns the requests that only training fulfils: the learning rate is planned."""
+    return [need for need in needs if not isinstance(need, LearningRate)]
 
 
 class NoLosses:
@@ -49,11 +50,12 @@ class NoLosses:
 
     def __init__(self, mixing: Mixing):
         policy, schedule = mixing.policy, mixing.schedule
-        rules = {f"mixing={policy.name}": policy.needs, f"batch_size={schedule.name}": schedule.needs - _PLANNED}
-        held = " and ".join(f"{rule} (it needs {', '.join(sorted(needs))})" for rule, needs in rules.items() if needs)
-        if policy.needs:
+        rules = {f"mixing={policy.name}": policy.needs, f"batch_size={schedule.name}": schedule.needs}
+        needed = {rule: ", ".join(names_of(needs)) for rule, own in rules.items() if (needs := _measured(own))}
+        held = " and ".join(f"{rule} (it needs {needs})" for rule, needs in needed.items())
+        if _measured(policy.needs):
             policy.is_static = True
-        if schedule.needs - _PLANNED:
+        if _measured(schedule.needs):
             schedule.is_constant = True
         self.note = (
             f"Held at its start, as only training shows the losses: {held}. Give those of a run by --losses RUN."
@@ -61,9 +63,9 @@ class NoLosses:
             else "The plans need no losses: they are those of the trained run."
         )
 
-    def after(self, plan: Plan) -> Seen:
-        """Gives no losses."""
-        return Seen(np.full(len(plan.counts), np.nan))
+    def after(self, plan: Plan) -> Results:
+        """Gives nothing."""
+        return {}
 
     def evaluation(self, step: int) -> Mapping[str, float]:
         """Gives no losses."""
@@ -93,28 +95,30 @@ class RecordedLosses:
         self._run = run
         self._has_same_streams = run.names == names
         self._differs_from: int | None = None
-        if missing := sorted((policy.needs | schedule.needs) - _PLANNED - self._recorded()):
+        needs = _measured((*policy.needs, *schedule.needs))
+        if lacking := [need for need in needs if not self._is_recorded(need)]:
             raise ValueError(
-                f"mixing={policy.name} with batch_size={schedule.name} needs {missing}, which the run in {run.folder} "
-                "did not record. Give a run with the same policy and schedule, or leave out losses."
+                f"mixing={policy.name} with batch_size={schedule.name} needs {names_of(lacking)}, which the run in "
+                f"{run.folder} did not record. Give a run with the same policy and schedule, or leave out losses."
             )
         order = [run.names.index(name) for name in names]
         tables = {"loss": run.streams["loss"], **run.compared}
         # A stream without samples in a step has the loss of its last ones.
         self._columns = {name: pd.DataFrame(own[:, order]).ffill().to_numpy() for name, own in tables.items()}
-        self._interval_steps = policy.interval_steps
+        self._intervals = [need.interval_steps for need in asked(policy.needs, Gradients)]
 
-    def _recorded(self) -> set[str]:
-        """Kinds of observations that the other run recorded."""
-        run = self._run
-        names = {"loss", *run.compared, *(name for name in _NUMBERS if np.isfinite(run.clock[name]).any())}
-        if run.evaluations:
-            names.add("evaluation_loss")
-        if run.gradients and self._has_same_streams:
-            names.add("gradient")
-            if np.isfinite(next(iter(run.gradients.values())).variance).any():
-                names |= {"gradient_variance", "gradient_noise"}
-        return names
+    def _is_recorded(self, need: Measurement[Any]) -> bool:
+        """Whether the other run recorded what is needed."""
+        run, kind = self._run, type(need)
+        if kind in (Gradients, GradientNoise):
+            first = next(iter(run.gradients.values()), None) if self._has_same_streams else None
+            has_variance = first is not None and bool(np.isfinite(first.variance).any())
+            return has_variance if getattr(need, "variance", True) else first is not None
+        if kind is EvaluationLoss:
+            return bool(run.evaluations)
+        column = _COLUMNS.get(kind, "")
+        is_number = column in run.clock and bool(np.isfinite(run.clock[column]).any())
+        return column in run.compared or is_number or kind is Loss
 
     @property
     def note(self) -> str:
@@ -129,20 +133,24 @@ class RecordedLosses:
             "from there on the losses are those of another mixture, and a model trained on this one has other losses."
         )
 
-    def after(self, plan: Plan) -> Seen:
-        """Gives the observations of a step by its plan."""
+    def after(self, plan: Plan) -> Results:
+        """Gives the measurements of a step by its plan."""
         run = self._run
         row = min(int(np.searchsorted(run.steps, plan.step)), len(run.steps) - 1)
         is_same = self._has_same_streams and run.steps[row] == plan.step
         if self._differs_from is None and not (is_same and np.array_equal(run.streams["count"][row], plan.counts)):
             self._differs_from = plan.step
-        columns = {name: np.where(plan.counts > 0, values[row], np.nan) for name, values in self._columns.items()}
-        numbers = {name: float(run.clock[name][row]) for name in _NUMBERS}
-        return Seen(columns.pop("loss"), **numbers, gradients=self._gradients(plan), compared=columns)
+        found: dict[Kind, Any] = {Gradients: gradients} if (gradients := self._gradients(plan)) is not None else {}
+        for kind, column in _COLUMNS.items():
+            if not issubclass(kind, ByStream):
+                found[kind] = float(run.clock[column][row])
+            elif column in self._columns:
+                found[kind] = np.where(plan.counts > 0, self._columns[column][row], np.nan)
+        return found
 
     def _gradients(self, plan: Plan) -> GradientStatistics | None:
         measured = self._run.gradients if self._has_same_streams else {}
-        if self._differs_from is None or not measured or plan.step % self._interval_steps:
+        if self._differs_from is None or not measured or all(plan.step % interval for interval in self._intervals):
             return measured.get(plan.step)
         last = measured[max((step for step in measured if step <= plan.step), default=min(measured))]
         counts, absent, is_alone = plan.counts, plan.counts == 0, plan.counts < 2

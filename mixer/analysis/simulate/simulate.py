@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mixer.analysis.simulate.losses import NoLosses, RecordedLosses, Seen
+from mixer.analysis.simulate.losses import NoLosses, RecordedLosses
 from mixer.analysis.simulate.parts import Parts, evaluates, learning_rate_of
 from mixer.analysis.simulate.simulated import Row, Simulated
 from mixer.analysis.simulate.tokens import PlannedTokens
@@ -16,6 +16,7 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.loading.result import StepResult
 from mixer.loading.step import StepCounts
+from mixer.measurements import GradientNorm, Gradients, LearningRate, Loss, MeanLoss, Results
 from mixer.mixture.plan import Plan
 from mixer.recipe.recipe import Recipe
 from mixer.utils.arrays import Int64Array
@@ -59,7 +60,7 @@ class PlannedRun:
         self._parts, self._source = parts, source
         mixing = self._mixing = parts.mixing
         is_needed = mixing.policy.unit == "tokens" or mixing.clock.budget.tokens is not None
-        is_needed |= "tokens" in mixing.schedule.needs or any(one.max_tokens is not None for one in parts.streams)
+        is_needed |= mixing.schedule.unit == "tokens" or any(one.max_tokens is not None for one in parts.streams)
         self._tokens = PlannedTokens(parts.streams, mixing.planner, is_needed)
         self._rate_factor = learning_rate_of(parts.args, mixing.clock.planned_steps).at
         self._rows: list[Row] = []
@@ -99,18 +100,9 @@ class PlannedRun:
         seen = self._source.after(plan)
         for follow in self._parts.followers:
             follow(plan)
-        mixing.observe(
-            plan,
-            seen.losses if "loss" in mixing.policy.needs else np.full(len(tokens), np.nan),
-            tokens,
-            seen.loss,
-            seen.gradient_norm,
-            self._rate_factor,
-            gradients=seen.gradients,
-            update_norm=seen.update_norm,
-            excess_losses=seen.compared.get("excess_loss"),
-            losses_after=seen.compared.get("loss_after"),
-        )
+        kinds = {Gradients, *(type(need) for need in (*mixing.policy.needs, *mixing.schedule.needs))}
+        seen_by_all = {**seen, LearningRate: self._rate_factor}
+        mixing.observe(plan, tokens, {kind: found for kind, found in seen_by_all.items() if kind in kinds})
         self._rows.append((plan.counts, plan.weights, plan.batch_size, mixing.clock.progress, rate))
         if self._writer is not None:
             self._writer.record(plan, tokens, seen, rate, factor)
@@ -160,22 +152,23 @@ class _Writer:
         self._recorder = Recorder(mixing, self.ledger, reads_at_once=True)
         self._recorder.record_start()
 
-    def record(self, plan: Plan, tokens: Int64Array, seen: Seen, learning_rate: float, factor: float) -> None:
+    def record(self, plan: Plan, tokens: Int64Array, seen: Results, learning_rate: float, factor: float) -> None:
         """Writes a step, after the controller has observed it.
 
         Args:
             plan: Its plan.
             tokens: int64 `[num_streams]`: its tokens.
-            seen: Its observations.
+            seen: What was measured.
             learning_rate: Its learning rate.
             factor: Factor of its batch size on the learning rate.
         """
-        is_known = np.isfinite(seen.losses)
+        losses = seen.get(Loss, np.full(len(tokens), np.nan))
+        is_known = np.isfinite(losses)
         items = np.where(is_known, tokens if tokens.any() else plan.counts, 0)
-        sums = torch.from_numpy(np.append(np.where(is_known, seen.losses, 0.0) * items, seen.loss))
-        result = StepResult(plan, StepCounts(items, tokens), sums, learning_rate, factor, seen.gradients)
-        norm = None if math.isnan(seen.gradient_norm) else seen.gradient_norm
-        self._recorder.record(result, seen.compared, norm, seen.update_norm)
+        mean, norm = seen.get(MeanLoss, math.nan), seen.get(GradientNorm, math.nan)
+        sums = torch.from_numpy(np.append(np.where(is_known, losses, 0.0) * items, mean))
+        result = StepResult(plan, StepCounts(items, tokens), sums, learning_rate, factor)
+        self._recorder.record(result, seen, None if math.isnan(norm) else norm)
 
     def finish(self, source: str) -> None:
         """Seals the ledger and notes the source of the losses, which says by now how far the plans were the same."""

@@ -16,7 +16,7 @@ from mixer.gradients.probe.reading import Desk, Reading, Stopwatch, Workspace
 from mixer.gradients.probe.rows import Rows
 from mixer.gradients.probe.sums import Totals, projections_of
 from mixer.gradients.probe.whole import WholeReading
-from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.measurements.gradients import GradientStatistics
 
 Mode = Literal["exact", "sketch"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from mixer.distributed.gradient_sync import add_up
 from mixer.gradients.probe.rows import Rows
 from mixer.gradients.probe.sketch import Projection
-from mixer.policies.gradient_statistics import GradientStatistics, signal_and_noise
+from mixer.measurements.gradients import GradientStatistics, signal_and_noise
 from mixer.utils.arrays import FloatArray
 from mixer.utils.device import to_host
 

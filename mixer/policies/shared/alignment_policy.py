@@ -6,8 +6,9 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
+from mixer.measurements import Alignment, TargetStatistics, Worth
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
-from mixer.policies.objective import Objective, TargetStatistics, Worth
+from mixer.policies.objective import Objective
 from mixer.policies.shared.ranges import check_count
 from mixer.policies.shared.repeated import passes
 from mixer.policies.shared.shares import divided_anew, share_out
@@ -32,15 +33,10 @@ class AlignmentPolicy(PolicyWithOptions):
 
     _remembered: ClassVar[tuple[str, ...]] = ("_weights",)
 
-    needs = frozenset({"alignment"})
-    joins_targets = True
+    needs = (Alignment(joined=True),)
 
     interval_steps = 0
     tau = 3.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.alignment_interval_steps = self.interval_steps
 
     def start(self, mixture: Mixture) -> Decision:
         """Starts from the streams' own weights; see `Policy.start`."""
@@ -52,10 +48,10 @@ class AlignmentPolicy(PolicyWithOptions):
     def update(self, observation: Observation) -> Decision:
         """Computes new weights after a measurement; see `Policy.update`."""
         active = observation.is_active & (self._own > 0.0)
-        if observation.targets is not None:
+        if (targets := observation[Alignment]) is not None:
             self._progress = observation.progress
             self._num_passes = passes(observation.seen / (self._progress or 1.0), self._num_samples)
-            self._decide(observation.targets, active)
+            self._decide(targets, active)
         return Decision(share_out(self._weights, self._own, active, 0.0, observation.tokens_per_sample))
 
     def _decide(self, targets: TargetStatistics, active: BoolArray) -> None:

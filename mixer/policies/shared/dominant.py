@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 
+from mixer.measurements import EvaluationLoss, Loss
 from mixer.policies.contract import Observation
 from mixer.policies.shared.slopes import LARGEST
 from mixer.utils.arrays import FloatArray
@@ -52,10 +53,10 @@ class DominantStream:
             self._follow(stream)
         if stream < 0:
             return
-        if np.isfinite(loss := float(np.clip(observation.losses[stream], -LARGEST, LARGEST))):
+        if np.isfinite(loss := float(np.clip(observation.by_stream(Loss)[stream], -LARGEST, LARGEST))):
             self._losses.append(loss)
             self._since_evaluation.append(loss)
-        reason = self._does_not_fall() or self._falls_in_training_only(observation.evaluation_losses)
+        reason = self._does_not_fall() or self._falls_in_training_only(observation[EvaluationLoss])
         if reason is not None:
             self._has_warned = True
             start = f"Step {observation.step}: {self._policy} gives {self._names[stream]!r} "

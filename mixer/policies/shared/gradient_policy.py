@@ -6,15 +6,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from mixer.measurements import Gradients, GradientStatistics, Needs, asked
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
-from mixer.policies.gradient_statistics import GradientStatistics
 from mixer.policies.shared.shares import divided_anew, share_out
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
 
 
 @dataclass(frozen=True)
-class Gradients:
+class KnownGradients:
     """Gradient statistics of the streams with measurements.
 
     Args:
@@ -52,9 +52,9 @@ class GradientPolicy(PolicyWithOptions):
 
     _remembered: ClassVar[tuple[str, ...]] = ("_weights", "_gram", "_variance")
 
-    needs = frozenset({"gradient_variance"})
+    needs = Needs((Gradients(variance=True),))
 
-    decay = 0.9
+    interval_steps, decay = 1, 0.9
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,8 +72,9 @@ class GradientPolicy(PolicyWithOptions):
         batch_size = observation.batch_size or max(1, int(observation.counts.sum()))
         active = observation.is_active & (self._own > 0)
         least, lengths = self.min_samples / batch_size, observation.tokens_per_sample
-        if observation.gradients is not None:
-            self._measure(observation.gradients, active, batch_size)
+        gradients = observation[Gradients] if asked(self.needs, Gradients) else None
+        if gradients is not None:
+            self._measure(gradients, active, batch_size)
             if observation.step % self.interval_steps == 0:
                 self._decide(active, batch_size)
                 self._weights = share_out(self._weights, self._own, active, least, lengths)
@@ -87,7 +88,7 @@ class GradientPolicy(PolicyWithOptions):
     def _products(self, gradients: GradientStatistics) -> tuple[FloatArray, FloatArray]:
         """Products and variances of a measurement, NaN for missing values."""
         gram = np.array(gradients.gram)
-        if "gradient_variance" not in self.needs:
+        if not any(need.variance for need in asked(self.needs, Gradients)):
             return gram, np.full(len(gram), np.nan)
         is_whole = np.isfinite(gradients.squared_norm) & np.isfinite(gradients.variance)
         np.fill_diagonal(gram, np.where(is_whole, gradients.squared_norm, np.nan))
@@ -100,7 +101,7 @@ class GradientPolicy(PolicyWithOptions):
             return
         self._weights = divided_anew(self._weights, gradients.known, among_known)
 
-    def _averages(self, active: BoolArray, batch_size: int) -> Gradients | None:
+    def _averages(self, active: BoolArray, batch_size: int) -> KnownGradients | None:
         gram = self._gram.values.reshape(len(active), -1)
         known = active & np.isfinite(np.diagonal(gram))
         total = float(self._weights[known].sum())
@@ -108,10 +109,10 @@ class GradientPolicy(PolicyWithOptions):
             return None
         products = np.nan_to_num(gram[np.ix_(known, known)], nan=0.0)
         variance = np.maximum(self._variance.values[known], 0.0)
-        return Gradients(known, products, variance, self._weights[known] / total, batch_size)
+        return KnownGradients(known, products, variance, self._weights[known] / total, batch_size)
 
     @abstractmethod
-    def _weigh(self, gradients: Gradients) -> FloatArray | None:
+    def _weigh(self, gradients: KnownGradients) -> FloatArray | None:
         """Computes the weights of the known streams.
 
         Args:

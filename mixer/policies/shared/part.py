@@ -58,7 +58,7 @@ def part_of_observation(observation: Observation, ids: Sequence[int]) -> Observa
     """
     index = np.asarray(ids, dtype=np.int64)
     part_of_batch = float(_in_samples(observation)[index].sum())
-    gradients, batch_size = observation.gradients, observation.batch_size
+    batch_size = observation.batch_size
     parts: dict[str, Any] = {
         name: values[index] for name, values in vars(observation).items() if isinstance(values, np.ndarray)
     }
@@ -69,7 +69,7 @@ def part_of_observation(observation: Observation, ids: Sequence[int]) -> Observa
     parts["weights"] = shares(parts["weights"]) if parts["weights"].sum() > 0.0 else uniform
     return replace(
         observation,
-        gradients=None if gradients is None else gradients.part(ids),
+        measured={kind: kind.part(result, ids) for kind, result in observation.measured.items() if result is not None},
         batch_size=None if batch_size is None else max(1, int(batch_size * part_of_batch + _ROUNDING)),
         **parts,
     )

@@ -1,13 +1,14 @@
 """Base class of gradient policies whose targets are streams, or those of the declared objective."""
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
 
+from mixer.measurements import Alignment, TargetStatistics
 from mixer.policies.contract import Decision, Mixture, Observation
-from mixer.policies.objective import Objective, TargetStatistics
+from mixer.policies.objective import Objective
 from mixer.policies.shared.gradient_policy import GradientPolicy
 from mixer.policies.shared.shares import divided_anew, shares
 from mixer.policies.shared.stream_average import StreamAverage
@@ -45,8 +46,7 @@ class TargetedPolicy(GradientPolicy):
         self._aligned = StreamAverage(self.decay)
         self.follows_objective = isinstance(self.targets, str)
         if self.follows_objective:
-            self.needs, self.min_samples = frozenset({"alignment"}), 0
-            self.alignment_metric, self.alignment_interval_steps = "plain", self.interval_steps
+            self.needs, self.min_samples = (Alignment("plain", self.interval_steps),), 0
 
     def start(self, mixture: Mixture) -> Decision:
         """Reads the targets, and starts as `GradientPolicy`; see `Policy.start`."""
@@ -64,9 +64,9 @@ class TargetedPolicy(GradientPolicy):
         """Takes a measurement of the targets in, then as `GradientPolicy`; see `Policy.update`."""
         if not self.follows_objective:
             return super().update(observation)
-        if observation.targets is not None:
-            self._align(observation.targets, observation.is_active & (self._own > 0.0))
-        return super().update(replace(observation, gradients=None))
+        if (targets := observation[Alignment]) is not None:
+            self._align(targets, observation.is_active & (self._own > 0.0))
+        return super().update(observation)
 
     def _align(self, targets: TargetStatistics, active: BoolArray) -> None:
         self._aligned.take(targets.alignment.ravel())

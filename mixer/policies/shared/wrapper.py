@@ -2,15 +2,16 @@
 
 from typing import ClassVar
 
+from mixer.measurements.measurement import Needs
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Wrapped
 
 
 class Wrapper(Policy):
     """A policy that changes the decisions of another one; by default it passes them on.
 
-    It has the needs and the unit of the inner policy. Set `keeps_probes` in a subclass if each mixture of the inner
-    policy still applies to its own step, up to small changes; other wrappers refuse policies that plan probes, which
-    would draw conclusions from mixtures that were never used.
+    It has its own needs and those of the inner policy, and the unit of that one. Set `keeps_probes` in a subclass if
+    each mixture of the inner policy still applies to its own step, up to small changes; other wrappers refuse policies
+    that plan probes, which would draw conclusions from mixtures that were never used.
 
     Args:
         policy: The inner policy.
@@ -38,11 +39,9 @@ class Wrapper(Policy):
         super().__init__(unit=policy.unit)
         self.policy = policy
         self._inner_decision: Decision | None = None
-        self.needs, self.plans_probes = policy.needs, policy.plans_probes
-        self.interval_steps, self.min_samples = policy.interval_steps, policy.min_samples
-        self.alignment_metric, self.alignment_interval_steps = policy.alignment_metric, policy.alignment_interval_steps
-        self.joins_targets, self.compares_losses = policy.joins_targets, policy.compares_losses
-        self.branch_plan, self.holds_bounds = policy.branch_plan, policy.holds_bounds
+        self.needs: Needs = tuple(dict.fromkeys((*type(self).needs, *policy.needs)))
+        self.plans_probes, self.min_samples = policy.plans_probes, policy.min_samples
+        self.compares_losses, self.holds_bounds = policy.compares_losses, policy.holds_bounds
 
     @property
     def name(self) -> str:

@@ -2,7 +2,8 @@
 
 import math
 
-from mixer.schedules.base import BatchDecision, GradientNoise, ScheduleWithOptions
+from mixer.measurements import GradientNoise, Noise
+from mixer.schedules.base import BatchDecision, ScheduleWithOptions
 from mixer.schedules.shared.average import Average
 
 
@@ -34,9 +35,10 @@ class MeasuredSchedule(ScheduleWithOptions):
 
     _remembered = ("_squared_norm", "_variance")
 
-    needs = frozenset({"gradient_noise"})
+    needs = (GradientNoise(),)
 
     decay: float
+    interval_steps: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,7 +54,7 @@ class MeasuredSchedule(ScheduleWithOptions):
     def _forget(self) -> None:
         self._squared_norm, self._variance = Average(self.decay), Average(self.decay)
 
-    def _take(self, noise: GradientNoise | None) -> None:
+    def _take(self, noise: Noise | None) -> None:
         # Negative estimates count: without them the average of an unbiased estimate would be biased.
         if noise is not None and math.isfinite(noise.squared_norm) and math.isfinite(noise.variance):
             self._squared_norm.take(noise.squared_norm)

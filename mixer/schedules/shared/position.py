@@ -21,11 +21,6 @@ def position(observation: BatchObservation, unit: Unit) -> float:
     return counts[unit]
 
 
-def needs_of(unit: Unit) -> frozenset[str]:
-    """Returns the observations that a unit needs, as in `Schedule.needs`."""
-    return frozenset({"tokens"}) if unit == "tokens" else frozenset()
-
-
 def check_points(points: Sequence[float], unit: Unit) -> list[float]:
     """Refuses points that a run cannot pass one after the other.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,14 +15,16 @@ from torch import nn
 from transformers import Trainer
 
 from mixer.gradients.metric import OptimizerMetric
-from mixer.models.branches import AdapterBranches, Branches, WeightBranches
-from mixer.policies.branches import BranchPlan, BranchStatistics
+from mixer.measurements import Branches, BranchStatistics
+from mixer.models.branches import AdapterBranches, WeightBranches
+from mixer.models.branches import Branches as ModelBranches
 from mixer.trainer.hooks import StepHook
 from mixer.utils.random_state import seeded
 
 if TYPE_CHECKING:
     from mixer.loading.result import StepResult
     from mixer.loading.step import MicroBatch
+    from mixer.measurements import Results
     from mixer.trainer.run import Run
     from mixer.trainer.side_runs import SideRuns
     from mixer.trainer.targets import TargetRows
@@ -48,7 +50,7 @@ class BranchProbe(StepHook):
         plan: When and how the model is branched.
     """
 
-    def __init__(self, targets: Sequence[TargetRows], run: Run, runs: SideRuns, trainer: Trainer, plan: BranchPlan):
+    def __init__(self, targets: Sequence[TargetRows], run: Run, runs: SideRuns, trainer: Trainer, plan: Branches):
         self._targets, self._run, self._runs, self._trainer, self._plan = targets, run, runs, trainer, plan
         self._may_branch: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in run.streams])
 
@@ -56,7 +58,7 @@ class BranchProbe(StepHook):
         """Refuses a model whose ranks have no gradients of their own; see `StepHook.prepare`."""
         self._runs.check_own_gradients(model, "trains branches of the model")
 
-    def observe(self, result: StepResult) -> Mapping[str, Any]:
+    def observe(self, result: StepResult) -> Results:
         """Trains and evaluates branches if a stage begins; see `StepHook.observe`."""
         self.seconds_after, step, most = 0.0, result.plan.step, self._trainer.state.max_steps
         before, after = self._progress(result)
@@ -66,7 +68,7 @@ class BranchProbe(StepHook):
         num_steps = self._plan.num_steps or max(_LEAST_STEPS, round(most / _PART_OF_RUN))
         statistics = self._measure(step, num_steps)
         self.seconds_after = time.perf_counter() - started
-        return {"branches": statistics}
+        return {Branches: statistics}
 
     def _progress(self, result: StepResult) -> tuple[float, float]:
         """The share of the run that is done before and after a step, which the run's own clock has not counted yet."""
@@ -91,7 +93,7 @@ class BranchProbe(StepHook):
         whole[:, have_branch] = mixtures
         return BranchStatistics(whole, np.array(losses).reshape(len(mixtures), len(self._targets)), have_branch)
 
-    def _new(self, parameters: Sequence[nn.Parameter]) -> Branches:
+    def _new(self, parameters: Sequence[nn.Parameter]) -> ModelBranches:
         if self._plan.adapter_rank:
             is_adam = OptimizerMetric(self._runs.optimizer).name(parameters) == "adam"
             rate = self._runs.learning_rate if is_adam else None
@@ -130,7 +132,7 @@ class BranchProbe(StepHook):
 
     # ---- Losses ----
 
-    def _losses(self, branches: Branches, mixture: FloatArray) -> list[float]:
+    def _losses(self, branches: ModelBranches, mixture: FloatArray) -> list[float]:
         """Returns the mean loss of each target under a mixture of the branches, over all ranks."""
         with branches.mixed(mixture.tolist()):
             sums = [self._runs.on_all_ranks(partial(self._own_sum, target)) for target in self._targets]

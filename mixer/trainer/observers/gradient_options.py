@@ -6,6 +6,7 @@ from typing import Literal
 from transformers import TrainingArguments
 from transformers.utils import logging
 
+from mixer.measurements import GradientNoise, Gradients, Needs, asked
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.stream import Stream, describe
 from mixer.policies.contract import Policy
@@ -103,13 +104,13 @@ def resolve_probing(
             f"probe must be a Probing, such as Probing(interval_steps=10), got a {type(options).__name__}: {options!r}."
         )
     probing = options or Probing()
-    needs: dict[str, tuple[int, bool]] = {}  # by option: interval, and whether the variance is needed
-    if policy.needs & {"gradient", "gradient_variance"}:
-        needs[f"mixing={policy.name}"] = policy.interval_steps, "gradient_variance" in policy.needs
-    if "gradient_noise" in schedule.needs and world_size == 1:
-        needs[f"batch_size={schedule.name}"] = schedule.interval_steps, True
-    own = () if probing.interval_steps is None else (probing.interval_steps,)
-    intervals = {*own, *(interval for interval, _ in needs.values())}
+    needs = {
+        f"mixing={policy.name}": _requests(policy.needs, world_size),
+        f"batch_size={schedule.name}": _requests(schedule.needs, world_size),
+    }
+    requests = [request for own in needs.values() for request in own]
+    option = () if probing.interval_steps is None else (probing.interval_steps,)
+    intervals = {*option, *(request.interval_steps for request in requests)}
     if not intervals:
         if options is not None:
             logger.warning(
@@ -118,11 +119,17 @@ def resolve_probing(
                 *(policy.name, schedule.name),
             )
         return None
-    who = [name for name, (_, with_variance) in needs.items() if with_variance]
+    who = [name for name, own in needs.items() if any(request.variance for request in own)]
     if who and probing.variance is False:
         raise ValueError(f"probe.variance=False, but {who[0]} needs the variance: leave it at None.")
-    variance = bool(who) or not needs if probing.variance is None else probing.variance
+    variance = bool(who) or not requests if probing.variance is None else probing.variance
     return probing, tuple(sorted(intervals)), variance
+
+
+def _requests(needs: Needs, world_size: int) -> list[Gradients]:
+    """Returns the measurements of gradients for a rule; several ranks measure noise by their differences."""
+    noise = asked(needs, GradientNoise) if world_size == 1 else []
+    return [*asked(needs, Gradients), *(Gradients(True, request.interval_steps) for request in noise)]
 
 
 def check_exact(

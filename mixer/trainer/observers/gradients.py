@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,8 @@ from transformers.utils import logging
 
 from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
 from mixer.gradients.probe import GradientProbe
-from mixer.gradients.update_norm import UpdateNorm
+from mixer.gradients.update_norm import StepLength
+from mixer.measurements import GradientNoise, Gradients, UpdateNorm
 from mixer.trainer.hooks import ForwardResult, StepHook
 from mixer.trainer.observers.gradient_options import Probing, exact_refusal
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
     from mixer.loading.result import StepResult
     from mixer.loading.step import StepBatch
-    from mixer.policies.gradient_statistics import GradientStatistics
+    from mixer.measurements import GradientStatistics, Results
     from mixer.trainer.side_runs import SideRuns
 
 logger = logging.get_logger(__name__)
@@ -140,6 +141,10 @@ class RunProbe(StepHook):
             self._check_variance(self.statistics)
             self.seconds = probe.seconds - self._seconds_before
 
+    def observe(self, result: StepResult) -> Results:
+        """Returns the statistics of a measured step; see `StepHook.observe`."""
+        return {} if self.statistics is None else {Gradients: self.statistics}
+
     def release(self) -> None:
         """Lets go of the run's model: another run's may be another one, or wrapped; see `StepHook.release`."""
         self.cancel()
@@ -218,32 +223,32 @@ class NoiseBetweenRanks(StepHook):
             noise = self._noise.measure(self._num_own, self._runs.loss_scale(), self._device)
             self._sums = self._rank_sync.add_up(noise)
 
-    def observe(self, result: StepResult) -> dict[str, Any]:
+    def observe(self, result: StepResult) -> Results:
         """Returns the noise, the same on all ranks; waits for a GPU. See `StepHook.observe`."""
         if self._sums is None:
             return {}
         noise = noise_of_ranks(self._sums.tolist(), self._world_size, self._num_samples)
         is_known = math.isfinite(noise.squared_norm) and math.isfinite(noise.variance)
-        return {"noise": noise if is_known else None}
+        return {GradientNoise: noise} if is_known else {}
 
     def release(self) -> None:
         """Lets go of the model; see `StepHook.release`."""
         self._noise = self._sums = None
 
 
-class StepLength(StepHook):
+class UpdateNormHook(StepHook):
     """Measures how far each optimizer step moves the parameters."""
 
-    _norm: UpdateNorm | None = None
+    _length: StepLength | None = None
 
     def prepare(self, model: nn.Module) -> None:
         """Copies the parameters; see `StepHook.prepare`."""
-        self._norm = UpdateNorm(model)
+        self._length = StepLength(model)
 
-    def observe(self, result: StepResult) -> dict[str, Any]:
+    def observe(self, result: StepResult) -> Results:
         """Returns the distance; waits for a GPU. See `StepHook.observe`."""
-        return {} if self._norm is None else {"update_norm": float(self._norm.measure())}
+        return {} if self._length is None else {UpdateNorm: float(self._length.measure())}
 
     def release(self) -> None:
         """Lets go of the copy; see `StepHook.release`."""
-        self._norm = None
+        self._length = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from mixer.distributed.gradient_sync import shards_of
+from mixer.measurements import ExcessLoss, LossAfter
 from mixer.models.loss_normalization import LARGEST_OTHER_SHARE
 from mixer.models.side_state import Snapshot
 from mixer.trainer.hooks import ForwardResult, StepHook
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
     from mixer.loading.result import StepResult
     from mixer.loading.step import MicroBatch, StepBatch
+    from mixer.measurements import Results
     from mixer.models.row_losses import RowLossReader
     from mixer.policies.contract import Policy
     from mixer.trainer.side_runs import SideRuns
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 
 _OWN, _REFERENCE = -2, -1  # entries after those of the streams: micro-batches with unknown items
 logger = logging.get_logger(__name__)
-# Names for the policy, by column of the ledger's table `comparisons`.
-_SEEN_AS = {"excess_loss": "excess_losses", "loss_after": "losses_after"}
 
 
 class ReferenceModel:
@@ -124,7 +124,7 @@ def check_reference(reference: object, model: nn.Module | None) -> None:
         )
 
 
-class ExcessLoss(StepHook):
+class ExcessLossHook(StepHook):
     """Adds up `max(ℓ(x) − ℓ_ref(x), 0)` over the items `x` of a step, per stream.
 
     An item is a loss term: a token, or a row if a row has one label. As in DoReMi (arXiv 2305.10429, Algorithm 1), the
@@ -189,10 +189,10 @@ class ExcessLoss(StepHook):
         """Adds up the ranks' sums; see `StepHook.end_backward`."""
         self.sums = self._rank_sync.add_up(self.sums)
 
-    def observe(self, result: StepResult) -> dict[str, Any]:
+    def observe(self, result: StepResult) -> Results:
         """Returns the mean excess of each stream; waits for a GPU. See `StepHook.observe`."""
         sums = check_told_apart(to_host([self.sums])[0])
-        return {"excess_losses": _means(sums, result.contents.items)}
+        return {ExcessLoss: _means(sums, result.contents.items)}
 
     def release(self) -> None:
         """Restores the reference model; see `StepHook.release`."""
@@ -252,7 +252,7 @@ def check_told_apart(sums: FloatArray) -> FloatArray:
     """Refuses sums over items that could not be separated; the same on all ranks once the sums are global.
 
     Args:
-        sums: `[num_streams + 2]`: `ExcessLoss.sums`, summed over all ranks.
+        sums: `[num_streams + 2]`: `ExcessLossHook.sums`, summed over all ranks.
 
     Returns:
         `[num_streams]`: the streams' sums.
@@ -282,7 +282,7 @@ def _is_other(actual: Tensor, expected: Tensor) -> Tensor:
     return both_finite & ((actual - expected).abs() > LARGEST_OTHER_SHARE * expected.abs())
 
 
-class LossesAfter(StepHook):
+class LossAfterHook(StepHook):
     """Runs the micro-batches of a step a second time after its optimizer step, without gradients.
 
     Both losses of FAMO (arXiv 2306.03792, Algorithm 1) are of the same batch. The second forward repeats the first as
@@ -320,13 +320,13 @@ class LossesAfter(StepHook):
         """Keeps a micro-batch and the random state; see `StepHook.begin_micro_batch`."""
         self._kept.append((trained.micro, Snapshot(None, self._device)))
 
-    def observe(self, result: StepResult) -> dict[str, Any]:
+    def observe(self, result: StepResult) -> Results:
         """Returns each stream's loss on the samples of the step; waits for a GPU. See `StepHook.observe`."""
         items = result.contents.items
         sums = self._rank_sync.add_up(self.measure(len(items)))
         if self._was_skipped():
-            return {"losses_after": np.full(len(items), np.nan)}  # without a step there is no loss after it
-        return {"losses_after": _means(to_host([sums])[0], items)}
+            return {LossAfter: np.full(len(items), np.nan)}  # without a step there is no loss after it
+        return {LossAfter: _means(to_host([sums])[0], items)}
 
     def cancel(self) -> None:
         """Lets go of the step; see `StepHook.cancel`."""
@@ -360,22 +360,24 @@ def _add(sums: Tensor, micro: MicroBatch, num_items: int, mean: Tensor, rows: Te
     sums[ids] += mean.to(sums) * num_items if is_single else float("nan")
 
 
-def needed_reference(reference: nn.Module | None, model: nn.Module | None, policy: Policy) -> nn.Module | None:
-    """Checks a reference model against the needs of the policy.
+def needed_reference(
+    reference: nn.Module | None, model: nn.Module | None, policy: Policy, is_needed: bool
+) -> nn.Module | None:
+    """Checks a reference model against the needs of a run.
 
     Args:
         reference: The reference model, if there is one.
         model: The model that is trained.
         policy: The policy.
+        is_needed: Whether excess losses are asked for.
 
     Returns:
-        The reference model; `None` if the policy needs none.
+        The reference model; `None` if none is needed.
 
     Raises:
         TypeError: If it is no model.
         ValueError: If it is needed and missing, or cannot be used.
     """
-    is_needed = "excess_loss" in policy.needs
     if reference is not None:
         check_reference(reference, model)
     if is_needed and reference is None:
@@ -386,18 +388,9 @@ def needed_reference(reference: nn.Module | None, model: nn.Module | None, polic
         )
     if reference is not None and not is_needed:
         logger.warning(
-            "reference_model is set, but mixing=%s does not need one ('excess_loss'), so it is not run.", policy.name
+            "reference_model is set, but mixing=%s does not need one (ExcessLoss), so it is not run.", policy.name
         )
     return reference if is_needed else None
-
-
-def compared_in(observed: Mapping[str, Any]) -> dict[str, FloatArray]:
-    """Returns the compared losses in the policy's observations, for the ledger and the log.
-
-    Returns:
-        Copies, by column of the ledger's table `comparisons`.
-    """
-    return {column: observed[name].copy() for column, name in _SEEN_AS.items() if name in observed}
 
 
 def _means(sums: FloatArray, items: Int64Array) -> FloatArray:

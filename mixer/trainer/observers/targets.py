@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,13 +16,13 @@ from transformers.utils import logging
 
 from mixer.gradients.metric import OptimizerMetric
 from mixer.gradients.per_source import product
-from mixer.policies.objective import TargetStatistics
+from mixer.measurements import Alignment, TargetStatistics
 from mixer.trainer.hooks import StepHook
 
 if TYPE_CHECKING:
     from mixer.loading.result import StepResult
     from mixer.loading.step import MicroBatch
-    from mixer.policies.contract import Policy
+    from mixer.measurements import Results
     from mixer.policies.objective import Objective
     from mixer.trainer.run import Run
     from mixer.trainer.side_runs import SideRuns
@@ -66,7 +66,7 @@ class TargetProbe(StepHook):
         runs: Runs the model outside of training.
         rank: This rank.
         world_size: Number of ranks.
-        policy: The policy that needs it: steps between regular measurements (0 for the default), and the metric.
+        request: What is asked for.
         objective: The objective, with its targets by name.
     """
 
@@ -77,18 +77,18 @@ class TargetProbe(StepHook):
         runs: SideRuns,
         rank: int,
         world_size: int,
-        policy: Policy,
+        request: Alignment,
         objective: Objective,
     ):
         self._targets, self._run, self._runs, self._rank, self._world_size = targets, run, runs, rank, world_size
         self._are_measured: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in run.streams])
-        self._objective, self._is_plain = objective, policy.alignment_metric == "plain"
-        is_joined = policy.joins_targets and objective.kind == "average" and not objective.bounds
+        self._objective, self._is_plain = objective, request.metric == "plain"
+        is_joined = request.joined and objective.kind == "average" and not objective.bounds
         unknown = np.full(len(targets), np.nan)
         self._directions = objective.weights(unknown, 1.0)[None] if is_joined else np.eye(len(targets))
         work = np.count_nonzero(self._directions) + len(self._directions) * _FORWARDS * int(self._are_measured.sum())
         self._rows_per_step = _SHARE * run.mixing.initial_batch_size / work
-        self.interval_steps = policy.alignment_interval_steps or math.ceil(_MOST_ROWS / self._rows_per_step)
+        self.interval_steps = request.interval_steps or math.ceil(_MOST_ROWS / self._rows_per_step)
         self._early = [0]
         for step in (math.floor(2 ** (number / 2)) for number in range(2, 64)):
             is_paid = self._paid(self._early[-1], step) >= _LEAST_ROWS
@@ -117,7 +117,7 @@ class TargetProbe(StepHook):
         """Refuses a model whose ranks have no gradients of their own; see `StepHook.prepare`."""
         self._runs.check_own_gradients(model, "measures gradients of targets on each rank")
 
-    def observe(self, result: StepResult) -> Mapping[str, Any]:
+    def observe(self, result: StepResult) -> Results:
         """Measures targets and streams if that is due; see `StepHook.observe`."""
         self.seconds_after, step, objective = 0.0, result.plan.step, self._objective
         is_due = self.is_due(step)
@@ -128,7 +128,7 @@ class TargetProbe(StepHook):
         if objective.bounds or objective.kind == "worst":  # compared from one measurement to the next, or with others
             statistics = self._with_losses_of_same_rows(statistics)
         self.seconds_after = time.perf_counter() - started
-        return {"targets": statistics}
+        return {Alignment: statistics}
 
     def _with_losses_of_same_rows(self, statistics: TargetStatistics | None) -> TargetStatistics:
         """Replaces the losses by those of each target's first rows: other rows differ by more than a bound allows."""

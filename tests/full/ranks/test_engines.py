@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from mixer import LossChange, MixingTrainer, PiKE, Stream, schedules
+from mixer.measurements import ExcessLoss, LossAfter
 from replay import DER, ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, arguments, build_model, three_streams
 from tests.mixer.comparing import Watching
@@ -75,7 +76,7 @@ def compared(args: Arguments) -> MixingTrainer:
     reference = build_model("llama")
     with torch.no_grad():
         reference.lm_head.weight.mul_(3.0)
-    rules = {"mixing": Watching("excess_loss", "loss_after"), "batch_size": 9, "reference_model": reference}
+    rules = {"mixing": Watching(ExcessLoss(), LossAfter()), "batch_size": 9, "reference_model": reference}
     return MixingTrainer(build_model("llama"), args(), train_dataset=three_streams(), **rules)
 
 

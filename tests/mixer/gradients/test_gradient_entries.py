@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from mixer.gradients.records import gradient_entries
-from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.measurements.gradients import GradientStatistics
 from tests.mixer.measurements import measured
 
 NAMES = ("math", "code", "chat")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from mixer.ledger.ledger import Ledger
-from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.measurements.gradients import GradientStatistics
 from tests.mixer.measurements import measured
 
 NAMES = ("math", "code")

@@ -121,7 +121,7 @@ def outcomes_of(
                 mixing.set_weights(weigh(mixing.clock.step))
             if (batch := loader.next_batch()) is None:
                 return
-            mixing.observe(batch.plan, np.full(len(none), np.nan), none)
+            mixing.observe(batch.plan, none)
             yield batch
 
     def train(rank: int) -> None:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from mixer import AdaptiveBatchSampler, Hold, LossChange, Scheduled, Stream, schedules
 from mixer.loading.report import make_report
+from mixer.measurements import Loss, MeanLoss
 from mixer.mixture.clock import Budget
 from mixer.schedules import BatchDecision, BatchObservation, Schedule
 from tests.mixer.loaders import quick_and_full
@@ -137,11 +138,11 @@ def test_a_state_fits_another_number_of_ranks_but_no_other_data() -> None:
 
 def test_what_is_reported_reaches_the_schedule() -> None:
     class Doubling(Schedule):
-        needs = frozenset({"loss", "tokens"})
+        needs, unit = (MeanLoss(),), "tokens"
 
         def update(self, observation: BatchObservation) -> BatchDecision:
             seen.append(observation)
-            return BatchDecision(observation.batch_size * (2 if observation.loss < 1.0 else 1))
+            return BatchDecision(observation.batch_size * (2 if observation[MeanLoss] < 1.0 else 1))
 
     seen: list[BatchObservation] = []
     schedule = Doubling(initial=2)
@@ -151,13 +152,13 @@ def test_what_is_reported_reaches_the_schedule() -> None:
         sizes.append(len(batch))
         sampler.observe(torch.tensor(0.5 if len(sizes) == 2 else 1.5, requires_grad=True), tokens=[7 * len(batch)])
     assert sizes == [2, 2, 4, 4]
-    assert [observation.loss for observation in seen] == [1.5, 0.5, 1.5, 1.5]
+    assert [observation[MeanLoss] for observation in seen] == [1.5, 0.5, 1.5, 1.5]
     assert seen[-1].num_tokens == 7 * 12
 
 
 def test_losses_that_are_needed_and_not_reported_are_missed_once_and_tokens_at_once(caplog) -> None:
     list(AdaptiveBatchSampler({"a": range(9), "b": range(9)}, 4, mixing=LossChange()))
-    assert caplog.messages == ["The mixture depends on ['losses'], which no observe(...) call has reported."]
+    assert caplog.messages == ["The mixture depends on ['Loss'], which no observe(...) call has reported."]
     with pytest.raises(ValueError, match=r"budget in tokens needs token counts.*observe\(tokens=\.\.\.\)"):
         list(AdaptiveBatchSampler(100, 4, budget=Budget(tokens=50)))
 
@@ -174,9 +175,9 @@ def test_a_second_report_and_one_on_other_streams_are_refused(losses: Any) -> No
     with pytest.raises(ValueError, match=r"observe: losses .* \['a', 'b'\]"):
         sampler.observe(losses)
     for fitting in ({"b": 2.0}, [math.inf, 2.0], torch.tensor([math.nan, 2.0])):  # by name or in order
-        report = make_report(["a", "b"], {"losses": fitting}, {"loss": math.nan})
-        np.testing.assert_array_equal(report["losses"], [math.nan, 2.0])
-        assert math.isnan(report["loss"])
+        report = make_report(["a", "b"], fitting, math.nan, {})
+        np.testing.assert_array_equal(report[Loss], [math.nan, 2.0])
+        assert math.isnan(report[MeanLoss])
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 import mixer
 from mixer import GroupDRO, Head, LossChange, MixingTrainer, MultiTaskModel, OverfitGuard, Stream, Uniform
 from mixer.loading.loss_units import labels_of, new_loss_units
+from mixer.measurements import Loss
 from mixer.mixture.loss_units import LossUnits
 from tests.helpers import Tokens, arguments, build_model
 from tests.mixer.comparing import Watching
@@ -110,18 +111,18 @@ def test_a_policy_sees_losses_in_their_units_and_the_ledger_as_they_are(tmp_path
     kind = "sequence-classification"
     bert = build_model("bert-classifier").bert
     model = MultiTaskModel.from_encoder(bert, {"a": Head(3), "b": Head(3)})
-    policy = Watching("loss")
+    policy = Watching(Loss())
     policy.compares_losses = True
     args = arguments(tmp_path, max_steps=4, save_strategy="steps", save_steps=2)
     data = {"a": Tokens(20, 1, kind), "b": Tokens(20, 2, kind)}
     trainer = MixingTrainer(model, args, train_dataset=data, mixing=policy, loss_units="initial")
     trainer.train()
     ledger = trainer.ledger.to_pandas().pivot_table(index="step", columns="stream", values="loss").to_numpy()
-    seen = np.array([observation.losses for observation in policy.seen])
+    seen = np.array([observation[Loss] for observation in policy.seen])
     np.testing.assert_allclose(seen, ledger / ledger[0], rtol=1e-6)
     assert trainer.describe_run()["loss_units"] == pytest.approx(ledger[0].tolist())
-    resumed = Watching("loss")
+    resumed = Watching(Loss())
     resumed.compares_losses = True
     again = MixingTrainer(model, args, train_dataset=data, mixing=resumed, loss_units="initial")
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    np.testing.assert_array_equal([o.losses for o in resumed.seen], seen[2:])
+    np.testing.assert_array_equal([o[Loss] for o in resumed.seen], seen[2:])

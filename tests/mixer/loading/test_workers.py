@@ -55,7 +55,7 @@ def test_processes_live_from_epoch_to_epoch_only_if_they_persist(
     for _ in range(2):
         for batch in loader:
             pids |= set(children())
-            loader.mixing.observe(batch.plan, np.full(3, np.nan), np.zeros(3, dtype=np.int64))
+            loader.mixing.observe(batch.plan, np.zeros(3, dtype=np.int64))
         assert len(children()) == int(persistent)
     loader.stop()
     assert {int(path.name) for path in tmp_path.iterdir()} == pids

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mixer.measurements import MeanLoss
 from mixer.mixture.batch_size import BatchSize
 from mixer.schedules import BatchDecision, BatchObservation, Constant, Function, LossChange, Schedule
 
@@ -26,7 +27,7 @@ class Exact(Asking):
 
 
 def observation(step: int, batch_size: int, loss: float = math.nan) -> BatchObservation:
-    return BatchObservation(step, 0.5, 0, step * 8, 0, batch_size, loss=loss)
+    return BatchObservation(step, 0.5, 0, step * 8, 0, batch_size, measured={MeanLoss: loss})
 
 
 def asked(*decisions: Any) -> BatchSize:

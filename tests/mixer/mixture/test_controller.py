@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mixer.measurements import EvaluationLoss, Loss
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import FORMAT_VERSION, Mixing
 from mixer.mixture.groups import Grouping
@@ -37,7 +38,7 @@ NO_TOKENS = np.zeros(3, dtype=np.int64)
 class Recording(Policy):
     """Gives the next of the given weights and keeps what it observed."""
 
-    needs = frozenset({"loss"})
+    needs = (Loss(),)
 
     def __init__(self, *weights: Any, loss_weights: Any = None, unit: Any = "samples"):
         super().__init__(unit=unit)
@@ -81,14 +82,15 @@ def losses_at(step: int, num_streams: int) -> np.ndarray:
 
 def one_step(mixing: Mixing) -> Plan:
     plan = mixing.next_plan()
-    mixing.observe(plan, losses_at(plan.index, len(mixing.names)), plan.counts * (1 + np.arange(len(mixing.names))))
+    losses = losses_at(plan.index, len(mixing.names))
+    mixing.observe(plan, plan.counts * (1 + np.arange(len(mixing.names))), {Loss: losses})
     return plan
 
 
 def run_to_the_end(mixing: Mixing, limit: int = 1_000) -> list[Plan]:
     plans: list[Plan] = []
     while len(plans) < limit and (plan := mixing.next_plan()) is not None:
-        mixing.observe(plan, np.ones(len(mixing.names)), np.zeros(len(mixing.names), dtype=np.int64))
+        mixing.observe(plan, np.zeros(len(mixing.names), dtype=np.int64), {Loss: np.ones(len(mixing.names))})
         plans.append(plan)
     return plans
 
@@ -132,14 +134,14 @@ class TestObservation:
         policy = Recording([2, 1, 1], [1, 1, 1])
         mixing = make_mixing(policy)
         losses, tokens = np.array([0.5, np.nan, 2.0]), np.array([40, 0, 9])
-        mixing.observe(mixing.next_plan(), losses, tokens)
+        mixing.observe(mixing.next_plan(), tokens, {Loss: losses})
         (seen,) = policy.observations
         assert (seen.step, seen.progress) == (1, 1 / mixing.clock.max_steps)
         assert seen.weights.tolist() == [0.5, 0.25, 0.25]
         assert seen.counts.tolist() == seen.seen.tolist() == [4, 2, 2]
         assert seen.tokens.tolist() == [40, 0, 9]
-        np.testing.assert_array_equal(seen.losses, losses)
-        assert seen.evaluation_losses is None
+        np.testing.assert_array_equal(seen[Loss], losses)
+        assert seen[EvaluationLoss] is None
         one_step(mixing)
         assert [seen.seen.sum() for seen in policy.observations] == [8, 16]  # it is kept as it was
 
@@ -150,8 +152,8 @@ class TestObservation:
         mixing.observe_evaluation({"a": 1.0})
         one_step(mixing)
         one_step(mixing)
-        np.testing.assert_array_equal(policy.observations[0].evaluation_losses, [1.0, np.nan, 3.0])
-        assert policy.observations[1].evaluation_losses is None
+        np.testing.assert_array_equal(policy.observations[0][EvaluationLoss], [1.0, np.nan, 3.0])
+        assert policy.observations[1][EvaluationLoss] is None
 
 
 class TestCoverage:
@@ -189,7 +191,7 @@ class TestForecast:
             before = through_json(mixing.state_dict())
             predicted[step] = {guess.step: guess.fingerprint() for guess in mixing.forecast()}
             assert through_json(mixing.state_dict()) == before
-            mixing.observe(plan, np.ones(len(mixing.names)), np.zeros(len(mixing.names), dtype=np.int64))
+            mixing.observe(plan, np.zeros(len(mixing.names), dtype=np.int64), {Loss: np.ones(len(mixing.names))})
         plans |= {plan.step: plan.fingerprint() for plan in run_to_the_end(mixing)}
         assert len(predicted) > 5
         for guesses in predicted.values():
@@ -280,14 +282,14 @@ class TestTokens:
         mixing = make_mixing(Fixed([1, 1, 2], unit="tokens"), batch_size=40)
         first = mixing.next_plan()
         assert first.counts.tolist() == [10, 10, 20]
-        mixing.observe(first, np.ones(3), first.counts * np.array([100, 400, 200]))
+        mixing.observe(first, first.counts * np.array([100, 400, 200]), {Loss: np.ones(3)})
         second = mixing.next_plan()
         np.testing.assert_allclose(second.weights, np.array([4, 1, 4]) / 9)
 
     def test_a_stream_not_seen_yet_counts_as_the_mean_of_the_others(self) -> None:
         mixing = make_mixing(Recording([1, 1, 0], [1, 1, 1], unit="tokens"))
         plan = mixing.next_plan()
-        mixing.observe(plan, np.ones(3), plan.counts * np.array([10, 30, 0]))
+        mixing.observe(plan, plan.counts * np.array([10, 30, 0]), {Loss: np.ones(3)})
         shares = np.array([1 / 10, 1 / 30, 1 / 20])
         np.testing.assert_allclose(mixing.next_plan().weights, shares / shares.sum())
 

@@ -5,23 +5,36 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mixer.measurements import (
+    ExcessLoss,
+    GradientNoise,
+    GradientNorm,
+    Gradients,
+    LearningRate,
+    Loss,
+    LossAfter,
+    MeanLoss,
+    Noise,
+    UpdateNorm,
+)
+from mixer.measurements.gradients import GradientStatistics
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import FORMAT_VERSION, Mixing
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from mixer.policies import Decision, Fixed, Observation, Policy, Uniform
-from mixer.policies.gradient_statistics import GradientStatistics
-from mixer.schedules import BatchDecision, BatchObservation, Constant, GradientNoise, Schedule
+from mixer.schedules import BatchDecision, BatchObservation, Constant, Schedule
+from tests.mixer.kinds import parted
 from tests.mixer.mixture.test_controller import LENGTHS, Recording, make_mixing, streams_of, through_json
 
 
 class Sizes(Schedule):
     """Asks for the next of the given sizes and keeps what it observed."""
 
-    def __init__(self, *sizes: float, needs: frozenset[str] = frozenset(), **bounds: int):
+    def __init__(self, *sizes: float, unit: str | None = None, **bounds: int):
         super().__init__(**bounds)
-        self.sizes, self.needs, self.observations = sizes, needs, []
+        self.sizes, self.unit, self.observations = sizes, unit, []
 
     def update(self, observation: BatchObservation) -> BatchDecision:
         self.observations.append(observation)
@@ -42,21 +55,23 @@ def gradients(variance: float = 4.0, squared_norm: float = 1.0) -> GradientStati
 
 def update(mixing: Mixing, **measured: object) -> None:
     plan = mixing.next_plan()
-    mixing.observe(plan, np.array([1.0, 2.0, 3.0]), plan.counts * np.array([10, 20, 30]), **measured)
+    rest, results = parted(measured)
+    results = {Loss: np.array([1.0, 2.0, 3.0]), **results}
+    mixing.observe(plan, plan.counts * np.array([10, 20, 30]), results, **rest)
 
 
 class TestWhatTheScheduleSees:
     def test_every_number_of_the_step_and_of_the_run(self) -> None:
         schedule = Sizes(20, 20)
         mixing = sized(schedule, Fixed([2, 1, 1]))
-        noise = GradientNoise(0.5, 7.0)
+        noise = Noise(0.5, 7.0)
         update(mixing, loss=1.5, gradient_norm=2.5, learning_rate=lambda step: 100 + step, noise=noise)
         (seen,) = schedule.observations
         assert (seen.step, seen.progress, seen.num_epochs_done) == (1, 8 / 500, 0)
         assert (seen.num_samples, seen.num_tokens, seen.batch_size) == (8, 40 + 40 + 60, 8)
-        assert (seen.loss, seen.gradient_norm, seen.noise) == (1.5, 2.5, noise)
-        assert seen.last_learning_rate == 100
-        assert seen.learning_rate == pytest.approx(100 + 65 * 8 / 500)  # 65 steps of 8 in five epochs
+        assert (seen[MeanLoss], seen[GradientNorm], seen[GradientNoise]) == (1.5, 2.5, noise)
+        assert seen[LearningRate].last == 100
+        assert seen[LearningRate].next == pytest.approx(100 + 65 * 8 / 500)  # 65 steps of 8 in five epochs
         update(mixing)
         assert (schedule.observations[1].batch_size, schedule.observations[1].num_samples) == (20, 28)
 
@@ -64,13 +79,13 @@ class TestWhatTheScheduleSees:
         mixing, measured = sized(schedule := Sizes(8)), gradients()
         update(mixing)
         update(mixing, gradients=measured)
-        update(mixing, gradients=measured, noise=GradientNoise(9.0, 9.0))
+        update(mixing, gradients=measured, noise=Noise(9.0, 9.0))
         update(mixing, gradients=gradients(variance=math.nan))
         update(mixing, gradients=gradients(squared_norm=math.nan))
-        expected = [None, GradientNoise(*measured.noise), GradientNoise(9.0, 9.0), None, None]
-        assert [seen.noise for seen in schedule.observations] == expected
+        expected = [None, Noise(*measured.noise), Noise(9.0, 9.0), None, None]
+        assert [seen[GradientNoise] for seen in schedule.observations] == expected
         seen = schedule.observations[0]
-        assert all(map(math.isnan, (seen.loss, seen.gradient_norm, seen.learning_rate, seen.last_learning_rate)))
+        assert (seen[MeanLoss], seen[GradientNorm], seen[LearningRate]) == (None, None, None)
 
 
 class TestSize:
@@ -79,7 +94,7 @@ class TestSize:
         totals = []
         for _ in range(4):
             totals.append(int(mixing.next_plan().counts.sum()))
-            mixing.observe(mixing.next_plan(), np.ones(3), np.ones(3, dtype=np.int64))
+            mixing.observe(mixing.next_plan(), np.ones(3, dtype=np.int64))
             assert mixing.clock.batch_size == mixing.batch_size
         assert totals[:2] == [8, 20]
         assert mixing.learning_rate_factor == 50 / 8
@@ -111,10 +126,10 @@ class TestWhatThePolicySees:
         mixing = make_mixing(policy)
         update(mixing, gradients=measured, update_norm=0.7, excess_losses=excess, losses_after=after)
         (seen,) = policy.observations
-        assert seen.gradients is measured
-        assert seen.update_norm == 0.7
-        assert (seen.losses.tolist(), seen.batch_size) == ([1.0, 2.0, 3.0], 8)
-        assert (seen.excess_losses is excess, seen.losses_after is after) == (True, True)
+        assert seen[Gradients] is measured
+        assert seen[UpdateNorm] == 0.7
+        assert (seen[Loss].tolist(), seen.batch_size) == ([1.0, 2.0, 3.0], 8)
+        assert (seen[ExcessLoss] is excess, seen[LossAfter] is after) == (True, True)
         assert (seen.shares.tolist(), seen.tokens_per_sample) == ([0.5, 0.25, 0.25], None)
         assert seen.active.tolist() == [True] * 3
 
@@ -125,8 +140,11 @@ class TestWhatThePolicySees:
             update(mixing)
         assert (mixing.num_tokens.tolist(), mixing.clock.num_tokens) == ([80, 80, 120], 280)
         for seen in policy.observations:
-            assert math.isnan(seen.update_norm)
-            assert (seen.gradients, seen.excess_losses, seen.losses_after) == (None, None, None)
+            assert math.isnan(seen.number(UpdateNorm))
+            assert (seen[Gradients], seen[ExcessLoss], seen[LossAfter]) == (None, None, None)
+            assert np.isnan(seen.by_stream(LossAfter)).tolist() == [True] * 3
+            with pytest.raises(TypeError, match="Loss"):
+                seen["losses"]  # type: ignore[index]
 
     def test_shares_and_lengths_are_of_tokens_in_that_unit(self) -> None:
         policy = Recording([1, 1, 2], unit="tokens")
@@ -153,7 +171,7 @@ class TestOnTop:
         mixing = make_mixing(OnTop(0.0, 0.0, 0.5))
         plan = mixing.next_plan()
         assert (plan.counts.tolist(), plan.are_additional.tolist()) == ([4, 4, 4], [False, False, True])
-        mixing.observe(plan, np.ones(3), np.array([40, 40, 1000]))
+        mixing.observe(plan, np.array([40, 40, 1000]))
         assert (mixing.clock.num_samples, mixing.clock.num_tokens) == (8, 80)
         assert mixing.num_tokens.tolist() == [40, 40, 1000]
         mixing.set_weights([1, 1, 2])  # by hand there is nothing on top
@@ -205,7 +223,7 @@ class TestTokensThatAreMissing:
         [
             (lambda: make_mixing(Fixed([1, 1, 2], unit="tokens")), [5, 0, 5], None, "^unit='tokens' needs"),
             (lambda: sized(Constant(8), budget=Budget(tokens=900)), [5, 0, 5], None, "^A budget in tokens needs"),
-            (lambda: sized(Sizes(8, needs=frozenset({"tokens"}))), [5, 0, 5], None, "^batch_size=Sizes needs"),
+            (lambda: sized(Sizes(8, unit="tokens")), [5, 0, 5], None, "^batch_size=Sizes needs"),
             (lambda: make_mixing(Fixed([1, 1, 0], unit="tokens")), [5, 0, 0], None, "needs"),
             (lambda: make_mixing(Uniform(unit="tokens"), 9), [5, 0, 5], [0, 2, 0], "needs"),
             (lambda: make_mixing(Uniform(unit="tokens"), 3), [5, 0, 5], None, "needs"),
@@ -258,7 +276,7 @@ class TestDroppedRests:
         clock = Clock(4, 10, Budget(epochs=3), drop_unit=1, is_constant=False)
         mixing = Mixing(Planner([Stream("only", range(10))], seed=1), Uniform(), clock, BatchSize(Sizes(8), 4))
         plan = mixing.next_plan()
-        mixing.observe(plan, np.ones(1), np.ones(1, dtype=np.int64))
+        mixing.observe(plan, np.ones(1, dtype=np.int64))
         assert (mixing.clock.num_epochs_done, mixing.clock.dropped_samples) == (1, 6)
         plan = mixing.next_plan()
         assert (plan.starts.tolist(), plan.counts.tolist()) == ([10], [8])

@@ -1,27 +1,29 @@
 from inspect import signature
+from typing import Any
 
 import pytest
 
-from mixer.mixture.resolve import OBSERVABLE, OBSERVABLE_BY_SCHEDULE
+from mixer.measurements import BUILT_IN, EvaluationLoss, Gradients, Measurement
+from mixer.measurements.gradients import STEP_WITH_GRADIENTS, STEP_WITH_VARIANCES
 from mixer.policies import BalancedPiKE, DoReMi, GroupDRO, LossChange, PiKE, Policy, Uniform, policy_classes
-from mixer.policies.registry import STEP_WITH_GRADIENTS, STEP_WITH_VARIANCES, cost_of
+from mixer.policies.registry import cost_of
 from mixer.schedules import NoiseScale, Schedule, Seesaw, schedule_classes
 
 GRADIENTS, VARIANCES = (f"takes {factor:.2f} times as long" for factor in (STEP_WITH_GRADIENTS, STEP_WITH_VARIANCES))
 
 
-def needing(*words: str, interval: int = 1) -> type[Policy]:
-    return type("Needing", (Uniform,), {"needs": frozenset(words), "interval_steps": interval})
+def needing(*needs: Measurement[Any]) -> type[Policy]:
+    return type("Needing", (Uniform,), {"needs": needs})
 
 
 @pytest.mark.parametrize(
     ("rule", "cost"),
     [
         *[(rule, "nothing") for rule in (Uniform, LossChange, Seesaw)],
-        (needing("evaluation_loss"), "the evaluations"),
-        (needing("gradient"), f"each step {GRADIENTS}"),
-        (needing("gradient", "gradient_variance"), f"each step {VARIANCES}"),
-        (needing("gradient", "evaluation_loss", interval=7), f"the evaluations, 1 step in 7 {GRADIENTS}"),
+        (needing(EvaluationLoss()), "the evaluations"),
+        (needing(Gradients()), f"each step {GRADIENTS}"),
+        (needing(Gradients(variance=True)), f"each step {VARIANCES}"),
+        (needing(EvaluationLoss(), Gradients(interval_steps=7)), f"the evaluations, 1 step in 7 {GRADIENTS}"),
         (GroupDRO, "micro-batches of one stream each"),
         (DoReMi, "a forward of the reference model each step, micro-batches of one stream each"),
         (PiKE, f"1 step in 20 {VARIANCES}"),
@@ -36,13 +38,8 @@ def test_in_words(rule: type[Policy] | type[Schedule], cost: str) -> None:
 def test_every_rule_and_word_has_a_cost() -> None:
     for rule in [*policy_classes().values(), *schedule_classes().values()]:
         assert cost_of(rule)
-    for word in OBSERVABLE | OBSERVABLE_BY_SCHEDULE:
-        assert cost_of(needing(word))
+    for kind in BUILT_IN:
+        assert cost_of(needing(kind()))
     for policy in policy_classes().values():  # who weighs losses by default says what that takes
         acts_on = signature(policy).parameters.get("acts_on")
         assert ("one stream each" in cost_of(policy)) == (acts_on is not None and acts_on.default == "loss")
-
-
-def test_what_has_no_known_cost_is_not_called_free() -> None:
-    with pytest.raises(KeyError, match="horoscope"):
-        cost_of(needing("horoscope"))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixer import Hold, LossChange, Scheduled, Temperature, Uniform
+from mixer.measurements import Loss
 from tests.mixer.loaders import Numbers, Wandering, make_loader, stacking_collator
 
 LENGTHS = (41, 23, 60)
@@ -31,7 +32,7 @@ class Ranks:
             for micro in batch.micro_batches:
                 if not micro.is_padding:
                     samples += map(tuple, micro.inputs["x"].tolist())
-            loader.mixing.observe(batch.plan, np.array(losses), batch.plan.counts)
+            loader.mixing.observe(batch.plan, batch.plan.counts, {Loss: np.array(losses)})
         return sorted(samples)
 
     def state(self) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from mixer.measurements.gradients import GradientStatistics
 from mixer.policies import Decision, Mixture, Observation, Policy
-from mixer.policies.gradient_statistics import GradientStatistics
+from tests.mixer.kinds import parted
 
 NAN = float("nan")
 ARRAYS = ("weights", "shares", "losses", "evaluation_losses", "excess_losses", "losses_after")
@@ -33,7 +34,8 @@ def observe(
         rest.setdefault("active", rest["shares"] > 0)
     if rest["losses"] is None:
         rest["losses"] = np.full(size, np.nan)
-    return Observation(**{"step": step, "weights": even, "counts": number, **rest})
+    rest, results = parted(rest)
+    return Observation(**{"step": step, "weights": even, "counts": number, **rest}, measured=results)
 
 
 def measured(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mixer.measurements import Loss
 from mixer.policies import Aioli, Decision, Floor, Hold, Smoothed, TrustRegion, WarmUp
 from mixer.policies.shared.probe_round import interactions_of, probe_mixture
 from tests.mixer.policies.observed import mixture, observe
@@ -125,7 +126,7 @@ def planned(policy: Aioli, streams: list[tuple[str, dict[str, Any]]], num_steps:
         losses = 3.0 - 0.001 * plan.index * np.arange(1, len(streams) + 1)
         if plan.index % 7 == 0:
             mixing.observe_evaluation(dict(zip(mixing.names, losses.tolist(), strict=True)))
-        mixing.observe(plan, np.where(plan.counts > 0, losses, np.nan), plan.counts)
+        mixing.observe(plan, plan.counts, {Loss: np.where(plan.counts > 0, losses, np.nan)})
         counts.append(plan.counts)
     return np.array(counts)
 

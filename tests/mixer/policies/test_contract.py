@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mixer.measurements import Gradients, TargetStatistics, asked
+from mixer.measurements.branches import BranchStatistics
 from mixer.policies import (
     Decision,
     Floor,
@@ -20,11 +22,9 @@ from mixer.policies import (
     Policy,
     Safeguard,
     Smoothed,
-    TargetStatistics,
     TrustRegion,
     WarmUp,
 )
-from mixer.policies.branches import BranchStatistics
 from mixer.policies.loss_change import LossChange
 from mixer.policies.registry import built_in_policies
 from tests.mixer.policies.observed import measured, observe
@@ -230,17 +230,11 @@ def test_what_is_not_needed_is_not_looked_at(make: Callable[..., Policy]) -> Non
     first, other = policy.start(mixture()), blind.start(mixture())
     for step, losses in enumerate(usual(8), start=1):
         seen = observation(step, losses, first.weights)
-        hidden: dict[str, Any] = {
-            "loss": {"losses": nothing},
-            "evaluation_loss": {"evaluation_losses": None},
-            "excess_loss": {"excess_losses": None},
-            "loss_after": {"losses_after": None},
-            "alignment": {"targets": None},
-            "gradient_variance": {"gradients": None},
-        }
-        if "gradient" in blind.needs and seen.gradients is not None:
-            hidden["gradient_variance"] = {"gradients": replace(seen.gradients, variance=nothing, squared_norm=nothing)}
-        changes = {key: value for need in hidden.keys() - blind.needs for key, value in hidden[need].items()}
+        asked_for = {type(need) for need in blind.needs}
+        shown = {kind: found for kind, found in seen.measured.items() if kind in asked_for}
+        if Gradients in shown and not any(need.variance for need in asked(blind.needs, Gradients)):
+            shown[Gradients] = replace(shown[Gradients], variance=nothing, squared_norm=nothing)
+        changes: dict[str, Any] = {"measured": shown}
         first, other = policy.update(seen), blind.update(replace(seen, **changes))
         assert plain([first]) == plain([other])
 

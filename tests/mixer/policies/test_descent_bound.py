@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.policies.gradient_statistics import alignment_of, conflict_of
+from mixer.measurements.gradients import alignment_of, conflict_of
 from mixer.policies.shared.descent_bound import best_weights, bound_factors, minimise_on_simplex
 from mixer.policies.shared.shares import at_least
 

@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mixer.measurements import Gradients
 from mixer.policies import DoGE, Observation
 from tests.mixer.policies.observed import NAN, measured, weights_of
 
@@ -51,4 +52,7 @@ def test_an_unmeasured_stream_keeps_its_share() -> None:
     gram = [[4.0, 2, NAN], [2, 9, NAN], [NAN, NAN, NAN]]
     weights = weights_of(DoGE(None, 1, 1.0), update(gram, (4.0, 9.0, NAN)), own=(0.3, 0.3, 0.4))
     np.testing.assert_allclose(weights, [0.3, 0.3, 0.4])  # the first two help each other alike
-    assert (DoGE().needs, DoGE(["a"]).needs) == ({"gradient"}, {"gradient_variance"})
+    assert (DoGE().needs, DoGE(["a"]).needs) == (
+        (Gradients(interval_steps=10),),
+        (Gradients(variance=True, interval_steps=10),),
+    )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.policies.gradient_statistics import GradientStatistics, alignment_of, conflict_of, signal_and_noise
+from mixer.measurements.gradients import GradientStatistics, alignment_of, conflict_of, signal_and_noise
 
 NAN = np.nan
 awkward = st.one_of(st.floats(-10.0, 10.0), st.sampled_from([NAN, np.inf, -np.inf, 0.0, 1e300, -1e300, 5e-324]))

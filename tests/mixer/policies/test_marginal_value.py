@@ -4,9 +4,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mixer.measurements import Alignment, Loss, asked
+from mixer.measurements.alignment import TargetStatistics
 from mixer.policies import DGA, GRAPE, DoGE, LossChange, MarginalValue, Observation, Policy, Safeguard, Uniform
 from mixer.policies.marginal_value import pooled, trust_in
-from mixer.policies.objective import Objective, TargetStatistics
+from mixer.policies.objective import Objective
 from mixer.policies.shared.multipliers import Multipliers
 from mixer.policies.shared.repeated import discounted, planned
 from tests.mixer.policies.observed import NAN, Told, mixture, observe
@@ -111,7 +113,7 @@ def test_dga_by_hand() -> None:
     np.testing.assert_allclose(found, 0.5 * alpha + 0.5 / 3, rtol=1e-9)
     raw = decided(DGA(rate=0.5, average=1.0, scale_free=False), measurement([4.0, 2.0, 0.0]))
     np.testing.assert_allclose(raw, alpha, rtol=1e-9)
-    assert DGA().alignment_metric == "plain"
+    assert asked(DGA().needs, Alignment)[0].metric == "plain"
 
 
 def test_a_policy_that_harms_is_stopped_and_one_that_does_not_is_followed(caplog: pytest.LogCaptureFixture) -> None:
@@ -135,7 +137,7 @@ def test_a_rising_loss_stops_a_policy_too(caplog: pytest.LogCaptureFixture) -> N
         guard.update(measurement(EVEN, losses=(1.8 + 0.1 * (k - 12) + 0.02 * random.random(),), step=k))
     assert guard.has_stopped
     assert "the objective's loss has risen from 2.06 to 2.76" in caplog.text
-    assert Safeguard(LossChange()).needs == {"loss", "alignment"}
+    assert Safeguard(LossChange()).needs == (Alignment(joined=True), Loss())
 
 
 def test_noise_stops_no_policy_however_long_the_run_is() -> None:
@@ -162,7 +164,7 @@ def test_doge_and_grape_go_by_targets_that_are_no_streams() -> None:
     scores = 0.5 * np.array([1.5, 0.75 + 0.5, -0.75])
     np.testing.assert_allclose(decided(policy, seen, objective=two), np.exp(scores) / np.exp(scores).sum())
     np.testing.assert_allclose(policy.target_weights, [0.75, 0.25])
-    assert (policy.needs, policy.min_samples, policy.alignment_metric) == ({"alignment"}, 0, "plain")
+    assert (policy.needs, policy.min_samples) == ((Alignment("plain", policy.interval_steps),), 0)
     with pytest.raises(ValueError, match=r"got a text: write \['math'\]"):
         DoGE("math")
 
@@ -246,5 +248,5 @@ def test_a_bound_s_multiplier_moves_by_the_square_of_the_run_s_progress() -> Non
 
 def test_a_target_of_no_importance_may_be_unknown() -> None:
     seen = measurement([[1.0, 0.5, 0.0], [NAN, NAN, NAN]], losses=(1.0, NAN))
-    worth = seen.targets.worth(np.array([1.0, 0.0]))
+    worth = seen[Alignment].worth(np.array([1.0, 0.0]))
     assert worth.scores.tolist() == [1.0, 0.5, 0.0]

@@ -3,7 +3,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixer.policies.objective import Objective, TargetStatistics, as_objective
+from mixer.measurements.alignment import TargetStatistics
+from mixer.policies.objective import Objective, as_objective
 from tests.mixer.policies.observed import NAN
 
 

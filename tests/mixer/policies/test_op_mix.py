@@ -4,8 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mixer.measurements import Branches, BranchStatistics
 from mixer.policies import Hold, OPMix
-from mixer.policies.branches import BranchPlan, BranchStatistics
 from mixer.policies.objective import Objective
 from mixer.policies.shared.mixing_law import MixingLaw
 from tests.mixer.policies.observed import mixture, observe
@@ -74,8 +74,8 @@ def test_losses_that_are_not_finite_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"stages": ()}, "stages must have a share"),
-        ({"stages": (0.5, 1.5)}, "stages must be in"),
+        ({"stages": ()}, "stages must be"),
+        ({"stages": (0.5, 1.5)}, "stages must be"),
         ({"branch_steps": -1}, "branch_steps must be a whole number, 0 or more"),
         ({"num_mixtures": 0}, "num_mixtures must be a whole number, 1 or more"),
         ({"adapter_rank": 0.5}, "adapter_rank must be a whole number"),
@@ -88,4 +88,4 @@ def test_refusals(changes: dict[str, Any], said: str) -> None:
 
 
 def test_the_plan_passes_through_wrappers() -> None:
-    assert Hold(OPMix(branch_steps=7), 2).branch_plan == BranchPlan(num_steps=7)
+    assert Hold(OPMix(branch_steps=7), 2).needs == (Branches(num_steps=7),)

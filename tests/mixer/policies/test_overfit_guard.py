@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mixer.measurements import EvaluationLoss, Loss
 from mixer.policies import Fixed, GroupDRO, OverfitGuard, Uniform
 from tests.mixer.policies.observed import mixture, observe
 
@@ -64,7 +65,7 @@ def test_shares_stay_a_policys_own_where_all_overfit_and_the_log_says_so(caplog:
 
 def test_it_needs_evaluations_and_explains_itself() -> None:
     guard = OverfitGuard(GroupDRO())
-    assert guard.needs == {"loss", "evaluation_loss"}
+    assert guard.needs == (Loss(), EvaluationLoss())
     assert guard.name == "OverfitGuard(GroupDRO)"
     course(guard, [[1.0, 1.0], [0.5, 1.0]], [[1.0, 1.0], [1.5, 1.0]])
     terms = guard.explain()

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mixer.measurements import Gradients, Loss, UpdateNorm
 from mixer.policies import Mixture
 from mixer.policies.shared.part import part_of_mixture, part_of_observation
+from tests.mixer.kinds import KINDS
 from tests.mixer.policies.observed import NAN, measured
 
 MIXTURE = Mixture(("a", "b", "c", "d"), np.array([1, 2, 3, 4]), np.array([0.1, 0.2, 0.3, 0.4]), (1, 3), False)
@@ -33,17 +35,17 @@ class TestMixture:
 
 class TestObservation:
     def test_has_the_numbers_of_its_streams(self) -> None:
-        names = ["evaluation_losses", "gradients", "shares", "excess_losses", "losses_after", "active"]
-        without = part_of_observation(replace(WHOLE, **dict.fromkeys(names)), [0, 1])
-        assert [getattr(without, name) for name in names] == [None] * 6
+        without = part_of_observation(replace(WHOLE, shares=None, active=None, measured={Loss: None}), [0, 1])
+        assert (without.shares, without.active, without[Loss], without[Gradients]) == (None, None, None, None)
         part = part_of_observation(WHOLE, [2, 0])
         expected: dict[str, Any] = {"counts": [6, 2], "tokens": [60, 20], "seen": [42, 14], "losses": [0.3, 0.1]}
         expected |= {"evaluation_losses": [NAN, 0.4], "excess_losses": [0.9, 0.7], "losses_after": [0.25, 0.05]}
         expected |= {"weights": [0.75, 0.25], "shares": [2 / 7, 5 / 7], "active": [False, True]}
         for name, values in expected.items():
-            np.testing.assert_allclose(getattr(part, name), values, rtol=1e-14, err_msg=name)
-        assert part.gradients.squared_norm.tolist() == [3.0, 1.0]
-        assert (part.step, part.progress, part.update_norm, part.batch_size) == (7, 0.0, 0.25, 7)
+            found = part[KINDS[name]] if name in KINDS else getattr(part, name)
+            np.testing.assert_allclose(found, values, rtol=1e-14, err_msg=name)
+        assert part[Gradients].squared_norm.tolist() == [3.0, 1.0]
+        assert (part.step, part.progress, part[UpdateNorm], part.batch_size) == (7, 0.0, 0.25, 7)
 
     @given(shares=st.lists(st.integers(0, 50), min_size=3, max_size=3).filter(any), batch_size=st.integers(1, 10**6))
     def test_the_batch_size_is_the_part_that_was_asked_of_them(self, shares: list[int], batch_size: int) -> None:

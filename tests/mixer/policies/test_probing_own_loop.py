@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from mixer import AdaptiveBatchSampler, GradientProbe, MixingDataLoader, PiKE, schedules
-from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.measurements.gradients import GradientStatistics
 from tests.mixer.measurements import measured
 
 
@@ -83,7 +83,7 @@ def test_who_does_not_report_what_is_due_is_told_once(options: Any, caplog: pyte
     assert "The mixture depends on" not in caplog.text
     for _ in range(4):
         next(batches)
-    assert caplog.text.count("depends on ['gradients'], which no observe(...) call has reported") == 1
+    assert caplog.text.count("depends on ['Gradients'], which no observe(...) call has reported") == 1
 
 
 def test_gradients_of_other_streams_and_something_else_are_refused() -> None:

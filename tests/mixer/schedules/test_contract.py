@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixer import schedules
-from mixer.schedules import BatchDecision, BatchObservation, GradientNoise, Schedule
+from mixer.measurements import GradientNoise, GradientNorm, LearningRate, MeanLoss, Noise, Rates, names_of
+from mixer.schedules import BatchDecision, BatchObservation, Schedule
+from tests.mixer.kinds import parted
 
 INITIAL, NUM_STEPS = 16, 24
 BOUNDS = {"minimum": 4, "maximum": 200, "granularity": 4, "max_growth": 1.5}
@@ -48,11 +50,11 @@ class Shown:
     loss: float
     gradient_norm: float
     learning_rate: float
-    noise: GradientNoise | None
+    noise: Noise | None
 
 
 awkward = st.floats(-1.0, 10.0) | st.sampled_from([math.nan, math.inf, -math.inf, 0.0, 1e308, -1e308, 1e-300, 5e-324])
-noises = st.none() | st.builds(GradientNoise, awkward, awkward)
+noises = st.none() | st.builds(Noise, awkward, awkward)
 courses = st.lists(st.builds(Shown, awkward, awkward, awkward, noises), min_size=1, max_size=NUM_STEPS // 2)
 
 
@@ -62,14 +64,15 @@ def usual(num_steps: int = NUM_STEPS, phase: float = 0.0) -> list[Shown]:
     for step in range(1, num_steps + 1):
         share = step / num_steps
         learning_rate = min(step / 4, 0.5 + 0.5 * math.cos(math.pi * share))
-        noise = GradientNoise(1.0 - 0.9 * share + 0.2 * math.sin(step + phase), 20.0 + step) if step % 3 else None
+        noise = Noise(1.0 - 0.9 * share + 0.2 * math.sin(step + phase), 20.0 + step) if step % 3 else None
         course.append(Shown(math.exp(-9 * share) + 2 + phase, 1.0 + math.exp(-5 * share), learning_rate, noise))
     return course
 
 
 def observe(shown: Shown, step: int, num_samples: int, batch_size: int, num_tokens: int) -> BatchObservation:
     place = {"progress": min(1.0, step / NUM_STEPS), "num_epochs_done": step // 5, "num_samples": num_samples}
-    return BatchObservation(step=step, num_tokens=num_tokens, batch_size=batch_size, **place, **vars(shown))
+    measured = parted({**vars(shown), "learning_rate": Rates(shown.learning_rate)})[1]
+    return BatchObservation(step=step, num_tokens=num_tokens, batch_size=batch_size, **place, measured=measured)
 
 
 class Run:
@@ -129,11 +132,11 @@ def test_whatever_is_shown_sizes_are_within_the_bounds_and_a_saved_run_goes_on_a
 
 @every_schedule
 def test_what_is_not_needed_is_not_looked_at(make: Callable[..., Schedule]) -> None:
-    needs = make().needs
-    assert needs <= {"loss", "gradient_norm", "learning_rate", "tokens", "gradient_noise"}
-    hidden: dict[str, Any] = {x: math.nan for x in ("loss", "gradient_norm", "learning_rate") if x not in needs}
-    hidden |= {} if "gradient_noise" in needs else {"noise": None}
-    blind = Run(make(), tokens_per_sample=10 if "tokens" in needs else 0)
+    needs = names_of(make().needs)
+    kinds = {"loss": MeanLoss, "gradient_norm": GradientNorm, "learning_rate": LearningRate}
+    hidden: dict[str, Any] = {name: math.nan for name, kind in kinds.items() if kind.__name__ not in needs}
+    hidden |= {} if GradientNoise.__name__ in needs else {"noise": None}
+    blind = Run(make(), tokens_per_sample=10 if make().unit == "tokens" else 0)
     blind.follow([replace(shown, **hidden) for shown in usual()])
     assert blind.decisions == Run(make()).follow(usual()).decisions
 

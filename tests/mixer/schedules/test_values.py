@@ -9,17 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mixer.measurements import Noise, Rates
 from mixer.schedules import AdaBatch, Constant, CriticalBatchWarmup, Function, LossChange, NoiseScale, NormTest, Ramp
-from mixer.schedules.base import BatchDecision, BatchObservation, GradientNoise, Schedule
+from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.seesaw import Seesaw
 from mixer.schedules.smoothed_loss_change import SmoothedLossChange
+from tests.mixer.kinds import parted
 
 Shown = list[dict[str, Any]]
 
 
 def observe(step: int = 1, batch_size: int = 8, **shown: Any) -> BatchObservation:
     place = dict.fromkeys(("progress", "num_epochs_done", "num_samples", "num_tokens"), 0)
-    return BatchObservation(step=step, batch_size=batch_size, **{**place, **shown})
+    if "learning_rate" in shown:
+        shown["learning_rate"] = Rates(shown["learning_rate"], shown.pop("last_learning_rate", math.nan))
+    shown, measured = parted(shown)
+    return BatchObservation(step=step, batch_size=batch_size, **{**place, **shown}, measured=measured)
 
 
 def sizes_of(schedule: Schedule, shown: Shown, initial: int = 8) -> list[int]:
@@ -48,7 +53,7 @@ def epochs_of(*epochs: Sequence[float]) -> Shown:
 
 
 def noise(squared_norm: float, variance: float) -> dict[str, Any]:
-    return {"noise": GradientNoise(squared_norm, variance)}
+    return {"noise": Noise(squared_norm, variance)}
 
 
 def by_epochs(*given: Any, **options: Any) -> LossChange:

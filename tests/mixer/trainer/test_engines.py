@@ -59,7 +59,7 @@ def _aggregating(num_streams: int) -> Method:
 SHARDING = ("fsdp2", "zero1", "zero2", "zero3")
 ZERO = ("zero0", "zero1", "zero2", "zero3")
 CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
-    (SHARDING, {"schedule": schedules.NoiseScale(initial=8)}, r"batch_size=NoiseScale .* noise, .* Use DDP"),
+    (SHARDING, {"schedule": schedules.NoiseScale(initial=8)}, r"batch_size=NoiseScale needs GradientNoise.* Use DDP"),
     (ZERO, {"methods": [_aggregating(2)]}, "GradientAggregation: needs whole gradients"),
     (SHARDING, {"methods": [AGEM()]}, "AGEM: needs whole gradients, and under .* Use DDP"),
     (SHARDING, {"methods": [_HoldsTheModel()]}, "_HoldsTheModel: copies or changes the whole model, .* Use DDP"),

@@ -181,7 +181,7 @@ class TestByHand:
 
 class _Clairvoyant(schedules.Constant):
     is_constant = False
-    needs = frozenset({"future"})
+    needs = ("future",)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ class _Clairvoyant(schedules.Constant):
             {},
             "batch-size function at step 2: expected a whole number of samples, 1 or more, got 0",
         ),
-        (_Clairvoyant(4), {}, r"Clairvoyant needs \['future'\], but a run only observes"),
+        (_Clairvoyant(4), {}, r"Clairvoyant: needs"),
         (None, {"max_steps": 0}, "max_steps=0 trains nothing"),
         (None, {"budget": 100}, r"budget must be a Budget, such as Budget\(tokens=2_000_000_000\)"),
     ],

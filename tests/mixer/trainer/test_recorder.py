@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +6,7 @@ import pytest
 from mixer import Fixed, MixingTrainer, Stream, Uniform
 from mixer.gradients.records import gradient_entries
 from mixer.ledger.recorder import Recorder
+from mixer.measurements import Gradients
 from mixer.trainer import training
 from tests.helpers import three_streams
 from tests.mixer.measurements import measured
@@ -38,13 +38,13 @@ class _Measuring(MixingTrainer):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         steps = self._parts.steps
-        result = steps._result
+        read = steps._read
 
-        def with_gradients(batch: Any, sums: Any) -> Any:
-            is_measured = batch.plan.step in (1, 2, 6, 10)
-            return replace(result(batch, sums), gradients=measured(3, seed=batch.plan.step) if is_measured else None)
+        def with_gradients(result: Any, norm: Any) -> Any:
+            is_measured = result.plan.step in (1, 2, 6, 10)
+            return {**read(result, norm), **({Gradients: measured(3, seed=result.plan.step)} if is_measured else {})}
 
-        steps._result = with_gradients  # type: ignore[method-assign]
+        steps._read = with_gradients  # type: ignore[method-assign]
 
 
 def test_a_log_entry_says_what_was_measured_last_since_the_one_before_also_when_resumed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mixer.measurements import EvaluationLoss, Gradients, Loss
 from mixer.policies import Decision, Floor, LossChange, Mixture, Observation, PiKE, Policy, Scheduled, Smoothed
 from mixer.policies.shared.part import part_of_mixture
 from replay.policies import ForgettingAware, ReplayBound, ReplayPolicy, ReplayRatio, Spaced
@@ -99,13 +100,15 @@ def test_the_inner_policy_decides_as_it_would_alone(make: str, inner: str, addit
     for step in range(1, 21):
         whole = random_step(random, step, mixed)
         asked = 1.0 if additional else float(whole.shares[OTHERS].sum())
-        parts = {name: getattr(whole, name)[OTHERS] for name in ("counts", "tokens", "seen", "losses")}
+        parts = {name: getattr(whole, name)[OTHERS] for name in ("counts", "tokens", "seen")}
+        measured = {**whole.measured, Loss: whole[Loss][OTHERS], Gradients: whole[Gradients].part(OTHERS)}
+        if EvaluationLoss in measured:
+            measured[EvaluationLoss] = measured[EvaluationLoss][OTHERS]
         seen = replace(
             whole,
             **parts,
             weights=own.weights / own.weights.sum(),
-            evaluation_losses=None if whole.evaluation_losses is None else whole.evaluation_losses[OTHERS],
-            gradients=whole.gradients.part(OTHERS),
+            measured=measured,
             shares=own.weights / own.weights.sum(),
             batch_size=max(1, int(24 * asked + 1e-9)),
         )

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from mixer.measurements.gradients import GradientStatistics
 from mixer.policies import Decision, Mixture, Observation
-from mixer.policies.gradient_statistics import GradientStatistics
+from tests.mixer.kinds import parted
 
 # Memories stand between the others, so that a mix-up of indices shows.
 MIXED = Mixture(
@@ -34,7 +35,8 @@ def shown(num_streams: int, step: int = 1, **fields: Any) -> Observation:
         "active": given["shares"] > 0 if "shares" in given else None,
         "update_norm": float("nan"),
     }
-    return Observation(step=step, counts=counts, tokens=10 * counts, **{**plain, **given})
+    fields, results = parted({**plain, **given})
+    return Observation(step=step, counts=counts, tokens=10 * counts, **fields, measured=results)
 
 
 def random_step(random: np.random.Generator, step: int, decision: Decision, batch_size: int = 24) -> Observation:
@@ -43,16 +45,16 @@ def random_step(random: np.random.Generator, step: int, decision: Decision, batc
     weights = decision.weights / decision.weights.sum()
     counts = random.integers(2, 6, num_streams)
     vectors = random.normal(size=(num_streams, 3))
-    return Observation(
-        step=step,
-        progress=min(1.0, step / 20),
-        weights=weights,
-        counts=counts,
-        tokens=7 * counts,
-        seen=step * counts,
-        losses=np.where(random.random(num_streams) < 0.1, np.nan, random.random(num_streams) * 3),
-        evaluation_losses=random.random(num_streams) if step % 3 == 0 else None,
-        gradients=GradientStatistics(
+    shown = {
+        "step": step,
+        "progress": min(1.0, step / 20),
+        "weights": weights,
+        "counts": counts,
+        "tokens": 7 * counts,
+        "seen": step * counts,
+        "losses": np.where(random.random(num_streams) < 0.1, np.nan, random.random(num_streams) * 3),
+        "evaluation_losses": random.random(num_streams) if step % 3 == 0 else None,
+        "gradients": GradientStatistics(
             gram=vectors @ vectors.T,
             variance=random.random(num_streams) * 5,
             squared_norm=random.random(num_streams) * 3 - 0.3,
@@ -60,7 +62,9 @@ def random_step(random: np.random.Generator, step: int, decision: Decision, batc
             shares=counts / counts.sum(),
             gram_error=np.zeros((num_streams, num_streams)),
         ),
-        shares=weights,
-        batch_size=batch_size,
-        update_norm=float(random.random()) + 0.1,
-    )
+        "shares": weights,
+        "batch_size": batch_size,
+        "update_norm": float(random.random()) + 0.1,
+    }
+    fields, results = parted(shown)
+    return Observation(**fields, measured=results)

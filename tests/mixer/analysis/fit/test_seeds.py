@@ -13,6 +13,7 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.loading.result import StepResult
 from mixer.loading.step import StepCounts
+from mixer.measurements import Loss
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Drawing, Planner
@@ -34,7 +35,7 @@ def run(folder: Path, policy: Policy, seed: int, drawing: Drawing) -> Path:
     while mixing.clock.progress < 1.0 and (plan := mixing.next_plan()) is not None:
         lengths = zip((128, 32, 10), (385, 65, 11), plan.counts, strict=True)
         tokens = np.array([generator.integers(least, most, count).sum() for least, most, count in lengths])
-        mixing.observe(plan, np.where(plan.counts > 0, 1.0, np.nan), tokens)
+        mixing.observe(plan, tokens, {Loss: np.where(plan.counts > 0, 1.0, np.nan)})
         sums = torch.tensor([*plan.counts.tolist(), 1.0])
         recorder.record(StepResult(plan, StepCounts(plan.counts, tokens), sums, 0.1, 1.0))
     recorder.settle()

@@ -117,7 +117,7 @@ def test_errors_name_the_problem_and_the_way_out(tmp_path: Path) -> None:
     train(tmp_path / "run", training={"max_steps": 2})
     other_streams = {"mixing": "LossChange", "streams": {"a": stream(8, 1), "d": stream(8, 2)}}
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"mixing": "PiKE"}, r"needs \['gradient_variance'\], which the run in .* did not record"),
+        ({"mixing": "PiKE"}, r"needs \['Gradients'\], which the run in .* did not record"),
         (other_streams, r"has the streams \['a', 'b', 'c'\], and nothing of \['d'\]"),
         ({"mixing": "LossChange", "losses": "nowhere"}, "Folder nowhere does not exist"),
         ({"num_ranks": 0, "losses": None}, "num_ranks must be at least 1, got 0"),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer.gradients.probe import GradientProbe
-from mixer.policies.gradient_statistics import GradientStatistics
+from mixer.measurements.gradients import GradientStatistics
 
 Batch = dict[str, Tensor]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer.gradients.probe import GradientProbe
-from mixer.policies.gradient_statistics import signal_and_noise
+from mixer.measurements.gradients import signal_and_noise
 from tests.mixer.gradients.probe.cases import vector_case
 from tests.mixer.gradients.probe.reference import (
     Batch,

@@ -14,20 +14,19 @@ from torch import Tensor
 
 import mixer
 from mixer import MixingTrainer
+from mixer.measurements import Branches, BranchStatistics
 from mixer.models.branches import AdapterBranches, WeightBranches
-from mixer.policies.branches import BranchPlan, BranchStatistics
 from mixer.trainer.observers.branches import BranchProbe
 from tests.helpers import Tokens, weights_of
 from tests.mixer.comparing import Tagger, Watching, build
 from tests.mixer.trainer.observers.test_targets import OUTSIDE
 
-PLAN = BranchPlan(stages=(0.3, 0.6), num_steps=2, num_mixtures=3)
+PLAN = Branches(stages=(0.3, 0.6), num_steps=2, num_mixtures=3)
 
 
 class Branching(Watching):
-    def __init__(self, plan: BranchPlan = PLAN):
-        super().__init__("branches")
-        self.branch_plan = plan
+    def __init__(self, plan: Branches = PLAN):
+        super().__init__(plan)
 
 
 def train(folder: Path, policy: Any, **changes: Any) -> MixingTrainer:
@@ -89,7 +88,7 @@ def test_branches_are_trainings_by_hand_and_leave_the_run_as_it_is(
     options = {"eval_dataset": OUTSIDE, "objective": ["outside", "a"], "model": Tagger(), "batch_size": 12}
     trainer = build(tmp_path, policy, args=args, **options)
     trainer.train()
-    seen = [observation.branches for observation in policy.seen]
+    seen = [observation[Branches] for observation in policy.seen]
     assert [one is not None for one in seen] == [False, True, False, True, False, False]
     for one, (_, losses) in zip([one for one in seen if one is not None], expected, strict=True):
         assert one.mixtures.shape == (6, 3)  # three branches, their mean, and two draws
@@ -101,12 +100,12 @@ def test_branches_are_trainings_by_hand_and_leave_the_run_as_it_is(
 @pytest.mark.parametrize("adapter_rank", [0, 2])
 def test_branching_changes_no_bit_of_the_training(tmp_path: Path, adapter_rank: int) -> None:
     ends = []
-    plan = BranchPlan(stages=(0.34,), num_steps=2, num_mixtures=3, adapter_rank=adapter_rank)
+    plan = Branches(stages=(0.34,), num_steps=2, num_mixtures=3, adapter_rank=adapter_rank)
     for name, policy in (("plain", mixer.Uniform()), ("branched", Branching(plan))):
         trainer = train(tmp_path / name, policy, model=Tagger(dropout=0.3))
         ends.append(weights_of(trainer.model))
     assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
-    (seen,) = [o.branches for o in policy.seen if o.branches is not None]  # type: ignore[attr-defined]
+    (seen,) = [o[Branches] for o in policy.seen if o[Branches] is not None]  # type: ignore[attr-defined]
     assert np.ptp(seen.losses, axis=0).min() > 1e-4
 
 
@@ -147,7 +146,7 @@ def test_every_stage_comes_once_where_the_batch_grows(tmp_path: Path) -> None:
     policy, args = Branching(), {"max_steps": -1, "num_train_epochs": 1}
     size = mixer.schedules.Ramp(24, 60, initial=4, unit="samples")
     trainer = train(tmp_path, policy, batch_size=size, budget=mixer.Budget(samples=120), args=args)
-    branched = [seen.progress for seen in policy.seen if seen.branches is not None]
+    branched = [seen.progress for seen in policy.seen if seen[Branches] is not None]
     assert len(branched) == len(PLAN.stages)
     assert trainer.state.global_step < 120 // 4
     for stage, progress in zip(PLAN.stages, branched, strict=True):

@@ -22,6 +22,7 @@ from mixer import (
     Policy,
     Uniform,
 )
+from mixer.measurements import ExcessLoss, Loss, LossAfter
 from mixer.trainer.checkpointing.files import STATE_FILE
 from mixer.trainer.observers.reference import excess_of
 from tests.helpers import MODEL_DATA, build_model, three_streams, weights_of
@@ -29,11 +30,11 @@ from tests.mixer.comparing import Leaning, Tagger, Watching, build, cross_entrop
 from tests.mixer.trainer.checkpointing.test_resume import assert_same, end_of
 from tests.mixer.trainer.test_recovery import limit_memory
 
-BOTH = ("excess_loss", "loss_after")
+BOTH = (ExcessLoss(), LossAfter())
 
 
 def seen_by(trainer: MixingTrainer) -> list[tuple[Any, Any]]:
-    return [(o.excess_losses, o.losses_after) for o in trainer.mixing.policy.seen]
+    return [(o[ExcessLoss], o[LossAfter]) for o in trainer.mixing.policy.seen]
 
 
 def assert_close(found: Any, expected: Any, tolerance: float) -> None:
@@ -72,13 +73,13 @@ def test_the_excess_of_items(mine: list[float], reference: list[float], expected
     [(16, {}), (3, {}), (16, {"max_tokens_per_micro_batch": 40})],
 )
 def test_both_are_those_of_a_loop_by_hand(tmp_path: Path, size: int, changes: dict[str, Any]) -> None:
-    policy = Watching("loss", *BOTH)
+    policy = Watching(Loss(), *BOTH)
     trainer = build(tmp_path, policy, args={"per_device_train_batch_size": size, "max_steps": 6}, **changes)
     expected = train_by_hand(trainer, Tagger(seed=7), Tagger())
     assert_close(seen_by(trainer), expected, 1e-12)
     # An epoch of 37 samples ends with a step of a single one: streams have no items in it.
     assert any(np.isnan(values).any() for values, _ in expected)
-    assert np.nanmax([np.abs(o.losses - o.losses_after) for o in policy.seen]) > 1e-3
+    assert np.nanmax([np.abs(o[Loss] - o[LossAfter]) for o in policy.seen]) > 1e-3
 
 
 def _squares(logits: Tensor, labels: Tensor) -> Tensor:
@@ -117,10 +118,10 @@ def test_models_that_compute_their_losses_in_many_ways(tmp_path: Path, name: str
 
 @pytest.mark.parametrize("has_norm", [False, True])
 def test_without_a_step_losses_are_the_same_dropout_and_all(tmp_path: Path, has_norm: bool) -> None:
-    policy = Watching("loss", "loss_after")
+    policy = Watching(Loss(), LossAfter())
     build(tmp_path, policy, Tagger(dropout=0.5, has_norm=has_norm), args={"learning_rate": 0.0}).train()
     for seen in policy.seen:
-        np.testing.assert_allclose(seen.losses_after, seen.losses, rtol=1e-14)
+        np.testing.assert_allclose(seen[LossAfter], seen[Loss], rtol=1e-14)
 
 
 class RandomTagger(Tagger):
@@ -129,12 +130,12 @@ class RandomTagger(Tagger):
         return super().forward(input_ids, labels)
 
 
-@pytest.mark.parametrize("needs", [("excess_loss",), BOTH])
-def test_training_is_the_same_to_the_bit_and_so_is_the_state(tmp_path: Path, needs: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("needs", [(ExcessLoss(),), BOTH])
+def test_training_is_the_same_to_the_bit_and_so_is_the_state(tmp_path: Path, needs: tuple[Any, ...]) -> None:
     ends, states = [], []
     for name, wanted in (("plain", ()), ("comparing", needs)):
         reference = RandomTagger(seed=7, has_norm=True, dropout=0.5)
-        options: Any = {"reference_model": reference} if "excess_loss" in wanted else {}
+        options: Any = {"reference_model": reference} if ExcessLoss() in wanted else {}
         model = Tagger(dropout=0.3, has_norm=True)
         args = {"max_steps": 7, "optim": "adamw_torch", "save_strategy": "steps", "save_steps": 7}
         trainer = build(tmp_path / name, Watching(*wanted), model, args=args, **options)
@@ -154,7 +155,7 @@ def test_the_reference_is_as_it_was_and_in_no_checkpoint(tmp_path: Path) -> None
     modes = {name: module.training for name, module in reference.named_modules()}
     before = deepcopy(reference.state_dict())
     args = {"save_strategy": "steps", "save_steps": 2}
-    named(tmp_path, Watching("excess_loss"), "bert-tokens", reference_model=reference, args=args).train()
+    named(tmp_path, Watching(ExcessLoss()), "bert-tokens", reference_model=reference, args=args).train()
     assert all(torch.equal(value, before[name]) for name, value in reference.state_dict().items())
     assert {name: module.training for name, module in reference.named_modules()} == modes
     assert all(parameter.grad is None for parameter in reference.parameters())
@@ -197,22 +198,22 @@ def broken_streams() -> dict[str, Any]:
 
 @pytest.mark.parametrize("nonfinite", ["warn", "skip"])
 def test_a_loss_that_is_not_finite(tmp_path: Path, nonfinite: Any, broken_streams: Any) -> None:
-    policy, model = Watching("loss", *BOTH), Broken()
+    policy, model = Watching(Loss(), *BOTH), Broken()
     before = weights_of(model)
     options = {"nonfinite": nonfinite, "train_dataset": broken_streams, "args": {"max_steps": 1}}
     trainer = build(tmp_path, policy, model, **options)
     trainer.train()
     (seen,) = policy.seen
-    assert np.isnan(seen.losses).tolist() == np.isnan(seen.excess_losses).tolist() == [False, True, False]
+    assert np.isnan(seen[Loss]).tolist() == np.isnan(seen[ExcessLoss]).tolist() == [False, True, False]
     # A step that was left out has nothing after it.
-    assert np.isnan(seen.losses_after).all()
+    assert np.isnan(seen[LossAfter]).all()
     assert torch.equal(weights_of(model), before)
     assert [entry.keys() for entry in compared_entries(trainer)] == [{"excess_loss/a", "excess_loss/c"}]
     assert trainer.ledger.comparisons()["excess_loss"].isna().tolist() == [False, True, False]
-    other = Watching("loss", *BOTH)
+    other = Watching(Loss(), *BOTH)
     build(tmp_path / "other", other, reference_model=Broken(seed=7), **options).train()
-    assert np.isnan(other.seen[0].excess_losses).tolist() == [False, True, False]
-    assert np.isfinite([other.seen[0].losses, other.seen[0].losses_after]).all()
+    assert np.isnan(other.seen[0][ExcessLoss]).tolist() == [False, True, False]
+    assert np.isfinite([other.seen[0][Loss], other.seen[0][LossAfter]]).all()
 
 
 def test_a_step_that_a_gradient_scaler_leaves_out_has_nothing_after_it(
@@ -224,8 +225,8 @@ def test_a_step_that_a_gradient_scaler_leaves_out_has_nothing_after_it(
     monkeypatch.setattr(accelerator, "optimizer_step_was_skipped", property(lambda self: not policy.seen))
     trainer.train()
     first, second = policy.seen
-    assert np.isnan(first.losses_after).all()
-    assert np.isfinite([first.excess_losses, second.excess_losses, second.losses_after]).all()
+    assert np.isnan(first[LossAfter]).all()
+    assert np.isfinite([first[ExcessLoss], second[ExcessLoss], second[LossAfter]]).all()
 
 
 def compared_entries(trainer: MixingTrainer) -> list[dict[str, float]]:
@@ -236,7 +237,7 @@ def compared_entries(trainer: MixingTrainer) -> list[dict[str, float]]:
 
 class Spoiling(Watching):
     def update(self, observation: Observation) -> Decision:
-        for values in (observation.excess_losses, observation.losses_after):
+        for values in (observation[ExcessLoss], observation[LossAfter]):
             assert values is not None
             values[:] = -1.0
         return super().update(observation)
@@ -259,12 +260,13 @@ def test_the_ledger_and_the_log_have_what_the_policy_saw(tmp_path: Path, policy:
     assert rows["stream"].tolist() == list("abc") * 10
     items = trainer.ledger.to_pandas()["items"].to_numpy().reshape(10, 3)
     expected: list[dict[str, float]] = [{}, {}]
-    for column, need in (("excess_losses", "excess_loss"), ("losses_after", "loss_after")):
+    for kind in (ExcessLoss, LossAfter):
+        need = kind.column
         found = rows[need].to_numpy().reshape(10, 3)
-        if need not in policy.needs:
+        if kind() not in policy.needs:
             assert np.isnan(found).all()
             continue
-        np.testing.assert_array_equal(found, [getattr(observation, column) for observation in seen])
+        np.testing.assert_array_equal(found, [observation[kind] for observation in seen])
         assert np.isnan(found).any()  # the single sample that an epoch ends with
         for entry, part in zip(expected, (slice(0, 5), slice(5, 10)), strict=True):
             means = np.nansum(found[part] * items[part], axis=0) / items[part].sum(axis=0)
@@ -288,8 +290,8 @@ def test_runs_that_compare_nothing_have_no_such_table(
     assert compared_entries(trainer) == [{}] * 4
 
 
-@pytest.mark.parametrize("needs", [("loss_after",), BOTH])
-def test_a_run_that_is_cut_off_goes_on_to_the_bit(tmp_path: Path, needs: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("needs", [(LossAfter(),), BOTH])
+def test_a_run_that_is_cut_off_goes_on_to_the_bit(tmp_path: Path, needs: tuple[Any, ...]) -> None:
     args = {"save_strategy": "steps", "save_steps": 1, "max_steps": 7, "logging_steps": 3, "optim": "adamw_torch"}
 
     def make() -> MixingTrainer:
@@ -320,7 +322,7 @@ SHARED = Tagger()
 )
 def test_a_reference_is_a_model_of_its_own(tmp_path: Path, reference: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        build(tmp_path, Watching("excess_loss"), SHARED, reference_model=reference)
+        build(tmp_path, Watching(ExcessLoss()), SHARED, reference_model=reference)
 
 
 class Silent(Tagger):
@@ -339,16 +341,16 @@ class Regularised(Tagger):
 @pytest.mark.parametrize("model", [Silent, Regularised])
 def test_a_model_whose_items_are_not_known(tmp_path: Path, model: type[nn.Module]) -> None:
     with pytest.raises(ValueError, match=r"needs the loss of each item .*not the sum of separate terms"):
-        build(tmp_path, Watching("excess_loss"), model()).train()
-    policy = Watching("loss", "loss_after")
+        build(tmp_path, Watching(ExcessLoss()), model()).train()
+    policy = Watching(Loss(), LossAfter())
     build(tmp_path, policy, model(), args={"learning_rate": 0.0}).train()  # losses of streams are known all the same
     for seen in policy.seen:
-        np.testing.assert_allclose(seen.losses_after, seen.losses, rtol=1e-12)
+        np.testing.assert_allclose(seen[LossAfter], seen[Loss], rtol=1e-12)
 
 
 def test_a_reference_whose_items_are_others(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="reference_model has no loss on the same items"):
-        build(tmp_path, Watching("excess_loss"), reference_model=Silent()).train()
+        build(tmp_path, Watching(ExcessLoss()), reference_model=Silent()).train()
 
 
 def test_a_loop_of_ones_own_reports_both(caplog: pytest.LogCaptureFixture) -> None:
@@ -356,13 +358,13 @@ def test_a_loop_of_ones_own_reports_both(caplog: pytest.LogCaptureFixture) -> No
     loader = MixingDataLoader({"a": list(range(8)), "b": list(range(8))}, batch_size=4, mixing=policy)
     batches = iter(loader)
     next(batches)
-    loader.observe(excess_losses={"b": 0.5}, losses_after=[1.0, float("inf")])
+    loader.observe(measured={ExcessLoss: {"b": 0.5}, LossAfter: [1.0, float("inf")]})
     next(batches)
-    np.testing.assert_array_equal(policy.seen[0].excess_losses, [np.nan, 0.5])
-    np.testing.assert_array_equal(policy.seen[0].losses_after, [1.0, np.nan])
-    with pytest.raises(ValueError, match=r"excess_losses has \['c'\], but the streams are \['a', 'b'\]"):
-        loader.observe(excess_losses={"c": 0.5})
+    np.testing.assert_array_equal(policy.seen[0][ExcessLoss], [np.nan, 0.5])
+    np.testing.assert_array_equal(policy.seen[0][LossAfter], [1.0, np.nan])
+    with pytest.raises(ValueError, match=r"ExcessLoss has \['c'\], but the streams are \['a', 'b'\]"):
+        loader.observe(measured={ExcessLoss: {"c": 0.5}})
     assert "depends on" not in caplog.text
     next(batches)  # without a report
-    assert "depends on ['excess_losses', 'losses_after']" in caplog.text
-    assert policy.seen[1].excess_losses is policy.seen[1].losses_after is None
+    assert "depends on ['ExcessLoss', 'LossAfter']" in caplog.text
+    assert policy.seen[1][ExcessLoss] is policy.seen[1][LossAfter] is None

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mixer import AdaptiveBatchSampler, MixingTrainer, schedules
 from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
+from mixer.measurements import GradientNoise
 from mixer.mixture.resolve import check_gradient_noise
 from tests.helpers import Tokens, arguments, build_model
 
@@ -73,7 +74,7 @@ def test_a_schedule_sees_what_a_probe_found(tmp_path: Path, monkeypatch: pytest.
     update = schedule.update
 
     def noted(observation: schedules.BatchObservation) -> schedules.BatchDecision:
-        shown.append(observation.noise)
+        shown.append(observation[GradientNoise])
         return update(observation)
 
     monkeypatch.setattr(schedule, "update", noted)
@@ -108,4 +109,4 @@ def test_a_loop_of_one_s_own_is_told_what_it_has_to_report(caplog: pytest.LogCap
     with caplog.at_level("WARNING", logger="mixer"):
         for _ in sampler:
             sampler.observe(loss=1.0)
-    assert "depends on ['gradients']" in caplog.text
+    assert "depends on ['Gradients']" in caplog.text

@@ -14,7 +14,8 @@ from mixer import MarginalValue, MixingTrainer, Objective, Uniform
 from mixer.gradients.metric import OptimizerMetric
 from mixer.ledger.summary import comparison_table, summarise
 from mixer.loading.step import MicroBatch
-from mixer.policies.objective import TargetStatistics
+from mixer.measurements import Alignment
+from mixer.measurements.alignment import TargetStatistics
 from mixer.trainer.observers.targets import TargetProbe
 from tests.helpers import Tokens, arguments, build_model, weights_of
 from tests.mixer.comparing import KIND, Tagger, Watching, build, streams
@@ -23,9 +24,8 @@ OUTSIDE = {**streams(), "outside": Tokens(40, 9, KIND)}
 
 
 class Aligned(Watching):
-    def __init__(self, metric: Any = "optimizer", interval_steps: int = 2):
-        super().__init__("alignment")
-        self.alignment_metric, self.alignment_interval_steps = metric, interval_steps
+    def __init__(self, metric: Any = "optimizer", interval_steps: int = 2, joined: bool = False):
+        super().__init__(Alignment(metric, interval_steps, joined))
 
 
 def train(folder: Path, policy: Any, optim: str = "adamw_torch", **changes: Any) -> MixingTrainer:
@@ -88,13 +88,12 @@ def test_alignment_is_that_of_whole_gradients(
         return found
 
     monkeypatch.setattr(TargetProbe, "_measure", both)
-    policy = Aligned(metric)
-    policy.joins_targets = len(weights) == 1
+    policy = Aligned(metric, joined=len(weights) == 1)
     options = {"eval_dataset": OUTSIDE, "objective": {"outside": 3, "a": 1}, "model": Tagger()}
     args = {"max_steps": 6, "optim": optim, "learning_rate": 0.01, "per_device_train_batch_size": 5}
     trainer = build(tmp_path, policy, args=args, **options)
     trainer.train()
-    seen = [observation.targets for observation in policy.seen]
+    seen = [observation[Alignment] for observation in policy.seen]
     measured = [one for one in seen if one is not None]
     assert [one is not None for one in seen] == [False, True, False, True, False, True]
     assert trainer.ledger.timings().query("0 < probe_seconds < train_seconds")["step"].tolist() == [2, 4, 6]
@@ -226,7 +225,7 @@ def test_a_model_whose_rows_cannot_be_separated_is_measured_row_by_row(tmp_path:
         args = {"max_steps": 2, "optim": "adamw_torch", "learning_rate": 0.01}
         options = {"train_dataset": streams(), "batch_size": 9, "eval_dataset": OUTSIDE, "objective": ["outside"]}
         kind(Tagger(), arguments(tmp_path / name, **args), mixing=policy, **options).train()
-        found.append(policy.seen[1].targets)
+        found.append(policy.seen[1][Alignment])
     np.testing.assert_allclose(found[0].alignment, found[1].alignment, rtol=1e-6)
 
 
@@ -308,7 +307,7 @@ def test_rows_of_their_own_leave_the_evaluation_sets_whole(tmp_path: Path) -> No
 def test_gradients_are_compared_plainly_where_an_optimizer_has_no_squares_of_them(tmp_path: Path) -> None:
     policy = Aligned()
     train(tmp_path, policy, "adafactor", model=build_model("bert-tokens"), args={"max_steps": 2})
-    assert policy.seen[1].targets.metric == "plain"
+    assert policy.seen[1][Alignment].metric == "plain"
 
 
 def test_the_metric_is_that_of_the_next_step() -> None:
@@ -329,8 +328,8 @@ def test_the_metric_is_that_of_the_next_step() -> None:
 def test_losses_that_bounds_go_by_are_of_the_same_rows_from_the_first_step_on(tmp_path: Path) -> None:
     policy = Aligned()
     train(tmp_path, policy, objective=Objective(["outside"], bounds={"a": 1.1}), args={"learning_rate": 0.0})
-    losses = [observation.targets.losses for observation in policy.seen if observation.targets is not None]
-    assert [observation.targets is not None for observation in policy.seen] == [True, True, False, True, False, True]
-    assert np.isnan(policy.seen[0].targets.alignment).all()
+    losses = [observation[Alignment].losses for observation in policy.seen if observation[Alignment] is not None]
+    assert [observation[Alignment] is not None for observation in policy.seen] == [True, True, False, True, False, True]
+    assert np.isnan(policy.seen[0][Alignment].alignment).all()
     for own in losses[1:]:
         np.testing.assert_allclose(own, losses[0], rtol=1e-12)

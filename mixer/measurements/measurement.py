@@ -1,0 +1,123 @@
+"""What a policy or a schedule may ask a run to measure: requests, each with the type of its result."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+import numpy as np
+
+from mixer.utils.arrays import FloatArray
+
+Result = TypeVar("Result")
+Asked = TypeVar("Asked", bound="Measurement[Any]")
+Requirement = Literal["objective", "evaluations", "whole weights", "whole gradients"]
+
+
+@dataclass(frozen=True)
+class Measurement(Generic[Result]):
+    """A request to measure something in the steps of a run; it is a frozen dataclass of its options.
+
+    A policy or a schedule lists requests in `needs` and reads the result by the class, `observation[Loss]`.
+
+    Attributes:
+        requires: What the run must have for it: an objective, evaluations of every stream, or whole weights or
+            gradients on each rank.
+        column: Its column in the ledger, for a measurement of this package; empty for none.
+        is_loss: Whether its result is losses of the streams, which policies may see in the units of `loss_units`.
+        costs: What it costs a run, in words; empty for nothing.
+    """
+
+    requires: ClassVar[frozenset[Requirement]] = frozenset()
+    column: ClassVar[str] = ""
+    is_loss: ClassVar[bool] = False
+    costs: ClassVar[str] = ""
+
+    def cost(self) -> str:
+        """Returns what it costs with its options, in words; by default `costs`."""
+        return self.costs
+
+    @staticmethod
+    def part(result: Result, streams: Sequence[int]) -> Result:  # noqa: ARG004 for results by stream
+        """Returns the result for some of the streams, as if the others were absent.
+
+        Args:
+            result: The result for all.
+            streams: Indices of the streams, in order.
+        """
+        return result
+
+
+class ByStream(Measurement[FloatArray]):
+    """A request whose result is a number for each stream, `[num_streams]`; NaN for a stream without one."""
+
+    @staticmethod
+    def part(result: FloatArray, streams: Sequence[int]) -> FloatArray:
+        """Returns the numbers of some of the streams; see `Measurement.part`."""
+        return result[np.asarray(streams, dtype=np.int64)]
+
+
+Kind = type[Measurement[Any]]
+Needs = tuple[Measurement[Any], ...]
+Results = Mapping[Kind, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """Measurements of a step: `observation[Loss]` is the result of the request `Loss()`.
+
+    Args:
+        measured: Results by the class of their request.
+    """
+
+    measured: Results = field(default_factory=dict)
+
+    def __getitem__(self, kind: type[Measurement[Result]]) -> Result | None:
+        """The result of a request; `None` where nothing was measured in this step."""
+        result: Result | None = self.measured.get(kind)
+        if result is None and not (isinstance(kind, type) and issubclass(kind, Measurement)):
+            raise TypeError(f"An observation has results by the class of a measurement, such as Loss, not by {kind!r}.")
+        return result
+
+    def number(self, kind: type[Measurement[float]]) -> float:
+        """The result of a request for a number; NaN where nothing was measured in this step."""
+        result = self[kind]
+        return float("nan") if result is None else result
+
+
+def asked(needs: Needs, *kinds: type[Asked]) -> list[Asked]:
+    """Returns the requests of some kinds among the needs of a policy or a schedule."""
+    return [need for need in needs if isinstance(need, kinds)]
+
+
+def names_of(needs: Iterable[Measurement[Any]]) -> list[str]:
+    """Returns the names of the classes of some requests, in order of the alphabet."""
+    return sorted({type(need).__name__ for need in needs})
+
+
+def required(needs: Needs) -> set[Requirement]:
+    """Returns what a run must have for all of some requests."""
+    return {requirement for need in needs for requirement in need.requires}
+
+
+def at_interval(needs: Needs, rule: object) -> Needs:
+    """Returns the requests of a rule, at its interval where it has the option `interval_steps` and they have one."""
+    options = {"interval_steps": rule.interval_steps} if hasattr(rule, "interval_steps") else {}
+    return tuple(replace(need, **options) if hasattr(need, "interval_steps") else need for need in needs)
+
+
+def check_requests(who: str, needs: object) -> None:
+    """Refuses needs that are no requests.
+
+    Args:
+        who: Whose they are.
+        needs: The attribute `needs`.
+
+    Raises:
+        TypeError: If they are no collection of measurements.
+    """
+    wrong = [need for need in needs if not isinstance(need, Measurement)] if isinstance(needs, Collection) else [needs]
+    if wrong:
+        raise TypeError(
+            f"{who}: needs must be a tuple of measurements, such as (Loss(), Gradients(variance=True)), got "
+            f"{wrong[0]!r}."
+        )

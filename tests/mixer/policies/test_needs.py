@@ -1,0 +1,65 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mixer import DGA, Decision, Floor, LossChange, Mixture, Observation, OPMix, OverfitGuard, PiKE, Policy, Safeguard
+from mixer.measurements import (
+    Alignment,
+    Branches,
+    BranchStatistics,
+    EvaluationLoss,
+    Gradients,
+    Loss,
+    TargetStatistics,
+    check_requests,
+)
+from replay import ReplayRatio
+
+SEEN = TargetStatistics(np.array([1.0]), np.array([[0.1, 0.2, 0.3]]), np.array([[0.01, 0.02, 0.03]]))
+BRANCHED = BranchStatistics(np.array([[0.2, 0.8, 0.0]]), np.array([[1.0]]), np.array([True, True, False]))
+
+
+@pytest.mark.parametrize("needs", [{"loss"}, "loss", Loss(), Loss, (Loss,), None])
+def test_needs_are_requests(needs: Any) -> None:
+    with pytest.raises(TypeError, match="mixing=Mine: needs"):
+        check_requests("mixing=Mine", needs)
+    check_requests("mixing=Mine", (Loss(), Gradients(variance=True)))
+
+
+def test_a_wrapper_adds_its_own_to_those_of_the_inner_policy() -> None:
+    gradients = Gradients(variance=True, interval_steps=7)
+    assert Floor(PiKE(7)).needs == (gradients,)
+    assert OverfitGuard(Floor(PiKE(7))).needs == (Loss(), EvaluationLoss(), gradients)
+    assert Safeguard(LossChange()).needs == (Alignment(joined=True), Loss())
+    assert Safeguard(DGA()).needs == (Alignment("plain", joined=True),)
+    assert ReplayRatio(0.2, policy=OPMix(num_mixtures=3)).needs == (Branches(num_mixtures=3),)
+
+
+def test_alignment_for_several_is_measured_once() -> None:
+    one, other = Alignment(interval_steps=6, joined=True), Alignment(interval_steps=4)
+    assert Alignment.merged([one, Alignment(joined=True)]) == one
+    assert Alignment.merged([one, other]) == Alignment(interval_steps=2)
+    with pytest.raises(ValueError, match="metric"):
+        Alignment.merged([one, Alignment("plain")])
+
+
+def test_a_policy_of_some_streams_sees_their_part() -> None:
+    part = Alignment.part(SEEN, [2, 0])
+    assert (part.alignment.tolist(), part.error.tolist(), part.losses.tolist()) == ([[0.3, 0.1]], [[0.03, 0.01]], [1.0])
+    branches = Branches.part(BRANCHED, [2, 0])
+    assert (branches.mixtures.tolist(), branches.have_branch.tolist()) == ([[0.0, 0.2]], [False, True])
+    seen: list[Observation] = []
+
+    class Watching(Policy):
+        def start(self, mixture: Mixture) -> Decision:
+            return Decision(mixture.weights)
+
+        def update(self, observation: Observation) -> Decision:
+            seen.append(observation)
+            return Decision(observation.weights)
+
+    policy, thirds, counts = ReplayRatio(0.2, policy=Watching()), np.full(3, 1 / 3), np.full(3, 4)
+    policy.start(Mixture(("a", "memory", "b"), np.array([9, 0, 9]), thirds, (1,)))
+    policy.update(Observation(1, 0.1, thirds, counts, counts, counts, measured={Alignment: SEEN}))
+    assert seen[0][Alignment].alignment.tolist() == [[0.1, 0.3]]  # type: ignore[union-attr]
