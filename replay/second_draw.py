@@ -1,6 +1,7 @@
 """A second stream that draws from a replay buffer, independently of the first."""
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import index
 from typing import Any
 
 from mixer.mixture.plan import Plan
@@ -83,7 +84,7 @@ class _SecondCursor(BufferCursor):
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
         if state.get("key") is not None:
-            self._draw.begin(int(state["key"]), int(state["position"]))
+            self._draw.begin(index(state["key"]), index(state["position"]))
         super().load_state_dict(state, allow_inexact)
 
 

@@ -33,7 +33,7 @@ from torch.utils.data import ConcatDataset, Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Trainer, TrainingArguments
 from transformers.utils import logging
 
-from benchmarks.common import QUIET, paired_ratio, show, spread, write_json
+from benchmarks.common import QUIET, in_words, new_parser, paired_ratio, show, spread, write_json
 from benchmarks.turns import take_turns
 from mixer import LossChange, MixingTrainer, PiKE, Policy, Uniform
 
@@ -75,10 +75,22 @@ class Case:
     fsdp: bool = False
 
 
-_SMALL = {"vocab_size": 32_000, "hidden_size": 768, "intermediate_size": 2_048, "num_hidden_layers": 12}
-_SMALL |= {"num_attention_heads": 12}
-_LARGE = {"vocab_size": 128_256, "hidden_size": 2_048, "intermediate_size": 8_192, "num_hidden_layers": 16}
-_LARGE |= {"num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": True}
+_SMALL = {
+    "vocab_size": 32_000,
+    "hidden_size": 768,
+    "intermediate_size": 2_048,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+}
+_LARGE = {
+    "vocab_size": 128_256,
+    "hidden_size": 2_048,
+    "intermediate_size": 8_192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": True,
+}
 _TINY = {
     "vocab_size": 512,
     "hidden_size": 64,
@@ -181,7 +193,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     Returns:
         All figures as plain data.
     """
-    case, first = _case(args), {name: LOADING if name in _IS_LOADING else PLAIN for name in _case(args).contestants}
+    case = _case(args)
+    first = {name: LOADING if name in _IS_LOADING else PLAIN for name in case.contestants}
     with tempfile.TemporaryDirectory() as folder:
         peaks = {name: _peak_bytes(name, args, folder) for name in case.contestants}
         trainers = {name: _new_trainer(name, args, folder, 10_000) for name in case.contestants}
@@ -195,6 +208,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "num_parameters": num_parameters,
         "milliseconds_per_step": {name: spread(own) for name, own in times.items()},
         "ratio": {name: paired_ratio(times[name], times[of]) for name, of in first.items() if name != of},
+        "ratio_of_means": {name: sum(times[name]) / sum(times[of]) for name, of in first.items()},
         "peak_bytes": peaks,
         "rounds": times,
     }
@@ -203,15 +217,15 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 def _show(args: argparse.Namespace, figures: dict[str, Any]) -> None:
     rows, case = [], _case(args)
     for name, times in figures["milliseconds_per_step"].items():
-        ratio = figures["ratio"].get(name)
-        cells = [f"{ratio['median']:.4f}", f"{ratio['low']:.4f} to {ratio['high']:.4f}"] if ratio else ["1", ""]
-        rows.append([name, f"{times['median']:.2f}", *cells, f"{figures['peak_bytes'][name] / 2**20:,.0f}"])
+        mean, peak = figures["ratio_of_means"][name], figures["peak_bytes"][name] / 2**20
+        ratio = in_words(figures["ratio"].get(name)) or "1"
+        rows.append([name, f"{times['median']:.1f}", ratio, f"{mean:.2f}", f"{peak:,.0f}"])
     title = (
         f"{args.case}: {figures['num_devices']} x {figures['device']}, bf16, {figures['num_parameters'] / 1e6:.0f}M "
         f"parameters, batch {case.batch} x {case.length}; torch {torch.__version__}; {args.rounds} rounds of "
         f"{args.block} steps after {args.warmup}"
     )
-    show(title, ["", "ms a step", "over its Trainer", "95 % interval", "peak MiB"], rows)
+    show(title, ["", "ms a step", "over its Trainer", "mean of all rounds", "peak MiB"], rows)
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -223,9 +237,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     Returns:
         The options, for a GPU.
     """
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", metavar="FILE", help="where all figures are written")
-    parser.add_argument("--quick", action="store_true", help="small models and few rounds, for a test")
+    parser = new_parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="these cases")
     parser.add_argument("--case", choices=CASES, help="this case, in this process")
     parser.add_argument("--samples", type=int, default=12_000, help="samples of all streams together")
@@ -266,7 +278,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not torch.cuda.is_available():
         raise SystemExit(REFUSAL.format(version=torch.__version__))
     if args.case is None:
-        own = sys.argv[2:] if argv is None else list(argv)
+        own = sys.argv[1:] if argv is None else list(argv)
         with tempfile.TemporaryDirectory() as folder:
             write_json(args.json, {name: _run_case(name, own, folder) for name in args.only})
         return

@@ -3,6 +3,7 @@
 import bisect
 import copy
 from collections.abc import Mapping
+from operator import index
 from typing import Any, Protocol
 
 import numpy as np
@@ -128,7 +129,7 @@ class BufferCursor:
                 return
             raise ValueError("the stream had a data set when the run was saved and is a replay buffer now")
         buffer = self._buffer
-        saved = int(state["position"]), int(state.get("num_offered", buffer.num_offered))
+        saved = index(state["position"]), index(state.get("num_offered", buffer.num_offered))
         own = self._draws.num_drawn, buffer.num_offered
         if saved != own and not allow_inexact:
             raise ValueError(

@@ -368,7 +368,7 @@ class Memory:
         state = {"num_considered": state["num_offered"], **state}  # which format 1 lacked
         counters = {name: index(state[name]) for name in _COUNTERS}  # no text
         key = None if state["key"] is None else index(state["key"])
-        forgotten = np.array(state["forgotten"], dtype=np.int64)
+        forgotten = np.array([index(number) for number in state["forgotten"]], dtype=np.int64)
         sources, entries = self.sources.replaced({}), Entries(self.capacity, self.storage.working_folder)
         sources.load_state_dict(state["sources"], is_read=not self.storage.keeps_contents)
         entries.load_state_dict(arrays["entries"])

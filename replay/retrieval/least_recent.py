@@ -1,6 +1,7 @@
 """Least recently replayed entries first."""
 
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,6 @@ class LeastRecent(Retrieval):
                 f"{self.name} has room for {self._capacity} entries, but the saved state is of a larger buffer, with "
                 f"{len(line)}; give the capacity that it was saved with."
             )
-        self._position = int(state["position"])
+        self._position = index(state["position"])
         self._places.fill(_GONE)
         self._stand(line)

@@ -1,6 +1,7 @@
 """A uniform sample of all offered samples."""
 
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -50,4 +51,4 @@ class Reservoir(Selection):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up the number of entries; see `Selection.load_state_dict`."""
         super().load_state_dict(state)
-        self._size = int(state["size"])
+        self._size = index(state["size"])  # no text

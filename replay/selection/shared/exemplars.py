@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,7 @@ class Exemplars(Selection):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up class and rank of every entry; see `Selection.load_state_dict`."""
         super().load_state_dict(state)
-        self._num_classes = int(state["num_classes"])
+        self._num_classes = index(state["num_classes"])
         self._classes = np.array(state["classes"], dtype=np.int64)
         self._ranks = np.array(state["ranks"], dtype=np.int64)
 

@@ -33,7 +33,7 @@ def test_a_description_is_read_and_one_of_a_newer_version_or_that_is_damaged_is_
         note.write_text(json.dumps({"format": 1, "run": run}))
         assert read_description(tmp_path) == expected
     newer = {json.dumps({"format": version}): f"has format {version!r}, but this" for version in (3, 99, "1", None)}
-    for text, message in {**newer, **dict.fromkeys(("", "{", "[]", "\x00"), "is damaged: replace its")}.items():
+    for text, message in {**newer, **dict.fromkeys(("", "{", "[]", "\x00"), r"is damaged .*: replace its")}.items():
         note.write_text(text)
         with pytest.raises(ValueError, match=message):
             open_ledger(tmp_path)

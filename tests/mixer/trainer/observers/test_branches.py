@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transformers import default_data_collator
 
 import mixer
 from mixer import MixingTrainer
@@ -64,8 +65,8 @@ def mixed_loss(start: Any, ends: Sequence[Sequence[Tensor]], mixture: np.ndarray
     with torch.no_grad():
         for parts in zip(model.parameters(), *ends, strict=True):
             parts[0].copy_(sum(float(share) * end for share, end in zip(mixture, parts[1:], strict=True)))
-        micro = target.micro_batch(np.arange(target.num_rows), 0)
-        return float(model(**micro.inputs)["loss"])
+        rows = [target._rows[index] for index in target._cursor.references(np.arange(target.num_rows)).tolist()]
+        return float(model(**default_data_collator(rows))["loss"])
 
 
 def test_branches_are_trainings_by_hand_and_leave_the_run_as_it_is(
