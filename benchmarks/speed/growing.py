@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, Trainer, TrainingArguments
+from transformers import PrinterCallback, Trainer
 from transformers.utils import logging
 
 from benchmarks.common import QUIET, paired_ratio, rotated, show, spread, write_json
 from benchmarks.speed.overhead import RecordedRows, new_model
-from mixer import AdaptiveBatchSizeTrainer, Budget, MixingTrainer
+from mixer import AdaptiveBatchSizeTrainer, Budget, MixingConfig, MixingTrainer
 from mixer.schedules import Ramp
 
 FIXED, GROWING, FOUND, EXTENSION = "fixed", "growing", "found", "extension"
@@ -33,7 +33,7 @@ _SMALLEST, _LARGEST = 8, 256
 def _new_trainer(name: str, args: argparse.Namespace, folder: str) -> Trainer:
     generator = torch.Generator().manual_seed(0)
     rows = RecordedRows(torch.randint(args.vocabulary, (args.samples, args.length), generator=generator), 0, [])
-    training = TrainingArguments(
+    training = MixingConfig(
         f"{folder}/{name}",
         per_device_train_batch_size=_SMALLEST,
         auto_find_batch_size=name == FOUND,
@@ -43,12 +43,9 @@ def _new_trainer(name: str, args: argparse.Namespace, folder: str) -> Trainer:
     options: Mapping[str, Any] = {"train_dataset": rows}
     if name == EXTENSION:
         return AdaptiveBatchSizeTrainer(_sizes(args), model=new_model(args), args=training, **options)
+    training.max_samples_per_micro_batch = None if name == FIXED else _LARGEST
     ramp = Ramp(_LARGEST, over=args.samples / 2, unit="samples", initial=_SMALLEST)
-    cap = None if name == FIXED else _LARGEST
-    budget = Budget(samples=args.samples)
-    return MixingTrainer(
-        new_model(args), training, batch_size=ramp, budget=budget, max_samples_per_micro_batch=cap, **options
-    )
+    return MixingTrainer(new_model(args), training, batch_size=ramp, budget=Budget(samples=args.samples), **options)
 
 
 def _sizes(args: argparse.Namespace) -> Callable[[int, int], int]:

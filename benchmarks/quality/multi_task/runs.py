@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
-from transformers import PrinterCallback, TrainingArguments, set_seed
+from transformers import PrinterCallback, set_seed
 from transformers.utils import logging
 
 from benchmarks.common import QUIET
@@ -18,7 +18,7 @@ from benchmarks.quality.cache import write_whole
 from benchmarks.quality.multi_task.data import Texts, cut, cut_padding, number
 from benchmarks.quality.multi_task.encoder import ConvolutionConfig, ConvolutionEncoder
 from benchmarks.quality.sentences import NUM_CLASSES, Sentences, accuracy
-from mixer import Budget, Head, MixingTrainer, MultiTaskModel, Objective
+from mixer import Budget, Head, MixingConfig, MixingTrainer, MultiTaskModel, Objective
 from mixer.policies import Policy
 from mixer.policies.registry import built_in_policies
 from mixer.trainer.best_of_each import folder_of
@@ -171,7 +171,7 @@ def _train(run: Run, texts: Texts) -> dict[str, Any]:
             batch_size=run.setting.batch,
             budget=Budget(epochs=run.setting.num_epochs),
             compute_metrics=accuracy,
-            **(_best_of_each(parts) if run.keeps_best else {}),
+            objective=_best_of_each(parts) if run.keeps_best else None,
         )
         trainer.remove_callback(PrinterCallback)
         started = time.perf_counter()
@@ -186,8 +186,8 @@ def _train(run: Run, texts: Texts) -> dict[str, Any]:
         }
 
 
-def _arguments(folder: str, run: Run, evaluates: bool) -> TrainingArguments:
-    return TrainingArguments(
+def _arguments(folder: str, run: Run, evaluates: bool) -> MixingConfig:
+    return MixingConfig(
         folder,
         per_device_train_batch_size=run.setting.batch,
         per_device_eval_batch_size=256,
@@ -197,15 +197,15 @@ def _arguments(folder: str, run: Run, evaluates: bool) -> TrainingArguments:
         seed=run.seed,
         eval_strategy="steps" if evaluates else "no",
         eval_steps=1.0 / NUM_EVALUATIONS,
+        save_best_of_each=run.keeps_best,
         **QUIET,
     )
 
 
-def _best_of_each(parts: Mapping[str, Mapping[str, Sentences]]) -> dict[str, Any]:
-    """Options that keep the weights of the best accuracy of each task."""
+def _best_of_each(parts: Mapping[str, Mapping[str, Sentences]]) -> Objective:
+    """The objective by which the weights of the best accuracy of each task are kept."""
     validation = {task: own["validation"] for task, own in parts.items()}
-    objective = Objective([*parts], metric="accuracy", greater_is_better=True)
-    return {"save_best_of_each": True, "objective": objective, "targets": validation}
+    return Objective([*parts], metric="accuracy", greater_is_better=True, steering_sets=validation)
 
 
 def _metrics(
