@@ -149,13 +149,13 @@ def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[A
             f"args must be TrainingArguments, got {type(args).__name__}. The order of arguments here is "
             f"{', '.join(_IN_ORDER)}; {parent.__name__} has {', '.join(names[:4])}. {way_out}"
         )
-    _check_config(trainer_class, parent, args)
     knows_names = set(_IN_ORDER) <= set(names)
     if positional and knows_names and tuple(names[:4]) != _IN_ORDER:
         raise TypeError(
             f"{len(positional)} positional arguments follow {', '.join(_IN_ORDER)}, but "
             f"{parent.__name__} has another order: {', '.join(names[:6])}. {way_out}"
         )
+    _check_config(trainer_class, parent, args)
     return knows_names
 
 
