@@ -39,8 +39,8 @@ def group_options(parser: ArgumentParser, recipe_class: type) -> None:
                     action.help = action.help or option.metadata.get("help")
             bases = {base: _sections(field, base) for base in kind.__mro__}
             if any(bases.values()):
-                own = [base.__annotations__ for base in bases if base.__module__.startswith("mixer.")]
-                names[f"Mixture, as {field} options"] = [f"{field}.{name}" for part in own for name in part]
+                of_mixture = [base.__annotations__ for base in bases if base.__module__.startswith("mixer.")]
+                names[f"Mixture, as {field} options"] = [f"{field}.{name}" for part in of_mixture for name in part]
                 names |= {f"Trainer: {title}": own for base in bases.values() for title, own in base.items()}
     names["Help on the classes of an option"] = [name for name in actions if name.endswith(".help")]
     for title, own in names.items():
