@@ -62,13 +62,15 @@ if TYPE_CHECKING:
         Wrapper,
     )
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer
+    from mixer.trainer.config import MixingConfig, MixingOptions
     from mixer.trainer.gradient_aggregation import GradientAggregation
     from mixer.trainer.hooks import ForwardResult
     from mixer.trainer.method import Method, RunContext, TaskContext
     from mixer.trainer.observers.gradient_options import Probing
+    from mixer.trainer.sft import MixingSFTConfig as MixingSFTConfig
     from mixer.trainer.sft import MixingSFTTrainer as MixingSFTTrainer
     from mixer.trainer.trainer import MixingMixin, MixingTrainer
-    from mixer.trainer.variants import MixingSeq2SeqTrainer
+    from mixer.trainer.variants import MixingSeq2SeqConfig, MixingSeq2SeqTrainer
 
 __all__ = [
     "ADO",
@@ -103,8 +105,11 @@ __all__ = [
     "MarginalValue",
     "Method",
     "Mixing",
+    "MixingConfig",
     "MixingDataLoader",
     "MixingMixin",
+    "MixingOptions",
+    "MixingSeq2SeqConfig",
     "MixingSeq2SeqTrainer",
     "MixingTrainer",
     "Mixture",
@@ -157,12 +162,13 @@ if not TYPE_CHECKING:
             "mixer.measurements.gradients": ["GradientStatistics"],
             "mixer.schedules": ["schedules"],
             "mixer.trainer.adaptive_batch_size": ["AdaptiveBatchSizeTrainer"],
+            "mixer.trainer.config": ["MixingConfig", "MixingOptions"],
             "mixer.trainer.gradient_aggregation": ["GradientAggregation"],
             "mixer.trainer.hooks": ["ForwardResult"],
             "mixer.trainer.method": ["Method", "RunContext", "TaskContext"],
             "mixer.trainer.observers.gradient_options": ["Probing"],
-            "mixer.trainer.sft": ["MixingSFTTrainer"],
+            "mixer.trainer.sft": ["MixingSFTConfig", "MixingSFTTrainer"],
             "mixer.trainer.trainer": ["MixingMixin", "MixingTrainer"],
-            "mixer.trainer.variants": ["MixingSeq2SeqTrainer"],
+            "mixer.trainer.variants": ["MixingSeq2SeqConfig", "MixingSeq2SeqTrainer"],
         },
     )

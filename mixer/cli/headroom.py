@@ -83,6 +83,7 @@ def _objective(parser: ArgumentParser, options: Namespace, share: float, steps: 
     training.eval_strategy = training.save_strategy = "no"
     training.load_best_model_at_end = False
     config.mixing, config.budget = dict(run.weights), None
+    training.budget_samples = training.budget_tokens = None
     for stream in config.streams.values():
         stream["rows_share"] = stream["rows_share"] * share
     recipe = build_recipe(Recipe, parser, config)

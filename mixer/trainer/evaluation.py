@@ -311,7 +311,7 @@ class StreamEvaluation:
         if trainer.is_in_train:
             run.mixing.observe_evaluation(losses)
             run.ledger.record_evaluation(trainer.state.global_step, losses, by_set)
-            if run.options.saves_best_of_each:
+            if run.options.config.save_best_of_each:
                 found = {name: {**by_set.get(name, {}), "loss": loss} for name, loss in losses.items()}
                 save_best_of_each(trainer, run.options.mixture.objective, found, prefix)
 
