@@ -19,7 +19,12 @@ from mixer.loading.loader import MixingLoader
 from mixer.loading.preprocessing import preprocessed
 from mixer.loading.workers import WorkerOptions
 from mixer.mixture.stream import Stream, read_from
-from mixer.trainer.seam import collator_removing_columns, signature_columns, train_batch_size, without_unused_columns
+from mixer.trainer.hf_compat import (
+    collator_removing_columns,
+    signature_columns,
+    train_batch_size,
+    without_unused_columns,
+)
 from mixer.utils.user_code import module_of
 
 if TYPE_CHECKING:
@@ -167,7 +172,9 @@ class StreamLoading:
         names = getattr(self._trainer.processing_class, "model_input_names", None) or ["input_ids"]
         sources = [preprocessed(stream.dataset, stream.preprocess) for stream in self._streams]
         lengths = Lengths(sources, args.length_column_name, names[0])
-        return MicroBatchOptions(self._rules.most_samples, self._max_tokens, groups, lengths, self._rank_sync.most)
+        return MicroBatchOptions(
+            self._rules.most_samples, self._max_tokens, groups, lengths, self._rank_sync.max_over_ranks
+        )
 
     def _worker_options(self) -> WorkerOptions:
         args = self._trainer.args

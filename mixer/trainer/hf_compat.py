@@ -1,4 +1,4 @@
-"""The seam with transformers: what this package overrides or uses of the Trainer beyond its documented interface."""
+"""What this package overrides or uses of the Trainer beyond its documented interface."""
 
 from pathlib import Path
 from typing import Any
