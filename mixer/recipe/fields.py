@@ -237,6 +237,11 @@ def _find_class(classes: Sequence[type], path: str, field: str) -> type | None:
             return None
         return written if inspect.isclass(written) else None
     known = {own.__name__: own for base in classes for own in _subclasses(base)}
+    if path not in known:
+        from mixer.policies.registry import policy_classes  # imports other packages' policies, which are known then
+
+        policy_classes()
+        known |= {own.__name__: own for base in classes for own in _subclasses(base)}
     if path not in known and path != "None":
         usable = sorted(name for name, own in known.items() if not (inspect.isabstract(own) or name.startswith("_")))
         raise ValueError(f"{field}: there is no {classes[0].__name__} {path!r}.{_nearest(path, usable)}")
