@@ -1,45 +1,36 @@
-"""Runs of recipes that a command trains once, and resumes."""
+"""Short runs of recipes that a command trains once."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
 from transformers import TrainingArguments
-from transformers.trainer_utils import SaveStrategy
-from transformers.utils import logging
 
 from mixer.recipe.files import differences, read_recipe
 from mixer.recipe.recipe import Recipe
-from mixer.trainer.checkpointing.choose import newest_complete
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.files import read_json, write_json, write_text
 
 FINISHED_FILE = "finished.json"
 RECIPE_FILE = "recipe.yaml"
-_RESULTS = (FINISHED_FILE, "checkpoint-*", "training_args.bin")  # the last one is saved with the final model
-_SET_BY_THE_COMMAND = "reference_model"  # the folder of the reference, which may have moved
+_RESULTS = (FINISHED_FILE, "checkpoint-*")
 _MOST_NAMED = 4
-logger = logging.get_logger(__name__)
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class Step:
-    """A run of a command.
+    """A run of a command. Its model is not kept.
 
     Args:
         recipe: The recipe; it trains into `training.output_dir`.
         yaml: The recipe as YAML, for `mixer train`.
-        given_as: The command's names for fields of the recipe, where they differ.
-        is_trial: Whether its model is not kept, and starting over costs little.
     """
 
     recipe: Recipe
     yaml: str
-    given_as: Mapping[str, str] = field(default_factory=dict)
-    is_trial: bool = False
 
     @property
     def folder(self) -> Path:
@@ -47,7 +38,7 @@ class Step:
         return Path(str(self.recipe.training.output_dir))
 
 
-def finish(step: Step, gather: Callable[[MixingTrainer], dict[str, Any]] | None = None) -> dict[str, Any]:
+def finish(step: Step, gather: Callable[[MixingTrainer], dict[str, Any]]) -> dict[str, Any]:
     """Trains a run to its end, from its newest checkpoint if there is one; does nothing if it is finished.
 
     Args:
@@ -64,12 +55,9 @@ def finish(step: Step, gather: Callable[[MixingTrainer], dict[str, Any]] | None 
     results = on_main(training, lambda: _begin(step))
     if results is not None:
         return results
-    trainer = step.recipe.build(model_field=step.given_as.get("model", "model"))
+    trainer = step.recipe.build()
     trainer.train(resume_from_checkpoint=trainer.newest_checkpoint())
-    if not step.is_trial:
-        trainer.save_model()
-    results = {} if gather is None else gather(trainer)
-    trainer.accelerator.wait_for_everyone()  # the model is saved before the run counts as finished
+    results = gather(trainer)
     on_main(training, lambda: write_json(file, results, sealed=True))
     trainer.accelerator.free_memory()
     return results
@@ -102,13 +90,11 @@ def on_main(training: TrainingArguments, work: Callable[[], _Result]) -> _Result
 def _begin(step: Step) -> dict[str, Any] | None:
     """Returns the results of a finished run; otherwise writes its recipe beside it and returns `None`."""
     recipe, finished = step.folder / RECIPE_FILE, step.folder / FINISHED_FILE
-    had_begun = recipe.exists()
     # A folder without results may be reused with another recipe.
-    if had_begun and any(path for results in _RESULTS for path in step.folder.glob(results)):
+    if recipe.exists() and any(path for results in _RESULTS for path in step.folder.glob(results)):
         _check_same(step, recipe)
     if not finished.exists():
         write_text(recipe, step.yaml)
-        _warn_of_starting_over(step, had_begun)
         return None
     try:
         return read_json(finished)
@@ -121,31 +107,15 @@ def _begin(step: Step) -> dict[str, Any] | None:
 
 def _check_same(step: Step, recipe: Path) -> None:
     try:
-        before = read_recipe(recipe)
+        different = differences(read_recipe(recipe), step.yaml)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"training.output_dir: {recipe} cannot be read ({error}), so the recipe of {step.folder} is unknown. If it "
             "was the same recipe, delete that file to continue; otherwise set another training.output_dir."
         ) from None
-    different = [name for name in differences(before, step.yaml) if name != _SET_BY_THE_COMMAND]
     if different:
         named = ", ".join(different[:_MOST_NAMED]) + (", ..." if len(different) > _MOST_NAMED else "")
         raise ValueError(
             f"training.output_dir: {step.folder} was trained with another recipe, which differs in {named}. Use that "
             "recipe, or set another training.output_dir to start a new run."
-        )
-
-
-def _warn_of_starting_over(step: Step, had_begun: bool) -> None:
-    training = step.recipe.training
-    if step.is_trial:
-        return
-    if had_begun and newest_complete(step.folder).checkpoint is None:
-        logger.warning("%s was started before, but has no complete checkpoint: it starts over.", step.folder)
-    is_never_saved = training.save_strategy == SaveStrategy.NO
-    if is_never_saved or training.save_only_model:
-        logger.warning(
-            "%s trains without checkpoints to resume from (training.%s): if interrupted, it would start over.",
-            step.folder,
-            "save_strategy is 'no'" if is_never_saved else "save_only_model is set",
         )

@@ -4,7 +4,6 @@ import re
 from argparse import Action
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
@@ -102,30 +101,24 @@ def recipe_command(
     return Command(parser, split, recipe_class, example)
 
 
-def build_recipe(
-    recipe_class: type[_Recipe],
-    parser: ArgumentParser,
-    config: Namespace,
-    given_as: Mapping[str, str] = MappingProxyType({}),
-) -> _Recipe:
+def build_recipe(recipe_class: type[_Recipe], parser: ArgumentParser, config: Namespace) -> _Recipe:
     """Builds a recipe from parsed arguments.
 
     Args:
         recipe_class: The recipe's dataclass.
         parser: The parser of the recipe's fields.
         config: The parsed arguments: the fields, and `recipe`.
-        given_as: Names of the options that set fields of another name, for errors.
 
     Raises:
         ValueError: If a field is wrong; names it.
     """
-    check_written_classes(recipe_class, config, given_as)
+    check_written_classes(recipe_class, config)
     names = [field.name for field in fields(recipe_class) if field.name != "training"]  # type: ignore[arg-type]
     try:
         built = parser.instantiate(config)
     except (ValueError, TypeError) as error:
         wrong = next((name for name in names if _fails(parser, config, name)), "training")
-        raise ValueError(f"{given_as.get(wrong, wrong)}: {_cause(error)}") from None
+        raise ValueError(f"{wrong}: {_cause(error)}") from None
     return recipe_class(**{name: value for name, value in vars(built).items() if name != "recipe"})
 
 

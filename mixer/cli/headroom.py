@@ -88,7 +88,7 @@ def _objective(parser: ArgumentParser, options: Namespace, share: float, steps: 
         stream["rows_share"] = stream["rows_share"] * share
     recipe = build_recipe(Recipe, parser, config)
     config.pop("recipe", None)
-    step = Step(recipe, parser.dump(config, skip_validation=True), is_trial=True)
+    step = Step(recipe, parser.dump(config, skip_validation=True))
     value = float(finish(step, _evaluated)["objective"])
     if not math.isfinite(value):
         raise ValueError(

@@ -4,13 +4,13 @@ from functools import partial
 from importlib.metadata import EntryPoint
 
 from mixer.cli.command import Command
-from mixer.utils.entry_points import load_plug_in, load_plug_ins, made_by, plug_in_names, summarised
+from mixer.utils.entry_points import load_plug_in, load_plug_ins, plug_in_names, summarised
 
 PLUG_IN_GROUP = "adaptive_mixer.commands"
 # In the order of `mixer --help`. Each is a function of the module of its name, but for the lists.
 _NAMES = (
     *("train", "inspect", "policies", "schedules", "compare", "report", "watch"),
-    *("doremi", "fit", "headroom", "simulate", "explain", "completion"),
+    *("fit", "headroom", "simulate", "explain"),
 )
 _MODULES = {"policies": "listings", "schedules": "listings"}
 _OWN = {name: EntryPoint(name, f"mixer.cli.{_MODULES.get(name, name)}:{name}", PLUG_IN_GROUP) for name in _NAMES}
@@ -39,9 +39,3 @@ def load_command(name: str) -> Command:
     """
     command: Command = _OWN[name].load()() if name in _OWN else load_plug_in(PLUG_IN_GROUP, "command", name, Command)
     return command
-
-
-def all_commands() -> dict[str, Command]:
-    """Imports all commands; warns of those of other packages that cannot be loaded."""
-    load = partial(made_by, kind="command", expected=Command)
-    return {**{name: load_command(name) for name in _OWN}, **load_plug_ins(PLUG_IN_GROUP, "command", load, _OWN)}

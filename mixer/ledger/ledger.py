@@ -99,7 +99,8 @@ class Ledger:
         self._set_interval(self._requested_interval or default_interval(len(description.get("streams", ()))))
         longest = self.interval_steps if resume_step is None else max(self.interval_steps, self._longest_interval())
         form = {"format": 1} if longest == 1 else {"format": FORMAT_VERSION, "interval_steps": longest}
-        self._note = {**form, **description}
+        resumed = {} if resume_step is None else {"resumed_after": resume_step}  # for the time left in `mixer watch`
+        self._note = {**form, **resumed, **description}
         write_json(self.folder / "ledger.json", self._note)
 
     def num_rows(self) -> dict[str, int]:

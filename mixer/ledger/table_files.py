@@ -60,40 +60,6 @@ def write_part(path: Path, rows: pa.Table) -> None:
     temporary.replace(path)
 
 
-def read_columns(file: pa.NativeFile) -> pa.Schema:
-    """Reads the columns of a tail from its beginning.
-
-    Raises:
-        ValueError: If the columns do not match their digest.
-        pa.ArrowException, OSError: If the beginning is incomplete.
-    """
-    schema = pa.ipc.read_schema(file)
-    if (schema.metadata or {}).get(_DIGEST.encode(), _digest_of(schema)) != _digest_of(schema):
-        raise ValueError("its columns are not what was written")
-    return schema
-
-
-def next_batch(file: pa.NativeFile, schema: pa.Schema) -> pa.RecordBatch | None:
-    """Reads and validates the next record batch, or returns `None` at the end.
-
-    Args:
-        file: File, positioned behind the schema or the previous batch.
-        schema: Schema.
-
-    Raises:
-        pa.ArrowException, OSError: If the batch is incomplete or invalid.
-    """
-    try:
-        message = pa.ipc.read_message(file)
-    except EOFError:
-        return None
-    if message.type != "record batch":
-        raise pa.ArrowInvalid("a message is not a record batch")
-    batch = pa.ipc.read_record_batch(message, schema)
-    batch.validate(full=True)
-    return batch
-
-
 def read_tail(path: Path, schema: pa.Schema) -> pa.Table:
     """Reads a tail up to the first incomplete batch.
 
@@ -106,28 +72,20 @@ def read_tail(path: Path, schema: pa.Schema) -> pa.Table:
     """
     written, batches = schema, []
     incomplete = contextlib.suppress(pa.ArrowException, OSError, EOFError, MemoryError)
-    with naming(path), incomplete, opened(path) as file:
-        written = read_columns(file)
-        while (batch := next_batch(file, written)) is not None:
-            batches.append(batch)
+    with naming(path), incomplete:
+        check_plain(path, _MOST_BYTES)
+        with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as reader:
+            written = reader.schema
+            if (written.metadata or {}).get(_DIGEST.encode(), _digest_of(written)) != _digest_of(written):
+                raise ValueError("its columns are not what was written")
+            for batch, metadata in reader.iter_batches_with_custom_metadata():
+                batch.validate(full=True)
+                digest = (metadata or {}).get(_DIGEST.encode())
+                if digest is not None and digest != str(zlib.crc32(batch.serialize())).encode():
+                    raise ValueError("its rows are not what was written")
+                batches.append(batch)
     with naming(path):
-        for batch, digest in zip(batches, _digests(path), strict=False):
-            if digest is not None and digest != str(zlib.crc32(batch.serialize())).encode():
-                raise ValueError("its rows are not what was written")
         return checked(pa.Table.from_batches(batches, schema=written), schema)
-
-
-@contextlib.contextmanager
-def opened(path: Path) -> Iterator[pa.NativeFile]:
-    """Opens a tail.
-
-    Raises:
-        OSError: If the file does not exist.
-        ValueError: If it is not a regular file, or too large.
-    """
-    check_plain(path, _MOST_BYTES)
-    with pa.OSFile(str(path)) as file:
-        yield file
 
 
 def read_part(path: Path, schema: pa.Schema) -> pa.Table:
@@ -192,10 +150,3 @@ def _digest_of(schema: pa.Schema) -> bytes:
     """Returns a digest of the columns: one with a damaged name would otherwise count as missing."""
     columns = ";".join(f"{name}:{kind}" for name, kind in zip(schema.names, schema.types, strict=True))
     return str(zlib.crc32(columns.encode())).encode()
-
-
-def _digests(path: Path) -> Iterator[bytes | None]:
-    """Yields the digests of a tail's complete batches."""
-    with contextlib.suppress(pa.ArrowException, OSError, EOFError), opened(path) as file:
-        for _, metadata in pa.ipc.open_stream(file).iter_batches_with_custom_metadata():
-            yield (metadata or {}).get(_DIGEST.encode())

@@ -249,6 +249,11 @@ def _find_class(classes: Sequence[type], path: str, field: str) -> type | None:
             return None
         return written if inspect.isclass(written) else None
     known = {own.__name__: own for base in classes for own in _subclasses(base)}
+    if path not in known:
+        from mixer.policies.registry import policy_classes  # imports other packages' policies, which are known then
+
+        policy_classes()
+        known |= {own.__name__: own for base in classes for own in _subclasses(base)}
     if path not in known and path != "None":
         usable = sorted(name for name, own in known.items() if not (inspect.isabstract(own) or name.startswith("_")))
         raise ValueError(f"{field}: there is no {classes[0].__name__} {path!r}.{_nearest(path, usable)}")
@@ -269,15 +274,12 @@ def _joined(field: str, name: str) -> str:
     return f"{field}.{name}" if field else name
 
 
-def check_written_classes(
-    recipe_class: type, values: Any, option_names: Mapping[str, str] = types.MappingProxyType({})
-) -> None:
+def check_written_classes(recipe_class: type, values: Any) -> None:
     """Refuses a class with wrong arguments in a field that also takes a name: jsonargparse keeps the text as a name.
 
     Args:
         recipe_class: The recipe's dataclass.
         values: Parsed values by field, a namespace or a mapping.
-        option_names: Names of the options that set fields of another name.
 
     Raises:
         ValueError: Names the argument, the expected type and the value.
@@ -285,11 +287,10 @@ def check_written_classes(
     for name, kind in typing.get_type_hints(recipe_class).items():
         text, classes = values.get(name), _classes(typing.get_args(kind))
         if isinstance(text, str) and text.lstrip().startswith("{") and classes:
-            option = f"--{option_names.get(name, name)}"
             parser = ArgumentParser(exit_on_error=False)
-            parser.add_argument(option, type=classes[0])
+            parser.add_argument(f"--{name}", type=classes[0])
             try:
-                parser.parse_args([option, text])
+                parser.parse_args([f"--{name}", text])
             except ArgumentError as error:
                 raise ValueError(_in_short(error)) from None
 

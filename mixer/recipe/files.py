@@ -12,6 +12,7 @@ import yaml
 from jsonargparse import ArgumentParser
 
 from mixer.policies.contract import Unit
+from mixer.policies.registry import policy_classes
 from mixer.recipe.recipe import Recipe
 from mixer.utils.nested import Field, flat
 from mixer.utils.yaml_files import load_yaml
@@ -73,6 +74,7 @@ def _is_of_unknown_package(name: str) -> bool:
 
 @functools.cache
 def _parser() -> ArgumentParser:
+    policy_classes()  # those of other packages are known by their names once they are imported
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(Recipe)
     return parser

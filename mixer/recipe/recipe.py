@@ -84,11 +84,8 @@ class Recipe:
         for name in ("streams", "evaluation", "targets", "objective"):
             setattr(self, name, safe_names(getattr(self, name), name))
 
-    def build(self, model_field: str = "model") -> MixingTrainer:
+    def build(self) -> MixingTrainer:
         """Builds the model, the streams and the trainer.
-
-        Args:
-            model_field: The user's name for the field `model`, for errors.
 
         Returns:
             The trainer, ready to train.
@@ -96,13 +93,12 @@ class Recipe:
         Raises:
             ValueError: If a part cannot be built; names the field.
         """
-        return self.build_parts(model_field).trainer
+        return self.build_parts().trainer
 
-    def build_parts(self, model_field: str = "model", has_weights: bool = True) -> BuiltRecipe:
+    def build_parts(self, has_weights: bool = True) -> BuiltRecipe:
         """Builds the trainer and returns it with the streams.
 
         Args:
-            model_field: The user's name for the field `model`, for errors.
             has_weights: Whether the model has weights. Without, it is built from its configuration alone, and the
                 trainer plans, loads and collates, but cannot train.
 
@@ -129,7 +125,7 @@ class Recipe:
         }
         evaluation |= rows_of(sets["evaluation"])
         check_evaluation(self.streams, evaluation, self.training)
-        with _naming(model_field):
+        with _naming("model"):
             model = self.model.build(has_weights)
         heads = {name: one.stream.head or name for name, one in built.items()}
         of_sets = {(field, name): one.class_names for field, own in sets.items() for name, one in own.items()}

@@ -1,7 +1,6 @@
 """The parts of a trainer, and the order in which they are built."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +109,7 @@ class Parts:
         _check_engine(trainer, run, self.methods.all, self.probe is not None, self.differences.has_heads)
         if needs.one_stream_each or mixing.weighs_losses:
             warn_of_forwards(len(streams), mixing.batch_size, args)
-        self.reporting = Reporting(trainer, partial(_settle, run))
+        self.reporting = Reporting(trainer)
         self.log = StreamLog(trainer, run, self.methods, self.reporting)
 
     def _target_rows(self, steering: Steering) -> list[TargetRows]:
@@ -210,8 +209,3 @@ def _check_engine(trainer: Trainer, run: Run, methods: Sequence[Method], probes:
         is_step_based=schedule.is_constant and budget.is_in_steps,
     )
     check_engine(trainer, request)
-
-
-def _settle(run: Run) -> None:
-    run.recorder.settle()
-    run.ledger.flush()

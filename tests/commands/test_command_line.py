@@ -1,4 +1,4 @@
-"""What all commands have in common: examples, JSON, statuses, imports, and completions in a shell."""
+"""What all commands have in common: examples, JSON, statuses, and imports."""
 
 import json
 import re
@@ -15,29 +15,15 @@ import pytest
 from mixer.cli import entry as cli
 from mixer.cli.command import Command
 from mixer.cli.entry import main
-from mixer.cli.registry import all_commands, command_names
+from mixer.cli.registry import command_names, load_command
 from mixer.distributed.signals import RunTerminated
 from tests.commands.recipes import Runs
 from tests.mixer.analysis.report.ledgers import write_run
 
-BASH = shutil.which("bash") or "bash"
-# What a shell would call to complete the last of some words, line by line; it is empty where a space ends the line.
-COMPLETE = """
-source {script}
-while IFS= read -r line; do
-    IFS=, read -ra COMP_WORDS <<< "$line"
-    [[ $line == *, ]] && COMP_WORDS+=('')
-    COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
-    COMPREPLY=()
-    _shtab_mixer
-    echo "${{COMPREPLY[@]}}"
-done
-"""
 # The commands one after the other in one process; stdout ends with what they imported of what trains.
 READING = """
 import sys
 from mixer.cli.entry import main
-from mixer.cli.registry import all_commands, command_names
 for command in sys.argv[1:]:
     main(command.split())
 trains = {"accelerate", "datasets", "peft", "torch", "transformers"}
@@ -56,7 +42,7 @@ for statement in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def commands() -> dict[str, Command]:
-    return all_commands()
+    return {name: load_command(name) for name in command_names()}
 
 
 @pytest.mark.parametrize("name", command_names())
@@ -65,7 +51,7 @@ def test_every_command_has_an_example_and_gives_json(name: str, commands: dict[s
     assert f"mixer {name}" in command.example
     words = f"Example: {command.example}".split()
     assert command.parser.format_help().split()[-len(words) :] == words
-    assert name == "completion" or "--json" in command.parser._option_string_actions  # which prints a script
+    assert "--json" in command.parser._option_string_actions
 
 
 def test_runs_are_compared_as_json(tmp_path: Path, printed: Runs) -> None:
@@ -158,22 +144,3 @@ def test_the_help_of_training_begins_with_what_is_used_most_and_loses_no_option(
     assert sorted(map(id, options)) == sorted(map(id, commands["train"].parser._actions))
     assert {"Evaluation", "Trainer: Optimizer"} <= {group.title for group in others}
     assert all(action.help for action in options)
-
-
-def test_commands_and_options_are_completed_in_bash_and_other_shells(
-    tmp_path: Path, commands: dict[str, Command], printed: Runs
-) -> None:
-    script = tmp_path / "mixer.bash"
-    script.write_text(printed("completion", "bash"))
-    assert script.stat().st_size < 200_000  # a shell reads it whenever it starts
-    lines = ["mixer,", "mixer,comp", "mixer,report,--ou", "mixer,train,--training.learning"]
-    lines += ["mixer,simulate,--mixing,Pi", "mixer,completion,"]
-    asked = {"input": "\n".join(lines) + "\n", "capture_output": True, "text": True, "check": True}
-    done = subprocess.run([BASH, "-c", COMPLETE.format(script=script)], **asked)  # type: ignore[call-overload]
-    found = [line.split() for line in done.stdout.splitlines()]
-    assert set(found[0]) == set(commands)
-    assert found[1:3] == [["compare", "completion"], ["--output"]]
-    assert "--training.learning_rate" in found[3]
-    assert found[4:] == [["PiKE"], ["bash", "zsh", "tcsh"]]
-    for shell in ("zsh", "tcsh"):
-        assert "compare" in printed("completion", shell)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mixer.analysis.report.answer import answer
-from mixer.analysis.report.findings import changed, findings_of
+from mixer.analysis.report.findings import findings_of
 from mixer.analysis.report.grouping import grouped, main_streams
 from mixer.analysis.report.kinds import Report, kind_of
 from mixer.analysis.report.plots import PLOTS
@@ -43,7 +43,6 @@ def read_report(folders: Sequence[str | Path]) -> Report:
         " ".join(text for text in (differing_streams(runs), _in_intervals(runs), _drawn_as_one(runs, main)) if text),
         runs,
         findings,
-        {run.name: changed(run) for run in runs},
         answer(runs),
     )
 

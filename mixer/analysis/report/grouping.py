@@ -2,15 +2,16 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from mixer.analysis.report.judging import shares_of
 from mixer.analysis.report.run import OTHERS, Run, stream_names
 
 # More colours cannot be told apart, and more panels are not looked at.
 MOST_STREAMS = 12
+_SUMMED = ("weight", "policy_weight", "count", "items", "loss", "tokens")
 
 
 def main_streams(runs: Sequence[Run], first: Sequence[str]) -> list[str]:
@@ -29,9 +30,7 @@ def main_streams(runs: Sequence[Run], first: Sequence[str]) -> list[str]:
         return names
     shares = dict.fromkeys(names, 0.0)  # the greatest in any run: runs may be of very different lengths
     for run in runs:
-        counts = {name: int(rows["count"].sum()) for name, rows in run.streams.items()}
-        total = sum(counts.values()) or 1
-        shares |= {name: max(shares[name], count / total) for name, count in counts.items()}
+        shares |= {name: max(shares[name], share) for name, share in shares_of(run).items()}
     preferred = [name for name in dict.fromkeys(first) if name in shares]
     ranked = dict.fromkeys([*preferred, *sorted(names, key=shares.__getitem__, reverse=True)])
     chosen = set(list(ranked)[: MOST_STREAMS - 1])
@@ -66,34 +65,13 @@ def _of(parts: Mapping[str, pd.DataFrame], main: Collection[str]) -> dict[str, p
 
 
 def _one_stream(streams: Mapping[str, pd.DataFrame], clock: pd.DataFrame) -> pd.DataFrame:
-    """Sums streams, row by row of the clock at their steps."""
-    num_steps = len(clock)
-    sums = {
-        name: np.zeros(num_steps)
-        for name in ("weight", "policy_weight", "count", "items", "loss", "tokens", "seen", "covered", "active")
-    }
-    size = 0.0
-    for rows in streams.values():
-        place = np.searchsorted(clock["step"].to_numpy(), rows["step"].to_numpy())
-        last = rows.iloc[-1]
-        num_samples = last["seen"] / last["passes"] if last["seen"] else 0.0
-        size += num_samples
-        columns = {
-            name: rows[name].to_numpy() for name in ("weight", "policy_weight", "count", "items", "tokens", "active")
-        }
-        columns["loss"] = np.where(rows["items"] > 0, rows["loss"] * rows["items"], 0.0)
-        columns["seen"] = np.diff(rows["seen"].to_numpy(), prepend=0)
-        columns["covered"] = np.diff(rows["coverage"].to_numpy() * num_samples, prepend=0.0)
-        for name, values in columns.items():
-            sums[name][place] += values
-    with np.errstate(invalid="ignore", divide="ignore"):  # a step may have no item of these streams
-        loss = sums["loss"] / np.where(sums["items"] > 0, sums["items"], np.nan)
-        passes, coverage = (np.cumsum(sums[name]) / size for name in ("seen", "covered"))
-    summed: dict[str, Any] = {name: sums[name] for name in ("weight", "policy_weight", "count", "items", "tokens")} | {
-        "loss": loss
-    }
-    summed |= {"seen": np.cumsum(sums["seen"]), "coverage": coverage, "passes": passes, "active": sums["active"] > 0}
-    return clock[["step", "epoch", "samples"]].assign(**summed)
+    """Sums streams, row by row of the clock at their steps; passes are those of single streams."""
+    rows = pd.concat(streams.values())
+    rows = rows.assign(loss=(rows["loss"] * rows["items"]).where(rows["items"] > 0, 0.0))
+    sums = rows.groupby("step")[list(_SUMMED)].sum().reindex(clock["step"], fill_value=0)
+    sums["loss"] /= sums["items"].where(sums["items"] > 0)
+    summed = {name: sums[name].to_numpy() for name in _SUMMED}
+    return clock[["step", "epoch", "samples"]].assign(**summed, passes=np.nan, coverage=np.nan)
 
 
 def _mean_losses(evaluations: Sequence[pd.DataFrame]) -> pd.DataFrame:

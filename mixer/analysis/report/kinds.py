@@ -1,6 +1,6 @@
 """The contents of a report, and kinds of runs other than a trainer's, which other packages add."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -30,7 +30,6 @@ class Report:
         note: A sentence below the summary.
         runs: The trainers' runs; empty for runs of another kind.
         findings: Possible problems of the runs.
-        changes: Changes over each run, by its name.
         answer: What the page says first.
     """
 
@@ -40,7 +39,6 @@ class Report:
     note: str = ""
     runs: Sequence[Run] = ()
     findings: Sequence[Finding] = ()
-    changes: Mapping[str, str] = field(default_factory=dict)
     answer: Answer = field(default_factory=Answer)
 
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -70,7 +68,7 @@ class Report:
         """Gives the contents as plain data.
 
         Returns:
-            `answer` (sentences), `comparison` and `differences` (see `Answer`), `summary` and `changes` by run,
+            `answer` (sentences), `comparison` and `differences` (see `Answer`), `summary` by run,
             `findings` (a list of run, kind, streams and text), `streams` (see `stream_figures`) and `note`.
         """
         return {
@@ -79,7 +77,6 @@ class Report:
             "summary": {
                 run: {name: cells[place] for name, cells in self.summary} for place, run in enumerate(self.names)
             },
-            "changes": self.changes,
             "findings": [vars(one) for one in self.findings],
             "streams": {run.name: stream_figures(run) for run in self.runs},
             "note": self.note,

@@ -5,7 +5,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
 
 from mixer.analysis.report.exporting import file_name, made_folder
@@ -16,7 +15,6 @@ PICTURE_FORMATS = ("png", "svg", "pdf")
 _WIDTH_PIXELS, _HEIGHT_PIXELS = 720, 440
 _SCALE = 2  # of pixels, in formats that have them: sharp in print
 _INK, _PAPER = "#1c1f24", "#ffffff"
-_CORNER_PART = 0.4  # of the axes: about what a legend takes
 _FEWEST_IN_LEGEND = 2
 
 
@@ -86,30 +84,12 @@ def for_paper(figure: go.Figure, title: str) -> go.Figure:
         paper_bgcolor=_PAPER,
         plot_bgcolor=_PAPER,
         showlegend=in_legend >= _FEWEST_IN_LEGEND,
-        legend={**_emptiest_corner(drawn), "bgcolor": "rgba(255,255,255,0.75)", "tracegroupgap": 0},
+        legend={"orientation": "h", "y": -0.2, "tracegroupgap": 0},
         margin={"l": 60, "r": 20, "t": 50, "b": 55},
         height=max(_HEIGHT_PIXELS, drawn.layout.height or 0),
         width=_WIDTH_PIXELS,
     )
     return drawn
-
-
-def _emptiest_corner(figure: go.Figure) -> dict[str, Any]:
-    """Finds the corner in which a legend hides the fewest points."""
-    lines = [trace for trace in figure.data if isinstance(trace, go.Scatter) and len(trace.x)]
-    if not lines:
-        return {}
-    places = []
-    for values in (np.concatenate([line[axis] for line in lines]).astype(np.float64) for axis in ("x", "y")):
-        spread = np.nanmax(values) - np.nanmin(values)
-        places.append((values - np.nanmin(values)) / (spread or 1.0))
-    x, y = places
-    sides = {"right": x > 1 - _CORNER_PART, "left": x < _CORNER_PART}
-    ends = {"top": y > 1 - _CORNER_PART, "bottom": y < _CORNER_PART}
-    corners = {(side, end): int((sides[side] & ends[end]).sum()) for end in ends for side in sides}
-    side, end = min(corners, key=corners.__getitem__)
-    edges = {"right": 0.99, "top": 0.99, "left": 0.01, "bottom": 0.01}
-    return {"x": edges[side], "y": edges[end], "xanchor": side, "yanchor": end}
 
 
 def _draw(specifications: list[dict[str, Any]]) -> None:

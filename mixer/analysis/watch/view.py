@@ -5,16 +5,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mixer.analysis.watch.curve import sparkline
 from mixer.analysis.watch.gathered import Gathered, GatheredStream, WatchedRun
 from mixer.ledger.evaluated_losses import mean_loss, worst_loss
+from mixer.utils.arrays import FloatArray
 from mixer.utils.text import clock_text, duration_text, short_number, unit_in
 
 CURVE_WIDTH = 12
+_BLOCKS = "▁▂▃▄▅▆▇█"
 _BAR_WIDTH = 8
 # Columns by priority: title, width.
 _COLUMNS = (
@@ -91,7 +93,7 @@ def _cells(stream: GatheredStream, share: float, evaluated: float | None) -> dic
         "loss": loss_text(stream.recent_loss, stream.is_finite),
         "coverage": number_text(last["coverage"], ".0%"),
         "share": f"{share:.0%}",
-        "curve": sparkline(stream.losses.points, CURVE_WIDTH),
+        "curve": sparkline(stream.losses),
         "evaluated": loss_text(evaluated, None if evaluated is None else math.isfinite(evaluated)),
         "passes": number_text(last["epoch"], ".2f"),
         "samples": short_number(last["seen"]),
@@ -106,6 +108,21 @@ def number_text(value: float | None, form: str = ".3f") -> str:
 def loss_text(value: float | None, is_finite: bool | None) -> Text:
     """Formats a loss or a norm: red if it is not finite, `-` if it is unknown."""
     return Text(f"{value:.3f}", "bold red") if is_finite is False else Text(number_text(value))
+
+
+def sparkline(values: FloatArray) -> str:
+    """Draws the finite values of a curve in up to twelve blocks of eight heights, from their minimum to their maximum.
+
+    Example:
+        >>> sparkline(np.array([0.0, 1.0, 2.0, np.nan, 7.0]))
+        '▁▂▃█'
+    """
+    known = values[np.isfinite(values)]
+    pieces = np.array_split(known, min(CURVE_WIDTH, len(known))) if len(known) else []
+    means = np.array([piece.mean() for piece in pieces])
+    span = np.ptp(means) if len(means) else 0.0
+    heights = (means - means.min()) / span * (len(_BLOCKS) - 1) if span > 0 else np.zeros(len(means))
+    return "".join(_BLOCKS[round(height)] for height in heights.tolist())
 
 
 def bar_text(share: float, width: int) -> str:
@@ -221,7 +238,7 @@ def _figures(run: WatchedRun) -> list[Text]:
     clock, is_finite = run.gathered.clock, run.gathered.is_finite
     loss, norm = (loss_text(clock[name], is_finite[name]) for name in ("loss", "gradient_norm"))
     return [
-        Text.assemble("loss ", loss, f" {sparkline(run.gathered.losses.points, CURVE_WIDTH)}"),
+        Text.assemble("loss ", loss, f" {sparkline(run.gathered.losses)}"),
         Text(f"batch {clock['batch_size']:,}"),
         Text(f"rate {number_text(clock['learning_rate'], '.2e')}"),
         Text(f"loading {number_text(run.gathered.loading_share, '.0%')}"),

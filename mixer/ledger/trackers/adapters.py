@@ -1,16 +1,15 @@
-"""Interface of experiment trackers, and adapters for MLflow, TensorBoard, Trackio and Weights & Biases."""
+"""What experiment trackers are told beside the Trainer's own entries: the streams' values and the run's description."""
 
 import importlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from mixer.ledger.trackers.description import Names, RunText
+from mixer.ledger.trackers.description import Names
 
 # A file store keeps the Trainer's `loss` in a file of that name, which cannot also be a folder.
 _RENAMED = {"loss": "stream_loss", "eval_loss": "stream_eval_loss"}
-_IN_ONE_CHART = ("loss", "eval_loss", "weight", "coverage", "count", "gradient_norm")
 
 
 class Tracker(ABC):
@@ -29,15 +28,15 @@ class Tracker(ABC):
         """Whether it has an open run."""
 
     @abstractmethod
-    def begin(self, run: RunText) -> None:
-        """Records the description of the run."""
+    def begin(self, config: dict[str, Any]) -> None:
+        """Records the description of the run and its recipe, as plain data without secrets."""
 
     @abstractmethod
     def log(self, entries: Mapping[str, float], step: int) -> None:
         """Records a log entry, just before the Trainer's own if a run is open.
 
         Args:
-            entries: Values by name, with their group.
+            entries: Values by name, with their group: trackers put names with the same beginning together.
             step: Number of steps done.
         """
 
@@ -45,18 +44,9 @@ class Tracker(ABC):
         """Returns the entries that the Trainer's callback logs, by names that it does not merge with each other."""
         return logs
 
-    @abstractmethod
-    def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
-        """Records the results.
-
-        Args:
-            summary: Returns a table in Markdown.
-            page: Returns the path of the report page, which is deleted afterwards; `None` if there is none.
-        """
-
 
 class MLflow(Tracker):
-    """Logs grouped metrics, parameters, and recipe, streams and report page as artifacts."""
+    """Logs grouped metrics; the description is an artifact."""
 
     def __init__(self, callback: Any):
         super().__init__(callback)
@@ -69,14 +59,9 @@ class MLflow(Tracker):
         """Whether there is an active run."""
         return self._mlflow.active_run() is not None
 
-    def begin(self, run: RunText) -> None:
-        """Logs two files and parameters; a resumed run keeps the parameters that it has."""
-        known = self._mlflow.get_run(self._mlflow.active_run().info.run_id).data.params
-        longest = self._mlflow.utils.validation.MAX_PARAM_VAL_LENGTH
-        new = {name: value[:longest] for name, value in run.parameters.items() if name not in known}
-        self._mlflow.log_params(new)
-        self._mlflow.log_text(run.recipe_text, f"mixture/recipe.{'json' if run.recipe is None else 'yaml'}")
-        self._mlflow.log_text(run.stream_table, "mixture/streams.md")
+    def begin(self, config: dict[str, Any]) -> None:
+        """Logs a file."""
+        self._mlflow.log_dict(config, "mixture.json")
 
     def log(self, entries: Mapping[str, float], step: int) -> None:
         """Logs metrics."""
@@ -87,12 +72,6 @@ class MLflow(Tracker):
         """See the base class."""
         return {self._names_of_callback.of(name): value for name, value in logs.items()}
 
-    def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
-        """Logs the report page as an artifact."""
-        path = page()
-        if path is not None:
-            self._mlflow.log_artifact(str(path), "mixture")
-
 
 def _renamed(name: str) -> str:
     group, _, rest = name.partition("/")
@@ -100,7 +79,7 @@ def _renamed(name: str) -> str:
 
 
 class TensorBoard(Tracker):
-    """Logs grouped scalars, one chart of all streams per group, and texts."""
+    """Logs grouped scalars; the description is a text."""
 
     def __init__(self, callback: Any):
         super().__init__(callback)
@@ -112,13 +91,9 @@ class TensorBoard(Tracker):
         """Whether its file is open."""
         return self._callback.tb_writer is not None
 
-    def begin(self, run: RunText) -> None:
-        """Writes recipe and streams as texts, and the layout of charts (tab Custom Scalars)."""
-        writer = self._callback.tb_writer
-        language = "json" if run.recipe is None else "yaml"
-        writer.add_text("mixture/recipe", f"```{language}\n{run.recipe_text}\n```")
-        writer.add_text("mixture/streams", run.stream_table)
-        writer.add_custom_scalars({"streams": {group: ["Multiline", [f"^{group}/"]] for group in _IN_ONE_CHART}})
+    def begin(self, config: dict[str, Any]) -> None:
+        """Writes a text."""
+        self._callback.tb_writer.add_text("mixture", f"```json\n{json.dumps(config, indent=2)}\n```")
 
     def log(self, entries: Mapping[str, float], step: int) -> None:
         """Writes scalars."""
@@ -130,13 +105,9 @@ class TensorBoard(Tracker):
         replaces = type(self._callback.tb_writer).__module__.startswith("tensorboardX")
         return {self._names_of_callback.of(name): value for name, value in logs.items()} if replaces else logs
 
-    def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
-        """Writes the summary as text."""
-        self._callback.tb_writer.add_text("mixture/summary", summary())
-
 
 class Trackio(Tracker):
-    """Logs grouped values, the config, and the report page as an artifact."""
+    """Logs grouped values; the description is part of the config."""
 
     def __init__(self, callback: Any):
         super().__init__(callback)
@@ -147,23 +118,17 @@ class Trackio(Tracker):
         """Whether there is a run."""
         return self._trackio.context_vars.current_run.get() is not None
 
-    def begin(self, run: RunText) -> None:
+    def begin(self, config: dict[str, Any]) -> None:
         """Updates the config, which is sent with the first values."""
-        self._trackio.config.update(run.config)
+        self._trackio.config.update(config)
 
     def log(self, entries: Mapping[str, float], step: int) -> None:
         """Logs values in a separate row, on the axis of the Trainer's rows."""
         self._trackio.log({**entries, "train/global_step": step})
 
-    def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
-        """Logs the report page as an artifact of type `report`."""
-        path = page()
-        if path is not None:
-            self._trackio.log_artifact(str(path), name="mixture-report", type="report")
-
 
 class WeightsAndBiases(Tracker):
-    """Logs grouped values, the clock as selectable axes, the config as a tree, and the report page as an artifact."""
+    """Logs grouped values; the description is part of the config."""
 
     def __init__(self, callback: Any):
         super().__init__(callback)
@@ -174,20 +139,10 @@ class WeightsAndBiases(Tracker):
         """Whether there is a run."""
         return self._wandb.run is not None
 
-    def begin(self, run: RunText) -> None:
-        """Updates the config, and declares the data clock as axes for panels."""
-        self._wandb.run.config.update(run.config, allow_val_change=True)
-        for name in ("epoch", "samples", "tokens"):
-            self._wandb.run.define_metric(f"clock/{name}")
+    def begin(self, config: dict[str, Any]) -> None:
+        """Updates the config."""
+        self._wandb.run.config.update(config, allow_val_change=True)
 
     def log(self, entries: Mapping[str, float], step: int) -> None:
         """Adds values to the row of the Trainer's own entry, so that they share axes."""
         self._wandb.run.log(dict(entries), commit=False)
-
-    def end(self, summary: Callable[[], str], page: Callable[[], Path | None]) -> None:
-        """Logs the report page as an artifact of type `report`."""
-        path = page()
-        if path is not None:
-            artifact = self._wandb.Artifact(f"mixture-report-{self._wandb.run.id}", type="report")
-            artifact.add_file(str(path))
-            self._wandb.run.log_artifact(artifact)

@@ -1,13 +1,9 @@
 """Names and settings of a run in trackers' formats, without secrets."""
 
-import html
-import json
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from typing import Any
 
-import yaml
 from transformers.utils import logging
 
 from mixer.utils.yaml_files import load_yaml
@@ -23,8 +19,6 @@ _SECRET = re.compile(
 # Vocabulary tokens and columns whose names end like those of secrets.
 _HARMLESS = re.compile(r"^((pad|eos|bos|unk|sep|cls|mask|image|audio)_token|(order|sort|label|image|text)_keys?)$")
 _IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
-# Markdown syntax of code, cell ends, links and pictures.
-_MARKDOWN = re.compile(r"[\\`|]|\](?=[(\[:])")
 
 
 def grouped(entries: Mapping[str, float]) -> dict[str, float]:
@@ -108,62 +102,19 @@ def _is_secret(value: Any, name: str) -> bool:
     return bool(_SECRET.search(words)) and not _HARMLESS.match(words) and not is_count
 
 
-@dataclass(frozen=True)
-class RunText:
-    """Texts about a run, for trackers.
+def config_of(description: Mapping[str, Any], recipe: str | None) -> dict[str, Any]:
+    """Returns what trackers keep of a run's settings, without secrets.
 
     Args:
         description: Result of `describe_run`.
         recipe: Text of its recipe, if it has one.
+
+    Returns:
+        The description with streams by name, which trackers show as a tree, and the recipe.
     """
-
-    description: Mapping[str, Any]
-    recipe: str | None
-
-    @property
-    def recipe_text(self) -> str:
-        """The recipe without secrets, or the description if there is none."""
-        if self.recipe is None:
-            return json.dumps({name: value for name, value in self._public.items() if name != "streams"}, indent=2)
-        return yaml.safe_dump(redacted(load_yaml(self.recipe)), sort_keys=False, allow_unicode=True)
-
-    @property
-    def _public(self) -> dict[str, Any]:
-        public: dict[str, Any] = redacted(self.description)
-        return public
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The description with streams by name, shown as a tree by trackers, and the recipe."""
-        streams = {
-            row["name"]: {key: value for key, value in row.items() if key != "name"} for row in self._public["streams"]
-        }
-        return {"mixture": {**self._public, "streams": streams}, "recipe": self.recipe_text}
-
-    @property
-    def parameters(self) -> dict[str, str]:
-        """The settings as texts by name, without the streams."""
-        return {
-            f"mixture/{name}": value if isinstance(value, str) else json.dumps(value)
-            for name, value in self._public.items()
-            if name != "streams"
-        }
-
-    @property
-    def stream_table(self) -> str:
-        """The streams as a Markdown table."""
-        return markdown_table(self._public["streams"])
-
-
-def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a Markdown table of at least one row; all rows have the same keys."""
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cell(value: Any) -> str:
-    if value is None or value != value:
-        return ""
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    plain = "".join(character if character.isprintable() else " " for character in text)
-    return _MARKDOWN.sub(r"\\\g<0>", html.escape(plain, quote=False))
+    streams = {
+        row["name"]: {key: value for key, value in row.items() if key != "name"} for row in description["streams"]
+    }
+    config = {"mixture": {**description, "streams": streams}, "recipe": None if recipe is None else load_yaml(recipe)}
+    hidden: dict[str, Any] = redacted(config)
+    return hidden

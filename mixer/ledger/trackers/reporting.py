@@ -1,12 +1,8 @@
 """Connects trackers among the Trainer's callbacks, which receive grouped entries instead of flat ones."""
 
-import tempfile
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from transformers import TrainerCallback
 from transformers.integrations.integration_utils import (
     MLflowCallback,
@@ -16,12 +12,9 @@ from transformers.integrations.integration_utils import (
 )
 from transformers.utils import logging
 
-from mixer.ledger.summary import summarise
 from mixer.ledger.trackers.adapters import MLflow, TensorBoard, Tracker, Trackio, WeightsAndBiases
-from mixer.ledger.trackers.description import RunText, evaluation_losses, grouped, markdown_table
+from mixer.ledger.trackers.description import config_of, evaluation_losses, grouped
 from mixer.mixture.controller import Mixing
-
-PAGE_GROUP = "adaptive_mixer.pages"  # an entry point, since reports are built above training
 
 logger = logging.get_logger(__name__)
 
@@ -38,18 +31,14 @@ class Reporting:
 
     Args:
         trainer: Mixing trainer.
-        settle: Writes pending rows to its ledger.
     """
 
-    def __init__(self, trainer: Any, settle: Callable[[], None]):
+    def __init__(self, trainer: Any):
         self._trainer = trainer
-        self._settle = settle
         self.own: frozenset[str] = frozenset()  # names of the mixture's values in the next log entry
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def hook(self) -> None:
         """Connects the trackers among the callbacks, except classes that override logging."""
-        self._folder = None
         for callback in self._trainer.callback_handler.callbacks:
             hooked = getattr(callback.on_log, "__self__", None)
             if isinstance(hooked, _Hook):
@@ -83,35 +72,9 @@ class Reporting:
         where = {"epoch": clock.epoch, "samples": clock.num_samples, "tokens": clock.num_tokens}
         return {**{f"clock/{name}": value for name, value in where.items()}, **entries}
 
-    def run_text(self) -> RunText:
-        """Returns the texts about the run."""
-        return RunText(self._trainer.describe_run(), self._trainer.recipe_text)
-
-    def summary(self) -> str:
-        """Returns the results as a Markdown table."""
-        self._settle()
-        rows = summarise(self._run_folder).table.astype({"samples": object}).to_dict("records")
-        known = [{str(name): None if value is pd.NA else value for name, value in row.items()} for row in rows]
-        return markdown_table(known)
-
-    def page(self) -> Path | None:
-        """Writes the report page once for all trackers; `None` without the extra `report`."""
-        try:
-            (entry,) = entry_points(group=PAGE_GROUP, name="run")
-            write_report = entry.load()  # its libraries are an extra that training does without
-        except (ModuleNotFoundError, ValueError) as error:
-            logger.info("Trackers get no report page: %s", error)
-            return None
-        if self._folder is None:
-            self._settle()
-            self._folder = tempfile.TemporaryDirectory()
-            write_report([self._run_folder], Path(self._folder.name) / "report.html")
-        return Path(self._folder.name) / "report.html"
-
-    @property
-    def _run_folder(self) -> Path:
-        folder: Path = self._trainer.ledger.folder.parent
-        return folder
+    def config(self) -> dict[str, Any]:
+        """Returns the run's description and recipe; see `config_of`."""
+        return config_of(self._trainer.describe_run(), self._trainer.recipe_text)
 
 
 class _Hook:
@@ -120,17 +83,17 @@ class _Hook:
     def __init__(self, reporting: Reporting, callback: Any, tracker: Tracker):
         self.reporting, self._callback, self._tracker = reporting, callback, tracker
         self._warned: set[str] = set()
-        for event in ("on_train_begin", "on_log", "on_train_end"):
+        for event in ("on_train_begin", "on_log"):
             setattr(callback, event, getattr(self, event))
 
     def remove(self) -> None:
-        for event in ("on_train_begin", "on_log", "on_train_end"):
+        for event in ("on_train_begin", "on_log"):
             delattr(self._callback, event)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         result = type(self._callback).on_train_begin(self._callback, args, state, control, **kwargs)
         if state.is_world_process_zero and not self.reporting.is_plain:
-            self._attempt("the description", lambda: self._tracker.begin(self.reporting.run_text()))
+            self._attempt("the description", lambda: self._tracker.begin(self.reporting.config()))
         return result
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> Any:
@@ -144,11 +107,6 @@ class _Hook:
         if entries and not is_open:  # the callback has just opened a run
             self._log(entries, state.global_step)
         return result
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        if state.is_world_process_zero and not self.reporting.is_plain:
-            self._attempt("the results", lambda: self._tracker.end(self.reporting.summary, self.reporting.page))
-        return type(self._callback).on_train_end(self._callback, args, state, control, **kwargs)
 
     def _log(self, entries: Mapping[str, float], step: int) -> None:
         self._attempt("the streams' metrics", lambda: self._tracker.log(entries, step))

@@ -383,7 +383,7 @@ def needed_reference(
     if is_needed and reference is None:
         raise ValueError(
             f"Policy {policy.name} needs the losses of a reference model on the trained samples: pass "
-            f"reference_model=..., a model of the same kind (`mixer doremi` trains one), or pass its recorded "
+            f"reference_model=..., a trained model of the same kind, or pass its recorded "
             f"losses to the policy (reference_losses)."
         )
     if reference is not None and not is_needed:

@@ -128,7 +128,7 @@ def test_it_is_the_same_wherever_it_stands(
 
     report = read_report([tmp_path])
     assert dict(report.summary)["Validation loss, last, average"] == [f"{last:.3f}"]
-    assert f"{first:.3f} to {last:.3f}" in report.changes[tmp_path.name]
+    assert f"{first:.3f} to {last:.3f}" in report.answer.sentences[0]
     (plot,) = [plot for plot in report.plots if plot.title == "Metrics"]
     assert [panel.title for panel in plot.panels] == [f"{tmp_path.name}: accuracy", f"{tmp_path.name}: kinds"]
     assert len(plot.panels[0].figure.data) == 3

@@ -123,36 +123,6 @@ def test_answers_that_are_cut_off_are_told_at_each_start(
         said.clear()
 
 
-TALKS = [
-    [{"role": "user", "content": asked}, {"role": "assistant", "content": told}]
-    for asked, told in [("a", "b"), ("a", "bcd"), ("abcd", "e")]
-]
-
-
-@pytest.mark.parametrize(
-    ("chosen", "task", "tokenizer", "numbers"),
-    [
-        # With the end of text: 1 + 2, 1 + 4, 4 + 2 tokens.
-        (Prompt("{q}", "{a}", 4), "causal-lm", BYTES, ["1 of 4", "answer of 1", "in 1 of 4"]),
-        (Prompt("{q}", "{a}", 4, train_on_prompt=True), "causal-lm", BYTES, ["in 2 of 4"]),
-        (
-            Chat(max_length=4, chat_template="{% for one in messages %}{{ one.content }}{% endfor %}."),
-            "causal-lm",
-            BYTES,
-            ["1 of 4", "answer of 1", "in 1 of 4"],
-        ),
-        (Text("a", 3, pack=False), "causal-lm", BYTES, ["in 1 of 4"]),
-        (Text("a", 3), "causal-lm", BYTES, []),
-        (Prompt("{q}", "{a}", 3), "seq2seq-lm", WORDS, ["in 1 of 4"]),
-    ],
-)
-def test_answers_that_are_cut_off_are_told_whenever_the_data_are_read(
-    chosen: Format, task: str, tokenizer: Any, numbers: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("mixer.recipe.data.formatting.logger.warning", lambda text, *values: said.append(text % values))
-
-
 @pytest.mark.parametrize(("task", "tokenizer"), [("causal-lm", BYTES), ("seq2seq-lm", WORDS)])
 def test_rows_without_a_completion_do_not_teach_to_say_nothing(task: str, tokenizer: Any) -> None:
     rows = [{"q": "good", "a": {"b": text}} for text in ("bad", "", None)] + [{"q": "film", "a": None}]

@@ -147,15 +147,23 @@ WRONG_CLASSES = [
     ("mixing", _written("Unifrom"), "^mixing: .*Unifrom$"),
     ("mixing", _written("nowhere.Mine"), "^mixing: No module named 'nowhere'$"),
     ("mixing", "{class_path: [", "^mixing: "),
-    ("batch_size", _written("AdaBatch", every=1, unit="years"), r"^size\.unit: Expected .*'steps'.* Got value: years$"),
-    ("batch_size", _written("Constant", batch_size=[]), r"^size\.batch_size: Expected a <class 'int'>; Given value: "),
+    (
+        "batch_size",
+        _written("AdaBatch", every=1, unit="years"),
+        r"^batch_size\.unit: Expected .*'steps'.* Got value: years$",
+    ),
+    (
+        "batch_size",
+        _written("Constant", batch_size=[]),
+        r"^batch_size\.batch_size: Expected a <class 'int'>; Given value: ",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("field", "text", "message"), WRONG_CLASSES)
 def test_a_class_with_wrong_arguments_is_no_name(field: str, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        check_written_classes(Recipe, {field: text, "tokenizer": "a"}, {"batch_size": "size"})
+        check_written_classes(Recipe, {field: text, "tokenizer": "a"})
     check_written_classes(Recipe, {"mixing": "LosChange", "batch_size": _written("Constant", batch_size=8)})
 
 

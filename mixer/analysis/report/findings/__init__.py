@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-from mixer.analysis.report.findings.changed import changed
 from mixer.analysis.report.findings.finding import Finding, Messages, combined
 from mixer.analysis.report.findings.learning import getting_worse, held_back, no_longer_learning, overfitting
 from mixer.analysis.report.findings.rules import (
@@ -33,7 +32,7 @@ _RULES: tuple[tuple[str, str, Callable[[Run], Messages]], ...] = (
     ("costly measuring", "", probing_bound),
 )
 
-__all__ = ["Finding", "changed", "findings_of"]
+__all__ = ["Finding", "findings_of"]
 
 
 def findings_of(runs: Sequence[Run]) -> list[Finding]:

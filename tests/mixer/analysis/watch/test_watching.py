@@ -24,8 +24,9 @@ def _drawn(folder: Path, columns: int, rows: int) -> list[str]:
 
 
 def test_a_terminal_follows_a_run_to_its_end(tmp_path: Path) -> None:
-    terminal = Terminal(["-m", "mixer", "watch", str(tmp_path / "run"), "--wait", "--interval_seconds", "0.05"])
-    ledger = begin(tmp_path / "run", 3, 50)  # --wait: it has begun by the time the other process looks, or has not
+    ledger = begin(tmp_path / "run", 3, 50)
+    ledger.flush()
+    terminal = Terminal(["-m", "mixer", "watch", str(tmp_path / "run")])
     text = terminal.wait_for(lambda text: "25%  50/200 steps" in text and "stream-2" in text)
     lines = text.splitlines()
     assert lines[0] == "running  LossChange  run"
@@ -38,17 +39,10 @@ def test_a_terminal_follows_a_run_to_its_end(tmp_path: Path) -> None:
     write(ledger, range(51, 101), 3)
     ledger.record_evaluation(100, {"stream-0": 1.5, "stream-1": 2.5})
     ledger.finish()  # a tail becomes a part under its eyes
-    terminal.wait_for(lambda text: "evaluation at 100: mean 2.000, worst stream-1 2.500" in text and "100/200" in text)
-
-    for step, columns, rows, has_passes in ((101, 120, 40, True), (102, 50, 15, False)):
-        terminal.resize(columns, rows)
-        write(ledger, range(step, step + 1), 3)
-        shown = "samples" if has_passes else "stream-2"
-        expected = f"{step}/200 steps"
-        text = terminal.wait_for(lambda text, said=(expected, shown): all(one in text for one in said))
-        assert ("passes" in text) == has_passes
-
-    ledger.finish()
+    terminal.resize(120, 40)
+    text = terminal.wait_for(lambda text: "evaluation at 100: mean 2.000, worst stream-1 2.500" in text)
+    assert "100/200" in text
+    assert "passes" in text
     ledger.end("finished")
     assert terminal.wait() == 0
     assert "finished  LossChange" in terminal.text
@@ -91,7 +85,7 @@ def test_without_a_terminal_it_shows_one_view_of_the_newest_task(
     assert document["streams"][1]["share"] == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize("arguments", [["nowhere"], [".", "--interval_seconds", "0"], ["."]])
+@pytest.mark.parametrize("arguments", [["nowhere"], ["."]])
 def test_wrong_input_is_refused(
     tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Names of what trackers are told, and the texts that they keep."""
+"""Names of what trackers are told, and the description that they keep."""
 
 import itertools
 import re
@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from mixer.ledger.trackers.adapters import MLflow
-from mixer.ledger.trackers.description import Names, RunText, evaluation_losses, grouped, markdown_table, redacted
+from mixer.ledger.trackers.description import Names, config_of, evaluation_losses, grouped, redacted
 
 DESCRIPTION: dict[str, Any] = {
     "version": "1",
@@ -57,16 +57,13 @@ def test_secrets_are_hidden_at_any_depth_and_what_is_none_is_told() -> None:
         if not (name == "tokens" and value == 123):  # a number of tokens
             assert redacted(settings) == hidden
         assert redacted({name: None}) == {name: None}
-    assert RunText({**DESCRIPTION, **settings}, None).config["mixture"]["url"] == "s3://***@host/data"
+    assert config_of({**DESCRIPTION, **settings}, None)["mixture"]["url"] == "s3://***@host/data"
     assert redacted(NO_SECRETS) == NO_SECRETS
     recipe = yaml.safe_dump({"data": NO_SECRETS, "streams": {"a": {"api_key": "x"}}}, sort_keys=False)
-    assert RunText(DESCRIPTION, recipe).recipe_text == recipe.replace("api_key: x", "api_key: '***'")
+    assert config_of(DESCRIPTION, recipe)["recipe"] == {"data": NO_SECRETS, "streams": {"a": {"api_key": "***"}}}
 
 
 def test_a_run_without_a_recipe_is_described() -> None:
-    text = RunText(DESCRIPTION, None)
-    assert '"class_path": "Uniform"' in text.recipe_text
-    assert text.config["mixture"]["streams"]["b|c"] == {"num_samples": None, "weight": 0.25}
-    assert text.parameters == {"mixture/version": "1", "mixture/mixing": '{"class_path": "Uniform", "init_args": {}}'}
-    table = ["| name | num_samples | weight |", "| --- | --- | --- |", "| a | 5 |  |", "| b\\|c |  | 0.25 |"]
-    assert markdown_table(DESCRIPTION["streams"]).splitlines() == table
+    config = config_of(DESCRIPTION, None)
+    assert (config["recipe"], config["mixture"]["mixing"]["class_path"]) == (None, "Uniform")
+    assert config["mixture"]["streams"]["b|c"] == {"num_samples": None, "weight": 0.25}

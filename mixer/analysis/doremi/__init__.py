@@ -1,1 +1,0 @@
-"""DoReMi: mixture weights from a reference run and a proxy run."""
