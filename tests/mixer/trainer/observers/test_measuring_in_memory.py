@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import LlamaConfig, LlamaForCausalLM, default_data_collator
 
-from mixer import MixingTrainer
+from mixer import MixingTrainer, Objective
+from mixer.measurements import Alignment
 from mixer.trainer.observers.targets import TargetProbe
-from tests.helpers import Tokens, arguments
+from tests.helpers import Tokens, arguments, mixing_trainer
 from tests.mixer.trainer.observers.test_targets import Aligned
 
 STREAMS = {"a": Tokens(20, 1), "b": Tokens(20, 2)}
@@ -89,8 +90,11 @@ def measured(
     monkeypatch.setattr(TargetProbe, "_direction", kept)
     policy = Aligned("plain")
     steps = {"max_steps": 2, "per_device_train_batch_size": 2, "learning_rate": 0.0, **args}
-    data = {"train_dataset": STREAMS, "eval_dataset": {"t": TARGET}, "targets": {"t": TARGET}, "objective": ["t"]}
-    trainer = Watched(model, arguments(folder, **steps), mixing=policy, batch_size=64, **data, **(options or {}))
+    objective = Objective({"t": 1.0}, steering_sets={"t": TARGET})
+    data = {"train_dataset": STREAMS, "eval_dataset": {"t": TARGET}, "objective": objective, **(options or {})}
+    trainer = mixing_trainer(
+        Watched, model, arguments(folder, **steps), mixing=policy, batch_size=64, **data, **(options or {})
+    )
     trainer.rows, trainer.directions, trainer.uses, trainer.fails_from = [], [], 0, fails_from
 
     def used(*_: Any) -> None:
@@ -195,8 +199,8 @@ def test_rows_are_halved_where_memory_runs_out(
     assert [max(rows for rows, _ in trainer.rows) for trainer, _ in runs] == [4, 4]
     assert max(rows for rows, _ in runs[1][0].rows[1:]) == 2
     for one, other in zip(*(policy.seen for _, policy in runs), strict=True):
-        if one.targets is not None:
-            np.testing.assert_allclose(one.targets.losses, other.targets.losses, rtol=1e-5)
+        if one[Alignment] is not None:
+            np.testing.assert_allclose(one[Alignment].losses, other[Alignment].losses, rtol=1e-5)
     for one, other in zip(*(trainer.directions[0] for trainer, _ in runs), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)  # the loss is computed in float32
 
