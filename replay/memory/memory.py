@@ -26,7 +26,7 @@ from replay.storage.saved_state import read_state, write_state
 from replay.storage.sources import Sources
 
 FORMAT_VERSION = 2
-_FIELDS = {"task": "tasks", "label": "labels", "loss": "losses", "gradient": "scores", "features": "features"}
+_FIELDS = {"task": "tasks", "label": "labels", "loss": "losses", "features": "features"}
 _COUNTERS = ("num_offered", "num_considered", "num_kept", "num_drawn", "num_gathered_bytes")
 
 

@@ -25,8 +25,6 @@ class Offers:
         tasks: int64 `[count]`: the task (source) of each; `None` unless the selection needs `"task"`.
         labels: int64 `[count]`: the class of each; `None` unless the selection needs `"label"`.
         losses: `[count]`: mean loss per item of each; `None` unless the selection needs `"loss"`.
-        scores: `[count]`: the largest cosine of each gradient with those of randomly drawn entries, in [-1, 1];
-            `None` unless the selection needs `"gradient"`.
         features: float32 or float64 `[count, num_features]`; `None` unless the selection needs `"features"`.
         held: int64 `[count]`: the slot of each that the buffer holds already, -1 for others; `None` unless the
             selection sets `follows_repeats`, without which such samples are not offered.
@@ -37,13 +35,12 @@ class Offers:
     tasks: Int64Array | None = None
     labels: Int64Array | None = None
     losses: FloatArray | None = None
-    scores: FloatArray | None = None
     features: NDArray[Any] | None = None
     held: Int64Array | None = None
 
     def part(self, numbers: NDArray[Any]) -> "Offers":
         """Returns a part of the samples, by int `[num_taken]` or bool `[count]`."""
-        names = ("tasks", "labels", "losses", "scores", "features", "held")
+        names = ("tasks", "labels", "losses", "features", "held")
         columns = {name: getattr(self, name) for name in names}
         taken = {name: None if column is None else column[numbers] for name, column in columns.items()}
         return Offers(len(np.arange(self.count)[numbers]), self.first, **taken)
@@ -69,7 +66,7 @@ class Selection(HasState, ABC):
     of saved counters. The cost per offered sample grows at most logarithmically with the capacity, and not with the
     number of tasks.
 
-    A subclass lists in `needs` the columns it requires: `"task"`, `"label"`, `"loss"`, `"gradient"` and `"features"`.
+    A subclass lists in `needs` the columns it requires: `"task"`, `"label"`, `"loss"` and `"features"`.
     It sets `is_by_task` if it chooses among all samples of a task at once, at the end of the task, `follows_losses`
     if it wants the losses of replayed entries, `counts_rows` if a row that comes again, in a second epoch, must not
     count again even if it is no longer held, and `follows_repeats` if it is told of rows that are held already, which

@@ -14,11 +14,11 @@ import replay.memory.memory
 from mixer.loading.reader import SampleError
 from replay import MIR, OnDisk, ReplayBuffer
 from replay.memory.held_classes import HeldClasses
-from replay.selection import GradientDiversity, Reservoir
+from replay.selection import Reservoir, Ring
 from tests.replay.buffers import STORAGES, letters, snapshot
 from tests.replay.selection.offering import BY_TASK, MAKERS
 
-ALL = {**{name: maker for name, maker in MAKERS.items() if name != "GradientDiversity"}, **BY_TASK}
+ALL = {**MAKERS, **BY_TASK}
 
 
 def remember(buffer: ReplayBuffer, source: str, dataset: Any, indices: Any = None) -> None:
@@ -222,15 +222,15 @@ def refused(buffer: ReplayBuffer, folder: Path, said: str) -> None:
     ("options", "message"),
     [
         ({"capacity": 9}, "saved with capacity=8 and has capacity=9 now"),
-        ({"selection": "Reservoir"}, "selection='GradientDiversity' and has selection='Reservoir' now"),
-        ({"selection": GradientDiversity(num_compared=5)}, "the buffer was saved with selection_options"),
+        ({"selection": "Reservoir"}, "selection='Ring' and has selection='Reservoir' now"),
+        ({"selection": Ring(slots_per_group=2)}, "the buffer was saved with selection_options"),
         ({"retrieval": "LeastRecent"}, "saved with retrieval='MIR' and has retrieval='LeastRecent' now"),
         ({"retrieval": MIR(candidates=8)}, "the buffer was saved with retrieval_options"),
         ({"storage": "references"}, "saved with keeps_contents=True and has keeps_contents=False now"),
     ],
 )
 def test_a_buffer_of_another_kind_is_refused_and_left_as_it_is(options: Any, message: str, tmp_path: Path) -> None:
-    selection, retrieval = GradientDiversity(num_compared=4), MIR(candidates=7)
+    selection, retrieval = Ring(slots_per_group=1), MIR(candidates=7)
     own = {"capacity": 8, "storage": "memory", "selection": selection, "retrieval": retrieval, "seed": 0}
     ReplayBuffer(**own).save(tmp_path)
     refused(ReplayBuffer(**{**own, **options}), tmp_path, message)
@@ -326,7 +326,7 @@ def test_wrong_options_say_what_is_right(options: dict[str, Any], error: type[Ex
     ("selection", "given", "message"),
     [
         *((name, {}, rf"selection={name} needs the \['label'") for name in ("ClassBalanced", "Ring")),
-        *((name, {}, rf"selection={name} needs the \['loss'") for name in ("Surprise", "LossAware")),
+        ("LossAware", {}, r"selection=LossAware needs the \['loss'"),
         ("Herding", {}, r"remember\(..., features=..., labels=...\), or name the label_column"),
         ("Herding", {"labels": [0, 0, 1, 1]}, r"remember\(..., features=...\)\.$"),
         *(

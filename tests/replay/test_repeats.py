@@ -24,10 +24,7 @@ def epochs_of(num_rows: int, num_epochs: int, seed: int = 0) -> list[int]:
     return [int(row) for _ in range(num_epochs) for row in random.permutation(num_rows)]
 
 
-KINDS = [(name, "references") for name in ALL if name != "GradientDiversity"] + [
-    ("Ring", "disk"),
-    ("Reservoir", "memory"),
-]
+KINDS = [*((name, "references") for name in ALL), ("Ring", "disk"), ("Reservoir", "memory")]
 
 
 @pytest.mark.parametrize(("name", "storage"), KINDS)
@@ -47,7 +44,7 @@ def test_a_row_is_held_once_and_a_small_task_leaves_its_room(name: str, storage:
 
 
 @pytest.mark.parametrize("storage", ["references", "memory"])
-@pytest.mark.parametrize("selection", ["Reservoir", "Surprise", Ring(by="task")])
+@pytest.mark.parametrize("selection", ["Reservoir", "LossAware", Ring(by="task")])
 def test_random_transforms_and_epochs_of_training_make_no_second_row(
     selection: Any, storage: str, tmp_path: Path
 ) -> None:

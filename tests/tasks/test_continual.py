@@ -20,7 +20,7 @@ from mixer.trainer.checkpointing.lock import LOCK_FILE
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, TaskContext
 from mixer.utils.files import read_json, write_json
-from replay import DERPlusPlus, ForgettingAware, ReplayBound, ReplayBuffer, ReplayRatio, Spaced
+from replay import DERPlusPlus, ReplayBound, ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk
 from tasks.continual.continual import ContinualRun
 from tasks.continual.ends import read_pace
@@ -526,8 +526,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         r"A task is called 'memory'.*rename it",
     ),
     ({"memory": ReplayBuffer(3), "mixing": ReplayBound()}, r"give held-out samples of \['task_1', 'task_2'\]"),
-    ({"memory": ReplayBuffer(2), "mixing": ForgettingAware()}, "2 places for 3 tasks"),
-    ({"memory": ReplayBuffer(9, "LossAware"), "mixing": ForgettingAware()}, r"selection=LossAware has no \['loss'\]"),
+    ({"memory": ReplayBuffer(2), "mixing": ReplayBound()}, "2 places for 3 tasks"),
+    ({"memory": ReplayBuffer(9, "LossAware"), "mixing": ReplayBound()}, r"selection=LossAware has no \['loss'\]"),
     ({"sequence": classes_in_turn("class")}, "the model has 3 outputs, but the tasks have classes up to 5: set its"),
     (
         {"sequence": classes_in_turn("class"), "head": "growing", "memory": ReplayBuffer(3), "methods": der()},
@@ -535,7 +535,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"methods": lambda: [OnlineEWC()]}, r"OnlineEWC needs in a task what it learnt .* Pass it in a list"),
     ({"methods": [ICaRL()]}, "ICaRL needs a memory of earlier classes"),
-    ({"memory": ReplayBuffer(9), "mixing": ForgettingAware(), "methods": der()}, "mixing makes a memory for each task"),
+    ({"memory": ReplayBuffer(9), "mixing": ReplayBound(), "methods": der()}, "mixing makes a memory for each task"),
     ({"held_out": data()}, "held_out must have evaluation sets by name"),
     ({"held_out": {"general": (data(), data())}}, r"held_out\['general'\] must be a data set whose samples are dicts"),
     ({"score": nearest_mean(ReplayBuffer(3, "Ring"))}, "score goes by a memory that is not the run's own"),
@@ -570,7 +570,7 @@ def test_other_runs_are_not_gone_on_with_and_other_settings_are_said(
         (r"the samples of \[.*'task_3'\] are not those of then. Resume", "reservoir, kept", {"sequence": sequence(6)}),
         (r"held_out had other sets, in \['general'\]", "reservoir, kept", {"held_out": {"general": data()}}),
         (r"its methods is \[\], not \['Anchor'\]", "reservoir, kept", {"methods": [Anchor()]}),
-        ("its mixing is None, not Spaced", "reservoir, kept", {"mixing": Spaced(0.5)}),
+        ("its mixing is None, not ReplayRatio", "reservoir, kept", {"mixing": ReplayRatio(0.5)}),
         (r"its tasks is \[.*, 'task_3'\], not \['task_1', 'task_2'\]", "reservoir, kept", {"sequence": sequence()[:2]}),
         ("its score is accuracy, not loss", "reservoir, kept", {"score": "loss"}),
         ("its optimizer is kept, not fresh", "reservoir, fresh", {}),
