@@ -4,7 +4,8 @@ The two tasks of `recipes/replay.yaml`, smaller: a byte-level Llama of width 96 
 reads Python for the first half of 240 steps of 32 samples, English for the second; 500 samples of the Python are
 remembered, and replayed in the second half. All runs see the same number of samples: what is replayed comes out of the
 batch; up to the half they are the same to the bit. Shown are validation losses at the end, and how far that of the old
-domain rose from the end of its half. Nothing was tuned. Seeds are those of weights and order; runs are independent, one thread each.
+domain rose from the end of its half. Nothing was tuned. Seeds are those of weights and order; runs are independent, one
+thread each.
 """
 
 import argparse
