@@ -1,5 +1,6 @@
 """The interface of a selection: which samples a buffer keeps, and in which slots."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -141,13 +142,13 @@ class Selection(HasState, ABC):
     def remove(self, slot: int) -> None:
         """Removes the entry in a slot; the entry in the last occupied slot moves into it."""
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of `choose`: JSON-safe values and numpy arrays, by name, not nested.
 
-        A subclass adds its own to `"capacity"` and the `options`.
+        It has `"capacity"`, the `options`, and the attributes that `_remembered` names; a subclass may add to it.
         """
-        return {"capacity": self._capacity, **{option: getattr(self, option) for option in self.options}}
+        own = {name.lstrip("_"): copy.copy(getattr(self, name)) for name in self._remembered_names()}
+        return {"capacity": self._capacity, **{option: getattr(self, option) for option in self.options}, **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads a saved state, after `start`.

@@ -259,6 +259,7 @@ def test_missing_and_torn_files_are_named_and_the_buffer_stays_as_it_is(storage:
     [
         *(({name: []}, r"buffer\.json is damaged") for name in ("num_drawn", "parts", "plain", "digests")),
         *(({name: None}, r"buffer\.json is damaged") for name in ("sources", "forgotten")),
+        ({"plain": {"selection/capacity": 8, "selection/size": "8"}}, r"buffer\.json is damaged \(its selection"),
         ({"capacity": None}, "saved with capacity=None"),
         *(({name: ...}, r"buffer\.json") for name in ("key", "num_offered", "sources", "forgotten", "parts", "plain")),
         ({"format": 99}, "format 99, but this version reads up to 2: upgrade"),

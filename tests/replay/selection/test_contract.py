@@ -75,7 +75,7 @@ def test_what_is_saved_is_plain_and_not_changed_later(name: str) -> None:
     slots = Slots(ALL[name](), 20)
     slots.offer(offers_of(range(100)))
     state = slots.selection.state_dict()
-    assert all(type(value) in (str, int, float, bool, type(None), np.ndarray) for value in state.values())
+    assert all(type(value) in (str, int, float, bool, type(None), list, np.ndarray) for value in state.values())
     copies = {entry: np.array(value) for entry, value in state.items()}
     slots.offer(offers_of(range(100, 200)))
     slots.remove(3)
