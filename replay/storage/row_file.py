@@ -57,29 +57,22 @@ class RowFile:
         """int64 `[count]`: the rows' numbers, ascending."""
         return np.concatenate([np.empty(0, dtype=np.int64), *self._numbers])
 
-    def read(self, index: int) -> Any:
-        """Returns the bytes of the row at a place in `numbers`, as a buffer that keeps the file open.
+    def find(self, number: int) -> Any | None:
+        """Returns the bytes of the row with a number, as a buffer that keeps the file open, or `None`.
 
         Raises:
             ValueError: If they are not those that were written under this number.
         """
+        batch = bisect_right(self._numbers, number, key=lambda numbers: int(numbers[0])) - 1
+        place = int(np.searchsorted(self._numbers[batch], number)) if batch >= 0 else 0
+        if batch < 0 or place == len(self._numbers[batch]) or self._numbers[batch][place] != number:
+            return None
+        index = batch * _ROWS_PER_BATCH + place
         row = self._rows[index].as_buffer()
-        batch, place = divmod(index, _ROWS_PER_BATCH)
-        number = int(self._numbers[batch][place])
         if self._digests[index].as_py() != _digest(number, row):
             reason = f"row {number} is not what was written"
             raise ValueError(f"{self._path} is damaged: {reason}. Load an earlier checkpoint.")
         return row
-
-    def find(self, number: int) -> Any | None:
-        """Returns the bytes of the row with a number, as a buffer that keeps the file open, or `None`."""
-        batch = bisect_right(self._numbers, number, key=lambda numbers: int(numbers[0])) - 1
-        if batch < 0:
-            return None
-        numbers = self._numbers[batch]
-        index = int(np.searchsorted(numbers, number))
-        is_here = index < len(numbers) and numbers[index] == number
-        return self.read(batch * _ROWS_PER_BATCH + index) if is_here else None
 
     def read_all(self, numbers: Int64Array) -> dict[int, bytes]:
         """Returns the bytes of rows that are there, int64 `[count]`, by their numbers."""
