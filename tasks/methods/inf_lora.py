@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from mixer.policies.shared.ranges import check_count, check_range
-from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.trainer.method import RunContext, TaskContext
 from tasks.methods.adapters import activate, adapter_of_task, check_adapter_per_task, is_adapted, matrices_of
-from tasks.methods.shared import load_tensors, require_task, save_tensors
+from tasks.methods.shared import TaskMethod, load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ROWS = 16
 
 
-class InfLoRA(Method):
+class InfLoRA(TaskMethod):
     """Trains B of a new LoRA adapter for each task; its A is fixed where inputs of earlier tasks have no part.
 
     Liang and Li 2024, "InfLoRA: Interference-Free Low-Rank Adaptation for Continual Learning", arXiv:2404.00228: with
@@ -61,9 +61,8 @@ class InfLoRA(Method):
 
     def attach(self, run: RunContext) -> None:
         """Refuses models that cannot have an adapter for each task; see `Method.attach`."""
-        self._run, self._adapter = run, None
-        self._task: TaskContext | None = None
-        model = run.runs.model
+        super().attach(run)
+        self._adapter, model = None, run.runs.model
         check_adapter_per_task(model, self.name)
         others = [name for name, one in model.named_parameters() if "lora_A" in name and one.dim() > 2]
         others += [name for name, _ in model.named_parameters() if "lora_embedding" in name]
@@ -76,7 +75,8 @@ class InfLoRA(Method):
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Adds the adapter of the task, and chooses its A; see `Method.begin_task`."""
         assert is_adapted(model), "it was checked"  # noqa: S101
-        self._task, self._adapter = task, adapter_of_task(model, task.number, self._run.seed)
+        super().begin_task(task, model)
+        self._adapter = adapter_of_task(model, task.number, self._run.seed)
         self._activate(model)
         if any(bool(one.any()) for one in matrices_of(model, self._adapter, "B").values()):
             raise ValueError(
@@ -111,10 +111,6 @@ class InfLoRA(Method):
     def _activate(self, model: nn.Module) -> None:
         assert is_adapted(model) and self._adapter is not None, "a task has begun"  # noqa: S101, PT018
         activate(model, list(model.peft_config), matrices_of(model, self._adapter, "B").values())
-
-    def prepare(self, model: nn.Module) -> None:
-        """Refuses a run that is no continual one; see `Method.prepare`."""
-        require_task(self, self._task)
 
     def _squares(self, model: PeftModel, task: TaskContext) -> dict[str, Tensor]:
         """Adds up products of inputs `[num_inputs, num_inputs]` by layer, over all ranks."""

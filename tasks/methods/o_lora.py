@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from mixer.policies.shared.ranges import check_range
-from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.trainer.method import RunContext, TaskContext
 from tasks.methods.adapters import activate, adapter_of_task, check_adapter_per_task, is_adapted, matrices_of
-from tasks.methods.shared import require_task
+from tasks.methods.shared import TaskMethod
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mixer.trainer.hooks import ForwardResult
 
 
-class OLoRA(Method):
+class OLoRA(TaskMethod):
     """Trains a new LoRA adapter for each task, and keeps it orthogonal to those of earlier tasks.
 
     Wang et al. 2023, "Orthogonal Subspace Learning for Language Model Continual Learning", arXiv:2310.14152: with
@@ -52,14 +52,15 @@ class OLoRA(Method):
 
     def attach(self, run: RunContext) -> None:
         """Refuses models that cannot have an adapter for each task; see `Method.attach`."""
-        self._run, self._adapter = run, None
-        self._task: TaskContext | None = None
+        super().attach(run)
+        self._adapter = None
         check_adapter_per_task(run.runs.model, self.name)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Adds the adapter of the task and freezes earlier ones; see `Method.begin_task`."""
         assert is_adapted(model), "it was checked"  # noqa: S101
-        self._task, self._adapter = task, adapter_of_task(model, task.number, self._run.seed)
+        super().begin_task(task, model)
+        self._adapter = adapter_of_task(model, task.number, self._run.seed)
         self._activate()
 
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
@@ -74,10 +75,6 @@ class OLoRA(Method):
         earlier = [matrices_of(model, name, "A") for name in model.peft_config if name != adapter]
         own = matrices_of(model, adapter, "A")
         self._pairs = [(matrix, others[place]) for place, matrix in own.items() for others in earlier]
-
-    def prepare(self, model: nn.Module) -> None:
-        """Refuses a run that is no continual one; see `Method.prepare`."""
-        require_task(self, self._task)
 
     def term(self, trained: ForwardResult) -> Tensor | None:
         """Returns this micro-batch's share of the term; see `Method.term`."""
