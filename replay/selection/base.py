@@ -2,7 +2,6 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -71,8 +70,7 @@ class Selection(HasState, ABC):
     It sets `is_by_task` if it chooses among all samples of a task at once, at the end of the task, `follows_losses`
     if it wants the losses of replayed entries, `counts_rows` if a row that comes again, in a second epoch, must not
     count again even if it is no longer held, and `follows_repeats` if it is told of rows that are held already, which
-    it leaves out (-1) unless an offer before in the same call took their slot. `options` names the entries of its state
-    that must be equal on loading.
+    it leaves out (-1) unless an offer before in the same call took their slot.
     """
 
     needs: frozenset[str] = frozenset()
@@ -80,7 +78,6 @@ class Selection(HasState, ABC):
     follows_losses: bool = False
     counts_rows: bool = False
     follows_repeats: bool = False
-    options: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -145,28 +142,10 @@ class Selection(HasState, ABC):
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of `choose`: JSON-safe values and numpy arrays, by name, not nested.
 
-        It has `"capacity"`, the `options`, and the attributes that `_remembered` names; a subclass may add to it.
+        It has the attributes that `_remembered` names; a subclass may add to it. `load_state_dict` is called after
+        `start`, on a selection of the same capacity and the same public attributes.
         """
-        own = {name.lstrip("_"): copy.copy(getattr(self, name)) for name in self._remembered_names()}
-        return {"capacity": self._capacity, **{option: getattr(self, option) for option in self.options}, **own}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads a saved state, after `start`.
-
-        Args:
-            state: A state from `state_dict`.
-
-        Raises:
-            ValueError: If it is the state of another selection, or of another capacity or options.
-        """
-        super().load_state_dict(state)
-        own = self.state_dict()
-        for option in ("capacity", *self.options):
-            if state[option] != own[option]:
-                raise ValueError(
-                    f"{self.name} has {option} {own[option]!r}, but the saved state is of one with {state[option]!r}; "
-                    "build the buffer as it was when it was saved."
-                )
+        return {name.lstrip("_"): copy.copy(getattr(self, name)) for name in self._remembered_names()}
 
 
 def checked_choice(selection: Selection, offers: Offers, size: int, capacity: int) -> Int64Array:

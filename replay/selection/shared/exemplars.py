@@ -29,7 +29,6 @@ class Exemplars(Selection):
 
     needs = frozenset({"label", "features"})
     is_by_task = True
-    options = ("per_class",)
     _remembered = ("_num_classes", "_classes", "_ranks")
 
     def __init__(self, per_class: int | None = None):

@@ -106,8 +106,6 @@ def test_errors_name_what_is_wrong(name: str) -> None:
     selection.start(5, 1)
     with pytest.raises(ValueError, match=r"remembers \[.*\], but the saved state has \['x'\]"):
         selection.load_state_dict({"x": 1})
-    with pytest.raises(ValueError, match="has capacity 5, but the saved state is of one with 6"):
-        selection.load_state_dict({**selection.state_dict(), "capacity": 6})
     if selection.needs:
         with pytest.raises(ValueError, match=r"Offers\.\w+ must be given, since the selection needs it"):
             selection.choose(Offers(1, 0))
