@@ -357,7 +357,7 @@ class Memory:
             if state.get(name) != own:
                 raise ValueError(f"the buffer was saved with {name}={state.get(name)!r} and has {name}={own!r} now")
         with refusing_damage(f"{folder / 'buffer.json'}"):
-            damaged = find_damaged(folder, state["digests"])
+            damaged = find_damaged(folder, state.get("digests", {}))
             if damaged is not None:
                 found = f"{folder / damaged} is damaged: it is not what was written"
                 raise ValueError(f"{found}. Take an earlier checkpoint.")

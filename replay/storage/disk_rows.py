@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ class Segment:
 
     def has(self, number: int) -> bool:
         """Whether a row is one of the live ones."""
-        index = int(self.live.searchsorted(number))
-        return index < len(self.live) and int(self.live[index]) == number
+        place = int(self.live.searchsorted(number))
+        return place < len(self.live) and int(self.live[place]) == number
 
     def drop(self, numbers: Int64Array) -> None:
         """Drops rows, int64 `[count]`, ascending and distinct; those of other segments are ignored."""
@@ -112,9 +113,9 @@ class DiskRows(Rows):
         """See the base class."""
         if number >= self._first_pending:
             return self._pending.get(number)
-        index = self._index_of(number)
-        is_live = index >= 0 and self._segments[index].has(number)
-        return self._read(self._segments[index], number) if is_live else None
+        place = self._place_of(number)
+        is_live = place >= 0 and self._segments[place].has(number)
+        return self._read(self._segments[place], number) if is_live else None
 
     def drop(self, numbers: Int64Array) -> None:
         """See the base class."""
@@ -147,8 +148,9 @@ class DiskRows(Rows):
         if content.get("format") != _FORMAT:
             raise ValueError(f"{other_version(str(path), content.get('format'), _FORMAT)}.")
         with refusing_damage(f"{path}"):
-            first_pending, next_number = content["first_pending"], content["next_number"]
-            pending_bytes, table = content["pending_bytes"], content["segments"]
+            counters = (index(content[name]) for name in ("next_number", "first_pending", "pending_bytes"))
+            next_number, first_pending, pending_bytes = counters  # no texts
+            table = [(index(first), index(num_rows)) for first, num_rows in content["segments"]]
             parts = np.split(numbers, np.searchsorted(numbers, [*(first for first, _ in table), first_pending]))
             segments = [Segment(first, size, live) for (first, size), live in zip(table, parts[1:], strict=False)]
         pending = saved_rows(folder / _PENDING, np.concatenate([parts[0], parts[-1]]))
@@ -176,25 +178,25 @@ class DiskRows(Rows):
         gone = np.unique(self.check(numbers))
         for number in gone[gone >= self._first_pending].tolist():
             self._pending.pop(number, None)
-        touched = {self._index_of(number) for number in gone[gone < self._first_pending].tolist()} - {-1}
-        for index in sorted(touched, reverse=True):
-            segment = self._segments[index]
+        touched = {self._place_of(number) for number in gone[gone < self._first_pending].tolist()} - {-1}
+        for place in sorted(touched, reverse=True):
+            segment = self._segments[place]
             segment.drop(gone)
             if len(segment.live) < least_live * segment.num_rows:
-                self._rewrite(index)
+                self._rewrite(place)
 
-    def _rewrite(self, index: int) -> None:
+    def _rewrite(self, place: int) -> None:
         """Writes the live rows of a segment, if this rank writes; the file that it had goes in a while."""
-        old = self._segments[index]
+        old = self._segments[place]
         new = Segment(old.first, len(old.live), old.live, old.held)
         if self._is_writer:
             if new.num_rows:
                 write_rows(self._folder / new.name, ((number, self._read(old, number)) for number in old.live.tolist()))
                 new.held = {}
             self._replaced += [self._folder / old.name] if old.name != new.name else []
-        self._segments[index : index + 1] = [new] if new.num_rows else []
+        self._segments[place : place + 1] = [new] if new.num_rows else []
 
-    def _index_of(self, number: int) -> int:
+    def _place_of(self, number: int) -> int:
         """Finds the segment that covers a number; -1 if none can."""
         return bisect_right(self._segments, number, key=lambda segment: segment.first) - 1
 
