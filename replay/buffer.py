@@ -14,7 +14,7 @@ from mixer.loading.step import StepBatch
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
-from mixer.policies.shared.ranges import check_count
+from mixer.utils.ranges import check_count
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import Int64Array
 from replay.feeding.feeding import BufferFeeding

@@ -15,10 +15,10 @@ from mixer.analysis.headroom.headroom import OWN, Headroom, ShortRun, best_of, f
 from mixer.analysis.steps import Step, finish
 from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.mixture.stream import describe
-from mixer.policies.shared.ranges import check_range
 from mixer.recipe.recipe import Recipe
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.console import console, only_json, print_json
+from mixer.utils.ranges import check_range
 
 _LEAST_STEPS = 10
 _SHARE = "Length of each run, as a share of the recipe's. Streams are cut likewise, so they repeat as often."
@@ -83,6 +83,7 @@ def _objective(parser: ArgumentParser, options: Namespace, share: float, steps: 
     training.eval_strategy = training.save_strategy = "no"
     training.load_best_model_at_end = False
     config.mixing, config.budget = dict(run.weights), None
+    training.budget_samples = training.budget_tokens = None
     for stream in config.streams.values():
         stream["rows_share"] = stream["rows_share"] * share
     recipe = build_recipe(Recipe, parser, config)

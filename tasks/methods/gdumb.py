@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixer.policies.shared.ranges import check_count
+from mixer.utils.ranges import check_count
 from mixer.trainer.method import TaskContext
 from replay.selection import ClassBalanced
 from replay.selection.base import Offers

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-from mixer.policies.shared.ranges import check_range, check_temperature
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import TaskContext
 from tasks.methods.shared import FrozenModel, TaskMethod, class_logits, outermost_mode

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from mixer.policies.shared.ranges import check_range
+from mixer.utils.ranges import check_range
 from tasks.methods.shared import TaskMethod, load_tensors, save_tensors, trainable
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mixer.policies.shared.ranges import check_range
+from mixer.utils.ranges import check_range
 from tasks.methods.adapters import AdapterMethod, activate, matrices_of
 
 if TYPE_CHECKING:

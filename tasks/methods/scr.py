@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from mixer.mixture.plan import Plan
-from mixer.policies.shared.ranges import check_temperature
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import RunContext
 from mixer.utils.arrays import FloatArray, Int64Array

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from mixer.loading.step import StepBatch
-from mixer.policies.shared.ranges import check_range, check_temperature
+from mixer.utils.ranges import check_range, check_temperature
 from mixer.trainer.method import TaskContext
 from tasks.methods.shared import Tensors, WeightMethod, copied, trainable, wide
 

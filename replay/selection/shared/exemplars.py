@@ -4,8 +4,8 @@ from abc import abstractmethod
 
 import numpy as np
 
-from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.ranges import check_count
 from replay.selection.base import Offers, Selection, known
 
 
