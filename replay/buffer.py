@@ -14,9 +14,9 @@ from mixer.loading.step import StepBatch
 from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
-from mixer.utils.ranges import check_count
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import Int64Array
+from mixer.utils.ranges import check_count
 from replay.feeding.feeding import BufferFeeding
 from replay.memory.drawing import BufferCursor
 from replay.memory.memory import Memory

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixer.utils.ranges import check_count
 from mixer.trainer.method import TaskContext
+from mixer.utils.ranges import check_count
 from replay.selection import ClassBalanced
 from replay.selection.base import Offers
 from tasks.methods.shared import TaskMethod, load_tensors, save_tensors

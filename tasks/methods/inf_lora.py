@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixer.utils.ranges import check_count, check_range
 from mixer.trainer.method import RunContext, TaskContext
+from mixer.utils.ranges import check_count, check_range
 from tasks.methods.adapters import AdapterMethod, activate, is_adapted, matrices_of
 from tasks.methods.shared import load_tensors, save_tensors
 
