@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from replay.buffer import ReplayBuffer
     from replay.feeding.features import extract_features
     from replay.methods import AGEM, DER, DERPlusPlus
-    from replay.policies import ForgettingAware, ReplayBound, ReplayRatio, Spaced
+    from replay.policies import ReplayBound, ReplayRatio
     from replay.retrieval import MIR
     from replay.storage import InMemory, OnDisk, References
 else:
@@ -26,7 +26,7 @@ else:
             "replay.buffer": ["ReplayBuffer"],
             "replay.feeding.features": ["extract_features"],
             "replay.methods": ["AGEM", "DER", "DERPlusPlus"],
-            "replay.policies": ["ForgettingAware", "ReplayBound", "ReplayRatio", "Spaced"],
+            "replay.policies": ["ReplayBound", "ReplayRatio"],
             "replay.retrieval": ["MIR"],
             "replay.storage": ["InMemory", "OnDisk", "References"],
         },
@@ -37,13 +37,11 @@ __all__ = [
     "DER",
     "MIR",
     "DERPlusPlus",
-    "ForgettingAware",
     "InMemory",
     "OnDisk",
     "References",
     "ReplayBound",
     "ReplayBuffer",
     "ReplayRatio",
-    "Spaced",
     "extract_features",
 ]

@@ -16,6 +16,7 @@ from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import Int64Array
+from mixer.utils.ranges import check_count
 from replay.feeding.feeding import BufferFeeding
 from replay.memory.drawing import BufferCursor
 from replay.memory.memory import Memory
@@ -72,8 +73,7 @@ class ReplayBuffer(Memory):
         seed: int | None = None,
         keeps_repeats: bool = False,
     ):
-        if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)):
-            raise TypeError(f"capacity must be a whole number of samples, got {capacity!r}.")
+        check_count("capacity", capacity, 1, "it is the number of samples that the buffer holds")
         if not isinstance(label_column, (str, type(None))):
             raise TypeError(f"label_column must be the name of a column, such as 'label', got {label_column!r}.")
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer, type(None))):

@@ -47,25 +47,13 @@ class SecondDraw:
         return self.buffer.reader(datasets)
 
     def follow(self, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]) -> Callable[[Plan], None]:
-        """Checks that the buffer is a stream of the run; see `mixer.mixture.cursor.GrowingDataset`."""
-        self.check(name, streams)
-        return lambda _plan: None
-
-    def check(self, name: str, streams: Sequence[Stream]) -> None:
-        """Checks that the buffer is a stream of the run.
-
-        Args:
-            name: Name of this draw's stream, for the error.
-            streams: The streams of the run.
-
-        Raises:
-            ValueError: If it is not.
-        """
+        """Raises a `ValueError` if the buffer is no stream of the run; see `mixer.mixture.cursor.GrowingDataset`."""
         if not any(stream.dataset is self.buffer for stream in streams):
             raise ValueError(
                 f"Stream {name!r} is a second draw of a buffer that is no stream of this run, so that nothing "
                 "would fill or save it. Add the buffer: {..., 'memory': buffer}."
             )
+        return lambda _plan: None
 
     def as_method(self, name: str) -> Method:
         """Returns a method that checks for the buffer; see `mixer.mixture.cursor.GrowingDataset`."""
@@ -97,4 +85,4 @@ class _Check(Method):
         self._draw, self.name = draw, name
 
     def attach(self, run: RunContext) -> None:
-        self._draw.check(self.name, run.streams)
+        self._draw.follow(self.name, run.streams, run.planner)

@@ -200,7 +200,7 @@ def _name(score: Any) -> str:
 
 def _text_score(score: Any) -> TextScore:
     if isinstance(score, str) and score not in TEXT_SCORES:
-        raise ValueError(f"score must be one of {sorted(TEXT_SCORES)} or a function, got {score!r}.")
+        raise ValueError(f"score must be 'accuracy', 'loss', one of {list(TEXT_SCORES)} or a function, got {score!r}.")
     if not isinstance(score, str) and not callable(score):
         raise TypeError(f"score must be a function of predictions and references, or a name, got {score!r}.")
     return TEXT_SCORES[score] if isinstance(score, str) else score
@@ -232,10 +232,6 @@ def as_score(score: Score | str | None, sequence: TaskSequence) -> Score:
             lambda trainer, task: accuracy(trainer, task.evaluation, task.classes if own else None), "accuracy"
         )
     if isinstance(score, str):
-        if score not in TEXT_SCORES:
-            raise ValueError(
-                f"score must be 'accuracy', 'loss', one of {sorted(TEXT_SCORES)} or a Score, got {score!r}."
-            )
         return generated(score)
     if not isinstance(score, Score):
         raise TypeError(

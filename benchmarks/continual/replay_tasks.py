@@ -4,8 +4,8 @@ The two tasks of `recipes/replay.yaml`, smaller: a byte-level Llama of width 96 
 reads Python for the first half of 240 steps of 32 samples, English for the second; 500 samples of the Python are
 remembered, and replayed in the second half. All runs see the same number of samples: what is replayed comes out of the
 batch; up to the half they are the same to the bit. Shown are validation losses at the end, and how far that of the old
-domain rose from the end of its half. `Spaced` has its first interval cut from 100 to 20 steps, for a run as short as
-this. Nothing else was tuned. Seeds are those of weights and order; runs are independent, one thread each.
+domain rose from the end of its half. Nothing was tuned. Seeds are those of weights and order; runs are independent, one
+thread each.
 """
 
 import argparse
@@ -25,16 +25,14 @@ from benchmarks.common import QUIET, show
 from benchmarks.continual.replay_steps import replayed
 from benchmarks.domains import new_model
 from mixer import MixingTrainer, Policy, Stream
-from replay import ForgettingAware, ReplayBuffer, ReplayRatio, Spaced
+from replay import ReplayBuffer, ReplayRatio
 from tasks.text_domains import ByteBlocks, english_docstrings, python_source
 
 _CAPACITY = 500
 _BLOCK_LENGTH = 128
 _RATIOS = (0.0, 0.05, 0.1, 0.25)
 _POLICIES: dict[str, Callable[[], Policy]] = {
-    **{f"ratio {ratio:g}": functools.partial(ReplayRatio, ratio, "Uniform") for ratio in _RATIOS},
-    "ForgettingAware": functools.partial(ForgettingAware, policy="Uniform"),
-    "Spaced": functools.partial(Spaced, first_interval_steps=20, policy="Uniform"),
+    f"ratio {ratio:g}": functools.partial(ReplayRatio, ratio, "Uniform") for ratio in _RATIOS
 }
 POLICIES = tuple(_POLICIES)
 

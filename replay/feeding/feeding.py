@@ -14,7 +14,6 @@ from mixer.loading.step import StepBatch
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
-from replay.feeding.gradient_scores import GradientScores
 from replay.feeding.same_form import check_same_form
 from replay.memory.drawing import BufferCursor
 from replay.memory.held_classes import HeldClasses
@@ -49,7 +48,6 @@ class BufferFeeding(Method):
 
     def __init__(self, buffer: Memory, name: str):
         self._buffer, self.name = buffer, name
-        self.scorer: GradientScores | None = None
         self._classes = HeldClasses()
 
     def attach(self, run: RunContext) -> None:
@@ -82,17 +80,13 @@ class BufferFeeding(Method):
         self.kept = KeptRows(run, self._fed, buffer)
         self.needs_samples = self.kept.has_iterables
         self.one_stream_each = isinstance(buffer.retrieval, MIR)
-        if "gradient" in buffer.selection.needs and buffer.is_online:
-            self.scorer = GradientScores(run, buffer, self._memory_id, self.kept)
-        self.takes_gradients = self.one_stream_each or self.scorer is not None
+        self.takes_gradients = self.one_stream_each
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model that the retrieval or selection does not support; see `Method.prepare`."""
         self._check_skipped()
         if isinstance(self._buffer.retrieval, MIR):
             self._buffer.retrieval.check(model, self._run.world_size)
-        if self.scorer is not None:
-            self.scorer.prepare(model)
 
     def retrieve(self, batch: StepBatch) -> bool:
         """Replaces the drawn entries if the retrieval depends on the model; see `Method.retrieve`."""
@@ -151,15 +145,15 @@ class BufferFeeding(Method):
         if skipped and self._buffer.is_online and (goes_by_more or self.kept.are_any):
             raise ValueError(
                 f"Stream {self.name!r}: samples of {skipped} are skipped where they cannot be loaded "
-                "(on_sample_error='skip'), and this buffer keeps something of each sample, or goes by its label, loss "
-                "or gradient. Give those streams on_sample_error='raise', or the buffer references alone and a "
+                "(on_sample_error='skip'), and this buffer keeps something of each sample, or goes by its label or "
+                "loss. Give those streams on_sample_error='raise', or the buffer references alone and a "
                 "selection that asks nothing of them, such as 'Reservoir'."
             )
 
     @property
     def asks(self) -> bool:
         """Whether the ranks must exchange data about the samples."""
-        return bool(self._asked) or self.scorer is not None
+        return bool(self._asked)
 
     # ---- A step ----
 
@@ -211,9 +205,8 @@ class BufferFeeding(Method):
             return
         known = self._facts.gathered(self._run.rank_sync) if self._asked else {}
         labels = self._read_labels() if self._labels_are_in_columns else self._noted_labels(known)
-        scores = None if self.scorer is None else self.scorer(batch, offered)
         tasks = self._source_ids[offered.stream_ids]
-        offers = Offers(offered.count, buffer.num_offered, tasks, labels, known.get("loss"), scores)
+        offers = Offers(offered.count, buffer.num_offered, tasks, labels, known.get("loss"))
         make = partial(self.kept.make, batch) if self.kept.are_any else None
         buffer.offer(offers, self._addresses, make, renews_rows=self.kept.depend_on_model)
 
@@ -231,8 +224,7 @@ class BufferFeeding(Method):
     def _read_labels(self) -> Int64Array | None:
         read = partial(self._buffer.read_labels, self._addresses(np.arange(self._offered.count)))
         # A rank that cannot read must not leave others waiting for it in what comes after.
-        talks_on = self.scorer is not None or self.kept.are_gathered
-        return self._run.rank_sync.run_on_all(read) if talks_on else read()
+        return self._run.rank_sync.run_on_all(read) if self.kept.are_gathered else read()
 
     def _refresh_losses(self) -> None:
         """Updates the losses of replayed entries in the selection, before any of them is replaced."""

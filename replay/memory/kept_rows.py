@@ -92,27 +92,19 @@ class KeptRows:
             for number, values in self._payloads.items()
             if number in chosen
         }
-        for number, sample in self.rows_of_iterables(batch):
+        for number, sample in self._rows_of_iterables(batch):
             if number in chosen:
                 own[number] = Row(sample, own.get(number, Row()).payload)
         if self.are_gathered:
             own, num_bytes = gather_rows(self._run.rank_sync, own)
             self._buffer.num_gathered_bytes += num_bytes
         # After the ranks have talked, for it may fail on one of them.
-        indexed = self.read_indexed(numbers) if self._keeps_contents else {}
-        for number, sample in indexed.items():
+        for number, sample in self._read_indexed(numbers) if self._keeps_contents else ():
             own[number] = Row(sample, own.get(number, Row()).payload)
         return [own.get(number, Row()) for number in numbers.tolist()]
 
-    def rows_of_iterables(self, batch: StepBatch) -> Iterator[tuple[int, Any]]:
-        """Gives this rank's rows of iterable streams, where their contents are kept.
-
-        Args:
-            batch: The step that was trained.
-
-        Yields:
-            The number of a sample, and the sample.
-        """
+    def _rows_of_iterables(self, batch: StepBatch) -> Iterator[tuple[int, Any]]:
+        """Gives this rank's rows of iterable streams, by number, where their contents are kept."""
         if not self.has_iterables:
             return
         assert batch.samples is not None, "steps keep their samples where needs_samples is set"  # noqa: S101
@@ -123,15 +115,13 @@ class KeptRows:
             if number >= 0 and self._run.streams[stream_id].is_iterable:
                 yield number, sample
 
-    def read_indexed(self, numbers: Int64Array) -> dict[int, Any]:
+    def _read_indexed(self, numbers: Int64Array) -> Iterator[tuple[int, Any]]:
         """Reads samples of indexable streams as they were to be trained on, by their ascending numbers."""
-        samples: dict[int, Any] = {}
         cursors = self._run.planner().cursors
         for stream_id, are_own, positions in self._offered.by_stream(numbers):
             if not self._run.streams[stream_id].is_iterable:
                 share = StreamShare(stream_id, positions, cursors[stream_id].references(positions))
-                samples |= dict(zip(numbers[are_own].tolist(), self._run.runs.read(share), strict=True))
-        return samples
+                yield from zip(numbers[are_own].tolist(), self._run.runs.read(share), strict=True)
 
 
 def gather_rows(rank_sync: RankSync, own: Mapping[int, Row]) -> tuple[dict[int, Row], int]:

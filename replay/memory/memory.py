@@ -26,7 +26,7 @@ from replay.storage.saved_state import read_state, write_state
 from replay.storage.sources import Sources
 
 FORMAT_VERSION = 2
-_FIELDS = {"task": "tasks", "label": "labels", "loss": "losses", "gradient": "scores", "features": "features"}
+_FIELDS = {"task": "tasks", "label": "labels", "loss": "losses", "features": "features"}
 _COUNTERS = ("num_offered", "num_considered", "num_kept", "num_drawn", "num_gathered_bytes")
 
 
@@ -351,21 +351,20 @@ class Memory:
         """
         folder = Path(folder)
         state, arrays = read_state(folder / "buffer")
-        if state["format"] not in (1, FORMAT_VERSION):
+        if state["format"] != FORMAT_VERSION:
             raise ValueError(other_version("the buffer", state["format"], FORMAT_VERSION))
         for name, own in self.description.items():
-            if name in state and state[name] != own:  # format 1 had fewer
+            if state.get(name) != own:
                 raise ValueError(f"the buffer was saved with {name}={state.get(name)!r} and has {name}={own!r} now")
         with refusing_damage(f"{folder / 'buffer.json'}"):
             damaged = find_damaged(folder, state.get("digests", {}))
             if damaged is not None:
                 found = f"{folder / damaged} is damaged: it is not what was written"
                 raise ValueError(f"{found}. Take an earlier checkpoint.")
-            self._take_up(state, arrays, folder / "rows")
+            self._take_up(state, arrays, folder)
 
-    def _take_up(self, state: Mapping[str, Any], arrays: Mapping[str, Any], rows: Path) -> None:
+    def _take_up(self, state: Mapping[str, Any], arrays: Mapping[str, Any], folder: Path) -> None:
         """Loads a state that was read; an error leaves the buffer as it was."""
-        state = {"num_considered": state["num_offered"], **state}  # which format 1 lacked
         counters = {name: index(state[name]) for name in _COUNTERS}  # no text
         key = None if state["key"] is None else index(state["key"])
         forgotten = np.array([index(number) for number in state["forgotten"]], dtype=np.int64)
@@ -373,18 +372,16 @@ class Memory:
         sources.load_state_dict(state["sources"], is_read=not self.storage.keeps_contents)
         entries.load_state_dict(arrays["entries"])
         selection, retrieval = copy.copy(self.selection), copy.copy(self.retrieval)  # `start` replaces all their state
-        selection.start(self.capacity, key or 0)
-        selection.load_state_dict(arrays["selection"])
+        for name, rule in (("selection", selection), ("retrieval", retrieval))[: 1 if key is None else 2]:
+            rule.start(self.capacity, key or 0)
+            try:
+                rule.load_state_dict(arrays[name])
+            except ValueError as error:
+                raise ValueError(f"{folder / 'buffer.json'} is damaged (its {name}: {error})") from None
         if selection.size != entries.size:
             raise ValueError(f"the selection knows {selection.size} entries, and there are {entries.size}")
-        if key is not None:
-            retrieval.start(self.capacity, key)
-            retrieval.load_state_dict(arrays["retrieval"])
-        seen = SeenRows(arrays.get("seen"))
-        if "seen" not in arrays:  # in format 1
-            seen.add(entries["address"])
-        own = entries["row"]
-        self.rows.load(rows, own if self.storage.keeps_contents else own[own >= 0])
+        seen, own = SeenRows(arrays["seen"]), entries["row"]
+        self.rows.load(folder / "rows", own if self.storage.keeps_contents else own[own >= 0])
         self._seen, self.selection, self.retrieval = seen, selection, retrieval
         self.sources, self._entries, self.key, self._forgotten = sources, entries, key, forgotten
         vars(self).update(counters)

@@ -157,22 +157,13 @@ class DER(Method):
     def _logits(self, trained: ForwardResult) -> Tensor:
         output, num_samples = trained.output, len(trained.micro.stream_ids)
         logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-        if not isinstance(logits, Tensor) or logits.dim() == 0:
+        if not isinstance(logits, Tensor) or logits.dim() < 2 or len(logits) != num_samples:
+            found = f"'logits' of shape {list(logits.shape)}" if isinstance(logits, Tensor) else "no 'logits'"
             raise ValueError(
-                f"{self.name} compares logits, but the model's forward gives {type(output).__name__} without "
-                "any. Let it return a mapping with 'logits': leave out losses that are fused with the head (such as "
-                "use_liger_kernel=True) and return_dict=False, or replay by labels alone, without this method."
-            )
-        if logits.dim() == 1:
-            raise ValueError(
-                f"{self.name} compares a vector of logits for each sample, but the model gives 'logits' of shape "
-                f"{list(logits.shape)}. Let its forward return [num_samples, num_outputs], such as "
-                "logits.unsqueeze(-1)."
-            )
-        if len(logits) != num_samples:
-            raise ValueError(
-                f"{self.name} needs logits for each sample, but the model gives {len(logits)} rows of "
-                f"{num_samples} samples. Use a data_collator that pads samples instead of packing them into one row."
+                f"{self.name} compares logits, but the model's forward gives {found} for {num_samples} samples, not "
+                "[num_samples, ...]. Let it return a mapping with 'logits': without losses fused with the head "
+                "(use_liger_kernel=True) and return_dict=False; logits.unsqueeze(-1) of a single output; and use a "
+                "data_collator that pads samples instead of packing them into one row."
             )
         return logits
 

@@ -1,7 +1,6 @@
 """Least recently replayed entries first."""
 
 from collections.abc import Mapping
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,8 @@ class LeastRecent(Retrieval):
     Entries form a line. Drawing or replacing an entry leaves a gap and moves it to the end; the line has room for twice
     the capacity and is compacted when full, so that an entry costs O(1) on average, and 16 bytes per slot.
     """
+
+    _remembered = ("_position",)
 
     def start(self, capacity: int, key: int) -> None:
         """Begins with an empty buffer; see `Retrieval.start`."""
@@ -86,7 +87,7 @@ class LeastRecent(Retrieval):
     def state_dict(self) -> dict[str, Any]:
         """Gives the line; see `Retrieval.state_dict`."""
         line = self._line[self._head : self._tail]
-        return {"position": self._position, "line": line[line != _GONE]}
+        return {**super().state_dict(), "line": line[line != _GONE]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up the line; see `Retrieval.load_state_dict`."""
@@ -97,6 +98,5 @@ class LeastRecent(Retrieval):
                 f"{self.name} has room for {self._capacity} entries, but the saved state is of a larger buffer, with "
                 f"{len(line)}; give the capacity that it was saved with."
             )
-        self._position = index(state["position"])
         self._places.fill(_GONE)
         self._stand(line)

@@ -5,21 +5,18 @@ import copy
 from mixer.utils.registry import as_rule
 from replay.selection.base import Offers, Selection
 from replay.selection.class_balanced import ClassBalanced
-from replay.selection.gradient_diversity import GradientDiversity
 from replay.selection.herding import Herding
 from replay.selection.k_center import KCenter
 from replay.selection.loss_aware import LossAware
 from replay.selection.reservoir import Reservoir
 from replay.selection.ring import Ring
 from replay.selection.shared.exemplars import Exemplars
-from replay.selection.surprise import Surprise
 
-_SELECTIONS = (Reservoir, Ring, ClassBalanced, Surprise, LossAware, GradientDiversity, Herding, KCenter)
+_SELECTIONS = (Reservoir, Ring, ClassBalanced, LossAware, Herding, KCenter)
 
 __all__ = [
     "ClassBalanced",
     "Exemplars",
-    "GradientDiversity",
     "Herding",
     "KCenter",
     "LossAware",
@@ -27,7 +24,6 @@ __all__ = [
     "Reservoir",
     "Ring",
     "Selection",
-    "Surprise",
     "as_selection",
     "selection_classes",
 ]

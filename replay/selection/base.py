@@ -1,7 +1,7 @@
 """The interface of a selection: which samples a buffer keeps, and in which slots."""
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -25,8 +25,6 @@ class Offers:
         tasks: int64 `[count]`: the task (source) of each; `None` unless the selection needs `"task"`.
         labels: int64 `[count]`: the class of each; `None` unless the selection needs `"label"`.
         losses: `[count]`: mean loss per item of each; `None` unless the selection needs `"loss"`.
-        scores: `[count]`: the largest cosine of each gradient with those of randomly drawn entries, in [-1, 1];
-            `None` unless the selection needs `"gradient"`.
         features: float32 or float64 `[count, num_features]`; `None` unless the selection needs `"features"`.
         held: int64 `[count]`: the slot of each that the buffer holds already, -1 for others; `None` unless the
             selection sets `follows_repeats`, without which such samples are not offered.
@@ -37,13 +35,12 @@ class Offers:
     tasks: Int64Array | None = None
     labels: Int64Array | None = None
     losses: FloatArray | None = None
-    scores: FloatArray | None = None
     features: NDArray[Any] | None = None
     held: Int64Array | None = None
 
     def part(self, numbers: NDArray[Any]) -> "Offers":
         """Returns a part of the samples, by int `[num_taken]` or bool `[count]`."""
-        names = ("tasks", "labels", "losses", "scores", "features", "held")
+        names = ("tasks", "labels", "losses", "features", "held")
         columns = {name: getattr(self, name) for name in names}
         taken = {name: None if column is None else column[numbers] for name, column in columns.items()}
         return Offers(len(np.arange(self.count)[numbers]), self.first, **taken)
@@ -69,12 +66,11 @@ class Selection(HasState, ABC):
     of saved counters. The cost per offered sample grows at most logarithmically with the capacity, and not with the
     number of tasks.
 
-    A subclass lists in `needs` the columns it requires: `"task"`, `"label"`, `"loss"`, `"gradient"` and `"features"`.
+    A subclass lists in `needs` the columns it requires: `"task"`, `"label"`, `"loss"` and `"features"`.
     It sets `is_by_task` if it chooses among all samples of a task at once, at the end of the task, `follows_losses`
     if it wants the losses of replayed entries, `counts_rows` if a row that comes again, in a second epoch, must not
     count again even if it is no longer held, and `follows_repeats` if it is told of rows that are held already, which
-    it leaves out (-1) unless an offer before in the same call took their slot. `options` names the entries of its state
-    that must be equal on loading.
+    it leaves out (-1) unless an offer before in the same call took their slot.
     """
 
     needs: frozenset[str] = frozenset()
@@ -82,7 +78,6 @@ class Selection(HasState, ABC):
     follows_losses: bool = False
     counts_rows: bool = False
     follows_repeats: bool = False
-    options: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -144,31 +139,13 @@ class Selection(HasState, ABC):
     def remove(self, slot: int) -> None:
         """Removes the entry in a slot; the entry in the last occupied slot moves into it."""
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of `choose`: JSON-safe values and numpy arrays, by name, not nested.
 
-        A subclass adds its own to `"capacity"` and the `options`.
+        It has the attributes that `_remembered` names; a subclass may add to it. `load_state_dict` is called after
+        `start`, on a selection of the same capacity and the same public attributes.
         """
-        return {"capacity": self._capacity, **{option: getattr(self, option) for option in self.options}}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads a saved state, after `start`.
-
-        Args:
-            state: A state from `state_dict`.
-
-        Raises:
-            ValueError: If it is the state of another selection, or of another capacity or options.
-        """
-        super().load_state_dict(state)
-        own = self.state_dict()
-        for option in ("capacity", *self.options):
-            if state[option] != own[option]:
-                raise ValueError(
-                    f"{self.name} has {option} {own[option]!r}, but the saved state is of one with {state[option]!r}; "
-                    "build the buffer as it was when it was saved."
-                )
+        return {name.lstrip("_"): copy.copy(getattr(self, name)) for name in self._remembered_names()}
 
 
 def checked_choice(selection: Selection, offers: Offers, size: int, capacity: int) -> Int64Array:

@@ -1,8 +1,5 @@
 """Equal numbers of entries per class, and a uniform sample within each class."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
@@ -28,6 +25,7 @@ class ClassBalanced(GroupedSlots):
     needs = frozenset({"label"})
     counts_rows = True
     column = "slots"
+    _remembered = ("_num_seen", "_was_largest")
     _slots: Buckets
 
     def start(self, capacity: int, key: int) -> None:
@@ -81,17 +79,3 @@ class ClassBalanced(GroupedSlots):
             for tie in range(self._groups.num_largest):  # others may be larger once the room is filled again
                 self._was_largest[self._groups.pick_largest(tie)] = True
         super().remove(slot)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Gives classes and the slots of each; see `Selection.state_dict`."""
-        own = {
-            "num_seen": np.array(self._num_seen, dtype=np.int64),
-            "was_largest": np.array(self._was_largest, dtype=bool),
-        }
-        return {**super().state_dict(), **own}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up classes and slots; see `Selection.load_state_dict`."""
-        super().load_state_dict(state)
-        self._num_seen = np.asarray(state["num_seen"]).tolist()
-        self._was_largest = np.asarray(state["was_largest"]).tolist()

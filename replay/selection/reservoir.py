@@ -1,9 +1,5 @@
 """A uniform sample of all offered samples."""
 
-from collections.abc import Mapping
-from operator import index
-from typing import Any
-
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
@@ -24,6 +20,7 @@ class Reservoir(Selection):
     """
 
     counts_rows = True
+    _remembered = ("_size",)
 
     def start(self, capacity: int, key: int) -> None:
         """Begins with an empty buffer; see `Selection.start`."""
@@ -43,12 +40,3 @@ class Reservoir(Selection):
     def remove(self, slot: int) -> None:
         """Forgets an entry; see `Selection.remove`."""
         self._size -= 1
-
-    def state_dict(self) -> dict[str, Any]:
-        """Gives the number of entries; see `Selection.state_dict`."""
-        return {**super().state_dict(), "size": self._size}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the number of entries; see `Selection.load_state_dict`."""
-        super().load_state_dict(state)
-        self._size = index(state["size"])  # no text

@@ -1,7 +1,7 @@
 """The newest samples of each task and class."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -27,7 +27,6 @@ class Ring(GroupedSlots):
         ValueError: If an argument is outside its range; while training, if the capacity is too small for the groups.
     """
 
-    options = ("slots_per_group", "by")
     column = "queues"
     follows_repeats = True
     _slots: Queues
@@ -90,7 +89,3 @@ class Ring(GroupedSlots):
         if own and own >= self._groups.largest - 1:
             return group
         return self._groups.pick_largest(0)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Gives the groups and their queues; see `Selection.state_dict`."""
-        return {**super().state_dict(), "by": "+".join(self.by)}

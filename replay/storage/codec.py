@@ -96,30 +96,18 @@ class NodeReader:
     def read_dict(self, nodes: Sequence[Any]) -> dict[Any, Any]:
         """Reads keys and values, in turn."""
         items = [self.read(node) for node in nodes]
-        if len(items) % 2:
-            raise ValueError("a key without a value")
         return dict(zip(items[::2], items[1::2], strict=True))
 
-    def take_array(self, shape: Any, bytes_each: int, num_bytes: int) -> bytearray:
-        """Returns a copy of the next bytes, after a check that an array of this shape has as many."""
-        is_shape = all(type(length) is int and length >= 0 for length in shape)
-        if not is_shape or math.prod(shape) * bytes_each != num_bytes:
-            raise ValueError(f"{num_bytes} bytes are no array of shape {shape} with {bytes_each} bytes each")
-        return bytearray(self.take(num_bytes))
-
     def read_array(self, name: str, shape: Any, num_bytes: int) -> NDArray[Any]:
-        """Reads a numpy array."""
-        dtype = np.dtype(name)
-        if dtype.hasobject:  # its bytes would be taken for addresses in memory
-            raise ValueError(f"{name!r} is no type of an array that is written")
-        return np.ndarray(shape, dtype=dtype, buffer=self.take_array(shape, dtype.itemsize, num_bytes))
+        """Reads a numpy array; numpy refuses objects, whose bytes would be addresses in memory, and wrong shapes."""
+        content = bytearray(self.take(num_bytes))
+        return (np.frombuffer(content, name) if content else np.empty(0, name)).reshape(shape)
 
     def read_tensor(self, name: str, shape: Any, num_bytes: int) -> torch.Tensor:
         """Reads a torch tensor."""
-        dtype = _TORCH_DTYPES[name]
-        content = self.take_array(shape, dtype.itemsize, num_bytes)
+        content, dtype = bytearray(self.take(num_bytes)), _TORCH_DTYPES[name]
         if not content:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(0, dtype=dtype).reshape(shape)
         return torch.frombuffer(content, dtype=torch.uint8).view(dtype).reshape(shape)
 
 

@@ -1,54 +1,60 @@
 """Rows on disk: constant memory, and crash-safe files."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import index
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.files import other_version, read_json, write_json
+from mixer.utils.files import other_version, read_json, sync_to_disk, write_json, writing
 from mixer.utils.validation import refusing_damage
-from replay.storage.row_file import RowFile, whole_file, write_rows
-from replay.storage.rows import Rows, check_are_there
-from replay.storage.segments import SEGMENTS, Segment, SegmentFiles, neighbourhood
+from replay.storage.row_file import TEMPORARY_SUFFIX, RowFile, link_or_copy, saved_rows, write_rows
+from replay.storage.rows import Rows
 
-_MANIFEST, _LIVE, _PENDING = "rows.json", "live.int64", "pending.arrow"
-_FORMAT = 2
+_MANIFEST, _PENDING, _SEGMENTS = "rows.json", "pending.arrow", "rows-*.arrow"
+_FORMAT = 3
 ROWS_PER_SEGMENT = 65_536
 _BYTES_PER_SEGMENT = 16 * 2**20
+_MOST_OPEN = 256
 
 
-def read_manifest(folder: Path) -> tuple[tuple[int, int, int], list[Segment], dict[int, bytes]]:
-    """Reads the manifest of a checkpoint.
+@dataclass(eq=False)
+class Segment:
+    """Rows that lie in one file, as every rank knows them without looking into it.
 
-    Returns:
-        The numbers of the next row and of the first pending one, and the size of the pending ones; the segments; and
-        the pending rows.
-
-    Raises:
-        ValueError: If a file is missing or torn; it is named.
+    Args:
+        first: The first number that it covers; it ends where the next segment begins.
+        num_rows: Number of rows in its file.
+        live: `[num_live]`: numbers of the rows that were not dropped, ascending.
+        held: Rows that are not known to be in a file yet.
     """
-    path = folder / _MANIFEST
-    content = read_json(path)
-    if content.get("format") not in (1, _FORMAT):
-        raise ValueError(f"{other_version(str(path), content.get('format'), _FORMAT)}.")
-    with refusing_damage(f"{path}"):
-        for name, size in content["files"].items():
-            if not (folder / name).is_file():
-                raise ValueError(f"{folder / name} is missing. Load an earlier checkpoint.")
-            found = (folder / name).stat().st_size
-            if found != size:
-                reason = f"it has {found} bytes instead of {size}"
-                raise ValueError(f"{folder / name} is torn: {reason}. Load an earlier checkpoint.")
-        live = np.fromfile(folder / _LIVE, dtype="<i8").astype(np.int64)
-        ends = np.cumsum([row[4] for row in content["segments"]], dtype=np.int64)
-        parts = zip(content["segments"], np.split(live, ends), strict=False)  # nothing is behind the last end
-        segments = [Segment(first, last, rows, size, part) for (first, last, rows, size, _), part in parts]
-        file = RowFile(folder / _PENDING)
-        pending = {number: bytes(file.read(index)) for index, number in enumerate(file.numbers.tolist())}
-        return (content["next_number"], content["first_pending"], content["pending_bytes"]), segments, pending
+
+    first: int
+    num_rows: int
+    live: Int64Array
+    held: dict[int, bytes] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of its file: a segment only ever loses rows, so that no two contents share a name."""
+        return f"rows-{self.first:012d}-{self.num_rows}.arrow"
+
+    def has(self, number: int) -> bool:
+        """Whether a row is one of the live ones."""
+        place = int(self.live.searchsorted(number))
+        return place < len(self.live) and int(self.live[place]) == number
+
+    def drop(self, numbers: Int64Array) -> None:
+        """Drops rows, int64 `[count]`, ascending and distinct; those of other segments are ignored."""
+        first, last = np.searchsorted(numbers, self.first), np.searchsorted(numbers, self.live[-1], side="right")
+        self.live = np.setdiff1d(self.live, numbers[first:last], assume_unique=True)
+        for number in numbers[first:last].tolist():
+            self.held.pop(number, None)
 
 
 class DiskRows(Rows):
@@ -58,6 +64,10 @@ class DiskRows(Rows):
     follow from the sequence of calls alone, so ranks that make the same calls know the same files. A row is written
     about once, and copied a bounded number of times per dropped row.
 
+    Ranks know of the same segments but are not at the same place at the same time. Who does not write may look for a
+    file that is not written yet, and takes the row from the one that it will replace; it may also look for one that was
+    just replaced, so that those stay a while.
+
     Args:
         folder: Folder of the files during the run; empty, unless a checkpoint is loaded next.
         is_writer: Whether this rank writes; other ranks read its files, and hold rows in memory until the files appear.
@@ -65,16 +75,23 @@ class DiskRows(Rows):
     """
 
     def __init__(self, folder: Path | str, is_writer: bool = True, rows_per_segment: int = ROWS_PER_SEGMENT):
-        self._files = SegmentFiles(Path(folder), is_writer)
-        self._holds_earlier_run = is_writer and any(self._files.folder.glob(SEGMENTS))
-        self._rows_per_segment = rows_per_segment
-        self.segments: list[Segment] = []
+        self._folder, self._is_writer, self._rows_per_segment = Path(folder), is_writer, rows_per_segment
+        self._segments: list[Segment] = []
         # Rows since the last full segment: the number of the first, their size with those that were dropped, and those
         # that were not. A segment's end depends on nothing else, so that saving does not move it.
-        self._first_pending, self._pending_bytes = 0, 0
+        self._first_pending = self._pending_bytes = 0
         self._pending: dict[int, bytes] = {}
+        self._checkpoint: Path | None = None
+        self.opened = lru_cache(_MOST_OPEN)(RowFile)
+        # Files that were replaced, of late and before that.
+        self._replaced: list[Path] = []
+        self._doomed: list[Path] = []
+        if is_writer:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._remove(self._folder.glob(f"{_SEGMENTS}.*{TEMPORARY_SUFFIX}"))
+        self._holds_earlier_run = is_writer and any(self._folder.glob(_SEGMENTS))
 
-    def add(self, contents: Sequence[bytes]) -> None:
+    def add(self, contents: Iterable[bytes]) -> None:
         """See the base class.
 
         Raises:
@@ -90,15 +107,15 @@ class DiskRows(Rows):
             if is_full or self._pending_bytes >= _BYTES_PER_SEGMENT:
                 self._seal()
         if self._first_pending != first_pending:
-            self._files.settle(self.segments)
+            self._settle()
 
     def content(self, number: int) -> Any:
         """See the base class."""
         if number >= self._first_pending:
             return self._pending.get(number)
-        index = self._index_of(number)
-        is_live = index >= 0 and self.segments[index].has(number)
-        return self._files.read(self.segments[index], number) if is_live else None
+        place = self._place_of(number)
+        is_live = place >= 0 and self._segments[place].has(number)
+        return self._read(self._segments[place], number) if is_live else None
 
     def drop(self, numbers: Int64Array) -> None:
         """See the base class."""
@@ -107,79 +124,130 @@ class DiskRows(Rows):
     def erase(self, numbers: Int64Array) -> None:
         """See the base class; checkpoints that have the rows keep them."""
         self._let_go(numbers, least_live=1.0)
-        self._files.remove_replaced()
+        self._remove(self._doomed + self._replaced)
+        self._doomed, self._replaced = [], []
+        if self._is_writer:
+            sync_to_disk(self._folder)
 
     def save(self, folder: Path) -> None:
         """See the base class; files of segments are linked, so that little is written."""
         self._refuse_earlier_run()
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _MANIFEST).unlink(missing_ok=True)  # the content of the folder is not valid until one is written
-        self._files.link_to(folder, self.segments)
-        with whole_file(folder / _LIVE) as file:
-            for segment in self.segments:
-                file.write(segment.live.astype("<i8").tobytes())
+        self._link(self._folder, folder)
         write_rows(folder / _PENDING, self._pending.items())
-        names = [_LIVE, _PENDING, *(segment.name for segment in self.segments)]
-        content = {
-            "format": _FORMAT,
-            "next_number": self.next_number,
-            "first_pending": self._first_pending,
-            "pending_bytes": self._pending_bytes,
-            "segments": [[one.first, one.last, one.num_rows, one.num_bytes, len(one.live)] for one in self.segments],
-            "files": {name: (folder / name).stat().st_size for name in names},
-        }
+        counters = {"next_number": self.next_number, "first_pending": self._first_pending}
+        segments = [[segment.first, segment.num_rows] for segment in self._segments]
+        content = {"format": _FORMAT, **counters, "pending_bytes": self._pending_bytes, "segments": segments}
         write_json(folder / _MANIFEST, content, sealed=True)
 
-    def load(self, folder: Path, wanted: Int64Array | Sequence[int] = ()) -> None:
+    def load(self, folder: Path, wanted: Iterable[int]) -> None:
         """See the base class; files in the working folder that came after the checkpoint are removed."""
-        counters, segments, pending = read_manifest(folder)
-        there = [*(segment.live for segment in segments), np.fromiter(pending, np.int64)]
-        check_are_there(wanted, np.concatenate(there, dtype=np.int64), folder)
-        self._files.take_from(folder, segments)
-        self.next_number, self._first_pending, self._pending_bytes = counters
-        self.segments, self._pending = segments, pending
-        self._holds_earlier_run = False
+        path, numbers = folder / _MANIFEST, np.unique(np.fromiter(wanted, np.int64))
+        content = read_json(path)
+        if content.get("format") != _FORMAT:
+            raise ValueError(f"{other_version(str(path), content.get('format'), _FORMAT)}.")
+        with refusing_damage(f"{path}"):
+            counters = (index(content[name]) for name in ("next_number", "first_pending", "pending_bytes"))
+            next_number, first_pending, pending_bytes = counters  # no texts
+            table = [(index(first), index(num_rows)) for first, num_rows in content["segments"]]
+            parts = np.split(numbers, np.searchsorted(numbers, [*(first for first, _ in table), first_pending]))
+            segments = [Segment(first, size, live) for (first, size), live in zip(table, parts[1:], strict=False)]
+        pending = saved_rows(folder / _PENDING, np.concatenate([parts[0], parts[-1]]))
+        for segment in segments:
+            saved_rows(folder / segment.name, segment.live)
+        self.next_number, self._first_pending, self._pending_bytes = next_number, first_pending, pending_bytes
+        self._segments, self._pending = segments, pending.read_all(parts[-1])
+        self._doomed, self._replaced, self._holds_earlier_run = [], [], False
+        self.opened.cache_clear()
+        if self._is_writer:
+            self._link(folder, self._folder)
+        else:  # who does not write reads there what is not here yet
+            self._checkpoint = folder
+
+    # ---- Segments ----
 
     def _seal(self) -> None:
-        live = np.fromiter(self._pending, dtype=np.int64, count=len(self._pending))
-        num_rows, last = self.next_number - self._first_pending, self.next_number - 1
-        segment = Segment(self._first_pending, last, num_rows, self._pending_bytes, live, self._pending)
-        self.segments.append(segment)
+        first, live = self._first_pending, np.fromiter(self._pending, np.int64)
+        self._segments.append(Segment(first, self.next_number - first, live, self._pending))
         self._first_pending, self._pending_bytes, self._pending = self.next_number, 0, {}
-        self._rewrite(len(self.segments) - 1)
-
-    def _rewrite(self, index: int) -> None:
-        around = neighbourhood(self.segments, index, self._rows_per_segment, _BYTES_PER_SEGMENT)
-        parts = self.segments[around]
-        live = np.concatenate([part.live for part in parts])
-        num_bytes = sum(part.num_live_bytes for part in parts)
-        held = {number: row for part in parts for number, row in part.held.items()}
-        merged = Segment(parts[0].first, parts[-1].last, len(live), num_bytes, live, held)
-        self._files.replace(parts, merged)
-        self.segments[around] = [merged] if len(merged.live) else []
+        self._rewrite(len(self._segments) - 1)
 
     def _let_go(self, numbers: Int64Array, least_live: float) -> None:
         """Drops rows, int64 `[count]`, and rewrites their segments where a smaller part than `least_live` is left."""
         gone = np.unique(self.check(numbers))
-        for number in gone[np.searchsorted(gone, self._first_pending) :].tolist():
+        for number in gone[gone >= self._first_pending].tolist():
             self._pending.pop(number, None)
-        touched = {self._index_of(number) for number in gone.tolist() if number < self._first_pending} - {-1}
-        segments = [self.segments[index] for index in sorted(touched)]
-        for segment in segments:
+        touched = {self._place_of(number) for number in gone[gone < self._first_pending].tolist()} - {-1}
+        for place in sorted(touched, reverse=True):
+            segment = self._segments[place]
             segment.drop(gone)
-        for segment in segments:
-            index = self._index_of(segment.first)
-            is_here = index >= 0 and self.segments[index] is segment  # a neighbour may have been merged with it
-            if is_here and len(segment.live) < least_live * segment.num_rows:
-                self._rewrite(index)
+            if len(segment.live) < least_live * segment.num_rows:
+                self._rewrite(place)
 
-    def _index_of(self, number: int) -> int:
+    def _rewrite(self, place: int) -> None:
+        """Writes the live rows of a segment, if this rank writes; the file that it had goes in a while."""
+        old = self._segments[place]
+        new = Segment(old.first, len(old.live), old.live, old.held)
+        if self._is_writer:
+            if new.num_rows:
+                write_rows(self._folder / new.name, ((number, self._read(old, number)) for number in old.live.tolist()))
+                new.held = {}
+            self._replaced += [self._folder / old.name] if old.name != new.name else []
+        self._segments[place : place + 1] = [new] if new.num_rows else []
+
+    def _place_of(self, number: int) -> int:
         """Finds the segment that covers a number; -1 if none can."""
-        return bisect_right(self.segments, number, key=lambda segment: segment.first) - 1
+        return bisect_right(self._segments, number, key=lambda segment: segment.first) - 1
+
+    # ---- Files ----
+
+    def _read(self, segment: Segment, number: int) -> Any:
+        """Returns a buffer of the bytes of a live row."""
+        if number in segment.held:
+            return segment.held[number]
+        for path in self._places(segment):
+            try:
+                row = self.opened(path).find(number)
+            except FileNotFoundError:
+                continue
+            if row is not None:
+                return row
+        raise ValueError(
+            f"No file in {self._folder} holds row {number}, which should be in {segment.name}. All ranks that do not "
+            "write need to see the folder of one that does; leave its files alone during a run."
+        )
+
+    def _places(self, segment: Segment) -> Iterator[Path]:
+        yield self._folder / segment.name
+        if not self._is_writer:
+            for folder in filter(None, (self._folder, self._checkpoint, self._folder)):
+                yield from folder.glob(f"rows-{segment.first:012d}-*.arrow")
+
+    def _settle(self) -> None:
+        """Removes files that were replaced a while ago, and lets go of rows that have come to be in a file since."""
+        self._remove(self._doomed)
+        self._doomed, self._replaced = self._replaced, []
+        for segment in self._segments:
+            if segment.held and (self._folder / segment.name).is_file():
+                segment.held = {}
+
+    def _link(self, source: Path, target: Path) -> None:
+        """Gives the files of all segments a second name in another folder, in place of any that are there."""
+        self._remove(target.glob(_SEGMENTS))
+        for segment in self._segments:
+            link_or_copy(source / segment.name, target / segment.name)
+        sync_to_disk(target)
+
+    def _remove(self, paths: Iterable[Path]) -> None:
+        for path in list(paths):
+            with writing(path):
+                path.unlink(missing_ok=True)
+        self.opened.cache_clear()  # or the disk would keep what is gone
 
     def _refuse_earlier_run(self) -> None:
         if self._holds_earlier_run:
             raise ValueError(
-                f"The folder {self._files.folder} holds rows of an earlier run. Give an empty folder, or load a "
-                "checkpoint of that run before adding rows."
+                f"The folder {self._folder} holds rows of an earlier run. Give an empty folder, or load a checkpoint "
+                "of that run before adding rows."
             )

@@ -22,9 +22,8 @@ TEMPORARY_SUFFIX = ".tmp"
 
 _ROWS_PER_BATCH = 1024
 _NEXT_NUMBER = b"next_number"
-# Format 1:
-_WITHOUT_DIGEST = pa.schema([pa.field("number", pa.int64(), False), pa.field("row", pa.large_binary(), False)])
-_SCHEMA = _WITHOUT_DIGEST.append(pa.field("digest", pa.uint32(), False))
+_KINDS = {"number": pa.int64(), "row": pa.large_binary(), "digest": pa.uint32()}
+_SCHEMA = pa.schema([pa.field(name, kind, nullable=False) for name, kind in _KINDS.items()])
 
 
 class RowFile:
@@ -45,11 +44,10 @@ class RowFile:
             if isinstance(error, OSError) and error.errno is not None:  # a system error, not a damaged file
                 raise
             raise ValueError(f"{path} is torn ({error}). Load an earlier checkpoint.") from error
-        if not (table.schema.equals(_SCHEMA) or table.schema.equals(_WITHOUT_DIGEST)):
+        if not table.schema.equals(_SCHEMA):
             raise ValueError(f"{path} has the columns {table.schema.names} instead of rows of a buffer.")
         self._numbers = [batch.to_numpy() for batch in table.column("number").chunks]  # in the file, not in memory
-        self._path, self._rows = path, table.column("row")
-        self._digests = table.column("digest") if "digest" in table.schema.names else None
+        self._path, self._rows, self._digests = path, table.column("row"), table.column("digest")
         are_full = all(len(numbers) == _ROWS_PER_BATCH for numbers in self._numbers[:-1])
         if table.column("row").null_count or not are_full or not (np.diff(self.numbers, prepend=-1) > 0).all():
             raise ValueError(f"{path} is torn (its rows are not in their order). Load an earlier checkpoint.")
@@ -59,29 +57,38 @@ class RowFile:
         """int64 `[count]`: the rows' numbers, ascending."""
         return np.concatenate([np.empty(0, dtype=np.int64), *self._numbers])
 
-    def read(self, index: int) -> Any:
-        """Returns the bytes of the row at a place in `numbers`, as a buffer that keeps the file open.
+    def find(self, number: int) -> Any | None:
+        """Returns the bytes of the row with a number, as a buffer that keeps the file open, or `None`.
 
         Raises:
             ValueError: If they are not those that were written under this number.
         """
+        batch = bisect_right(self._numbers, number, key=lambda numbers: int(numbers[0])) - 1
+        place = int(np.searchsorted(self._numbers[batch], number)) if batch >= 0 else 0
+        if batch < 0 or place == len(self._numbers[batch]) or self._numbers[batch][place] != number:
+            return None
+        index = batch * _ROWS_PER_BATCH + place
         row = self._rows[index].as_buffer()
-        batch, place = divmod(index, _ROWS_PER_BATCH)
-        number = int(self._numbers[batch][place])
-        if self._digests is not None and self._digests[index].as_py() != _digest(number, row):
+        if self._digests[index].as_py() != _digest(number, row):
             reason = f"row {number} is not what was written"
             raise ValueError(f"{self._path} is damaged: {reason}. Load an earlier checkpoint.")
         return row
 
-    def find(self, number: int) -> Any | None:
-        """Returns the bytes of the row with a number, as a buffer that keeps the file open, or `None`."""
-        batch = bisect_right(self._numbers, number, key=lambda numbers: int(numbers[0])) - 1
-        if batch < 0:
-            return None
-        numbers = self._numbers[batch]
-        index = int(np.searchsorted(numbers, number))
-        is_here = index < len(numbers) and numbers[index] == number
-        return self.read(batch * _ROWS_PER_BATCH + index) if is_here else None
+    def read_all(self, numbers: Int64Array) -> dict[int, bytes]:
+        """Returns the bytes of rows that are there, int64 `[count]`, by their numbers."""
+        return {number: bytes(self.find(number) or b"") for number in numbers.tolist()}
+
+
+def saved_rows(path: Path, wanted: Int64Array) -> RowFile:
+    """Opens a file of a checkpoint; raises a `ValueError` that names it if it is missing, torn, or lacks a row."""
+    try:
+        file = RowFile(path)
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing. Load an earlier checkpoint.") from None
+    missing = np.setdiff1d(wanted, file.numbers)
+    if len(missing):
+        raise ValueError(f"{path} lacks row {missing[0]}, which an entry refers to. Load an earlier checkpoint.")
+    return file
 
 
 def _digest(number: int, row: Any) -> int:

@@ -1,7 +1,7 @@
 """Rows of a buffer by number: the interface, and rows in memory."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from mixer.utils.arrays import Int64Array
 from replay.storage.codec import Row, decode, encode
-from replay.storage.row_file import RowFile, write_rows
+from replay.storage.row_file import saved_rows, write_rows
 
 _FILE = "rows.arrow"
 
@@ -57,7 +57,7 @@ class Rows(ABC):
         return rows
 
     @abstractmethod
-    def add(self, contents: Sequence[bytes]) -> None:
+    def add(self, contents: Iterable[bytes]) -> None:
         """Adds encoded rows, and counts `next_number` on."""
 
     @abstractmethod
@@ -77,12 +77,12 @@ class Rows(ABC):
         """Writes all remaining rows into the folder of a checkpoint; one rank has to call it."""
 
     @abstractmethod
-    def load(self, folder: Path, wanted: Int64Array | Sequence[int] = ()) -> None:
+    def load(self, folder: Path, wanted: Iterable[int]) -> None:
         """Loads saved rows in place of the present ones, on every rank.
 
         Args:
             folder: The folder that `save` wrote.
-            wanted: int64 `[count]`: numbers of rows that have to be there.
+            wanted: Numbers of the rows; others count as dropped.
 
         Raises:
             ValueError: If a file is damaged, or a wanted row is not there. The present rows stay then.
@@ -95,10 +95,11 @@ class MemoryRows(Rows):
     def __init__(self) -> None:
         self._rows: dict[int, bytes] = {}
 
-    def add(self, contents: Sequence[bytes]) -> None:
+    def add(self, contents: Iterable[bytes]) -> None:
         """See the base class."""
-        self._rows.update(enumerate(contents, start=self.next_number))
-        self.next_number += len(contents)
+        for content in contents:
+            self._rows[self.next_number] = content
+            self.next_number += 1
 
     def content(self, number: int) -> Any:
         """See the base class."""
@@ -114,23 +115,12 @@ class MemoryRows(Rows):
         folder.mkdir(parents=True, exist_ok=True)
         write_rows(folder / _FILE, self._rows.items(), self.next_number)
 
-    def load(self, folder: Path, wanted: Int64Array | Sequence[int] = ()) -> None:
+    def load(self, folder: Path, wanted: Iterable[int]) -> None:
         """See the base class."""
-        path = folder / _FILE
-        try:
-            file = RowFile(path)
-        except FileNotFoundError:
-            raise ValueError(f"{path} is missing. Load a checkpoint whose rows were kept in memory.") from None
+        path, numbers = folder / _FILE, np.unique(np.fromiter(wanted, np.int64))
+        file = saved_rows(path, numbers)
         if file.numbers.max(initial=-1) >= file.next_number:
             reason = f"it has rows beyond its next number, {file.next_number}"
             raise ValueError(f"{path} is torn ({reason}). Load an earlier checkpoint.")
-        check_are_there(wanted, file.numbers, path)
-        self._rows = {number: bytes(file.read(index)) for index, number in enumerate(file.numbers.tolist())}
+        self._rows = file.read_all(numbers)
         self.next_number = file.next_number
-
-
-def check_are_there(wanted: Int64Array | Sequence[int], there: Int64Array, where: Path) -> None:
-    """Raises a `ValueError` that names the file or folder if it lacks a row that is wanted; int64 `[count]` each."""
-    missing = np.setdiff1d(wanted, there)
-    if len(missing):
-        raise ValueError(f"{where} lacks row {missing[0]}, which an entry refers to. Load an earlier checkpoint.")

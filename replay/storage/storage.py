@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from mixer.utils.registry import as_rule
 from replay.storage.disk_rows import ROWS_PER_SEGMENT, DiskRows
 from replay.storage.rows import MemoryRows, Rows
 
@@ -72,23 +73,13 @@ class OnDisk(Storage):
         return DiskRows(self.folder, is_writer, self.rows_per_segment)
 
 
-_BY_NAME: dict[str, type[References] | type[InMemory]] = {"references": References, "memory": InMemory}
-
-
 def as_storage(value: Storage | str) -> Storage:
-    """Converts a user's choice.
-
-    Args:
-        value: A `Storage`, or `"references"` or `"memory"`.
+    """Converts a user's choice, a `Storage`, `"references"` or `"memory"`.
 
     Raises:
-        ValueError: If the name is unknown.
+        ValueError: If the name is unknown, or that of `OnDisk`, which needs a folder.
         TypeError: If it is anything else.
     """
-    if isinstance(value, Storage):
-        return value
-    if isinstance(value, str) and value in _BY_NAME:
-        return _BY_NAME[value]()
-    choices = f"{sorted(_BY_NAME)}, References(), InMemory() or OnDisk(folder)"
-    error = ValueError if isinstance(value, str) else TypeError
-    raise error(f"storage has to be one of {choices}, not {value!r}.")
+    by_name = {"references": References, "memory": InMemory, "disk": OnDisk}
+    storage: Storage = as_rule(value, Storage, by_name, "storage")
+    return storage

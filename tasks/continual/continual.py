@@ -68,8 +68,8 @@ class ContinualRun:
         memory: A buffer, which becomes the stream `"memory"`; `None` trains without a memory.
         second_draw: Name of a second stream that draws from the memory, for `DERPlusPlus(second=...)`; `None` for none.
         mixing: The replay policy, which goes on from task to task; `None` replays as many samples on top as there are
-            new ones, per draw, as in the published protocols. `ForgettingAware` and `ReplayBound` get a memory for
-            each task, of equal parts of the capacity, filled at the end of its task.
+            new ones, per draw, as in the published protocols. `ReplayBound` gets a memory for each task, of equal parts
+            of the capacity, filled at the end of its task.
         methods: Methods, such as `DER("memory")`: a function without arguments creates new ones for each task; those of
             a list last for all tasks and keep their state.
         batch_size: New samples per step over all ranks; `None` uses the training arguments.

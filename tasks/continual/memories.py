@@ -77,7 +77,7 @@ class TaskMemories:
         self._capacity = like.capacity // len(task_names)
         if not self._capacity:
             raise ValueError(f"memory has {like.capacity} places for {len(task_names)} tasks: one a task is the least.")
-        if needed := sorted(like.selection.needs & {"loss", "gradient"}):
+        if needed := sorted(like.selection.needs & {"loss"}):
             raise ValueError(
                 f"memory: the mixing policy needs a memory for each task, filled at the task's end, where "
                 f"selection={like.selection.name} has no {needed}. Use 'Reservoir', 'Ring' or 'Herding', or another "

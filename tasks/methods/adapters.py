@@ -5,15 +5,21 @@ from __future__ import annotations
 import copy
 import re
 import sys
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from torch import nn
 
 from mixer.utils.random_state import seeded
+from tasks.methods.shared import TaskMethod
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from peft import PeftModel
+
+    from mixer.trainer.method import RunContext, TaskContext
 
 _STARTS_AT_ZERO = (True, "gaussian")  # of `init_lora_weights`: B = 0, and the model below stays as it is
 
@@ -70,16 +76,39 @@ def adapter_of_task(model: PeftModel, number: int, seed: int) -> str:
     return name
 
 
-def check_adapter_per_task(model: nn.Module, asked_by: str) -> None:
-    """Refuses models that cannot have a LoRA adapter for each task, active together.
+class AdapterMethod(TaskMethod):
+    """A method that has a LoRA adapter for each task, of which `activate_all` makes all active together."""
 
-    Args:
-        model: The model.
-        asked_by: The method, for the error.
+    adds_parameters = True
+    takes_weights = True
+    _adapter: str | None = None  # of the present task
 
-    Raises:
-        ValueError: If they cannot.
-    """
+    def attach(self, run: RunContext) -> None:
+        """Refuses models that cannot have an adapter for each task; see `Method.attach`."""
+        super().attach(run)
+        self._adapter = None
+        _check_adapter_per_task(run.runs.model, self.name)
+
+    def begin_task(self, task: TaskContext, model: nn.Module) -> None:
+        """Adds the adapter of the task; see `Method.begin_task`."""
+        super().begin_task(task, model)
+        assert is_adapted(model), "it was checked"  # noqa: S101
+        self._adapter = adapter_of_task(model, task.number, self._run.seed)
+        self.activate_all(model, self._adapter)
+
+    def load(self, folder: Path, allow_inexact: bool = False) -> None:
+        """Makes all adapters active, of which the Trainer leaves one when it resumes; see `Method.load`."""
+        model = self._run.runs.model
+        if self._adapter is not None and is_adapted(model):
+            self.activate_all(model, self._adapter)
+
+    @abstractmethod
+    def activate_all(self, model: PeftModel, adapter: str) -> None:
+        """Makes all adapters active, and the parameters of the task's own trained."""
+
+
+def _check_adapter_per_task(model: nn.Module, asked_by: str) -> None:
+    """Raises a `ValueError` for models that cannot have a LoRA adapter for each task, active together."""
     if not is_adapted(model):
         raise ValueError(
             f"{asked_by}: model must have a LoRA adapter, got a {type(model).__name__}. Give get_peft_model(model, "

@@ -5,12 +5,12 @@ from torch import Tensor, nn
 
 from mixer.trainer.auxiliary_passes import AuxiliaryPasses
 from mixer.trainer.hooks import ForwardResult
-from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.trainer.method import RunContext, TaskContext
 from replay import ReplayBuffer
-from tasks.methods.shared import class_logits, require_task
+from tasks.methods.shared import TaskMethod, class_logits
 
 
-class ERACE(Method):
+class ERACE(TaskMethod):
     """Lets only the task's own classes compete for new samples, while all do for samples of a memory.
 
     Caccia et al. 2022, "New Insights on Reducing Abrupt Representation Change in Online Continual Learning",
@@ -29,6 +29,7 @@ class ERACE(Method):
     """
 
     adds_term = True
+    needs_classes = True
 
     def attach(self, run: RunContext) -> None:
         """Looks for a memory, and waits for a task; see `Method.attach`."""
@@ -38,22 +39,17 @@ class ERACE(Method):
                 "classes and earlier ones apart. Give one, such as memory=ReplayBuffer(1_000, 'ClassBalanced'), "
                 "without is_online=False."
             )
-        self._run = run
-        self._task: TaskContext | None = None
+        super().attach(run)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Takes note of the task's classes; see `Method.begin_task`."""
-        self._task, self._new = task, self._run.stream_id(task.name, self.name)
-        self._classes = list(task.classes or ())
+        super().begin_task(task, model)
+        self._new, self._classes = self._run.stream_id(task.name, self.name), list(task.classes or ())
         if task.scenario == "task":
             raise ValueError(
                 f"{self.name}: in a task-incremental sequence only the classes of a sample's own task compete anyway. "
                 "Leave it out, or say scenario='class'."
             )
-
-    def prepare(self, model: nn.Module) -> None:
-        """Refuses a run without tasks or classes; see `Method.prepare`."""
-        require_task(self, self._task, needs_classes=True)
 
     def term(self, trained: ForwardResult) -> Tensor | None:
         """Gives what the asymmetric loss differs by, this rank's part; see `Method.term`."""

@@ -1,27 +1,16 @@
 """Elastic weight consolidation: weights that earlier tasks need are held near their values."""
 
-from pathlib import Path
-
 import numpy as np
 import torch
 from torch import nn
 
 from mixer.loading.step import MicroBatch
-from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.trainer.method import RunContext, TaskContext
 from mixer.utils.ranges import check_count, check_range
-from tasks.methods.shared import (
-    Tensors,
-    WeightAnchor,
-    load_tensors,
-    outermost_mode,
-    require_task,
-    save_tensors,
-    trainable,
-    wide,
-)
+from tasks.methods.shared import Tensors, WeightMethod, outermost_mode, trainable, wide
 
 
-class OnlineEWC(Method):
+class OnlineEWC(WeightMethod):
     """Holds each weight near its value at the end of the last task, the more the earlier tasks' losses depend on it.
 
     Kirkpatrick et al. 2017, arXiv:1612.00796, equation 3, in the online form of Schwarz et al. 2018, "Progress &
@@ -40,30 +29,12 @@ class OnlineEWC(Method):
         ValueError: If a value is outside its range; at the start of training outside of a continual run.
     """
 
-    takes_gradients = True
-    lasts_for_all_tasks = True
-
     def __init__(self, strength: float = 100.0, decay: float = 1.0, samples: int = 1_000):
         check_range("strength", strength, 0.0, float("inf"), "10 to 1e6 are usual, and 0 holds nothing")
         check_range("decay", decay, 0.0, 1.0, "1 forgets no earlier task")
         check_count("samples", samples, 1, "a thousand are usual")
         self.strength, self.decay, self.samples = float(strength), float(decay), samples
-        self._anchor = WeightAnchor()
-
-    def attach(self, run: RunContext) -> None:
-        """Waits for a task; see `Method.attach`."""
-        self._run = run
-        self._task: TaskContext | None = None
-
-    def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Holds nothing yet in the first task; see `Method.begin_task`."""
-        self._task = task
-        if not task.number:
-            self._anchor = WeightAnchor()
-
-    def prepare(self, model: nn.Module) -> None:
-        """Refuses a run without tasks; see `Method.prepare`."""
-        require_task(self, self._task)
+        super().__init__()
 
     def end_backward(self, model: nn.Module) -> None:
         """Adds the gradient of the penalty; see `Method.end_backward`."""
@@ -76,15 +47,6 @@ class OnlineEWC(Method):
         positions = np.arange(run.rank, count, run.world_size) * len(task.dataset) // count
         own = run.runs.on_all_ranks(lambda: _squared_gradients(run, task, positions.tolist()))
         self._anchor.hold(model, {name: run.rank_sync.add_up(sums) / count for name, sums in own.items()}, self.decay)
-
-    def save(self, folder: Path) -> None:
-        """Writes the importances and the weights; see `Method.save`."""
-        save_tensors(folder, importances=self._anchor.importances, weights=self._anchor.weights)
-
-    def load(self, folder: Path, allow_inexact: bool = False) -> None:
-        """Reads them; see `Method.load`."""
-        if (state := load_tensors(folder, self._run.device)) is not None:
-            self._anchor.importances, self._anchor.weights = state.get("importances", {}), state.get("weights", {})
 
 
 def _squared_gradients(run: RunContext, task: TaskContext, positions: list[int]) -> Tensors:

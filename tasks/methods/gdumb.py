@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.trainer.method import TaskContext
 from mixer.utils.ranges import check_count
 from replay.selection import ClassBalanced
 from replay.selection.base import Offers
-from tasks.methods.shared import load_tensors, require_task, save_tensors
+from tasks.methods.shared import TaskMethod, load_tensors, save_tensors
 from tasks.sequences import joined, pick
 from tasks.sources.checks import require_labels
 from tasks.task import Task, TaskSequence
@@ -53,7 +53,7 @@ def gdumb(sequence: TaskSequence, capacity: int, seed: int = 0) -> TaskSequence:
     return TaskSequence(tuple(tasks), sequence.scenario)
 
 
-class FromScratch(Method):
+class FromScratch(TaskMethod):
     """Begins each task with the weights that the first one began with.
 
     The head must be whole, and the optimizer fresh for each task. Costs a copy of the model on the CPU.
@@ -63,28 +63,20 @@ class FromScratch(Method):
     """
 
     lasts_for_all_tasks = True
-    _task: TaskContext | None = None
 
     def __init__(self) -> None:
         self._first: dict[str, Tensor] = {}
 
-    def attach(self, run: RunContext) -> None:
-        """Waits for a task; see `Method.attach`."""
-        self._task = None
-
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Takes the model back; see `Method.begin_task`."""
-        self._task, state = task, model.state_dict()
+        super().begin_task(task, model)
+        state = model.state_dict()
         if not task.number:
             self._first = {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
         if grown := [name for name, tensor in state.items() if tensor.shape != self._first[name].shape]:
             raise ValueError(f"{self.name}: the model has grown since the first task, in {grown}. Say head='whole'.")
         with torch.no_grad():
             model.load_state_dict(self._first)
-
-    def prepare(self, model: nn.Module) -> None:
-        """Refuses a run without tasks; see `Method.prepare`."""
-        require_task(self, self._task)
 
     def save(self, folder: Path) -> None:
         """Writes the first weights; see `Method.save`."""

@@ -5,14 +5,14 @@ from torch import Tensor, nn
 
 from mixer.mixture.plan import Plan
 from mixer.trainer.hooks import ForwardResult
-from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.trainer.method import RunContext, TaskContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.ranges import check_temperature
 from replay import ReplayBuffer
-from tasks.methods.shared import FrozenModel, class_logits, require_task
+from tasks.methods.shared import FrozenModel, TaskMethod, class_logits
 
 
-class ICaRL(Method):
+class ICaRL(TaskMethod):
     """Trains each output as a classifier of its own: of labels for new classes, of the model before for earlier ones.
 
     Rebuffi et al. 2017, "iCaRL: Incremental Classifier and Representation Learning", arXiv:1611.07725, algorithm 3:
@@ -35,6 +35,7 @@ class ICaRL(Method):
 
     adds_term = True
     takes_weights = True
+    needs_classes = True
 
     def __init__(self, temperature: float = 1.0):
         check_temperature("temperature", temperature, "1 and 2 are usual")
@@ -47,8 +48,7 @@ class ICaRL(Method):
                 f"{self.name} needs a memory of earlier classes. Give one, such as "
                 "memory=ReplayBuffer(2_000, 'Herding', is_online=False)."
             )
-        self._run = run
-        self._task: TaskContext | None = None
+        super().attach(run)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Copies the model; see `Method.begin_task`."""
@@ -57,13 +57,10 @@ class ICaRL(Method):
                 f"{self.name} has one output layer for all classes, but a task-incremental sequence masks those of "
                 "other tasks. Say scenario='class', or use LwF."
             )
-        self._task, self._seen = task, list(task.seen)
+        super().begin_task(task, model)
+        self._seen = list(task.seen)
         self._before = FrozenModel(model, self._run.runs) if task.number else None
         self._earlier = sorted({label for classes in task.earlier for label in classes})
-
-    def prepare(self, model: nn.Module) -> None:
-        """Refuses a run without tasks or classes; see `Method.prepare`."""
-        require_task(self, self._task, needs_classes=True)
 
     def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
         """Leaves out the model's own loss; see `Method.factors`."""

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.trainer.method import RunContext, TaskContext
 from mixer.utils.ranges import check_count, check_range
-from tasks.methods.adapters import activate, adapter_of_task, check_adapter_per_task, is_adapted, matrices_of
-from tasks.methods.shared import load_tensors, require_task, save_tensors
+from tasks.methods.adapters import AdapterMethod, activate, is_adapted, matrices_of
+from tasks.methods.shared import load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ROWS = 16
 
 
-class InfLoRA(Method):
+class InfLoRA(AdapterMethod):
     """Trains B of a new LoRA adapter for each task; its A is fixed where inputs of earlier tasks have no part.
 
     Liang and Li 2024, "InfLoRA: Interference-Free Low-Rank Adaptation for Continual Learning", arXiv:2404.00228: with
@@ -47,8 +47,6 @@ class InfLoRA(Method):
         >>> run = ContinualRun(model, sequence, args, methods=[InfLoRA()])  # doctest: +SKIP
     """
 
-    adds_parameters = True
-    takes_weights = True
     lasts_for_all_tasks = True
 
     def __init__(self, threshold: float = 0.98, num_samples: int = 256):
@@ -57,14 +55,11 @@ class InfLoRA(Method):
         self.threshold, self.num_samples = float(threshold), num_samples
         self._bases: dict[str, Tensor] = {}  # `[num_inputs, num_directions]` by layer
         self._num_done = 0
-        self._adapter: str | None = None
 
     def attach(self, run: RunContext) -> None:
         """Refuses models that cannot have an adapter for each task; see `Method.attach`."""
-        self._run, self._adapter = run, None
-        self._task: TaskContext | None = None
+        super().attach(run)
         model = run.runs.model
-        check_adapter_per_task(model, self.name)
         others = [name for name, one in model.named_parameters() if "lora_A" in name and one.dim() > 2]
         others += [name for name, _ in model.named_parameters() if "lora_embedding" in name]
         if others:
@@ -75,9 +70,8 @@ class InfLoRA(Method):
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Adds the adapter of the task, and chooses its A; see `Method.begin_task`."""
-        assert is_adapted(model), "it was checked"  # noqa: S101
-        self._task, self._adapter = task, adapter_of_task(model, task.number, self._run.seed)
-        self._activate(model)
+        super().begin_task(task, model)
+        assert is_adapted(model) and self._adapter is not None, "it was checked"  # noqa: S101, PT018
         if any(bool(one.any()) for one in matrices_of(model, self._adapter, "B").values()):
             raise ValueError(
                 f"{self.name} chooses A of a new adapter, but {self._adapter!r} is trained already. Merge it into the "
@@ -100,21 +94,16 @@ class InfLoRA(Method):
         """Reads the directions of earlier tasks, or makes all adapters active again; see `Method.load`."""
         if (state := load_tensors(folder, "cpu")) is not None:
             self._num_done, self._bases = int(state["num_done"][""]), state.get("bases", {})
-        if self._adapter is not None:
-            self._activate(self._run.runs.model)
+        super().load(folder, allow_inexact)
 
     def save(self, folder: Path) -> None:
         """Writes the directions of earlier tasks; see `Method.save`."""
         if self._num_done:
             save_tensors(folder, num_done={"": torch.tensor(self._num_done)}, bases=self._bases)
 
-    def _activate(self, model: nn.Module) -> None:
-        assert is_adapted(model) and self._adapter is not None, "a task has begun"  # noqa: S101, PT018
-        activate(model, list(model.peft_config), matrices_of(model, self._adapter, "B").values())
-
-    def prepare(self, model: nn.Module) -> None:
-        """Refuses a run that is no continual one; see `Method.prepare`."""
-        require_task(self, self._task)
+    def activate_all(self, model: PeftModel, adapter: str) -> None:
+        """Trains B of the task's own adapter; see `AdapterMethod`."""
+        activate(model, list(model.peft_config), matrices_of(model, adapter, "B").values())
 
     def _squares(self, model: PeftModel, task: TaskContext) -> dict[str, Tensor]:
         """Adds up products of inputs `[num_inputs, num_inputs]` by layer, over all ranks."""

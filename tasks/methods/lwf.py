@@ -4,12 +4,12 @@ import torch
 from torch import Tensor, nn
 
 from mixer.trainer.hooks import ForwardResult
-from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.trainer.method import TaskContext
 from mixer.utils.ranges import check_range, check_temperature
-from tasks.methods.shared import FrozenModel, class_logits, outermost_mode, require_task
+from tasks.methods.shared import FrozenModel, TaskMethod, class_logits, outermost_mode
 
 
-class LwF(Method):
+class LwF(TaskMethod):
     """Holds the predictions for earlier classes to those of the model before the task, on the task's own samples.
 
     Li and Hoiem 2017, "Learning without Forgetting", arXiv:1606.09282, equations 2 and 3: the loss gets `λ` times the
@@ -36,22 +36,14 @@ class LwF(Method):
         check_temperature("temperature", temperature, "2 is usual")
         self.strength, self.temperature = float(strength), float(temperature)
 
-    def attach(self, run: RunContext) -> None:
-        """Waits for a task; see `Method.attach`."""
-        self._run = run
-        self._task: TaskContext | None = None
-
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Copies the model; see `Method.begin_task`."""
-        self._task, self._by_task = task, task.scenario == "task"
+        super().begin_task(task, model)
+        self._by_task = task.scenario == "task"
         self._before = FrozenModel(model, self._run.runs) if task.number else None
         together = sorted({label for classes in task.earlier for label in classes})
         groups = [list(classes) for classes in task.earlier] if self._by_task else [together]
         self._groups = [group or slice(None) for group in groups]
-
-    def prepare(self, model: nn.Module) -> None:
-        """Refuses a run without tasks; see `Method.prepare`."""
-        require_task(self, self._task)
 
     def term(self, trained: ForwardResult) -> Tensor | None:
         """Gives λ times the mean divergence, this rank's part; see `Method.term`."""

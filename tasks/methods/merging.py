@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from mixer.trainer.method import Method
 from mixer.utils.ranges import check_range
-from tasks.methods.shared import load_tensors, require_task, save_tensors, trainable
+from tasks.methods.shared import TaskMethod, load_tensors, save_tensors, trainable
 
 if TYPE_CHECKING:
     from mixer.trainer.method import TaskContext
@@ -21,7 +20,7 @@ Rule = Literal["average", "ties", "magmax"]
 Start = Literal["merged", "last", "initial"]
 
 
-class Merging(Method):
+class Merging(TaskMethod):
     """Merges the models of all tasks so far at the end of each task; the merged one is evaluated and saved.
 
     With `τ_i` the trained parameters after task i minus those before the first task, `θ_0`, the model becomes
@@ -68,11 +67,10 @@ class Merging(Method):
         self._merge = partial(ties, density=self.density) if rule == "ties" else _RULES[rule]
         self._initial: Tensor | None = None
         self._vectors: list[Tensor] = []
-        self._task: TaskContext | None = None
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Sets the model from which the task begins; see `Method.begin_task`."""
-        self._task = task
+        super().begin_task(task, model)
         if task.number == 0:
             self._initial, self._vectors = _flat(model), []
         initial = self._initial_of(model)
@@ -95,10 +93,6 @@ class Merging(Method):
                 "same ones in each task: head='whole', and no method that adds parameters."
             )
         return self._initial
-
-    def prepare(self, model: nn.Module) -> None:
-        """Refuses a run that is no continual one; see `Method.prepare`."""
-        require_task(self, self._task)
 
     def save(self, folder: Path) -> None:
         """Writes the model before the first task, and the task vectors, at the end of a task; see `Method.save`."""

@@ -5,20 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from mixer.trainer.method import Method, RunContext, TaskContext
 from mixer.utils.ranges import check_range
-from tasks.methods.adapters import activate, adapter_of_task, check_adapter_per_task, is_adapted, matrices_of
-from tasks.methods.shared import require_task
+from tasks.methods.adapters import AdapterMethod, activate, matrices_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from peft import PeftModel
 
     from mixer.trainer.hooks import ForwardResult
 
 
-class OLoRA(Method):
+class OLoRA(AdapterMethod):
     """Trains a new LoRA adapter for each task, and keeps it orthogonal to those of earlier tasks.
 
     Wang et al. 2023, "Orthogonal Subspace Learning for Language Model Continual Learning", arXiv:2310.14152: with
@@ -42,42 +40,17 @@ class OLoRA(Method):
     """
 
     adds_term = True
-    takes_weights = True
-    adds_parameters = True
 
     def __init__(self, weight: float = 0.5):
         check_range("weight", weight, 0.0, float("inf"), "0.5 to 5 are usual, and 0 leaves adapters as they come")
         self.weight = float(weight)
-        self._adapter: str | None = None
 
-    def attach(self, run: RunContext) -> None:
-        """Refuses models that cannot have an adapter for each task; see `Method.attach`."""
-        self._run, self._adapter = run, None
-        self._task: TaskContext | None = None
-        check_adapter_per_task(run.runs.model, self.name)
-
-    def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Adds the adapter of the task and freezes earlier ones; see `Method.begin_task`."""
-        assert is_adapted(model), "it was checked"  # noqa: S101
-        self._task, self._adapter = task, adapter_of_task(model, task.number, self._run.seed)
-        self._activate()
-
-    def load(self, folder: Path, allow_inexact: bool = False) -> None:
-        """Makes all adapters active, of which the Trainer leaves one when it resumes; see `Method.load`."""
-        if self._adapter is not None:
-            self._activate()
-
-    def _activate(self) -> None:
-        model, adapter = self._run.runs.model, self._adapter
-        assert is_adapted(model) and adapter is not None, "a task has begun"  # noqa: S101, PT018
+    def activate_all(self, model: PeftModel, adapter: str) -> None:
+        """Trains the task's own adapter, and pairs it with those of earlier tasks; see `AdapterMethod`."""
         activate(model, list(model.peft_config), matrices_of(model, adapter, ".").values())
         earlier = [matrices_of(model, name, "A") for name in model.peft_config if name != adapter]
         own = matrices_of(model, adapter, "A")
         self._pairs = [(matrix, others[place]) for place, matrix in own.items() for others in earlier]
-
-    def prepare(self, model: nn.Module) -> None:
-        """Refuses a run that is no continual one; see `Method.prepare`."""
-        require_task(self, self._task)
 
     def term(self, trained: ForwardResult) -> Tensor | None:
         """Returns this micro-batch's share of the term; see `Method.term`."""

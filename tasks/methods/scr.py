@@ -9,15 +9,15 @@ from torch import Tensor, nn
 
 from mixer.mixture.plan import Plan
 from mixer.trainer.hooks import ForwardResult
-from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.trainer.method import RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.ranges import check_temperature
-from tasks.methods.shared import class_logits, require_task
+from tasks.methods.shared import TaskMethod, class_logits
 
 Augment = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-class SCR(Method):
+class SCR(TaskMethod):
     """Trains on the supervised contrastive loss of new and replayed samples, in place of the model's own loss.
 
     Mai et al. 2021, "Supervised Contrastive Replay", arXiv:2103.13885, equation 1 (Khosla et al. 2020,
@@ -38,6 +38,7 @@ class SCR(Method):
     """
 
     adds_term = True
+    needs_classes = True
 
     def __init__(self, temperature: float = 0.07, augment: Augment | None = None):
         check_temperature("temperature", temperature, "0.07 is usual")
@@ -47,21 +48,12 @@ class SCR(Method):
 
     def attach(self, run: RunContext) -> None:
         """Refuses several ranks, and waits for a task; see `Method.attach`."""
-        self._run = run
-        self._task: TaskContext | None = None
+        super().attach(run)
         if run.world_size > 1:
             raise ValueError(
                 f"{self.name} contrasts all samples of a step with each other, which {run.world_size} ranks cannot. "
                 "Use one process, or ERACE or DERPlusPlus, which need no sample of another rank."
             )
-
-    def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Takes note of the task; see `Method.begin_task`."""
-        self._task = task
-
-    def prepare(self, model: nn.Module) -> None:
-        """Refuses a run without tasks or classes; see `Method.prepare`."""
-        require_task(self, self._task, needs_classes=True)
 
     def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
         """Leaves out the model's own loss; see `Method.factors`."""

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -17,27 +18,68 @@ _FILE = "state.safetensors"
 Tensors = dict[str, Tensor]
 
 
-def require_task(method: Method, task: TaskContext | None, needs_classes: bool = False) -> None:
-    """Refuses a run that tells no tasks, or whose samples have no classes; called when training starts.
+class TaskMethod(Method):
+    """A method that takes note of the run and of the present task, and refuses a run without tasks.
 
-    Args:
-        method: The method.
-        task: The task that it was told.
-        needs_classes: Whether it needs the classes of a task.
-
-    Raises:
-        ValueError: With the way out.
+    A subclass sets `needs_classes` if samples must have classes.
     """
-    if task is None:
-        raise ValueError(
-            f"{method.name} needs to know where tasks begin and end, which a trainer of one run does not tell. Pass it "
-            "to tasks.ContinualRun(methods=[...])."
-        )
-    if needs_classes and task.classes is None:
-        raise ValueError(
-            f"{method.name} goes by classes, but the samples of task {task.name!r} have none. Give them a column "
-            "'label', or use a method that needs none, such as OnlineEWC."
-        )
+
+    needs_classes: ClassVar[bool] = False
+    _task: TaskContext | None = None
+
+    def attach(self, run: RunContext) -> None:
+        """Waits for a task; see `Method.attach`."""
+        self._run, self._task = run, None
+
+    def begin_task(self, task: TaskContext, model: nn.Module) -> None:
+        """Takes note of the task; see `Method.begin_task`."""
+        self._task = task
+
+    def prepare(self, model: nn.Module) -> None:
+        """Refuses a run without tasks, or classes where they are needed; see `Method.prepare`."""
+        if self._task is None:
+            raise ValueError(
+                f"{self.name} needs to know where tasks begin and end, which a trainer of one run does not tell. Pass "
+                "it to tasks.ContinualRun(methods=[...])."
+            )
+        if self.needs_classes and self._task.classes is None:
+            raise ValueError(
+                f"{self.name} goes by classes, but the samples of task {self._task.name!r} have none. Give them a "
+                "column 'label', or use a method that needs none, such as OnlineEWC."
+            )
+
+
+class WeightMethod(TaskMethod):
+    """A method that holds weights near those at the end of earlier tasks; see `WeightAnchor`."""
+
+    takes_gradients = True
+    lasts_for_all_tasks = True
+
+    def __init__(self) -> None:
+        self._anchor = WeightAnchor()
+
+    def begin_task(self, task: TaskContext, model: nn.Module) -> None:
+        """Holds nothing yet in the first task; see `Method.begin_task`."""
+        super().begin_task(task, model)
+        if not task.number:
+            self._anchor = WeightAnchor()
+
+    def save(self, folder: Path) -> None:
+        """Writes the importances and the weights; see `Method.save`."""
+        save_tensors(folder, importances=self._anchor.importances, weights=self._anchor.weights, **self.further_state())
+
+    def further_state(self) -> dict[str, Tensors]:
+        """Returns what else is saved, by name of the group."""
+        return {}
+
+    def load(self, folder: Path, allow_inexact: bool = False) -> None:
+        """Reads them; see `Method.load`."""
+        if (state := load_tensors(folder, self._run.device)) is not None:
+            self._anchor.importances, self._anchor.weights = state.get("importances", {}), state.get("weights", {})
+            self.load_further(state)
+
+    def load_further(self, state: Mapping[str, Tensors]) -> None:
+        """Takes up what `further_state` gave."""
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

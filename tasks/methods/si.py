@@ -1,26 +1,17 @@
 """Synaptic intelligence: weights are held by how much they have lowered the loss on the way."""
 
-from pathlib import Path
+from collections.abc import Mapping
 
 import torch
 from torch import nn
 
 from mixer.loading.step import StepBatch
-from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.trainer.method import TaskContext
 from mixer.utils.ranges import check_range, check_temperature
-from tasks.methods.shared import (
-    Tensors,
-    WeightAnchor,
-    copied,
-    load_tensors,
-    require_task,
-    save_tensors,
-    trainable,
-    wide,
-)
+from tasks.methods.shared import Tensors, WeightMethod, copied, trainable, wide
 
 
-class SI(Method):
+class SI(WeightMethod):
     """Holds each weight near its value at the end of the last task, the more it has lowered the earlier tasks' losses.
 
     Zenke et al. 2017, "Continual Learning Through Synaptic Intelligence", arXiv:1703.04200, equations 3 to 5: the loss
@@ -37,32 +28,19 @@ class SI(Method):
         ValueError: If a value is outside its range; at the start of training outside of a continual run.
     """
 
-    takes_gradients = True
-    lasts_for_all_tasks = True
-
     def __init__(self, strength: float = 1.0, damping: float = 0.1):
         check_range("strength", strength, 0.0, float("inf"), "0.1 to 10 are usual, and 0 holds nothing")
         check_temperature("damping", damping, "0.1 is usual")
         self.strength, self.damping = float(strength), float(damping)
-        self._anchor = WeightAnchor()
+        super().__init__()
         self._path: Tensors = {}  # ω of the present task
         self._gradients: Tensors = {}  # of the present step
 
-    def attach(self, run: RunContext) -> None:
-        """Waits for a task; see `Method.attach`."""
-        self._run = run
-        self._task: TaskContext | None = None
-
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Begins the way of a task; see `Method.begin_task`."""
-        self._task, self._start, self._gradients = task, copied(model), {}
+        super().begin_task(task, model)
+        self._start, self._gradients = copied(model), {}
         self._path = {name: torch.zeros_like(weight, dtype=wide(weight)) for name, weight in self._start.items()}
-        if not task.number:
-            self._anchor = WeightAnchor()
-
-    def prepare(self, model: nn.Module) -> None:
-        """Refuses a run without tasks; see `Method.prepare`."""
-        require_task(self, self._task)
 
     def end_backward(self, model: nn.Module) -> None:
         """Notes the gradient and adds that of the penalty; see `Method.end_backward`."""
@@ -91,13 +69,10 @@ class SI(Method):
             },
         )
 
-    def save(self, folder: Path) -> None:
-        """Writes the importances, the weights and the way so far; see `Method.save`."""
-        anchor = self._anchor
-        save_tensors(folder, importances=anchor.importances, weights=anchor.weights, path=self._path)
+    def further_state(self) -> dict[str, Tensors]:
+        """Returns the way so far; see `WeightMethod.further_state`."""
+        return {"path": self._path}
 
-    def load(self, folder: Path, allow_inexact: bool = False) -> None:
-        """Reads them; see `Method.load`."""
-        if (state := load_tensors(folder, self._run.device)) is not None:
-            self._anchor.importances, self._anchor.weights = state.get("importances", {}), state.get("weights", {})
-            self._path = state.get("path", {})
+    def load_further(self, state: Mapping[str, Tensors]) -> None:
+        """Reads it; see `WeightMethod.load_further`."""
+        self._path = state.get("path", {})

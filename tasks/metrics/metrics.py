@@ -14,19 +14,16 @@ import numpy as np
 from mixer.utils.arrays import FloatArray
 from tasks.metrics.score_matrix import NOT_RECORDED, ScoreMatrix
 
-GEM = "Lopez-Paz and Ranzato 2017 (1706.08840)"
-RIEMANNIAN_WALK = "Chaudhry et al. 2018 (1801.10112)"
-A_GEM = "Chaudhry et al. 2019 (1812.00420), section 3"
 _MOST_NAMED = 4
 
 
 def average_accuracy(scores: FloatArray, after: int | None = None) -> float:
-    """ACC = (1/T) Σ_j R[T, j]: the mean score at the end (Lopez-Paz and Ranzato 2017, equation 2)."""
+    """ACC = (1/T) Σ_j R[T, j]: the mean score at the end (Lopez-Paz and Ranzato 2017, 1706.08840, equation 2)."""
     return _mean(_first_tasks(scores, after)[-1])
 
 
 def average_incremental_accuracy(scores: FloatArray, after: int | None = None) -> float:
-    """(1/T) Σ_k (1/k) Σ_{j≤k} R[k, j]: the mean over tasks of ACC after each (Rebuffi et al. 2017, 4)."""
+    """(1/T) Σ_k (1/k) Σ_{j≤k} R[k, j]: the mean over tasks of ACC after each (Rebuffi et al. 2017, 1611.07725)."""
     first = _first_tasks(scores, after)[1:]
     return _mean(np.array([row[: number + 1].mean() for number, row in enumerate(first)]))
 
@@ -96,19 +93,15 @@ def _mean(values: FloatArray) -> float:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric and its source.
+    """A metric; the docstring of `measure` has its formula and its source.
 
     Args:
         measure: Computes it from R, or from the learning curves, and the number of the last task.
-        formula: Its formula.
-        source: The paper, with the number of the equation.
         is_difference: Whether it is a difference of scores, so its sign flips if lower scores are better.
         is_of_curves: Whether it is computed from the learning curves instead of R.
     """
 
     measure: Callable[[FloatArray, int | None], float]
-    formula: str
-    source: str
     is_difference: bool = False
     is_of_curves: bool = False
 
@@ -119,31 +112,12 @@ class Metric:
         return -matrix.scores if self.is_difference and not matrix.higher_is_better else matrix.scores
 
 
+_PLAIN = (average_accuracy, average_incremental_accuracy, learning_accuracy)
+_DIFFERENCES = (backward_transfer, forward_transfer, forgetting, forgetting_first_minus_last)
 METRICS: dict[str, Metric] = {
-    "average_accuracy": Metric(average_accuracy, "(1/T) Σ_j R[T, j]", f"{GEM}, equation 2"),
-    "average_incremental_accuracy": Metric(
-        average_incremental_accuracy, "(1/T) Σ_k (1/k) Σ_{j≤k} R[k, j]", "Rebuffi et al. 2017 (1611.07725), section 4"
-    ),
-    "learning_accuracy": Metric(learning_accuracy, "(1/T) Σ_j R[j, j]", "Riemer et al. 2019 (1810.11910)"),
-    "backward_transfer": Metric(
-        backward_transfer, "1/(T-1) Σ_{j<T} (R[T, j] - R[j, j])", f"{GEM}, equation 3", is_difference=True
-    ),
-    "forward_transfer": Metric(
-        forward_transfer, "1/(T-1) Σ_{j≥2} (R[j-1, j] - b_j)", f"{GEM}, equation 4", is_difference=True
-    ),
-    "forgetting": Metric(
-        forgetting,
-        "1/(T-1) Σ_{j<T} (max_{1≤l<T} R[l, j] - R[T, j])",
-        f"{RIEMANNIAN_WALK}, equation 3",
-        is_difference=True,
-    ),
-    "forgetting_first_minus_last": Metric(
-        forgetting_first_minus_last,
-        "1/(T-1) Σ_{j<T} (R[j, j] - R[T, j])",
-        "Avalanche's Forgetting; -BWT",
-        is_difference=True,
-    ),
-    "learning_curve_area": Metric(learning_curve_area, "1/(β+1) Σ_{i≤β} Z_i", A_GEM, is_of_curves=True),
+    **{measure.__name__: Metric(measure) for measure in _PLAIN},
+    **{measure.__name__: Metric(measure, is_difference=True) for measure in _DIFFERENCES},
+    learning_curve_area.__name__: Metric(learning_curve_area, is_of_curves=True),
 }
 OF_COURSE = ("average_anytime_accuracy", "stability_gap")  # from the scores of every few steps, if there are any
 

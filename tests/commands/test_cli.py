@@ -102,7 +102,7 @@ def test_policies_and_schedules_are_listed(printed: Runs) -> None:
     assert "Uniform" in printed("policies")
     listed = [row for command in ("policies", "schedules") for row in json.loads(printed(command, "--json"))]
     rows = {row.pop("name"): row for row in listed}
-    assert rows.keys() >= {*policy_classes(), "ReplayRatio", "ForgettingAware", "ReplayBound", "Spaced", "NoiseScale"}
+    assert rows.keys() >= {*policy_classes(), "ReplayRatio", "ReplayBound", "NoiseScale"}
     assert all(set(row) == {"needs", "costs", "summary"} for row in listed)
     assert (rows["Uniform"]["needs"], rows["DoReMi"]["needs"]) == ([], ["ExcessLoss"])
     assert rows["FAMO"]["needs"] == ["Loss", "LossAfter"]

@@ -16,7 +16,6 @@ from replay.feeding.features import extract_features
 from replay.memory.kept_rows import gather_rows
 from replay.methods import AGEM, DER, DERPlusPlus
 from replay.retrieval import MIR
-from replay.selection import GradientDiversity
 from replay.storage import Row
 from tests.helpers import Tokens, build_model, weights_of
 from tests.ranks.launch import message_of
@@ -53,7 +52,6 @@ CASES: dict[str, Any] = {
         "max_steps": 12,
     },
     "MIR": lambda: {"buffer": ReplayBuffer(20, retrieval=MIR(candidates=9, learning_rate=1.0))},
-    "gradients": lambda: {"buffer": ReplayBuffer(6, GradientDiversity(3))},
 }
 
 
@@ -140,7 +138,6 @@ def failures(folder: Path) -> dict[str, str]:
 
 
 FAILING: dict[str, tuple[Callable[[], ReplayBuffer], Callable[[Any], Any], str]] = {
-    "scores": (lambda: ReplayBuffer(6, GradientDiversity(3)), lambda feeding: feeding.scorer, "_own_scores"),
     "gradient": (lambda: ReplayBuffer(20, retrieval=MIR(9)), lambda feeding: feeding._run.runs, "_backward"),
     "candidates": (lambda: ReplayBuffer(20, retrieval=MIR(9)), lambda feeding: feeding._run.runs, "load"),
 }

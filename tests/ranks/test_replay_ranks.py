@@ -25,7 +25,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "disk": {"storage": "disk", "retrieval": "LeastRecent"},
     "column": {"selection": "ClassBalanced", "streams": lambda: {"a": labelled(1), "b": labelled(2)}},
     "batches": {"selection": "ClassBalanced", "is_classifier": True},
-    "losses": {"selection": "Surprise", "is_classifier": True},
+    "losses": {"selection": "LossAware", "is_classifier": True},
     "small": {"options": {"batch_size": 3}, "mixing": lambda: ReplayRatio(0.34, "Uniform")},
 }
 

@@ -108,7 +108,7 @@ BALANCED = {"selection": "ClassBalanced"}
         ("llama", {}, {**BALANCED, "label_column": "lable"}, r"='lable': some of the data sets \['a'\] have no column"),
         ("llama", {"rows": iterable}, {**BALANCED, "storage": "memory", "label_column": "x"}, r"streams \['rows'\]"),
         ("llama", {"rows": iterable}, {}, r"'rows' cannot be referred to.*InMemory\(\) or OnDisk"),
-        (None, {}, {"selection": "Surprise"}, "selection=Surprise goes by the losses of samples, but the loss of"),
+        (None, {}, {"selection": "LossAware"}, "selection=LossAware goes by the losses of samples, but the loss of"),
     ],
 )
 def test_what_is_not_known_of_samples_is_refused(
@@ -127,10 +127,10 @@ def row_losses(model: Any, row: dict[str, torch.Tensor]) -> float:
     return float(torch.nn.functional.cross_entropy(logits.double(), row["labels"][1:], ignore_index=-100))
 
 
-@pytest.mark.parametrize(("selection", "micro_batch_size"), [("Surprise", 3), ("LossAware", 50), ("LossAware", 3)])
-def test_losses_are_those_of_the_step_that_trained(selection: str, micro_batch_size: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("micro_batch_size", [50, 3])
+def test_losses_are_those_of_the_step_that_trained(micro_batch_size: int, tmp_path: Path) -> None:
     streams = {"a": Tokens(31, 1), "b": Tokens(20, 2)}
-    buffer, watch = ReplayBuffer(9, selection, "memory", seed=0), Watch()
+    buffer, watch = ReplayBuffer(9, "LossAware", "memory", seed=0), Watch()
     offered = ManyOffered(buffer)
     expected: list[float] = []
     args = {"per_device_train_batch_size": micro_batch_size, "learning_rate": 0.5, "max_steps": 6}
@@ -151,17 +151,12 @@ def test_losses_are_those_of_the_step_that_trained(selection: str, micro_batch_s
     assert len(offered.losses) == len(expected) == buffer.num_offered
     np.testing.assert_allclose(offered.losses, expected, rtol=1e-4)
     assert np.ptp(expected) > 0.1
-    if selection == "Surprise":
-        largest = np.argsort(-np.array(offered.losses), kind="stable")[:9]
-        assert sorted(buffer._entries["address"].tolist()) == sorted(np.array(offered.addresses)[largest].tolist())
-        np.testing.assert_array_equal(np.sort(buffer.selection.state_dict()["losses"]), np.sort(offered.losses)[-9:])
-    else:
-        now = [offered.now[row] for row in buffer._entries["row"].tolist()]
-        np.testing.assert_allclose(buffer.selection.state_dict()["weights"], np.exp(-np.array(now)), rtol=1e-4)
+    now = [offered.now[row] for row in buffer._entries["row"].tolist()]
+    np.testing.assert_allclose(buffer.selection.state_dict()["weights"], np.exp(-np.array(now)), rtol=1e-4)
 
 
 def test_losses_of_a_classifier_and_under_weights_of_losses_are_unweighted(tmp_path: Path) -> None:
-    buffer = ReplayBuffer(200, "Surprise", seed=0)
+    buffer = ReplayBuffer(200, "LossAware", seed=0)
     offered = ManyOffered(buffer)
     streams = [Stream("a", Classes(30, 1), loss_weight=0.5), Stream("b", Classes(30, 2)), Stream("memory", buffer)]
     options = {"model": build_model("llama-classifier"), "args": {"max_steps": 4}}
@@ -172,7 +167,7 @@ def test_losses_of_a_classifier_and_under_weights_of_losses_are_unweighted(tmp_p
 
 @pytest.mark.parametrize(
     ("selection", "storage", "num_workers"),
-    [("Reservoir", "disk", 0), ("Surprise", "memory", 0), ("Surprise", "disk", 1)],
+    [("Reservoir", "disk", 0), ("LossAware", "memory", 0), ("LossAware", "disk", 1)],
 )
 def test_rows_that_are_kept_come_back(selection: str, storage: str, num_workers: int, tmp_path: Path) -> None:
     buffer, watch = ReplayBuffer(15, selection, STORAGES[storage](tmp_path / "rows"), seed=0), Watch()

@@ -46,9 +46,6 @@ def test_a_memory_of_samples_of_another_head_is_refused(tmp_path: Path, streams:
 def test_other_memories_beside_heads(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Stream 'memory': name the head of its samples: Stream"):
         watched(tmp_path, multi_task(), [*task_streams(["topic"]), Stream("memory", ReplayBuffer(10))])
-    message = "collated with those of other streams here, but streams have collators or heads of their own"
-    with pytest.raises(ValueError, match=message):
-        _make(tmp_path, selection="GradientDiversity").train()
     with pytest.raises(ValueError, match="preprocessed samples, so preprocess must not be set"):
         Stream("memory", ReplayBuffer(10), preprocess=lambda sample: sample)
     streams = [Stream(name, Tokens(8, 1, "regression"), head="stars") for name in ("a", "b")]

@@ -1,4 +1,3 @@
-import copy
 import errno
 import os
 from pathlib import Path
@@ -68,17 +67,6 @@ def test_on_disk_and_in_memory_they_are_what_a_list_would_be(calls):
                 assert table(on_disk) == model
             model = table(on_disk)
         assert not folder.exists() or not list(folder.iterdir())  # a killed process leaves no file, then
-
-
-def test_states_and_copies_stand_by_themselves(tmp_path):
-    for entries in (Entries(3_000), Entries(3_000, tmp_path)):
-        put(entries, range(5), 1)
-        state, other, before = entries.state_dict(), copy.deepcopy(entries), table(entries)
-        put(other, range(2_000), 2)
-        assert table(entries) == before
-        put(entries, range(5), 2)
-        assert state["address"].tolist() == [7, 8, 9, 10, 11]
-        assert other.size == 2_000
 
 
 @pytest.mark.parametrize("change", [lambda entries: put(entries, [0], 2), lambda entries: entries.remove(0)])

@@ -7,8 +7,7 @@ import torch
 
 from mixer import AdaptiveBatchSampler, MixingDataLoader, Stream
 from mixer.loading.reader import SampleError
-from mixer.measurements import UpdateNorm
-from replay import InMemory, ReplayBuffer, ReplayRatio, Spaced
+from replay import InMemory, ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens
 from tests.replay.buffers import train
 
@@ -71,15 +70,6 @@ def test_a_loop_goes_on_with_its_buffer(second: bool, tmp_path: Path) -> None:
 def test_what_only_a_trainer_can_do_is_refused(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_model_time_is_reported() -> None:
-    loader, _ = make(mixing=Spaced(0.5, first_interval_steps=2, burst_steps=1, policy="Uniform"))
-    counts = []
-    for _ in loader:
-        counts.append(int((loader.stream_ids == 2).sum()))
-        loader.observe(measured={UpdateNorm: 1.0})
-    assert counts[:10] == [0, 0, 5, 0, 0, 0, 0, 5, 0, 0]  # after 2 steps, then 4
 
 
 class Broken(Tokens):

@@ -26,7 +26,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "disk": {"storage": "disk", "retrieval": "LeastRecent"},
     "classes": {"selection": "ClassBalanced", "is_classifier": True, "storage": "memory"},
     "losses": {"selection": "LossAware", "storage": "disk", **ADAPTIVE},
-    "surprise": {"selection": "Surprise", "mixing": lambda: ReplayRatio(0.3, "Uniform", additional=True)},
+    "on top": {"mixing": lambda: ReplayRatio(0.3, "Uniform", additional=True)},
     "workers": {"args": {"dataloader_num_workers": 2}, **ADAPTIVE},
     "random": {"streams": lambda: {"a": Masked(37, 1, length=8), "b": Tokens(23, 2, length=8)}, "storage": "memory"},
     "arrow": {"streams": lambda: {"a": arrow(37, 1), "b": arrow(23, 2)}},
@@ -40,7 +40,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "mixing": lambda: ReplayRatio("tasks", "Uniform"),
     },
 }
-SLOW = ("surprise", "random", "arrow", "losses")  # and much like others
+SLOW = ("on top", "random", "arrow", "losses")  # and much like others
 
 
 def build(folder: Path, name: str, callbacks: Any = (), **changes: Any) -> MixingTrainer:

@@ -226,7 +226,7 @@ def test_a_memory_goes_along_with_whatever_else_a_mixture_does(name: str, tmp_pa
 
 
 def test_a_step_that_runs_out_of_memory_is_offered_once(tmp_path: Path) -> None:
-    buffer, watch = ReplayBuffer(20, "Surprise", storage="memory", seed=0), Watch()
+    buffer, watch = ReplayBuffer(20, "LossAware", storage="memory", seed=0), Watch()
     args = {"auto_find_batch_size": True, "max_steps": 5}
     trainer = make(tmp_path, {**two(), "memory": buffer}, watch, args=args)
     forward, calls = trainer.model.forward, []

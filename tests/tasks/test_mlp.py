@@ -1,7 +1,5 @@
 """The perceptron of the published protocols."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -32,14 +30,6 @@ def test_the_loss_is_the_mean_cross_entropy_of_layers_with_relu_between() -> Non
     torch.testing.assert_close(output.loss, nn.functional.cross_entropy(logits, labels))
     linear = MLPForImageClassification(MLPConfig(6, [], 3))
     torch.testing.assert_close(linear(data().inputs).logits, linear.head(data().inputs))
-
-
-def test_it_comes_back_as_it_was_saved(tmp_path: Path) -> None:
-    model = new_model(initial_deviation=0.1, initial_bias=0.2)
-    model.save_pretrained(tmp_path)
-    loaded = MLPForImageClassification.from_pretrained(tmp_path)
-    assert (loaded.config.initial_deviation, loaded.config.initial_bias) == (0.1, 0.2)
-    assert all(torch.equal(loaded.state_dict()[name], value) for name, value in model.state_dict().items())
 
 
 def test_there_are_as_many_classes_as_was_said_and_no_other_arguments() -> None:

@@ -1,9 +1,6 @@
 """Base of selections that keep the best exemplars of each class."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from operator import index
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +29,7 @@ class Exemplars(Selection):
 
     needs = frozenset({"label", "features"})
     is_by_task = True
-    options = ("per_class",)
+    _remembered = ("_num_classes", "_classes", "_ranks")
 
     def __init__(self, per_class: int | None = None):
         if per_class is not None:
@@ -102,18 +99,6 @@ class Exemplars(Selection):
         for table in (self._classes, self._ranks):
             table[slot] = table[-1]
         self._classes, self._ranks = self._classes[:-1], self._ranks[:-1]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Gives class and rank of every entry; see `Selection.state_dict`."""
-        own = {"num_classes": self._num_classes, "classes": self._classes.copy(), "ranks": self._ranks.copy()}
-        return {**super().state_dict(), **own}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up class and rank of every entry; see `Selection.load_state_dict`."""
-        super().load_state_dict(state)
-        self._num_classes = index(state["num_classes"])
-        self._classes = np.array(state["classes"], dtype=np.int64)
-        self._ranks = np.array(state["ranks"], dtype=np.int64)
 
 
 def even_shares(most: Int64Array, capacity: int) -> Int64Array:

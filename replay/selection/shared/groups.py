@@ -210,7 +210,6 @@ class GroupedSlots(Selection):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads the groups and the slots of each; see `Selection.load_state_dict`."""
         super().load_state_dict(state)
-        self.start(self._capacity, self._key)
         self._groups.load(state["groups"], state["sizes"])
         for slot, group in np.asarray(state[self.column]).T.tolist():
             self._slots.put(slot, group)

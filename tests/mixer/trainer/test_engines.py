@@ -11,13 +11,13 @@ from torch.utils.data import IterableDataset
 
 from mixer import Proportional, Stream, schedules
 from mixer.distributed.gradient_sync import shards_of
+from mixer.measurements import UpdateNorm
 from mixer.trainer.engines import EngineRequest, check_engine, engine_of
 from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
 from mixer.trainer.observers.reference import check_reference
 from replay.feeding.features import extract_features
 from replay.methods import AGEM
-from replay.policies import Spaced
 
 
 def trainer_with(kind: str, fsdp: bool = False, **config: Any) -> Any:
@@ -46,6 +46,10 @@ class _Rows(IterableDataset[Any]):
         return iter(())
 
 
+class _FollowsTheModel(Proportional):
+    needs = (UpdateNorm(),)
+
+
 class _HoldsTheModel(Method):
     takes_weights = True
 
@@ -63,7 +67,7 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (ZERO, {"methods": [_aggregating(2)]}, "GradientAggregation: needs whole gradients"),
     (SHARDING, {"methods": [AGEM()]}, "AGEM: needs whole gradients, and under .* Use DDP"),
     (SHARDING, {"methods": [_HoldsTheModel()]}, "_HoldsTheModel: copies or changes the whole model, .* Use DDP"),
-    (("fsdp2", "zero3"), {"policy": Spaced()}, r"mixing=Spaced\(Fixed\) .* keeps only a shard"),
+    (("fsdp2", "zero3"), {"policy": _FollowsTheModel()}, r"mixing=_FollowsTheModel .* keeps only a shard"),
     (("zero3",), {"probes": True}, "cannot be measured under DeepSpeed ZeRO-3.*Use stage 2, FSDP2 or DDP"),
     (ZERO, {"skips": True}, "nonfinite='skip' .* in the last backward"),
     (ZERO, {"methods": [_SeesGradients()]}, "_SeesGradients: would see the gradient too late"),

@@ -6,12 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-import replay.feeding.gradient_scores
 from replay import ReplayBuffer
 from replay.feeding.features import extract_features
-from replay.selection import GradientDiversity
 from tests.helpers import Tokens, build_model
-from tests.replay.methods.runs import Classifier, Points, gradient_of, make_trainer
+from tests.replay.methods.runs import Classifier, Points, make_trainer
 
 
 def test_the_input_of_the_head_or_a_named_modules_output_is_taken_in_the_order_of_the_data(tmp_path: Path) -> None:
@@ -59,43 +57,3 @@ def test_tokens_are_averaged_over_the_mask_and_the_model_is_left_as_it_was(name:
 def test_what_gives_no_features(data: Any, layer: str | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         extract_features(nn.Sequential(nn.Conv1d(1, 1, 1)), data, layer=layer)
-
-
-def _gradient(model: nn.Module, row: dict[str, torch.Tensor]) -> torch.Tensor:
-    output = model(**{name: torch.as_tensor(value).unsqueeze(0) for name, value in row.items()})
-    return torch.cat([own.flatten() for own in gradient_of(model, output["loss"])])
-
-
-@pytest.mark.parametrize(("most_rows", "kind"), [(2, "points"), (32, "llama")])
-def test_scores_are_largest_cosines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_rows: int, kind: str) -> None:
-    monkeypatch.setattr(replay.feeding.gradient_scores, "_MOST_ROWS", most_rows)
-    data: Any = Points() if kind == "points" else Tokens(60, 1)
-    model = Classifier() if kind == "points" else build_model("llama").double()
-    buffer = ReplayBuffer(20, GradientDiversity(num_compared=4))
-    trainer = make_trainer(tmp_path, model=model, new=data, buffer=buffer, max_steps=4)
-    scorer, found = buffer.feeding.scorer, []
-
-    def checked(batch: Any, offered: Any) -> np.ndarray:
-        state, gradients = torch.get_rng_state(), [p.grad is None for p in model.parameters()]
-        scores = scorer(batch, offered)
-        assert torch.equal(torch.get_rng_state(), state)
-        assert [p.grad is None for p in model.parameters()] == gradients
-        slots = scorer._compared_slots()
-        if not len(slots):
-            assert np.isnan(scores).all()
-        else:
-            entries = torch.stack([_gradient(model, buffer[slot]) for slot in slots.tolist()])
-            cursor = trainer.mixing.planner.cursors[0]
-            for number, score in enumerate(scores.tolist()):
-                _, _, positions = next(offered.by_stream(np.array([number])))
-                own = _gradient(model, data[int(cursor.references(positions)[0])])
-                cosines = entries @ own / entries.norm(dim=1) / own.norm()
-                assert score == pytest.approx(float(cosines.max()), abs=1e-5)
-        found.append(scores)
-        return scores
-
-    buffer.feeding.scorer = checked
-    checked.prepare = scorer.prepare  # type: ignore[attr-defined]  # as the scorer has it
-    trainer.train()
-    assert len(found) == 4
-    assert not np.isnan(found[-1]).any()

@@ -119,7 +119,6 @@ METHODS: dict[str, Any] = {
     "DER++ twice": lambda: {"methods": [DERPlusPlus(second="second")], "second": True, "batch_size": 9},
     "A-GEM": lambda: {"methods": [AGEM()], "learning_rate": 0.5},
     "MIR": lambda: {"buffer": ReplayBuffer(12, retrieval="MIR")},
-    "gradients": lambda: {"buffer": ReplayBuffer(6, "GradientDiversity")},
 }
 
 

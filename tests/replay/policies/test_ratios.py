@@ -93,8 +93,8 @@ def made(name: str, **arguments: Any) -> Any:
 
 def test_recipes_name_inner_policies_and_ratios() -> None:
     inner = {"class_path": "Floor", "init_args": {"policy": "PiKE", "minimum": 0.1}}
-    assert made("ForgettingAware", policy=inner, additional=True).name == "ForgettingAware(Floor(PiKE))"
-    assert made("Spaced", policy={"math": 1.0, "code": 3.0}).policy.weights == {"math": 1.0, "code": 3.0}
+    assert made("ReplayBound", policy=inner, additional=True).name == "ReplayBound(Floor(PiKE))"
+    assert made("ReplayRatio", policy={"math": 1.0, "code": 3.0}).policy.weights == {"math": 1.0, "code": 3.0}
     rule = {"class_path": "replay.policies.OfSeen", "init_args": {"by": "tasks"}}
     ratios = (0.25, [[0.0, 0.1], [1.0, 0.3]], "samples", rule)
     constant, course, *rules = (made("ReplayRatio", ratio=ratio, shares={"old": 1.0}).ratio for ratio in ratios)

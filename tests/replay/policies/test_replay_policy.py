@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mixer.measurements import EvaluationLoss, Gradients, Loss
 from mixer.policies import Decision, Floor, LossChange, Mixture, Observation, PiKE, Policy, Scheduled, Smoothed
 from mixer.policies.shared.part import part_of_mixture
-from replay.policies import ForgettingAware, ReplayBound, ReplayPolicy, ReplayRatio, Spaced
+from replay.policies import ReplayBound, ReplayPolicy, ReplayRatio
 from tests.replay.policies.updates import MEMORIES, MIXED, OTHERS, random_step, shown
 
 Maker = Callable[..., ReplayPolicy]
@@ -20,8 +20,6 @@ MAKERS: dict[str, Maker] = {
     "nearly all": lambda policy=None, **options: ReplayRatio(1 - 2**-52, policy, **options),
     "course": lambda policy=None, **options: ReplayRatio([(0.0, 0.0), (0.5, 0.6)], policy, **options),
     "samples": lambda policy=None, **options: ReplayRatio("samples", policy, shares={"early": 3, "late": 1}, **options),
-    "ForgettingAware": lambda policy=None, **options: ForgettingAware(policy=policy, smoothing=0.5, **options),
-    "Spaced": lambda policy=None, **options: Spaced(0.4, 3, 1.5, 2, policy, **options),
     "ReplayBound": lambda policy=None, **options: ReplayBound(0.1, policy=policy, **options),
 }
 INNER: dict[str, Callable[[], Policy]] = {
@@ -61,9 +59,7 @@ def test_the_mix_is_one_whatever_is_observed(make: Maker, additional: bool, rows
         shares = np.where(np.isin(range(5), MEMORIES), 0.0, weights) if empty else weights
         seen = [0 if empty and k in MEMORIES else step for k in range(5)]
         fields = {"weights": weights, "shares": shares / shares.sum(), "seen": seen}
-        decisions.append(
-            policy.update(shown(5, step, **fields, losses=row, evaluation_losses=np.array(row), update_norm=row[0]))
-        )
+        decisions.append(policy.update(shown(5, step, **fields, losses=row, evaluation_losses=np.array(row))))
     weights, more = tables(decisions)
     assert np.isfinite([weights, more]).all()
     assert min(weights.min(), more.min()) >= 0.0

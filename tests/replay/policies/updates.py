@@ -33,7 +33,6 @@ def shown(num_streams: int, step: int = 1, **fields: Any) -> Observation:
         "seen": step * counts,
         "losses": np.full(num_streams, np.nan),
         "active": given["shares"] > 0 if "shares" in given else None,
-        "update_norm": float("nan"),
     }
     fields, results = parted({**plain, **given})
     return Observation(step=step, counts=counts, tokens=10 * counts, **fields, measured=results)
@@ -64,7 +63,6 @@ def random_step(random: np.random.Generator, step: int, decision: Decision, batc
         ),
         "shares": weights,
         "batch_size": batch_size,
-        "update_norm": float(random.random()) + 0.1,
     }
     fields, results = parted(shown)
     return Observation(**fields, measured=results)

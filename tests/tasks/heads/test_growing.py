@@ -69,16 +69,6 @@ def test_what_was_there_stays_to_the_bit(kind: str) -> None:
     assert state.is_current()
 
 
-def test_another_seed_and_another_task_draw_otherwise() -> None:
-    new = set()
-    for seed in (0, 1):
-        for groups in (((0, 1, 2), (3,), (0,)), ((0, 1, 2), (0,), (3,))):
-            model = classifier("mlp", 3)
-            growing(*groups, seed=seed).begin(model, 2)
-            new.add(tuple(model.head.weight[3].tolist()))
-    assert len(new) == 4
-
-
 def test_new_outputs_begin_as_the_model_begins_them() -> None:
     wide = growing((0, 1), (4_000,))
     bert, plain = classifier("bert", 2, initializer_range=0.3), Plain(2)

@@ -188,14 +188,6 @@ def test_only_adapters_are_saved_and_a_run_of_another_model_is_refused(whole: An
         run_of(tmp_path, other, [OLoRA()])._model_file.load(run.folder / "03-by_3" / "end")
 
 
-def test_the_average_is_that_of_the_models_of_all_tasks(whole: Any) -> None:
-    run, _ = whole("average")
-    (method,) = run.rehearsal.new_methods()
-    trained = torch.cat([one.detach().flatten() for one in run.model.parameters() if one.requires_grad])
-    torch.testing.assert_close(trained, method._initial + torch.stack(method._vectors).mean(dim=0))
-    assert len(method._vectors) == 3
-
-
 def test_the_memory_holds_only_what_the_model_wrote(whole: Any, tmp_path: Path) -> None:
     run, _ = whole("pseudo-samples")
     written = [run.memory[slot] for slot in range(len(run.memory))]

@@ -63,11 +63,6 @@ def test_orders_of_o_lora_read_its_files(tmp_path: Path, number: int) -> None:
     assert texts(found["amazon"].evaluation) == ["amazon 0?\nAnswer:| 0!", "amazon 1?\nAnswer:| 1!"]
 
 
-def test_all_long_orders_have_the_same_tasks() -> None:
-    assert len({tuple(sorted(ORDERS[f"o_lora_{number}"])) for number in (4, 5, 6)}) == 1
-    assert len({tuple(sorted(ORDERS[f"o_lora_{number}"])) for number in (1, 2, 3)}) == 1
-
-
 def test_a_file_a_task_is_held_out_from_and_rows_are_drawn_by_a_seed(tmp_path: Path) -> None:
     for name in ("b", "A_2"):
         write(tmp_path / f"{name}.jsonl", rows(name, 20), lines=True)
@@ -118,8 +113,3 @@ def test_columns_that_say_more_are_refused_unless_ignored(tmp_path: Path) -> Non
         instructions(TOKENIZER, tmp_path)
     ignoring, plain = instructions(TOKENIZER, tmp_path, ignored_columns=["system"])
     assert texts(ignoring.train) == texts(plain.train)
-
-
-def test_the_embedded_folder_is_read() -> None:
-    sequence = instructions(TOKENIZER, ROOT / "examples/data_files/instructions")
-    assert [(len(task.train), len(task.evaluation)) for task in sequence] == [(120, 30)] * 4

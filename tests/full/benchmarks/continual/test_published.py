@@ -47,9 +47,7 @@ def test_a_memory_is_counted_as_the_protocol_counts_it() -> None:
 @pytest.mark.parametrize(
     ("protocol", "method", "message"),
     [
-        ("split-mnist", "er-surprise", "er-surprise: Surprise goes by the loss of samples as they are trained on, but"),
         ("split-mnist", "er-loss-aware", "LossAware goes by the loss .* filled at each task's end"),
-        ("split-mnist", "er-gradient-diversity", "GradientDiversity goes by the gradient"),
         ("tiny-episodic", "er-herding", "er-herding: Herding reads a whole task again at its end, but this protocol"),
         ("permuted-mnist-20", "er-k-center", "Take a protocol of several epochs, such as split-mnist"),
         ("permuted-mnist-10", "gdumb", "gdumb is for new classes .* domain-incremental. Take a class-incremental one"),
