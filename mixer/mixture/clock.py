@@ -265,7 +265,7 @@ class Clock:
             "batch_size": self.batch_size,
             "initial_batch_size": self.initial,
             "epoch_size": None if self.spans_run else int(self._laid_out),
-            "is_step_based": self.is_step_based,
+            "counts_steps": self.is_step_based,
             "dropped_samples": self.dropped_samples,
             "warmup_share": self._warmup_share,
             "least_progress": self._least_progress,
@@ -296,7 +296,7 @@ class Clock:
             finite_number(state[name], name, 0.0) for name in ("warmup_share", "least_progress", "last_coverage")
         )
         if not changed:
-            self.is_step_based = self.is_step_based and bool(state["is_step_based"])
+            self.is_step_based = self.is_step_based and bool(state["counts_steps"])
             self.batch_size = whole_number(state["batch_size"], "batch_size", 1, MAX_SAMPLES_PER_STEP)
             most = MOST_COUNT if self.spans_run else int(self.epoch_size)
             self.dropped_samples = whole_number(state["dropped_samples"], "dropped_samples", most=most)
