@@ -13,6 +13,8 @@ from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.saved_state import HasState
 
 Values = TypeVar("Values")
+# The columns of the offers, by what a selection says in `needs`.
+COLUMNS = {"task": "tasks", "label": "labels", "loss": "losses", "gradient": "scores", "features": "features"}
 
 
 @dataclass(frozen=True)
@@ -100,11 +102,23 @@ class Selection(HasState, ABC):
             ValueError: If the capacity is invalid or too small for the selection.
         """
         check_count("capacity", capacity, 1, "it is the number of samples that the buffer holds")
+        if unknown := sorted(set(self.needs) - COLUMNS.keys()):
+            raise ValueError(f"{self.name}: needs may have {sorted(COLUMNS)}, got {unknown}.")
         self._capacity, self._key, self._size = capacity, key, 0
 
     @property
+    def capacity(self) -> int:
+        """Number of slots."""
+        return self._capacity
+
+    @property
+    def key(self) -> int:
+        """Random key, on which alone random choices depend, together with the numbers of the offers."""
+        return self._key
+
+    @property
     def size(self) -> int:
-        """Number of occupied slots."""
+        """Number of occupied slots, as `choose` and `remove` leave it; a subclass counts what it holds."""
         return self._size
 
     @abstractmethod
@@ -202,6 +216,6 @@ def checked_choice(selection: Selection, offers: Offers, size: int, capacity: in
     if selection.size != size + len(new):
         raise ValueError(
             f"selection={selection.name}: size must be the number of occupied slots, {size + len(new)} after choose, "
-            f"got {selection.size}. Count _size up for each new slot, and down in remove."
+            f"got {selection.size}. Let the property size count the entries, one more for each new slot."
         )
     return slots.astype(np.int64)
