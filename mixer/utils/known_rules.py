@@ -5,14 +5,12 @@ import sys
 from collections.abc import Collection
 from functools import cache
 from importlib.metadata import EntryPoint
-from typing import Any, TypeVar
+from typing import Any
 
 from mixer.utils.entry_points import load_plug_ins
 
-Rule = TypeVar("Rule")
 
-
-def built_in_rules(package: str, base: Any) -> dict[str, type[Rule]]:
+def built_in_rules(package: str, base: Any) -> dict[str, type[Any]]:
     """Returns the rules of a package by name: its imports are the one list of them.
 
     A rule is a class that stands in a file of its own in the package; abstract classes and shared ones are none.
@@ -29,7 +27,7 @@ def built_in_rules(package: str, base: Any) -> dict[str, type[Rule]]:
     }
 
 
-def known_rules(package: str, base: Any, kinds: str) -> dict[str, type[Rule]]:
+def known_rules(package: str, base: Any, kinds: str) -> dict[str, type[Any]]:
     """Returns the rules of a package and those of other packages, by name.
 
     A package adds its own by entry points of the group `adaptive_mixer.KINDS`, one per class: `Name =
