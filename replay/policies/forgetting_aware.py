@@ -44,7 +44,7 @@ class ForgettingAware(ReplayPolicy):
             run if the mixture has no replay buffer.
     """
 
-    _remembered = ("_average", "_lowest", "_num_losses")  # of all streams: an earlier task's go to its memory
+    remembered = ("_average", "_lowest", "_num_losses")  # of all streams: an earlier task's go to its memory
     needs_memory_per_task = True
 
     needs = (Loss(),)

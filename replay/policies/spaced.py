@@ -42,7 +42,7 @@ class Spaced(ReplayPolicy):
         ValueError: If a value is outside its range; at the start of the run if the mixture has no replay buffer.
     """
 
-    _remembered = ("_num_measured", "_first_interval", "_elapsed", "_factor", "_num_tasks", "_num_left")
+    remembered = ("_num_measured", "_first_interval", "_elapsed", "_factor", "_num_tasks", "_num_left")
 
     needs = (UpdateNorm(),)
 
