@@ -158,13 +158,16 @@ class Selection(HasState, ABC):
     def remove(self, slot: int) -> None:
         """Removes the entry in a slot; the entry in the last occupied slot moves into it."""
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of `choose`: JSON-safe values and numpy arrays, by name, not nested.
 
-        A subclass adds its own to `"capacity"` and the `options`.
+        These are the capacity, the `options` and what `remembered` names; a subclass may add its own.
         """
-        return {"capacity": self._capacity, **{option: getattr(self, option) for option in self.options}}
+        return {
+            "capacity": self._capacity,
+            **{option: getattr(self, option) for option in self.options},
+            **super().state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads a saved state, after `start`.

@@ -1,6 +1,5 @@
-"""The page `docs/own_method.md`: its code is that of the example, which does what the methods shipped here do."""
+"""Methods and a selection of one's own, of `examples/own_methods.py` and the pages, do what the shipped ones do."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -8,21 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from examples.own_methods import HoldWeights, KeepHardest, KeepPredictions
+from examples.own_methods import HoldWeights, KeepPredictions
 from replay import ReplayBuffer
 from replay.selection import Surprise
 from tasks.methods import LwF, OnlineEWC
-from tests.commands.recipes import ROOT
-from tests.helpers import weights_of
+from tests.helpers import run_page, weights_of
 from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
 from tests.tasks.methods.runs import build
-
-
-def test_the_code_of_the_page_is_that_of_the_example() -> None:
-    blocks = re.findall(r"```python\n(.+?)```", (ROOT / "docs" / "own_method.md").read_text(), re.DOTALL)
-    example = (ROOT / "examples" / "own_methods.py").read_text()
-    assert len(blocks) == 3
-    assert [block for block in blocks if block not in example] == []
 
 
 @pytest.mark.parametrize("name", ["KeepPredictions", "HoldWeights"])
@@ -41,12 +32,28 @@ def test_an_own_method_does_what_the_shipped_one_does(name: str, tmp_path: Path)
     torch.testing.assert_close(weights_of(resumed.model), weights_of(expected.model), rtol=0, atol=1e-5)
 
 
-def test_an_own_selection_keeps_what_the_shipped_one_keeps(tmp_path: Path) -> None:
-    entries = {}
-    for kind in (KeepHardest, Surprise):
+def test_an_own_selection_keeps_what_the_shipped_one_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries, own = [], run_page("own_selection", tmp_path, monkeypatch)["KeepHardest"]
+    for kind in (own, Surprise):
         run = build(tmp_path / kind.__name__, "ERACE", memory=ReplayBuffer(5, kind()), methods=[])
         run.run()
-        entries[kind] = run.memory.entries["number"].tolist()
+        entries.append(sorted(run.memory.entries["number"].tolist()))
         run.memory.load(run.folder / "03-task_3" / "end" / "memory")
-    assert sorted(entries[KeepHardest]) == sorted(entries[Surprise])
-    assert np.isin(entries[KeepHardest], np.arange(36)).all()
+    assert entries[0] == entries[1]
+    assert np.isin(entries[0], np.arange(36)).all()
+
+
+def test_an_averaged_copy_is_taken_up_where_a_run_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = run_page("own_method", tmp_path, monkeypatch)["SlowCopy"]
+    own: dict[str, Any] = {"name": "ERACE", "memory": ReplayBuffer(12)}
+    expected = build(tmp_path / "whole", methods=[whole := slow()], **own)
+    expected.run()
+    own["memory"] = ReplayBuffer(12)
+    with pytest.raises(Killed):
+        build(tmp_path / "cut", methods=[slow()], instants=Instants(8), **own).run()
+    own["memory"] = ReplayBuffer(12)
+    resumed = build(tmp_path / "cut", methods=[again := slow()], seed=7, **own)
+    resumed.run(resume=True)
+    assert torch.equal(weights_of(resumed.model), weights_of(expected.model))
+    assert torch.equal(weights_of(again.average), weights_of(whole.average))
+    assert not torch.equal(weights_of(whole.average), weights_of(expected.model))
