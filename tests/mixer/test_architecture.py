@@ -142,6 +142,7 @@ CONTRACT = {
     "mixer.policies.objective",
     "mixer.utils.recorded_arguments",
     "mixer.utils.saved_state",
+    "mixer.utils.user_code",
     "mixer.policies.contract",
     "mixer.utils.validation",
     "mixer.utils.text",
