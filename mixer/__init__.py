@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from mixer.utils.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
+    from mixer.analysis.inspect.of_trainer import inspect_trainer as inspect_trainer
     from mixer.gradients.probe import GradientProbe as GradientProbe
     from mixer.ledger.ledger import Ledger as Ledger
     from mixer.loading.batch_sampler import AdaptiveBatchSampler as AdaptiveBatchSampler
@@ -38,6 +39,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "mixer.analysis.inspect.of_trainer": ["inspect_trainer"],
             "mixer.gradients.probe": ["GradientProbe"],
             "mixer.ledger.ledger": ["Ledger"],
             "mixer.loading.batch_sampler": ["AdaptiveBatchSampler"],

@@ -13,19 +13,12 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.ledger.trackers.reporting import Reporting
 from mixer.loading.build import assemble, resolve_budget
+from mixer.loading.learning_rate import check_schedule
 from mixer.loading.loss_units import new_loss_units
 from mixer.measurements import Loss, MeanLoss, asked
 from mixer.mixture.controller import Mixing
 from mixer.mixture.loss_units import LossUnits
-from mixer.mixture.resolve import (
-    check_evaluation_names,
-    check_gradient_noise,
-    check_needs,
-    check_own_weights,
-    check_samples,
-    check_schedule,
-    warn_of_forwards,
-)
+from mixer.mixture.resolve import check_own_weights, check_samples
 from mixer.mixture.stream import Stream, describe
 from mixer.models.trl import keeps_metrics
 from mixer.trainer.best_of_each import check_best_of_each
@@ -36,6 +29,7 @@ from mixer.trainer.classes import check_classes
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.engines import EngineRequest, check_engine
 from mixer.trainer.evaluation import StreamEvaluation, check_best_metric
+from mixer.trainer.evaluation_sets import check_evaluation_names
 from mixer.trainer.gradient_aggregation import check_conflict, with_conflict
 from mixer.trainer.guard import WeightGuard
 from mixer.trainer.loading import LoadingRules, StreamLoading
@@ -47,6 +41,7 @@ from mixer.trainer.method import Method
 from mixer.trainer.methods import MethodList
 from mixer.trainer.observers.gradients import RunProbe
 from mixer.trainer.out_of_memory import Recovery
+from mixer.trainer.requirements import check_gradient_noise, check_needs, warn_of_forwards
 from mixer.trainer.run import Options, PresentStep, Run, Steering, StepNeeds
 from mixer.trainer.search import Search
 from mixer.trainer.side_runs import SideRuns

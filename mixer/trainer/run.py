@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from mixer.ledger.recorder import Recorder
     from mixer.loading.build import MixtureOptions
     from mixer.loading.iterable.feed import Feed
+    from mixer.loading.learning_rate import LearningRate
     from mixer.loading.loader import MixingLoader
     from mixer.measurements import Needs
     from mixer.mixture.bad_samples import Skipping
     from mixer.mixture.controller import Mixing
-    from mixer.mixture.learning_rate import LearningRate
     from mixer.mixture.plan import Plan
     from mixer.mixture.stream import Stream
     from mixer.policies.contract import Policy
