@@ -15,7 +15,7 @@ from mixer.utils.console import console, only_json, print_json
 from mixer.utils.files import write_text
 from mixer.utils.text import print_lines
 from tasks.continual.continual import ContinualRun
-from tasks.continual.ends import RUN_STATE_FILE, checkpoints_in, read_pace, remove_run
+from tasks.continual.task_checkpoints import RUN_STATE_FILE, checkpoints_in, read_pace, remove_run
 from tasks.metrics.metrics import all_metrics, title_of
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.recipe import ContinualRecipe

@@ -72,7 +72,7 @@ def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64) -> flo
     Raises:
         RemoteError: If another rank failed.
     """
-    runs = trainer.side_runs
+    runs = trainer.auxiliary_passes
 
     def measure(model: nn.Module, inputs: Inputs) -> Sums:
         micro = MicroBatch(inputs, np.zeros(0, dtype=np.int64), False)
@@ -90,7 +90,7 @@ def _mean_over(
     scored: nn.Module | None = None,
 ) -> float:
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped) if scored is None else scored
-    on_all_ranks = trainer.side_runs.on_all_ranks
+    on_all_ranks = trainer.auxiliary_passes.on_all_ranks
     rank, world_size = trainer.args.process_index, trainer.args.world_size
     own = np.arange(rank, len(dataset), world_size)
 
@@ -112,15 +112,15 @@ def _mean_over(
 def _inputs(trainer: MixingTrainer, dataset: Any, indices: Int64Array) -> Inputs:
     """Returns inputs as the model is trained on them."""
     if isinstance(dataset, ColumnReader) and trainer.data_collator is default_data_collator:
-        return trainer.side_runs.inputs_of_columns(dataset.read_columns(indices))
+        return trainer.auxiliary_passes.inputs_of_columns(dataset.read_columns(indices))
     read_several = getattr(dataset, "__getitems__", None)
     samples = read_several(indices.tolist()) if read_several else [dataset[index] for index in indices.tolist()]
-    collated: Inputs = trainer.side_runs.collator(list(samples))
+    collated: Inputs = trainer.auxiliary_passes.collator(list(samples))
     return collated
 
 
 def _num_right(trainer: MixingTrainer, classes: Sequence[int] | None, model: nn.Module, inputs: Inputs) -> Sums:
-    prepared = trainer.side_runs.prepared(inputs)
+    prepared = trainer.auxiliary_passes.prepared(inputs)
     labels = [prepared.pop(name, None) for name in trainer.label_names]
     if not labels or not isinstance(labels[0], Tensor):
         raise ValueError(f"accuracy: the samples have no {list(trainer.label_names)}; give a score of your own.")
@@ -272,7 +272,7 @@ def score_of(score: Score, trainer: MixingTrainer, task: Task, when: str) -> tup
         value = _number(score.measure(trainer, task))
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-    parts = [json.loads(part) for part in trainer.side_runs.gathered(json.dumps([repr(value), why]))]
+    parts = [json.loads(part) for part in trainer.auxiliary_passes.gathered(json.dumps([repr(value), why]))]
     reasons = {rank: reason for rank, (_, reason) in enumerate(parts) if reason is not None}
     if reasons:
         # What a rank says of another one is worth less than what that one says of itself.

@@ -37,7 +37,7 @@ from benchmarks.continual.results import Run, report
 from benchmarks.peak import Peak
 from mixer import MixingTrainer
 from tasks.continual.continual import ContinualRun
-from tasks.continual.ends import read_pace
+from tasks.continual.task_checkpoints import read_pace
 from tasks.metrics.metrics import all_metrics
 
 _ALL = "all"

@@ -82,19 +82,19 @@ class RankSync:
         elif world_size > 1 and timeout is not None:  # accelerate does not set it for a group on CPUs
             distributed_c10d._set_pg_timeout(timeout)  # noqa: SLF001  # no public equivalent
 
-    def most(self, number: int) -> int:
+    def max_over_ranks(self, number: int) -> int:
         """Returns the maximum of a number over ranks, through the CPU."""
-        return int(self.greatest(np.array([number]))[0])
+        return int(self.all_reduce_max(np.array([number]))[0])
 
-    def greatest(self, numbers: Int64Array) -> Int64Array:
+    def all_reduce_max(self, numbers: Int64Array) -> Int64Array:
         """Returns the elementwise maximum over ranks, int64 `[count]`, through the CPU."""
         return self._reduce(numbers, dist.ReduceOp.MAX)
 
-    def least(self, numbers: Int64Array) -> Int64Array:
+    def all_reduce_min(self, numbers: Int64Array) -> Int64Array:
         """Returns the elementwise minimum over ranks, int64 `[count]`, through the CPU."""
         return self._reduce(numbers, dist.ReduceOp.MIN)
 
-    def total(self, numbers: Int64Array) -> Int64Array:
+    def all_reduce_sum(self, numbers: Int64Array) -> Int64Array:
         """Returns the elementwise sum over ranks, int64 `[count]`, through the CPU."""
         return self._reduce(numbers, dist.ReduceOp.SUM)
 
@@ -104,7 +104,7 @@ class RankSync:
             return [content]
         lengths = np.zeros(self.world_size, dtype=np.int64)
         lengths[dist.get_rank()] = len(content)
-        lengths = self.total(lengths)
+        lengths = self.all_reduce_sum(lengths)
         room = int(lengths.max())
         own = torch.from_numpy(np.frombuffer(bytearray(content.ljust(room, b"\0")), dtype=np.uint8))
         parts = [torch.empty(room, dtype=torch.uint8) for _ in range(self.world_size)]
@@ -118,10 +118,10 @@ class RankSync:
         if self.world_size == 1:
             return content
         is_first = dist.get_rank() == 0
-        numbers = np.zeros(self.most(len(content) * is_first), dtype=np.int64)
+        numbers = np.zeros(self.max_over_ranks(len(content) * is_first), dtype=np.int64)
         if is_first:
             numbers[:] = np.frombuffer(content, dtype=np.uint8)
-        return self.total(numbers).astype(np.uint8).tobytes()
+        return self.all_reduce_sum(numbers).astype(np.uint8).tobytes()
 
     def _reduce(self, numbers: Int64Array, operation: Any) -> Int64Array:
         if self.world_size == 1 or not numbers.size:
@@ -158,7 +158,7 @@ class RankSync:
             result = work()
         except Exception as caught:  # sent to all ranks before it is raised
             error = caught
-        if self.most(int(error is not None)):
+        if self.max_over_ranks(int(error is not None)):
             self.raise_on_all(error)
         return result
 

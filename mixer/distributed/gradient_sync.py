@@ -83,7 +83,7 @@ def average_gradients(
         return
     parameters = _averaged(ddp) if parameters is None else parameters
     are_present = np.array([parameter.grad is not None for parameter in parameters], dtype=np.int64)
-    for parameter, is_anywhere in zip(parameters, ranks.total(are_present).tolist(), strict=True):
+    for parameter, is_anywhere in zip(parameters, ranks.all_reduce_sum(are_present).tolist(), strict=True):
         if is_anywhere and parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 _WORDS = (None, "auto", "must", "never")
 
 
-class Meeting:
+class Rendezvous:
     """All ranks of a launch, which can communicate before there is a process group.
 
     Args:
@@ -116,14 +116,14 @@ class Meeting:
         return str(self._store.get(key).decode())
 
 
-def meet(timeout_seconds: float) -> Meeting:
+def meet_ranks(timeout_seconds: float) -> Rendezvous:
     """Waits for all ranks of a launch, by torchrun, `accelerate launch` or environment variables.
 
     Args:
         timeout_seconds: Timeout.
 
     Returns:
-        Meeting; of a single rank if there are no others, or they have met already.
+        Rendezvous; of a single rank if there are no others, or they have met already.
 
     Raises:
         ValueError: If environment variables are missing, or ranks could not be restarted.
@@ -132,7 +132,7 @@ def meet(timeout_seconds: float) -> Meeting:
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     _check_environment(world_size)
     if world_size == 1 or dist.is_initialized():
-        return Meeting(dist.HashStore(), 0, 1, timeout_seconds)  # type: ignore[attr-defined]
+        return Rendezvous(dist.HashStore(), 0, 1, timeout_seconds)  # type: ignore[attr-defined]
     try:
         store, rank, world_size = next(rendezvous("env://", timeout=timedelta(seconds=timeout_seconds)))
     except (dist.DistError, RuntimeError) as error:
@@ -143,7 +143,7 @@ def meet(timeout_seconds: float) -> Meeting:
             "MASTER_ADDR and MASTER_PORT, and that every node can reach that address and port. training.ddp_timeout "
             "sets the timeout in seconds."
         ) from None
-    return Meeting(PrefixStore("mixer", store), rank, world_size, timeout_seconds)
+    return Rendezvous(PrefixStore("mixer", store), rank, world_size, timeout_seconds)
 
 
 def _check_environment(world_size: int) -> None:
@@ -185,9 +185,9 @@ def build_together(
         ValueError: If options differ between ranks, or one of them could not build.
         TimeoutError: If ranks are missing.
     """
-    meeting = meet(config.training.ddp_timeout)
-    if meeting.world_size > 1:
+    joined = meet_ranks(config.training.ddp_timeout)
+    if joined.world_size > 1:
         run = yaml.safe_load(parser.dump(config, skip_validation=True))
         run["training"], run["--resume"] = shared_options(run["training"]), resume if resume in _WORDS else "PATH"
-        meeting.check_same({name: value for name, value in run.items() if name != "recipe"})
-    return meeting.run_on_all(build)
+        joined.check_same({name: value for name, value in run.items() if name != "recipe"})
+    return joined.run_on_all(build)

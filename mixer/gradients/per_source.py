@@ -55,7 +55,7 @@ class StreamGradients:
         """Averages over ranks; a gradient that only some ranks have counts as zero on the others."""
         rows = list(self._rows.values())
         are_present = np.array([[gradient is not None for gradient in row] for row in rows], dtype=np.int64)
-        are_anywhere = ranks.total(are_present.reshape(-1)).reshape(are_present.shape)
+        are_anywhere = ranks.all_reduce_sum(are_present.reshape(-1)).reshape(are_present.shape)
         for row, needed in zip(rows, list(are_anywhere > 0), strict=True):
             for number, parameter in enumerate(self._parameters):
                 if needed[number] and row[number] is None:

@@ -100,6 +100,6 @@ def read_note(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         note, reason = None, str(error)
     if not isinstance(note, dict):
-        way_out = f'replace its content by {{"format": {FORMAT_VERSION}}} to read the tables of the run'
-        raise ValueError(f"{path} is damaged ({reason}): {way_out}.")
+        hint = f'replace its content by {{"format": {FORMAT_VERSION}}} to read the tables of the run'
+        raise ValueError(f"{path} is damaged ({reason}): {hint}.")
     return note

@@ -17,11 +17,11 @@ from mixer.mixture.planner import Planner
 from mixer.utils.arrays import BoolArray, Int64Array
 
 # Streams per step whose losses are measured in separate micro-batches, in turns, if rows show no losses.
-STREAMS_IN_TURN = 16
+STREAMS_A_ROUND = 16
 _ALONE = contextlib.nullcontext()
 
 
-def streams_in_turn(plan: Plan, most: int = STREAMS_IN_TURN) -> BoolArray:
+def streams_in_turn(plan: Plan, most: int = STREAMS_A_ROUND) -> BoolArray:
     """Selects the streams with separate micro-batches in a step when not all can have them.
 
     Args:

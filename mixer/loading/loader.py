@@ -75,9 +75,9 @@ class MixingLoader:
         self.mixing = mixing
         self.dataset = combine(mixing.planner.streams, datasets)
         self.by_stream = False  # whether each micro-batch holds one stream
-        self.in_turns = False  # whether only those of a few streams do, which change from step to step
+        self.round_robin = False  # whether only those of a few streams do, which change from step to step
         self.keeps_positions = False
-        self.is_looked_at = False  # whether steps are inspected only, neither trained on nor observed
+        self.is_preview = False  # whether steps are inspected only, neither trained on nor observed
         keys = [stream.order_key(seed) for stream in mixing.planner.streams]
         are_random = [stream.is_random for stream in mixing.planner.streams]
         self._skipping = skipping or Skipping()
@@ -92,9 +92,9 @@ class MixingLoader:
         options = micro_batches or MicroBatchOptions()
         self._batcher, self._lengths = MicroBatcher(lambda: mixing.planner, options, rank, world_size), options.lengths
         self.cap = self.configured_cap = MicroBatchCap(options.max_samples, options.max_tokens)  # equal on all ranks
-        self.takes_turns = options.lengths is None  # whether `in_turns` can be set
+        self.allows_round_robin = options.lengths is None  # whether `round_robin` can be set
         # Whether loading involves collectives, which no rank may omit.
-        self.is_talkative = feed is not None or options.max_tokens is not None
+        self.uses_collectives = feed is not None or options.max_tokens is not None
         self._workers = workers or WorkerOptions()
         # Others see samples, or put them beside samples that are lists.
         self._stacks_lists = stacks_lists and feed is None and not specifics and not self._workers.num_workers
@@ -115,10 +115,10 @@ class MixingLoader:
                 if batch is None:
                     return
                 yield batch
-                if self.is_looked_at:
+                if self.is_preview:
                     self.mixing.pass_over(batch.plan)
         finally:
-            if self.is_looked_at or not self._workers.persistent_workers:
+            if self.is_preview or not self._workers.persistent_workers:
                 self.stop()
 
     @property
@@ -333,8 +333,8 @@ class MixingLoader:
 
     def measured(self, plan: Plan) -> BoolArray | None:
         """Returns the streams whose losses a step shows, bool `[num_streams]`; `None` for all."""
-        is_in_turns = self.in_turns and not self.by_stream and plan.loss_weights is None
-        return streams_in_turn(plan) if is_in_turns else None
+        is_round_robin = self.round_robin and not self.by_stream and plan.loss_weights is None
+        return streams_in_turn(plan) if is_round_robin else None
 
     def _for_workers(self, share: list[StreamShare]) -> list[StreamShare]:
         if self._feed is None and not self._in_place:

@@ -138,8 +138,8 @@ def explain(step: int, rank: int, cap: MicroBatchCap, largest: Size, smaller_cap
             "a smaller model."
         )
     if smaller.max_tokens is not None:
-        way_out = f"max_tokens_per_micro_batch={smaller.max_tokens}; the total batch is unchanged"
+        hint = f"max_tokens_per_micro_batch={smaller.max_tokens}; the total batch is unchanged"
     else:
-        way_out = smaller_cap.format(smaller.max_samples)
+        hint = smaller_cap.format(smaller.max_samples)
     failure = f"Step {step} ran out of memory on rank {rank} with micro-batches of at most {cap}."
-    return f"{failure} Set {way_out}. {why_not_repeated}"
+    return f"{failure} Set {hint}. {why_not_repeated}"

@@ -94,7 +94,7 @@ def confirm(
     of_rows = (own.num_rows, own.squared_items, *own.mixed_up)
     counts = np.array([own.num_larger, own.num_first, *of_rows, *own.signals])
     skipped = zeros if own.skipped is None else own.skipped
-    message = ranks.total(np.concatenate([head, own.items, own.tokens, skipped, counts]))
+    message = ranks.all_reduce_sum(np.concatenate([head, own.items, own.tokens, skipped, counts]))
     num_failures, *sums = message[:5].tolist()
     if num_failures:
         ranks.raise_on_all(error)

@@ -98,10 +98,10 @@ class Clock:
             raise ValueError(f"epoch_size must be at least 1 sample, got {epoch_size}.")
         self.budget, self.batch_size, self.initial = budget, batch_size, batch_size
         self._drops, self.spans_run = drop_unit > 0 and epoch_size is not None, epoch_size is None
-        self.counts_steps = is_constant and budget.is_in_steps  # whether it is the Trainer's own count of steps
+        self.is_step_based = is_constant and budget.is_in_steps  # whether it is the Trainer's own count of steps
         whole: float = math.inf if epoch_size is None else epoch_size
-        self.epoch_size = whole - (whole % drop_unit if self._drops and self.counts_steps else 0)
-        if self.epoch_size < 1 or (self._drops and whole < batch_size and not self.counts_steps):
+        self.epoch_size = whole - (whole % drop_unit if self._drops and self.is_step_based else 0)
+        if self.epoch_size < 1 or (self._drops and whole < batch_size and not self.is_step_based):
             raise ValueError(
                 f"dataloader_drop_last drops everything: an epoch has {epoch_size} samples, fewer than the "
                 f"{max(drop_unit, batch_size)} of a batch over all ranks. Reduce the batch size or keep the last batch."
@@ -123,7 +123,7 @@ class Clock:
     @property
     def progress(self) -> float:
         """Completed fraction of the run's budget, in [0, 1]."""
-        if self.counts_steps:
+        if self.is_step_based:
             return min(1.0, self.step / self.planned_steps)
         return min(1.0, max(self._least_progress, *(done / budget for done, budget in self._budgets())))
 
@@ -132,7 +132,7 @@ class Clock:
         """Completed epochs; while the clock counts steps, as the Trainer counts them."""
         if self.spans_run:
             return self.num_epochs_done + self.progress * (self.step_in_epoch / max(1, self.step))
-        if not self.counts_steps:
+        if not self.is_step_based:
             return self.num_epochs_done + self.samples_in_epoch / self.epoch_size
         num_samples = min(self.step_in_epoch * self.batch_size, self.epoch_size)
         return self.num_epochs_done + -(-num_samples // self._pass_size) / -(-self.epoch_size // self._pass_size)
@@ -158,7 +158,7 @@ class Clock:
 
         A warm-up in steps lasts that many steps, whatever their size; the rest follows progress.
         """
-        if self.counts_steps or self.step <= self._num_warmup_steps:
+        if self.is_step_based or self.step <= self._num_warmup_steps:
             return float(self.step)
         if self._warmup_share >= 1.0:
             return float(self.planned_steps)
@@ -181,14 +181,14 @@ class Clock:
     @property
     def max_steps(self) -> int:
         """Steps of the whole run: exact while the clock counts steps, else assuming the current batch size."""
-        if self.counts_steps:
+        if self.is_step_based:
             return self.planned_steps
         return self.step if self.progress >= 1.0 else self.step + max(1, math.ceil(min(self._steps_left())))
 
     def next_total(self) -> int:
         """Returns the samples of the next step: the batch size, limited by the rest of the epoch and of the budget."""
         total = int(min(self.batch_size, self._left_in_epoch()))
-        if self.counts_steps:
+        if self.is_step_based:
             return total
         if self.budget.epochs is not None:
             total = min(total, math.ceil((self.budget.epochs - self.epoch) * self.epoch_size - 1e-6))
@@ -202,8 +202,8 @@ class Clock:
         """Sets the batch size; a clock that counted steps counts data from then on."""
         if batch_size == self.batch_size:
             return
-        if self.counts_steps:
-            self._least_progress, self.counts_steps = self.progress, False
+        if self.is_step_based:
+            self._least_progress, self.is_step_based = self.progress, False
             self.epoch_size = self.whole_epoch  # its rest is now dropped at the end, not in advance
         self.batch_size = batch_size
 
@@ -229,7 +229,7 @@ class Clock:
         if self.spans_run:
             return self.progress >= 1.0
         by_steps, by_samples = self.step_in_epoch == self.steps_per_epoch, self.samples_in_epoch >= self.epoch_size
-        return by_steps if self.counts_steps else by_samples
+        return by_steps if self.is_step_based else by_samples
 
     def drop_rest(self) -> int:
         """Ends the epoch if its rest is smaller than a batch and `drop_last` is set; returns the samples dropped now.
@@ -237,7 +237,7 @@ class Clock:
         While the clock counts steps, the epoch excludes that rest from the start.
         """
         rest = self.epoch_size - self.samples_in_epoch
-        if self.counts_steps or not self._drops or not self.step_in_epoch or rest >= self.batch_size:
+        if self.is_step_based or not self._drops or not self.step_in_epoch or rest >= self.batch_size:
             return 0
         self.dropped_samples = max(self.dropped_samples, int(rest))
         self.end_epoch()
@@ -265,7 +265,7 @@ class Clock:
             "batch_size": self.batch_size,
             "initial_batch_size": self.initial,
             "epoch_size": None if self.spans_run else int(self._laid_out),
-            "counts_steps": self.counts_steps,
+            "is_step_based": self.is_step_based,
             "dropped_samples": self.dropped_samples,
             "warmup_share": self._warmup_share,
             "least_progress": self._least_progress,
@@ -296,11 +296,11 @@ class Clock:
             finite_number(state[name], name, 0.0) for name in ("warmup_share", "least_progress", "last_coverage")
         )
         if not changed:
-            self.counts_steps = self.counts_steps and bool(state["counts_steps"])
+            self.is_step_based = self.is_step_based and bool(state["is_step_based"])
             self.batch_size = whole_number(state["batch_size"], "batch_size", 1, MAX_SAMPLES_PER_STEP)
             most = MOST_COUNT if self.spans_run else int(self.epoch_size)
             self.dropped_samples = whole_number(state["dropped_samples"], "dropped_samples", most=most)
-            self.epoch_size = self._laid_out if self.counts_steps else self.whole_epoch
+            self.epoch_size = self._laid_out if self.is_step_based else self.whole_epoch
         else:
             self.num_epochs_done, self.step_in_epoch = divmod(self.step, self.steps_per_epoch)
             self.samples_in_epoch = self.step_in_epoch * self.batch_size
@@ -308,7 +308,7 @@ class Clock:
             self._reopen()
             return
         by_steps, by_samples = self.step_in_epoch > self.steps_per_epoch, self.samples_in_epoch > self.epoch_size
-        if by_steps if self.counts_steps else by_samples:
+        if by_steps if self.is_step_based else by_samples:
             raise ValueError(
                 f"the saved position is step {self.step_in_epoch} and sample {self.samples_in_epoch} of an epoch, but "
                 f"an epoch has {self.steps_per_epoch} steps and {self.epoch_size} samples"
@@ -329,7 +329,7 @@ class Clock:
     # ---- Arithmetic ----
 
     def _left_in_epoch(self) -> float:
-        done = self.step_in_epoch * self.batch_size if self.counts_steps else self.samples_in_epoch
+        done = self.step_in_epoch * self.batch_size if self.is_step_based else self.samples_in_epoch
         return self.epoch_size - done
 
     def _budgets(self) -> list[tuple[float, float]]:
@@ -342,7 +342,7 @@ class Clock:
 
     def _steps_of(self, num_samples: float) -> int:
         whole, rest = divmod(int(num_samples), self.batch_size)
-        return whole + (rest > 0 and (self.counts_steps or not self._drops))
+        return whole + (rest > 0 and (self.is_step_based or not self._drops))
 
     def _steps_left(self) -> list[float]:
         budget = self.budget
@@ -363,7 +363,7 @@ class Clock:
         return self.steps_left_in_epoch + epochs * self.steps_per_epoch + math.ceil(rest / self.batch_size - 1e-9)
 
     def _plan_steps(self) -> int:
-        if not self.counts_steps:
+        if not self.is_step_based:
             steps = self.max_steps
             # Later, smaller batches may outlast a warm-up longer than this: the schedule must still have an end.
             has_end = steps > self._num_warmup_steps or self.budget.steps is not None

@@ -403,7 +403,7 @@ class Mixing:
     def end_step(self, num_samples: int | None = None, num_tokens: int = 0) -> None:
         """Counts a step on the clock; see `Clock.tick`."""
         self.clock.tick(num_samples, num_tokens)
-        if self.clock.counts_steps and self._dropped and self.clock.at_epoch_end:
+        if self.clock.is_step_based and self._dropped and self.clock.at_epoch_end:
             self.planner.skip(self._dropped)
 
     def drop_rest(self) -> bool:

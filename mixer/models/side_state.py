@@ -1,4 +1,4 @@
-"""State of a model around side runs: mode, gradients, buffers and attributes are restored."""
+"""State of a model around auxiliary passes: mode, gradients, buffers and attributes are restored."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Metrics of TRL's trainers on several ranks and around side runs."""
+"""Metrics of TRL's trainers on several ranks and around auxiliary passes."""
 
 import contextlib
 import copy
@@ -65,7 +65,7 @@ def metrics_restored(trainer: Trainer) -> Iterator[None]:
     """Restores a trainer's metrics afterwards, and avoids gathers between ranks inside.
 
     TRL's trainers update their metrics in every `compute_loss`, with a gather from all ranks, of which some may have no
-    side run.
+    auxiliary pass.
 
     Args:
         trainer: The trainer; one without such metrics is left alone.

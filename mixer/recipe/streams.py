@@ -63,8 +63,8 @@ def call_by_name(field_name: str, dotted_name: str, arguments: Mapping[str, Any]
             package, _, name = dotted_name.rpartition(".")
             function = getattr(pkgutil.resolve_name(package), name)
     except (ImportError, AttributeError, ValueError) as error:
-        way_out = hidden(dotted_name) or "Is its package installed?"
-        raise ValueError(f"{field_name}: {dotted_name!r} cannot be found ({error}). {way_out}") from None
+        hint = hidden(dotted_name) or "Is its package installed?"
+        raise ValueError(f"{field_name}: {dotted_name!r} cannot be found ({error}). {hint}") from None
     try:
         return function(*positional, **arguments)
     except (TypeError, ValueError, OSError, ImportError) as error:

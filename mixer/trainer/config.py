@@ -140,8 +140,8 @@ class MixingOptions:
             if get_origin(kinds[name]) is Literal:
                 check_choice(name, value, kinds[name])
             elif not isinstance(value, bool | int | float | str | list | dict | None):
-                way_out = f" Pass objects to the trainer: {name}=..." if name in OF_TRAINER else ""
-                raise TypeError(f"{type(self).__name__}: {name} must be plain data, got {value!r:.100}.{way_out}")
+                hint = f" Pass objects to the trainer: {name}=..." if name in OF_TRAINER else ""
+                raise TypeError(f"{type(self).__name__}: {name} must be plain data, got {value!r:.100}.{hint}")
         check_micro_batch(self.max_samples_per_micro_batch, self.max_tokens_per_micro_batch)
 
     def check_unchanged(self, args: Any) -> None:

@@ -97,9 +97,9 @@ class StepConfirmation:
 
     def _can_load(self, error: Exception | None) -> bool:
         """Whether to load; ranks that communicate while loading do so only if all of them can."""
-        if self._run.loader is None or not self._run.loader.is_talkative:
+        if self._run.loader is None or not self._run.loader.uses_collectives:
             return error is None
-        return bool(self._run.rank_sync.least(np.array([error is None], dtype=np.int64))[0])
+        return bool(self._run.rank_sync.all_reduce_min(np.array([error is None], dtype=np.int64))[0])
 
     def _counted(self, batch: StepBatch) -> StepCounts:
         """Counts the items and tokens of this rank's micro-batches."""

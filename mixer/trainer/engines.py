@@ -90,7 +90,7 @@ class EngineRequest:
         skips: Whether steps with a non-finite loss are skipped.
         has_heads: Whether streams have heads of their own.
         is_cut_by_tokens: Whether micro-batches are limited in tokens.
-        counts_steps: Whether the learning rate follows steps, not the data.
+        is_step_based: Whether the learning rate follows steps, not the data.
     """
 
     policy: Policy
@@ -101,7 +101,7 @@ class EngineRequest:
     skips: bool
     has_heads: bool
     is_cut_by_tokens: bool
-    counts_steps: bool
+    is_step_based: bool
 
 
 def check_engine(trainer: Trainer, request: EngineRequest) -> None:
@@ -190,7 +190,7 @@ def _check_deepspeed(trainer: Trainer, request: EngineRequest) -> None:
     plugin: Any = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
     if plugin is None:
         return
-    if "scheduler" in plugin.deepspeed_config and not request.counts_steps:
+    if "scheduler" in plugin.deepspeed_config and not request.is_step_based:
         raise ValueError(REFUSED["deepspeed"])
     if request.probes and plugin.deepspeed_config.get("fp16", {}).get("enabled") is True:
         raise ValueError(

@@ -20,8 +20,8 @@ from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_tas
 from mixer.models.labels import find_lack_of_labels
 from mixer.models.trl import name_by_set
 from mixer.trainer.best_of_each import save_best_of_each
+from mixer.trainer.hf_compat import note_removed_columns
 from mixer.trainer.metrics import checking_metrics
-from mixer.trainer.seam import note_removed_columns
 from mixer.trainer.set_loss import SetLoss
 from mixer.trainer.streams_that_differ import StreamDifferences, tried
 from mixer.utils.attributes import attributes_held

@@ -125,7 +125,7 @@ class GradientAggregation(Method):
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._gradients = StreamGradients(trained, self._run.world_size) if self.one_stream_each else None
 
-    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, ends_priority: bool) -> None:
         """Stashes a stream's gradient once it is complete; see `Method.end_micro_batch`."""
         if self._gradients is None:
             return
@@ -234,7 +234,7 @@ def check_conflict(trainer: Trainer, schedule: Schedule, methods: Sequence[Metho
             f"batch_size={schedule.name} compares the gradients of the ranks, and with conflict these are gradients of "
             f"one stream. Use a schedule that measures no noise, or leave conflict out."
         )
-    if splitting := [method.name for method in methods if type(method).goes_first is not Method.goes_first]:
+    if splitting := [method.name for method in methods if type(method).has_priority is not Method.has_priority]:
         raise ValueError(
             f"conflict and the methods {splitting} both combine separate gradients into that of the step: use only one "
             f"of the two."

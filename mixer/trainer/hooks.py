@@ -80,13 +80,13 @@ class StepHook:
             is_synchronised: Whether its backward averages the gradient over the ranks.
         """
 
-    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, ends_priority: bool) -> None:
         """Called after the backward of a micro-batch.
 
         Args:
             model: The model as it is trained.
             trained: The micro-batch.
-            is_last_first: Whether it was the last of the micro-batches that go first.
+            ends_priority: Whether it was the last of the micro-batches that go first.
         """
 
     def before_averaging(self) -> None:

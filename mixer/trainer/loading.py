@@ -19,7 +19,12 @@ from mixer.loading.loader import MixingLoader
 from mixer.loading.preprocessing import preprocessed
 from mixer.loading.workers import WorkerOptions
 from mixer.mixture.stream import Stream, read_from
-from mixer.trainer.seam import collator_removing_columns, signature_columns, train_batch_size, without_unused_columns
+from mixer.trainer.hf_compat import (
+    collator_removing_columns,
+    signature_columns,
+    train_batch_size,
+    without_unused_columns,
+)
 from mixer.utils.user_code import module_of
 
 if TYPE_CHECKING:

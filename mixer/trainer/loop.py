@@ -17,7 +17,7 @@ from transformers.utils import logging
 from mixer.distributed.signals import StopSignals, ending, which
 from mixer.ledger.progress.bar import show_in_own_bars
 from mixer.loading.learning_rate import LearningRate, check_scheduler
-from mixer.trainer.seam import save_checkpoint
+from mixer.trainer.hf_compat import save_checkpoint
 from mixer.utils.user_code import is_user_code
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class LoopControl:
         clock, control = self._run.mixing.clock, self._trainer.control
         if control.should_epoch_stop and clock.step_in_epoch:
             clock.end_epoch()
-        if clock.counts_steps and clock.num_epochs_done >= clock.planned_epochs:
+        if clock.is_step_based and clock.num_epochs_done >= clock.planned_epochs:
             control.should_training_stop = True  # the Trainer's loop would also have no epoch left
 
     def end_of_data(self) -> None:
@@ -135,14 +135,14 @@ class LoopControl:
         callbacks = self._trainer.callback_handler.callbacks
         # Callbacks of libraries decide the same on all ranks.
         are_users = any(is_user_code(type(one)) for one in callbacks)
-        self._compares_control = bool(self._run.rank_sync.most(int(are_users)))
+        self._compares_control = bool(self._run.rank_sync.max_over_ranks(int(are_users)))
         self.ended_at, self._stops_epoch = None, False
 
     def prepare(self) -> None:
         """Binds the learning-rate schedule to the clock, once both exist."""
         # DeepSpeed wraps the schedule, or creates it.
         scheduler: Any = getattr(self._trainer.lr_scheduler, "scheduler", self._trainer.lr_scheduler)
-        if not self._run.mixing.clock.counts_steps:
+        if not self._run.mixing.clock.is_step_based:
             check_scheduler(scheduler)
         self._run.learning_rate = LearningRate(scheduler)
 
@@ -164,7 +164,7 @@ class LoopControl:
         if not self._handles_signals:
             return result
         # A signal after the last step has no step to stop, but ends the script after the run.
-        number = self.stopped_by or which(self._run.rank_sync.greatest(np.array(self._signals.flags)))
+        number = self.stopped_by or which(self._run.rank_sync.all_reduce_max(np.array(self._signals.flags)))
         if number is None:
             return result
         raise ending(self._told_of(number), number)
@@ -213,13 +213,13 @@ class LoopControl:
             return
         control = self._trainer.control
         own = np.array([getattr(control, name) for name in _FLAGS], dtype=np.int64)
-        for name, flag in zip(_FLAGS, self._run.rank_sync.greatest(own).tolist(), strict=True):
+        for name, flag in zip(_FLAGS, self._run.rank_sync.all_reduce_max(own).tolist(), strict=True):
             setattr(control, name, bool(flag))
 
     def finalize(self, finalize: Callable[..., Any], trial: Any, num_train_samples: float) -> Any:
         """Sums up the whole run, its part before a checkpoint too; see `Trainer._finalize_training`."""
         clock, start_time = self._run.mixing.clock, self._checkpoints.start_time
-        if not clock.counts_steps and clock.step:  # the Trainer multiplies by the share of max_steps that was done
+        if not clock.is_step_based and clock.step:  # the Trainer multiplies by the share of max_steps that was done
             num_train_samples = clock.num_samples * self._trainer.state.max_steps / clock.step
         # After a signal the Trainer would load the best model and delete all other checkpoints.
         is_early = self.stopped_by is not None
@@ -266,7 +266,7 @@ class MixingCallback(TrainerCallback):
         self.close_step()
         self.run.show_place(state)
         self.run.show_length(state)
-        if not clock.counts_steps:
+        if not clock.is_step_based:
             _show_intervals(args, state, before, clock.progress)
         if self.mixing.is_exhausted:
             if state.global_step < state.max_steps and state.is_world_process_zero:

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
-from mixer.loading.batching import STREAMS_IN_TURN
+from mixer.loading.batching import STREAMS_A_ROUND
 from mixer.loading.collate import batch_mapping
 from mixer.loading.memory import is_out_of_memory
 from mixer.loading.step import StepBatch
@@ -35,7 +35,7 @@ from mixer.models.row_losses import items_per_row, labels_can_shift
 from mixer.models.side_state import model_restored
 from mixer.models.trial_rows import rows_to_try
 from mixer.models.trl import metrics_restored
-from mixer.trainer.seam import prepare_inputs
+from mixer.trainer.hf_compat import prepare_inputs
 from mixer.utils.text import in_words
 from mixer.utils.user_code import library_of
 
@@ -108,7 +108,7 @@ class LossTrials:
     def _is_parted_or_mixed_up(self) -> bool:
         """Whether streams have micro-batches of their own, or rows of several are not their samples in this step."""
         loader = self._run.present_loader
-        return loader.by_stream or loader.in_turns or self._run.step.counts.mixed_up[1] > 0
+        return loader.by_stream or loader.round_robin or self._run.step.counts.mixed_up[1] > 0
 
     def _is_doubtful(self, kind: int, known: LossNormalization, step: int) -> bool:
         """Whether a settled normalisation may have been a coincidence: rows show it in every step, parts do not."""
@@ -154,7 +154,7 @@ class LossTrials:
         belongs to no stream, unless a hook needs its rows.
         """
         loader, (num_rows, num_samples) = self._run.present_loader, self._run.step.counts.mixed_up
-        if not num_samples or loader.by_stream or loader.in_turns:
+        if not num_samples or loader.by_stream or loader.round_robin:
             return batch
         collator: Any = self._trainer.data_collator
         name = getattr(collator, "__qualname__", type(collator).__qualname__)
@@ -180,16 +180,16 @@ class LossTrials:
             reason: The reason, as the beginning of a sentence.
         """
         loader, num_streams = self._run.present_loader, len(self._run.streams)
-        loader.in_turns = loader.takes_turns and num_streams > STREAMS_IN_TURN
-        loader.by_stream = not loader.in_turns
+        loader.round_robin = loader.allows_round_robin and num_streams > STREAMS_A_ROUND
+        loader.by_stream = not loader.round_robin
         if num_streams > 1 and self._trainer.is_world_process_zero():
             logger.warning(
                 "%s, so %s.",
                 reason,
-                f"a step measures the losses of {STREAMS_IN_TURN} of the {num_streams} streams, in turns: these get "
-                f"micro-batches of their own, up to {STREAMS_IN_TURN} more forwards per step, and the policy sees no "
+                f"a step measures the losses of {STREAMS_A_ROUND} of the {num_streams} streams, in turns: these get "
+                f"micro-batches of their own, up to {STREAMS_A_ROUND} more forwards per step, and the policy sees no "
                 "loss of the others"
-                if loader.in_turns
+                if loader.round_robin
                 else "every micro-batch contains one stream from now on",
             )
 
@@ -225,7 +225,7 @@ class LossTrials:
     def _as_by_the_trainer(self, kind: int, guess: LossNormalization) -> LossNormalization:
         """Weights rows alike if a trial failed on any rank, as the Trainer weights micro-batches of one row."""
         failure, self._failure = self._failure, None
-        if not self._run.rank_sync.most(int(failure is not None)):
+        if not self._run.rank_sync.max_over_ranks(int(failure is not None)):
             return guess
         if failure is not None and kind not in self._losses.normalizations:
             logger.warning(

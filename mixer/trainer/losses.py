@@ -17,7 +17,7 @@ from mixer.models.inputs import inner_model
 from mixer.models.labels import shifts_labels
 from mixer.models.loss_normalization import HALF_TOLERANCE, TOLERANCE, LossNormalization, samples_per_item
 from mixer.models.row_losses import Heard, RowlessTracker, RowLossReader, hides_rows, items_per_row, num_rows
-from mixer.trainer.seam import loss_shifts_labels
+from mixer.trainer.hf_compat import loss_shifts_labels
 from mixer.utils.attributes import attributes_held
 from mixer.utils.user_code import definitions, is_user_code, module_of
 
@@ -156,7 +156,7 @@ class StreamLosses:
         return HALF_TOLERANCE if is_half else TOLERANCE
 
     @property
-    def num_items_told(self) -> int:
+    def num_items_in_batch(self) -> int:
         """Items of the present step as the Trainer counts them, so that the gradient is the Trainer's."""
         return self._step.num_items + self._step.counts.num_first
 
@@ -168,7 +168,7 @@ class StreamLosses:
         """
         normalization = self.normalization_of(0)
         if normalization.counts_items:
-            return self.num_items_told
+            return self.num_items_in_batch
         return 1 if normalization.is_plain_sum and not self.differ else self._step.num_items
 
     @property

@@ -18,6 +18,7 @@ from mixer.measurements import (
     UpdateNorm,
     asked,
 )
+from mixer.trainer.auxiliary_passes import AuxiliaryPasses
 from mixer.trainer.hooks import StepHook
 from mixer.trainer.losses import StreamLosses
 from mixer.trainer.observers.branches import BranchProbe
@@ -26,7 +27,6 @@ from mixer.trainer.observers.gradients import NoiseBetweenRanks, RunProbe, Updat
 from mixer.trainer.observers.reference import ExcessLossHook, LossAfterHook, ReferenceModel, needed_reference
 from mixer.trainer.observers.targets import TargetProbe
 from mixer.trainer.run import Run, Steering
-from mixer.trainer.side_runs import SideRuns
 from mixer.trainer.step import was_skipped
 from mixer.trainer.targets import TargetRows
 from mixer.trainer.trl import with_fused_head
@@ -46,7 +46,7 @@ class Means(NamedTuple):
 
     trainer: Trainer
     run: Run
-    runs: SideRuns
+    runs: AuxiliaryPasses
     losses: StreamLosses
     most_samples: int
     target_rows: Callable[[Steering], list[TargetRows]]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mixer.mixture.plan import Plan
     from mixer.mixture.planner import Planner
     from mixer.mixture.stream import Stream
-    from mixer.trainer.side_runs import SideRuns
+    from mixer.trainer.auxiliary_passes import AuxiliaryPasses
     from mixer.utils.arrays import FloatArray, Int64Array
 
 
@@ -49,7 +49,7 @@ class RunContext:
     device: torch.device
     rank_sync: RankSync
     planner: Callable[[], Planner]
-    runs: SideRuns
+    runs: AuxiliaryPasses
     skipped: frozenset[int] = frozenset()
 
     @property
@@ -232,7 +232,7 @@ class Method(KeepsArguments, StepHook):
         """
         return None
 
-    def goes_first(self, stream_id: int) -> bool:
+    def has_priority(self, stream_id: int) -> bool:
         """Whether a stream's micro-batches run before those of the others; only with `one_stream_each`."""
         return False
 

@@ -21,9 +21,9 @@ from mixer.utils.validation import whole_number
 
 if TYPE_CHECKING:
     from mixer.loading.step import MicroBatch, StepBatch
+    from mixer.trainer.auxiliary_passes import AuxiliaryPasses
     from mixer.trainer.hooks import ForwardResult
     from mixer.trainer.run import Run
-    from mixer.trainer.side_runs import SideRuns
 
 _FOLDER = "methods"
 
@@ -38,7 +38,7 @@ class MethodList:
         dtype: The type in which terms are added up.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, runs: SideRuns, dtype: torch.dtype):
+    def __init__(self, trainer: Trainer, run: Run, runs: AuxiliaryPasses, dtype: torch.dtype):
         self._trainer, self._run, self._runs, self._dtype = trainer, run, runs, dtype
         self._observers = run.hooks  # they come before the methods
         self._own: tuple[Method, ...] = ()  # the user's
@@ -118,14 +118,14 @@ class MethodList:
         if self.all:
             self._terms = torch.zeros(len(self.all), dtype=torch.float32, device=self._trainer.args.device)
 
-    def goes_first(self, micro: MicroBatch) -> bool:
+    def has_priority(self, micro: MicroBatch) -> bool:
         """Whether a micro-batch runs before the others."""
-        return any(method.goes_first(micro.first_stream) for method in self.all)
+        return any(method.has_priority(micro.first_stream) for method in self.all)
 
     def order(self, batch: StepBatch) -> list[int]:
         """Returns the order of a step's micro-batches; the same on every rank."""
         numbers = list(range(len(batch.micro_batches)))
-        return sorted(numbers, key=lambda number: not self.goes_first(batch.micro_batches[number]))
+        return sorted(numbers, key=lambda number: not self.has_priority(batch.micro_batches[number]))
 
     def factor(self, stream_id: int) -> float:
         """Returns the methods' factor on the loss of a stream's samples."""

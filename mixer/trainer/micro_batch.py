@@ -15,8 +15,8 @@ from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 from transformers import Trainer
 
+from mixer.trainer.hf_compat import prepare_inputs
 from mixer.trainer.losses import StreamLosses, factor_of
-from mixer.trainer.seam import prepare_inputs
 
 if TYPE_CHECKING:
     from mixer.loading.step import MicroBatch
@@ -178,7 +178,7 @@ class MicroBatchTraining:
         # A loss of several streams whose rows cannot be separated belongs to none of them. If its kind is still
         # unknown, it is 0 or not finite.
         is_unknown = (
-            not losses.is_known(first) or self._run.present_loader.in_turns or self._run.step.counts.mixed_up[1]
+            not losses.is_known(first) or self._run.present_loader.round_robin or self._run.step.counts.mixed_up[1]
         )
         sums[ids] += loss * (1 / per_item if is_single else 0.0 if is_unknown else float("nan"))
         return loss

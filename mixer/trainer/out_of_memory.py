@@ -122,7 +122,7 @@ class Recovery:
             # The traceback keeps tensors alive.
             error = caught.with_traceback(None) if is_memory else caught
         own = [int(error is not None and not is_memory), self._trainer.args.process_index + 1 if is_memory else 0]
-        most = self._run.rank_sync.greatest(np.array([*own, *self._confirmation.largest]))
+        most = self._run.rank_sync.all_reduce_max(np.array([*own, *self._confirmation.largest]))
         others_failed, rank, *largest = most.tolist()
         if others_failed:
             self._run.rank_sync.raise_on_all(error)
@@ -169,7 +169,7 @@ class Recovery:
     def _explanation(self, step: int, rank: int, largest: Size) -> str:
         mixing = self._run.mixing
         sizes = str(mixing.batch_size)
-        if not mixing.clock.counts_steps:
+        if not mixing.clock.is_step_based:
             sizes = f"{mixing.schedule.name}(..., initial={mixing.initial_batch_size})"
         if not self._run.needs.recovers:
             why = "Or set auto_find_batch_size=True, which halves the limit and repeats the step."

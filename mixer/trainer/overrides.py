@@ -143,17 +143,17 @@ def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[A
     # Constructors that take *args or **kwargs only pass them on.
     parent = next(owner for owner in parents if "model" in _names(owner) or owner is Trainer)
     names = _names(parent)
-    way_out = f"Pass all but the model by name, as in {trainer_class.__name__}(model, args=args, train_dataset=...)."
+    hint = f"Pass all but the model by name, as in {trainer_class.__name__}(model, args=args, train_dataset=...)."
     if args is not None and not isinstance(args, TrainingArguments):
         raise TypeError(
             f"args must be TrainingArguments, got {type(args).__name__}. The order of arguments here is "
-            f"{', '.join(_IN_ORDER)}; {parent.__name__} has {', '.join(names[:4])}. {way_out}"
+            f"{', '.join(_IN_ORDER)}; {parent.__name__} has {', '.join(names[:4])}. {hint}"
         )
     knows_names = set(_IN_ORDER) <= set(names)
     if positional and knows_names and tuple(names[:4]) != _IN_ORDER:
         raise TypeError(
             f"{len(positional)} positional arguments follow {', '.join(_IN_ORDER)}, but "
-            f"{parent.__name__} has another order: {', '.join(names[:6])}. {way_out}"
+            f"{parent.__name__} has another order: {', '.join(names[:6])}. {hint}"
         )
     _check_config(trainer_class, parent, args)
     return knows_names

@@ -21,6 +21,7 @@ from mixer.mixture.loss_units import LossUnits
 from mixer.mixture.resolve import check_own_weights, check_samples
 from mixer.mixture.stream import Stream, describe
 from mixer.models.trl import keeps_metrics
+from mixer.trainer.auxiliary_passes import AuxiliaryPasses
 from mixer.trainer.best_of_each import check_best_of_each
 from mixer.trainer.checkpointing.resume import Resuming
 from mixer.trainer.checkpointing.save import Checkpointing, HeldArguments
@@ -44,7 +45,6 @@ from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.requirements import check_gradient_noise, check_needs, warn_of_forwards
 from mixer.trainer.run import Options, PresentStep, Run, Steering, StepNeeds
 from mixer.trainer.search import Search
-from mixer.trainer.side_runs import SideRuns
 from mixer.trainer.step import StepRunner
 from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.trainer.targets import TargetRows
@@ -87,11 +87,11 @@ class Parts:
         ledger = Ledger(folder, is_writer, options.config.ledger_interval_steps)
         recorder = new_recorder(trainer, options, mixing, ledger)
         self.run = run = Run(streams, options, mixing, rank_sync, ledger, recorder, needs, step)
-        self.side_runs = SideRuns(trainer, run, self.losses, self.loading)
-        means = Means(trainer, run, self.side_runs, self.losses, rules.most_samples, self._target_rows)
+        self.auxiliary_passes = AuxiliaryPasses(trainer, run, self.losses, self.loading)
+        means = Means(trainer, run, self.auxiliary_passes, self.losses, rules.most_samples, self._target_rows)
         run.hooks = (*new_hooks(means), *_trl_metrics(trainer, step))
         self.probe = next((hook for hook in run.hooks if isinstance(hook, RunProbe)), None)
-        self.methods = MethodList(trainer, run, self.side_runs, self.losses.sum_dtype)
+        self.methods = MethodList(trainer, run, self.auxiliary_passes, self.losses.sum_dtype)
         self.methods.attach(with_conflict(options.methods, options.conflict))
         check_conflict(trainer, options.mixture.schedule, self.methods.all)
         check_measured(run, run.hooks)
@@ -207,7 +207,7 @@ def _check_engine(trainer: Trainer, run: Run, methods: Sequence[Method], probes:
         skips=options.config.nonfinite == "skip",
         has_heads=has_heads,
         is_cut_by_tokens=options.config.max_tokens_per_micro_batch is not None,
-        counts_steps=schedule.is_constant and budget.is_in_steps,
+        is_step_based=schedule.is_constant and budget.is_in_steps,
     )
     check_engine(trainer, request)
 

@@ -193,11 +193,11 @@ class Run:
     def show_length(self, state: TrainerState) -> None:
         """Sets the Trainer's number of steps, as far as it is known, for callbacks and progress bars."""
         clock = self.mixing.clock
-        if not clock.counts_steps:
+        if not clock.is_step_based:
             state.max_steps = clock.max_steps
 
     def set_learning_rate(self) -> None:
         """Sets the learning rate by the clock; if that counts steps, the Trainer sets it."""
         mixing, learning_rate = self.mixing, self.learning_rate
-        if learning_rate is not None and not mixing.clock.counts_steps:
+        if learning_rate is not None and not mixing.clock.is_step_based:
             learning_rate.place(mixing.clock.schedule_position, mixing.learning_rate_factor)

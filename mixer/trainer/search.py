@@ -13,7 +13,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import Trainer
 
 from mixer.ledger.ledger import Ledger
-from mixer.trainer.seam import output_folder, present_trial
+from mixer.trainer.hf_compat import output_folder, present_trial
 
 if TYPE_CHECKING:
     from mixer.trainer.methods import MethodList

@@ -30,12 +30,12 @@ from mixer.loading.result import StepResult, read_together
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.measurements import GradientNorm, LearningRate, Loss, MeanLoss, asked
 from mixer.trainer.guard import NonFiniteLossError as NonFiniteLossError
+from mixer.trainer.hf_compat import loop_losses
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.labels_seen import LabelsSeen
 from mixer.trainer.loss_trials import LossTrials
 from mixer.trainer.micro_batch import MicroBatchResult, MicroBatchTraining
 from mixer.trainer.replaced_methods import OwnStep, has_own_step
-from mixer.trainer.seam import loop_losses
 
 if TYPE_CHECKING:
     from mixer.measurements import Kind, Results
@@ -125,7 +125,7 @@ class StepRunner:
         self._load_counts = dict(zip(("hits", "misses"), self._run.present_loader.hits_and_misses, strict=True))
         batch = self._methods.retrieved(self._trials.learned(batch), self._confirmation.reloaded)
         self._train_started = time.perf_counter()
-        return [batch], torch.full((), self._losses.num_items_told, device=device)
+        return [batch], torch.full((), self._losses.num_items_in_batch, device=device)
 
     # ---- Forward and backward ----
 
@@ -185,7 +185,7 @@ class StepRunner:
         args, accelerator, step = self._trainer.args, self._trainer.accelerator, self._run.step
         loss, sums = torch.zeros((), device=args.device), None
         if not is_synchronised:  # the step may have been split again, with other numbers of items
-            num_items = torch.full((), self._losses.num_items_told, device=args.device)
+            num_items = torch.full((), self._losses.num_items_in_batch, device=args.device)
         gradient_state = accelerator.gradient_state
         always = gradient_state.plugin_kwargs.get("sync_each_batch", False)
         self._begin_step(model, batch)
@@ -205,7 +205,7 @@ class StepRunner:
         """Called before the micro-batches run, again if the step is repeated."""
         self._methods.begin_step()
         if self._run.hooks:
-            self._num_first = sum(map(self._methods.goes_first, batch.micro_batches))
+            self._num_first = sum(map(self._methods.has_priority, batch.micro_batches))
         for hook in self._run.hooks:
             hook.begin_step(model, batch)
 
@@ -238,7 +238,7 @@ class StepRunner:
             item_losses=result.item_losses,
             loss_sum=self._micro.loss_sum_to_check(micro, result.loss) if is_checked else None,
         )
-        is_first = methods.goes_first(micro)
+        is_first = methods.has_priority(micro)
         self._num_first -= is_first
         for hook in hooks:
             hook.end_micro_batch(model, done, is_first and self._num_first == 0)

@@ -25,13 +25,13 @@ from mixer.models.labels import (
     needs_labels,
     num_classes_of,
 )
-from mixer.trainer.loading import goes_by_first
-from mixer.trainer.seam import (
+from mixer.trainer.hf_compat import (
     collator_removing_columns,
     find_signature_columns,
     prepares_inputs_itself,
     signature_columns,
 )
+from mixer.trainer.loading import goes_by_first
 from mixer.utils.random_state import seeded
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from mixer.mixture.stream import Stream, is_iterable, selected
 from mixer.models.inputs import TASK
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
+from mixer.trainer.hf_compat import collator_removing_columns
 from mixer.trainer.run import Steering
-from mixer.trainer.seam import collator_removing_columns
 from mixer.utils.random_state import seeded
 from mixer.utils.text import first_of, safe_names
 
 if TYPE_CHECKING:
-    from mixer.trainer.side_runs import SideRuns
+    from mixer.trainer.auxiliary_passes import AuxiliaryPasses
     from mixer.trainer.streams_that_differ import StreamDifferences
     from mixer.utils.arrays import Int64Array
 
@@ -99,15 +99,15 @@ def _check_rows(name: str, rows: Any) -> None:
 
 def _split(dataset: Any, share: float, name: str) -> tuple[Any, Any]:
     """Splits an evaluation set into rows that steer and rows that judge."""
-    called, way_out = f"eval_dataset[{name!r}]", f"Pass Objective(steering_sets={{{name!r}: dataset}}) with own rows."
+    called, hint = f"eval_dataset[{name!r}]", f"Pass Objective(steering_sets={{{name!r}: dataset}}) with own rows."
     if not isinstance(dataset, Sized) or is_iterable(dataset):
-        raise ValueError(f"{called} has no length, so no part of it can be set aside to steer. {way_out}")
+        raise ValueError(f"{called} has no length, so no part of it can be set aside to steer. {hint}")
     num_steering = round(share * len(dataset))
     if not 0 < num_steering < len(dataset):
         raise ValueError(
             f"{called} has {len(dataset)} row{'s' * (len(dataset) != 1)}, of which "
             f"steering_share={share} sets {num_steering} aside to steer; steering and judging need one or "
-            f"more each. {way_out}"
+            f"more each. {hint}"
         )
     order = ShuffledCursor(Stream(name, dataset), _SPLIT_SEED).references(range(len(dataset)))
     return tuple(selected(dataset, np.sort(part)) for part in np.split(order, [num_steering]))
@@ -152,7 +152,7 @@ class TargetRows:
         self._rows = preprocessed(rows, None if stream is None else stream.preprocess)
         self._cursor = ShuffledCursor(Stream(f"target {name}", rows), seed)
 
-    def micro_batches(self, positions: Int64Array, step: int, runs: SideRuns) -> list[MicroBatch]:
+    def micro_batches(self, positions: Int64Array, step: int, runs: AuxiliaryPasses) -> list[MicroBatch]:
         """Reads and collates rows, in micro-batches as large as those of steps.
 
         Args:
@@ -172,7 +172,7 @@ class TargetRows:
             inputs = {**batch_mapping(inputs), TASK: self._task}
         return MicroBatch(inputs, np.full(len(samples), self._stream_id), False)
 
-    def summed_loss(self, runs: SideRuns, rank: int, world_size: int, most: int) -> tuple[float, float]:
+    def summed_loss(self, runs: AuxiliaryPasses, rank: int, world_size: int, most: int) -> tuple[float, float]:
         """Returns the sum of a rank's losses and its items.
 
         Args:

@@ -24,6 +24,7 @@ from mixer.mixture.stream import Stream, as_streams, skipping_of
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
 from mixer.schedules.base import Schedule
+from mixer.trainer.auxiliary_passes import AuxiliaryPasses
 from mixer.trainer.checks import check_output_folder
 from mixer.trainer.config import options_in
 from mixer.trainer.evaluation import StreamEvaluation
@@ -37,7 +38,6 @@ from mixer.trainer.observers.gradient_options import Probing
 from mixer.trainer.overrides import check_class, check_trainer_keywords
 from mixer.trainer.parts import Parts
 from mixer.trainer.run import Options
-from mixer.trainer.side_runs import SideRuns
 from mixer.trainer.targets import find_steering
 from mixer.trainer.training import Training
 from mixer.trainer.trl import StreamPreparation
@@ -191,13 +191,13 @@ class MixingMixin(Trainer):
         return self._parts.run.ledger
 
     @property
-    def side_runs(self) -> SideRuns:
+    def auxiliary_passes(self) -> AuxiliaryPasses:
         """Runs the model on samples outside of training.
 
         Raises:
             ValueError: If the trainer has no training data.
         """
-        return self._parts.side_runs
+        return self._parts.auxiliary_passes
 
     @property
     def _parts(self) -> Parts:
@@ -403,7 +403,7 @@ class MixingMixin(Trainer):
         """Makes the rules of loading, before the parent class is constructed."""
         return LoadingRules(self, max_samples)
 
-    # ---- The Trainer's private methods: see `seam.py` for the reasons ----
+    # ---- The Trainer's private methods: see `hf_compat.py` for the reasons ----
 
     def _init_training_state(self, max_steps: int, num_steps: int, _num_epochs: int, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # the loop passes these by place
         begin, num_epochs = super()._init_training_state, self.mixing.clock.planned_epochs

@@ -169,7 +169,7 @@ class Training:
         mixing = run.mixing if is_run else run.mixing.aside()
         feed = self._parts.loading.new_feed(mixing, rows_from, run.options.config.allow_inexact)
         loader = self._parts.loading.new_loader(mixing, feed, self._parts.differences.specifics, run.needs)
-        loader.is_looked_at = not is_run
+        loader.is_preview = not is_run
         if is_run:
             run.loader, run.feed = loader, feed
             self._parts.resuming.take_up_cap()
@@ -187,7 +187,7 @@ class Training:
         if self._parts.probe is not None:
             self._parts.probe.seed = args.seed
         # The first samples of one rank decide for all ranks.
-        run.needs.one_stream_each = bool(run.rank_sync.most(int(run.needs.one_stream_each)))
+        run.needs.one_stream_each = bool(run.rank_sync.max_over_ranks(int(run.needs.one_stream_each)))
         progress, new_parts = None, partial(assemble, args, run.streams, run.options.mixture)
         if self._parts.resuming.checkpoint is None:
             run.mixing.restart(*new_parts(None))
@@ -263,7 +263,7 @@ class Training:
         run, state = self._run, self._trainer.state
         if state.global_step < state.max_steps:
             error = run.policy_error
-            if run.rank_sync.most(int(error is not None)):
+            if run.rank_sync.max_over_ranks(int(error is not None)):
                 run.rank_sync.raise_on_all(error)
         self._raise_method_error()
 
@@ -271,5 +271,5 @@ class Training:
         """Raises on all ranks if a method failed on one of them after the last step."""
         run = self._run
         error = explained(run.method_error, self._trainer)
-        if len(self._parts.methods) and run.rank_sync.most(int(error is not None)):
+        if len(self._parts.methods) and run.rank_sync.max_over_ranks(int(error is not None)):
             run.rank_sync.raise_on_all(error)

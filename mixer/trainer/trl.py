@@ -142,7 +142,7 @@ class TRLMetrics(StepHook):
             rows = rows_of_ranks(self._trainer.accelerator, not trained.micro.is_padding)
             self._gathering.enter_context(gathering(self._trainer, rows))
 
-    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, ends_priority: bool) -> None:
         """Has values gathered as before; see `StepHook.end_micro_batch`."""
         self._gathering.close()
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import numpy as np
 
 
-def check_range(name: str, value: float, least: float, most: float, way_out: str) -> None:
+def check_range(name: str, value: float, least: float, most: float, hint: str) -> None:
     """Refuses a value outside its range.
 
     Args:
@@ -14,44 +14,44 @@ def check_range(name: str, value: float, least: float, most: float, way_out: str
         value: Its value.
         least: Smallest valid value.
         most: Largest valid value; `inf` for any finite one.
-        way_out: The effect of sensible values, for the error.
+        hint: The effect of sensible values, for the error.
 
     Raises:
         ValueError: If the value is outside, infinite, NaN or no number.
     """
     if not (_is_number(value) and least <= value <= most and math.isfinite(value)):
         bounds = f"{least} or more" if most == math.inf else f"in [{least}, {most}]"
-        raise ValueError(f"{name} must be {bounds}, got {_shown(value)}; {way_out}.")
+        raise ValueError(f"{name} must be {bounds}, got {_shown(value)}; {hint}.")
 
 
-def check_decay(name: str, value: float, way_out: str) -> None:
+def check_decay(name: str, value: float, hint: str) -> None:
     """Refuses a decay outside [0, 1): 1 would ignore all new values.
 
     Raises:
         ValueError: If the value is outside [0, 1), NaN or no number.
     """
     if not (_is_number(value) and 0.0 <= value < 1.0):
-        raise ValueError(f"{name} must be in [0, 1), got {_shown(value)}; {way_out}.")
+        raise ValueError(f"{name} must be in [0, 1), got {_shown(value)}; {hint}.")
 
 
-def check_temperature(name: str, value: float, way_out: str) -> None:
+def check_temperature(name: str, value: float, hint: str) -> None:
     """Refuses a temperature that is not positive; infinity is valid.
 
     Raises:
         ValueError: If it is not above 0, NaN or no number.
     """
     if not (_is_number(value) and value > 0.0):
-        raise ValueError(f"{name} must be above 0, got {_shown(value)}; {way_out}.")
+        raise ValueError(f"{name} must be above 0, got {_shown(value)}; {hint}.")
 
 
-def check_count(name: str, value: int, least: int, way_out: str) -> None:
+def check_count(name: str, value: int, least: int, hint: str) -> None:
     """Refuses a value that is no whole number, or too small.
 
     Raises:
         ValueError: If it is.
     """
     if not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{name} must be a whole number, {least} or more, got {_shown(value)}; {way_out}.")
+        raise ValueError(f"{name} must be a whole number, {least} or more, got {_shown(value)}; {hint}.")
 
 
 IntervalSteps = Annotated[int, check_count, 1, "1 decides after every step"]

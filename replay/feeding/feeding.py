@@ -176,7 +176,7 @@ class BufferFeeding(Method):
         """Records model outputs to store; adds nothing to the loss."""
         self.kept.note(trained)
 
-    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, ends_priority: bool) -> None:
         """Records losses and labels of this rank; see `Method.end_micro_batch`."""
         for offered, facts in ((self._offered, self._facts), (self._replayed, self._replayed_facts)):
             numbers = offered.of_micro_batch(trained.micro)
@@ -289,7 +289,7 @@ class BufferFeeding(Method):
         except ValueError as error:
             problem = str(error).rstrip(".")
             if not allow_inexact:
-                way_out = "To continue with the present buffer, set allow_inexact=True."
-                raise ValueError(f"Stream {self.name!r}: {problem}. {way_out}") from None
+                hint = "To continue with the present buffer, set allow_inexact=True."
+                raise ValueError(f"Stream {self.name!r}: {problem}. {hint}") from None
             logger.warning("Stream %r: %s. The run continues with the buffer as it is.", self.name, problem)
         self.find_sources()

@@ -88,17 +88,17 @@ class AGEM(Method):
         """Takes means over new samples and over those of memory; see `Method.factors`."""
         return factors_of_means(items, {self._memory_id: 1.0})
 
-    def goes_first(self, stream_id: int) -> bool:
-        """Has memory go first; see `Method.goes_first`."""
+    def has_priority(self, stream_id: int) -> bool:
+        """Has memory go first; see `Method.has_priority`."""
         return stream_id == self._memory_id
 
     def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
         """Forgets what was noted of a step that is repeated; see `Method.begin_step`."""
         self._reference = None
 
-    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, ends_priority: bool) -> None:
         """Takes the gradient of memory aside once it is complete; see `Method.end_micro_batch`."""
-        if is_last_first:
+        if ends_priority:
             parameters = _trained(model)
             self._reference = [parameter.grad for parameter in parameters]
             for parameter in parameters:
@@ -118,7 +118,7 @@ class AGEM(Method):
         """Gives gradients of new samples and of memory, over all ranks, where memory has one on any of them."""
         are_present = np.array([gradient is not None for gradient in reference], dtype=np.int64)
         pairs = []
-        for number in np.flatnonzero(self._run.rank_sync.total(are_present)).tolist():
+        for number in np.flatnonzero(self._run.rank_sync.all_reduce_sum(are_present)).tolist():
             parameter, other = parameters[number], reference[number]
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

@@ -36,13 +36,13 @@ def find_memory(run: RunContext, name: str, asked_by: str) -> tuple[int, ReplayB
     return stream_id, buffer, buffer.feeding
 
 
-def refuse_second_draws(run: RunContext, asked_by: str, way_out: str, named: str | None = None) -> None:
+def refuse_second_draws(run: RunContext, asked_by: str, hint: str, named: str | None = None) -> None:
     """Refuses second draws of buffers that a method does not know of: it would take their samples for new ones.
 
     Args:
         run: The run.
         asked_by: The method, for the error.
-        way_out: What to do about it.
+        hint: What to do about it.
         named: The one that it knows of.
 
     Raises:
@@ -52,7 +52,7 @@ def refuse_second_draws(run: RunContext, asked_by: str, way_out: str, named: str
     if unknown:
         raise ValueError(
             f"{asked_by}: the streams {unknown} are second draws of a buffer, whose samples would count as new ones. "
-            f"{way_out}"
+            f"{hint}"
         )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from mixer.utils.arrays import Int64Array
 from replay.selection.base import Offers, known
-from replay.selection.shared.groups import Bags, GroupedSlots, GroupSizes
+from replay.selection.shared.groups import Buckets, GroupedSlots, GroupSizes
 from replay.shared.random_numbers import RandomNumbers, scaled
 
 
@@ -28,14 +28,14 @@ class ClassBalanced(GroupedSlots):
     needs = frozenset({"label"})
     counts_rows = True
     column = "slots"
-    _slots: Bags
+    _slots: Buckets
 
     def start(self, capacity: int, key: int) -> None:
         """Begins with an empty buffer; see `Selection.start`."""
         super().start(capacity, key)
         self._random = RandomNumbers(key)
         self._groups = GroupSizes(width=1)
-        self._slots = Bags()
+        self._slots = Buckets()
         self._num_seen: list[int] = []
         self._was_largest: list[bool] = []
 

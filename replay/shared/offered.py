@@ -109,6 +109,6 @@ class Facts:
             values[place, numbers[counts]] = own.double().cpu().numpy()[counts]
             are_known[place, numbers[counts]] = 1
         # One rank knows a sample and the others hold zeros: bit patterns add up to that rank's.
-        message = rank_sync.total(np.stack([values.view(np.int64), are_known]))
+        message = rank_sync.all_reduce_sum(np.stack([values.view(np.int64), are_known]))
         found = message[0].view(np.float64)
         return {name: found[place] for place, name in enumerate(self.names) if message[1][place].all()}

@@ -33,11 +33,11 @@ from tasks.continual.continual_checks import (
 )
 from tasks.continual.copies import ModelCopies
 from tasks.continual.cost import write_cost
-from tasks.continual.ends import Ends, read_pace, remove_run
 from tasks.continual.kept_optimizer import KeptOptimizer
 from tasks.continual.model_file import ModelFile
 from tasks.continual.rehearsal import Methods, Rehearsal
 from tasks.continual.scoring import Scoring
+from tasks.continual.task_checkpoints import Ends, read_pace, remove_run
 from tasks.heads import HeadKind, as_head
 from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
 from tasks.report.results import write_metrics, write_page
@@ -202,7 +202,7 @@ class ContinualRun:
     def _begin(self, resume: bool) -> int:
         rank_sync, writes = self._new_agreement(), self.args.process_index == 0
         check_shared(self.folder, writes, rank_sync, _UNSEEN)
-        found = rank_sync.most(rank_sync.run_on_all(lambda: self._ends.find(resume) if writes else -1))
+        found = rank_sync.max_over_ranks(rank_sync.run_on_all(lambda: self._ends.find(resume) if writes else -1))
         self._goes_on, self._num_done = found >= 0, max(found, 0)
         path = self.folder / SCORES_FILE
         if self._goes_on:
@@ -255,7 +255,7 @@ class ContinualRun:
 
     def _train_task(self, number: int, resume: bool) -> None:
         trainer, self._first_trainer = self._first_trainer or self._new_trainer(number), None
-        self.head.begin(trainer.side_runs.model, number)  # a copy, for some engines
+        self.head.begin(trainer.auxiliary_passes.model, number)  # a copy, for some engines
         if self._keeps_optimizer and number:
             self._optimizer.give(trainer)
         scores_before = number == 0 and self._scores_before and 0 not in self.scores.recorded

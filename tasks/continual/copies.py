@@ -45,6 +45,6 @@ class ModelCopies:
         """
         if self._are_made:
             whole = model.state_dict()
-            for name, part in trainer.side_runs.model.state_dict().items():
+            for name, part in trainer.auxiliary_passes.model.state_dict().items():
                 tensor = part.to(trainer.args.device)  # with offloading it is elsewhere, where ranks cannot gather it
                 whole[name].copy_(tensor.full_tensor() if isinstance(tensor, DTensor) else broadcast(tensor))

@@ -176,7 +176,7 @@ class Rehearsal:
         what = (task.name, task.train, task.classes, seen, earlier, sequence.scenario)
         context = TaskContext(number, len(sequence), *what)
         for method in self._present_methods:
-            yield method, context, trainer.side_runs.model
+            yield method, context, trainer.auxiliary_passes.model
 
     def _warn_of_shares(self, trainer: MixingTrainer, number: int) -> None:
         """Warns where nothing was replayed, or so much that epochs did not cover the task's own samples."""

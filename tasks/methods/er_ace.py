@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from mixer.trainer.auxiliary_passes import AuxiliaryPasses
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext, TaskContext
-from mixer.trainer.side_runs import SideRuns
 from replay import ReplayBuffer
 from tasks.methods.shared import class_logits, require_task
 
@@ -66,6 +66,6 @@ class ERACE(Method):
         return self._run.mean_over_step(_loss_weight(self._run.runs, self._new) * difference, trained)
 
 
-def _loss_weight(runs: SideRuns, stream_id: int) -> float:
+def _loss_weight(runs: AuxiliaryPasses, stream_id: int) -> float:
     factors = runs.loss_factors()
     return 1.0 if factors is None else float(factors[stream_id])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mixer.utils.random_state import seed_generators
 
 if TYPE_CHECKING:
-    from mixer.trainer.side_runs import SideRuns
+    from mixer.trainer.auxiliary_passes import AuxiliaryPasses
 
 
 def check_generates(model: nn.Module, asked_by: str) -> None:
@@ -29,7 +29,7 @@ def check_generates(model: nn.Module, asked_by: str) -> None:
 
 
 def sample(
-    runs: SideRuns, prompts: Tensor, mask: Tensor, max_new_tokens: int, key: tuple[int, ...], **options: Any
+    runs: AuxiliaryPasses, prompts: Tensor, mask: Tensor, max_new_tokens: int, key: tuple[int, ...], **options: Any
 ) -> Tensor:
     """Samples continuations of prompts.
 

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from mixer.trainer.auxiliary_passes import AuxiliaryPasses
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext, TaskContext
-from mixer.trainer.side_runs import SideRuns
 
 _FILE = "state.safetensors"
 Tensors = dict[str, Tensor]
@@ -98,7 +98,7 @@ class FrozenModel:
         runs: Moves inputs to its device.
     """
 
-    def __init__(self, model: nn.Module, runs: SideRuns):
+    def __init__(self, model: nn.Module, runs: AuxiliaryPasses):
         self._model, self._runs = copy.deepcopy(model).eval().requires_grad_(requires_grad=False), runs
 
     def logits(self, trained: ForwardResult, asked_by: str) -> Tensor:

@@ -154,7 +154,6 @@ CONTRACT = {
     "mixer.utils.saved_state",
     "mixer.utils.user_code",
     "mixer.policies.contract",
-    "mixer.utils.user_code",
     "mixer.utils.validation",
     "mixer.utils.text",
 }

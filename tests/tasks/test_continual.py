@@ -23,7 +23,7 @@ from mixer.utils.files import read_json, write_json
 from replay import DERPlusPlus, ForgettingAware, ReplayBound, ReplayBuffer, ReplayRatio, Spaced
 from replay.storage import OnDisk
 from tasks.continual.continual import ContinualRun
-from tasks.continual.ends import read_pace
+from tasks.continual.task_checkpoints import read_pace
 from tasks.methods import ICaRL, OnlineEWC, nearest_mean
 from tasks.metrics.metrics import learning_curve_area
 from tasks.metrics.score_matrix import ScoreMatrix
@@ -293,7 +293,9 @@ def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(
         shutil.rmtree(last)
     else:
         (last / torn).write_bytes((last / torn).read_bytes()[:-3])
-    monkeypatch.setattr("tasks.continual.ends.logger.warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(
+        "tasks.continual.task_checkpoints.logger.warning", lambda text, *values: said.append(text % values)
+    )
     run = build(tmp_path, "reservoir, kept", again := Instants())
     run.run(resume=True)
     assert_same(end_of(run), end)
@@ -562,7 +564,9 @@ def test_other_runs_are_not_gone_on_with_and_other_settings_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("tasks.continual.ends.logger.warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(
+        "tasks.continual.task_checkpoints.logger.warning", lambda text, *values: said.append(text % values)
+    )
     kill(tmp_path, "reservoir, kept", 9)
     with pytest.raises(ValueError, match=r"holds a continual run already: resume it \(resume=True\)"):
         build(tmp_path, "reservoir, kept").begin()

@@ -145,6 +145,6 @@ def evaluates(args: TrainingArguments, clock: Clock, progress_before: float) -> 
     if args.eval_strategy != "steps" or clock.step < args.eval_delay:
         return False
     steps = float(args.eval_steps or args.logging_steps)
-    if steps < 1.0 and not clock.counts_steps:
+    if steps < 1.0 and not clock.is_step_based:
         return math.floor(clock.progress / steps + 1e-9) > math.floor(progress_before / steps + 1e-9)
     return clock.step % (int(steps) if steps >= 1.0 else math.ceil(clock.planned_steps * steps)) == 0

@@ -85,7 +85,7 @@ class PlannedRun:
         """Gives the plans up to the end of the budget or of the streams."""
         mixing, clock = self._mixing, self._mixing.clock
         while clock.progress < 1.0 and not mixing.is_exhausted:
-            if clock.counts_steps and clock.num_epochs_done >= clock.planned_epochs:
+            if clock.is_step_based and clock.num_epochs_done >= clock.planned_epochs:
                 return
             plan = mixing.next_plan()
             if plan is not None:  # else the rest of an epoch was dropped
@@ -94,7 +94,7 @@ class PlannedRun:
     def _count(self, plan: Plan) -> None:
         mixing, factor = self._mixing, self._mixing.learning_rate_factor
         rate = self._parts.args.learning_rate * self._rate_factor(mixing.clock.schedule_position)
-        rate *= 1.0 if mixing.clock.counts_steps else factor
+        rate *= 1.0 if mixing.clock.is_step_based else factor
         tokens = self._tokens.of(plan)
         mixing.check_tokens(plan, tokens)
         seen = self._source.after(plan)

@@ -84,7 +84,7 @@ class LogText:
         if not state.max_steps:  # an evaluation outside of training
             return ""
         clock = self._mixing().clock
-        if clock.counts_steps:
+        if clock.is_step_based:
             return f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}"
         done = {"samples": clock.num_samples, "tokens": clock.num_tokens, "steps": clock.step}
         done["epochs"] = logs.get("epoch", clock.epoch)

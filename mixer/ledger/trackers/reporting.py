@@ -68,7 +68,7 @@ class Reporting:
     def is_plain(self) -> bool:
         """Whether the run is as in the Trainer: one dataset, counted in steps. Trackers then get nothing extra."""
         mixing: Mixing = self._trainer.mixing
-        return len(mixing.names) == 1 and mixing.clock.counts_steps
+        return len(mixing.names) == 1 and mixing.clock.is_step_based
 
     def entries(self, logs: Mapping[str, Any]) -> dict[str, float]:
         """Returns the mixture's values of a log entry, grouped by name; empty if it has none."""

@@ -65,7 +65,7 @@ class Feed:
         active = list(cursors)
         while active := [stream_id for stream_id in active if self._needs_more(stream_id, num_rows)]:
             numbers, error = self._fill(active, num_rows)
-            least = self._ranks.least(numbers)
+            least = self._ranks.all_reduce_min(numbers)
             if (least == _FAILED).any():
                 raise error or OtherRankError("Another rank could not read its rows.")
             ending = {k: ready for k, ready in zip(active, least.tolist(), strict=True) if ready < num_rows}
@@ -91,7 +91,7 @@ class Feed:
             count = rows.count(num_equal + _MOST_SURPLUS + 1)
         except Exception as error:  # raised after the collective, so that no rank is left waiting
             failure = error
-        numbers = self._ranks.total(np.array([*count, failure is not None], dtype=np.int64))
+        numbers = self._ranks.all_reduce_sum(np.array([*count, failure is not None], dtype=np.int64))
         num_left, num_taken, num_open, num_empty, num_failed = numbers.tolist()
         if num_failed:
             raise failure or OtherRankError("Another rank could not read its rows.")

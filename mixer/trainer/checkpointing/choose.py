@@ -125,7 +125,7 @@ def choose(
     if (problem := find_problem(Path(requested), allow_inexact)) is None:
         return _chosen(requested, {}, allow_inexact)
     other = newest_complete(Path(requested).parent, among, allow_inexact).checkpoint
-    way_out = (
+    hint = (
         "There is no other checkpoint beside it."
         + (from_weights(Path(requested)) or " Start over without resume_from_checkpoint.")
         if other is None
@@ -134,7 +134,7 @@ def choose(
     # A folder that is no checkpoint gets the Trainer's own message, which scripts may look for.
     is_ours = (Path(requested) / MARKER_FILE).is_file()
     failed = f"Cannot resume from {requested}" if is_ours else f"Can't find a valid checkpoint at {requested}"
-    return Choice(error=f"{failed}: {problem}. {way_out}")
+    return Choice(error=f"{failed}: {problem}. {hint}")
 
 
 def agree(choice: Choice | None, gather: Callable[[bytes], list[bytes]]) -> Choice:
@@ -188,8 +188,8 @@ def write_error(what: str, error: Exception, folder: Path) -> WriteError:
     number = getattr(error, "errno", None) or errno.EIO
     is_content = isinstance(error, (TypeError, ValueError))  # what was to be written, not where
     failed = f"{what} could not be written ({_described(error)}{'' if is_content else f'; {free}'})"
-    way_out = "First fix the cause" if is_content else "First make room, or fix the cause"
-    explained = WriteError(number, f"{failed}. {safe} {way_out}")
+    hint = "First fix the cause" if is_content else "First make room, or fix the cause"
+    explained = WriteError(number, f"{failed}. {safe} {hint}")
     explained.says_what_is_safe = True
     return explained
 

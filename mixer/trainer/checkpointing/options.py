@@ -142,17 +142,17 @@ def same_optimizer(trainer: Trainer, checkpoint: str, saved: str | None) -> Iter
         ValueError: With both, and the way out.
     """
     now = optimizer_name(trainer)
-    way_out = f"Resume with the optimizer of the checkpoint, or start a new run from the weights in {checkpoint}."
+    hint = f"Resume with the optimizer of the checkpoint, or start a new run from the weights in {checkpoint}."
     if saved is not None and now != saved:
         raise ValueError(
             f"Cannot resume: the optimizer was {saved} when {checkpoint} was saved and is {now} now "
-            f"(optim={trainer.args.optim}, or your own). {way_out}"
+            f"(optim={trainer.args.optim}, or your own). {hint}"
         )
     try:
         yield
     except (KeyError, ValueError) as error:
         raise ValueError(
-            f"Cannot resume: {now} does not take the optimizer of {checkpoint} ({error}). {way_out}"
+            f"Cannot resume: {now} does not take the optimizer of {checkpoint} ({error}). {hint}"
         ) from error
     optimizer: Any = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
     missing = {
@@ -160,5 +160,5 @@ def same_optimizer(trainer: Trainer, checkpoint: str, saved: str | None) -> Iter
     }
     if missing:
         raise ValueError(
-            f"Cannot resume: {now} needs {sorted(missing)}, which the optimizer of {checkpoint} lacks. {way_out}"
+            f"Cannot resume: {now} needs {sorted(missing)}, which the optimizer of {checkpoint} lacks. {hint}"
         )

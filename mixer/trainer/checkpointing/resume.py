@@ -27,7 +27,7 @@ from mixer.trainer.checkpointing.options import (
 )
 from mixer.trainer.checkpointing.save import Checkpointing, Progress
 from mixer.trainer.checkpointing.trainer_files import check_trainer_state, naming_unreadable
-from mixer.trainer.seam import load_random_state, log_save_evaluate, output_folder, present_trial, restore_loop
+from mixer.trainer.hf_compat import load_random_state, log_save_evaluate, output_folder, present_trial, restore_loop
 from mixer.utils.validation import refusing_damage
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from mixer.trainer.checkpointing.files import (
     step_of,
 )
 from mixer.trainer.checkpointing.options import OPTIONS_ENTRY, options_of
-from mixer.trainer.seam import loop_losses, output_folder, push_checkpoint
+from mixer.trainer.hf_compat import loop_losses, output_folder, push_checkpoint
 from mixer.utils.attributes import attributes_held
 from mixer.utils.files import synced_later, write_json
 from mixer.utils.text import shortened

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from mixer.loading.result import StepResult
     from mixer.loading.step import MicroBatch
     from mixer.measurements import Results
+    from mixer.trainer.auxiliary_passes import AuxiliaryPasses
     from mixer.trainer.run import Run
-    from mixer.trainer.side_runs import SideRuns
     from mixer.trainer.targets import TargetRows
     from mixer.utils.arrays import BoolArray, FloatArray
 
@@ -50,7 +50,9 @@ class BranchProbe(StepHook):
         plan: When and how the model is branched.
     """
 
-    def __init__(self, targets: Sequence[TargetRows], run: Run, runs: SideRuns, trainer: Trainer, plan: Branches):
+    def __init__(
+        self, targets: Sequence[TargetRows], run: Run, runs: AuxiliaryPasses, trainer: Trainer, plan: Branches
+    ):
         self._targets, self._run, self._runs, self._trainer, self._plan = targets, run, runs, trainer, plan
         self._may_branch: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in run.streams])
 
@@ -117,7 +119,7 @@ class BranchProbe(StepHook):
         positions = np.arange(start + args.process_index, start + mixing.batch_size, args.world_size, dtype=np.int64)
         micros = runs.on_all_ranks(partial(runs.samples, {stream: positions}))
         own = sum(int(runs.items(micro).sum()) for micro in micros)
-        total = max(int(self._run.rank_sync.total(np.array([own]))[0]), 1)
+        total = max(int(self._run.rank_sync.all_reduce_sum(np.array([own]))[0]), 1)
         runs.on_all_ranks(partial(self._backward, micros, total))
         runs.average_own(parameters)
         if args.max_grad_norm:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mixer.loading.result import StepResult
     from mixer.loading.step import StepBatch
     from mixer.measurements import GradientStatistics, Results
-    from mixer.trainer.side_runs import SideRuns
+    from mixer.trainer.auxiliary_passes import AuxiliaryPasses
 
 logger = logging.get_logger(__name__)
 
@@ -50,7 +50,7 @@ class RunProbe(StepHook):
         names: Sequence[str],
         world_size: int,
         seed: int,
-        runs: SideRuns,
+        runs: AuxiliaryPasses,
     ):
         self.options, self.intervals, self.variance, self._runs = options, intervals, variance, runs
         self.statistics: GradientStatistics | None = None  # of the last step, if it was measured
@@ -137,7 +137,7 @@ class RunProbe(StepHook):
         probe, self._present = self._present, None
         self.statistics, self.seconds = None, 0.0
         if probe is not None:
-            self.statistics = probe.finish(self._runs.of_sums(), self._runs.loss_factors())
+            self.statistics = probe.finish(self._runs.sum_reduction_scale(), self._runs.loss_factors())
             self._check_variance(self.statistics)
             self.seconds = probe.seconds - self._seconds_before
 
@@ -184,7 +184,7 @@ class NoiseBetweenRanks(StepHook):
         device: The device of the model.
     """
 
-    def __init__(self, runs: SideRuns, rank_sync: RankSync, world_size: int, device: torch.device):
+    def __init__(self, runs: AuxiliaryPasses, rank_sync: RankSync, world_size: int, device: torch.device):
         self._runs, self._rank_sync, self._world_size, self._device = runs, rank_sync, world_size, device
         self._noise: RankNoise | None = None
         self._listening = contextlib.ExitStack()
@@ -204,7 +204,7 @@ class NoiseBetweenRanks(StepHook):
         if is_synchronised and self._noise is not None:
             self._listening.enter_context(self._noise.listening())
 
-    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, ends_priority: bool) -> None:
         """Stops listening; see `StepHook.end_micro_batch`."""
         self._listening.close()
 

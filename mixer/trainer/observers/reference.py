@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mixer.measurements import Results
     from mixer.models.row_losses import RowLossReader
     from mixer.policies.contract import Policy
-    from mixer.trainer.side_runs import SideRuns
+    from mixer.trainer.auxiliary_passes import AuxiliaryPasses
     from mixer.utils.arrays import FloatArray, Int64Array
 
 _OWN, _REFERENCE = -2, -1  # entries after those of the streams: micro-batches with unknown items
@@ -48,7 +48,7 @@ class ReferenceModel:
     def __init__(
         self,
         model: nn.Module,
-        runs: SideRuns,
+        runs: AuxiliaryPasses,
         device: torch.device,
         autocast: Callable[[], Any],
         new_reader: Callable[[nn.Module], RowLossReader],
@@ -169,7 +169,7 @@ class ExcessLossHook(StepHook):
         with torch.no_grad():
             sums = [parameter.detach().double().sum().cpu() for parameter in self._model.parameters()]
         own = torch.stack(sums).numpy().view(np.int64) if sums else np.zeros(0, dtype=np.int64)
-        if not np.array_equal(self._rank_sync.least(own), self._rank_sync.greatest(own)):
+        if not np.array_equal(self._rank_sync.all_reduce_min(own), self._rank_sync.all_reduce_max(own)):
             raise ValueError(
                 "reference_model: its weights are not the same on all ranks. With cpu_ram_efficient_loading (FSDP) "
                 "from_pretrained loads them on the first rank only: set that to false, or load the reference model "
@@ -180,7 +180,7 @@ class ExcessLossHook(StepHook):
         """Begins a step, or repeats it; see `StepHook.begin_step`."""
         self.sums = torch.zeros_like(self.sums)
 
-    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, ends_priority: bool) -> None:
         """Adds a micro-batch; see `StepHook.end_micro_batch`."""
         if trained.num_items:
             self.add(trained.micro, trained.item_losses, trained.loss_sum)
@@ -302,7 +302,7 @@ class LossAfterHook(StepHook):
 
     def __init__(
         self,
-        runs: SideRuns,
+        runs: AuxiliaryPasses,
         rank_sync: RankSync,
         was_skipped: Callable[[], bool],
         device: torch.device,

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from mixer.loading.step import MicroBatch
     from mixer.measurements import Results
     from mixer.policies.objective import Objective
+    from mixer.trainer.auxiliary_passes import AuxiliaryPasses
     from mixer.trainer.run import Run
-    from mixer.trainer.side_runs import SideRuns
     from mixer.trainer.targets import TargetRows
     from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
@@ -74,7 +74,7 @@ class TargetProbe(StepHook):
         self,
         targets: Sequence[TargetRows],
         run: Run,
-        runs: SideRuns,
+        runs: AuxiliaryPasses,
         rank: int,
         world_size: int,
         request: Alignment,
@@ -226,7 +226,7 @@ class TargetProbe(StepHook):
         rows = runs.on_all_ranks(lambda: [target.micro_batches(positions, step, runs) for target in targets])
         micros, places = [micro for own in rows for micro in own], np.repeat(np.arange(len(rows)), list(map(len, rows)))
         items = np.array([int(runs.items(micro).sum()) for micro in micros])
-        num_items = ranks.total(np.bincount(places, items).astype(np.int64))
+        num_items = ranks.all_reduce_sum(np.bincount(places, items).astype(np.int64))
         shares = items / np.maximum(num_items, 1)[places]
         factors = (weights[chosen][places] * shares).tolist()
 
@@ -252,7 +252,7 @@ class TargetProbe(StepHook):
             firsts = {int(micro.stream_ids[0]): micro for micro in reversed(micros)}  # streams may have other losses
             with torch.no_grad():
                 rows = runs.on_all_ranks(lambda: [runs.summed_row_losses(micro) for micro in firsts.values()])
-            self._are_separate = bool(self._run.rank_sync.most(int(None in rows)))
+            self._are_separate = bool(self._run.rank_sync.max_over_ranks(int(None in rows)))
             if self._are_separate:
                 micros = runs.on_all_ranks(partial(runs.samples, wanted, 1))
         return micros

@@ -12,7 +12,7 @@ from replay.selection.base import Selection
 Group = tuple[int, ...]
 
 
-class Bags:
+class Buckets:
     """Numbers from 0 on, each in at most one bag; insertion, removal and random access take O(1).
 
     The last member of a bag fills the gap that another leaves. About 13 bytes per number.
@@ -81,7 +81,7 @@ class GroupSizes:
     def __init__(self, width: int):
         self._width = width
         self._ids: dict[Group, int] = {}
-        self._by_size = Bags()
+        self._by_size = Buckets()
         self.largest = 0  # size of the largest groups
 
     @property
@@ -194,7 +194,7 @@ class GroupedSlots(Selection):
 
     column: ClassVar[str]
     _groups: GroupSizes
-    _slots: Bags | Queues
+    _slots: Buckets | Queues
 
     def remove(self, slot: int) -> None:
         """Removes an entry; see `Selection.remove`."""

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from mixer.distributed.launch import Meeting, meet
+from mixer.distributed.launch import Rendezvous, meet_ranks
 
 
-def _on_ranks(does: Callable[[Meeting, int], Any], world_size: int = 3, timeout_seconds: float = 20) -> list[str]:
+def _on_ranks(does: Callable[[Rendezvous, int], Any], world_size: int = 3, timeout_seconds: float = 20) -> list[str]:
     """What each rank gave, or its error."""
     store = dist.HashStore()
     store.set_timeout(timedelta(seconds=60))
 
     def one(rank: int) -> str:
         try:
-            return str(does(Meeting(store, rank, world_size, timeout_seconds), rank))
+            return str(does(Rendezvous(store, rank, world_size, timeout_seconds), rank))
         except Exception as error:
             return f"{type(error).__name__}: {error}"
 
@@ -28,7 +28,7 @@ def _on_ranks(does: Callable[[Meeting, int], Any], world_size: int = 3, timeout_
 
 
 def test_ranks_of_the_same_run_go_on_and_what_differs_is_named_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def does(meeting: Meeting, rank: int) -> int:
+    def does(meeting: Rendezvous, rank: int) -> int:
         meeting.check_same({"training": {"seed": 1}, "order": [rank][:0]})
         return meeting.run_on_all(lambda: rank)
 
@@ -38,7 +38,7 @@ def test_ranks_of_the_same_run_go_on_and_what_differs_is_named_on_all(monkeypatc
     assert "differences from rank 0: on rank 2 training.seed is 1 instead of 0. Start all ranks" in ends[0]
     for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"):
         monkeypatch.delenv(name, raising=False)
-    assert meet(1.0).run_on_all(lambda: 7) == 7  # one rank meets nobody
+    assert meet_ranks(1.0).run_on_all(lambda: 7) == 7  # one rank meets nobody
 
 
 @pytest.mark.parametrize("failing", [0, 2])

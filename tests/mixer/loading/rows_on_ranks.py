@@ -66,10 +66,10 @@ class Meeting:
     def gather_bytes(self, content: bytes) -> list[bytes]:
         return self._gather(content)
 
-    def least(self, numbers: np.ndarray) -> np.ndarray:
+    def all_reduce_min(self, numbers: np.ndarray) -> np.ndarray:
         return np.min(self._gather(numbers), axis=0)
 
-    def total(self, numbers: np.ndarray) -> np.ndarray:
+    def all_reduce_sum(self, numbers: np.ndarray) -> np.ndarray:
         return np.sum(self._gather(numbers), axis=0)
 
     def leave(self) -> None:

@@ -30,7 +30,7 @@ class TestLayout:
             planned_epochs,
         )
         assert (clock.steps_per_epoch, clock.steps_left_in_epoch) == (3, 3)
-        assert clock.counts_steps == (budget.samples is None)
+        assert clock.is_step_based == (budget.samples is None)
 
     def test_a_pass_of_the_trainer_may_be_smaller_than_a_step(self) -> None:
         clock = Clock(batch_size=8, epoch_size=20, budget=Budget(epochs=2), pass_size=3)
@@ -150,6 +150,6 @@ class TestState:
         saved.resize(5)
         clock = Clock(4, 10, Budget(epochs=9), drop_unit=4, num_warmup_steps=1)
         clock.load_state_dict(saved.state_dict())
-        assert (clock.counts_steps, clock.batch_size, clock.epoch_size) == (False, 5, 10)
+        assert (clock.is_step_based, clock.batch_size, clock.epoch_size) == (False, 5, 10)
         assert clock.state_dict() == saved.state_dict()
         assert clock.schedule_position == saved.schedule_position

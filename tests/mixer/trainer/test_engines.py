@@ -33,7 +33,7 @@ def trainer_with(kind: str, fsdp: bool = False, **config: Any) -> Any:
 def asked(**changes: Any) -> EngineRequest:
     names = ("probes", "skips", "has_heads", "is_cut_by_tokens")
     own = {"policy": Proportional(), "schedule": schedules.Constant(8), "methods": (), "streams": [Stream("a", [1, 2])]}
-    return EngineRequest(**{**own, **dict.fromkeys(names, False), "counts_steps": True, **changes})
+    return EngineRequest(**{**own, **dict.fromkeys(names, False), "is_step_based": True, **changes})
 
 
 class _SeesGradients(Method):
@@ -70,7 +70,7 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("zero3",), {"has_heads": True}, "first micro-batch"),
     (("fsdp2", "zero2"), {"has_heads": True, "is_cut_by_tokens": True}, "max_tokens_per_micro_batch cannot guarantee"),
     (("fsdp2",), {"has_heads": True, "streams": [Stream("rows", _Rows())]}, r"iterable streams \['rows'\]"),
-    (("zero2",), {"config": {"scheduler": {"type": "W"}}, "counts_steps": False}, r"scheduler, .* lr_scheduler_type"),
+    (("zero2",), {"config": {"scheduler": {"type": "W"}}, "is_step_based": False}, r"scheduler, .* lr_scheduler_type"),
     (("zero2",), {"config": {"fp16": {"enabled": True}}, "probes": True}, r"under DeepSpeed in fp16, .* Use bf16"),
 ]
 

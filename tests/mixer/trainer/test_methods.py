@@ -27,16 +27,16 @@ class Recorded(Method):
     def attach(self, run: RunContext) -> None:
         self.calls.append(("attach", [stream.name for stream in run.streams], run.world_size))
 
-    def goes_first(self, stream_id: int) -> bool:
+    def has_priority(self, stream_id: int) -> bool:
         return stream_id == self._first
 
     def begin_step(self, model: nn.Module, batch: Any) -> None:
         self.calls.append(("begin", batch.plan.step))
 
-    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, ends_priority: bool) -> None:
         assert trained.row_losses is not None
         assert len(trained.row_losses) == len(trained.items) == len(trained.micro.positions)
-        self.calls.append(("micro", int(trained.micro.stream_ids[0]), is_last_first))
+        self.calls.append(("micro", int(trained.micro.stream_ids[0]), ends_priority))
 
     def end_backward(self, model: nn.Module) -> None:
         self.calls.append(("backward",))

@@ -78,7 +78,7 @@ def test_with_one_data_set_too_callbacks_get_what_they_get_with_the_trainers_sty
 
 def test_entries_of_others_stand_on_the_line_and_many_streams_are_cut_short() -> None:
     names = [f"s{number}" for number in range(40)]
-    clock = SimpleNamespace(counts_steps=True, num_samples=80, progress=0.5)
+    clock = SimpleNamespace(is_step_based=True, num_samples=80, progress=0.5)
     mixing: Any = SimpleNamespace(names=names, seen=np.arange(40), clock=clock)
     text = LogText(lambda: mixing, ProgressLine(lambda: mixing), lambda: ())
     state = SimpleNamespace(global_step=5, max_steps=10)

@@ -84,7 +84,7 @@ class Spy(Method):
         there = {self.run.streams[k].name: stream_ids == k for k in sorted(set(stream_ids.tolist()))}
         self.batches.append({name: {key: own[rows] for key, own in inputs.items()} for name, rows in there.items()})
 
-    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, is_last_first: bool) -> None:
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, ends_priority: bool) -> None:
         self.orders[-1].append(int(trained.micro.stream_ids[0]))
 
 

@@ -51,7 +51,7 @@ def by_hand(trainer: MixingTrainer, probe: BranchProbe, mixtures: Sequence[np.nd
         optimizer.state = defaultdict(dict, {copies[p]: deepcopy(own) for p, own in state.items()})
         for number in range(PLAN.num_steps):
             positions = seen + number * size + np.arange(size)
-            (micro,) = trainer.side_runs.samples({stream: positions}, size)
+            (micro,) = trainer.auxiliary_passes.samples({stream: positions}, size)
             optimizer.zero_grad()
             model(**micro.inputs)["loss"].backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -49,7 +49,7 @@ def by_autograd(
         return MicroBatch(default_data_collator(rows), np.zeros(len(rows), dtype=np.int64), False)
 
     def gradient(micro: Any) -> list[Tensor]:
-        loss = trainer.side_runs.mean_loss(micro)
+        loss = trainer.auxiliary_passes.mean_loss(micro)
         return list(torch.autograd.grad(loss, parameters))
 
     found = np.zeros((len(directions), len(trainer.streams)))
@@ -59,8 +59,8 @@ def by_autograd(
         if seen.metric != "plain":
             metric.scale(parameters, whole)
         for k, start in enumerate(trainer.mixing.seen.tolist()):
-            micros = trainer.side_runs.samples({k: probe._positions(start, step)})
-            items = [float(trainer.side_runs.items(micro).sum()) for micro in micros]
+            micros = trainer.auxiliary_passes.samples({k: probe._positions(start, step)})
+            items = [float(trainer.auxiliary_passes.items(micro).sum()) for micro in micros]
             parts = [sum(float((a * b).sum()) for a, b in zip(whole, gradient(m), strict=True)) for m in micros]
             found[j, k] = np.average(parts, weights=items)
     return found

@@ -10,11 +10,11 @@ from transformers import Trainer
 from transformers import trainer as trainer_module
 
 from mixer import MixingTrainer
-from mixer.trainer import seam
+from mixer.trainer import hf_compat
 
 ROOT = Path(__file__).parents[3] / "mixer" / "trainer"
 _ASSIGNED = set(re.findall(r"self\.(_[a-z]\w*)", inspect.getsource(trainer_module)))
-_RELIED_ON = seam.OVERRIDDEN | seam.USED
+_RELIED_ON = hf_compat.OVERRIDDEN | hf_compat.USED
 _PRIVATE = {name for name in _ASSIGNED | set(dir(Trainer)) if re.match("_[a-z]", name)}
 
 
@@ -23,14 +23,14 @@ def test_the_installed_trainer_has_every_name() -> None:
     missing = {name: why for name, why in _RELIED_ON.items() if not hasattr(Trainer, name) and name not in assigned}
     assert not missing, (
         f"transformers {transformers.__version__} has renamed or removed names of the Trainer that "
-        f"mixer/trainer/seam.py lists (checked with {seam.CHECKED_WITH}): {missing}. Find what took their place."
+        f"mixer/trainer/hf_compat.py lists (checked with {hf_compat.CHECKED_WITH}): {missing}. Find what took their place."
     )
 
 
 def test_the_names_that_are_overridden_at_most_fifteen_and_used_are_those_of_the_lists() -> None:
     own = [kind for kind in MixingTrainer.__mro__ if kind.__module__.startswith("mixer.")]
     overridden = {name for kind in own for name in vars(kind) if name in dir(Trainer) and re.match("_[a-z]", name)}
-    assert overridden == set(seam.OVERRIDDEN)
+    assert overridden == set(hf_compat.OVERRIDDEN)
     assert len(overridden) <= 15
     used = {
         node.attr
@@ -38,10 +38,10 @@ def test_the_names_that_are_overridden_at_most_fifteen_and_used_are_those_of_the
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in _PRIVATE
     }
-    listed = {name for name in seam.USED if name.startswith("_")}
-    assert used - set(seam.OVERRIDDEN) == listed
+    listed = {name for name in hf_compat.USED if name.startswith("_")}
+    assert used - set(hf_compat.OVERRIDDEN) == listed
 
 
 def test_only_the_seam_reads_what_is_private_to_others() -> None:
     told = [path.name for path in ROOT.rglob("*.py") for line in path.read_text().splitlines() if "SLF001" in line]
-    assert sorted(told) == ["failures.py", "seam.py", "step.py"]  # of torch, of the Trainer, of accelerate
+    assert sorted(told) == ["failures.py", "hf_compat.py", "step.py"]  # of torch, of the Trainer, of accelerate

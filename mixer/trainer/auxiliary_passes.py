@@ -21,7 +21,7 @@ from mixer.loading.memory import MicroBatchCap, Size, is_out_of_memory
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.models.side_state import checkpointing_kept, gradients_stashed, model_restored
 from mixer.models.trl import metrics_restored
-from mixer.trainer.seam import collator_removing_columns, prepare_inputs
+from mixer.trainer.hf_compat import collator_removing_columns, prepare_inputs
 
 if TYPE_CHECKING:
     from mixer.loading.transport import Columns
@@ -36,7 +36,7 @@ logger = logging.get_logger(__name__)
 Result = TypeVar("Result")
 
 
-class SideRuns:
+class AuxiliaryPasses:
     """Runs the model of a trainer on samples outside of its steps; gradients, modes and random numbers stay unchanged.
 
     All ranks have to make the same calls.
@@ -99,14 +99,14 @@ class SideRuns:
         if not self._run.present_loader.by_stream:
             return False
         own = any(len(self.items(micro)) != len(micro.stream_ids) for micro in batch.micro_batches)
-        return bool(self._run.rank_sync.most(int(own)))
+        return bool(self._run.rank_sync.max_over_ranks(int(own)))
 
     def loss_scale(self) -> Tensor | float:
         """Returns the factor of the gradient scaler on losses, on the device."""
         scaler = self._trainer.accelerator.scaler
         return 1.0 if scaler is None else scaler.scale(torch.ones((), device=self._trainer.args.device))
 
-    def of_sums(self) -> float:
+    def sum_reduction_scale(self) -> float:
         """Returns the factor of the present loss on the mean over all items; reads from the device."""
         return float(self.loss_scale()) * self._run.step.num_items / self._losses.divisor_of_sum
 
@@ -171,7 +171,7 @@ class SideRuns:
             Its result; `None` on all ranks if memory ran out on one. It can be tried again: `cap` is smaller now.
         """
         result, largest = self.on_all_ranks(partial(self._attempt, work, micros))
-        largest = Size(*self._run.rank_sync.greatest(np.array(largest)).tolist())
+        largest = Size(*self._run.rank_sync.all_reduce_max(np.array(largest)).tolist())
         if not largest.samples:
             return result
         old, steps = self.cap, self._run.present_loader.cap
