@@ -1,19 +1,70 @@
 # ruff: noqa: D102  # the calls are described where they are declared
-"""Two methods and a selection of one's own, for continual runs: docs/own_method.md explains them."""
+"""Four methods of one's own, two of them for continual runs: docs/own_method.md explains the calls."""
 
 import copy
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from mixer.trainer.hooks import ForwardResult
-from mixer.trainer.method import Method, RunContext, TaskContext
-from replay.selection import Offers, Selection
+from mixer import ForwardResult, Method, RunContext, TaskContext
+
+
+class Anchored(Method):
+    """A penalty on the distance of the weights from those at the start of the run."""
+
+    takes_gradients = True
+
+    def __init__(self, strength: float):
+        self.strength = strength
+        self.anchor: list[Tensor] | None = None
+
+    def attach(self, run: RunContext) -> None:
+        self.run, self.anchor = run, None
+
+    def prepare(self, model: nn.Module) -> None:
+        self.weights = [weight for weight in model.parameters() if weight.requires_grad]
+        start = self.anchor or self.weights  # load has set the anchor if the run resumes
+        self.anchor = [one.detach().clone().to(weight.device) for one, weight in zip(start, self.weights, strict=True)]
+
+    def term(self, trained: ForwardResult) -> Tensor | None:
+        pairs = zip(self.weights, self.anchor or [], strict=True)
+        penalty = torch.stack([(weight - anchor).square().sum() for weight, anchor in pairs]).sum()
+        return self.run.mean_over_step(self.strength * penalty, trained)
+
+    def settings(self) -> str:
+        return f"Anchored({self.strength})"
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(self.anchor, folder / "anchor.pt")
+
+    def load(self, folder: Path, allow_inexact: bool = False) -> None:
+        if (folder / "anchor.pt").exists():
+            self.anchor = torch.load(folder / "anchor.pt", map_location="cpu", weights_only=True)
+
+    def release(self) -> None:  # the next run has a start of its own
+        self.anchor = None
+
+
+class Turning(Method):
+    """Removes from each weight's gradient the part along the weight: a step of SGD turns weights and scales none."""
+
+    takes_gradients = True
+
+    @torch.no_grad()
+    def end_backward(self, model: nn.Module) -> None:
+        self.before, self.after = torch.zeros(()), torch.zeros(())
+        for weight in model.parameters():
+            if weight.grad is not None:
+                self.before = self.before + weight.grad.square().sum()
+                along = (weight.grad * weight).sum() / weight.square().sum().clamp(min=1e-30)
+                weight.grad -= along * weight
+                self.after = self.after + weight.grad.square().sum()
+
+    def log_entries(self) -> dict[str, float]:
+        return {"turning": float(self.after / self.before)}
 
 
 class KeepPredictions(Method):
@@ -84,37 +135,3 @@ class HoldWeights(Method):
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         if folder.exists():
             self.fisher, self.anchor = (load_file(folder / f"{name}.safetensors") for name in ("fisher", "anchor"))
-
-
-class KeepHardest(Selection):
-    """Keeps the samples with the largest losses."""
-
-    needs = frozenset({"loss"})
-
-    def start(self, capacity: int, key: int) -> None:
-        super().start(capacity, key)
-        self.losses = np.empty(capacity)
-
-    def choose(self, offers: Offers) -> Any:
-        slots = np.full(offers.count, -1)
-        for number, loss in enumerate([] if offers.losses is None else offers.losses):
-            if self._size < self._capacity:
-                slot, self._size = self._size, self._size + 1
-            elif loss <= self.losses.min():
-                continue
-            else:
-                slot = int(self.losses.argmin())
-            self.losses[slot], slots[number] = loss, slot
-        return slots
-
-    def remove(self, slot: int) -> None:
-        self._size -= 1
-        self.losses[slot] = self.losses[self._size]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "losses": self.losses[: self._size]}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._size = len(state["losses"])
-        self.losses[: self._size] = state["losses"]

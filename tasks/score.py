@@ -33,7 +33,11 @@ _ANY_TASK = ""  # which no task is called
 
 
 def accuracy(
-    trainer: MixingTrainer, dataset: Any, classes: Sequence[int] | None = None, batch_size: int = 1_024
+    trainer: MixingTrainer,
+    dataset: Any,
+    classes: Sequence[int] | None = None,
+    batch_size: int = 1_024,
+    model: nn.Module | None = None,
 ) -> float:
     """Computes the accuracy of a classifier; all ranks have to call it.
 
@@ -42,6 +46,7 @@ def accuracy(
         dataset: Labelled samples, map-style.
         classes: The classes to choose from; `None` for all. Classes without an output are never chosen.
         batch_size: Samples per forward pass.
+        model: The model to score, such as an averaged copy, the same on every rank; `None` for the trainer's.
 
     Returns:
         The accuracy, the same on every rank.
@@ -50,7 +55,7 @@ def accuracy(
         ValueError: If the samples have no labels, or the model returns no class logits.
         RemoteError: If another rank failed.
     """
-    return _mean_over(trainer, dataset, batch_size, partial(_num_right, trainer, classes))
+    return _mean_over(trainer, dataset, batch_size, partial(_num_right, trainer, classes), model)
 
 
 def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64) -> float:
@@ -78,9 +83,14 @@ def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64) -> flo
 
 
 def _mean_over(
-    trainer: MixingTrainer, dataset: Any, batch_size: int, measure: Callable[[nn.Module, Inputs], Sums]
+    trainer: MixingTrainer,
+    dataset: Any,
+    batch_size: int,
+    measure: Callable[[nn.Module, Inputs], Sums],
+    scored: nn.Module | None = None,
 ) -> float:
-    model, on_all_ranks = trainer.accelerator.unwrap_model(trainer.model_wrapped), trainer.auxiliary_passes.on_all_ranks
+    model = trainer.accelerator.unwrap_model(trainer.model_wrapped) if scored is None else scored
+    on_all_ranks = trainer.auxiliary_passes.on_all_ranks
     rank, world_size = trainer.args.process_index, trainer.args.world_size
     own = np.arange(rank, len(dataset), world_size)
 

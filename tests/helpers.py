@@ -3,6 +3,7 @@
 import copy
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import fields
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from accelerate.utils import imports, memory
 from torch import nn
@@ -31,6 +33,16 @@ from mixer import MixingConfig, MixingOptions
 from mixer.trainer.config import OF_TRAINER
 
 VOCABULARY = 64
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def run_page(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Runs all Python of a page of the documentation as it stands, in a folder; returns its names."""
+    monkeypatch.chdir(folder)
+    names: dict[str, Any] = {"__name__": page}
+    code = "\n".join(re.findall(r"```python\n(.+?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL))
+    exec(compile(code, f"{page}.md", "exec"), names)  # noqa: S102
+    return names
 
 
 class Tokens(Dataset[dict[str, torch.Tensor]]):

@@ -1,5 +1,6 @@
 """The API reference: a page for each module that defines public names, read off the source, without an import."""
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -42,11 +43,16 @@ def _packages(module: Module) -> Iterator[Module]:
 
 
 def _exported(package: Module) -> dict[str, Object]:
-    """What `__all__` names, and names that are loaded when they are asked for: imported for type checkers alone."""
+    """What `__all__` names, and what is imported as itself or with all names, as for type checkers."""
     names = [str(name) for name in package.exports or ()]
-    names += [name for name, member in package.members.items() if member.is_alias and not member.runtime]
+    imports = [node for node in ast.walk(ast.parse(package.source)) if isinstance(node, ast.ImportFrom)]
+    names += [alias.name for node in imports for alias in node.names if alias.name == alias.asname]
+    for name, member in package.members.items():
+        is_named = member.wildcard_imported or not member.runtime if member.is_alias else not package.exports
+        if is_named and name[0] != "_" and (member.is_alias or member.is_function or member.is_class):
+            names.append(name)
     found = {}
-    for name in names:
+    for name in dict.fromkeys(names):
         if name not in package.members:
             raise PluginError(f"{package.path}.__all__ names {name!r}, which is not there.")
         member = package.members[name]

@@ -40,7 +40,7 @@ class StreamMeans(HasState):
         (1.25, None, [1.25, nan])
     """
 
-    _remembered = ("items", "sums")
+    remembered = ("items", "sums")
 
     def __init__(self, num_streams: int):
         self.items: Int64Array = np.zeros(num_streams, dtype=np.int64)

@@ -91,7 +91,7 @@ class Recorder(HasState):
         reads_at_once: Whether losses are read from the device after every step; else in time for ledger and log.
     """
 
-    _remembered = ("_weights", "_counts", "_num_steps", "_total", "_other", "_batch_size", "_factor", "_gradients")
+    remembered = ("_weights", "_counts", "_num_steps", "_total", "_other", "_batch_size", "_factor", "_gradients")
 
     def __init__(self, mixing: Mixing, ledger: Ledger, reads_at_once: bool):
         self._mixing = mixing

@@ -1,87 +1,45 @@
 """Mixing policies: rules from observations to the mixture of the next step."""
 
-from mixer.policies.ado import ADO
-from mixer.policies.aioli import Aioli
-from mixer.policies.balanced_pike import BalancedPiKE
-from mixer.policies.coba import CoBa
-from mixer.policies.contract import Decision, Mixture, Observation, Policy
-from mixer.policies.dga import DGA
-from mixer.policies.doge import DoGE
-from mixer.policies.doremi import DoReMi
-from mixer.policies.dynamic_weight_average import DWA
-from mixer.policies.famo import FAMO
-from mixer.policies.fixed import Fixed
-from mixer.policies.floor import Floor
-from mixer.policies.function import Function
-from mixer.policies.grad_norm import GradNorm
-from mixer.policies.grape import GRAPE
-from mixer.policies.group_dro import GroupDRO
-from mixer.policies.hold import Hold
-from mixer.policies.loss_change import LossChange
-from mixer.policies.marginal_value import MarginalValue
-from mixer.policies.objective import Objective
-from mixer.policies.odm import ODM
-from mixer.policies.op_mix import OPMix
-from mixer.policies.overfit_guard import OverfitGuard
-from mixer.policies.pike import PiKE
-from mixer.policies.proportional import Proportional
-from mixer.policies.registry import as_policy, policy_classes
-from mixer.policies.regularized_balance import RegularizedBalance
-from mixer.policies.safeguard import Safeguard
-from mixer.policies.scheduled import Scheduled
-from mixer.policies.shared.static import StaticPolicy
-from mixer.policies.shared.wrapper import Wrapper
-from mixer.policies.skill_it import SkillIt
-from mixer.policies.smoothed import Smoothed
-from mixer.policies.target_loss import TargetLoss
-from mixer.policies.temperature import Temperature
-from mixer.policies.trust_region import TrustRegion
-from mixer.policies.uni_max import UniMax
-from mixer.policies.uniform import Uniform
-from mixer.policies.warm_up import WarmUp
-
-__all__ = [
-    "ADO",
-    "DGA",
-    "DWA",
-    "FAMO",
-    "GRAPE",
-    "ODM",
-    "Aioli",
-    "BalancedPiKE",
-    "CoBa",
-    "Decision",
-    "DoGE",
-    "DoReMi",
-    "Fixed",
-    "Floor",
-    "Function",
-    "GradNorm",
-    "GroupDRO",
-    "Hold",
-    "LossChange",
-    "MarginalValue",
-    "Mixture",
-    "OPMix",
-    "Objective",
-    "Observation",
-    "OverfitGuard",
-    "PiKE",
-    "Policy",
-    "Proportional",
-    "RegularizedBalance",
-    "Safeguard",
-    "Scheduled",
-    "SkillIt",
-    "Smoothed",
-    "StaticPolicy",
-    "TargetLoss",
-    "Temperature",
-    "TrustRegion",
-    "UniMax",
-    "Uniform",
-    "WarmUp",
-    "Wrapper",
-    "as_policy",
-    "policy_classes",
-]
+from mixer.policies.ado import ADO as ADO
+from mixer.policies.aioli import Aioli as Aioli
+from mixer.policies.balanced_pike import BalancedPiKE as BalancedPiKE
+from mixer.policies.coba import CoBa as CoBa
+from mixer.policies.contract import Decision as Decision
+from mixer.policies.contract import Mixture as Mixture
+from mixer.policies.contract import Observation as Observation
+from mixer.policies.contract import Policy as Policy
+from mixer.policies.dga import DGA as DGA
+from mixer.policies.doge import DoGE as DoGE
+from mixer.policies.doremi import DoReMi as DoReMi
+from mixer.policies.dynamic_weight_average import DWA as DWA
+from mixer.policies.famo import FAMO as FAMO
+from mixer.policies.fixed import Fixed as Fixed
+from mixer.policies.floor import Floor as Floor
+from mixer.policies.function import Function as Function
+from mixer.policies.grad_norm import GradNorm as GradNorm
+from mixer.policies.grape import GRAPE as GRAPE
+from mixer.policies.group_dro import GroupDRO as GroupDRO
+from mixer.policies.hold import Hold as Hold
+from mixer.policies.loss_change import LossChange as LossChange
+from mixer.policies.marginal_value import MarginalValue as MarginalValue
+from mixer.policies.objective import Objective as Objective
+from mixer.policies.odm import ODM as ODM
+from mixer.policies.op_mix import OPMix as OPMix
+from mixer.policies.overfit_guard import OverfitGuard as OverfitGuard
+from mixer.policies.pike import PiKE as PiKE
+from mixer.policies.proportional import Proportional as Proportional
+from mixer.policies.registry import as_policy as as_policy
+from mixer.policies.registry import policy_classes as policy_classes
+from mixer.policies.regularized_balance import RegularizedBalance as RegularizedBalance
+from mixer.policies.safeguard import Safeguard as Safeguard
+from mixer.policies.scheduled import Scheduled as Scheduled
+from mixer.policies.shared.static import StaticPolicy as StaticPolicy
+from mixer.policies.shared.wrapper import Wrapper as Wrapper
+from mixer.policies.skill_it import SkillIt as SkillIt
+from mixer.policies.smoothed import Smoothed as Smoothed
+from mixer.policies.target_loss import TargetLoss as TargetLoss
+from mixer.policies.temperature import Temperature as Temperature
+from mixer.policies.trust_region import TrustRegion as TrustRegion
+from mixer.policies.uni_max import UniMax as UniMax
+from mixer.policies.uniform import Uniform as Uniform
+from mixer.policies.warm_up import WarmUp as WarmUp

@@ -54,7 +54,7 @@ class ADO(PolicyWithOptions):
         ValueError: If a value is outside its range; at the start of the run if the floors exceed 1.
     """
 
-    _remembered = ("_history", "_credit", "_mean", "_amounts")
+    remembered = ("_history", "_credit", "_mean", "_amounts")
 
     needs = (Loss(),)
     compares_losses = True

@@ -57,7 +57,7 @@ class Aioli(PolicyWithOptions):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_weights", "_num_steps", "_is_warm_up", "_course", "_base")
+    remembered = ("_weights", "_num_steps", "_is_warm_up", "_course", "_base")
 
     needs = Needs((Loss(),))
     compares_losses = True

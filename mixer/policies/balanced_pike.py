@@ -56,7 +56,7 @@ class BalancedPiKE(PiKE):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_losses",)
+    remembered = ("_losses",)
 
     needs = (Gradients(variance=True), Loss())
     compares_losses = True

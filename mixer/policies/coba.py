@@ -55,7 +55,7 @@ class CoBa(PolicyWithOptions):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_first", "_steps", "_ratios", "_slopes", "_max_slopes", "_num_evaluations", "_factors")
+    remembered = ("_first", "_steps", "_ratios", "_slopes", "_max_slopes", "_num_evaluations", "_factors")
 
     needs = (EvaluationLoss(),)
 

@@ -38,7 +38,7 @@ class DGA(AlignmentPolicy):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_alphas",)
+    remembered = ("_alphas",)
 
     needs = (Alignment(metric="plain", joined=True),)
 

@@ -39,7 +39,7 @@ class DoReMi(GroupDRO):
         ValueError: If a value is outside its range; at the start of the run if the losses do not fit the streams.
     """
 
-    _remembered = ("_averaged", "_num_steps")
+    remembered = ("_averaged", "_num_steps")
 
     needs = Needs((ExcessLoss(),))
     compares_losses = False  # excess losses are made to be compared

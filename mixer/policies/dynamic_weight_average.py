@@ -41,7 +41,7 @@ class DWA(PolicyWithOptions):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_ratios", "_last", "_means", "_counts", "_num_steps")
+    remembered = ("_ratios", "_last", "_means", "_counts", "_num_steps")
 
     needs = (Loss(),)
 

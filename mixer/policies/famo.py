@@ -50,7 +50,7 @@ class FAMO(PolicyWithOptions):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_logits", "_first", "_second", "_num_steps", "_losses")
+    remembered = ("_logits", "_first", "_second", "_num_steps", "_losses")
 
     needs = (Loss(), LossAfter())
 

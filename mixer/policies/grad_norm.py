@@ -48,7 +48,7 @@ class GradNorm(GradientPolicy):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_factors", "_first", "_losses")
+    remembered = ("_factors", "_first", "_losses")
 
     needs = (Gradients(variance=True), Loss())
     own_cost = "micro-batches of one stream each"

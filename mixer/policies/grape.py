@@ -54,7 +54,7 @@ class GRAPE(TargetedPolicy):
         ValueError: If a value is outside its range; at the start of the run if a target is no stream.
     """
 
-    _remembered = ("_tasks", "_losses")
+    remembered = ("_tasks", "_losses")
 
     needs = Needs((Gradients(variance=True), Loss()))
 

@@ -48,7 +48,7 @@ class GroupDRO(PolicyWithOptions):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_alpha", "_last_losses")
+    remembered = ("_alpha", "_last_losses")
 
     needs = Needs((Loss(),))
     compares_losses = True

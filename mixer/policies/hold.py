@@ -17,7 +17,7 @@ class Hold(Wrapper):
         ValueError: If the number is not a whole number of at least 1.
     """
 
-    _remembered = ("_held",)
+    remembered = ("_held",)
 
     def __init__(self, policy: Policy, num_steps: int = 20):
         super().__init__(policy)

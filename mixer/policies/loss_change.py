@@ -40,7 +40,7 @@ class LossChange(PolicyWithOptions):
         ValueError: If a value is outside its range; at the start of the run if the floors exceed 1.
     """
 
-    _remembered = ("_fast", "_slow", "_num_observations")
+    remembered = ("_fast", "_slow", "_num_observations")
 
     needs = Needs((Loss(),))
     compares_losses = True

@@ -72,7 +72,7 @@ class MarginalValue(AlignmentPolicy):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_scores", "_variance", "_multipliers")
+    remembered = ("_scores", "_variance", "_multipliers")
 
     holds_bounds = True
 

@@ -45,7 +45,7 @@ class ODM(PolicyWithOptions):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_rewards",)
+    remembered = ("_rewards",)
 
     needs = (Loss(),)
     compares_losses = True

@@ -50,7 +50,7 @@ class OPMix(PolicyWithOptions):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_weights",)
+    remembered = ("_weights",)
 
     needs = (Branches(),)
     own_cost = "a branch of a fortieth of the run for each stream, at each of two stages"

@@ -48,7 +48,7 @@ class OverfitGuard(Wrapper):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = (
+    remembered = (
         *("_best", "_at_best", "_last", "_sums", "_counts", "_num_worse", "_factors"),
         "_has_warned",
     )

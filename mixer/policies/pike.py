@@ -64,7 +64,7 @@ class PiKE(PolicyWithOptions):
         ValueError: If a value is outside its range.
     """
 
-    _remembered: ClassVar[tuple[str, ...]] = ("_weights",)
+    remembered: ClassVar[tuple[str, ...]] = ("_weights",)
 
     needs = Needs((Gradients(variance=True),))
 

@@ -55,7 +55,7 @@ class Safeguard(Wrapper):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = (
+    remembered = (
         *("_decided", "_importance", "_multipliers", "_gains", "_errors", "_num_judged"),
         *("_losses", "_lowest", "_squares", "_num_averages", "has_stopped"),
     )

@@ -42,7 +42,7 @@ class SkillIt(PolicyWithOptions):
         ValueError: If a value is outside its range; at the start of the run if the graph does not fit the streams.
     """
 
-    _remembered = ("_history",)
+    remembered = ("_history",)
 
     needs = (EvaluationLoss(),)
     compares_losses = True

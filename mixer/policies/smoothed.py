@@ -23,7 +23,7 @@ class Smoothed(Wrapper):
         ValueError: If the decay is outside [0, 1).
     """
 
-    _remembered = ("_weights",)
+    remembered = ("_weights",)
 
     def __init__(self, policy: Policy, decay: float = 0.9):
         super().__init__(policy)

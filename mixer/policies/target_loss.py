@@ -40,7 +40,7 @@ class TargetLoss(PolicyWithOptions):
         ValueError: If a value is outside its range; at the start of the run if the targets do not fit the streams.
     """
 
-    _remembered = ("_weights",)
+    remembered = ("_weights",)
 
     needs = (EvaluationLoss(),)
 

@@ -44,7 +44,7 @@ class TrustRegion(Wrapper):
         TypeError: If the inner policy is no policy.
     """
 
-    _remembered = ("_last",)
+    remembered = ("_last",)
 
     def __init__(
         self,

@@ -78,7 +78,7 @@ class Schedule(KeepsArguments, HasState, ABC):
 
     _state_name = "schedule state"
     # The first size has another default on other numbers of ranks.
-    _remembered: ClassVar[tuple[str, ...]] = ("_initial",)
+    remembered: ClassVar[tuple[str, ...]] = ("_initial",)
 
     needs: Needs = ()
     is_constant: bool = False

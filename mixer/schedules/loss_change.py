@@ -43,7 +43,7 @@ class LossChange(MultipliedSchedule):
         >>> schedule = LossChange(interval=3, minimum=8, maximum=1024)
     """
 
-    _remembered = ("_losses", "_mean", "_count")
+    remembered = ("_losses", "_mean", "_count")
 
     needs = (MeanLoss(),)
 

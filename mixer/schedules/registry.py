@@ -1,23 +1,19 @@
 """Schedules by name, and the option `batch_size`."""
 
 from collections.abc import Callable
-from importlib import import_module
 
 import numpy as np
 
 from mixer.schedules.base import Schedule
 from mixer.schedules.constant import Constant
 from mixer.schedules.function import Function
+from mixer.utils.known_rules import known_rules
 from mixer.utils.registry import choose, refuse_class
-
-# In the order of the listing.
-_NAMES = "Constant Function AdaBatch Ramp CriticalBatchWarmup Seesaw LossChange SmoothedLossChange NoiseScale NormTest"
 
 
 def schedule_classes() -> dict[str, type[Schedule]]:
-    """Returns all schedules by name."""
-    package = import_module("mixer.schedules")
-    return {name: getattr(package, name) for name in _NAMES.split()}
+    """Returns all schedules by name, including those of other packages; see `known_rules`."""
+    return known_rules("mixer.schedules", Schedule, "schedules")
 
 
 def as_schedule(batch_size: Schedule | str | int | Callable[[int, int], int] | None) -> Schedule:

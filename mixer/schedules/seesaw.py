@@ -36,7 +36,7 @@ class Seesaw(ScheduleWithOptions):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_peak", "_growth")
+    remembered = ("_peak", "_growth")
 
     needs = (LearningRate(),)
 

@@ -43,7 +43,7 @@ class SmoothedLossChange(MultipliedSchedule):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_trends", "_learning_rate")
+    remembered = ("_trends", "_learning_rate")
 
     needs = Needs((MeanLoss(),))
 

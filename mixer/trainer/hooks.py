@@ -21,7 +21,7 @@ class ForwardResult:
     Args:
         plan: The step's plan.
         micro: The micro-batch, with positions.
-        output: The model's output, with its graph until the backward; `None` before the forward.
+        output: The model's output with its graph, in `Method.term`; `None` before the forward and after the backward.
         items: int64 `[num_rows]`: number of loss terms in each row.
         row_losses: `[num_rows]`, on the device: the sum of each row's loss terms, without a graph; `None` before the
             backward, or if rows cannot be separated.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -71,6 +72,19 @@ class RunContext:
             raise ValueError(f"{asked_by}: there is no stream {name!r}; the streams are {names}.")
         return names.index(name)
 
+    @property
+    def memories(self) -> list[int]:
+        """Ids of the streams that are replay buffers."""
+        return [number for number, stream in enumerate(self.streams) if stream.is_memory]
+
+    def memory_rows(self, trained: ForwardResult) -> Tensor:
+        """Returns which samples of a micro-batch are replayed ones: bool `[num_rows]`, on the device of the model."""
+        return torch.from_numpy(np.isin(trained.micro.stream_ids, self.memories)).to(self.device)
+
+    def num_memory_rows(self, trained: ForwardResult) -> int:
+        """Counts the replayed samples of the step over all ranks: what a mean over them is divided by."""
+        return int(trained.plan.counts[self.memories].sum())
+
     def mean_over_step(
         self, values: Tensor, trained: ForwardResult | None = None, num_values: int | None = None
     ) -> Tensor:
@@ -81,7 +95,8 @@ class RunContext:
                 same for all, such as a penalty on weights. In `Method.end_backward`, a gradient of any shape.
             trained: The micro-batch; `None` in `end_backward`, where the gradient is complete and still has the factor
                 of a gradient scaler.
-            num_values: Number of values in the step over all ranks; `None` for its samples.
+            num_values: What the mean is divided by, the number of values in the step over all ranks, such as
+                `num_memory_rows`; `None` for its samples.
 
         Returns:
             A scalar to return from `term`, or the values in the unit of the gradient, to add to it.

@@ -12,13 +12,13 @@ _KINDS = {"f": "iufO", "i": "iu", "b": "b"}
 
 
 class HasState:
-    """Saves and restores the attributes that a class and its bases name in `_remembered`, as JSON-compatible data.
+    """Saves and restores the attributes that a class and its bases name in `remembered`, as JSON-compatible data.
 
     Arrays become nested lists with `None` for NaN. An attribute that has a state of its own saves that, as
     does each value of a dictionary. An attribute of a class with `from_state` is replaced by a new object.
     """
 
-    _remembered: ClassVar[tuple[str, ...]] = ()
+    remembered: ClassVar[tuple[str, ...]] = ()
     _state_name: ClassVar[str] = "state"
 
     def state_dict(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class HasState:
 
     @classmethod
     def _remembered_names(cls) -> list[str]:
-        return [name for kind in reversed(cls.__mro__) for name in vars(kind).get("_remembered", ())]
+        return [name for kind in reversed(cls.__mro__) for name in vars(kind).get("remembered", ())]
 
 
 def _saved(value: Any) -> Any:

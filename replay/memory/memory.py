@@ -4,6 +4,7 @@ import copy
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from inspect import signature
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,13 @@ from replay.memory.reading import ColumnReferenceReader, ReferenceReader, RowRea
 from replay.memory.seen_rows import SeenRows
 from replay.retrieval import Retrieval
 from replay.selection import Offers, Selection
-from replay.selection.base import checked_choice
+from replay.selection.base import COLUMNS, checked_choice
 from replay.shared.arguments import as_whole_numbers
 from replay.storage import Row, Rows, Storage
 from replay.storage.saved_state import read_state, write_state
 from replay.storage.sources import Sources
 
 FORMAT_VERSION = 2
-_FIELDS = {"task": "tasks", "label": "labels", "loss": "losses", "features": "features"}
 _COUNTERS = ("num_offered", "num_considered", "num_kept", "num_drawn", "num_gathered_bytes")
 
 
@@ -222,9 +222,9 @@ class Memory:
 
     def _check_columns(self, offers: Offers) -> None:
         """Refuses samples of which something is unknown that the selection needs."""
-        missing = sorted(need for need in self.selection.needs if getattr(offers, _FIELDS[need]) is None)
+        missing = sorted(need for need in self.selection.needs if getattr(offers, COLUMNS[need]) is None)
         if missing:
-            given = ", ".join(f"{_FIELDS[need]}=..." for need in missing)
+            given = ", ".join(f"{COLUMNS[need]}=..." for need in missing)
             column = ", or name the label_column of ReplayBuffer" if "label" in missing else ""
             raise ValueError(
                 f"selection={self.selection.name} needs the {missing} of the offered samples, which are unknown "
@@ -390,7 +390,8 @@ class Memory:
 def _options(rule: Selection | Retrieval) -> dict[str, Any]:
     """Gives what a rule was made with, as JSON gives it back."""
     plain = (bool, int, float, str, tuple, type(None))
-    values = {name: value for name, value in vars(rule).items() if name[0] != "_" and isinstance(value, plain)}
+    options = {name for kind in type(rule).__mro__ for name in signature(kind).parameters}
+    values = {name: value for name, value in vars(rule).items() if name in options and isinstance(value, plain)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 

@@ -61,7 +61,7 @@ class ReplayPolicy(Policy):
             nothing else.
     """
 
-    _remembered: ClassVar[tuple[str, ...]] = ("policy",)
+    remembered: ClassVar[tuple[str, ...]] = ("policy",)
     needs_memory_per_task: ClassVar[bool] = False  # in a continual run
     past: Past | None = None  # in a run that continues others
 

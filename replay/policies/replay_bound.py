@@ -54,7 +54,7 @@ class ReplayBound(ReplayPolicy):
             other one.
     """
 
-    _remembered = ("_logs", "_first", "_progresses", "_rises", "_num_at_limit", "_has_warned")
+    remembered = ("_logs", "_first", "_progresses", "_rises", "_num_at_limit", "_has_warned")
 
     needs = (EvaluationLoss(before_first_step=True),)
     needs_memory_per_task = True

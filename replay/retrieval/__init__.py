@@ -2,18 +2,17 @@
 
 import copy
 
+from mixer.utils.known_rules import known_rules
 from mixer.utils.registry import as_rule
-from replay.retrieval.base import Retrieval
-from replay.retrieval.least_recent import LeastRecent
-from replay.retrieval.mir import MIR
-from replay.retrieval.uniform import Uniform
-
-__all__ = ["MIR", "LeastRecent", "Retrieval", "Uniform", "as_retrieval", "retrieval_classes"]
+from replay.retrieval.base import Retrieval as Retrieval
+from replay.retrieval.least_recent import LeastRecent as LeastRecent
+from replay.retrieval.mir import MIR as MIR
+from replay.retrieval.uniform import Uniform as Uniform
 
 
 def retrieval_classes() -> dict[str, type[Retrieval]]:
-    """Returns the retrieval classes by name."""
-    return {retrieval.__name__: retrieval for retrieval in (Uniform, LeastRecent, MIR)}
+    """Returns all retrievals by name, including those of other packages; see `known_rules`."""
+    return known_rules(__name__, Retrieval, "retrievals")
 
 
 def as_retrieval(retrieval: object) -> Retrieval:

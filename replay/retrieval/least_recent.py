@@ -22,7 +22,7 @@ class LeastRecent(Retrieval):
     the capacity and is compacted when full, so that an entry costs O(1) on average, and 16 bytes per slot.
     """
 
-    _remembered = ("_position",)
+    remembered = ("_position",)
 
     def start(self, capacity: int, key: int) -> None:
         """Begins with an empty buffer; see `Retrieval.start`."""

@@ -2,36 +2,22 @@
 
 import copy
 
+from mixer.utils.known_rules import known_rules
 from mixer.utils.registry import as_rule
-from replay.selection.base import Offers, Selection
-from replay.selection.class_balanced import ClassBalanced
-from replay.selection.herding import Herding
-from replay.selection.k_center import KCenter
-from replay.selection.loss_aware import LossAware
-from replay.selection.reservoir import Reservoir
-from replay.selection.ring import Ring
-from replay.selection.shared.exemplars import Exemplars
-
-_SELECTIONS = (Reservoir, Ring, ClassBalanced, LossAware, Herding, KCenter)
-
-__all__ = [
-    "ClassBalanced",
-    "Exemplars",
-    "Herding",
-    "KCenter",
-    "LossAware",
-    "Offers",
-    "Reservoir",
-    "Ring",
-    "Selection",
-    "as_selection",
-    "selection_classes",
-]
+from replay.selection.base import Offers as Offers
+from replay.selection.base import Selection as Selection
+from replay.selection.class_balanced import ClassBalanced as ClassBalanced
+from replay.selection.herding import Herding as Herding
+from replay.selection.k_center import KCenter as KCenter
+from replay.selection.loss_aware import LossAware as LossAware
+from replay.selection.reservoir import Reservoir as Reservoir
+from replay.selection.ring import Ring as Ring
+from replay.selection.shared.exemplars import Exemplars as Exemplars
 
 
 def selection_classes() -> dict[str, type[Selection]]:
-    """Returns the selection classes by name."""
-    return {selection.__name__: selection for selection in _SELECTIONS}
+    """Returns all selections by name, including those of other packages; see `known_rules`."""
+    return known_rules(__name__, Selection, "selections")
 
 
 def as_selection(selection: object) -> Selection:

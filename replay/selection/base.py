@@ -13,6 +13,8 @@ from mixer.utils.ranges import check_count
 from mixer.utils.saved_state import HasState
 
 Values = TypeVar("Values")
+# The columns of the offers, by what a selection says in `needs`.
+COLUMNS = {"task": "tasks", "label": "labels", "loss": "losses", "features": "features"}
 
 
 @dataclass(frozen=True)
@@ -95,11 +97,23 @@ class Selection(HasState, ABC):
             ValueError: If the capacity is invalid or too small for the selection.
         """
         check_count("capacity", capacity, 1, "it is the number of samples that the buffer holds")
+        if unknown := sorted(set(self.needs) - COLUMNS.keys()):
+            raise ValueError(f"{self.name}: needs may have {sorted(COLUMNS)}, got {unknown}.")
         self._capacity, self._key, self._size = capacity, key, 0
 
     @property
+    def capacity(self) -> int:
+        """Number of slots."""
+        return self._capacity
+
+    @property
+    def key(self) -> int:
+        """Random key, on which alone random choices depend, together with the numbers of the offers."""
+        return self._key
+
+    @property
     def size(self) -> int:
-        """Number of occupied slots."""
+        """Number of occupied slots, as `choose` and `remove` leave it; a subclass counts what it holds."""
         return self._size
 
     @abstractmethod
@@ -142,7 +156,7 @@ class Selection(HasState, ABC):
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of `choose`: JSON-safe values and numpy arrays, by name, not nested.
 
-        It has the attributes that `_remembered` names; a subclass may add to it. `load_state_dict` is called after
+        It has the attributes that `remembered` names; a subclass may add to it. `load_state_dict` is called after
         `start`, on a selection of the same capacity and the same public attributes.
         """
         return {name.lstrip("_"): copy.copy(getattr(self, name)) for name in self._remembered_names()}
@@ -179,6 +193,6 @@ def checked_choice(selection: Selection, offers: Offers, size: int, capacity: in
     if selection.size != size + len(new):
         raise ValueError(
             f"selection={selection.name}: size must be the number of occupied slots, {size + len(new)} after choose, "
-            f"got {selection.size}. Count _size up for each new slot, and down in remove."
+            f"got {selection.size}. Let the property size count the entries, one more for each new slot."
         )
     return slots.astype(np.int64)

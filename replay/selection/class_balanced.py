@@ -25,7 +25,7 @@ class ClassBalanced(GroupedSlots):
     needs = frozenset({"label"})
     counts_rows = True
     column = "slots"
-    _remembered = ("_num_seen", "_was_largest")
+    remembered = ("_num_seen", "_was_largest")
     _slots: Buckets
 
     def start(self, capacity: int, key: int) -> None:

@@ -20,7 +20,7 @@ class Reservoir(Selection):
     """
 
     counts_rows = True
-    _remembered = ("_size",)
+    remembered = ("_size",)
 
     def start(self, capacity: int, key: int) -> None:
         """Begins with an empty buffer; see `Selection.start`."""

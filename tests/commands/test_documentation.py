@@ -27,6 +27,7 @@ from mixer.recipe.fields import check_fields
 from mixer.recipe.recipe import Recipe
 from tasks.text_domains import random_text
 from tests.commands.recipes import LLAMA, QUIET, ROOT
+from tests.helpers import run_page
 
 PAGES = sorted(path for pattern in ("README.md", "docs/*.md", "docs/*/*.md") for path in ROOT.glob(pattern))
 TUTORIALS = sorted(notebooks.FOLDER.glob("*.md"))
@@ -66,10 +67,13 @@ def test_the_page_of_recipes_knows_every_recipe_and_script() -> None:
         assert "from examples" not in path.read_text(), path  # one file is all there is to copy
 
 
-@pytest.mark.parametrize("page", ["own_loop", "gradients"])
-def test_a_loop_of_ones_own_runs_as_it_stands(page: str) -> None:
-    blocks = re.findall(r"```python\n(.+?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL)
-    (loop,) = [block for block in blocks if "MixingDataLoader" in block]
+@pytest.mark.parametrize("page", sorted(path.stem for path in (ROOT / "docs").glob("own_*.md")))
+def test_a_page_on_ones_own_code_runs_as_it_stands(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_page(page, tmp_path, monkeypatch)
+
+
+def test_gradients_in_a_loop_of_ones_own_run_as_they_stand() -> None:
+    (loop,) = [block for block in _code_of(ROOT / "docs" / "gradients.md") if "MixingDataLoader" in block]
     exec(loop, {})  # noqa: S102
 
 

@@ -4,7 +4,6 @@ import ast
 import doctest
 import functools
 import importlib
-import pkgutil
 import subprocess
 import sys
 import tomllib
@@ -13,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
+import mixer
+from mixer.policies import policy_classes
+from mixer.schedules import schedule_classes
+from mixer.utils.known_rules import built_in_rules
+from replay.retrieval import retrieval_classes
+from replay.selection import selection_classes
+
 ROOT = Path(__file__).parents[2]
+PLUG_INS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"][
+    "adaptive_mixer.policies"
+]
 # Rooms from the ground up: a room imports rooms below it. A line of several has rooms that do not know each other.
 ROOMS = {
     "mixer": (
@@ -143,8 +152,8 @@ CONTRACT = {
     "mixer.utils.ranges",
     "mixer.utils.recorded_arguments",
     "mixer.utils.saved_state",
-    "mixer.policies.contract",
     "mixer.utils.user_code",
+    "mixer.policies.contract",
     "mixer.utils.validation",
     "mixer.utils.text",
 }
@@ -229,32 +238,32 @@ def test_names_that_are_imported_when_they_are_asked_for_are_all_there(name: str
         package.nothing  # noqa: B018
 
 
-def test_every_public_policy_is_exported_and_registered() -> None:
-    import mixer
-    from mixer import policies
-    from mixer.policies.registry import built_in_policies
-
-    names = [info.name for info in pkgutil.iter_modules(policies.__path__)]
-    assert {"uniform", "fixed", "loss_change"} <= set(names)
-    for name in built_in_policies():
-        assert name in policies.__all__
-        assert name in mixer.__all__
+RULES = {
+    "mixer.policies": (policy_classes, "contract objective registry"),
+    "mixer.schedules": (schedule_classes, "base limits registry"),
+    "replay.selection": (selection_classes, "base"),
+    "replay.retrieval": (retrieval_classes, "base"),
+}
 
 
-def test_every_public_schedule_is_exported_and_has_a_file_of_its_own() -> None:
-    from mixer import schedules
+@pytest.mark.parametrize("package", RULES)
+def test_a_file_of_a_rule_and_its_import_are_all_that_a_built_in_rule_needs(package: str) -> None:
+    classes, others = RULES[package]
+    files = {path.stem for path in (ROOT / package.replace(".", "/")).glob("*.py")} - {"__init__", *others.split()}
+    own = {name: rule for name, rule in classes().items() if rule.__module__.startswith(f"{package}.")}
+    assert {rule.__module__ for rule in own.values()} == {f"{package}.{name}" for name in files}
+    assert package != "mixer.policies" or {name: getattr(mixer, name) for name in own if name in mixer.__all__} == own
 
-    modules = {info.name for info in pkgutil.iter_modules(schedules.__path__)}
-    for name, schedule in schedules.schedule_classes().items():
-        assert name in schedules.__all__
-        own = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
-        assert own in modules
-        assert schedule.__module__ == f"mixer.schedules.{own}"
+
+def test_the_policies_of_replay_are_entry_points_of_the_package() -> None:
+    found = {name: f"replay.policies:{name}" for name in built_in_rules("replay.policies", mixer.Policy)}
+    assert found == PLUG_INS
 
 
 def test_a_schedule_knows_nothing_of_the_rest() -> None:
     known = {
-        f"mixer.utils.{name}" for name in ("options", "recorded_arguments", "registry", "saved_state", "validation")
+        f"mixer.utils.{name}"
+        for name in ("known_rules", "options", "recorded_arguments", "registry", "saved_state", "validation")
     }
     imported = {name for module in MODULES if module.startswith("mixer.schedules.") for name in _imports(module)}
     below = ("mixer.schedules.", "mixer.measurements")

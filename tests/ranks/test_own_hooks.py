@@ -1,6 +1,5 @@
-"""The hooks of `docs/own_hooks.md` run as they stand there, and do what the page says."""
+"""The penalty and the gradient rule of `examples/own_methods.py`, and the measurement of `docs/own_measurement.md`."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -8,31 +7,28 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from mixer import MixingTrainer
-from tests.helpers import GradientRecorder, arguments, weights_of
+from examples.own_methods import Anchored, Turning
+from mixer import Method, MixingTrainer, Stream
+from tests.helpers import GradientRecorder, arguments, run_page, weights_of
 from tests.ranks.warm import launched
 from tests.replay.methods.runs import Classifier, Points
 
-PAGE = Path(__file__).parents[2] / "docs" / "own_hooks.md"
 DATA = {"math": Points(20, seed=1), "code": Points(12, seed=2)}  # a step of the page takes all of it
 STRENGTH, LEARNING_RATE = 0.3, 0.1
 
 
-def run_page(folder: Path, **changes: Any) -> dict[str, Any]:
-    """Runs the code of the page; returns its names, with an untrained `trainer`."""
+def build(folder: Path, **changes: Any) -> MixingTrainer:
     saved = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6}
     args = arguments(folder, per_device_train_batch_size=5, **{**saved, **changes})
-    names: dict[str, Any] = {"model": Classifier(), "args": args, **DATA}
-    for block in re.findall(r"```python\n(.+?)```", PAGE.read_text(), re.DOTALL):
-        exec(block, names)  # noqa: S102
-    return names
+    rules: dict[str, Any] = {"batch_size": 32, "methods": [Anchored(0.05), Turning()]}
+    return MixingTrainer(Classifier(), args, train_dataset=DATA, **rules)
 
 
 def both(folder: Path) -> list[Any]:
     """Weights and last logs of a run without a break, and of one that goes on from its middle."""
     found = []
     for checkpoint in (None, str(folder / "run" / "checkpoint-3")):
-        trainer = run_page(folder / "run")["trainer"]
+        trainer = build(folder / "run")
         trainer.train(resume_from_checkpoint=checkpoint)
         found += [weights_of(trainer.model), trainer.state.log_history[-2]]
     return found
@@ -47,9 +43,8 @@ def one_rank(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]
     return folder, both(folder)
 
 
-def step_by_hand(name: str, folder: Path, *options: Any) -> tuple[list[Any], list[Any]]:
+def step_by_hand(hook: Method, folder: Path) -> tuple[list[Any], list[Any]]:
     """Trains three steps on all data with one hook; returns the logs, and the gradients of each optimizer step."""
-    hook = run_page(folder / "page")[name](*options)
     args = arguments(folder, per_device_train_batch_size=5, learning_rate=LEARNING_RATE, lr_scheduler_type="constant")
     rules: dict[str, Any] = {"batch_size": 32, "methods": [hook], "callbacks": [recorder := GradientRecorder()]}
     trainer = MixingTrainer(Classifier(), args, train_dataset=DATA, **rules)
@@ -64,7 +59,7 @@ def gradients_of(model: torch.nn.Module, penalty: Any = 0.0) -> list[torch.Tenso
 
 
 def test_the_penalty_has_the_gradient_of_its_formula_and_is_logged_once_a_step(tmp_path: Path) -> None:
-    logs, gradients = step_by_hand("Anchored", tmp_path, STRENGTH)
+    logs, gradients = step_by_hand(Anchored(STRENGTH), tmp_path)
     model = Classifier()
     start = weights_of(model).clone()
     for entry, found in zip(logs, gradients, strict=True):
@@ -77,7 +72,7 @@ def test_the_penalty_has_the_gradient_of_its_formula_and_is_logged_once_a_step(t
 
 
 def test_the_rule_leaves_what_is_beside_the_weights_and_logs_its_share(tmp_path: Path) -> None:
-    logs, gradients = step_by_hand("Turning", tmp_path)
+    logs, gradients = step_by_hand(Turning(), tmp_path)
     model = Classifier()
     for entry, found in zip(logs, gradients, strict=True):
         whole = gradients_of(model)
@@ -94,7 +89,7 @@ def test_the_rule_leaves_what_is_beside_the_weights_and_logs_its_share(tmp_path:
 def test_a_resumed_run_is_the_whole_one_and_another_strength_is_refused(one_rank: tuple[Path, list[Any]]) -> None:
     folder, (whole, _, resumed, _) = one_rank
     assert torch.equal(resumed, whole)
-    trainer = run_page(folder / "run")["trainer"]
+    trainer = build(folder / "run")
     trainer._parts.methods.all[0].strength = 2.0
     with pytest.raises(ValueError, match=r"were Anchored\(0\.05\) and are Anchored\(2\.0\) now"):
         trainer.train(resume_from_checkpoint=str(folder / "run" / "checkpoint-3"))
@@ -112,16 +107,16 @@ def test_two_ranks_train_log_and_resume_as_one(
             assert entry[name] == pytest.approx(logged[name], rel=1e-5)
 
 
-def test_a_measurement_of_ones_own_reaches_the_policy(tmp_path: Path) -> None:
-    page = run_page(tmp_path / "page")
-    args = arguments(tmp_path / "run", per_device_train_batch_size=5, learning_rate=LEARNING_RATE, max_steps=2)
-    options: dict[str, Any] = {"train_dataset": DATA, "batch_size": 8, "mixing": page["Growing"]()}
-    with pytest.raises(ValueError, match=r"needs WeightNorm\(\), which nothing measures"):
+def test_a_measurement_of_ones_own_reaches_the_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = run_page("own_measurement", tmp_path, monkeypatch)
+    args = arguments(tmp_path / "run", per_device_train_batch_size=5, max_steps=1)
+    streams = [Stream(name, data, weight=len(data)) for name, data in DATA.items()]  # a step takes all of it
+    options: dict[str, Any] = {"train_dataset": streams, "batch_size": 32, "mixing": page["Unsure"]()}
+    with pytest.raises(ValueError, match=r"needs Confidence\(\), which nothing measures"):
         MixingTrainer(Classifier(), args, **options)
-    trainer = MixingTrainer(Classifier(), args, **options, methods=[page["WeightNormHook"]()])
-    other = trainer.mixing.weights["code"]
+    trainer = MixingTrainer(Classifier(), args, **options, methods=[page["ConfidenceHook"]()])
     trainer.train()
-    norm, weights = float(parameters_to_vector(trainer.model.parameters()).norm()), trainer.mixing.weights
-    first = trainer.ledger.to_pandas().query("step == 2 and stream == 'code'")["policy_weight"].iloc[0]
-    assert other > first > 0
-    assert weights["math"] / weights["code"] == pytest.approx(norm / first, rel=1e-5)
+    logits = {name: Classifier()(data.x, data.labels)["logits"] for name, data in DATA.items()}
+    doubt = {name: 1 - float(own.softmax(dim=-1).amax(dim=-1).mean()) for name, own in logits.items()}
+    weights = trainer.mixing.weights
+    assert weights["math"] / weights["code"] == pytest.approx(doubt["math"] / doubt["code"], rel=1e-9)

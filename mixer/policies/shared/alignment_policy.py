@@ -31,7 +31,7 @@ class AlignmentPolicy(PolicyWithOptions):
         unit: Whether the weights are shares of samples or of tokens.
     """
 
-    _remembered: ClassVar[tuple[str, ...]] = ("_weights",)
+    remembered: ClassVar[tuple[str, ...]] = ("_weights",)
 
     needs = (Alignment(joined=True),)
 

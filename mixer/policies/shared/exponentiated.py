@@ -56,7 +56,7 @@ class ExponentiatedWeights(HasState):
     that starts with weight 0 stays out: neither steps nor smoothing bring it in.
     """
 
-    _remembered = ("_logs",)
+    remembered = ("_logs",)
 
     def start(self, weights: FloatArray) -> None:
         """Resets the weights.

@@ -50,7 +50,7 @@ class GradientPolicy(PolicyWithOptions):
         ValueError: If a value is outside its range.
     """
 
-    _remembered: ClassVar[tuple[str, ...]] = ("_weights", "_gram", "_variance")
+    remembered: ClassVar[tuple[str, ...]] = ("_weights", "_gram", "_variance")
 
     needs = Needs((Gradients(variance=True),))
 

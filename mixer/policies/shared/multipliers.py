@@ -24,7 +24,7 @@ class Multipliers(HasState):
         rate: Growth at a measurement of a loss that is above its bound by 1 %, at the end of the run.
     """
 
-    _remembered = ("_values", "_first_losses")
+    remembered = ("_values", "_first_losses")
 
     def __init__(self, objective: Objective, rate: float = BOUND_RATE):
         self._objective, self._rate = objective, rate

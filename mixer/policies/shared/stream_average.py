@@ -21,7 +21,7 @@ class StreamAverage(HasState):
         ValueError: If the decay is outside [0, 1).
     """
 
-    _remembered = ("_values", "_counts")
+    remembered = ("_values", "_counts")
 
     def __init__(self, decay: float, name: str = "decay"):
         check_decay(name, decay, "0 keeps only the last value")

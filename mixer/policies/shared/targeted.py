@@ -37,7 +37,7 @@ class TargetedPolicy(GradientPolicy):
         unit: Whether the weights are shares of samples or of tokens.
     """
 
-    _remembered: ClassVar[tuple[str, ...]] = ("_aligned",)
+    remembered: ClassVar[tuple[str, ...]] = ("_aligned",)
 
     targets: TargetsOrObjective = None
 

@@ -21,7 +21,7 @@ class Wrapper(Policy):
         ValueError: If it plans probes that would not be kept.
     """
 
-    _remembered: ClassVar[tuple[str, ...]] = ("policy",)
+    remembered: ClassVar[tuple[str, ...]] = ("policy",)
 
     keeps_probes: bool = False
 

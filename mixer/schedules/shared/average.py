@@ -18,7 +18,7 @@ class Average(HasState):
         ValueError: If the decay is outside [0, 1).
     """
 
-    _remembered = ("value", "count")
+    remembered = ("value", "count")
 
     def __init__(self, decay: float):
         if not 0.0 <= decay < 1.0:
@@ -47,7 +47,7 @@ class Trend(Average):
         ValueError: If the decay is outside [0, 1), or the threshold is negative.
     """
 
-    _remembered = ("_last_value", "_last_count")
+    remembered = ("_last_value", "_last_count")
 
     def __init__(self, decay: float, threshold: float):
         super().__init__(decay)

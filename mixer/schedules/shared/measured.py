@@ -33,7 +33,7 @@ class MeasuredSchedule(ScheduleWithOptions):
         ValueError: If a value is outside its range.
     """
 
-    _remembered = ("_squared_norm", "_variance")
+    remembered = ("_squared_norm", "_variance")
 
     needs = (GradientNoise(),)
 

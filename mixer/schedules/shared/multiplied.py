@@ -13,7 +13,7 @@ class MultipliedSchedule(ScheduleWithOptions):
     Otherwise 4 samples times 1.1 would stay 4 forever. It decides every `interval` steps or epochs, by its `unit`.
     """
 
-    _remembered: ClassVar[tuple[str, ...]] = ("_size", "_decided_at")
+    remembered: ClassVar[tuple[str, ...]] = ("_size", "_decided_at")
 
     interval: int
 

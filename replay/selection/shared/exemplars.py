@@ -29,7 +29,7 @@ class Exemplars(Selection):
 
     needs = frozenset({"label", "features"})
     is_by_task = True
-    _remembered = ("_num_classes", "_classes", "_ranks")
+    remembered = ("_num_classes", "_classes", "_ranks")
 
     def __init__(self, per_class: int | None = None):
         if per_class is not None:

@@ -24,7 +24,7 @@ _GIVEN: dict[str, Callable[[int], Policy]] = {
 
 def _made(name: str, count: int) -> Policy:
     kind: Any = built_in_policies()[name]
-    if name in ("Floor", "Smoothed", "WarmUp", "Hold", "TrustRegion", "Safeguard", "OverfitGuard"):
+    if issubclass(kind, policies.Wrapper):
         return kind(LossChange())  # type: ignore[no-any-return]
     return _GIVEN[name](count) if name in _GIVEN else kind()
 

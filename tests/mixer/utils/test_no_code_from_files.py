@@ -45,8 +45,6 @@ ALLOWED = {
     ("mixer/recipe/data/rows.py", "import_module"): "zstandard alone",
     ("mixer/ledger/trackers/adapters.py", "import_module"): "mlflow, wandb and trackio alone",
     ("tasks/sources/loaders.py", "import_module"): "sklearn.datasets alone",
-    ("mixer/policies/registry.py", "import_module"): "mixer.policies alone",
-    ("mixer/schedules/registry.py", "import_module"): "mixer.schedules alone",
     ("mixer/recipe/fields.py", "import_module"): "a class of the recipe that the user runs",
     ("mixer/trainer/trainer.py", "import_module"): "mixer.analysis.inspect alone",
     ("mixer/trainer/checkpointing/trainer_files.py", "safe_globals"): "numpy's arrays alone, of random states",

@@ -1,6 +1,7 @@
 """What every selection promises, and known choices: what a key decides never changes, or runs could not be repeated."""
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replay import ReplayBuffer
 from replay.selection import LossAware, Offers, Reservoir, Ring, as_selection
 from tests.replay.selection.offering import BY_TASK, MAKERS, Slots, offers_of
 
@@ -121,3 +123,29 @@ def test_selections_are_copied_or_found_by_name() -> None:
     for selection, message in wrong.items():
         with pytest.raises((ValueError, TypeError), match=message):
             as_selection(selection)
+
+
+def test_needs_that_there_are_none_of_are_refused_at_once() -> None:
+    class Misspelt(Reservoir):
+        needs = frozenset({"losses"})
+
+    with pytest.raises(ValueError, match="Misspelt: needs"):
+        ReplayBuffer(5, Misspelt())
+
+
+def test_what_a_selection_changes_in_public_is_no_option_that_a_saved_buffer_must_have(tmp_path: Path) -> None:
+    class Counting(Reservoir):
+        def start(self, capacity: int, key: int) -> None:
+            super().start(capacity, key)
+            self.calls = 0
+
+        def choose(self, offers: Offers) -> Any:
+            self.calls += 1
+            return super().choose(offers)
+
+    saved, loaded = ReplayBuffer(5, Counting(), seed=3), ReplayBuffer(5, Counting(), seed=3)
+    saved.remember("letters", list("abcdefgh"))
+    loaded.remember("letters", list("abcdefgh"), [])
+    saved.save(tmp_path)
+    loaded.load(tmp_path)
+    assert (len(loaded), loaded.selection.capacity, loaded.selection.key) == (5, 5, 3)

@@ -13,7 +13,7 @@ from examples.own_methods import HoldWeights, KeepPredictions
 from mixer import MixingTrainer
 from mixer.trainer.method import Method
 from tests.helpers import arguments, mixing_trainer, weights_of
-from tests.replay.methods.runs import Classifier, Points
+from tests.replay.methods.runs import Classifier, Points, logged, spied
 from tests.tasks.methods.runs import build, context
 
 
@@ -92,6 +92,27 @@ def test_a_penalty_has_its_gradient_whatever_the_scale_and_whatever_is_skipped(
     loss.backward()
     expected = torch.cat([weight.grad.flatten() for weight in plain.parameters()]) + start  # type: ignore[union-attr]
     torch.testing.assert_close(hook.found[0], expected, rtol=1e-3, atol=1e-9)
+
+
+class OnMemory(Method):
+    """The mean over the replayed samples of a step of their first input."""
+
+    def attach(self, run: Any) -> None:
+        self.run = run
+
+    def term(self, trained: Any) -> torch.Tensor | None:
+        values = trained.output["logits"].sum(dim=-1) * 0 + trained.micro.inputs["x"][:, 0]
+        rows, count = self.run.memory_rows(trained), self.run.num_memory_rows(trained)
+        return self.run.mean_over_step(values[rows], trained, count)
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_a_mean_over_replayed_samples_is_theirs_however_a_step_is_split(size: int, tmp_path: Path) -> None:
+    changes = {"per_device_train_batch_size": size, "logging_steps": 1}
+    trainer, spy = spied(tmp_path, OnMemory(), **changes)
+    expected = [float(batch["memory"]["x"][:, 0].mean()) if "memory" in batch else 0.0 for batch in spy.batches]
+    assert any(expected)
+    assert logged(trainer, "term/OnMemory") == pytest.approx(expected, rel=1e-5)
 
 
 def test_values_are_of_rows_or_of_the_step() -> None:

@@ -1,26 +1,17 @@
-"""The page `docs/own_method.md`: its code is that of the example, which does what the methods shipped here do."""
+"""Methods and a selection of one's own, of `examples/own_methods.py` and the pages, do what the shipped ones do."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from examples.own_methods import HoldWeights, KeepHardest, KeepPredictions
+from examples.own_methods import HoldWeights, KeepPredictions
 from replay import ReplayBuffer
 from tasks.methods import LwF, OnlineEWC
-from tests.commands.recipes import ROOT
-from tests.helpers import weights_of
+from tests.helpers import run_page, weights_of
 from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
 from tests.tasks.methods.runs import build
-
-
-def test_the_code_of_the_page_is_that_of_the_example() -> None:
-    blocks = re.findall(r"```python\n(.+?)```", (ROOT / "docs" / "own_method.md").read_text(), re.DOTALL)
-    example = (ROOT / "examples" / "own_methods.py").read_text()
-    assert len(blocks) == 3
-    assert [block for block in blocks if block not in example] == []
 
 
 @pytest.mark.parametrize("name", ["KeepPredictions", "HoldWeights"])
@@ -39,10 +30,11 @@ def test_an_own_method_does_what_the_shipped_one_does(name: str, tmp_path: Path)
     torch.testing.assert_close(weights_of(resumed.model), weights_of(expected.model), rtol=0, atol=1e-5)
 
 
-def test_an_own_selection_keeps_the_largest_losses_of_all(tmp_path: Path) -> None:
+def test_an_own_selection_keeps_the_largest_losses_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offered: list[float] = []
+    kind = run_page("own_selection", tmp_path, monkeypatch)["KeepHardest"]
 
-    class Noting(KeepHardest):
+    class Noting(kind):  # type: ignore[misc, valid-type]
         def choose(self, offers: Any) -> Any:
             offered.extend(offers.losses.tolist())
             return super().choose(offers)
@@ -52,3 +44,19 @@ def test_an_own_selection_keeps_the_largest_losses_of_all(tmp_path: Path) -> Non
     for _ in range(2):
         assert sorted(run.memory.selection.losses) == sorted(offered)[-5:]
         run.memory.load(run.folder / "03-task_3" / "end" / "memory")
+
+
+def test_an_averaged_copy_is_taken_up_where_a_run_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = run_page("own_method", tmp_path, monkeypatch)["SlowCopy"]
+    own: dict[str, Any] = {"name": "ERACE", "memory": ReplayBuffer(12)}
+    expected = build(tmp_path / "whole", methods=[whole := slow()], **own)
+    expected.run()
+    own["memory"] = ReplayBuffer(12)
+    with pytest.raises(Killed):
+        build(tmp_path / "cut", methods=[slow()], instants=Instants(8), **own).run()
+    own["memory"] = ReplayBuffer(12)
+    resumed = build(tmp_path / "cut", methods=[again := slow()], seed=7, **own)
+    resumed.run(resume=True)
+    assert torch.equal(weights_of(resumed.model), weights_of(expected.model))
+    assert torch.equal(weights_of(again.average), weights_of(whole.average))
+    assert not torch.equal(weights_of(whole.average), weights_of(expected.model))
