@@ -20,7 +20,7 @@ from mixer.trainer.streams_that_differ import tried
 if TYPE_CHECKING:
     from mixer.mixture.stream import Stream
     from mixer.trainer.evaluation import StreamEvaluation
-    from mixer.trainer.run import Steering
+    from mixer.trainer.plan import Steering
     from mixer.trainer.streams_that_differ import StreamDifferences
 
 _MOST_TRIED = 32  # samples of a data set

@@ -32,12 +32,21 @@ class Search:
     Args:
         trainer: The trainer.
         run: The run.
+        ledger_interval_steps: Steps of a row of the ledger; see `MixingOptions`.
         methods: Its methods.
         check_options: Refuses options that do not go together.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, methods: MethodList, check_options: Callable[[], None]):
+    def __init__(
+        self,
+        trainer: Trainer,
+        run: Run,
+        ledger_interval_steps: int | None,
+        methods: MethodList,
+        check_options: Callable[[], None],
+    ):
         self._trainer, self._run, self._methods, self._check_options = trainer, run, methods, check_options
+        self._ledger_interval_steps = ledger_interval_steps
         # The common start of all trials: weights and batch size set by hand, and the methods' saved memories.
         self._start: tuple[Mapping[str, float] | None, int | None, Path] | None = None
 
@@ -127,7 +136,7 @@ class Search:
         if folder != run.ledger.folder:
             run.ledger.finish()
             is_writer = self._trainer.is_world_process_zero()
-            run.ledger = Ledger(folder, is_writer, run.options.config.ledger_interval_steps)
+            run.ledger = Ledger(folder, is_writer, self._ledger_interval_steps)
         if trial is not None and self._start is not None:
             self._check_options()
             # Reset the state that a run leaves behind and the next one does not reset itself.

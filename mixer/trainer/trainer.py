@@ -36,7 +36,7 @@ from mixer.trainer.metrics import is_best
 from mixer.trainer.observers.gradient_options import Probing
 from mixer.trainer.overrides import check_class, check_trainer_keywords
 from mixer.trainer.parts import Parts
-from mixer.trainer.run import Options
+from mixer.trainer.plan import Options
 from mixer.trainer.side_runs import SideRuns
 from mixer.trainer.targets import find_steering
 from mixer.trainer.training import Training
