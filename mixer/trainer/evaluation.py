@@ -491,17 +491,17 @@ def _show_metric(on_evaluate: Callable[..., Any], metric: str, *args: Any, metri
     return on_evaluate(*args, metrics=metrics, **kwargs) if metric in metrics else None
 
 
-def check_same_length(ranks: RankSync, length: int) -> None:
+def check_same_length(rank_sync: RankSync, length: int) -> None:
     """Refuses an evaluation set whose length differs between ranks; all ranks have to call it.
 
     Args:
-        ranks: Collective operations.
+        rank_sync: Collective operations.
         length: Number of samples on this rank; -1 if unknown.
 
     Raises:
         ValueError: On all ranks, with the lengths.
     """
-    lengths = [int(one) for one in ranks.gather_bytes(str(length).encode())]
+    lengths = [int(one) for one in rank_sync.gather_bytes(str(length).encode())]
     if len(set(lengths)) == 1:
         return
     by_rank = ", ".join(f"{'no length' if one < 0 else one} on rank {rank}" for rank, one in enumerate(lengths))

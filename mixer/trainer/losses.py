@@ -24,6 +24,7 @@ from mixer.utils.user_code import definitions, is_user_code, module_of
 if TYPE_CHECKING:
     from mixer.loading.step import MicroBatch
     from mixer.mixture.stream import Stream
+    from mixer.trainer.plan import RunPlan
     from mixer.trainer.run import PresentStep
     from mixer.utils.arrays import FloatArray
 
@@ -35,24 +36,14 @@ class StreamLosses:
 
     Args:
         trainer: The trainer, which computes losses.
-        streams: The streams.
         step: The present step.
-        differ: Whether streams have losses or heads of their own.
-        keeps_outputs: Whether the model's output is kept.
-        keeps_items: Whether the loss of each item is kept.
+        plan: The plan of the run; `None` for a trainer without streams.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        streams: Sequence[Stream],
-        step: PresentStep,
-        differ: bool = False,
-        keeps_outputs: bool = False,
-        keeps_items: bool = False,
-    ):
-        self._trainer, self._streams, self._step = trainer, streams, step
-        self.differ, self._keeps_outputs, self._keeps_items = differ, keeps_outputs, keeps_items
+    def __init__(self, trainer: Trainer, step: PresentStep, plan: RunPlan | None = None):
+        self._trainer, self._step, self._plan = trainer, step, plan
+        self._streams: Sequence[Stream] = () if plan is None else plan.streams
+        self.differ = plan is not None and plan.have_losses  # whether streams have losses or heads of their own
         self.normalizations: dict[int, LossNormalization] = {}  # by stream if losses differ, else under 0
         self._reader: RowLossReader | None = None
         self._shifts_labels: bool | None = None
@@ -232,8 +223,9 @@ class StreamLosses:
     def start_reading(self) -> None:
         """Attaches the reader to the model, if it is not attached yet."""
         if self._reader is None:
+            keeps_outputs = self._plan is not None and self._plan.keeps_outputs
             wraps = not self._trainer.args.torch_compile
-            self._reader = self.new_reader(self.unwrapped_model, wraps, self._keeps_outputs)
+            self._reader = self.new_reader(self.unwrapped_model, wraps, keeps_outputs)
             self._reader.attach()
 
     def stop_listening(self) -> None:
@@ -263,7 +255,7 @@ class StreamLosses:
             args.label_smoothing_factor,
             wraps,
             keeps_output,
-            self._keeps_items,
+            self._plan is not None and self._plan.keeps_item_losses,
             weighs_by_probability=getattr(args, "loss_type", None) == "dft",
             trusts_labels=not self.is_users and all(map(self._is_librarys, ("training_step", "_prepare_inputs"))),
         )

@@ -115,10 +115,9 @@ def _loss_after(means: Means, requests: list[Any]) -> StepHook | None:
 def _alignment(means: Means, requests: list[Any]) -> StepHook | None:
     if not requests:
         return None
-    plan, args, mixing = means.plan, means.trainer.args, means.run.mixing
-    steering, ranks, request = plan.options.aim, (args.process_index, args.world_size), Alignment.merged(requests)
-    rows = means.target_rows(steering)
-    return TargetProbe(rows, plan.streams, mixing, means.runs, *ranks, request, steering.objective)
+    steering, args = means.plan.options.aim, means.trainer.args
+    ranks, request = (args.process_index, args.world_size), Alignment.merged(requests)
+    return TargetProbe(means.target_rows(steering), means.run.mixing, means.runs, *ranks, request, steering.objective)
 
 
 def _branches(means: Means, requests: list[Any]) -> StepHook | None:
@@ -127,7 +126,7 @@ def _branches(means: Means, requests: list[Any]) -> StepHook | None:
     if len(set(requests)) > 1:
         raise ValueError(f"needs: a run is branched in one way, but these differ: {requests}.")
     rows = means.target_rows(means.plan.options.aim)
-    return BranchProbe(rows, means.plan.streams, means.run.mixing, means.runs, means.trainer, requests[0])
+    return BranchProbe(rows, means.run.mixing, means.runs, means.trainer, requests[0])
 
 
 # In the order in which they are called.

@@ -35,7 +35,7 @@ from mixer.trainer.classes import check_classes
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.engines import check_engine
 from mixer.trainer.evaluation import StreamEvaluation, check_best_metric
-from mixer.trainer.gradient_aggregation import check_conflict, with_conflict
+from mixer.trainer.gradient_aggregation import check_conflict
 from mixer.trainer.guard import WeightGuard
 from mixer.trainer.loading import LoadingRules, StreamLoading
 from mixer.trainer.log import StreamLog
@@ -84,11 +84,11 @@ class Parts:
         self.ranks = ranks = RankSync(args.world_size, args.ddp_timeout_delta)
         self.loading = StreamLoading(trainer, streams, options, ranks, rules)
         self.differences = StreamDifferences(trainer, streams, self.loading, rules)
-        own_methods = with_conflict(options.methods, options.conflict)
-        facts = _facts(trainer, streams, options, self.differences, rules.most_samples)
-        self.plan = plan = plan_run(streams, options, methods_of(streams, own_methods), facts)
-        of_losses = plan.have_losses, plan.keeps_outputs, plan.keeps_item_losses
-        self.losses = losses = StreamLosses(trainer, streams, step, *of_losses)
+        # TRL's trainers set padding_free if one row holds several samples.
+        packs_rows = bool(getattr(trainer, "padding_free", False))
+        facts = Facts(rules.most_samples, self.differences.tasks, self.differences.share_batches, packs_rows)
+        self.plan = plan = plan_run(streams, options, methods_of(streams, options.methods), args, facts)
+        self.losses = losses = StreamLosses(trainer, step, plan)
         mixing = _new_mixing(args, plan)
         folder, is_writer = Path(str(args.output_dir)) / "ledger", trainer.is_world_process_zero()
         ledger = Ledger(folder, is_writer, config.ledger_interval_steps)
@@ -103,7 +103,7 @@ class Parts:
         self.checkpoints = Checkpointing(trainer, plan, run, ranks, methods, self.arguments, guard)
         self.loop = loop = LoopControl(trainer, run, ranks, self.checkpoints, self.arguments, config.handle_signals)
         self.resuming = Resuming(trainer, plan, run, ranks, loop, self.checkpoints)
-        self.search = Search(trainer, run, config.ledger_interval_steps, methods, self._check_again)
+        self.search = Search(trainer, plan, run, methods, self._check_again)
         checks = options.skipping, self.differences.check_classes, lambda: loop.signals
         confirmation = StepConfirmation(trainer, run, ranks, losses, *checks)
         self.recovery = Recovery(trainer, run, ranks, hooks, losses, confirmation, rules)
@@ -119,7 +119,7 @@ class Parts:
         trainer, plan, mixing = self.trainer, self.plan, self.run.mixing
         check_conflict(trainer, plan)
         check_measured(plan.options, self.hooks)
-        check_classes(trainer, plan.streams, self.differences, self._evaluation, plan.options.steering)
+        check_classes(trainer, plan, self.differences, self._evaluation)
         check_engine(trainer, plan)
         if plan.one_stream_each or mixing.weighs_losses:
             warn_of_forwards(len(plan.streams), mixing.batch_size, trainer.args)
@@ -149,11 +149,7 @@ class Parts:
 
 
 def check_options(
-    trainer: Trainer,
-    streams: Sequence[Stream],
-    options: Options,
-    evaluation: StreamEvaluation,
-    cap: int,
+    trainer: Trainer, streams: Sequence[Stream], options: Options, evaluation: StreamEvaluation, cap: int
 ) -> None:
     """Refuses options that do not go together, of the constructor or of a trial.
 
@@ -177,21 +173,6 @@ def check_options(
     check_best_metric(trainer, evaluation.has_metrics, options.mixture.objective)
     if options.config.save_best_of_each:
         check_best_of_each(trainer)
-
-
-def _facts(
-    trainer: Trainer, streams: Sequence[Stream], options: Options, differences: StreamDifferences, most_samples: int
-) -> Facts:
-    args = trainer.args
-    return Facts(
-        world_size=args.world_size,
-        device_type=args.device.type,
-        budget=resolve_budget(args, options.mixture.budget, streams),
-        most_samples=most_samples,
-        tasks=differences.tasks,
-        share_batches=differences.share_batches,
-        packs_rows=bool(getattr(trainer, "padding_free", False)),
-    )
 
 
 def _new_mixing(args: TrainingArguments, plan: RunPlan) -> Mixing:

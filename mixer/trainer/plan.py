@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from transformers import TrainingArguments
 
+from mixer.loading.build import MixtureOptions, resolve_budget
 from mixer.measurements import ExcessLoss, Loss, MeanLoss, Needs, asked
 from mixer.trainer.observers.gradient_options import ProbedSteps, resolve_probing
 
 if TYPE_CHECKING:
-    from mixer.loading.build import MixtureOptions
     from mixer.mixture.bad_samples import Skipping
-    from mixer.mixture.clock import Budget
     from mixer.mixture.stream import Stream
     from mixer.policies.contract import Policy
     from mixer.policies.objective import Objective
@@ -49,8 +49,7 @@ class Options:
         skipping: What happens to samples that cannot be loaded.
         probe: Options for measuring gradients, or `None`.
         reference_model: The reference model, or `None`.
-        methods: The user's methods.
-        conflict: How conflicting gradients are combined, or `None`.
+        methods: The user's methods, and first the one that the option `conflict` stands for.
         steering: The objective with the rows that steer, or `None`.
         config: All others, as the user has given them.
     """
@@ -61,7 +60,6 @@ class Options:
     probe: Probing | None
     reference_model: nn.Module | None
     methods: Sequence[Method]
-    conflict: Any
     steering: Steering | None
     config: MixingOptions
 
@@ -87,20 +85,14 @@ class Facts:
     """What is known of a trainer and its model before a run is planned.
 
     Args:
-        world_size: Number of ranks.
-        device_type: Type of the model's device.
-        budget: Length of the run.
         most_samples: Maximum samples of a micro-batch.
         tasks: The head of each stream, as the model's argument `task`; `None` for its only one.
         share_batches: Whether samples of several streams can be collated together, as far as some tell.
         packs_rows: Whether the trainer puts several samples into a row, as `padding_free` of TRL does.
     """
 
-    world_size: int
-    device_type: str
-    budget: Budget
     most_samples: int
-    tasks: Sequence[str | None]
+    tasks: tuple[str | None, ...]
     share_batches: bool = True
     packs_rows: bool = False
 
@@ -144,28 +136,31 @@ class RunPlan:
     counts_steps: bool
 
 
-def plan_run(streams: Sequence[Stream], options: Options, methods: Sequence[Method], facts: Facts) -> RunPlan:
+def plan_run(
+    streams: Sequence[Stream], options: Options, methods: Sequence[Method], args: TrainingArguments, facts: Facts
+) -> RunPlan:
     """Plans a run.
 
     Args:
         streams: The streams.
         options: The options of the mixture.
         methods: The replay buffers among the streams, and the user's methods.
+        args: The training arguments.
         facts: What is known of trainer and model.
 
     Raises:
         ValueError: If the options of the probe exclude a measurement that policy or schedule need.
         TypeError: If they are no `Probing`.
     """
-    probed = resolve_probing(options.probe, options.policy, options.schedule, facts.world_size)
-    have_heads = len(set(facts.tasks)) > 1
+    probed = resolve_probing(options.probe, options.policy, options.schedule, args.world_size)
+    budget, have_heads = resolve_budget(args, options.mixture.budget, streams), len(set(facts.tasks)) > 1
     streams_differ = differ_by_options(streams, facts.tasks) or not facts.share_batches
     is_parted = facts.packs_rows or (probed is not None and probed.options.homogeneous)
     return RunPlan(
         streams=tuple(streams),
         options=options,
         methods=tuple(methods),
-        tasks=tuple(facts.tasks),
+        tasks=facts.tasks,
         probed=probed,
         most_samples=facts.most_samples,
         streams_differ=streams_differ,
@@ -175,8 +170,8 @@ def plan_run(streams: Sequence[Stream], options: Options, methods: Sequence[Meth
         keeps_samples=any(method.needs_samples for method in methods),
         keeps_outputs=bool(methods),
         keeps_item_losses=bool(asked(options.needs, ExcessLoss)),
-        reads_losses_at_once=facts.device_type == "cpu" or bool(asked(options.needs, Loss, MeanLoss)),
-        counts_steps=options.schedule.is_constant and facts.budget.is_in_steps,
+        reads_losses_at_once=args.device.type == "cpu" or bool(asked(options.needs, Loss, MeanLoss)),
+        counts_steps=options.schedule.is_constant and budget.is_in_steps,
     )
 
 

@@ -17,6 +17,7 @@ from mixer.trainer.seam import output_folder, present_trial
 
 if TYPE_CHECKING:
     from mixer.trainer.methods import MethodList
+    from mixer.trainer.plan import RunPlan
     from mixer.trainer.run import Run
 
 _FOLDER = "search-start"
@@ -31,22 +32,17 @@ class Search:
 
     Args:
         trainer: The trainer.
+        plan: The plan of the run.
         run: The run.
-        ledger_interval_steps: Steps of a row of the ledger; see `MixingOptions`.
         methods: Its methods.
         check_options: Refuses options that do not go together.
     """
 
     def __init__(
-        self,
-        trainer: Trainer,
-        run: Run,
-        ledger_interval_steps: int | None,
-        methods: MethodList,
-        check_options: Callable[[], None],
+        self, trainer: Trainer, plan: RunPlan, run: Run, methods: MethodList, check_options: Callable[[], None]
     ):
         self._trainer, self._run, self._methods, self._check_options = trainer, run, methods, check_options
-        self._ledger_interval_steps = ledger_interval_steps
+        self._ledger_interval_steps = plan.options.config.ledger_interval_steps
         # The common start of all trials: weights and batch size set by hand, and the methods' saved memories.
         self._start: tuple[Mapping[str, float] | None, int | None, Path] | None = None
 

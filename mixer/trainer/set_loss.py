@@ -56,7 +56,7 @@ class SetLoss:
     @property
     def _known(self) -> StreamLosses:
         if self._losses is None:  # a trainer without streams
-            self._losses = StreamLosses(self._trainer, (), PresentStep())
+            self._losses = StreamLosses(self._trainer, PresentStep())
         return self._losses
 
     @contextlib.contextmanager

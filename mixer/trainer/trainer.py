@@ -29,6 +29,7 @@ from mixer.trainer.checks import check_output_folder
 from mixer.trainer.config import options_in
 from mixer.trainer.evaluation import StreamEvaluation, check_sets
 from mixer.trainer.failures import made_among_others
+from mixer.trainer.gradient_aggregation import with_conflict
 from mixer.trainer.loading import LoadingRules, data_seed
 from mixer.trainer.log import log_at
 from mixer.trainer.method import Method
@@ -156,8 +157,7 @@ class MixingMixin(Trainer):
             skipping=skipping_of(streams, config.on_sample_error, config.max_skipped_share),
             probe=probe,
             reference_model=reference_model,
-            methods=methods,
-            conflict=config.chosen("conflict", conflict),
+            methods=with_conflict(methods, config.chosen("conflict", conflict)),
             steering=steering,
             config=config,
         )

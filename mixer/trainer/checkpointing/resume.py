@@ -62,13 +62,7 @@ class Resuming:
     """
 
     def __init__(
-        self,
-        trainer: Trainer,
-        plan: RunPlan,
-        run: Run,
-        ranks: RankSync,
-        loop: LoopControl,
-        checkpoints: Checkpointing,
+        self, trainer: Trainer, plan: RunPlan, run: Run, ranks: RankSync, loop: LoopControl, checkpoints: Checkpointing
     ):
         self._trainer, self._plan, self._run, self._ranks = trainer, plan, run, ranks
         self._loop, self._checkpoints = loop, checkpoints

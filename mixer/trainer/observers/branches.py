@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from mixer.loading.step import MicroBatch
     from mixer.measurements import Results
     from mixer.mixture.controller import Mixing
-    from mixer.mixture.stream import Stream
     from mixer.trainer.side_runs import SideRuns
     from mixer.trainer.targets import TargetRows
     from mixer.utils.arrays import BoolArray, FloatArray
@@ -45,24 +44,15 @@ class BranchProbe(StepHook):
 
     Args:
         targets: The rows of each target, in order.
-        streams: The streams.
         mixing: The controller of the mixture.
         runs: Runs the model outside of training.
         trainer: The trainer.
         plan: When and how the model is branched.
     """
 
-    def __init__(
-        self,
-        targets: Sequence[TargetRows],
-        streams: Sequence[Stream],
-        mixing: Mixing,
-        runs: SideRuns,
-        trainer: Trainer,
-        plan: Branches,
-    ):
+    def __init__(self, targets: Sequence[TargetRows], mixing: Mixing, runs: SideRuns, trainer: Trainer, plan: Branches):
         self._targets, self._mixing, self._runs, self._trainer, self._plan = targets, mixing, runs, trainer, plan
-        self._may_branch: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in streams])
+        self._may_branch: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in mixing.planner.streams])
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model whose ranks have no gradients of their own; see `StepHook.prepare`."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from mixer.loading.step import MicroBatch
     from mixer.measurements import Results
     from mixer.mixture.controller import Mixing
-    from mixer.mixture.stream import Stream
     from mixer.policies.objective import Objective
     from mixer.trainer.side_runs import SideRuns
     from mixer.trainer.targets import TargetRows
@@ -63,7 +62,6 @@ class TargetProbe(StepHook):
 
     Args:
         targets: The rows of each target, in order.
-        streams: The streams.
         mixing: The controller of the mixture.
         runs: Runs the model outside of training.
         rank: This rank.
@@ -75,7 +73,6 @@ class TargetProbe(StepHook):
     def __init__(
         self,
         targets: Sequence[TargetRows],
-        streams: Sequence[Stream],
         mixing: Mixing,
         runs: SideRuns,
         rank: int,
@@ -84,7 +81,7 @@ class TargetProbe(StepHook):
         objective: Objective,
     ):
         self._targets, self._mixing, self._runs, self._rank, self._world_size = targets, mixing, runs, rank, world_size
-        self._are_measured: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in streams])
+        self._are_measured: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in mixing.planner.streams])
         self._objective, self._is_plain = objective, request.metric == "plain"
         is_joined = request.joined and objective.kind == "average" and not objective.bounds
         unknown = np.full(len(targets), np.nan)

@@ -1,9 +1,12 @@
 """Plans of runs, made of plain facts."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
-from mixer import Budget, Proportional, Stream, schedules
+import torch
+
+from mixer import Proportional, Stream, schedules
 from mixer.loading.build import MixtureOptions
 from mixer.mixture.bad_samples import Skipping
 from mixer.trainer.config import MixingOptions
@@ -16,17 +19,21 @@ def options_of(**changes: Any) -> Options:
     """Makes options; those of `MixingOptions` and of the mixture by their names too."""
     config = MixingOptions(**{name: changes.pop(name) for name in CONFIG if name in changes})
     schedule = changes.pop("schedule", schedules.Constant(8))
-    mixture = MixtureOptions(schedule, changes.pop("budget", None), None, (), "apportion", 0)
+    mixture = MixtureOptions(schedule, changes.pop("budget", None), None, (), "exact", 0)
     own = {"policy": Proportional(), "skipping": Skipping(frozenset(), 0.0), "methods": ()}
-    nothing = dict.fromkeys(("probe", "reference_model", "conflict", "steering"))
+    nothing = dict.fromkeys(("probe", "reference_model", "steering"))
     return Options(**{**own, **nothing, "mixture": mixture, "config": config, **changes})
 
 
 def planned(
-    streams: Sequence[Stream] | None = None, methods: Sequence[Any] = (), facts: Any = None, **changes: Any
+    streams: Sequence[Stream] | None = None,
+    methods: Sequence[Any] = (),
+    facts: Any = None,
+    device: str = "cpu",
+    **changes: Any,
 ) -> RunPlan:
     """Plans a run of one rank on the CPU, of one stream unless others are given."""
     streams = [Stream("a", [1, 2])] if streams is None else streams
-    known = {"world_size": 1, "device_type": "cpu", "budget": Budget(steps=4), "most_samples": 8}
-    known |= {"tasks": (None,) * len(streams), **(facts or {})}
-    return plan_run(streams, options_of(**changes), methods, Facts(**known))
+    known = {"most_samples": 8, "tasks": (None,) * len(streams), **(facts or {})}
+    args: Any = SimpleNamespace(world_size=1, max_steps=4, device=torch.device(device))
+    return plan_run(streams, options_of(**changes), methods, args, Facts(**known))

@@ -72,7 +72,7 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("fsdp2",), {**HEADS, "streams": [Stream("rows", _Rows()), Stream("b", [3])]}, r"iterable streams \['rows'\]"),
     (
         ("zero2",),
-        {"config": {"scheduler": {"type": "W"}}, "facts": {"budget": Budget(samples=9)}},
+        {"config": {"scheduler": {"type": "W"}}, "budget": Budget(samples=9)},
         r"scheduler, .* lr_scheduler_type",
     ),
     (
