@@ -194,7 +194,7 @@ class LossTrials:
         Args:
             reason: The reason, as the beginning of a sentence.
         """
-        loader, num_streams = self._run.present_loader, len(self._plan.streams)
+        loader, num_streams = self._run.present_loader, len(self._run.mixing.names)
         loader.in_turns = loader.takes_turns and num_streams > STREAMS_IN_TURN
         loader.by_stream = not loader.in_turns
         if num_streams > 1 and self._trainer.is_world_process_zero():

@@ -133,6 +133,11 @@ class StreamLosses:
 
     # ---- Normalisation ----
 
+    def begin(self) -> None:
+        """Begins a run, which has yet to find out how losses are normalised."""
+        self.normalizations.clear()
+        self.stop_reading()
+
     def kind(self, stream_id: int) -> int:
         """Returns the key of a stream's loss normalisation."""
         return stream_id if self.differ else 0

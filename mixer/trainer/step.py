@@ -110,9 +110,8 @@ class StepRunner:
         self._run.step.clear()
         self._guard.begin()
         self._confirmation.begin()
-        self._losses.normalizations.clear()
+        self._losses.begin()
         self._trials.begin()
-        self._losses.stop_reading()
         self._labels.begin()
 
     def end(self) -> None:
