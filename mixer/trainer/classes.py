@@ -49,7 +49,7 @@ def check_classes(
     if trainer.args.eval_strategy == "no" and any(plan.tasks):
         by_name = {}  # a set that is never evaluated needs no head
     parts = [(f"eval_dataset[{name!r}]" if name else "eval_dataset", name, own) for name, own in by_name.items()]
-    steering = plan.options.steering
+    steering = plan.steering
     rows = {} if steering is None else steering.rows
     parts += [(f"targets[{name!r}]", name, own) for name, own in rows.items()]
     whole: list[tuple[str, Any, Stream | None, str | None]] = []

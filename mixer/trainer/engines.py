@@ -98,7 +98,7 @@ def check_engine(trainer: Trainer, plan: RunPlan) -> None:
 
 
 def _refusals(engine: Engine, plan: RunPlan) -> Iterator[str]:
-    policy, schedule = plan.options.policy, plan.options.schedule
+    policy, schedule = plan.policy, plan.schedule
     rules = {f"mixing={policy.name}": policy.needs, f"batch_size={schedule.name}": schedule.needs}
     for name, needs in rules.items():
         for need in needs:
@@ -131,7 +131,7 @@ def _refusals(engine: Engine, plan: RunPlan) -> Iterator[str]:
 
 def _of_step(engine: Engine, plan: RunPlan) -> Iterator[str]:
     why = f"{engine.name} makes the optimizer step in the last backward of a step"
-    if plan.options.config.nonfinite == "skip":
+    if plan.config.nonfinite == "skip":
         yield (
             f"nonfinite='skip' skips a step once the losses of all ranks are known, but {why}. Use 'warn' or 'raise', "
             f"or another engine."
@@ -149,7 +149,7 @@ def _of_heads(engine: Engine, plan: RunPlan) -> Iterator[str]:
             f"micro-batch of a step does not use: it adds that of the step before. Use stage 2, FSDP2 or DDP."
         )
     iterable = [stream.name for stream in plan.streams if stream.is_iterable]
-    if iterable or plan.options.config.max_tokens_per_micro_batch is not None:
+    if iterable or plan.config.max_tokens_per_micro_batch is not None:
         what = f"the iterable streams {iterable}" if iterable else "max_tokens_per_micro_batch"
         yield (
             f"Streams have heads of their own, and under {engine.name} all ranks have to run the same head at the same "

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mixer.mixture.stream import Stream
     from mixer.policies.objective import Objective
     from mixer.trainer.losses import StreamLosses
-    from mixer.trainer.plan import Options, RunPlan, Steering
+    from mixer.trainer.plan import RunPlan, Steering
     from mixer.trainer.run import Run
 
 _PREFIX, _SUFFIX, _OBJECTIVE = "eval_", "_loss", "objective"
@@ -144,7 +144,7 @@ def _is_ours(kind: type) -> bool:
 
 class _Joined(NamedTuple):
     run: Run
-    options: Options
+    plan: RunPlan
     ranks: RankSync
 
 
@@ -199,10 +199,10 @@ class StreamEvaluation:
         Raises:
             ValueError: If a set is empty, the head to evaluate it with is unknown, or a target has no labels.
         """
-        self._joined, self._agree = _Joined(run, plan.options, ranks), agree
+        self._joined, self._agree = _Joined(run, plan, ranks), agree
         self._streams, self._tasks = plan.streams, plan.tasks
         self.set_loss.join(losses)
-        self._check_targets(plan.options.steering, losses, differences)
+        self._check_targets(plan.steering, losses, differences)
         sets = self._trainer.eval_dataset
         if self._trainer.args.eval_strategy == "no" or sets is None:
             return
@@ -300,18 +300,18 @@ class StreamEvaluation:
     def _summarise(self, joined: _Joined, metrics: dict[str, float], prefix: str, sets: Mapping[str, Any]) -> None:
         """Adds the mean and the worst loss of several sets, and the mean of each metric that all of them have."""
         trainer: Any = self._trainer
-        run, options = joined.run, joined.options
+        run, plan = joined.run, joined.plan
         by_set, keys = metrics_by_set(metrics, prefix, sets), {name: f"{prefix}_{name}_loss" for name in sets}
         losses = {name: metrics[key] for name, key in keys.items() if key in metrics}
         labelled = {
             name: loss for name, loss in losses.items() if name not in self._without_labels or math.isfinite(loss)
         }
         if losses := labelled or losses:
-            weights = options.mixture.eval_weights
+            weights = plan.mixture.eval_weights
             summary = {f"{prefix}_loss": mean_loss(losses, weights), f"{prefix}_worst_loss": worst_loss(losses)}
             for name, mean in mean_metrics(by_set, sets, weights).items():
                 summary[f"{prefix}_{name}" if name in self._own_metrics else f"{prefix}_mean_{name}"] = mean
-            objective = options.mixture.objective
+            objective = plan.mixture.objective
             value = math.nan if objective is None else objective.evaluated(losses, by_set)
             summary |= {} if math.isnan(value) else {f"{prefix}_objective": value}
             if objective is not None and math.isnan(value):
@@ -326,9 +326,9 @@ class StreamEvaluation:
         if trainer.is_in_train:
             run.mixing.observe_evaluation(losses)
             run.ledger.record_evaluation(trainer.state.global_step, losses, by_set)
-            if options.config.save_best_of_each:
+            if plan.config.save_best_of_each:
                 found = {name: {**by_set.get(name, {}), "loss": loss} for name, loss in losses.items()}
-                save_best_of_each(trainer, options.mixture.objective, found, prefix)
+                save_best_of_each(trainer, plan.mixture.objective, found, prefix)
 
     def _warn_of_metric(
         self, objective: Objective, losses: Mapping[str, float], by_set: Mapping[str, Mapping[str, float]]

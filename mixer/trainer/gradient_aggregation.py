@@ -221,7 +221,7 @@ def check_conflict(trainer: Trainer, plan: RunPlan) -> None:
     Raises:
         ValueError: With the reason and the alternatives.
     """
-    schedule, methods = plan.options.schedule, plan.methods
+    schedule, methods = plan.schedule, plan.methods
     if len(plan.streams) == 1 or not any(isinstance(method, GradientAggregation) for method in methods):
         return
     if steps_in_backward(trainer.args):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 
 from mixer.measurements import (
     BUILT_IN,
@@ -18,14 +18,16 @@ from mixer.measurements import (
     UpdateNorm,
     asked,
 )
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.stream import describe
 from mixer.trainer.hooks import StepHook
 from mixer.trainer.losses import StreamLosses
 from mixer.trainer.observers.branches import BranchProbe
-from mixer.trainer.observers.gradient_options import check_exact
+from mixer.trainer.observers.gradient_options import exact_refusal
 from mixer.trainer.observers.gradients import NoiseBetweenRanks, RunProbe, UpdateNormHook
 from mixer.trainer.observers.reference import ExcessLossHook, LossAfterHook, ReferenceModel, needed_reference
 from mixer.trainer.observers.targets import TargetProbe
-from mixer.trainer.plan import Options, RunPlan, Steering
+from mixer.trainer.plan import RunPlan, Steering
 from mixer.trainer.run import Run
 from mixer.trainer.side_runs import SideRuns
 from mixer.trainer.step import was_skipped
@@ -55,24 +57,24 @@ class Means(NamedTuple):
 
 def new_hooks(means: Means) -> list[StepHook]:
     """Makes the hooks that measure what policy and schedule ask for."""
-    made = (make(means, asked(means.plan.options.needs, kind)) for kind, make in _HOOKS.items())
+    made = (make(means, asked(means.plan.needs, kind)) for kind, make in _HOOKS.items())
     return [hook for hook in made if hook is not None]
 
 
-def check_measured(options: Options, hooks: Sequence[StepHook]) -> None:
+def check_measured(plan: RunPlan, hooks: Sequence[StepHook]) -> None:
     """Refuses requests that nothing measures.
 
     Args:
-        options: The options of the mixture.
+        plan: The plan of the run.
         hooks: All hooks of the run, those of the user too.
 
     Raises:
         ValueError: With the request.
     """
     known = {*BUILT_IN, *(kind for hook in hooks for kind in hook.measures)}
-    if unknown := [need for need in options.needs if type(need) not in known]:
+    if unknown := [need for need in plan.needs if type(need) not in known]:
         raise ValueError(
-            f"mixing={options.policy.name} or its batch_size needs {unknown[0]!r}, which nothing measures: pass a "
+            f"mixing={plan.policy.name} or its batch_size needs {unknown[0]!r}, which nothing measures: pass a "
             f"hook with measures = ({type(unknown[0]).__name__},) in methods=[...]."
         )
 
@@ -81,10 +83,44 @@ def _gradients(means: Means, _requests: list[Any]) -> StepHook | None:
     plan, args, mixing = means.plan, means.trainer.args, means.run.mixing
     if plan.probed is None:
         return None
-    check_exact(plan, args, mixing.size)
+    _check_exact(plan, args, mixing.size)
     probe = RunProbe(*plan.probed, mixing.names, args, means.runs)
     probe.check(means.losses.own_model)
     return probe
+
+
+def _check_exact(plan: RunPlan, args: TrainingArguments, size: BatchSize) -> None:
+    """Refuses an exact probe of steps with several micro-batches or ranks.
+
+    Args:
+        plan: The plan of the run, which measures gradients.
+        args: The training arguments.
+        size: The batch size.
+
+    Raises:
+        ValueError: If there will be several, or may be.
+    """
+    policy, cap = plan.policy, plan.most_samples
+    if plan.probed is None or not plan.probed.options.needs_one_micro_batch:
+        return
+    largest = size.value if size.is_constant else size.schedule.limits.maximum
+    weighed = [stream.name for stream in plan.streams if stream.loss_weight != 1]
+    name = "per_device_train_batch_size" if cap == args.train_batch_size else "max_samples_per_micro_batch"
+    may_grow = f"batch_size={size.schedule.name} may grow beyond {name}={cap}; set maximum={cap}"
+    max_tokens, is_one = plan.config.max_tokens_per_micro_batch, len(plan.streams) == 1
+    reasons = {
+        f"there are {args.world_size} ranks": args.world_size > 1,
+        "homogeneous=True makes at least one micro-batch per stream": plan.probed.options.homogeneous,
+        "max_tokens_per_micro_batch splits a step by the lengths of its samples": max_tokens is not None,
+        f"{may_grow} if the schedule has it": largest is None,
+        f"steps have up to {largest} samples and {name}={cap}": (largest or 0) > cap,
+        f"loss_weight of {weighed} needs micro-batches of one stream each": bool(weighed),
+        "streams that differ have micro-batches of their own": plan.streams_differ and not is_one,
+    }
+    for reason in (reason for reason, applies in reasons.items() if applies):
+        raise exact_refusal(reason)
+    if not is_one and policy.start(describe(list(plan.streams))).loss_weights is not None:
+        raise exact_refusal(f"mixing={policy.name} weights losses, which needs micro-batches of one stream each")
 
 
 def _noise(means: Means, requests: list[Any]) -> StepHook | None:
@@ -95,13 +131,13 @@ def _noise(means: Means, requests: list[Any]) -> StepHook | None:
 
 
 def _excess_loss(means: Means, requests: list[Any]) -> StepHook | None:
-    trainer, options, ranks = means.trainer, means.plan.options, means.runs.ranks
-    reference = needed_reference(options.reference_model, trainer.model, options.policy, bool(requests))
+    trainer, plan, ranks = means.trainer, means.plan, means.runs.ranks
+    reference = needed_reference(plan.reference_model, trainer.model, plan.policy, bool(requests))
     if (reference := with_fused_head(reference, trainer.model)) is None:
         return None
     own = {"autocast": trainer.accelerator.autocast, "new_reader": means.losses.new_reader}
     new = partial(ReferenceModel, runs=means.runs, device=trainer.args.device, **own)
-    return ExcessLossHook(reference, len(means.plan.streams), ranks, new, means.losses.sum_dtype)
+    return ExcessLossHook(reference, len(plan.streams), ranks, new, means.losses.sum_dtype)
 
 
 def _loss_after(means: Means, requests: list[Any]) -> StepHook | None:
@@ -115,7 +151,7 @@ def _loss_after(means: Means, requests: list[Any]) -> StepHook | None:
 def _alignment(means: Means, requests: list[Any]) -> StepHook | None:
     if not requests:
         return None
-    steering, args = means.plan.options.aim, means.trainer.args
+    steering, args = means.plan.aim, means.trainer.args
     ranks, request = (args.process_index, args.world_size), Alignment.merged(requests)
     return TargetProbe(means.target_rows(steering), means.run.mixing, means.runs, *ranks, request, steering.objective)
 
@@ -125,7 +161,7 @@ def _branches(means: Means, requests: list[Any]) -> StepHook | None:
         return None
     if len(set(requests)) > 1:
         raise ValueError(f"needs: a run is branched in one way, but these differ: {requests}.")
-    rows = means.target_rows(means.plan.options.aim)
+    rows = means.target_rows(means.plan.aim)
     return BranchProbe(rows, means.run.mixing, means.runs, means.trainer, requests[0])
 
 

@@ -46,7 +46,7 @@ class MethodList:
 
     def __init__(self, trainer: Trainer, plan: RunPlan, run: Run, runs: SideRuns, dtype: torch.dtype):
         self._trainer, self._plan, self._run, self._runs, self._dtype = trainer, plan, run, runs, dtype
-        self.all = plan.methods
+        self.all: Sequence[Method] = plan.methods
         # Of methods with a term, by index.
         self._term_names = {number: method.name for number, method in enumerate(self.all) if method.adds_term}
         _check_names(self.all)
@@ -86,7 +86,7 @@ class MethodList:
             rank_sync=self._runs.ranks,
             planner=lambda: run.mixing.planner,
             runs=self._runs,
-            skipped=self._plan.options.skipping.stream_ids,
+            skipped=self._plan.skipping.stream_ids,
         )
 
     def check_attached(self) -> None:
@@ -181,7 +181,7 @@ class MethodList:
     def load(self, folder: Path) -> None:
         """Restores the methods' states from a checkpoint, or from another folder of `folder_of`."""
         for method in self.all:
-            method.load(self.folder_of(folder, method), self._plan.options.config.allow_inexact)
+            method.load(self.folder_of(folder, method), self._plan.config.allow_inexact)
 
     @staticmethod
     def folder_of(folder: Path, method: Method) -> Path:

@@ -93,7 +93,7 @@ class Parts:
         folder, is_writer = Path(str(args.output_dir)) / "ledger", trainer.is_world_process_zero()
         ledger = Ledger(folder, is_writer, config.ledger_interval_steps)
         self.run = run = Run(mixing, ledger, Recorder(mixing, ledger, plan.reads_losses_at_once), step)
-        self.side_runs = SideRuns(trainer, options, run, ranks, losses, self.loading)
+        self.side_runs = SideRuns(trainer, plan, run, ranks, losses, self.loading)
         observers = new_hooks(Means(trainer, plan, run, self.side_runs, losses, self._target_rows))
         self.probe = next((hook for hook in observers if isinstance(hook, RunProbe)), None)
         self.methods = methods = MethodList(trainer, plan, run, self.side_runs, losses.sum_dtype)
@@ -118,7 +118,7 @@ class Parts:
         """Refuses what only the parts can tell."""
         trainer, plan, mixing = self.trainer, self.plan, self.run.mixing
         check_conflict(trainer, plan)
-        check_measured(plan.options, self.hooks)
+        check_measured(plan, self.hooks)
         check_classes(trainer, plan, self.differences, self._evaluation)
         check_engine(trainer, plan)
         if plan.one_stream_each or mixing.weighs_losses:
@@ -132,19 +132,19 @@ class Parts:
     @property
     def mixture(self) -> MixtureOptions:
         """Settings of the mixture; the seed of the arguments may have changed since construction."""
-        return replace(self.plan.options.mixture, seed=self.loading.seed)
+        return replace(self.plan.mixture, seed=self.loading.seed)
 
     def describe(self) -> dict[str, Any]:
         """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""
         names, ranks, plan = [method.name for method in self.methods], self.ranks.world_size, self.plan
         described = describe_run(plan.streams, self.run.mixing, self.mixture, ranks, names)
-        steering = plan.options.steering
+        steering = plan.steering
         return {**described, "steering_rows": {} if steering is None else dict(steering.taken)}
 
     def _check_again(self) -> None:
         """Checks the options of a trial."""
         plan, cap = self.plan, self._rules.most_samples
-        check_options(self.trainer, plan.streams, plan.options, self._evaluation, cap)
+        check_options(self.trainer, plan.streams, plan, self._evaluation, cap)
         check_conflict(self.trainer, plan)
 
 
@@ -176,12 +176,12 @@ def check_options(
 
 
 def _new_mixing(args: TrainingArguments, plan: RunPlan) -> Mixing:
-    streams, options = plan.streams, plan.options
-    planner, clock, size = assemble(args, streams, options.mixture)
-    check_samples(options.policy, len(streams), size.value)
-    units = new_loss_units(options.config.loss_units, options.policy, streams, plan.have_heads)
-    mixing = Mixing(planner, options.policy, clock, size, options.mixture.objective, units)
-    check_own_weights(options.policy, describe(streams), mixing.weights)
+    policy, streams, mixture = plan.policy, plan.streams, plan.mixture
+    planner, clock, size = assemble(args, streams, mixture)
+    check_samples(policy, len(streams), size.value)
+    units = new_loss_units(plan.config.loss_units, policy, streams, plan.have_heads)
+    mixing = Mixing(planner, policy, clock, size, mixture.objective, units)
+    check_own_weights(policy, describe(streams), mixing.weights)
     return mixing
 
 

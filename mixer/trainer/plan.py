@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from mixer.policies.objective import Objective
     from mixer.schedules.base import Schedule
     from mixer.trainer.config import MixingOptions
-    from mixer.trainer.method import Method
     from mixer.trainer.observers.gradient_options import Probing
 
 
@@ -59,7 +58,7 @@ class Options:
     skipping: Skipping
     probe: Probing | None
     reference_model: nn.Module | None
-    methods: Sequence[Method]
+    methods: Sequence[Any]  # `Method`s, whose file needs parts that need the plan
     steering: Steering | None
     config: MixingOptions
 
@@ -98,13 +97,11 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class RunPlan:
-    """What a run consists of, and what it needs of its steps.
+class RunPlan(Options):
+    """What a run consists of, and what it needs of its steps; its methods begin with the replay buffers.
 
     Args:
         streams: The streams.
-        options: The options of the mixture.
-        methods: The replay buffers among the streams, then the user's methods.
         tasks: The head of each stream, as the model's argument `task`; `None` for its only one.
         probed: The steps whose gradients are measured, and how; `None` for none.
         most_samples: Maximum samples of a micro-batch.
@@ -120,8 +117,6 @@ class RunPlan:
     """
 
     streams: Sequence[Stream]
-    options: Options
-    methods: Sequence[Method]
     tasks: tuple[str | None, ...]
     probed: ProbedSteps | None
     most_samples: int
@@ -137,7 +132,7 @@ class RunPlan:
 
 
 def plan_run(
-    streams: Sequence[Stream], options: Options, methods: Sequence[Method], args: TrainingArguments, facts: Facts
+    streams: Sequence[Stream], options: Options, methods: Sequence[Any], args: TrainingArguments, facts: Facts
 ) -> RunPlan:
     """Plans a run.
 
@@ -157,9 +152,8 @@ def plan_run(
     streams_differ = differ_by_options(streams, facts.tasks) or not facts.share_batches
     is_parted = facts.packs_rows or (probed is not None and probed.options.homogeneous)
     return RunPlan(
+        **vars(replace(options, methods=tuple(methods))),
         streams=tuple(streams),
-        options=options,
-        methods=tuple(methods),
         tasks=facts.tasks,
         probed=probed,
         most_samples=facts.most_samples,

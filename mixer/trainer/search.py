@@ -42,7 +42,7 @@ class Search:
         self, trainer: Trainer, plan: RunPlan, run: Run, methods: MethodList, check_options: Callable[[], None]
     ):
         self._trainer, self._run, self._methods, self._check_options = trainer, run, methods, check_options
-        self._ledger_interval_steps = plan.options.config.ledger_interval_steps
+        self._ledger_interval_steps = plan.config.ledger_interval_steps
         # The common start of all trials: weights and batch size set by hand, and the methods' saved memories.
         self._start: tuple[Mapping[str, float] | None, int | None, Path] | None = None
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mixer.mixture.plan import Plan
     from mixer.trainer.loading import StreamLoading
     from mixer.trainer.losses import StreamLosses
-    from mixer.trainer.plan import Options
+    from mixer.trainer.plan import RunPlan
     from mixer.trainer.run import Run
     from mixer.utils.arrays import FloatArray, Int64Array
 
@@ -45,7 +45,7 @@ class SideRuns:
 
     Args:
         trainer: The trainer.
-        options: The options of the mixture.
+        plan: The plan of the run.
         run: The run.
         ranks: Collective operations.
         losses: The losses of the streams.
@@ -55,13 +55,13 @@ class SideRuns:
     def __init__(
         self,
         trainer: Trainer,
-        options: Options,
+        plan: RunPlan,
         run: Run,
         ranks: RankSync,
         losses: StreamLosses,
         loading: StreamLoading,
     ):
-        self._trainer, self._options, self._run, self._losses, self._loading = trainer, options, run, losses, loading
+        self._trainer, self._plan, self._run, self._losses, self._loading = trainer, plan, run, losses, loading
         self.ranks = ranks
         self._halved: dict[MicroBatchCap, MicroBatchCap] = {}  # what fits, by the cap of steps
 
@@ -105,7 +105,7 @@ class SideRuns:
     @property
     def is_cut_by_tokens(self) -> bool:
         """Whether micro-batches are limited in tokens, so that ranks may differ in a stream's micro-batches."""
-        return self._options.config.max_tokens_per_micro_batch is not None
+        return self._plan.config.max_tokens_per_micro_batch is not None
 
     def is_packed(self, batch: StepBatch) -> bool:
         """Whether rows are not samples on some rank: micro-batches then contain one stream each."""
@@ -411,8 +411,7 @@ class SideRuns:
         reason = obstacle(model, self._trainer.args.world_size)
         if reason is not None:
             raise ValueError(
-                f"mixing={self._options.policy.name} {what}, but {reason}. Use DDP, or a policy that goes by "
-                "evaluations."
+                f"mixing={self._plan.policy.name} {what}, but {reason}. Use DDP, or a policy that goes by evaluations."
             )
 
     def _backward(self, batch: StepBatch, num_items: int) -> None:

@@ -94,7 +94,7 @@ class StepRunner:
         self._trials = LossTrials(trainer, plan, run, ranks, hooks, losses, confirmation, recovery)
         self._micro = MicroBatchTraining(trainer, run, losses)
         self._guard, self._arguments, self._probe = guard, arguments, probe
-        self._needs = plan.options.needs
+        self._needs = plan.needs
         self._unfiltered = contextlib.ExitStack()  # from the last backward until the gradient is checked
         self._labels = LabelsSeen(plan.streams, trainer.is_world_process_zero())
         self._finished: StepResult | None = None

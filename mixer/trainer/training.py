@@ -55,7 +55,7 @@ class Training:
         Returns:
             The Trainer's result; `None` for a trial that rank 0 has pruned.
         """
-        self._plan.options.config.check_unchanged(self._trainer.args)
+        self._plan.config.check_unchanged(self._trainer.args)
         self._is_beginning = True
         try:
             return self._train(train, requested, *args, **kwargs)
@@ -156,7 +156,7 @@ class Training:
 
     def _check_loaded(self, left: Any, checkpoint: str) -> None:
         model: Any = self._trainer.model
-        if any(left) and not self._plan.options.config.allow_inexact:
+        if any(left) and not self._plan.config.allow_inexact:
             raise ValueError(refusal_of_weights(model, left, checkpoint))
 
     # ---- The loader, whose first request begins the run ----
@@ -169,7 +169,7 @@ class Training:
             self._begin()
         rows_from = None if self._parts.resuming.checkpoint is None else Path(self._parts.resuming.checkpoint)
         mixing = run.mixing if is_run else run.mixing.aside()
-        feed = self._parts.loading.new_feed(mixing, rows_from, self._plan.options.config.allow_inexact)
+        feed = self._parts.loading.new_feed(mixing, rows_from, self._plan.config.allow_inexact)
         loader = self._parts.loading.new_loader(
             mixing, feed, self._parts.differences.specifics, self._one_stream_each, self._plan.keeps_outputs
         )
@@ -197,8 +197,8 @@ class Training:
         self._ranks.run_on_all(partial(self._parts.resuming.begin, progress))
         names = {
             "streams": list(run.mixing.names),
-            "policy": self._plan.options.policy.name,
-            "batch_size": self._plan.options.schedule.name,
+            "policy": self._plan.policy.name,
+            "batch_size": self._plan.schedule.name,
         }
         self._ranks.run_on_all(partial(self._parts.resuming.begin_ledger, {**names, "run": self._parts.describe()}))
         run.recorder = Recorder(run.mixing, run.ledger, self._plan.reads_losses_at_once)
@@ -216,7 +216,7 @@ class Training:
     def _add_callbacks(self) -> None:
         """Adds the callback that closes steps, before all others, and connects bars and trackers."""
         callbacks = self._trainer.callback_handler.callbacks
-        take_bars(callbacks, lambda: self._run.mixing, self._plan.options.config.logging_style, self._evaluation_sets)
+        take_bars(callbacks, lambda: self._run.mixing, self._plan.config.logging_style, self._evaluation_sets)
         self._parts.reporting.hook()
         callbacks.insert(0, self.callback())
 

@@ -47,22 +47,22 @@ def options_of(trainer: Trainer, plan: RunPlan, mixing: Mixing) -> dict[str, Any
     Returns:
         Options by name, the class of the optimizer, and the batch size of a rank, if that sets the one of a step.
     """
-    args, options = trainer.args, plan.options
-    described = describe_run(plan.streams, mixing, options.mixture, args.world_size)
+    args = trainer.args
+    described = describe_run(plan.streams, mixing, plan.mixture, args.world_size)
     streams = {
         row["name"]: {name: value for name, value in row.items() if value not in (_OF_STREAM.get(name, value), {})}
         for row in described["streams"]
     }
     training = shared_options(args.to_dict())  # type: ignore[no-untyped-call]
-    of_mixture = options.config.own_options()  # below, as the trainer has resolved them
+    of_mixture = plan.config.own_options()  # below, as the trainer has resolved them
     own = {
         **{name: value for name, value in training.items() if not (name in of_mixture or name.startswith(_OF_NO_STEP))},
         **{name: described[name] for name in _OF_MIXTURE},
         "batch_size": None if mixing.size.is_constant else described["batch_size"],  # a constant is compared itself
         "streams": streams,
-        "nonfinite": options.config.nonfinite,
-        "on_sample_error": sorted(mixing.names[number] for number in options.skipping.stream_ids),
-        "max_skipped_share": options.skipping.max_share,
+        "nonfinite": plan.config.nonfinite,
+        "on_sample_error": sorted(mixing.names[number] for number in plan.skipping.stream_ids),
+        "max_skipped_share": plan.skipping.max_share,
     }
     return {
         "own": json.loads(written(own)),

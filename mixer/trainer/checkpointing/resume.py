@@ -145,8 +145,8 @@ class Resuming:
         check_same({"streams": list(run.mixing.names)}, self._ranks)  # their order decides how ranks share them
         training = shared_options(args.to_dict())  # type: ignore[no-untyped-call]
         skipping = {
-            "streams": sorted(self._plan.options.skipping.stream_ids),
-            "max_skipped_share": self._plan.options.skipping.max_share,
+            "streams": sorted(self._plan.skipping.stream_ids),
+            "max_skipped_share": self._plan.skipping.max_share,
         }
         mixture = {"mixture": run.mixing.state_dict(), "on_sample_error": skipping}
         check_same({"train()": does, "training": training, **mixture}, self._ranks)
@@ -160,7 +160,7 @@ class Resuming:
         among = self._usable_on_all_nodes(folder) if args.save_on_each_node else None
 
         own = self._ranks.run_on_all(
-            lambda: choose(folder, requested, among, self._plan.options.config.allow_inexact) if saves else None
+            lambda: choose(folder, requested, among, self._plan.config.allow_inexact) if saves else None
         )
         choice = agree(own, self._ranks.gather_bytes)
         if self._trainer.is_world_process_zero():
@@ -175,9 +175,7 @@ class Resuming:
     def _usable_on_all_nodes(self, folder: Path) -> set[str]:
         """Names the checkpoints that every node can resume from on its own disk."""
         saves = self._trainer.args.should_save
-        own = self._ranks.run_on_all(
-            lambda: usable_names(folder, self._plan.options.config.allow_inexact) if saves else None
-        )
+        own = self._ranks.run_on_all(lambda: usable_names(folder, self._plan.config.allow_inexact) if saves else None)
         by_rank = [json.loads(text) for text in self._ranks.gather_bytes(json.dumps(own).encode())]
         by_node = {rank: set(names) for rank, names in enumerate(by_rank) if names is not None}
         common = set.intersection(*by_node.values())
@@ -237,7 +235,7 @@ class Resuming:
             methods.check_settings(state)
             mixing.load_state_dict(state)
         except ValueError as error:
-            if not self._plan.options.config.allow_inexact:
+            if not self._plan.config.allow_inexact:
                 raise ValueError(f"{_sentence(error)} To resume anyway, set allow_inexact=True") from None
             logger.warning("Resumed inexactly: %s", _sentence(error))
             mixing.restart(*new_parts(batch_size))
@@ -248,13 +246,12 @@ class Resuming:
 
     def _batch_size_of(self, state: Mapping[str, Any], num_ranks: int) -> int | None:
         """Returns the initial batch size to go on with; `None` for that of the training arguments."""
-        saved, options = int(state["clock"]["initial_batch_size"]), self._plan.options
-        has_own = options.mixture.schedule.initial is not None
+        saved, has_own = int(state["clock"]["initial_batch_size"]), self._plan.schedule.initial is not None
         problem = None if has_own else batch_size_problem(self._trainer, state, num_ranks)
         if problem is None:
             return saved
         is_of_ranks, difference = problem
-        if not is_of_ranks and options.config.allow_inexact:
+        if not is_of_ranks and self._plan.config.allow_inexact:
             return None
         if not is_of_ranks:
             raise ValueError(
@@ -304,7 +301,7 @@ class Resuming:
         existed, step = ledger.folder.exists(), None if progress is None else self._run.mixing.clock.step
         left = (None, None) if progress is None else (progress.num_evaluations, progress.num_metrics)
         ledger.begin(step, description, *left)
-        if ledger.is_writer and ledger.interval_steps > 1 and self._plan.options.config.ledger_interval_steps is None:
+        if ledger.is_writer and ledger.interval_steps > 1 and self._plan.config.ledger_interval_steps is None:
             logger.warning(
                 "The ledger has %s streams: a row covers %d steps (counts are summed, losses and weights averaged). "
                 "Set ledger_interval_steps=1 for a row a step and stream.",
@@ -338,7 +335,7 @@ class Resuming:
             f"{missing} that existed when the checkpoint of step {resume_step} was written: a file of the ledger was "
             f"removed, or the end of one was damaged."
         )
-        if not self._plan.options.config.allow_inexact:
+        if not self._plan.config.allow_inexact:
             raise ValueError(
                 f"{message} Resume from an earlier checkpoint, which records these rows again, or continue without "
                 f"them with allow_inexact=True."

@@ -1,22 +1,14 @@
 """Options of the gradient probe: which steps are measured, and how."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from transformers import TrainingArguments
 from transformers.utils import logging
 
 from mixer.measurements import GradientNoise, Gradients, Needs, asked
-from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.stream import describe
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
 from mixer.utils.recorded_arguments import names_arguments
-
-if TYPE_CHECKING:
-    from mixer.trainer.plan import RunPlan
 
 logger = logging.get_logger(__name__)
 
@@ -146,37 +138,3 @@ def _requests(needs: Needs, world_size: int) -> list[Gradients]:
     """Returns the measurements of gradients for a rule; several ranks measure noise by their differences."""
     noise = asked(needs, GradientNoise) if world_size == 1 else []
     return [*asked(needs, Gradients), *(Gradients(True, request.interval_steps) for request in noise)]
-
-
-def check_exact(plan: RunPlan, args: TrainingArguments, size: BatchSize) -> None:
-    """Refuses an exact probe of steps with several micro-batches or ranks.
-
-    Args:
-        plan: The plan of the run, which measures gradients.
-        args: The training arguments.
-        size: The batch size.
-
-    Raises:
-        ValueError: If there will be several, or may be.
-    """
-    options, policy, cap = plan.options, plan.options.policy, plan.most_samples
-    if plan.probed is None or not plan.probed.options.needs_one_micro_batch:
-        return
-    largest = size.value if size.is_constant else size.schedule.limits.maximum
-    weighed = [stream.name for stream in plan.streams if stream.loss_weight != 1]
-    name = "per_device_train_batch_size" if cap == args.train_batch_size else "max_samples_per_micro_batch"
-    may_grow = f"batch_size={size.schedule.name} may grow beyond {name}={cap}; set maximum={cap}"
-    max_tokens, is_one = options.config.max_tokens_per_micro_batch, len(plan.streams) == 1
-    reasons = {
-        f"there are {args.world_size} ranks": args.world_size > 1,
-        "homogeneous=True makes at least one micro-batch per stream": plan.probed.options.homogeneous,
-        "max_tokens_per_micro_batch splits a step by the lengths of its samples": max_tokens is not None,
-        f"{may_grow} if the schedule has it": largest is None,
-        f"steps have up to {largest} samples and {name}={cap}": (largest or 0) > cap,
-        f"loss_weight of {weighed} needs micro-batches of one stream each": bool(weighed),
-        "streams that differ have micro-batches of their own": plan.streams_differ and not is_one,
-    }
-    for reason in (reason for reason, applies in reasons.items() if applies):
-        raise exact_refusal(reason)
-    if not is_one and policy.start(describe(list(plan.streams))).loss_weights is not None:
-        raise exact_refusal(f"mixing={policy.name} weights losses, which needs micro-batches of one stream each")

@@ -97,17 +97,17 @@ def stand_in(folder: Path) -> Any:
 
 def parts_of(folder: Path, built: Built, trainer: Any, plan: RunPlan) -> SimpleNamespace:
     """Builds every part, in the order of `Parts`."""
-    make, options, args = built.make, plan.options, trainer.args
+    make, args = built.make, trainer.args
     ranks, step, streams = RankSync(1), PresentStep(), list(plan.streams)
     rules = make(LoadingRules, trainer)
-    loading = make(StreamLoading, trainer, streams, options, ranks, rules)
+    loading = make(StreamLoading, trainer, streams, plan, ranks, rules)
     differences = make(StreamDifferences, trainer, streams, loading, rules)
     losses = make(StreamLosses, trainer, step, plan)
-    planner, clock, size = assemble(args, streams, options.mixture)
-    mixing = make(Mixing, planner, options.policy, clock, size)
+    planner, clock, size = assemble(args, streams, plan.mixture)
+    mixing = make(Mixing, planner, plan.policy, clock, size)
     ledger = make(Ledger, folder / "ledger", True)
     run = make(Run, mixing, ledger, make(Recorder, mixing, ledger, plan.reads_losses_at_once), step)
-    runs = make(SideRuns, trainer, options, run, ranks, losses, loading)
+    runs = make(SideRuns, trainer, plan, run, ranks, losses, loading)
     observers = new_hooks(Means(trainer, plan, run, runs, losses, lambda _: []))
     methods = make(MethodList, trainer, plan, run, runs, losses.sum_dtype)
     hooks = [*observers, *methods]
@@ -116,7 +116,7 @@ def parts_of(folder: Path, built: Built, trainer: Any, plan: RunPlan) -> SimpleN
     loop = make(LoopControl, trainer, run, ranks, checkpoints, arguments)
     resuming = make(Resuming, trainer, plan, run, ranks, loop, checkpoints)
     search = make(Search, trainer, plan, run, methods, lambda: None)
-    checks = options.skipping, differences.check_classes, lambda: loop.signals
+    checks = plan.skipping, differences.check_classes, lambda: loop.signals
     confirmation = make(StepConfirmation, trainer, run, ranks, losses, *checks)
     recovery = make(Recovery, trainer, run, ranks, hooks, losses, confirmation, rules)
     make(LossTrials, trainer, plan, run, ranks, hooks, losses, confirmation, recovery)
@@ -137,7 +137,7 @@ def streams_of(**changes: Any) -> list[Stream]:
 def test_no_constructor_changes_what_is_not_its_own(tmp_path: Path) -> None:
     streams = streams_of()
     trainer, plan = stand_in(tmp_path), planned(streams)
-    built = Built(trainer, plan, plan.options, *streams)
+    built = Built(trainer, plan, *streams)
     built.make(Training, parts_of(tmp_path, built, trainer, plan))
     assert built.changed == []
     assert isinstance(trainer.callback_handler.callbacks[0], MixingCallback)  # Training adds it, which closes steps

@@ -175,7 +175,7 @@ def test_rows_are_set_aside_and_told_only_where_they_steer_or_are_asked_for(
 ) -> None:
     trainer = build(tmp_path, policy, **{"eval_dataset": OUTSIDE, "objective": ["outside", "a"], **changes})
     left = {name: len(OUTSIDE[name]) - number for name, number in taken.items()}
-    assert {name: len(rows) for name, rows in trainer._parts.plan.options.steering.rows.items()} == steering
+    assert {name: len(rows) for name, rows in trainer._parts.plan.steering.rows.items()} == steering
     assert {name: len(OUTSIDE[name]) - len(own) for name, own in trainer.eval_dataset.items()} == {
         **dict.fromkeys(OUTSIDE, 0),
         **taken,
