@@ -6,6 +6,7 @@ from mixer.utils.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     import mixer.schedules as schedules
+    from mixer.analysis.inspect.of_trainer import inspect_trainer
     from mixer.gradients.probe import GradientProbe
     from mixer.ledger.ledger import Ledger
     from mixer.loading.batch_sampler import AdaptiveBatchSampler
@@ -140,6 +141,7 @@ __all__ = [
     "Uniform",
     "WarmUp",
     "Wrapper",
+    "inspect_trainer",
     "schedules",
 ]
 
@@ -148,6 +150,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "mixer.policies": __all__,  # but for those below
+            "mixer.analysis.inspect.of_trainer": ["inspect_trainer"],
             "mixer.gradients.probe": ["GradientProbe"],
             "mixer.ledger.ledger": ["Ledger"],
             "mixer.loading.batch_sampler": ["AdaptiveBatchSampler"],

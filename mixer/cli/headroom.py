@@ -15,10 +15,10 @@ from mixer.analysis.headroom.headroom import OWN, Headroom, ShortRun, best_of, f
 from mixer.analysis.steps import Step, finish
 from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.mixture.stream import describe
-from mixer.policies.shared.ranges import check_range
 from mixer.recipe.recipe import Recipe
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.console import console, only_json, print_json
+from mixer.utils.ranges import check_range
 
 _LEAST_STEPS = 10
 _SHARE = "Length of each run, as a share of the recipe's. Streams are cut likewise, so they repeat as often."

@@ -14,17 +14,10 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.ledger.trackers.reporting import Reporting
 from mixer.loading.build import MixtureOptions, assemble, resolve_budget
+from mixer.loading.learning_rate import check_schedule
 from mixer.loading.loss_units import new_loss_units
 from mixer.mixture.controller import Mixing
-from mixer.mixture.resolve import (
-    check_evaluation_names,
-    check_gradient_noise,
-    check_needs,
-    check_own_weights,
-    check_samples,
-    check_schedule,
-    warn_of_forwards,
-)
+from mixer.mixture.resolve import check_own_weights, check_samples
 from mixer.mixture.stream import Stream, describe
 from mixer.models.trl import keeps_metrics
 from mixer.trainer.best_of_each import check_best_of_each
@@ -35,6 +28,7 @@ from mixer.trainer.classes import check_classes
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.engines import check_engine
 from mixer.trainer.evaluation import StreamEvaluation, check_best_metric
+from mixer.trainer.evaluation_sets import check_evaluation_names
 from mixer.trainer.gradient_aggregation import check_conflict
 from mixer.trainer.guard import WeightGuard
 from mixer.trainer.loading import LoadingRules, StreamLoading
@@ -46,6 +40,7 @@ from mixer.trainer.methods import MethodList, methods_of
 from mixer.trainer.observers.gradients import RunProbe
 from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.plan import Facts, Options, RunPlan, Steering, plan_run
+from mixer.trainer.requirements import check_gradient_noise, check_needs, warn_of_forwards
 from mixer.trainer.run import PresentStep, Run
 from mixer.trainer.search import Search
 from mixer.trainer.side_runs import SideRuns

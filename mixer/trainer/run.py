@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from mixer.ledger.ledger import Ledger
     from mixer.ledger.recorder import Recorder
     from mixer.loading.iterable.feed import Feed
+    from mixer.loading.learning_rate import LearningRate
     from mixer.loading.loader import MixingLoader
     from mixer.mixture.controller import Mixing
-    from mixer.mixture.learning_rate import LearningRate
     from mixer.mixture.plan import Plan
     from mixer.utils.arrays import Int64Array
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -27,7 +26,8 @@ from mixer.policies.objective import Objective
 from mixer.schedules.base import Schedule
 from mixer.trainer.checks import check_output_folder
 from mixer.trainer.config import options_in
-from mixer.trainer.evaluation import StreamEvaluation, check_sets
+from mixer.trainer.evaluation import StreamEvaluation
+from mixer.trainer.evaluation_sets import check_sets
 from mixer.trainer.failures import made_among_others
 from mixer.trainer.gradient_aggregation import with_conflict
 from mixer.trainer.loading import LoadingRules, data_seed
@@ -208,24 +208,6 @@ class MixingMixin(Trainer):
     def describe_run(self) -> dict[str, Any]:
         """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""
         return self._parts.describe()
-
-    def inspect(self, num_samples: int = 50_000, seed: int = 0) -> list[Any]:
-        """Prints what training will see of the streams, and the problems in them, as `mixer inspect` does of a recipe.
-
-        Args:
-            num_samples: Maximum number of samples to read of each stream, and of its evaluation set.
-            seed: Seed for drawing these samples and the examples.
-
-        Returns:
-            The problems: each has `kind`, `streams`, `figure` and `sentence`; empty if there are none.
-
-        Raises:
-            ValueError: If the trainer has no training data, an option is out of its range, or there are several ranks.
-        """
-        self._check_train_dataset()
-        study = importlib.import_module("mixer.analysis.inspect.of_trainer")  # a room above this one
-        findings: list[Any] = study.inspect_trainer(self, num_samples, seed)
-        return findings
 
     def note_memories(self) -> None:
         """Records in the ledger how many samples each method remembers."""

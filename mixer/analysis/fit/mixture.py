@@ -11,8 +11,8 @@ from mixer.analysis.fit.fitted import FittedMixture, Objective
 from mixer.analysis.fit.regressors import REGRESSORS, Groups
 from mixer.policies.contract import check_weights
 from mixer.policies.objective import Objective as Declared
-from mixer.policies.shared.ranges import check_range
 from mixer.utils.arrays import FloatArray
+from mixer.utils.ranges import check_range
 
 AUTO = "auto"
 _LEAST_MIXTURES = 3

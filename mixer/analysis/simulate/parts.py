@@ -11,16 +11,17 @@ from transformers import TrainingArguments, get_scheduler, set_seed
 
 from mixer.ledger.evaluated_losses import check_eval_weights
 from mixer.loading.build import assemble, resolve_budget, resolve_policy
+from mixer.loading.learning_rate import LearningRate, check_schedule
 from mixer.loading.loss_units import new_loss_units
 from mixer.mixture.clock import Clock
 from mixer.mixture.controller import Mixing
-from mixer.mixture.learning_rate import LearningRate
-from mixer.mixture.resolve import check_needs, check_own_weights, check_samples, check_schedule
+from mixer.mixture.resolve import check_own_weights, check_samples
 from mixer.mixture.stream import Stream, as_streams, describe
 from mixer.recipe.checks import check_evaluation, check_streams
 from mixer.recipe.recipe import Recipe, rows_of
 from mixer.trainer.checks import check_budget, check_finite
 from mixer.trainer.config import options_in
+from mixer.trainer.requirements import check_needs
 from mixer.utils.random_state import seeded
 
 
