@@ -67,7 +67,7 @@ class SecondDraw:
                 "would fill or save it. Add the buffer: {..., 'memory': buffer}."
             )
 
-    def as_method(self, name: str) -> Method:
+    def as_method(self, name: str, streams: Sequence[Stream]) -> Method:
         """Returns a method that checks for the buffer; see `mixer.mixture.cursor.GrowingDataset`."""
         return _Check(self, name)
 
